@@ -1,0 +1,80 @@
+# Every target does its own set-up: it makes .venv and installs into it what it needs, again
+# only after pyproject.toml or constraints.txt has changed. `make help` lists the targets.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+
+BIN := .venv/bin
+# -qq: errors only.
+PIP := $(BIN)/python -m pip --disable-pip-version-check install -qq -c constraints.txt
+PYTEST := $(BIN)/python -m pytest
+NOTEBOOKS = $(shell find notebooks -name '*.ipynb' -not -path '*/executed/*' -not -path '*/.ipynb_checkpoints/*')
+KINDS := unit integration faults notebooks browser gpu packaging
+
+# What runs jaxnb, and what works on it. The second holds the first.
+RUN := .stamps/run
+DEV := .stamps/dev
+
+.PHONY: help demo lab test $(KINDS:%=test-%) bench docs lint format pins clean
+
+help: ## Show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | \
+	  awk -F '\t' '{ printf "  make %-18s %s\n", $$1, $$2 }'
+	@for kind in $(KINDS); do printf '  make %-18s %s\n' "test-$$kind" "Run the tests in tests/$$kind"; done
+
+demo: $(RUN) ## Run the quickstart notebook on 4 processes and print what it shows
+	@$(BIN)/python scripts/demo.py
+
+lab: $(RUN) ## Open JupyterLab on the quickstart notebook
+	@$(BIN)/python -m jupyterlab notebooks/quickstart.ipynb
+
+test: $(DEV) ## Run all tests
+	@scripts/install_system_packages.sh
+	@$(PYTEST) tests
+
+$(KINDS:%=test-%): test-%: $(DEV)
+	@if [ $* = browser ]; then scripts/install_system_packages.sh; fi
+	@$(PYTEST) tests/$*
+
+bench: $(DEV) ## Measure start, stop, cells and memory beside ipyparallel's own
+	@$(BIN)/python -m benchmarks
+
+docs: $(DEV) ## Build the documentation into docs/_build/html, executing its notebooks
+	@$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
+	@echo "docs/_build/html/index.html"
+
+lint: $(DEV) ## Check style, types, layers, and that notebooks hold no outputs
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+	$(if $(NOTEBOOKS),$(BIN)/nbstripout --keep-id --verify $(NOTEBOOKS))
+
+format: $(DEV) ## Bring code into style and take the outputs out of notebooks
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(if $(NOTEBOOKS),$(BIN)/nbstripout --keep-id $(NOTEBOOKS))
+
+pins: ## Write constraints.txt anew, from an install from scratch
+	@scripts/pin_constraints.sh
+
+clean: ## Remove what the other targets made, .venv included
+	rm -rf .venv .stamps .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache \
+	  dist build docs/_build docs/jupyter_execute notebooks/executed benchmarks/results
+	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@scripts/make_venv.sh
+
+$(RUN): pyproject.toml constraints.txt | $(BIN)/python
+	@echo "installing jaxnb and JupyterLab into .venv …"
+	@$(PIP) -e '.[lab,plot]' nbclient
+	@mkdir -p $(@D) && touch $@
+
+$(DEV): pyproject.toml constraints.txt | $(BIN)/python
+	@echo "installing jaxnb and its development tools into .venv …"
+	@$(PIP) -e '.[lab,plot,test,docs]'
+	@mkdir -p $(@D) && touch $(RUN) $@

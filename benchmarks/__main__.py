@@ -1,0 +1,62 @@
+"""``python -m benchmarks [NAME...] [--quick] [--side jaxnb|recipe]``: measure and print a table.
+
+Names: start, memory, idle, restart, stop, cells, lines, many. Without a name all are run.
+The exit status is 1 if a target is missed, 0 otherwise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import time
+from types import FrameType
+from typing import NoReturn
+
+from benchmarks import cells, lifecycle
+from benchmarks.measure import machine_facts, say, table, write_json
+from benchmarks.processes import ROOT
+
+NAMES = ("start", "memory", "idle", "restart", "stop", "cells", "lines", "many")
+SIDES = ("recipe", "jaxnb")
+RESULTS = ROOT / "benchmarks" / "results" / "bench.json"
+
+
+def _terminated(signum: int, frame: FrameType | None) -> NoReturn:
+    """Unwind as Ctrl-C does, so that everything that was started is ended."""
+    raise SystemExit(128 + signum)
+
+
+def main() -> int:
+    """Run the benchmarks that the command line names."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(NAMES))
+    parser.add_argument("--quick", action="store_true", help="few repetitions: a smoke run")
+    parser.add_argument("--side", choices=SIDES, help="measure one side only")
+    arguments = parser.parse_args()
+    if unknown := set(arguments.names) - set(NAMES):
+        parser.error(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
+    signal.signal(signal.SIGTERM, _terminated)
+
+    names = set(arguments.names) or set(NAMES)
+    sides = [arguments.side] if arguments.side else list(SIDES)
+    facts = machine_facts()
+    begin = time.perf_counter()
+    rows = lifecycle.measure(names, sides, arguments.quick)
+    rows += cells.measure(names, sides, arguments.quick)
+    facts |= {"seconds": time.perf_counter() - begin, "quick": arguments.quick}
+    write_json(RESULTS, rows, facts)
+
+    kept = ("cores", "processor", "python", "jax", "ipyparallel", "jaxnb")
+    print(", ".join(f"{key} {facts[key]}" for key in kept))
+    print(table(rows))
+    say(f"{facts['seconds']:.0f} s; written to {RESULTS.relative_to(ROOT)}")
+    return 1 if any(row.met is False for row in rows) else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        say("interrupted; everything that was started has been ended")
+        sys.exit(130)

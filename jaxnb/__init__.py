@@ -1,0 +1,72 @@
+"""Multi-process JAX from one notebook.
+
+``import jaxnb`` loads neither jax nor ipyparallel; ``%load_ext jaxnb`` gives the magics.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from jaxnb._version import __version__
+
+if TYPE_CHECKING:
+    from jaxnb.session import Session
+
+__all__ = ["__version__", "load_ipython_extension", "start"]
+
+
+def start(
+    num_processes: int | None = None,
+    *,
+    devices_per_process: int | None = None,
+    platform: str = "auto",
+    launcher: str | None = None,
+    collectives: str = "gloo",
+    bare: bool = False,
+    timeout: float = 60.0,
+    progress: Any = None,
+) -> Session:
+    """Starts JAX processes, joins them with ``jax.distributed``, and checks them.
+
+    When it returns, every process has been asked what it sees, and a ``psum`` over all devices
+    of the group has come out right. Everything binds loopback. The processes end when the
+    session is closed, and when this process ends in whatever way.
+
+    Args:
+        num_processes: How many; by default one per GPU, else 4.
+        devices_per_process: CPU devices of each process; 1 by default.
+        platform: ``"auto"`` (GPUs where there are any), ``"cpu"`` or ``"gpu"``.
+        launcher: ``"fork"`` (the default on Linux) or ``"local"``.
+        collectives: The library of the CPU collectives: ``"gloo"``.
+        bare: Do not put ``jax``, ``jnp``, ``np``, ``P``, ``NamedSharding``,
+            ``process_index`` and ``num_processes`` into the processes' namespaces.
+        timeout: Seconds that the start may take.
+        progress: Called with the name of each stage and a detail.
+
+    Returns:
+        The session; use it in ``with``, or call its ``close()``.
+
+    Raises:
+        UsageError: The arguments are not possible; nothing was started.
+        StartError: The group could not be started; nothing is left running.
+    """
+    from jaxnb.options import StartOptions
+    from jaxnb.session import Session
+
+    options = StartOptions(
+        num_processes=num_processes,
+        devices_per_process=devices_per_process,
+        platform=platform,
+        launcher=launcher,
+        collectives=collectives,
+        bare=bare,
+        timeout=timeout,
+    )
+    return Session(options, progress)
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Registers the magics: what ``%load_ext jaxnb`` calls."""
+    from jaxnb.magics import load
+
+    load(shell)

@@ -1,0 +1,163 @@
+"""Pure: shard descriptions to one picture of an array. No process and no jax is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice, product
+from math import prod
+
+from jaxnb.model import ArrayInfo, ShardInfo
+
+EDGE_ITEMS = 3
+"""How many elements of each end of a dimension a preview shows."""
+
+Interval = tuple[int, int]
+Index = tuple[Interval, ...]
+
+
+def edge_indices(size: int, edge_items: int = EDGE_ITEMS) -> tuple[int, ...]:
+    """Returns the indices along one dimension that a preview shows: both ends of it."""
+    if size <= 2 * edge_items:
+        return tuple(range(size))
+    return (*range(edge_items), *range(size - edge_items, size))
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One part of an array, with everyone who holds it.
+
+    Attributes:
+        index: For each dimension the half-open ``(start, stop)`` it covers.
+        shards: Its holders: the one with ``replica_id`` 0 first.
+    """
+
+    index: Index
+    shards: tuple[ShardInfo, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Number of elements along each dimension."""
+        return tuple(stop - start for start, stop in self.index)
+
+    @property
+    def processes(self) -> tuple[int, ...]:
+        """Processes that hold it, each once, in order."""
+        return tuple(sorted({shard.process_index for shard in self.shards}))
+
+    @property
+    def device_ids(self) -> tuple[int, ...]:
+        """Devices that hold it, in order."""
+        return tuple(sorted(shard.device_id for shard in self.shards))
+
+    def by_digest(self) -> list[tuple[int, ...]]:
+        """Groups the processes whose replicas are equal, byte for byte.
+
+        Shards without a digest are left out. More than one group means that replicas, which
+        JAX takes to be equal, differ. A process whose own devices differ is in several.
+        """
+        groups: dict[bytes, set[int]] = {}
+        for shard in self.shards:
+            if shard.digest:
+                groups.setdefault(shard.digest, set()).add(shard.process_index)
+        return sorted(tuple(sorted(group)) for group in groups.values())
+
+
+def blocks(shards: Iterable[ShardInfo]) -> tuple[Block, ...]:
+    """Groups shards that cover the same part of the array, in row-major order of the parts."""
+    holders: dict[Index, list[ShardInfo]] = {}
+    for shard in shards:
+        holders.setdefault(shard.index, []).append(shard)
+    return tuple(
+        Block(index, tuple(sorted(held, key=lambda s: (s.replica_id, s.device_id))))
+        for index, held in sorted(holders.items())
+    )
+
+
+def boundaries(parts: Iterable[Block], ndim: int) -> tuple[tuple[Interval, ...], ...]:
+    """Returns for each dimension the intervals that the array is cut into, in order."""
+    known = list(parts)
+    return tuple(tuple(sorted({part.index[d] for part in known})) for d in range(ndim))
+
+
+def elements_bytes(count: int, itemsize_bits: int) -> int:
+    """Returns the size of ``count`` elements; those under a byte are taken as packed."""
+    return -(-count * itemsize_bits // 8)
+
+
+def total_bytes(array: ArrayInfo) -> int:
+    """Returns the size of the whole array, each element counted once."""
+    return elements_bytes(prod(array.shape), array.itemsize_bits)
+
+
+def bytes_per_device(array: ArrayInfo) -> dict[int, int]:
+    """Returns device id to the size of what it holds of the array."""
+    sizes: dict[int, int] = {}
+    for shard in array.shards:
+        count = prod(stop - start for start, stop in shard.index)
+        size = elements_bytes(count, array.itemsize_bits)
+        sizes[shard.device_id] = sizes.get(shard.device_id, 0) + size
+    return sizes
+
+
+@dataclass(frozen=True, slots=True)
+class PreviewSlice:
+    """One matrix of a preview.
+
+    Attributes:
+        leading: Its place along the leading dimensions; empty up to two dimensions.
+        rows: The elements as text, ``…`` where some were left out, ``?`` where no process
+            told. A vector is one row; a scalar is one row of one element.
+    """
+
+    leading: tuple[int, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def preview(
+    shape: Sequence[int],
+    corner: Iterable[tuple[tuple[int, ...], str]],
+    *,
+    max_slices: int = 2,
+    edge_items: int = EDGE_ITEMS,
+) -> list[PreviewSlice]:
+    """Assembles the elements at an array's corners to the matrices that a person reads.
+
+    Args:
+        shape: Shape of the array.
+        corner: Pairs of a global index and the element there, as in
+            :attr:`jaxnb.model.ArrayInfo.corner`.
+        max_slices: How many matrices of an array of more than two dimensions to return.
+        edge_items: What the corners were cut with.
+
+    Returns:
+        The matrices; none if the array is empty or no element is known.
+    """
+    known = dict(corner)
+    if not known or 0 in shape:
+        return []
+    leading, trailing = tuple(shape[:-2]), tuple(shape[-2:])
+    matrix = [_with_gap(size, edge_items) for size in trailing]
+    row_axis: list[int | None] = [0] if len(matrix) < 2 else matrix[0]
+    column_axis: list[int | None] = matrix[-1] if matrix else [0]
+
+    def element(place: tuple[int, ...], row: int | None, column: int | None) -> str:
+        if row is None or column is None:
+            return "…"
+        return known.get((*place, *(row, column)[2 - len(trailing) :]), "?")
+
+    places = product(*(edge_indices(size, edge_items) for size in leading))
+    return [
+        PreviewSlice(
+            place, tuple(tuple(element(place, r, c) for c in column_axis) for r in row_axis)
+        )
+        for place in islice(places, max_slices)
+    ]
+
+
+def _with_gap(size: int, edge_items: int) -> list[int | None]:
+    """Indices of both ends, None between them if some are left out."""
+    indices: list[int | None] = list(edge_indices(size, edge_items))
+    if len(indices) < size:
+        indices.insert(edge_items, None)
+    return indices

@@ -1,0 +1,321 @@
+"""The group's processes and what joins them: ipyparallel's cluster, and JAX's service."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import ipyparallel as ipp
+import psutil
+from traitlets import Any as AnyTrait
+from traitlets.config import Config
+
+from jaxnb.errors import StartError
+from jaxnb.launch.engine_start import EngineStart
+from jaxnb.launch.forkclient import ForkServerClient
+from jaxnb.launch.placement import Placement
+from jaxnb.model import JoinRequest
+
+T = TypeVar("T")
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """A process of the group, or one that serves it, that ended without being told to.
+
+    Attributes:
+        role: ``"engine"``, ``"controller"``, ``"service"`` or ``"fork server"``.
+        index: The process index, for an engine.
+        pid: Its process id.
+        status: Exit status; negative for a signal; None if unknown.
+        tail: What it wrote last to standard output and error.
+    """
+
+    role: str
+    index: int
+    pid: int
+    status: int | None
+    tail: str
+
+
+class _IppCluster(ipp.Cluster):  # type: ignore[misc]
+    """ipyparallel's cluster with what jaxnb's launchers look for in their parent."""
+
+    fork_server = AnyTrait()
+    on_death = AnyTrait()
+
+    def on_process_ended(self, index: int, pid: int, status: int | None, output: str) -> None:
+        self.on_death(Death("engine", index, pid, status, output[-16384:]))
+
+
+class _Loop:
+    """An event loop in a thread of its own, for ipyparallel's coroutines.
+
+    The notebook kernel's own loop is busy running the cell that waits for them.
+    """
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="jaxnb-cluster", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+        self._loop.close()
+
+    def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(5)
+
+
+class ProcessGroup:
+    """The operating system's side of a group: processes, no JAX.
+
+    Args:
+        launcher: ``"fork"`` or ``"local"``.
+        on_death: Called from another thread for each unexpected :class:`Death`.
+    """
+
+    def __init__(self, launcher: str, on_death: Callable[[Death], None]) -> None:
+        self.launcher = launcher
+        self._on_death = on_death
+        self._stopping = threading.Event()
+        self._directory = tempfile.mkdtemp(prefix="jaxnb-")
+        self._fork_server: ForkServerClient | None = None
+        self._service: subprocess.Popen[str] | None = None
+        if launcher == "fork":
+            self._fork_server = ForkServerClient(self._directory, self._on_fork_event)
+        self._loop = _Loop()
+        self._cluster = self._make_cluster()
+        self._generation = 0
+        self.pids: list[int] = []
+        self.identities: dict[int, str] = {}
+
+    def _make_cluster(self) -> _IppCluster:
+        cluster = _IppCluster(
+            config=Config(),
+            load_profile=False,
+            profile_dir=self._directory,
+            cluster_file="",
+            delay=0,
+            shutdown_atexit=False,
+            engine_timeout=3600,
+            controller=f"jaxnb_{self.launcher}",
+            engines=f"jaxnb_{self.launcher}",
+            log=_quiet_log(),
+        )
+        cluster.fork_server = self._fork_server
+        cluster.on_death = self._report_death
+        return cluster
+
+    # ------------------------------------------------------------------ starting
+
+    def start_services(self, num_processes: int) -> tuple[Future[Any], Future[str]]:
+        """Starts the ipyparallel controller and JAX's coordination service.
+
+        Returns:
+            Futures of the controller's connection information and the service's address.
+        """
+        controller = self._loop.submit(self._start_controller())
+        return controller, self.start_service(num_processes)
+
+    def start_service(self, num_processes: int) -> Future[str]:
+        """Starts JAX's coordination service, in a process of its own.
+
+        Returns:
+            A future of its ``host:port``.
+        """
+        address: Future[str] = Future()
+        if self._fork_server is not None:
+            request = self._fork_server.request(
+                "service", host=LOOPBACK, num_processes=num_processes
+            )
+            request.add_done_callback(lambda f: _chain(f, address, lambda a: str(a["address"])))
+        else:
+            threading.Thread(
+                target=self._start_service_program, args=(num_processes, address), daemon=True
+            ).start()
+        return address
+
+    async def _start_controller(self) -> Any:
+        await self._cluster.start_controller()
+        return await self._cluster.controller.get_connection_info()
+
+    def _start_service_program(self, num_processes: int, address: Future[str]) -> None:
+        try:
+            for _ in range(8):
+                self._service = subprocess.Popen(
+                    [
+                        *(sys.executable, "-m", "jaxnb.launch.coordination_app"),
+                        *(LOOPBACK, "0", str(num_processes), str(os.getpid())),
+                    ],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,
+                    text=True,
+                    start_new_session=True,
+                )
+                assert self._service.stdout is not None
+                with self._service.stdout as stream:
+                    line = stream.readline().strip()
+                if line:
+                    address.set_result(line)
+                    return
+                self._service.wait()
+            raise StartError("JAX's coordination service could bind no port in 8 attempts.")
+        except BaseException as error:
+            address.set_exception(error)
+
+    def start_processes(self, placement: Placement, joins: list[JoinRequest]) -> None:
+        """Starts the processes of the group; :attr:`identities` names them from then on.
+
+        Forked ones join at once, by ``joins``; others are told to join once they answer.
+        """
+        environment = dict(os.environ)
+        self._generation += 1
+        set_id = str(self._generation)
+        self.identities = {
+            i: f"{self._cluster.cluster_id}-{set_id}-{i}" for i in range(placement.num_processes)
+        }
+        starts = [
+            EngineStart(
+                {**environment, **join.environment},
+                "",
+                self.identities[join.process_index],
+                join,
+                os.getcwd(),
+            )
+            for join in joins
+        ]
+        self._stopping.clear()
+        self._loop.submit(self._start_engines(placement.num_processes, set_id, starts)).result(60)
+
+    async def _start_engines(self, n: int, set_id: str, starts: list[EngineStart]) -> None:
+        if self._fork_server is not None:
+            await self._cluster.start_engines(n, set_id, starts=starts)
+            self.pids = list(self._cluster.engine_set.pids)
+        else:
+            await self._cluster.start_engines(n, set_id, delay=0)
+            launchers = self._cluster.engine_set.launchers
+            self.pids = [launchers[str(i)].pid for i in range(n)]
+
+    # ------------------------------------------------------------------ signals and ends
+
+    def signal(self, process_indices: list[int], sig: int) -> None:
+        """Sends a signal to processes; those that have ended are left out."""
+        pids = [self.pids[i] for i in process_indices]
+        if self._fork_server is not None:
+            self._fork_server.request("signal", pids=pids, signal=int(sig)).result(10)
+            return
+        launchers = self._cluster.engine_set.launchers
+        for index in process_indices:
+            if str(index) in launchers:
+                launchers[str(index)].signal(sig)
+
+    def stop_processes(self) -> None:
+        """Ends the processes and the coordination service; the controller stays."""
+        self._stopping.set()
+        if self._fork_server is not None and self._cluster.engines:
+            service = self._fork_server.request("stop", roles=["service"], grace_seconds=0)
+            self._loop.submit(self._cluster.stop_engines()).result(30)
+            service.result(10)
+        elif self._cluster.engines:
+            self._loop.submit(self._cluster.stop_engines()).result(60)
+        self._stop_service_program()
+        self.pids = []
+
+    def _stop_service_program(self) -> None:
+        if self._service is not None:
+            self._service.kill()
+            self._service.wait(10)
+            self._service = None
+
+    def close(self) -> None:
+        """Ends everything that this object has started, and removes its folder.
+
+        Guarantees that no process of the group is alive when it returns.
+        """
+        self._stopping.set()
+        try:
+            if self._fork_server is not None:
+                self._close_fork_server()
+            else:
+                self._stop_service_program()
+                self._loop.submit(self._cluster.stop_cluster()).result(60)
+        finally:
+            self._loop.close()
+            shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _close_fork_server(self) -> None:
+        server = self._fork_server
+        assert server is not None
+        engines = server.request("stop", roles=["engine"], grace_seconds=1.0)
+        try:
+            engines.result(10)
+        except Exception as error:
+            logging.getLogger("jaxnb").debug("the fork server had ended already: %s", error)
+        server.close()
+
+    def helper_pids(self) -> dict[str, int]:
+        """Returns the processes that serve the group, by what they are."""
+        found = {}
+        if self._fork_server is not None:
+            found["fork server"] = self._fork_server.pid
+            names = {psutil.Process(self._fork_server.pid)}
+            for child in [c for p in names for c in p.children()]:
+                if child.pid not in self.pids:
+                    found[f"helper {child.pid}"] = child.pid
+        return found
+
+    # ------------------------------------------------------------------ deaths
+
+    def _on_fork_event(self, event: dict[str, Any]) -> None:
+        if event["event"] == "died":
+            self._report_death(
+                Death(event["role"], event["index"], event["pid"], event["status"], event["tail"])
+            )
+        elif event["event"] == "ended":
+            server = self._fork_server
+            pid = server.pid if server is not None else -1
+            tail = server.last_lines() if server is not None else ""
+            self._report_death(Death("fork server", -1, pid, event["status"], tail))
+
+    def _report_death(self, death: Death) -> None:
+        if not self._stopping.is_set():
+            self._on_death(death)
+
+
+def deadline_in(seconds: float) -> float:
+    """Returns the point on ``time.monotonic()`` that lies ``seconds`` ahead."""
+    return time.monotonic() + seconds
+
+
+def _chain(source: Future[Any], target: Future[T], convert: Callable[[Any], T]) -> None:
+    error = source.exception()
+    if error is not None:
+        target.set_exception(error)
+    else:
+        target.set_result(convert(source.result()))
+
+
+def _quiet_log() -> logging.Logger:
+    """Returns a logger for ipyparallel's cluster: what matters reaches the user as errors."""
+    log = logging.getLogger("jaxnb.cluster")
+    log.setLevel(logging.CRITICAL)
+    return log

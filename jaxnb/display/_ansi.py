@@ -1,0 +1,112 @@
+"""Text with ANSI colours to runs that a template writes as spans."""
+
+from __future__ import annotations
+
+import re
+from colorsys import hls_to_rgb, rgb_to_hls
+from dataclasses import dataclass, replace
+
+_ESCAPE = re.compile(r"\x1b\[([0-9;:]*)m|\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b")
+# Mid-tones, readable on white and on black. Black and white follow the page.
+_BASIC = ("", "#d03a3a", "#2b9348", "#b07d00", "#3b7ddd", "#b04fc4", "#1f9aa8", "")
+_CUBE = (0, 95, 135, 175, 215, 255)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A piece of text in one style.
+
+    Attributes:
+        text: The text.
+        css_class: Space-separated classes: ``jaxnb-b`` bold, ``jaxnb-dim``, ``jaxnb-i`` italic,
+            ``jaxnb-u`` underlined.
+        color: A CSS colour made here, never text from a process; empty for the page's own.
+    """
+
+    text: str
+    css_class: str = ""
+    color: str = ""
+
+
+_STYLES = {1: "jaxnb-b", 2: "jaxnb-dim", 3: "jaxnb-i", 4: "jaxnb-u"}
+_ENDS = {22: ("jaxnb-b", "jaxnb-dim"), 23: ("jaxnb-i",), 24: ("jaxnb-u",)}
+
+
+def ansi_runs(text: str) -> list[Run]:
+    """Splits text at its colour sequences (SGR); other escape sequences are dropped."""
+    runs: list[Run] = []
+    style = Run("")
+    start = 0
+    for match in _ESCAPE.finditer(text):
+        _append(runs, style, text[start : match.start()])
+        start = match.end()
+        if match.group(1) is not None:
+            style = _styled(style, match.group(1))
+    _append(runs, style, text[start:])
+    return runs
+
+
+def strip_ansi(text: str) -> str:
+    """Returns text without its escape sequences."""
+    return _ESCAPE.sub("", text)
+
+
+def _append(runs: list[Run], style: Run, text: str) -> None:
+    if not text:
+        return
+    if runs and replace(runs[-1], text="") == style:
+        runs[-1] = replace(runs[-1], text=runs[-1].text + text)
+    else:
+        runs.append(replace(style, text=text))
+
+
+def _styled(style: Run, codes: str) -> Run:
+    numbers = [int(code or 0) for code in re.split("[;:]", codes)]
+    classes = set(style.css_class.split())
+    color = style.color
+    while numbers:
+        code = numbers.pop(0)
+        if code == 0:
+            classes.clear()
+            color = ""
+        elif code in _STYLES:
+            classes.add(_STYLES[code])
+        elif code in _ENDS:
+            classes.difference_update(_ENDS[code])
+        elif 30 <= code <= 37 or 90 <= code <= 97:
+            color = _BASIC[code % 10]
+        elif code == 39:
+            color = ""
+        elif code in (38, 48):
+            extended = _extended(numbers)
+            # Backgrounds are dropped: with a foreground fit for both themes they clash.
+            color = extended if code == 38 else color
+    return Run("", " ".join(sorted(classes)), color)
+
+
+def _extended(numbers: list[int]) -> str:
+    """Takes the arguments of SGR 38 or 48 off ``numbers`` and returns their colour."""
+    kind = numbers.pop(0) if numbers else 0
+    if kind == 2 and len(numbers) >= 3:
+        red, green, blue = (min(n, 255) for n in numbers[:3])
+        del numbers[:3]
+        return _readable(red, green, blue)
+    if kind != 5 or not numbers:
+        return ""
+    index = numbers.pop(0)
+    if index < 16:
+        return _BASIC[index % 8]
+    if index < 232:
+        index -= 16
+        return _readable(_CUBE[index // 36], _CUBE[index // 6 % 6], _CUBE[index % 6])
+    grey = 8 + 10 * (min(index, 255) - 232)
+    return _readable(grey, grey, grey)
+
+
+def _readable(red: int, green: int, blue: int) -> str:
+    """A colour of the same hue with enough contrast on white and on black."""
+    hue, lightness, saturation = rgb_to_hls(red / 255, green / 255, blue / 255)
+    # Yellow and green look lighter than other hues of the same lightness.
+    ceiling = 0.38 if 0.12 < hue < 0.5 and saturation > 0.3 else 0.55
+    rgb = hls_to_rgb(hue, min(max(lightness, 0.35), ceiling), saturation)
+    return "#" + "".join(f"{round(255 * part):02x}" for part in rgb)

@@ -1,0 +1,66 @@
+"""Pure: keeps a cell that prints without end from drowning its notebook."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable
+from dataclasses import replace
+
+from jaxnb.display._merged import MergedLine
+from jaxnb.display.labels import format_count, plural
+from jaxnb.model import StreamName
+
+
+class LineLimiter:
+    """Passes the first lines through, then keeps only the last ones for the end.
+
+    What is not shown is counted, and said.
+    """
+
+    def __init__(self, head: int = 10_000, tail: int = 1_000, max_chars: int = 10_000) -> None:
+        """Prepares to pass ``head`` lines and keep ``tail``, each cut to ``max_chars``."""
+        self._left = head
+        self._max_chars = max_chars
+        self._tail: deque[MergedLine] = deque(maxlen=tail)
+        self._dropped = Counter[StreamName]()
+
+    @property
+    def dropped(self) -> int:
+        """How many lines are not shown so far."""
+        return self._dropped.total()
+
+    def feed(self, lines: Iterable[MergedLine]) -> list[MergedLine]:
+        """Takes merged lines and returns those to show now."""
+        shown: list[MergedLine] = []
+        for line in lines:
+            if self._left > 0:
+                self._left -= 1
+                shown.append(self.cut(line))
+                continue
+            if len(self._tail) == self._tail.maxlen:
+                self._dropped[self._tail[0].name if self._tail else line.name] += 1
+            self._tail.append(line)
+        return shown
+
+    def finish(self) -> list[MergedLine]:
+        """Returns the notice of what is not shown, if any, and the lines kept for the end."""
+        shown = [self.cut(line) for line in self._tail]
+        if self.dropped:
+            where = " and ".join(f"`result.{name}`" for name in sorted(self._dropped, reverse=True))
+            verb = "hold" if len(self._dropped) > 1 else "holds"
+            notice = f"… {plural(self.dropped, 'line')} not shown, {where} {verb} them"
+            name: StreamName = "stdout" if "stdout" in self._dropped else "stderr"
+            shown.insert(0, MergedLine(name, frozenset(), notice))
+        self._tail.clear()
+        self._dropped.clear()
+        return shown
+
+    def cut(self, line: MergedLine) -> MergedLine:
+        """Returns the line, its end replaced by a count of characters if it is too long."""
+        excess = len(line.text) - self._max_chars
+        if excess <= 0:
+            return line
+        # Reset colours: the sequence that would have done so may be in what is cut off.
+        reset = "\x1b[0m" if "\x1b[" in line.text else ""
+        kept = line.text[: self._max_chars]
+        return replace(line, text=f"{kept}{reset}… {format_count(excess)} characters not shown")

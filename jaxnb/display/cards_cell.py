@@ -1,0 +1,91 @@
+"""Cards under a cell: the footer strip, and value with footer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import median
+from typing import Literal
+
+from jaxnb.display.card import Card, render, stacked
+from jaxnb.display.cards_value import value_card
+from jaxnb.display.labels import format_seconds, plural, ranks_label
+from jaxnb.result import CellResult
+
+Outputs = Literal["merged", "all", "first"]
+
+_STRAGGLER_RATIO = 1.5
+_STRAGGLER_SECONDS = 0.05
+_MAX_BARS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class _Bar:
+    process: int
+    seconds: float
+    percent: int
+    slow: bool
+
+
+def cell_card(result: CellResult, outputs: Outputs = "merged") -> Card:
+    """The value of a cell with the footer below it; the footer alone if it has no value."""
+    return stacked([value_card(result, outputs), footer_card(result)])
+
+
+def footer_card(result: CellResult) -> Card:
+    """How long the cell took per process, who was slow, and what was compiled."""
+    parts = [_who(result), format_seconds(result.seconds)]
+    slowest = straggler(result)
+    if slowest is not None:
+        own = result.per_process[slowest].seconds
+        others = median(r.seconds for i, r in result.per_process.items() if i != slowest)
+        parts.append(
+            f"slowest {slowest} ({format_seconds(own)}, others {format_seconds(others)})"
+        )
+    if compiled := _compiled(result):
+        parts.append(compiled)
+    if result.errors:
+        parts.append(f"error on {ranks_label(result.errors)}")
+    text = " · ".join(parts)
+    html = render("footer", parts=parts, bars=_bars(result, slowest))
+    return Card(html, text)
+
+
+def straggler(result: CellResult) -> int | None:
+    """Returns the process that took clearly longer than the others, if one stands out."""
+    seconds = {i: r.seconds for i, r in result.per_process.items()}
+    if len(seconds) < 2:
+        return None
+    slowest = max(seconds, key=lambda i: seconds[i])
+    others = max(value for i, value in seconds.items() if i != slowest)
+    # Compared with the next slowest: with two slow ones neither stands out.
+    stands_out = seconds[slowest] > _STRAGGLER_RATIO * others
+    return slowest if stands_out and seconds[slowest] - others > _STRAGGLER_SECONDS else None
+
+
+def _who(result: CellResult) -> str:
+    ran = result.per_process
+    if len(ran) == result.num_processes:
+        return plural(len(ran), "process")
+    word = "process" if len(ran) == 1 else "processes"
+    return f"{word} {ranks_label(ran)} of {result.num_processes}"
+
+
+def _compiled(result: CellResult) -> str:
+    results = result.per_process.values()
+    seconds = max((r.compile_seconds for r in results), default=0.0)
+    count = max((int(getattr(r, "compiles", 0)) for r in results), default=0)
+    if seconds < 0.001 and not count:
+        return ""
+    return f"compiled {f'{count} ' if count else ''}in {format_seconds(seconds)}"
+
+
+def _bars(result: CellResult, slowest: int | None) -> list[_Bar]:
+    ran = result.per_process
+    longest = max((r.seconds for r in ran.values()), default=0.0)
+    # Below a few milliseconds the differences are noise.
+    if len(ran) < 2 or len(ran) > _MAX_BARS or longest < 0.005:
+        return []
+    return [
+        _Bar(i, r.seconds, max(8, round(100 * r.seconds / longest)), i == slowest)
+        for i, r in sorted(ran.items())
+    ]

@@ -1,0 +1,80 @@
+"""Short labels for people: process ranges, sizes, times, counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+_BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def ranks_label(processes: Iterable[int]) -> str:
+    """Returns process indices as ranges: ``{0, 2, 3}`` gives ``"0,2-3"``."""
+    parts: list[str] = []
+    start = previous = None
+    for index in [*sorted(set(processes)), None]:
+        if previous is not None and start is not None and index != previous + 1:
+            parts.append(str(start) if start == previous else f"{start}-{previous}")
+            start = None
+        if start is None:
+            start = index
+        previous = index
+    return ",".join(parts)
+
+
+def processes_label(processes: Iterable[int]) -> str:
+    """Returns ``"process 2"`` or ``"processes 0,2-3"``."""
+    known = set(processes)
+    return f"{plural_word(len(known), 'process')} {ranks_label(known)}"
+
+
+def plural_word(count: int, word: str) -> str:
+    """Returns the word alone, in the plural unless ``count`` is 1."""
+    if count == 1:
+        return word
+    return word + ("es" if word.endswith("s") else "s")
+
+
+def plural(count: int, word: str) -> str:
+    """Returns ``"1 process"``, ``"4 processes"``, ``"2 devices"``."""
+    return f"{format_count(count)} {plural_word(count, word)}"
+
+
+def format_count(count: int) -> str:
+    """Returns a count with its thousands apart: ``41203`` gives ``"41 203"``."""
+    return f"{count:,}".replace(",", " ")
+
+
+def format_bytes(size_bytes: float | None) -> str:
+    """Returns a size in binary units to three digits (``"1.50 GiB"``); ``"?"`` for None."""
+    if size_bytes is None:
+        return "?"
+    size = float(size_bytes)
+    for unit in _BYTE_UNITS:
+        if abs(size) < 999.5 or unit == _BYTE_UNITS[-1]:
+            break
+        size /= 1024
+    if unit == "B":
+        return f"{size:.0f} B" if size == int(size) else f"{size:.1f} B"
+    return f"{_three_digits(size)} {unit}"
+
+
+def format_seconds(seconds: float) -> str:
+    """Returns a duration in the unit that reads best: ``"12 ms"``, ``"1.4 s"``, ``"2 min 5 s"``."""
+    if seconds < 0.0995:
+        milliseconds = seconds * 1000
+        return f"{milliseconds:.0f} ms" if milliseconds >= 0.95 else f"{milliseconds:.1f} ms"
+    if seconds < 0.995:
+        return f"{seconds:.2f} s"
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min"
+
+
+def _three_digits(size: float) -> str:
+    if size < 9.995:
+        return f"{size:.2f}"
+    return f"{size:.1f}" if size < 99.95 else f"{size:.0f}"

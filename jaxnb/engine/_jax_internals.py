@@ -1,0 +1,125 @@
+"""Every use of a private JAX name, and nothing else.
+
+Each function states what happens where the installed JAX lacks the name it needs.
+``tests/integration/test_jax_internals.py`` checks every name against the installed JAX.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+from jaxnb.errors import StartError
+
+
+def _runtime() -> Any:
+    """The extension module with the distributed runtime.
+
+    Imported on use: the coordination service's process needs it, and the tests that read
+    this module do not.
+    """
+    from jax._src.lib import _jax
+
+    return _jax
+
+
+def start_coordination_service(
+    address: str, num_processes: int, *, heartbeat_seconds: int = 100
+) -> Any:
+    """Starts JAX's coordination service in this process.
+
+    With ``recoverable=True`` the death of any process, process 0 included, leaves the
+    others alive; JAX's own ``initialize`` cannot ask for that on the service it starts.
+
+    Args:
+        address: ``host:port`` to bind.
+        num_processes: How many processes will connect.
+        heartbeat_seconds: A process that is silent for longer counts as dead.
+
+    Returns:
+        The service. It runs until it is deleted or the process ends.
+
+    Raises:
+        StartError: This JAX has no such service.
+        Exception: The address cannot be bound.
+    """
+    runtime = _runtime()
+    if not hasattr(runtime, "get_distributed_runtime_service"):
+        raise StartError(
+            "This jaxlib has no get_distributed_runtime_service: jaxnb needs it to start a "
+            "coordination service. Install the JAX version that jaxnb's README names."
+        )
+    return runtime.get_distributed_runtime_service(
+        address,
+        num_processes,
+        heartbeat_timeout=heartbeat_seconds,
+        shutdown_timeout=5,
+        recoverable=True,
+    )
+
+
+def connect_coordination_service(
+    address: str, process_index: int, num_processes: int, *, timeout_seconds: int
+) -> None:
+    """Connects this process to the service and tells JAX who it is.
+
+    This is the part of ``jax.distributed.initialize`` that every process runs, without the
+    start of a service in process 0 and without the barrier at exit, which waits up to 300 s
+    for processes that may be dead.
+
+    A service that does not answer is a fatal error of XLA: the process ends, it does not
+    raise. The launcher reports it with the process's last lines.
+    """
+    from jax._src import distributed
+
+    state = distributed.global_state
+    client = _runtime().get_distributed_runtime_client(
+        address,
+        process_index,
+        init_timeout=timeout_seconds,
+        heartbeat_timeout=100,
+        shutdown_on_destruction=False,
+        use_compression=True,
+    )
+    client.connect()
+    state.coordinator_address = address
+    state.process_id = process_index
+    state.num_processes = num_processes
+    state.client = client
+
+
+def bind_gloo_to(host: str) -> None:
+    """Makes gloo, the CPU collectives, listen on ``host`` only.
+
+    Left alone it listens on the address of the host's name, which other machines reach.
+    Must be called after :func:`connect_coordination_service` and before the first use of a
+    backend. Where this JAX has no backend factories to replace, gloo keeps JAX's default and
+    a :class:`StartError` says so: jaxnb promises loopback.
+    """
+    from jax._src import distributed, xla_bridge
+
+    factories = getattr(xla_bridge, "_backend_factories", None)
+    if not factories or "cpu" not in factories:
+        raise StartError(
+            "This JAX offers no way to bind gloo to an address (jax._src.xla_bridge."
+            "_backend_factories is gone): its collectives would listen on all of the host's "
+            "network. Install the JAX version that jaxnb's README names."
+        )
+
+    def make_cpu_client() -> Any:
+        collectives = _runtime().make_gloo_tcp_collectives(
+            distributed_client=distributed.global_state.client, hostname=host
+        )
+        return xla_bridge.make_cpu_client(collectives=collectives)
+
+    factories["cpu"] = dataclasses.replace(
+        factories["cpu"], factory=functools.wraps(xla_bridge.make_cpu_client)(make_cpu_client)
+    )
+
+
+def backends_are_initialized() -> bool:
+    """Whether a backend exists already, after which joining is no longer possible."""
+    from jax._src import xla_bridge
+
+    return bool(xla_bridge.backends_are_initialized())

@@ -1,0 +1,59 @@
+"""JAX's coordination service in a process of its own.
+
+In process 0, where ``jax.distributed.initialize`` puts it, it would die with process 0.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+
+import psutil
+
+from jaxnb.engine import _jax_internals
+
+
+def free_port(host: str) -> int:
+    """Returns a port that was free a moment ago; the caller must expect to lose it."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
+def count_listeners(port: int) -> int:
+    """Returns how many sockets of this host listen on a TCP port.
+
+    gRPC binds with ``SO_REUSEPORT``: where another gRPC service has the port, the bind
+    succeeds and the two share the connections, at random.
+    """
+    return sum(
+        connection.status == psutil.CONN_LISTEN and connection.laddr.port == port
+        for connection in psutil.net_connections("tcp")
+    )
+
+
+def serve(host: str, port: int, num_processes: int, ready_fd: int) -> None:
+    """Runs the service until this process is ended; writes its address to ``ready_fd``.
+
+    XLA binds a port by number and cannot be given a bound socket, so another program can take
+    the port between choosing and binding. Then this process ends without having written an
+    address (XLA 0.10.2 dies of SIGSEGV there), and the launcher tries another port.
+
+    Args:
+        host: The address to listen on.
+        port: The port, or 0 for a free one.
+        num_processes: How many processes will connect.
+        ready_fd: A pipe.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    port = port or free_port(host)
+    service = _jax_internals.start_coordination_service(f"{host}:{port}", num_processes)
+    if count_listeners(port) > 1:
+        sys.exit(f"another service listens on port {port} too")
+    with os.fdopen(ready_fd, "w") as stream:
+        stream.write(f"{host}:{port}\n")
+    while service is not None:
+        signal.pause()
+

@@ -1,0 +1,163 @@
+"""Runs a cell in this process as the IPython kernel would, and reports what it did."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from types import TracebackType
+from typing import Any
+
+import jax
+from ipykernel.displayhook import ZMQShellDisplayHook
+
+from jaxnb.engine import values
+from jaxnb.model import CellReply, CellRequest, ProcessError, ValueInfo
+
+_ANSI = re.compile(r"\x1b\[[0-9;]*m")
+_NOTHING = object()
+
+
+class _CompileClock:
+    """Adds up what ``jax.monitoring`` says of compilation."""
+
+    # Tracing is left out: jaxpr_trace_duration of a function includes that of the functions
+    # it calls, so its sum would count time twice.
+    _EVENTS = (
+        "/jax/core/compile/jaxpr_to_mlir_module_duration",
+        "/jax/core/compile/backend_compile_duration",
+    )
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.compiles = 0
+        jax.monitoring.register_event_duration_secs_listener(self._on_event)
+
+    def _on_event(self, event: str, seconds: float, **_: Any) -> None:
+        if event in self._EVENTS:
+            self.seconds += seconds
+            self.compiles += event.endswith("backend_compile_duration")
+
+    def reset(self) -> None:
+        self.seconds, self.compiles = 0.0, 0
+
+
+class CapturingDisplayHook(ZMQShellDisplayHook):
+    """Keeps the last expression's value and its formats instead of publishing them."""
+
+    value: Any = _NOTHING
+    bundle: dict[str, Any]
+
+    def __call__(self, result: Any = None) -> None:
+        if result is not None:
+            self.value = result
+        super().__call__(result)
+
+    def finish_displayhook(self) -> None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self.bundle = dict((self.msg or {}).get("content", {}).get("data", {}))
+        self.msg = None
+
+    def take(self) -> tuple[Any, dict[str, Any]]:
+        """Returns the value and its formats, and forgets them."""
+        taken = self.value, getattr(self, "bundle", {})
+        self.value, self.bundle = _NOTHING, {}
+        return taken
+
+
+class Runner:
+    """Runs cells in the shell of this process's kernel.
+
+    Args:
+        kernel: The process's ipykernel (ipyparallel's subclass of it).
+        process_index: Who this process is.
+    """
+
+    def __init__(self, kernel: Any, process_index: int) -> None:
+        self._kernel = kernel
+        self._shell = kernel.shell
+        self._process_index = process_index
+        self._clock = _CompileClock()
+        self._error: ProcessError | None = None
+        self._code_name = ""
+        self._install_hooks()
+
+    def _install_hooks(self) -> None:
+        shell = self._shell
+        old = shell.displayhook
+        hook = CapturingDisplayHook(shell=shell, parent=shell, cache_size=shell.cache_size)
+        hook.session, hook.pub_socket, hook.topic = old.session, old.pub_socket, old.topic
+        shell.displayhook = hook
+        shell.display_trap.hook = hook
+        # IPython documents _showtraceback as the method to replace in order to show an error
+        # elsewhere; ipykernel's publishes it, which would show it beside jaxnb's own.
+        shell._showtraceback = self._keep_traceback
+        # A name of its own for the cell, the same on every process: ipykernel's has the pid in
+        # it, so no two processes' tracebacks would be equal.
+        shell.compile.get_code_name = lambda raw, transformed, number: self._code_name
+
+    async def run(self, request: CellRequest) -> CellReply:
+        """Runs one cell; whatever it raises is in the reply."""
+        shell = self._shell
+        self._error = None
+        self._code_name = f"<cell {request.cell}>"
+        shell.displayhook.take()
+        shell.execution_count = request.cell
+        self._clock.reset()
+        # Leading blank lines make the lines of the cell count as the notebook counts them.
+        code = "\n" * (request.first_line - 1) + request.code
+        started = time.perf_counter()
+        try:
+            await self._kernel.do_execute(code, silent=False, store_history=True)
+        except KeyboardInterrupt as error:  # between IPython's own handlers
+            self._keep_traceback(type(error), error, ["KeyboardInterrupt"])
+        seconds = time.perf_counter() - started
+        return CellReply(
+            process_index=self._process_index,
+            value=self._take_value(request),
+            error=self._error,
+            seconds=seconds,
+            compile_seconds=min(self._clock.seconds, seconds),
+            compiles=self._clock.compiles,
+        )
+
+    def fetch(self, cell: int) -> ValueInfo:
+        """Returns the value of an earlier cell, pickled whole.
+
+        Raises:
+            KeyError: IPython no longer holds it in ``Out``.
+        """
+        value = self._shell.user_ns["Out"][cell]
+        return values.describe(value, {}, max_payload_bytes=sys.maxsize)
+
+    def _take_value(self, request: CellRequest) -> ValueInfo | None:
+        value, bundle = self._shell.displayhook.take()
+        if value is _NOTHING or self._error is not None:
+            return None
+        return values.describe(value, bundle, request.max_payload_bytes)
+
+    def _keep_traceback(self, kind: type[BaseException], error: Any, lines: list[str]) -> None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        ansi = "\n".join(lines)
+        self._shell._last_traceback = lines
+        self._error = ProcessError(
+            type_name=kind.__name__,
+            message=str(error),
+            traceback=_ANSI.sub("", ansi),
+            traceback_ansi=ansi,
+            line=_line_in_cell(error, self._code_name),
+        )
+
+
+def _line_in_cell(error: Any, code_name: str) -> int | None:
+    if isinstance(error, SyntaxError) and error.filename == code_name:
+        return error.lineno
+    line = None
+    frame: TracebackType | None = getattr(error, "__traceback__", None)
+    while frame is not None:
+        if frame.tb_frame.f_code.co_filename == code_name:
+            line = frame.tb_lineno
+        frame = frame.tb_next
+    return line

@@ -1,0 +1,159 @@
+"""``jax.Array`` to data: what it is, who holds which part, and the values at its corners."""
+
+from __future__ import annotations
+
+import hashlib
+from itertools import product
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxnb.arrays import edge_indices
+from jaxnb.model import ArrayInfo, MeshInfo, ShardInfo
+
+MAX_CORNER_ITEMS = 1024
+"""Corners of arrays of many dimensions are cut to this many elements."""
+
+
+def describe(array: jax.Array, *, digests: bool = True, corner: bool = True) -> ArrayInfo:
+    """Describes an array without moving it and without a collective.
+
+    Args:
+        array: Any array: global, process-local, deleted, of PRNG keys.
+        digests: Digest the bytes of every addressable shard that has replicas, so that the
+            notebook can compare them. JAX itself never compares replicas.
+        corner: Read the elements at the array's corners that this process holds.
+    """
+    sharding = array.sharding
+    deleted = array.is_deleted()
+    mesh, spec = _mesh_and_spec(sharding)
+    local = {} if deleted else {s.device.id: s for s in array.addressable_shards}
+    replicated = _replicated_parts(array)
+    shards = []
+    for device, index in sharding.devices_indices_map(array.shape).items():
+        part = _bounds(index, array.shape)
+        shard = local.get(device.id)
+        wanted = digests and shard is not None and replicated[part] > 1
+        shards.append(
+            ShardInfo(
+                device_id=device.id,
+                process_index=device.process_index,
+                index=part,
+                replica_id=-1,
+                digest=_digest(shard.data) if wanted and shard is not None else b"",
+            )
+        )
+    dtype, bits = _dtype(array)
+    return ArrayInfo(
+        shape=tuple(array.shape),
+        dtype=dtype,
+        itemsize_bits=bits,
+        sharding=str(sharding),
+        spec=spec,
+        mesh=mesh,
+        memory_kind=getattr(sharding, "memory_kind", None),
+        fully_replicated=sharding.is_fully_replicated,
+        fully_addressable=sharding.is_fully_addressable,
+        shards=_number_replicas(shards),
+        corner=_corner(array, list(local.values())) if corner and not deleted else (),
+        deleted=deleted,
+    )
+
+
+def _bounds(index: tuple[slice, ...], shape: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+    return tuple(s.indices(n)[:2] for s, n in zip(index, shape, strict=True))
+
+
+def _replicated_parts(array: jax.Array) -> dict[tuple[tuple[int, int], ...], int]:
+    counts: dict[tuple[tuple[int, int], ...], int] = {}
+    for index in array.sharding.devices_indices_map(array.shape).values():
+        part = _bounds(index, array.shape)
+        counts[part] = counts.get(part, 0) + 1
+    return counts
+
+
+def _number_replicas(shards: list[ShardInfo]) -> tuple[ShardInfo, ...]:
+    """Numbers the holders of each part from 0, in device order of the sharding, as JAX does."""
+    seen: dict[tuple[tuple[int, int], ...], int] = {}
+    numbered = []
+    for shard in shards:
+        replica = seen.get(shard.index, 0)
+        seen[shard.index] = replica + 1
+        numbered.append(
+            ShardInfo(shard.device_id, shard.process_index, shard.index, replica, shard.digest)
+        )
+    return tuple(numbered)
+
+
+def _mesh_and_spec(sharding: Any) -> tuple[MeshInfo | None, str | None]:
+    if not isinstance(sharding, jax.sharding.NamedSharding):
+        return None, None
+    mesh = sharding.mesh
+    info = MeshInfo(
+        axis_names=tuple(str(name) for name in mesh.axis_names),
+        shape=tuple(mesh.axis_sizes),
+        axis_types=tuple(str(kind).rpartition(".")[2] for kind in mesh.axis_types),
+        device_ids=tuple(device.id for device in mesh.devices.flat),
+    )
+    return info, _spec_text(sharding.spec)
+
+
+def _spec_text(spec: jax.sharding.PartitionSpec) -> str:
+    return "P(" + ", ".join(repr(axis) for axis in spec) + ")"
+
+
+def _dtype(array: jax.Array) -> tuple[str, int]:
+    if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
+        data = jax.eval_shape(jax.random.key_data, array)
+        words = int(np.prod(data.shape[array.ndim :], dtype=np.int64))
+        return str(array.dtype), words * data.dtype.itemsize * 8
+    name = str(array.dtype)
+    # NumPy stores int4 and the like in a byte each; on the device they are packed.
+    for prefix in ("int", "uint", "float"):
+        digits = name.removeprefix(prefix)[:1]
+        if name.startswith(prefix) and digits in ("2", "4") and not name[len(prefix) + 1 :][:1].isdigit():
+            return name, int(digits)
+    return name, array.dtype.itemsize * 8
+
+
+def to_numpy(data: jax.Array) -> np.ndarray[Any, Any]:
+    """Copies a process-local array to host memory; PRNG keys as their words."""
+    if jax.dtypes.issubdtype(data.dtype, jax.dtypes.prng_key):
+        data = jax.random.key_data(data)
+    return np.asarray(data)
+
+
+def _digest(data: jax.Array) -> bytes:
+    host = np.ascontiguousarray(to_numpy(data))
+    return hashlib.blake2b(host.view(np.uint8).data, digest_size=16).digest()
+
+
+def _corner(array: jax.Array, shards: list[Any]) -> tuple[tuple[tuple[int, ...], str], ...]:
+    """Reads the elements at the array's corners that this process holds as replica 0."""
+    edges = [edge_indices(n) for n in array.shape]
+    found: list[tuple[tuple[int, ...], str]] = []
+    for shard in shards:
+        if shard.replica_id != 0 or len(found) >= MAX_CORNER_ITEMS:
+            continue
+        part = _bounds(shard.index, array.shape)
+        inside = [
+            [i for i in edge if start <= i < stop]
+            for edge, (start, stop) in zip(edges, part, strict=True)
+        ]
+        if not all(inside):
+            continue
+        host = to_numpy(shard.data)
+        for index in product(*inside):
+            local = tuple(i - start for i, (start, _) in zip(index, part, strict=True))
+            found.append((index, _element_text(host[local])))
+            if len(found) >= MAX_CORNER_ITEMS:
+                break
+    return tuple(found)
+
+
+def _element_text(element: Any) -> str:
+    if isinstance(element, np.ndarray):  # the words of a PRNG key
+        return "0x" + "".join(f"{int(word):08x}" for word in element.flat)
+    value = element.item() if hasattr(element, "item") else element
+    return f"{value:.6g}" if isinstance(value, float | complex) else str(value)

@@ -1,0 +1,66 @@
+"""Every error that jaxnb raises on purpose.
+
+A message answers four questions: which process, what happened, what state things are in
+now, and what to type next.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from jaxnb.result import CellResult
+
+
+class JaxnbError(Exception):
+    """Base of all jaxnb errors."""
+
+
+class UsageError(JaxnbError):
+    """What the user typed cannot be done as typed; nothing was started or run."""
+
+
+class StartError(JaxnbError):
+    """The group could not be started; whatever had started has been stopped again."""
+
+
+class SessionClosedError(JaxnbError):
+    """The session was closed by its user (``%spmd_stop``, ``session.close()``)."""
+
+
+class SessionBrokenError(JaxnbError):
+    """Something outside broke the session: a process or the ipyparallel controller died."""
+
+
+class ProcessDiedError(SessionBrokenError):
+    """A process of the group ended while it was needed.
+
+    Attributes:
+        process_index: The process that died.
+        pid: Its process id.
+        result: What the processes did in the cell that ran, if one did.
+    """
+
+    result: CellResult | None = None
+
+    def __init__(self, message: str, *, process_index: int, pid: int) -> None:
+        super().__init__(message)
+        self.process_index = process_index
+        self.pid = pid
+
+
+class CellError(JaxnbError):
+    """A cell raised on at least one process.
+
+    Attributes:
+        result: The :class:`~jaxnb.result.CellResult`, with what every process printed,
+            returned or raised.
+    """
+
+    def __init__(self, message: str, *, result: CellResult) -> None:
+        super().__init__(message)
+        self.result = result
+
+
+class CellTimeoutError(CellError):
+    """A cell ran longer than its ``timeout``; it was interrupted on every process."""

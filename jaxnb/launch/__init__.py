@@ -1,0 +1,1 @@
+"""Starting processes: the fork server, its ipyparallel launchers, and who gets which device."""

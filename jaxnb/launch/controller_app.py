@@ -1,0 +1,97 @@
+"""The ipyparallel controller as jaxnb runs it: one process, no message database, quick to beat."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import sys
+from typing import Any
+
+from ipyparallel.controller.app import IPController
+from traitlets.config import Config
+
+from jaxnb.launch import lifeline
+
+HEARTBEAT_MS = 100
+"""The hub counts an engine as registered at the second beat after it came, so the period is
+what a start waits for (ipyparallel's default of 3 s costs a start 5 s)."""
+
+MISSED_BEATS = 600
+"""Beats an engine may miss (60 s). A dead process is noticed by its launcher at once; this is
+for hosts that vanish, and must outlast a process that is stopped or starved for a while."""
+
+
+def controller_config(profile_dir: str, cluster_id: str, ip: str = "127.0.0.1") -> Config:
+    """Returns the controller's configuration.
+
+    Schedulers run as threads: as processes, ipyparallel's default, they take seven
+    interpreters. ``NoDB``: the default keeps every message of every cell for good.
+    """
+    config = Config()
+    config.ProfileDir.location = profile_dir
+    config.IPController.cluster_id = cluster_id
+    config.IPController.ip = ip
+    config.IPController.use_threads = True
+    config.IPController.db_class = "NoDB"
+    config.IPController.log_level = "ERROR"
+    config.HeartMonitor.period = HEARTBEAT_MS
+    config.HeartMonitor.max_heartmonitor_misses = MISSED_BEATS
+    return config
+
+
+class Controller(IPController):  # type: ignore[misc]
+    """ipyparallel's controller that says when it is ready."""
+
+    ready_fd: int | None = None
+
+    def init_signal(self) -> None:
+        """Tells the launcher; ipyparallel calls this once the schedulers have started."""
+        super().init_signal()
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        if self.ready_fd is not None:
+            info = {"client": {**self.connection(), **self.client_info}}
+            info["engine"] = {**self.connection(), **self.engine_info}
+            with os.fdopen(self.ready_fd, "w") as stream:
+                stream.write(json.dumps(info) + "\n")
+            self.ready_fd = None
+
+    def connection(self) -> dict[str, Any]:
+        """Returns what engines and clients need beside the ports."""
+        return {
+            "ssh": "",
+            "key": self.session.key.decode("ascii"),
+            "curve_serverkey": None,
+            "location": self.location,
+            "pack": self.session.packer,
+            "unpack": self.session.unpacker,
+            "signature_scheme": self.session.signature_scheme,
+        }
+
+
+def run(config: Config, ready_fd: int | None = None) -> None:
+    """Runs a controller in this process until it is told to stop.
+
+    Args:
+        config: See :func:`controller_config`.
+        ready_fd: A pipe to write the connection information to, as one line of JSON.
+    """
+    # Its heart monitor is a child process. Forked (Python 3.14's default is not) it inherits
+    # the hook below, so that it cannot outlive a killed controller.
+    multiprocessing.set_start_method("fork", force=True)
+    parent = os.getpid()
+    os.register_at_fork(after_in_child=lambda: lifeline.die_with_parent(parent))
+    Controller.ready_fd = ready_fd
+    Controller.launch_instance(argv=[], config=config)
+
+
+def main() -> None:
+    """Runs a controller for a launcher that starts programs: ``profile_dir cluster_id owner``."""
+    profile_dir, cluster_id, owner_pid = sys.argv[1:]
+    lifeline.watch_owner(int(owner_pid), lambda: os.kill(os.getpid(), signal.SIGTERM))
+    run(controller_config(profile_dir, cluster_id))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""The ipyparallel engine as jaxnb runs it, forked or started as a program."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import faulthandler
+import os
+import signal
+import sys
+from typing import Any
+
+from ipykernel.iostream import OutStream
+from ipyparallel.engine.app import IPEngine
+from traitlets.config import Config
+
+from jaxnb.launch import lifeline
+
+INSTALL_ENDPOINT = "__import__('jaxnb.transport.endpoint', fromlist=['install']).install()"
+"""Run in the engine at its start, by ipyparallel's own ``startup_command``."""
+
+
+class ForkedOutStream(OutStream):  # type: ignore[misc]
+    """Standard output that leaves file descriptors 1 and 2 to the fork server.
+
+    ipykernel would redirect them into this process, where the last words of a process that
+    aborts (XLA's fatal errors, faulthandler's stacks) die with it.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **{**kwargs, "watchfd": False})
+
+
+class Engine(IPEngine):  # type: ignore[misc]
+    """ipyparallel's engine that ends quickly on SIGTERM."""
+
+    def init_signal(self) -> None:
+        """Ignores SIGINT between cells (during one, ipykernel makes it KeyboardInterrupt)."""
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, lambda *_: leave())
+
+
+def leave() -> None:
+    """Ends this process: exit handlers run, interpreter and XLA are not torn down.
+
+    A full teardown of the interpreter with a JAX client takes 0.2 s of CPU a process, and XLA
+    may wait in it for processes that are gone.
+    """
+    with contextlib.suppress(BaseException):  # a user's exit handler may raise what it likes
+        atexit._run_exitfuncs()
+    os._exit(0)
+
+
+def engine_config(cluster_dir: str, identity: str, *, forked: bool) -> Config:
+    """Returns an engine's configuration.
+
+    Args:
+        cluster_dir: The profile directory of the cluster.
+        identity: A name that no engine of the cluster has had before; the controller routes
+            by it, so that who starts an engine knows how to reach it.
+        forked: The engine is a child of the fork server, which reads its output.
+    """
+    config = Config()
+    config.ProfileDir.location = cluster_dir
+    config.Session.session = identity
+    config.IPEngine.log_level = "ERROR"
+    config.Application.log_level = "ERROR"
+    config.IPEngine.startup_command = INSTALL_ENDPOINT
+    config.IPEngine.timeout = 30.0
+    config.HistoryManager.enabled = False
+    # Launchers on one host see a death at once and send signals by pid, so a nanny process
+    # beside each engine has nothing to do, nor have the engine's own heartbeat checks.
+    config.IPEngine.enable_nanny = False
+    config.IPEngine.max_heartbeat_misses = 0
+    if forked:
+        config.IPEngine.out_stream_factory = ForkedOutStream
+    return config
+
+
+def run(config: Config) -> None:
+    """Runs an engine in this process until it is told to stop."""
+    faulthandler.enable(sys.__stderr__)
+    Engine.launch_instance(argv=[], config=config)
+
+
+def main() -> None:
+    """Runs an engine for a launcher that starts programs: ``cluster_dir identity owner_pid``."""
+    cluster_dir, identity, owner_pid = sys.argv[1:]
+    lifeline.watch_owner(int(owner_pid), lambda: os._exit(1))
+    run(engine_config(cluster_dir, identity, forked=False))
+
+
+if __name__ == "__main__":
+    main()

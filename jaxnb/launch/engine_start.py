@@ -1,0 +1,59 @@
+"""From a fork server's command to a running engine that has joined its group."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from jaxnb.model import JoinRequest
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStart:
+    """What one forked engine needs.
+
+    Attributes:
+        environment: All of its environment variables.
+        connection_info: How to reach the controller, as ipyparallel's JSON.
+        identity: The name that the controller routes by.
+        join: Its place in the group; None for an engine that is told later.
+        directory: Its working directory.
+    """
+
+    environment: dict[str, str]
+    connection_info: str
+    identity: str
+    join: JoinRequest | None
+    directory: str
+
+
+def command(starts: list[EngineStart]) -> list[dict[str, Any]]:
+    """Returns the starts as plain data for JSON."""
+    return [asdict(start) for start in starts]
+
+
+def prepare(command: dict[str, Any], index: int) -> EngineStart:
+    """Reads the start of engine ``index`` from a command."""
+    fields = dict(command["starts"][index])
+    join = fields.pop("join")
+    return EngineStart(**fields, join=JoinRequest(**join) if join else None)
+
+
+def run(start: EngineStart, cluster_dir: str) -> None:
+    """Runs an engine in this process, which has just been forked, until it is told to stop.
+
+    It joins before it registers with the controller: the joining of all processes overlaps
+    the controller's start, and a failure to join ends the process with its reason as the
+    last lines it wrote.
+    """
+    from jaxnb.engine import bootstrap
+    from jaxnb.launch import engine_app
+
+    os.environ.clear()
+    os.environ.update(start.environment)
+    os.environ["IPP_CONNECTION_INFO"] = start.connection_info
+    os.chdir(start.directory)
+    if start.join is not None:
+        bootstrap.join(start.join)
+    engine_app.run(engine_app.engine_config(cluster_dir, start.identity, forked=True))

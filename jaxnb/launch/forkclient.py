@@ -1,0 +1,139 @@
+"""The notebook's end of the fork server: starts it, sends commands, hands on its events."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from jaxnb.errors import SessionBrokenError, StartError
+
+EventHandler = Callable[[dict[str, Any]], None]
+
+
+class ForkServerClient:
+    """Owns a fork server.
+
+    The server and all its descendants end when this object is closed, and when this process
+    ends in whatever way: the server waits on its standard input and on this process's pidfd.
+
+    Args:
+        cluster_dir: A folder that belongs to the group; the server removes it at its end.
+        on_event: Called in a reader thread for every event.
+    """
+
+    def __init__(self, cluster_dir: str, on_event: EventHandler) -> None:
+        self._on_event = on_event
+        self._ids = count()
+        self._lock = threading.Lock()
+        self._pending: dict[int, Future[dict[str, Any]]] = {}
+        self._ended = False
+        self._log_path = Path(cluster_dir) / "forkserver.log"
+        with self._log_path.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "jaxnb.launch.forkserver", str(os.getpid()), cluster_dir],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                # Jupyter interrupts and kills the kernel's whole process group.
+                start_new_session=True,
+            )
+        self._reader = threading.Thread(
+            target=self._read_events, name="jaxnb-fork-events", daemon=True
+        )
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        """The fork server's process id."""
+        return self._process.pid
+
+    def request(self, op: str, **arguments: Any) -> Future[dict[str, Any]]:
+        """Sends a command.
+
+        Returns:
+            A future of its answer; it fails with a :class:`StartError` if the server says
+            that the command failed, with a :class:`SessionBrokenError` if the server ends.
+        """
+        future: Future[dict[str, Any]] = Future()
+        with self._lock:
+            if self._ended:
+                future.set_exception(self._ended_error())
+                return future
+            command_id = next(self._ids)
+            self._pending[command_id] = future
+            message = json.dumps({"op": op, "id": command_id, **arguments}).encode() + b"\n"
+            stdin = self._process.stdin
+            assert stdin is not None
+            with contextlib.suppress(BrokenPipeError, ValueError):  # the reader sees its end
+                stdin.write(message)
+                stdin.flush()
+        return future
+
+    def close(self, timeout_seconds: float = 10.0) -> None:
+        """Ends the server and all its descendants, and waits until they are gone.
+
+        Raises:
+            SessionBrokenError: The server did not end in time.
+        """
+        stdin = self._process.stdin
+        assert stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            stdin.close()
+        try:
+            self._process.wait(timeout_seconds)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            raise SessionBrokenError(
+                f"The fork server (pid {self.pid}) did not end within {timeout_seconds} s and "
+                "was killed; the kernel of the operating system ends its children."
+            ) from None
+        self._reader.join(timeout_seconds)
+
+    def _read_events(self) -> None:
+        stdout = self._process.stdout
+        assert stdout is not None
+        with stdout:
+            for line in stdout:
+                message = json.loads(line)
+                if "reply" in message:
+                    self._resolve(message)
+                else:
+                    self._on_event(message)
+        self._process.wait()
+        with self._lock:
+            self._ended = True
+            pending, self._pending = list(self._pending.values()), {}
+        for future in pending:
+            future.set_exception(self._ended_error())
+        self._on_event({"event": "ended", "status": self._process.returncode})
+
+    def _resolve(self, message: dict[str, Any]) -> None:
+        with self._lock:
+            future = self._pending.pop(message["reply"])
+        if "error" in message:
+            future.set_exception(StartError(message["error"]))
+        else:
+            future.set_result(message)
+
+    def _ended_error(self) -> SessionBrokenError:
+        return SessionBrokenError(
+            f"The fork server (pid {self.pid}) ended with status {self._process.returncode}. "
+            f"Its last lines:\n{self.last_lines()}"
+        )
+
+    def last_lines(self, lines: int = 20) -> str:
+        """Returns the last lines that the server wrote to its standard error."""
+        try:
+            text = self._log_path.read_text(errors="replace")
+        except FileNotFoundError:
+            return "(none)"
+        return "\n".join(text.splitlines()[-lines:]) or "(none)"

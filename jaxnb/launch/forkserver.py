@@ -1,0 +1,411 @@
+"""The fork server: one process that has imported everything, and forks the others.
+
+It is started as ``python -m jaxnb.launch.forkserver OWNER_PID``, reads commands from its
+standard input and writes events to its standard output, one JSON object a line. It has one
+thread and starts no backend, so forking is safe at any time.
+
+Commands (each answered by ``{"reply": id, ...}``):
+    ``controller``: fork the ipyparallel controller; answers with its connection information.
+    ``service``: fork JAX's coordination service; answers with its address.
+    ``engines``: fork engines; answers with their pids.
+    ``signal``: send a signal to engines.
+    ``stop``: end the children of the named roles, and wait for them.
+
+Events: ``{"event": "died", ...}`` for a child that ended without having been told to, and
+``{"event": "text", ...}`` for what an engine's C code wrote to file descriptors 1 and 2.
+
+When the owner ends, in whatever way, it ends all its descendants and itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import shutil
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from jaxnb.launch import lifeline
+
+TAIL_BYTES = 16 << 10
+"""How much of what a child wrote last is kept, to be shown when it dies."""
+
+SERVICE_ATTEMPTS = 8
+
+
+@dataclass
+class Child:
+    """A forked process."""
+
+    pid: int
+    role: str
+    index: int
+    output_fd: int
+    tail: bytearray = field(default_factory=bytearray)
+    reply_to: int | None = None
+    told_to_stop: bool = False
+
+
+class ForkServer:
+    """The server's state and its loop."""
+
+    def __init__(self, command_fd: int, event_fd: int, owner_pid: int, cluster_dir: str) -> None:
+        self._command_fd = command_fd
+        self._event_fd = event_fd
+        self._cluster_dir = cluster_dir
+        self._pid = os.getpid()
+        self._children: dict[int, Child] = {}
+        self._selector = selectors.DefaultSelector()
+        self._buffer = b""
+        self._imported = False
+        self._deadlines: list[tuple[float, set[str]]] = []
+        self._stops: list[tuple[int, set[str]]] = []
+        self._service_command: dict[str, Any] = {}
+        self._listen(command_fd, self._on_command_bytes)
+        wake_read, wake_write = os.pipe()
+        os.set_blocking(wake_write, False)
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, lambda *_: self._end())
+        self._wake_fds = (wake_read, wake_write)
+        self._listen(wake_read, self._on_child_signal)
+        self._owner_fd = lifeline.open_process(owner_pid)
+        if self._owner_fd is not None:
+            self._listen(self._owner_fd, self._end)
+
+    def _listen(self, fd: int, handler: Callable[[], None]) -> None:
+        os.set_blocking(fd, False)
+        self._selector.register(fd, selectors.EVENT_READ, handler)
+
+    # ------------------------------------------------------------------ the loop
+
+    def run(self) -> None:
+        """Imports in two stages, and serves commands for as long as the owner lives."""
+        # The controller can start (and sleep: ipyparallel's waits 0.25 s for its sockets)
+        # while jax is being imported here.
+        import ipyparallel.controller.app
+        import ipyparallel.engine.app  # noqa: F401
+
+        self._poll(0)
+        import jaxnb.engine.coordination
+        import jaxnb.launch.engine_app
+        import jaxnb.transport.endpoint  # noqa: F401
+
+        self._imported = True
+        self._buffer_to_commands()
+        while True:
+            self._poll(self._next_timeout())
+
+    def _poll(self, timeout: float | None) -> None:
+        for key, _ in self._selector.select(timeout):
+            key.data()
+        self._kill_the_late()
+
+    def _next_timeout(self) -> float | None:
+        if not self._deadlines:
+            return None
+        return max(0.0, min(deadline for deadline, _ in self._deadlines) - time.monotonic())
+
+    def _emit(self, **message: Any) -> None:
+        data = json.dumps(message).encode() + b"\n"
+        try:
+            while data:
+                data = data[os.write(self._event_fd, data) :]
+        except BrokenPipeError:
+            self._end()
+
+    # ------------------------------------------------------------------ commands
+
+    def _on_command_bytes(self) -> None:
+        try:
+            data = os.read(self._command_fd, 1 << 16)
+        except BlockingIOError:
+            return
+        if not data:
+            self._end()
+        self._buffer += data
+        self._buffer_to_commands()
+
+    def _buffer_to_commands(self) -> None:
+        *lines, self._buffer = self._buffer.split(b"\n")
+        held = []
+        for line in lines:
+            command = json.loads(line)
+            # Everything but the controller needs the second stage of imports.
+            if self._imported or command["op"] == "controller":
+                self._execute(command)
+            else:
+                held.append(line)
+        if held:
+            self._buffer = b"\n".join([*held, self._buffer])
+
+    def _execute(self, command: dict[str, Any]) -> None:
+        try:
+            getattr(self, f"_do_{command['op']}")(command)
+        except Exception:
+            self._emit(reply=command["id"], error=traceback.format_exc())
+
+    def _do_controller(self, command: dict[str, Any]) -> None:
+        from jaxnb.launch import controller_app
+
+        config = controller_app.controller_config(self._cluster_dir, command["cluster_id"])
+        read_fd, write_fd = os.pipe()
+        child = self._fork(
+            "controller", 0, lambda: controller_app.run(config, write_fd), keep=(write_fd,)
+        )
+        os.close(write_fd)
+        child.reply_to = command["id"]
+        self._await_line(read_fd, child, lambda line: {"connection": json.loads(line)})
+
+    def _do_service(self, command: dict[str, Any]) -> None:
+        from jaxnb.engine import coordination
+
+        self._service_command = command
+        ports = command.get("ports", [])
+        port = ports.pop(0) if ports else 0
+        read_fd, write_fd = os.pipe()
+        host, num_processes = command["host"], command["num_processes"]
+        child = self._fork(
+            "service",
+            command.setdefault("attempt", 0),
+            lambda: coordination.serve(host, port, num_processes, write_fd),
+            keep=(write_fd,),
+        )
+        os.close(write_fd)
+        child.reply_to = command["id"]
+        self._await_line(read_fd, child, lambda line: {"address": line.strip()})
+
+    def _await_line(
+        self, fd: int, child: Child, answer: Callable[[str], dict[str, Any]]
+    ) -> None:
+        """Answers the command that made ``child`` with the line that the child writes."""
+        received = bytearray()
+
+        def on_readable() -> None:
+            data = os.read(fd, 1 << 16)
+            received.extend(data)
+            if data and not received.endswith(b"\n"):
+                return
+            self._selector.unregister(fd)
+            os.close(fd)
+            if received.endswith(b"\n") and child.reply_to is not None:
+                reply, child.reply_to = child.reply_to, None
+                self._emit(reply=reply, pid=child.pid, **answer(received.decode()))
+            # Else the child died; _on_death answers.
+
+        self._listen(fd, on_readable)
+
+    def _do_engines(self, command: dict[str, Any]) -> None:
+        from jaxnb.launch import engine_start
+
+        pids = []
+        for index in range(command["n"]):
+            start = engine_start.prepare(command, index)
+            child = self._fork("engine", index, partial(engine_start.run, start, self._cluster_dir))
+            pids.append(child.pid)
+        self._emit(reply=command["id"], pids=pids)
+
+    def _do_signal(self, command: dict[str, Any]) -> None:
+        missing = []
+        for pid in command["pids"]:
+            child = self._children.get(pid)
+            if child is None or child.role != "engine":
+                missing.append(pid)
+                continue
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, command["signal"])
+        self._emit(reply=command["id"], missing=missing)
+
+    def _do_stop(self, command: dict[str, Any]) -> None:
+        roles = set(command["roles"])
+        for child in self._children.values():
+            if child.role in roles:
+                child.told_to_stop = True
+                # The service has nothing to say goodbye to.
+                sig = signal.SIGKILL if child.role == "service" else signal.SIGTERM
+                os.kill(child.pid, sig)
+                os.kill(child.pid, signal.SIGCONT)  # one that is stopped would sleep on
+        self._deadlines.append((time.monotonic() + command["grace_seconds"], roles))
+        self._stops.append((command["id"], roles))
+        self._answer_stops()
+
+    # ------------------------------------------------------------------ children
+
+    def _fork(
+        self, role: str, index: int, body: Callable[[], None], keep: tuple[int, ...] = ()
+    ) -> Child:
+        read_fd, write_fd = os.pipe()
+        parent = self._pid
+        sys.stdout.flush()
+        sys.stderr.flush()
+        pid = os.fork()
+        if pid == 0:
+            self._become_child(parent, write_fd, keep, body)
+        os.close(write_fd)
+        child = Child(pid, role, index, read_fd)
+        self._children[pid] = child
+        self._listen(read_fd, lambda: self._on_output(child))
+        return child
+
+    def _become_child(
+        self, parent: int, output_fd: int, keep: tuple[int, ...], body: Callable[[], None]
+    ) -> None:
+        status = 1
+        try:
+            lifeline.die_with_parent(parent)
+            signal.set_wakeup_fd(-1)
+            for sig in (signal.SIGCHLD, signal.SIGTERM):
+                signal.signal(sig, signal.SIG_DFL)
+            os.setpgid(0, 0)
+            null = os.open(os.devnull, os.O_RDONLY)
+            os.dup2(null, 0)
+            os.dup2(output_fd, 1)
+            os.dup2(output_fd, 2)
+            inherited = {key.fd for key in list(self._selector.get_map().values())}
+            inherited |= {self._event_fd, self._wake_fds[1], output_fd, null}
+            self._selector.close()
+            for fd in inherited - set(keep) - {0, 1, 2}:
+                with contextlib.suppress(OSError):
+                    os.close(fd)
+            body()
+            status = 0
+        except SystemExit as end:
+            if isinstance(end.code, str):
+                print(end.code, file=sys.__stderr__)
+            status = end.code if isinstance(end.code, int) else int(end.code is not None)
+        except BaseException:
+            traceback.print_exc(file=sys.__stderr__)
+        finally:
+            for stream in (sys.__stdout__, sys.__stderr__):
+                with contextlib.suppress(Exception):
+                    stream.flush()  # type: ignore[union-attr]
+            os._exit(status)
+
+    def _on_output(self, child: Child) -> None:
+        try:
+            data = os.read(child.output_fd, 1 << 16)
+        except BlockingIOError:
+            return
+        if not data:
+            self._close_output(child)
+            return
+        child.tail += data
+        del child.tail[:-TAIL_BYTES]
+        if child.role == "engine":
+            text = data.decode("utf-8", "replace")
+            self._emit(event="text", pid=child.pid, index=child.index, text=text)
+
+    def _close_output(self, child: Child) -> None:
+        if child.output_fd >= 0:
+            self._selector.unregister(child.output_fd)
+            os.close(child.output_fd)
+            child.output_fd = -1
+
+    def _on_child_signal(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._wake_fds[0], 1 << 12)
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                break
+            if pid == 0:
+                break
+            child = self._children.pop(pid, None)
+            if child is not None:  # else an adopted orphan
+                self._on_death(child, os.waitstatus_to_exitcode(status))
+        self._answer_stops()
+
+    def _on_death(self, child: Child, status: int) -> None:
+        if child.output_fd >= 0:
+            self._on_output(child)
+        if child.output_fd >= 0:
+            self._close_output(child)
+        tail = child.tail.decode("utf-8", "replace")
+        if child.reply_to is not None:
+            if child.role == "service" and child.index + 1 < SERVICE_ATTEMPTS:
+                self._do_service({**self._service_command, "attempt": child.index + 1})
+                return
+            error = f"the {child.role} ended with status {status} while starting\n{tail}"
+            self._emit(reply=child.reply_to, error=error)
+        elif not child.told_to_stop:
+            self._emit(
+                event="died",
+                role=child.role,
+                index=child.index,
+                pid=child.pid,
+                status=status,
+                tail=tail,
+            )
+
+    def _kill_the_late(self) -> None:
+        now = time.monotonic()
+        for deadline, roles in self._deadlines:
+            if deadline <= now:
+                for child in self._children.values():
+                    if child.role in roles:
+                        os.kill(child.pid, signal.SIGKILL)
+        self._deadlines = [entry for entry in self._deadlines if entry[0] > now]
+
+    def _answer_stops(self) -> None:
+        alive = {child.role for child in self._children.values()}
+        for entry in list(self._stops):
+            command_id, roles = entry
+            if not roles & alive:
+                self._stops.remove(entry)
+                self._kill_orphans()
+                self._emit(reply=command_id)
+
+    def _kill_orphans(self) -> None:
+        """Ends what ended children left behind (``!sleep 1000 &``), ours by adoption."""
+        import psutil
+
+        for process in psutil.Process().children():
+            if process.pid not in self._children:
+                for member in [*process.children(recursive=True), process]:
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        member.kill()
+
+    def _end(self) -> None:
+        """Ends every descendant, removes the cluster's folder, and ends this process."""
+        import psutil
+
+        # New orphans arrive as their parents die, so again until none is left.
+        signal.set_wakeup_fd(-1)
+        while True:
+            processes = psutil.Process().children(recursive=True)
+            if not processes:
+                break
+            for process in processes:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+            with contextlib.suppress(ChildProcessError):
+                while os.waitpid(-1, 0)[0]:
+                    pass
+        shutil.rmtree(self._cluster_dir, ignore_errors=True)
+        os._exit(0)
+
+
+def main() -> None:
+    """Runs the server: ``python -m jaxnb.launch.forkserver OWNER_PID CLUSTER_DIR``."""
+    owner_pid, cluster_dir = int(sys.argv[1]), sys.argv[2]
+    lifeline.adopt_orphans()
+    command_fd, event_fd = os.dup(0), os.dup(1)
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(2, 1)
+    os.close(null)
+    ForkServer(command_fd, event_fd, owner_pid, cluster_dir).run()
+
+
+if __name__ == "__main__":
+    main()

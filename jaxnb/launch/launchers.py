@@ -1,0 +1,136 @@
+"""jaxnb's launchers, as ipyparallel knows launchers (entry points in ``pyproject.toml``)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from dataclasses import replace
+from typing import Any
+
+from ipyparallel.cluster import launcher
+from traitlets import Any as AnyTrait
+from traitlets import Float, List
+
+from jaxnb.launch.engine_start import EngineStart, command
+from jaxnb.launch.forkclient import ForkServerClient
+
+STOP_GRACE_SECONDS = 2.0
+
+
+class _ForkLauncher(launcher.BaseLauncher):  # type: ignore[misc]
+    """What the two fork launchers share: the fork server, which the cluster owns."""
+
+    roles: tuple[str, ...] = ()
+    grace_seconds = Float(STOP_GRACE_SECONDS, config=True)
+
+    @property
+    def fork_server(self) -> ForkServerClient:
+        server = self.parent.fork_server
+        assert isinstance(server, ForkServerClient)
+        return server
+
+    def find_args(self) -> list[str]:
+        return ["jaxnb-fork", *self.roles]
+
+    async def stop(self) -> None:
+        """Ends the children with SIGTERM, and after a while with SIGKILL."""
+        if self.state != "running":
+            return
+        await asyncio.wrap_future(
+            self.fork_server.request(
+                "stop", roles=list(self.roles), grace_seconds=self.grace_seconds
+            )
+        )
+        self.notify_stop({"exit_code": 0, "identifier": self.identifier})
+
+    def poll(self) -> int | None:
+        return None if self.state == "running" else 0
+
+
+class ForkControllerLauncher(_ForkLauncher, launcher.ControllerLauncher):  # type: ignore[misc]
+    """Forks the ipyparallel controller from the fork server."""
+
+    roles = ("controller",)
+    connection_info = AnyTrait()
+
+    async def start(self) -> None:
+        self._answer = self.fork_server.request("controller", cluster_id=self.cluster_id)
+        self.notify_start(None)
+
+    async def get_connection_info(self, timeout: float | None = None) -> dict[str, Any]:
+        """Returns the connection information, as soon as the controller listens."""
+        if self.connection_info is None:
+            seconds = self.connection_info_timeout if timeout is None else timeout
+            answer = await asyncio.wait_for(asyncio.wrap_future(self._answer), seconds)
+            self.connection_info = answer["connection"]
+        return dict(self.connection_info)
+
+
+class ForkEngineSetLauncher(_ForkLauncher, launcher.EngineLauncher):  # type: ignore[misc]
+    """Forks a set of engines from the fork server.
+
+    Attributes:
+        starts: One :class:`~jaxnb.launch.engine_start.EngineStart` per engine.
+        pids: Process ids, by index in the set.
+    """
+
+    roles = ("engine",)
+    starts = List()
+    pids = List()
+
+    async def start(self, n: int) -> None:
+        self.n = n
+        info = self.environment["IPP_CONNECTION_INFO"]
+        starts = [
+            replace(start, connection_info=info) for start in self.starts or self._plain_starts(n)
+        ]
+        answer = await asyncio.wrap_future(
+            self.fork_server.request("engines", n=n, starts=command(starts))
+        )
+        self.pids = answer["pids"]
+        self.notify_start(self.pids)
+
+    def _plain_starts(self, n: int) -> list[EngineStart]:
+        prefix = f"{self.cluster_id}-{self.engine_set_id}"
+        return [
+            EngineStart(dict(os.environ), "", f"{prefix}-{i}", None, os.getcwd()) for i in range(n)
+        ]
+
+    def signal(self, sig: int) -> None:
+        self.fork_server.request("signal", pids=list(self.pids), signal=int(sig))
+
+
+class LocalControllerLauncher(launcher.LocalControllerLauncher):  # type: ignore[misc]
+    """ipyparallel's local controller, in one process that ends with this one."""
+
+    def find_args(self) -> list[str]:
+        module = "jaxnb.launch.controller_app"
+        return [
+            sys.executable, "-m", module, self.profile_dir, self.cluster_id, str(os.getpid()),
+        ]  # fmt: skip
+
+
+class LocalEngineLauncher(launcher.LocalEngineLauncher):  # type: ignore[misc]
+    """ipyparallel's local engine, in a process that ends with this one."""
+
+    def find_args(self) -> list[str]:
+        identity = f"{self.cluster_id}-{self.parent.engine_set_id}-{self.identifier}"
+        module = "jaxnb.launch.engine_app"
+        return [sys.executable, "-m", module, self.profile_dir, identity, str(os.getpid())]
+
+
+class LocalEngineSetLauncher(launcher.LocalEngineSetLauncher):  # type: ignore[misc]
+    """A set of local engines."""
+
+    launcher_class = LocalEngineLauncher
+
+    def _notice_engine_stopped(self, data: dict[str, Any]) -> None:
+        index = int(data["identifier"])
+        ended = self.launchers.get(data["identifier"])
+        output = ended.get_output() if ended is not None else ""
+        super()._notice_engine_stopped(data)
+        if hasattr(self.parent, "on_process_ended"):
+            self.parent.on_process_ended(index, data["pid"], data.get("exit_code"), output)
+
+

@@ -1,0 +1,84 @@
+"""Ending a process when the one that owns it ends, however that happens."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+
+import psutil
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def _prctl(option: int, value: int) -> bool:
+    if not sys.platform.startswith("linux"):
+        return False
+    return ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) == 0
+
+
+def die_with_parent(parent_pid: int) -> None:
+    """Asks the kernel to kill this process when its parent dies, SIGKILL included.
+
+    On Linux the signal follows the *thread* that forked: call this only in children of a
+    single-threaded parent, or of its main thread. Elsewhere nothing happens; there
+    :func:`watch_owner` notices.
+
+    Args:
+        parent_pid: The parent as the caller knew it before the fork. If it has died since,
+            the signal would never come, so this process ends at once.
+    """
+    if _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) and os.getppid() != parent_pid:
+        os._exit(1)
+
+
+def adopt_orphans() -> bool:
+    """Makes this process the parent of orphaned descendants, so that it can end them.
+
+    Returns:
+        Whether the system can do that (Linux can).
+    """
+    return _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def open_process(pid: int) -> int | None:
+    """Opens a process as a file descriptor that becomes readable when it ends.
+
+    Returns:
+        The descriptor, or None where the system has none or the process is gone.
+    """
+    if not hasattr(os, "pidfd_open"):
+        return None
+    try:
+        return os.pidfd_open(pid)
+    except OSError:
+        return None
+
+
+def watch_owner(owner_pid: int, on_death: Callable[[], None]) -> threading.Thread:
+    """Calls ``on_death`` from a thread when the owner ends.
+
+    Args:
+        owner_pid: A process on this host, not necessarily the parent.
+        on_death: Called once, at once if the owner is gone already.
+
+    Returns:
+        The started daemon thread.
+    """
+
+    def wait() -> None:
+        # psutil waits on a pidfd where there is one and polls elsewhere; it compares the
+        # time of creation, so a reused pid is not taken for the owner.
+        try:
+            psutil.Process(owner_pid).wait()
+        except psutil.NoSuchProcess:
+            pass
+        on_death()
+
+    thread = threading.Thread(target=wait, name="jaxnb-owner-watch", daemon=True)
+    thread.start()
+    return thread

@@ -1,0 +1,71 @@
+"""Pure: which process gets which devices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from jaxnb.errors import UsageError
+from jaxnb.options import DEFAULT_NUM_PROCESSES, StartOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where every process runs.
+
+    Attributes:
+        platform: ``"cpu"`` or ``"gpu"``.
+        num_processes: How many.
+        devices_per_process: Devices of each.
+        environments: For each process the variables that give it its devices.
+    """
+
+    platform: str
+    num_processes: int
+    devices_per_process: int
+    environments: tuple[dict[str, str], ...]
+
+
+def place(options: StartOptions, gpus: Sequence[str]) -> Placement:
+    """Places the processes of a group on one host.
+
+    Args:
+        options: What was asked for.
+        gpus: The GPUs of this host that may be used, as ``CUDA_VISIBLE_DEVICES`` names them.
+
+    Raises:
+        UsageError: More GPUs are needed than there are, or an option does not fit.
+    """
+    platform = options.platform
+    if platform == "auto":
+        platform = "gpu" if gpus and options.devices_per_process is None else "cpu"
+    if platform == "cpu":
+        return _place_cpu(options)
+    return _place_gpu(options, gpus)
+
+
+def _place_cpu(options: StartOptions) -> Placement:
+    n = options.num_processes or DEFAULT_NUM_PROCESSES
+    return Placement("cpu", n, options.devices_per_process or 1, ({},) * n)
+
+
+def _place_gpu(options: StartOptions, gpus: Sequence[str]) -> Placement:
+    if not gpus:
+        raise UsageError(
+            "No GPU was found on this host (nvidia-smi lists none, or CUDA_VISIBLE_DEVICES "
+            "hides them). Nothing was started. Type `%spmd_start --platform cpu` for CPU "
+            "processes."
+        )
+    if options.devices_per_process not in (None, 1):
+        raise UsageError(
+            "--devices-per-process is for CPU processes; on GPUs there is one process per GPU. "
+            "Nothing was started."
+        )
+    n = options.num_processes or len(gpus)
+    if n > len(gpus):
+        raise UsageError(
+            f"{n} processes were asked for, but there are {len(gpus)} GPUs on this host, and "
+            "NCCL refuses two processes of one group on one GPU. Nothing was started. Type "
+            f"`%spmd_start -n {len(gpus)}`, or `%spmd_start -n {n} --platform cpu`."
+        )
+    return Placement("gpu", n, 1, tuple({"CUDA_VISIBLE_DEVICES": gpu} for gpu in gpus[:n]))

@@ -1,0 +1,84 @@
+"""What a start can be asked for: checked before anything is started."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from jaxnb.errors import UsageError
+
+PLATFORMS = ("auto", "cpu", "gpu")
+LAUNCHERS = ("fork", "local")
+COLLECTIVES = ("gloo",)
+DEFAULT_NUM_PROCESSES = 4
+
+
+def suggest(word: str, known: Iterable[str]) -> str:
+    """Returns ``" Did you mean 'x'?"`` for a near miss, else an empty string."""
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f" Did you mean {near[0]!r}?" if near else ""
+
+
+def one_of(what: str, word: str, known: tuple[str, ...]) -> str:
+    """Returns ``word`` if it is known.
+
+    Raises:
+        UsageError: It is not; the message names the near one and all there are.
+    """
+    if word in known:
+        return word
+    raise UsageError(
+        f"Unknown {what} {word!r}.{suggest(word, known)} "
+        f"There are: {', '.join(known)}. Nothing was started."
+    )
+
+
+def default_launcher() -> str:
+    """Returns ``"fork"`` where forking after importing jax is known to be safe (Linux)."""
+    return "fork" if sys.platform.startswith("linux") else "local"
+
+
+@dataclass(frozen=True, slots=True)
+class StartOptions:
+    """How to start a group.
+
+    Attributes:
+        num_processes: How many processes; None for one per GPU, else 4.
+        devices_per_process: CPU devices of each process; None for 1. Not for GPUs.
+        platform: ``"auto"``, ``"cpu"`` or ``"gpu"``.
+        launcher: ``"fork"``, ``"local"``; None for the best on this system.
+        collectives: The library of the CPU collectives.
+        bare: Leave the processes' namespaces empty.
+        timeout: Seconds that the start may take.
+    """
+
+    num_processes: int | None = None
+    devices_per_process: int | None = None
+    platform: str = "auto"
+    launcher: str | None = None
+    collectives: str = "gloo"
+    bare: bool = False
+    timeout: float = 60.0
+
+    def __post_init__(self) -> None:
+        """Checks every field by itself.
+
+        Raises:
+            UsageError: A field is not possible.
+        """
+        for name, value in (
+            ("number of processes (-n)", self.num_processes),
+            ("number of devices per process (--devices-per-process)", self.devices_per_process),
+        ):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+                raise UsageError(f"The {name} must be a whole number, not {value!r}.")
+            if value is not None and value < 1:
+                raise UsageError(f"The {name} must be at least 1, not {value}. Nothing was started.")
+        one_of("platform", self.platform, PLATFORMS)
+        one_of("collectives", self.collectives, COLLECTIVES)
+        if self.launcher is not None:
+            one_of("launcher", self.launcher, LAUNCHERS)
+        if self.timeout <= 0:
+            raise UsageError(f"The time-out must be positive, not {self.timeout}.")

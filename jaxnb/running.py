@@ -1,0 +1,190 @@
+"""One cell on its way through the group: its output as it comes, its result at the end."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
+
+from jaxnb.display.merge import MergedLine, StreamMerger
+from jaxnb.model import (
+    CellReply,
+    CellRequest,
+    ProcessError,
+    RequestFailed,
+    RichOutput,
+    StreamChunk,
+    ValueInfo,
+)
+from jaxnb.result import CellResult, ProcessResult
+from jaxnb.transport.client import ClearOutput, Display, Event, Exchange, Reply
+
+TICK_SECONDS = 0.05
+"""How often output that waits for its twins is looked at again."""
+
+
+class OutputSink(Protocol):
+    """Where a running cell's output goes, as it comes."""
+
+    def lines(self, lines: list[MergedLine]) -> None:
+        """Takes lines that are final."""
+
+    def live(self, lines: list[MergedLine]) -> None:
+        """Takes the lines that are being rewritten now, all of them; they are not final."""
+
+    def notice(self, text: str) -> None:
+        """Takes a sentence of jaxnb's own about the running cell."""
+
+
+class NoSink:
+    """Drops everything: the result holds it all the same."""
+
+    def lines(self, lines: list[MergedLine]) -> None:
+        """Does nothing."""
+
+    def live(self, lines: list[MergedLine]) -> None:
+        """Does nothing."""
+
+    def notice(self, text: str) -> None:
+        """Does nothing."""
+
+
+class RunningCell:
+    """Collects what the processes of one cell send.
+
+    Args:
+        request: The cell.
+        exchange: Its exchange.
+        processes: The indices of the processes it runs on.
+        num_processes: Size of the group.
+        sink: Where its output goes.
+        fetch: Brings a large value from a process: process index to value.
+    """
+
+    def __init__(
+        self,
+        request: CellRequest,
+        exchange: Exchange,
+        processes: Iterable[int],
+        num_processes: int,
+        sink: OutputSink,
+        fetch: Callable[[int], ValueInfo],
+    ) -> None:
+        self.request = request
+        self.exchange = exchange
+        self.waiting_for = set(processes)
+        self._processes = tuple(processes)
+        self._num_processes = num_processes
+        self._sink = sink
+        self._fetch = fetch
+        self._merger = StreamMerger(self._processes)
+        self._texts: Mapping[str, dict[int, list[str]]] = {
+            "stdout": defaultdict(list),
+            "stderr": defaultdict(list),
+        }
+        self._merged: dict[str, list[str]] = {"stdout": [], "stderr": []}
+        self._displays: dict[int, list[RichOutput]] = defaultdict(list)
+        self._replies: dict[int, CellReply] = {}
+        self._live: list[MergedLine] = []
+        self._started = time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        """Time since the cell was sent."""
+        return time.perf_counter() - self._started
+
+    def step(self, timeout_seconds: float = TICK_SECONDS) -> None:
+        """Takes what has come, waiting for at most ``timeout_seconds`` if nothing has."""
+        event = self.exchange.get(timeout_seconds)
+        # What has come in the meantime is taken together: merging by line is for people, and
+        # doing it for each message would cost more than the messages.
+        while event is not None:
+            self._take(event)
+            event = self.exchange.get(0) if self.waiting_for else None
+        self._show(self._merger.drain(time.perf_counter()))
+        self._show_live()
+
+    def _take(self, event: Event) -> None:
+        match event:
+            case StreamChunk(index, name, text):
+                self._texts[name][index].append(text)
+                self._merger.feed(index, name, text, time.perf_counter())
+            case Display(index, output):
+                self._displays[index].append(output)
+            case ClearOutput():
+                pass
+            case Reply(index, answer):
+                self._finish(index, answer)
+
+    def _finish(self, index: int, answer: object) -> None:
+        if index not in self.waiting_for:
+            return
+        self.waiting_for.discard(index)
+        self._merger.finish(index)
+        self._replies[index] = _as_reply(index, answer, self.seconds)
+
+    def _show(self, lines: list[MergedLine]) -> None:
+        if not lines:
+            return
+        for line in lines:
+            self._merged[line.name].append(line.labelled())
+        self._sink.lines(lines)
+
+    def _show_live(self) -> None:
+        live = self._merger.live()
+        if live != self._live:
+            self._live = live
+            self._sink.live(live)
+
+    def notice(self, text: str) -> None:
+        """Shows a sentence of jaxnb's own beside the output."""
+        self._sink.notice(text)
+
+    def finish(self) -> CellResult:
+        """Shows what is left and returns the result of all that was received.
+
+        Processes that have not answered have an error that says so.
+        """
+        for index in sorted(self.waiting_for):
+            silence = ProcessError(
+                "NoAnswer", f"process {index} has not answered; it may still be running", "", ""
+            )
+            self._finish(index, CellReply(index, None, silence, self.seconds, 0.0, 0))
+        self._show(self._merger.close(time.perf_counter()))
+        self._show_live()
+        return CellResult(
+            cell=self.request.cell,
+            code=self.request.code,
+            per_process={i: self._process_result(i) for i in self._processes},
+            num_processes=self._num_processes,
+            seconds=self.seconds,
+            stdout="".join(line + "\n" for line in self._merged["stdout"]),
+            stderr="".join(line + "\n" for line in self._merged["stderr"]),
+        )
+
+    def _process_result(self, index: int) -> ProcessResult:
+        reply = self._replies[index]
+        return ProcessResult(
+            process_index=index,
+            value_info=reply.value,
+            stdout="".join(self._texts["stdout"][index]),
+            stderr="".join(self._texts["stderr"][index]),
+            displays=tuple(self._displays[index]),
+            error=reply.error,
+            seconds=reply.seconds,
+            compile_seconds=reply.compile_seconds,
+            fetch=lambda: self._fetch(index),
+        )
+
+
+def _as_reply(index: int, answer: object, seconds: float) -> CellReply:
+    match answer:
+        case CellReply():
+            return answer
+        case RequestFailed(error=error):
+            return CellReply(index, None, error, seconds, 0.0, 0)
+        case BaseException():
+            error = ProcessError(type(answer).__name__, str(answer), str(answer), str(answer))
+            return CellReply(index, None, error, seconds, 0.0, 0)
+    raise TypeError(f"unexpected answer {answer!r}")

@@ -1,0 +1,556 @@
+"""A session: a group of processes, its state, and what one can do with it."""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from jaxnb.cluster import Death, ProcessGroup
+from jaxnb.errors import (
+    CellError,
+    CellTimeoutError,
+    JaxnbError,
+    ProcessDiedError,
+    SessionBrokenError,
+    SessionClosedError,
+    StartError,
+    UsageError,
+)
+from jaxnb.launch.gpus import visible_gpus
+from jaxnb.launch.placement import place
+from jaxnb.model import (
+    CellRequest,
+    DeviceStats,
+    FetchRequest,
+    GroupInfo,
+    ProcessInfo,
+    ProcessReport,
+    RequestFailed,
+    SessionState,
+    StatsRequest,
+    ValueInfo,
+)
+from jaxnb.options import StartOptions, default_launcher
+from jaxnb.result import CellResult
+from jaxnb.running import NoSink, OutputSink, RunningCell
+from jaxnb.starting import Progress, Starter, describe_death, last_lines
+from jaxnb.transport.client import Reply, Transport
+
+REPLY_SECONDS = 30.0
+"""How long a process may take to answer a request that is not a cell."""
+
+INTERRUPT_GRACE_SECONDS = 3.0
+"""After this long without an answer to an interrupt the user is told who is silent."""
+
+
+class Session:
+    """A group of JAX processes that are joined and checked.
+
+    Made by :func:`jaxnb.start`. Use it as a context manager, or call :meth:`close`. The
+    processes end with the session, and with this process, in whatever way it ends.
+
+    Attributes:
+        options: How it was started.
+    """
+
+    def __init__(self, options: StartOptions, progress: Progress | None = None) -> None:
+        started = time.perf_counter()
+        self.options = options
+        self._progress: Progress = progress or (lambda stage, detail: None)
+        self._placement = place(options, visible_gpus() if options.platform != "cpu" else ())
+        self._launcher = options.launcher or default_launcher()
+        self._state: SessionState = "starting"
+        self._deaths: list[Death] = []
+        self._lock = threading.RLock()
+        self._current: RunningCell | None = None
+        self._cells = itertools.count(1)
+        self._cells_run = 0
+        self._last_cell: int | None = None
+        self._reports: list[ProcessReport] = []
+        self._transport: Transport | None = None
+        self._environment = _jax_environment()
+        self._owner_pid = os.getpid()
+        self._group = ProcessGroup(self._launcher, self._on_death)
+        self._bring_up(lambda starter: starter.start())
+        self._start_seconds = time.perf_counter() - started
+        atexit.register(self._close_at_exit)
+
+    def _bring_up(self, start: Callable[[Starter], tuple[Transport, list[ProcessReport]]]) -> None:
+        starter = Starter(
+            self._group, self.options, self._placement, self._progress, self._deaths
+        )
+        try:
+            self._transport, self._reports = start(starter)
+        except BaseException as error:
+            self._state = "broken"
+            self.close()
+            if isinstance(error, StartError):
+                raise StartError(
+                    f"{error}\nEverything that had started has been stopped."
+                ) from error.__cause__
+            raise
+        self._state = "ready"
+
+    # ------------------------------------------------------------------ what it is
+
+    @property
+    def state(self) -> SessionState:
+        """``"starting"``, ``"ready"``, ``"busy"``, ``"broken"`` or ``"closed"``."""
+        if self._state == "ready" and self._current is not None:
+            return "busy"
+        return self._state
+
+    @property
+    def num_processes(self) -> int:
+        """Size of the group."""
+        return self._placement.num_processes
+
+    @property
+    def processes(self) -> list[ProcessInfo]:
+        """The processes, by process index."""
+        dead = {d.index: d for d in self._deaths if d.role == "engine"}
+        current = self._current
+        busy = current.waiting_for if current is not None else set()
+        engine_ids = self._transport.engine_ids if self._transport is not None else {}
+        infos = []
+        for report in self._reports:
+            index = report.process_index
+            info = ProcessInfo(
+                process_index=index,
+                pid=report.pid,
+                host=report.host,
+                devices=report.local_devices,
+                engine_id=engine_ids.get(index, -1),
+                state="busy" if index in busy else "ready",
+            )
+            if index in dead:
+                _, _, how = describe_death(dead[index], self.num_processes).partition(") ")
+                info = replace(info, state="dead", detail=how)
+            elif self._state == "closed":
+                info = replace(info, state="dead", detail="stopped")
+            infos.append(info)
+        return infos
+
+    @property
+    def group(self) -> GroupInfo:
+        """The whole group, for display."""
+        return GroupInfo(
+            processes=tuple(self.processes),
+            state=self.state,
+            platform=self._placement.platform,
+            launcher=self._launcher,
+            collectives="nccl" if self._placement.platform == "gpu" else self.options.collectives,
+            jax_version=self._reports[0].jax_version,
+            start_seconds=self._start_seconds,
+            cells_run=self._cells_run,
+            last_cell=self._last_cell,
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"<jaxnb.Session: {self.num_processes} {self._placement.platform} processes, "
+            f"{self.state}>"
+        )
+
+    # ------------------------------------------------------------------ running
+
+    def run(
+        self,
+        code: str,
+        *,
+        ranks: Iterable[int] | None = None,
+        timeout: float | None = None,
+        raise_on_error: bool = True,
+        sink: OutputSink | None = None,
+        cell: int | None = None,
+        first_line: int = 1,
+    ) -> CellResult:
+        """Runs code on every process, as IPython would run a cell.
+
+        Blocks until every process has finished. SIGINT in the main thread is passed on to the
+        processes. Cells run in the order of the calls, one at a time.
+
+        Args:
+            code: The cell: Python, magics, ``!`` commands, top-level ``await``.
+            ranks: The process indices to run on; all by default. A collective over more
+                processes than these waits for the others.
+            timeout: Seconds after which the cell is interrupted.
+            raise_on_error: Raise if a process raised; else the result says so.
+            sink: Where output goes as it comes; the result has it all in any case.
+            cell: The number to give it; counted by the session by default.
+            first_line: The line number of the first line of ``code`` in tracebacks.
+
+        Returns:
+            What every process printed, returned or raised.
+
+        Raises:
+            CellError: A process raised (its ``result`` has everything).
+            CellTimeoutError: It took longer than ``timeout``.
+            ProcessDiedError: A process died; the session is broken now.
+            UsageError: ``ranks`` names a process that there is not.
+            SessionClosedError: The session was closed.
+            SessionBrokenError: The session was broken before.
+        """
+        indices = self._indices(ranks)
+        with self._lock:
+            self._require_ready()
+            running = self._send_cell(code, indices, sink or NoSink(), cell, first_line)
+            try:
+                with _interrupts_to(running) as interrupted:
+                    timed_out = self._wait(running, timeout, interrupted)
+            finally:
+                self._current = None
+                result = running.finish()
+        return self._conclude(result, timed_out, timeout, raise_on_error)
+
+    def _indices(self, ranks: Iterable[int] | None) -> list[int]:
+        if ranks is None:
+            return list(range(self.num_processes))
+        indices = sorted(set(ranks))
+        unknown = [i for i in indices if not 0 <= i < self.num_processes]
+        if unknown or not indices:
+            raise UsageError(
+                f"There is no process {', '.join(map(str, unknown)) or '(none was named)'}: the "
+                f"group has processes 0 to {self.num_processes - 1}. Nothing was run."
+            )
+        return indices
+
+    def _send_cell(
+        self, code: str, indices: list[int], sink: OutputSink, cell: int | None, first_line: int
+    ) -> RunningCell:
+        assert self._transport is not None
+        number = next(self._cells) if cell is None else cell
+        request = CellRequest(cell=number, code=code, first_line=first_line)
+        exchange = self._transport.send(dict.fromkeys(indices, request))
+        running = RunningCell(
+            request,
+            exchange,
+            indices,
+            self.num_processes,
+            sink,
+            fetch=lambda index: self._fetch(index, number),
+        )
+        self._current = running
+        self._cells_run += 1
+        self._last_cell = number
+        return running
+
+    def _wait(
+        self, running: RunningCell, timeout: float | None, interrupted: threading.Event
+    ) -> bool:
+        """Waits for a cell; returns whether it timed out."""
+        patience = _Patience(self, running, timeout)
+        while running.waiting_for:
+            if interrupted.is_set():
+                interrupted.clear()
+                if not patience.interrupt():
+                    break
+            running.step()
+            if not patience.look():
+                break
+        return patience.timed_out
+
+    def _conclude(
+        self, result: CellResult, timed_out: bool, timeout: float | None, raise_on_error: bool
+    ) -> CellResult:
+        died = [d for d in self._deaths if d.role != "engine" or d.index in result.per_process]
+        if died and self._state == "broken":
+            raise self._death_error(died[0], result)
+        if timed_out:
+            raise CellTimeoutError(
+                f"The cell ran longer than its time-out of {timeout:g} s and was interrupted. "
+                f"The group is {self.state}.",
+                result=result,
+            )
+        if result.errors and raise_on_error:
+            raise CellError(_first_error(result), result=result)
+        return result
+
+    def _fetch(self, index: int, cell: int) -> ValueInfo:
+        answers = self._ask({index: FetchRequest(cell)})
+        answer = answers[index]
+        if not isinstance(answer, ValueInfo):
+            raise JaxnbError(f"The value could not be fetched from process {index}: {answer}")
+        return answer
+
+    # ------------------------------------------------------------------ statistics
+
+    def stats(self) -> list[DeviceStats]:
+        """Returns a row for every device of every process.
+
+        Waits for a running cell to end. A dead process gives a row that says so.
+        """
+        with self._lock:
+            if self._state == "closed":
+                self._require_ready()
+            alive = [p.process_index for p in self.processes if p.state != "dead"]
+            answers = self._ask(dict.fromkeys(alive, StatsRequest()))
+        rows: list[DeviceStats] = []
+        for process in self.processes:
+            answer = answers.get(process.process_index)
+            if isinstance(answer, list):
+                rows.extend(answer)
+            else:
+                note = process.detail or str(answer)
+                rows.extend(
+                    DeviceStats(
+                        device, process.host, process.pid, None, None, None, "none", 0, None,
+                        None, f"process {process.process_index}: {note}",
+                    )
+                    for device in process.devices
+                )  # fmt: skip
+        return rows
+
+    def _ask(self, requests: dict[int, Any]) -> dict[int, Any]:
+        """Sends requests and returns the answers; one that does not come is an error text."""
+        assert self._transport is not None
+        with self._lock:
+            exchange = self._transport.send(requests)
+            answers: dict[int, Any] = {}
+            deadline = time.monotonic() + REPLY_SECONDS
+            while len(answers) < len(requests) and time.monotonic() < deadline:
+                event = exchange.get(0.1)
+                if isinstance(event, Reply):
+                    failed = isinstance(event.answer, RequestFailed)
+                    answers[event.process_index] = event.answer.error if failed else event.answer
+        for index in requests:
+            answers.setdefault(index, f"no answer within {REPLY_SECONDS:g} s")
+        return answers
+
+    # ------------------------------------------------------------------ life
+
+    def interrupt(self) -> None:
+        """Interrupts the running cell on every process that is still in it.
+
+        Code that is in Python, or in a sleep, raises KeyboardInterrupt there. Does nothing if
+        no cell is running.
+        """
+        running = self._current
+        if running is not None and running.waiting_for:
+            self._group.signal(sorted(running.waiting_for), signal.SIGINT)
+
+    def restart(self, progress: Progress | None = None) -> None:
+        """Replaces all processes by fresh ones, joined and checked; variables are lost.
+
+        Works from a broken session too. The number of processes and their devices stay. A
+        running cell ends with an error.
+
+        Raises:
+            StartError: The new processes could not start; the session is closed.
+            SessionClosedError: The session was closed.
+        """
+        if self._state == "closed":
+            self._require_ready()
+        self._progress = progress or (lambda stage, detail: None)
+        started = time.perf_counter()
+        with self._lock:
+            self._state = "starting"
+            fresh = self._needs_fresh_group()
+            if fresh:
+                self._end_group()
+                self._deaths.clear()
+                self._environment = _jax_environment()
+                self._group = ProcessGroup(self._launcher, self._on_death)
+                self._bring_up(lambda starter: starter.start())
+            else:
+                self._restart_processes()
+        self._start_seconds = time.perf_counter() - started
+
+    def _needs_fresh_group(self) -> bool:
+        # JAX reads its variables when it is imported, which the fork server has done already.
+        changed = self._environment != _jax_environment()
+        return changed or any(d.role != "engine" for d in self._deaths)
+
+    def _restart_processes(self) -> None:
+        transport = self._transport
+        assert transport is not None
+        self._progress("stopping", "the old processes")
+        self._group.stop_processes()
+        for index in list(transport.engine_ids):
+            transport.forget(index)
+        self._deaths.clear()
+        self._bring_up(lambda starter: (transport, starter.restart(transport)))
+
+    def close(self) -> None:
+        """Ends all processes of the group. A second call does nothing.
+
+        Guarantees that none of them is alive when it returns. A running cell ends with an
+        error. Exit handlers (``atexit``) of the processes run if they finish within a second.
+        """
+        if self._state == "closed":
+            return
+        self._state = "closed"
+        atexit.unregister(self._close_at_exit)
+        self._end_group()
+
+    def _end_group(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+            self._transport = None
+        self._group.close()
+
+    def _close_at_exit(self) -> None:
+        # A process forked from this one by its user inherits the handler, not the group.
+        if os.getpid() == self._owner_pid:
+            self.close()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ------------------------------------------------------------------ trouble
+
+    def _on_death(self, death: Death) -> None:
+        self._deaths.append(death)
+        if self._state in ("ready", "broken"):
+            self._state = "broken"
+            transport = self._transport
+            if transport is not None and death.role == "engine":
+                transport.forget(death.index)
+        running = self._current
+        if running is not None:
+            running.exchange.wake()
+
+    def _require_ready(self) -> None:
+        if self._state == "closed":
+            raise SessionClosedError(
+                "This session was closed. Type `%spmd_start` for a new one (in Python: "
+                "`jaxnb.start()`)."
+            )
+        if self._state == "broken":
+            if self._deaths:
+                raise self._death_error(self._deaths[0], None)
+            raise SessionBrokenError(
+                "The group is out of step: processes did not answer an interrupt. Nothing was "
+                "run. Type `%spmd_restart` for fresh processes."
+            )
+
+    def _death_error(self, death: Death, result: CellResult | None) -> SessionBrokenError:
+        when = (
+            f" while it ran cell [{result.cell}], {result.seconds:.1f} s after it began"
+            if result is not None
+            else ""
+        )
+        hint = (
+            " SIGKILL without a traceback often means that the host ran out of memory."
+            if death.status == -signal.SIGKILL
+            else ""
+        )
+        message = (
+            f"{describe_death(death, self.num_processes)}{when}.{hint} Type `%spmd_restart` for "
+            f"fresh processes; variables are lost.{last_lines(death)}"
+        )
+        if death.role == "engine":
+            error = ProcessDiedError(message, process_index=death.index, pid=death.pid)
+            error.result = result
+            return error
+        return SessionBrokenError(message)
+
+    def mark_out_of_step(self) -> None:
+        """Notes that processes did not come back, so nothing more can be run on the group."""
+        if self._state == "ready":
+            self._state = "broken"
+
+    @property
+    def deaths(self) -> Sequence[Death]:
+        """Processes of the group that died without having been told to."""
+        return tuple(self._deaths)
+
+
+class _Patience:
+    """Decides, for one running cell, when to interrupt and when to stop waiting."""
+
+    def __init__(self, session: Session, running: RunningCell, timeout: float | None) -> None:
+        self._session = session
+        self._running = running
+        self._timeout = timeout
+        self._interrupted_at: float | None = None
+        self._told = False
+        self.timed_out = False
+
+    def interrupt(self) -> bool:
+        """Passes an interrupt on; a second one gives up waiting. Returns whether to go on."""
+        if self._interrupted_at is not None and self._told:
+            self._session.mark_out_of_step()
+            return False
+        self._interrupted_at = time.monotonic()
+        self._session.interrupt()
+        return True
+
+    def look(self) -> bool:
+        """Looks at the clock and at deaths; returns whether to go on waiting."""
+        running = self._running
+        if not running.waiting_for:
+            return True
+        if self._session.deaths and self._interrupted_at is None:
+            # The others get an error from the broken connection, or the interrupt.
+            self.interrupt()
+        if self._timeout is not None and not self.timed_out and running.seconds > self._timeout:
+            self.timed_out = True
+            self.interrupt()
+        if self._interrupted_at is None:
+            return True
+        silent_for = time.monotonic() - self._interrupted_at
+        if silent_for < INTERRUPT_GRACE_SECONDS:
+            return True
+        return self._give_notice_or_up()
+
+    def _give_notice_or_up(self) -> bool:
+        if self.timed_out or self._session.deaths:
+            self._session.mark_out_of_step()
+            return False
+        if not self._told:
+            self._told = True
+            waiting = ", ".join(map(str, sorted(self._running.waiting_for)))
+            self._running.notice(
+                f"Process {waiting} did not answer the interrupt within "
+                f"{INTERRUPT_GRACE_SECONDS:g} s: it waits in compiled code, likely in a "
+                "collective that other processes have not joined. Interrupt again to stop "
+                "waiting; then `%spmd_restart` gives fresh processes."
+            )
+        return True
+
+
+@contextmanager
+def _interrupts_to(running: RunningCell) -> Iterator[threading.Event]:
+    """Turns SIGINT into an event while a cell runs.
+
+    KeyboardInterrupt could strike anywhere, in the middle of merging output too. Outside the
+    main thread there are no signals to turn.
+    """
+    interrupted = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield interrupted
+        return
+
+    def on_sigint(*_: object) -> None:
+        interrupted.set()
+        running.exchange.wake()
+
+    previous = signal.signal(signal.SIGINT, on_sigint)
+    try:
+        yield interrupted
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+def _first_error(result: CellResult) -> str:
+    index, error = next(iter(result.errors.items()))
+    others = len(result.errors) - 1
+    line = f" at line {error.line}" if error.line is not None else ""
+    more = f", and {others} more" if others else ""
+    return f"process {index}{more} raised {error}{line} (cell [{result.cell}])"
+
+
+def _jax_environment() -> dict[str, str]:
+    return {k: v for k, v in os.environ.items() if k.startswith(("JAX_", "XLA_"))}

@@ -1,0 +1,211 @@
+"""From nothing to a group that has been checked: every process asked what it sees."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from jaxnb.cluster import LOOPBACK, Death, ProcessGroup
+from jaxnb.errors import SessionBrokenError, StartError
+from jaxnb.launch.placement import Placement
+from jaxnb.model import CheckRequest, JoinRequest, ProcessReport, Request, RequestFailed
+from jaxnb.options import StartOptions
+from jaxnb.transport.client import Reply, Transport, wait_for
+
+Progress = Callable[[str, str], None]
+TAIL_LINES = 15
+
+
+class Starter:
+    """Starts, and starts again, the processes of one group.
+
+    Args:
+        group: Where the processes live.
+        options: What was asked for.
+        placement: Who gets what.
+        progress: Told of each stage: its name and a detail.
+        deaths: Filled from elsewhere as processes die; a start gives up on the first.
+    """
+
+    def __init__(
+        self,
+        group: ProcessGroup,
+        options: StartOptions,
+        placement: Placement,
+        progress: Progress,
+        deaths: Sequence[Death],
+    ) -> None:
+        self._group = group
+        self._options = options
+        self._placement = placement
+        self._progress = progress
+        self._deaths = deaths
+        self._deadline = time.monotonic() + options.timeout
+
+    def start(self) -> tuple[Transport, list[ProcessReport]]:
+        """Starts services and processes.
+
+        Returns:
+            A transport bound to the processes, and what each process reported.
+
+        Raises:
+            StartError: With the reason; what had started is still there for the caller to end.
+        """
+        self._progress("starting", "ipyparallel controller and coordination service")
+        controller, service = self._group.start_services(self._placement.num_processes)
+        connection = self._await(controller, "the ipyparallel controller")
+        address = self._await(service, "JAX's coordination service")
+        self._launch(address)
+        transport = Transport(connection["client"])
+        return transport, self._join(transport, address)
+
+    def restart(self, transport: Transport) -> list[ProcessReport]:
+        """Starts new processes beside the controller that is still running."""
+        self._progress("starting", "coordination service")
+        service = self._group.start_service(self._placement.num_processes)
+        address = self._await(service, "JAX's coordination service")
+        self._launch(address)
+        return self._join(transport, address)
+
+    def _launch(self, address: str) -> None:
+        n = self._placement.num_processes
+        self._progress("launching", f"{n} processes")
+        try:
+            self._group.start_processes(self._placement, self._joins(address))
+        except SessionBrokenError as error:
+            raise StartError(str(error)) from error
+
+    def _joins(self, address: str) -> list[JoinRequest]:
+        placement = self._placement
+        return [
+            JoinRequest(
+                process_index=index,
+                num_processes=placement.num_processes,
+                coordinator_address=address,
+                platform=placement.platform,
+                devices_per_process=placement.devices_per_process,
+                bind_host=LOOPBACK,
+                collectives=self._options.collectives,
+                bare=self._options.bare,
+                environment=placement.environments[index],
+                timeout_seconds=max(1, int(self._options.timeout)),
+            )
+            for index in range(placement.num_processes)
+        ]
+
+    def _join(self, transport: Transport, address: str) -> list[ProcessReport]:
+        n = self._placement.num_processes
+        self._progress("joining", f"{n} processes")
+        transport.wait_for(self._group.identities, self._deadline, self.check_alive)
+        if self._group.launcher != "fork":
+            joins = dict(enumerate(self._joins(address)))
+            self._ask(transport, joins, "join")
+        self._progress("checking", "a psum over all devices")
+        answers = self._ask(transport, {i: CheckRequest() for i in range(n)}, "check")
+        reports = [answers[i] for i in range(n)]
+        verify(reports, self._placement)
+        return reports
+
+    def _ask(
+        self, transport: Transport, requests: Mapping[int, Request], what: str
+    ) -> dict[int, Any]:
+        exchange = transport.send(requests)
+        answers: dict[int, Any] = {}
+        while len(answers) < len(requests):
+            self.check_alive()
+            missing = sorted(set(requests) - set(answers))
+            if time.monotonic() > self._deadline:
+                raise StartError(
+                    f"Processes {missing} did not {what} within {self._options.timeout:g} s."
+                )
+            event = exchange.get(0.1)
+            if not isinstance(event, Reply):
+                continue
+            if isinstance(event.answer, RequestFailed):
+                error = event.answer.error
+                raise StartError(
+                    f"Process {event.process_index} could not {what}: {error}\n{error.traceback}"
+                )
+            if isinstance(event.answer, BaseException):
+                raise StartError(f"Process {event.process_index}: {event.answer}")
+            answers[event.process_index] = event.answer
+        return answers
+
+    def _await(self, future: Any, what: str) -> Any:
+        while not wait_for(future, 0.1):
+            self.check_alive()
+            if time.monotonic() > self._deadline:
+                raise StartError(f"{what} did not start within {self._options.timeout:g} s.")
+        error = future.exception()
+        if error is not None:
+            raise StartError(f"{what[0].upper()}{what[1:]} could not be started.\n{error}")
+        return future.result()
+
+    def check_alive(self) -> None:
+        """Gives up if anything has died.
+
+        Raises:
+            StartError: It names the process and shows its last lines.
+        """
+        if self._deaths:
+            raise StartError(
+                describe_death(self._deaths[0], self._placement.num_processes)
+                + " while the group was starting."
+                + last_lines(self._deaths[0])
+            )
+
+
+def verify(reports: Sequence[ProcessReport], placement: Placement) -> None:
+    """Checks that all processes see one and the same group.
+
+    Raises:
+        StartError: Some see something else; the message says who sees what.
+    """
+    n = placement.num_processes
+    devices = n * placement.devices_per_process
+    for index, report in enumerate(reports):
+        seen = {
+            "its process index": (report.process_index, index),
+            "processes": (report.num_processes, n),
+            "local devices": (len(report.local_devices), placement.devices_per_process),
+            "global devices": (report.num_global_devices, devices),
+            "the sum of a one from every device": (report.psum, float(devices)),
+            "the version of JAX": (report.jax_version, reports[0].jax_version),
+        }
+        for what, (got, wanted) in seen.items():
+            if got != wanted:
+                raise StartError(
+                    f"Process {index} of {n} (pid {report.pid} on {report.host}) sees "
+                    f"{got} for {what}; it should be {wanted}."
+                )
+
+
+def describe_status(status: int | None) -> str:
+    """Returns how a process ended, in words: ``"was killed by SIGKILL"``."""
+    if status is None:
+        return "ended"
+    if status < 0:
+        try:
+            return f"was killed by {signal.Signals(-status).name}"
+        except ValueError:
+            return f"was killed by signal {-status}"
+    return f"ended with exit status {status}"
+
+
+def describe_death(death: Death, num_processes: int) -> str:
+    """Returns who died and how, as the beginning of a sentence."""
+    who = {
+        "engine": f"Process {death.index} of {num_processes}",
+        "controller": "The ipyparallel controller",
+        "service": "JAX's coordination service",
+        "fork server": "The fork server",
+    }[death.role]
+    return f"{who} (pid {death.pid}) {describe_status(death.status)}"
+
+
+def last_lines(death: Death) -> str:
+    """Returns the last lines that a dead process wrote, as a paragraph; empty if none."""
+    lines = death.tail.strip().splitlines()[-TAIL_LINES:]
+    return "\nIts last lines:\n" + "\n".join(f"    {line}" for line in lines) if lines else ""

@@ -1,0 +1,1 @@
+"""Cells out, streams back: between the notebook and the processes, over ipyparallel."""

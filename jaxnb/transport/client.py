@@ -1,0 +1,244 @@
+"""The notebook's end of the transport: requests to processes, their streams and replies back."""
+
+from __future__ import annotations
+
+import pickle
+import queue
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from ipyparallel import Client
+
+from jaxnb.errors import StartError
+from jaxnb.model import Request, RichOutput, StreamChunk
+
+METADATA = {"jaxnb": True}
+
+
+@dataclass(frozen=True, slots=True)
+class Display:
+    """A rich output of a process."""
+
+    process_index: int
+    output: RichOutput
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A process has answered: all its output has been received before."""
+
+    process_index: int
+    answer: Any
+
+
+@dataclass(frozen=True, slots=True)
+class ClearOutput:
+    """A process asked for its output so far to be cleared."""
+
+    process_index: int
+    wait: bool
+
+
+Event = StreamChunk | Display | Reply | ClearOutput
+
+
+class Exchange:
+    """One request to several processes, and what comes back, as a queue of events.
+
+    Events of one process come in the order in which it sent them, and its :class:`Reply`
+    last.
+    """
+
+    def __init__(self) -> None:
+        self.events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
+
+    def get(self, timeout_seconds: float) -> Event | None:
+        """Returns the next event, or None after ``timeout_seconds`` or a :meth:`wake`."""
+        try:
+            return self.events.get(timeout=timeout_seconds)
+        except queue.Empty:
+            return None
+
+    def wake(self) -> None:
+        """Makes a waiting :meth:`get` return."""
+        self.events.put(None)
+
+
+class Transport:
+    """A connection to the group's processes through the ipyparallel controller.
+
+    Args:
+        connection: The controller's connection information for clients.
+    """
+
+    def __init__(self, connection: Mapping[str, Any]) -> None:
+        self._client = Client(dict(connection), timeout=30)
+        self._uuids: dict[int, bytes] = {}
+        self.engine_ids: dict[int, int] = {}
+
+    # ------------------------------------------------------------------ engines
+
+    def wait_for(
+        self, identities: Mapping[int, str], deadline: float, check: Callable[[], None]
+    ) -> None:
+        """Waits until the processes have registered with the controller.
+
+        From then on requests go to them by process index.
+
+        Args:
+            identities: Process index to the identity its engine was given.
+            deadline: On ``time.monotonic()``.
+            check: Called a few times a second; raises to give up.
+
+        Raises:
+            StartError: Some did not come in time; the message names them.
+        """
+        while True:
+            check()
+            engine_ids = {uuid: engine for engine, uuid in list(self._client._engines.items())}
+            missing = [i for i, name in identities.items() if name not in engine_ids]
+            if not missing:
+                break
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise StartError(
+                    f"Processes {missing} did not register with the ipyparallel controller in "
+                    "time."
+                )
+            # A future of ipyparallel's that its notification of the next engine resolves.
+            arrival = self._client.wait_for_engines(
+                len(self._client.ids) + 1, block=False, interactive=False
+            )
+            wait_for(arrival, min(left, 0.1))
+        self._uuids = {index: name.encode() for index, name in identities.items()}
+        self.engine_ids = {index: engine_ids[name] for index, name in identities.items()}
+
+    def forget(self, process_index: int) -> None:
+        """Tells the controller that a process has ended.
+
+        Its requests in flight end with an error, here and for every other client; left
+        alone, the hub would find out by heartbeats, a minute later.
+        """
+        engine_id = self.engine_ids.pop(process_index, None)
+        if engine_id is not None:
+            client = self._client
+            client._send(
+                client._query_socket, "unregistration_request", content={"id": engine_id}
+            )
+
+    # ------------------------------------------------------------------ requests
+
+    def send(self, processes: Mapping[int, Request]) -> Exchange:
+        """Sends requests to processes, by process index.
+
+        Returns:
+            The exchange; it ends with a :class:`Reply` from each.
+        """
+        exchange = Exchange()
+        for index, request in processes.items():
+            self._exchange_with(index, request, exchange)
+        return exchange
+
+    def _exchange_with(self, index: int, request: Request, exchange: Exchange) -> None:
+        put = exchange.events.put
+
+        def on_iopub(message: Mapping[str, Any]) -> None:
+            event = _event(index, message)
+            if event is not None:
+                put(event)
+
+        done: list[Future[Any]] = []
+
+        def on_done(_: Future[Any]) -> None:
+            # The reply and the "idle" that follows the last output come over two sockets, in
+            # either order; both callbacks run in the client's one thread.
+            done.append(_)
+            if len(done) == 2:
+                put(Reply(index, _answer(future)))
+
+        future = self._send(self._uuids[index], request, on_iopub)
+        future.add_done_callback(on_done)
+        future.output.add_done_callback(on_done)  # type: ignore[attr-defined]
+
+    def _send(
+        self, uuid: bytes, request: Request, on_iopub: Callable[[Mapping[str, Any]], None] | None
+    ) -> Future[Any]:
+        client = self._client
+
+        def hook(future: Any) -> None:
+            if on_iopub is None:
+                return
+            metadata = client.metadata[future.msg_id]
+
+            def relay(message: Mapping[str, Any]) -> None:
+                # ipyparallel also keeps all text in the request's metadata, by adding strings:
+                # quadratic in a long output, and kept twice.
+                metadata["stdout"] = metadata["stderr"] = ""
+                metadata["outputs"].clear()
+                on_iopub(message)
+
+            future.iopub_callbacks.append(relay)
+
+        return client._send(  # type: ignore[no-any-return]
+            client._mux_socket,
+            "apply_request",
+            buffers=[pickle.dumps(request, protocol=5)],
+            ident=uuid,
+            metadata=METADATA,
+            track_outstanding=True,
+            message_future_hook=hook,
+        )
+
+    def close(self) -> None:
+        """Closes the connection; the processes run on."""
+        self._client.close(linger=0)
+
+
+def wait_for(future: Future[Any], seconds: float) -> bool:
+    """Waits for a future; returns whether it is done."""
+    try:
+        future.exception(timeout=seconds)
+    except TimeoutError:
+        return False
+    return True
+
+
+def decode(reply: Any) -> Any:
+    """Decodes a process's answer.
+
+    The controller's messages are signed with the cluster's key, and ipyparallel has checked
+    the signature before anything is unpickled here.
+    """
+    if isinstance(reply, BaseException):
+        return reply
+    return pickle.loads(reply)
+
+
+def _answer(future: Future[Any]) -> Any:
+    error = future.exception()
+    return error if error is not None else decode(future.result())
+
+
+def _event(index: int, message: Mapping[str, Any]) -> Event | None:
+    content = message["content"]
+    match message["header"]["msg_type"]:
+        case "stream":
+            return StreamChunk(index, content["name"], content["text"])
+        case "display_data" | "update_display_data" as kind:
+            return Display(
+                index,
+                RichOutput(
+                    content["data"],
+                    content.get("metadata", {}),
+                    content.get("transient", {}).get("display_id"),
+                    update=kind == "update_display_data",
+                ),
+            )
+        case "clear_output":
+            return ClearOutput(index, content.get("wait", False))
+    return None
+
+

@@ -1,0 +1,96 @@
+"""How pytest treats this test suite: kinds by folder, their order, and skips in CI.
+
+A test's kind is the folder under ``tests/`` it stands in; its marker has the same name, so
+``pytest -m "unit or integration"`` works and no test can lack one.
+
+With ``JAXNB_FORBID_SKIPS=1`` in the environment (as in CI) a skipped test fails, since there
+every test must run; only tests of kind ``gpu`` may be skipped.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).resolve().parent
+
+# Cheap kinds first: what they catch need not be waited for.
+KINDS = ("unit", "packaging", "integration", "notebooks", "faults", "browser", "gpu")
+MAY_BE_SKIPPED = frozenset({"gpu"})
+
+CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+NO_CHROMIUM = "no Chromium on PATH (Debian: apt-get install chromium)"
+
+
+def find_chromium() -> str | None:
+    """Returns the path of a Chromium, or None; ``JAXNB_CHROMIUM`` goes first."""
+    named = os.environ.get("JAXNB_CHROMIUM")
+    return named or next(filter(None, map(shutil.which, CHROMIUM_NAMES)), None)
+
+
+def skips_are_forbidden() -> bool:
+    return os.environ.get("JAXNB_FORBID_SKIPS", "") not in ("", "0")
+
+
+def kind_of(path: Path, tests: Path = TESTS) -> str | None:
+    """Returns the kind of a test file, or None for one outside the folders of the kinds."""
+    if not path.is_relative_to(tests):
+        return None
+    folder = path.relative_to(tests).parts[0]
+    return folder if folder in KINDS else None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    tests = config.rootpath / "tests"
+    order = {kind: n for n, kind in enumerate(KINDS)}
+    kinds: dict[str, str | None] = {}
+    for item in items:
+        kind = kinds[item.nodeid] = kind_of(item.path, tests)
+        if kind is None:
+            raise pytest.UsageError(
+                f"{item.nodeid} is in none of the folders tests/{{{','.join(KINDS)}}}: "
+                f"move it to the one of its kind."
+            )
+        item.add_marker(kind)
+        if kind == "browser" and find_chromium() is None:
+            item.add_marker(pytest.mark.skip(reason=NO_CHROMIUM))
+    items.sort(key=lambda item: order[kinds[item.nodeid] or ""])  # stable: files stay together
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    expected_failure = hasattr(report, "wasxfail")
+    if report.skipped and not expected_failure and not _may_be_skipped(item):
+        _fail(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    if report.skipped and not _may_be_skipped(collector):
+        _fail(report)
+    return report
+
+
+def _may_be_skipped(node: pytest.Item | pytest.Collector) -> bool:
+    return not skips_are_forbidden() or (
+        kind_of(node.path, node.config.rootpath / "tests") in MAY_BE_SKIPPED
+    )
+
+
+def _fail(report: pytest.TestReport | pytest.CollectReport) -> None:
+    longrepr = report.longrepr
+    reason = longrepr[2] if isinstance(longrepr, tuple) else str(longrepr)
+    report.outcome = "failed"
+    report.longrepr = f"JAXNB_FORBID_SKIPS: this test must run here. It says: {reason}"

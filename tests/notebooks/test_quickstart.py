@@ -1,0 +1,199 @@
+"""The quickstart notebook, run whole on four real processes; what it shows is asserted."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import uuid
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import psutil
+import pytest
+from nbclient import NotebookClient
+
+NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "quickstart.ipynb"
+TOKEN = "JAXNB_TEST_TOKEN"
+CELL_TIMEOUT_SECONDS = 120
+LOSS_FALLS_BY = 30  # At least; it falls from 0.81 to 0.011.
+
+
+def carriers(token: str) -> set[int]:
+    """Living processes whose environment has the token: a kernel and all that it started."""
+    found = set()
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get(TOKEN) == token:
+                found.add(process.pid)
+    return found
+
+
+@dataclass
+class Executed:
+    """The notebook after its run.
+
+    Attributes:
+        cells: Its code cells.
+        before_start: Processes just before the group's start: the kernel.
+        running: Processes while the group ran.
+        after_stop: Processes once the last cell had ended, the kernel still up.
+    """
+
+    cells: list[Any]
+    before_start: set[int] = field(default_factory=set)
+    running: set[int] = field(default_factory=set)
+    after_stop: set[int] = field(default_factory=set)
+
+    def cell(self, fragment: str) -> Any:
+        """The one code cell whose source has the fragment."""
+        (found,) = [cell for cell in self.cells if fragment in cell.source]
+        return found
+
+    def text(self, fragment: str) -> str:
+        """What that cell shows, as plain text."""
+        return shown(self.cell(fragment))
+
+
+def shown(cell: Any) -> str:
+    """Streams and the plain text of everything displayed, in order."""
+    parts = []
+    for output in cell.outputs:
+        if output.output_type == "stream":
+            parts.append(output.text)
+        elif output.output_type != "error":
+            parts.append(output.data.get("text/plain", "") + "\n")
+    return "".join(parts)
+
+
+def has_mime(cell: Any, mime: str) -> bool:
+    """Whether the cell displays something of this MIME type."""
+    return any(mime in output.get("data", {}) for output in cell.outputs)
+
+
+@pytest.fixture(scope="module")
+def executed() -> Executed:
+    """The notebook, executed by nbclient in a kernel of its own."""
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    result = Executed([cell for cell in notebook.cells if cell.cell_type == "code"])
+    token = uuid.uuid4().hex
+
+    def after_cell(cell: Any, cell_index: int, execute_reply: Any) -> None:
+        if cell.source.startswith("%load_ext"):
+            result.before_start = carriers(token)
+        elif cell.source.startswith("%spmd_start"):
+            result.running = carriers(token)
+        elif cell.source.startswith("%spmd_stop"):
+            result.after_stop = carriers(token)
+
+    client = NotebookClient(
+        notebook,
+        timeout=CELL_TIMEOUT_SECONDS,
+        resources={"metadata": {"path": str(NOTEBOOK.parent)}},
+        on_cell_executed=after_cell,
+    )
+    client.execute(env={**os.environ, TOKEN: token})
+    return result
+
+
+def test_is_stored_without_outputs() -> None:
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    assert notebook.metadata.kernelspec.name == "python3"
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            assert cell.outputs == []
+            assert cell.execution_count is None
+
+
+def test_every_cell_ran(executed: Executed) -> None:
+    assert all(cell.execution_count for cell in executed.cells)
+    failed = [c.source for c in executed.cells if any(o.output_type == "error" for o in c.outputs)]
+    assert failed == [executed.cell("boom").source]
+
+
+def test_start_shows_the_group(executed: Executed) -> None:
+    text = executed.text("%spmd_start")
+    assert "4 processes" in text
+    assert "8 devices" in text
+    assert len(executed.running - executed.before_start) >= 4
+
+
+def test_equal_lines_are_merged_and_others_are_not(executed: Executed) -> None:
+    lines = executed.text("devices in all").splitlines()
+    assert lines.count("[0-3] 4 processes, 8 devices in all") == 1
+    for process_index in range(4):
+        start = f"[{process_index}] process {process_index} holds devices"
+        assert len([line for line in lines if line.startswith(start)]) == 1
+
+
+def test_mesh(executed: Executed) -> None:
+    lines = executed.text("owners:").splitlines()
+    assert "[0-3] {'data': 4, 'model': 2}" in lines
+    assert "[0-3] owners: [[0, 0], [1, 1], [2, 2], [3, 3]]" in lines
+
+
+def test_array_card(executed: Executed) -> None:
+    cell = executed.cell("make_array_from_callback")
+    text = shown(cell)
+    assert "float32" in text
+    assert re.search(r"8\s*[,×x]\s*8", text)
+    assert "P('data', 'model')" in text
+    assert re.search(r"data\W+4", text)
+    assert re.search(r"model\W+2", text)
+    assert has_mime(cell, "text/html")
+
+
+def test_jit_with_shardings(executed: Executed) -> None:
+    assert "P('data', None)" in executed.text("products(x)")
+    assert "85344" in executed.text("jnp.trace")  # 0² + 1² + … + 63²
+
+
+def test_psum(executed: Executed) -> None:
+    assert "[0-3] while tracing, a block has the shape (2, 4)" in executed.text("def sum_of_all")
+    text = executed.text("total.value")
+    assert "the sum over 8 devices: 2016.0" in text
+    assert "the same in the notebook: 2016.0" in text
+
+
+def test_loss_falls(executed: Executed) -> None:
+    text = executed.text("for step in range")
+    found = re.findall(r"^\[0-3\] step +(\d+) loss ([\d.]+)$", text, flags=re.MULTILINE)
+    assert [int(step) for step, _ in found] == list(range(0, 121, 20))
+    losses = [float(loss) for _, loss in found]
+    assert losses == sorted(losses, reverse=True)
+    assert losses[0] > LOSS_FALLS_BY * losses[-1]
+
+
+def test_fit_reaches_the_notebook(executed: Executed) -> None:
+    cell = executed.cell("largest distance")
+    found = re.search(r"largest distance from the true sine: ([\d.]+)", shown(cell))
+    assert found
+    assert float(found[1]) < 0.2
+    assert has_mime(cell, "image/png")
+
+
+def test_error_of_one_process(executed: Executed) -> None:
+    cell = executed.cell("boom")
+    text = shown(cell)
+    assert "[2]" in text
+    assert "ValueError: boom" in text
+    (error,) = [output for output in cell.outputs if output.output_type == "error"]
+    assert error.ename == "CellError"
+    after = executed.text("still here")
+    assert "[0-3] still here, with x of shape (8, 8)" in after.splitlines()
+
+
+def test_stats_has_a_row_for_each_device(executed: Executed) -> None:
+    text = executed.text("%spmd_stats").lower()
+    assert len([line for line in text.splitlines() if "cpu" in line]) >= 8
+
+
+def test_nothing_but_the_cells_own_output(executed: Executed) -> None:
+    for cell in executed.cells:
+        assert "[Gloo]" not in shown(cell)
+
+
+def test_stop_leaves_no_process(executed: Executed) -> None:
+    assert executed.after_stop == executed.before_start

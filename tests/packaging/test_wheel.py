@@ -1,0 +1,151 @@
+"""The built wheel, in an empty environment, with no checkout near.
+
+Whatever the package needs at run time (templates, entry points, dependencies) must come with
+the wheel; an editable install would hide that it does not.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# Installing JAX takes a while on a slow disk.
+pytestmark = pytest.mark.timeout(600)
+
+
+def run(
+    command: list[str | Path], cwd: Path, timeout: float = 120
+) -> subprocess.CompletedProcess[str]:
+    """Runs a program that knows nothing of this checkout or of this environment."""
+    hidden = ("PYTHON", "VIRTUAL_ENV", "JUPYTER", "IPYTHON", "COV_")
+    environ = {k: v for k, v in os.environ.items() if not k.startswith(hidden)}
+    environ["IPYTHONDIR"] = str(cwd / "ipython")
+    done = subprocess.run(
+        list(map(str, command)),
+        cwd=cwd,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", out, ROOT]
+    run(build, cwd=out)
+    (path,) = out.glob("*.whl")
+    return path
+
+
+@pytest.fixture(scope="module")
+def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of an environment that holds the wheel and its dependencies only."""
+    folder = tmp_path_factory.mktemp("empty") / "venv"
+    venv.create(folder, with_pip=True, symlinks=True)
+    python = folder / "bin" / "python"
+    pip = [python, "-m", "pip", "--disable-pip-version-check", "install", "-qq"]
+    run([*pip, "-c", ROOT / "constraints.txt", wheel], cwd=folder, timeout=500)
+    return python
+
+
+def test_the_wheel_holds_every_file_of_the_package(wheel: Path) -> None:
+    in_checkout = {
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "jaxnb").rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    names = set(zipfile.ZipFile(wheel).namelist())
+    in_wheel = {name for name in names if name.startswith("jaxnb/")}
+    assert in_wheel == in_checkout
+    assert "jaxnb/py.typed" in in_wheel
+    assert any(name.endswith("/licenses/LICENSE") for name in names)
+    assert not {name.partition("/")[0] for name in names - in_wheel} & {"tests", "benchmarks"}
+
+
+ENTRY_POINTS = """
+import sys
+from importlib.metadata import entry_points
+import jaxnb
+assert jaxnb.__file__.startswith(sys.prefix), jaxnb.__file__
+for kind in ("engine", "controller"):
+    for point in entry_points(group=f"ipyparallel.{kind}_launchers"):
+        if point.name.startswith("jaxnb"):
+            print(kind, point.name, point.load().__name__)
+"""
+
+
+def test_ipyparallel_finds_the_launchers(python: Path, tmp_path: Path) -> None:
+    done = run([python, "-I", "-c", ENTRY_POINTS], cwd=tmp_path)
+    assert sorted(done.stdout.splitlines()) == [
+        "controller jaxnb_fork ForkControllerLauncher",
+        "controller jaxnb_local LocalControllerLauncher",
+        "engine jaxnb_fork ForkEngineSetLauncher",
+        "engine jaxnb_local LocalEngineSetLauncher",
+    ]
+
+
+FROM_PYTHON = """
+import os
+import jaxnb
+
+with jaxnb.start(num_processes=4, platform="cpu") as session:
+    assert session.state == "ready"
+    assert len({process.pid for process in session.processes} - {os.getpid()}) == 4
+    result = session.run("print('hello'); jax.device_count()")
+    print(result.value, repr(result.stdout))
+print(session.state)
+"""
+
+
+def test_four_processes_start_from_python(python: Path, tmp_path: Path) -> None:
+    script = tmp_path / "from_python.py"
+    script.write_text(FROM_PYTHON)
+    done = run([python, script], cwd=tmp_path)
+    first, last = done.stdout.splitlines()
+    assert first.startswith("4 ")
+    assert "hello" in first
+    assert last == "closed"
+
+
+FROM_IPYTHON = """
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
+
+shell = InteractiveShell.instance()
+
+def show(cell):
+    with capture_output() as captured:
+        shell.run_cell(cell).raise_error()
+    html = [output.data["text/html"] for output in captured.outputs if "text/html" in output.data]
+    print(captured.stdout, *captured.outputs, *html, sep="\\n")
+
+show("%load_ext jaxnb")
+show("%spmd_start -n 4 --platform cpu")
+print("-- started")
+show("%%spmd\\nprint('hello'); jax.device_count()")
+print("-- ran")
+show("%spmd_stop")
+"""
+
+
+def test_the_cards_are_shown(python: Path, tmp_path: Path) -> None:
+    script = tmp_path / "from_ipython.py"
+    script.write_text(FROM_IPYTHON)
+    done = run([python, script], cwd=tmp_path)
+    card, ran = done.stdout.partition("-- started")[::2]
+    assert "<div" in card
+    assert "4 processes" in card
+    assert "hello" in ran

@@ -1,0 +1,327 @@
+"""Streams of several processes become one, and nothing is lost on the way."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import subprocess
+import sys
+import time
+from collections import defaultdict
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxnb.display.merge import LineLimiter, MergedLine, StreamMerger
+
+GRACE = 0.25
+
+
+def fed(*texts: str, name: str = "stdout", now: float = 0.0) -> StreamMerger:
+    merger = StreamMerger(range(len(texts)), grace_seconds=GRACE)
+    for process, text in enumerate(texts):
+        merger.feed(process, name, text, now)
+    return merger
+
+
+def labelled(lines: list[MergedLine]) -> list[str]:
+    return [line.labelled() for line in lines]
+
+
+def test_same_line_of_all_processes_comes_out_at_once_and_once():
+    merger = fed(*["step 10 loss 0.31\n"] * 4)
+    assert labelled(merger.drain(0.0)) == ["[0-3] step 10 loss 0.31"]
+    assert merger.close(0.0) == []
+
+
+def test_lines_that_differ_come_out_each_after_the_grace_time():
+    merger = fed("a\n", "b\n")
+    assert merger.drain(GRACE / 2) == []
+    assert labelled(merger.drain(GRACE)) == ["[0] a", "[1] b"]
+
+
+def test_a_slow_process_holds_the_others_no_longer_than_the_grace_time():
+    merger = fed("a\nb\n", "a\nb\n", "a\n")
+    assert labelled(merger.drain(0.0)) == ["[0-2] a"]
+    assert merger.drain(GRACE - 0.01) == []
+    assert labelled(merger.drain(GRACE)) == ["[0-1] b"]
+    merger.feed(2, "stdout", "b\n", 1.0)
+    assert labelled(merger.close(1.0)) == ["[2] b"]
+
+
+def test_a_process_that_finished_is_not_waited_for():
+    merger = fed("a\nb\n", "a\n")
+    merger.finish(1)
+    assert labelled(merger.drain(0.0)) == ["[0-1] a", "[0] b"]
+
+
+def test_an_extra_line_of_one_process_does_not_break_the_rest_and_does_not_wait():
+    merger = fed("A\nB\nC\n", "A\nX\nB\nC\n")
+    assert labelled(merger.drain(0.0)) == ["[0-1] A", "[1] X", "[0-1] B", "[0-1] C"]
+
+
+def test_an_extra_line_at_the_head_of_one_of_many():
+    merger = fed("only here\nA\nB\n", "A\nB\n", "A\nB\n", "A\nB\n")
+    assert labelled(merger.drain(0.0)) == ["[0] only here", "[0-3] A", "[0-3] B"]
+
+
+def test_many_extra_lines_are_looked_past():
+    extra = "".join(f"x{i}\n" for i in range(100))
+    merger = fed("A\n", "A\n", extra + "A\n")
+    lines = merger.drain(0.0)
+    assert len(lines) == 101
+    assert lines[-1].labelled() == "[0-2] A"
+
+
+def test_subsets_merge_among_themselves():
+    merger = fed("start\nhost a\nend\n", "start\nhost a\nend\n", "start\nhost b\nend\n")
+    assert labelled(merger.close(0.0)) == [
+        "[0-2] start",
+        "[0-1] host a",
+        "[2] host b",
+        "[0-2] end",
+    ]
+
+
+def test_lines_in_crossed_order_keep_each_process_in_its_order():
+    merger = fed("X\nY\n", "Y\nX\n")
+    assert labelled(merger.close(0.0)) == ["[0] X", "[0-1] Y", "[1] X"]
+
+
+def test_private_lines_between_anchors_alternate_by_row():
+    merger = fed("p0 a\np0 b\nend\n", "p1 a\np1 b\nend\n")
+    assert labelled(merger.drain(0.0)) == [
+        "[0] p0 a",
+        "[1] p1 a",
+        "[0] p0 b",
+        "[1] p1 b",
+        "[0-1] end",
+    ]
+
+
+def test_an_anchor_that_waited_long_enough_takes_unexpired_lines_with_it():
+    merger = fed("A\n", "", "")
+    merger.feed(1, "stdout", "x\nA\n", GRACE - 0.01)
+    assert labelled(merger.drain(GRACE)) == ["[1] x", "[0-1] A"]
+
+
+def test_one_process_alone_waits_for_nobody():
+    merger = StreamMerger([3])
+    merger.feed(3, "stdout", "a\nb\n", 0.0)
+    assert labelled(merger.drain(0.0)) == ["[3] a", "[3] b"]
+
+
+def test_stdout_and_stderr_of_a_process_keep_their_order_and_do_not_merge():
+    merger = StreamMerger([0, 1])
+    for process in (0, 1):
+        merger.feed(process, "stdout", "a\n", 0.0)
+        merger.feed(process, "stderr", "a\n", 0.0)
+        merger.feed(process, "stdout", "b\n", 0.0)
+    everyone = frozenset({0, 1})
+    assert merger.drain(0.0) == [
+        MergedLine("stdout", everyone, "a"),
+        MergedLine("stderr", everyone, "a"),
+        MergedLine("stdout", everyone, "b"),
+    ]
+
+
+def test_a_line_without_its_newline_is_live_then_ordinary():
+    merger = fed("a", "a", "b")
+    assert labelled(merger.live()) == ["[0-1] a", "[2] b"]
+    assert merger.drain(9.0) == []
+    assert labelled(merger.close(9.0)) == ["[0-1] a", "[2] b"]
+    assert merger.live() == []
+
+
+def test_labels_can_be_padded():
+    merger = StreamMerger([0], label_width=6)
+    merger.feed(0, "stdout", "a\n", 0.0)
+    assert labelled(merger.drain(0.0)) == ["[0]    a"]
+
+
+def test_unknown_process_is_refused():
+    with pytest.raises(KeyError):
+        StreamMerger([0]).feed(1, "stdout", "a\n", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("a\r\nb\r\n", ["a", "b"]),
+        ("\r 10%\r 50%\r100%\n", ["100%"]),
+        ("abcdef\rxyz\n", ["xyzdef"]),
+        ("abc\b\bX\n", ["aXc"]),
+        ("long text\r\x1b[Kshort\n", ["short"]),
+        ("long text\x1b[2K\rshort\n", ["short"]),
+        ("1/10 \b\b\b\b\b2/10 \n", ["2/10"]),
+        ("\x1b[31mred\x1b[0m\n", ["\x1b[31mred\x1b[0m"]),
+        ("\x1b[31mlong red\x1b[0m\r\x1b[32mok\x1b[0m\n", ["\x1b[32mok\x1b[0m"]),
+        ("a\x1b[?25lb\n", ["ab"]),
+        ("no newline", ["no newline"]),
+        ("\n\na\n", ["", "", "a"]),
+        ("", []),
+        # What tqdm writes for two nested bars, the inner one removed when it ends.
+        ("\rA 0%\n\rB 0%\x1b[A\n\rB 99%\x1b[A\rA 50%\n\r      \r\x1b[A\rA 100%\n", ["A 100%"]),
+        # Two bars that stay, then an ordinary line below them.
+        ("\rA 0%\n\rB 0%\x1b[A\rA 100%\n\rB 100%\n\nbye\n", ["A 100%", "B 100%", "", "bye"]),
+    ],
+)
+def test_the_terminal_codes_of_progress_bars(text: str, lines: list[str]):
+    merger = fed(text)
+    assert [line.text for line in merger.close(0.0)] == lines
+    by_character = StreamMerger([0])
+    for character in text:
+        by_character.feed(0, "stdout", character, 0.0)
+    assert [line.text for line in by_character.close(0.0)] == lines
+
+
+def test_bars_of_several_processes_are_live_and_merge_when_equal():
+    merger = fed("\r 10%\r 50%", "\r 50%", "\r 10%")
+    assert labelled(merger.live()) == ["[0-1]  50%", "[2]  10%"]
+    merger.feed(2, "stdout", "\r 50%", 1.0)
+    assert labelled(merger.live()) == ["[0-2]  50%"]
+    for process in range(3):
+        merger.feed(process, "stdout", "\r100%\n", 2.0)
+    assert labelled(merger.drain(2.0)) == ["[0-2] 100%"]
+    assert merger.live() == []
+
+
+def test_stacked_bars_stay_live_while_ordinary_lines_pass():
+    bars = "\rA 10%\n\rB 10%\x1b[A"
+    merger = fed(bars, bars)
+    assert labelled(merger.live()) == ["[0-1] A 10%", "[0-1] B 10%"]
+    assert merger.drain(1.0) == []
+
+
+def test_importing_the_module_is_light():
+    code = (
+        "import sys, jaxnb.display.merge; "
+        "heavy = {'jax', 'numpy', 'IPython', 'ipyparallel', 'jinja2'} & set(sys.modules); "
+        "sys.exit(str(heavy) if heavy else 0)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+# Few distinct lines, so that they often meet, repeat and cross.
+LINES = st.lists(st.sampled_from(["", "a", "b", "c", "step 1", "step 2"]), max_size=30)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(LINES, min_size=1, max_size=5), st.randoms(use_true_random=False), st.booleans())
+def test_nothing_is_lost_doubled_or_reordered(
+    streams: list[list[str]], rng: random.Random, late: bool
+):
+    merger = StreamMerger(range(len(streams)), grace_seconds=GRACE)
+    texts = {p: "".join(f"{line}\n" for line in lines) for p, lines in enumerate(streams)}
+    shown: list[MergedLine] = []
+    now = 0.0
+    while any(texts.values()):
+        p = rng.choice([p for p, text in texts.items() if text])
+        size = rng.randint(1, 20)
+        merger.feed(p, "stdout", texts[p][:size], now)
+        texts[p] = texts[p][size:]
+        if not texts[p] and rng.random() < 0.5:
+            merger.finish(p)
+        now += rng.random() * GRACE if late else 0.0
+        shown += merger.drain(now)
+    shown += merger.close(now)
+    by_process: dict[int, list[str]] = defaultdict(list)
+    for line in shown:
+        for p in line.processes:
+            by_process[p].append(line.text)
+    assert [by_process[p] for p in range(len(streams))] == streams
+
+
+TERMINAL = st.lists(
+    st.sampled_from(
+        ["a", "bc", "\r", "\n", "\r\n", "\b", "\x1b[A", "\x1b[K", "\x1b[2K", "\x1b[31m"]
+    ),
+    max_size=25,
+).map("".join)
+
+
+@settings(max_examples=300, deadline=None)
+@given(TERMINAL, st.lists(st.integers(0, 60), max_size=8))
+def test_chunk_boundaries_do_not_matter(text: str, cuts: list[int]):
+    whole, cut = StreamMerger([0]), StreamMerger([0])
+    whole.feed(0, "stderr", text, 0.0)
+    edges = [0, *sorted(c for c in cuts if c < len(text)), len(text)]
+    for start, stop in itertools.pairwise(edges):
+        cut.feed(0, "stderr", text[start:stop], 0.0)
+    assert cut.live() == whole.live()
+    assert cut.close(0.0) == whole.close(0.0)
+
+
+@settings(max_examples=50, deadline=None)
+@given(LINES, st.integers(2, 6))
+def test_equal_streams_merge_completely(lines: list[str], processes: int):
+    merger = fed(*["".join(f"{line}\n" for line in lines)] * processes)
+    shown = merger.drain(0.0)
+    assert [line.text for line in shown] == lines
+    assert all(line.processes == frozenset(range(processes)) for line in shown)
+
+
+@pytest.mark.parametrize("prefix", ["", "p{p} "], ids=["equal", "different"])
+def test_a_flood_of_lines_takes_little_time(prefix: str):
+    texts = [
+        "".join(f"{prefix.format(p=p)}step {i} loss {i / 7:.4f}\n" for i in range(20_000))
+        for p in range(8)
+    ]
+    merger = StreamMerger(range(8))
+    shown = 0
+    begin = time.process_time()
+    for start in range(0, max(map(len, texts)), 100_000):
+        for p, text in enumerate(texts):
+            merger.feed(p, "stdout", text[start : start + 100_000], 0.0)
+            shown += len(merger.drain(0.0))
+    shown += len(merger.close(0.0))
+    assert shown == (160_000 if prefix else 20_000)
+    # Ten times what was measured, so that only a change of complexity fails.
+    assert time.process_time() - begin < (2.5 if prefix else 0.5)
+
+
+def test_a_long_line_that_grows_by_small_chunks_is_not_quadratic():
+    merger = StreamMerger([0])
+    begin = time.process_time()
+    for _ in range(50_000):
+        merger.feed(0, "stdout", "x" * 40, 0.0)
+    assert [len(line.text) for line in merger.close(0.0)] == [2_000_000]
+    assert time.process_time() - begin < 2.0
+
+
+def line(text: str, name: str = "stdout") -> MergedLine:
+    return MergedLine(name, frozenset({0}), text)
+
+
+def test_limiter_passes_few_lines_through_untouched():
+    limiter = LineLimiter(head=3, tail=2)
+    lines = [line(str(i)) for i in range(5)]
+    assert limiter.feed(lines) == lines[:3]
+    assert limiter.finish() == lines[3:]
+
+
+def test_limiter_says_what_it_does_not_show():
+    limiter = LineLimiter(head=2, tail=1)
+    shown = limiter.feed(line(str(i)) for i in range(41_206))
+    assert labelled(shown) == ["[0] 0", "[0] 1"]
+    assert limiter.dropped == 41_203
+    assert labelled(limiter.finish()) == [
+        "… 41 203 lines not shown, `result.stdout` holds them",
+        "[0] 41205",
+    ]
+
+
+def test_limiter_names_both_streams_and_takes_no_tail():
+    limiter = LineLimiter(head=0, tail=0)
+    assert limiter.feed([line("a"), line("b", "stderr")]) == []
+    notice = "… 2 lines not shown, `result.stdout` and `result.stderr` hold them"
+    assert labelled(limiter.finish()) == [notice]
+
+
+def test_limiter_cuts_long_lines_and_counts_the_rest():
+    limiter = LineLimiter(max_chars=10)
+    assert labelled(limiter.feed([line("x" * 12_345)])) == [
+        "[0] xxxxxxxxxx… 12 335 characters not shown"
+    ]
+    assert "\x1b[0m…" in limiter.feed([line("\x1b[31m" + "x" * 50)])[0].text
