@@ -9,12 +9,11 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
-import time
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from benchmarks import cells, lifecycle
-from benchmarks.measure import machine_facts, say, table, write_json
+from benchmarks.measure import Row, machine_facts, say, table, write_json
 from benchmarks.processes import ROOT
 
 NAMES = ("start", "memory", "idle", "restart", "stop", "cells", "lines", "many")
@@ -40,18 +39,25 @@ def main() -> int:
 
     names = set(arguments.names) or set(NAMES)
     sides = [arguments.side] if arguments.side else list(SIDES)
+    rows: list[Row] = []
     facts = machine_facts()
-    begin = time.perf_counter()
-    rows = lifecycle.measure(names, sides, arguments.quick)
-    rows += cells.measure(names, sides, arguments.quick)
-    facts |= {"seconds": time.perf_counter() - begin, "quick": arguments.quick}
-    write_json(RESULTS, rows, facts)
+    try:
+        rows.extend(lifecycle.measure(names, sides, arguments.quick))
+        rows.extend(cells.measure(names, sides, arguments.quick))
+    finally:  # What was measured before a failure is shown all the same.
+        report(rows, facts | {"quick": arguments.quick})
+    return 1 if any(row.met is False for row in rows) else 0
 
+
+def report(rows: list[Row], facts: dict[str, Any]) -> None:
+    """Print the table and write the JSON."""
+    if not rows:
+        return
+    write_json(RESULTS, rows, facts)
     kept = ("cores", "processor", "python", "jax", "ipyparallel", "jaxnb")
     print(", ".join(f"{key} {facts[key]}" for key in kept))
-    print(table(rows))
-    say(f"{facts['seconds']:.0f} s; written to {RESULTS.relative_to(ROOT)}")
-    return 1 if any(row.met is False for row in rows) else 0
+    print(table(rows), flush=True)
+    say(f"written to {RESULTS.relative_to(ROOT)}")
 
 
 if __name__ == "__main__":

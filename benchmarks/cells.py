@@ -137,20 +137,17 @@ def many_row(blocks: int) -> Row:
     return Row(work, "ms", per_process, None, target=Target(limit=3.0))
 
 
-def measure(names: set[str], sides: list[str], quick: bool) -> list[Row]:
+def measure(names: set[str], sides: list[str], quick: bool) -> Iterator[Row]:
     """The rows that ``names`` selects, of cells, lines and many."""
     blocks = 1 if quick else BLOCKS
-    rows: list[Row] = []
-    printed: list[Row] = []
     sizes = [2, 4, 8] if "cells" in names else [8] if "lines" in names else []
     for size in sizes:
         say(f"{size} processes: cells in a notebook")
         with groups(sides, size) as notebooks:
             if "cells" in names:
-                rows.append(empty_row(size, empty_cells(notebooks, blocks)))
+                yield empty_row(size, empty_cells(notebooks, blocks))
             if "lines" in names and size == 8:
-                printed.append(lines_row(notebooks, 1 if quick else 5, LINES))
+                yield lines_row(notebooks, 1 if quick else 5, LINES)
     if "many" in names and "jaxnb" in sides:
         say(f"{MANY} processes: cells in a notebook")
-        printed.append(many_row(blocks))
-    return rows + printed
+        yield many_row(blocks)

@@ -34,6 +34,9 @@ class Side(Protocol):
     def engine_pids(self) -> list[int]:
         """Ids of the JAX processes."""
 
+    def check(self) -> None:
+        """Compute one more ``psum`` over all processes and compare it with what it must be."""
+
     def restart(self) -> None:
         """Replace all processes; returns after a checked ``psum`` over the new ones."""
 
@@ -56,6 +59,10 @@ class RecipeSide:
         pids: list[int] = self._client[:].apply_sync(os.getpid)
         return pids
 
+    def check(self) -> None:
+        """Run the recipe's own ``psum`` once more."""
+        self._recipe.check(self._client)
+
     def restart(self) -> None:
         """Stop and start: ipyparallel restarts engines in no other way."""
         self.stop()
@@ -75,12 +82,15 @@ class JaxnbSide:
         self._session = jaxnb.start(num_processes=num_processes, platform="cpu")
 
     def engine_pids(self) -> list[int]:
-        """Ids of the processes; runs and checks a ``psum`` cell as well."""
+        """Ids of the processes."""
+        return [process.pid for process in self._session.processes]
+
+    def check(self) -> None:
+        """Run a cell with a ``psum``."""
         result = self._session.run(PSUM_CELL)
         expected = float(sum(range(len(self._session.processes))))
         if result.value != expected:
             raise RuntimeError(f"the psum cell gave {result.value!r} and not {expected}")
-        return [process.pid for process in self._session.processes]
 
     def restart(self) -> None:
         """Restart all processes."""
@@ -119,13 +129,12 @@ def memory(side: Side) -> dict[str, Any]:
     }
 
 
-def idle(side: Side) -> dict[str, Any]:
+def idle() -> dict[str, Any]:
     """CPU time that the idle group uses in a window, and this process in the same window."""
     import psutil
 
     from benchmarks import processes
 
-    side.engine_pids()
     members, me = processes.group(), [psutil.Process()]
     before, before_me = processes.cpu_seconds(members), processes.cpu_seconds(me)
     time.sleep(IDLE_WINDOW_SECONDS)  # The window that is measured.
@@ -160,15 +169,15 @@ def main() -> None:
     side = SIDES[side_name](int(count))
     report["start"] = time.perf_counter() - begin
     try:
-        side.engine_pids()
+        side.check()
         for step in steps:
             if step == "restart":
                 report["restart"] = timed(side.restart)
-                side.engine_pids()
+                side.check()
             elif step == "memory":
                 report["memory"] = memory(side)
             elif step == "idle":
-                report["idle"] = idle(side)
+                report["idle"] = idle()
             else:
                 raise SystemExit(f"unknown step {step!r}: not restart, memory or idle")
     except BaseException:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import subprocess
 import time
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from benchmarks.processes import ROOT
 
 READY_TIMEOUT_SECONDS = 60.0
 CELL_TIMEOUT_SECONDS = 120.0
+ANSI_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class CellFailed(RuntimeError):
@@ -95,7 +97,8 @@ class Notebook:
         reply = self._next("shell", request, deadline, code)["content"]
         seconds = time.perf_counter() - begin
         if reply["status"] != "ok":
-            raise CellFailed("\n".join([code, *reply.get("traceback", [str(reply)])]))
+            traceback = "\n".join(reply.get("traceback", [str(reply)]))
+            raise CellFailed(f"{code}\n{ANSI_COLOUR.sub('', traceback)}")
         return Cell(seconds, tuple(outputs))
 
     def _next(self, channel: str, request: str, deadline: float, code: str) -> dict[str, Any]:

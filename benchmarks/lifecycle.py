@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -79,16 +79,14 @@ def bare_import() -> float:
     return time.perf_counter() - begin
 
 
-def measure(names: set[str], sides: list[str], quick: bool) -> list[Row]:
+def measure(names: set[str], sides: list[str], quick: bool) -> Iterator[Row]:
     """The rows that ``names`` selects, of start, restart, stop, memory, idle and many."""
-    rows: list[Row] = []
     if names & {"start", "memory", "idle"}:
-        rows += eight(names, sides, repetitions=1 if quick else 5)
+        yield from eight(names, sides, repetitions=1 if quick else 5)
     if names & {"restart", "stop"}:
-        rows += four(names, sides, repetitions=1 if quick else 3)
+        yield from four(names, sides, repetitions=1 if quick else 3)
     if "many" in names and "jaxnb" in sides:
-        rows.append(many(repetitions=1 if quick else 3))
-    return rows
+        yield many(repetitions=1 if quick else 3)
 
 
 def eight(names: set[str], sides: list[str], repetitions: int) -> list[Row]:

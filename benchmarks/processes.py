@@ -140,7 +140,9 @@ def cpu_seconds(processes: Iterable[psutil.Process]) -> float:
 
 
 def short_name(process: psutil.Process) -> str:
-    """A process's command line, short enough for a table."""
+    """A process's name, if it gave itself one, and its command line; short enough to read."""
     words = process.cmdline()[1:]
     text = " ".join(Path(w).name if "/" in w else w for w in words) or process.name()
+    if not process.name().startswith("python"):
+        text = f"{process.name()}: {text}"
     return f"{text[:57]}…" if len(text) > 58 else text

@@ -43,21 +43,25 @@ def free_port() -> int:
 
 
 def start(num_processes: int) -> tuple[ipp.Cluster, ipp.Client]:
-    """Start engines, join them, and check one ``psum`` over all of them.
-
-    Raises:
-        RuntimeError: An engine got another sum than it should.
-    """
+    """Start engines, join them, and check one ``psum`` over all of them."""
     cluster = ipp.Cluster(n=num_processes)
     client = cluster.start_and_connect_sync()
-    everyone = client[:]
     address = f"127.0.0.1:{free_port()}"
     ids = range(num_processes)
-    everyone.map_sync(join, ids, [num_processes] * num_processes, [address] * num_processes)
-    sums = everyone.apply_sync(first_psum)
-    if sums != [sum(ids)] * num_processes:
-        raise RuntimeError(f"the engines disagree about sum(range({num_processes})): {sums}")
+    client[:].map_sync(join, ids, [num_processes] * num_processes, [address] * num_processes)
+    check(client)
     return cluster, client
+
+
+def check(client: ipp.Client) -> None:
+    """Compute a ``psum`` on every engine and compare it with what it must be.
+
+    Raises:
+        RuntimeError: An engine got another sum.
+    """
+    sums = client[:].apply_sync(first_psum)
+    if sums != [sum(range(len(client)))] * len(client):
+        raise RuntimeError(f"the engines disagree about sum(range({len(client)})): {sums}")
 
 
 def stop(cluster: ipp.Cluster, client: ipp.Client) -> None:

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 class JaxnbError(Exception):
     """Base of all jaxnb errors."""
 
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows for it: the message, without the frames of jaxnb's own code."""
+        return [f"{type(self).__name__}: {self}"]
+
 
 class UsageError(JaxnbError):
     """What the user typed cannot be done as typed; nothing was started or run."""
@@ -57,9 +61,14 @@ class CellError(JaxnbError):
             returned or raised.
     """
 
-    def __init__(self, message: str, *, result: CellResult) -> None:
+    def __init__(self, message: str, *, result: CellResult, rendering: str = "") -> None:
         super().__init__(message)
         self.result = result
+        self._rendering = rendering
+
+    def _render_traceback_(self) -> list[str]:
+        """The processes' tracebacks, each distinct one once; then the message."""
+        return [*self._rendering.splitlines(), "", *super()._render_traceback_()]
 
 
 class CellTimeoutError(CellError):

@@ -277,7 +277,7 @@ class CellReply:
         value: The last expression's value; None if there was none.
         error: What it raised; None if nothing.
         seconds: Wall time of the cell on this process.
-        compile_seconds: Part of it that JAX spent tracing, lowering and compiling.
+        compile_seconds: Part of it that JAX spent lowering and compiling.
         compiles: Number of computations that the backend compiled.
     """
 

@@ -43,7 +43,8 @@ class ProcessResult:
         displays: Its rich outputs in order.
         error: What it raised, or None.
         seconds: Wall time of the cell on it.
-        compile_seconds: Part of it that JAX spent tracing, lowering and compiling.
+        compile_seconds: Part of it that JAX spent lowering and compiling.
+        compiles: How many computations were compiled.
         fetch: Brings a value that was too large to travel with the reply.
     """
 
@@ -55,6 +56,7 @@ class ProcessResult:
     error: ProcessError | None
     seconds: float
     compile_seconds: float
+    compiles: int = 0
     fetch: Callable[[], ValueInfo] | None = field(default=None, repr=False, compare=False)
 
     @cached_property

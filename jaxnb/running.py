@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol
+from typing import Literal, Protocol
 
 from jaxnb.display.merge import MergedLine, StreamMerger
 from jaxnb.model import (
@@ -19,6 +19,8 @@ from jaxnb.model import (
 )
 from jaxnb.result import CellResult, ProcessResult
 from jaxnb.transport.client import ClearOutput, Display, Event, Exchange, Reply
+
+Outputs = Literal["merged", "all", "first"]
 
 TICK_SECONDS = 0.05
 """How often output that waits for its twins is looked at again."""
@@ -60,6 +62,8 @@ class RunningCell:
         num_processes: Size of the group.
         sink: Where its output goes.
         fetch: Brings a large value from a process: process index to value.
+        outputs: ``"merged"``; ``"all"``: equal lines of several processes are shown for each;
+            ``"first"``: those of the first process only. The result holds all in any case.
     """
 
     def __init__(
@@ -70,6 +74,7 @@ class RunningCell:
         num_processes: int,
         sink: OutputSink,
         fetch: Callable[[int], ValueInfo],
+        outputs: Outputs = "merged",
     ) -> None:
         self.request = request
         self.exchange = exchange
@@ -78,7 +83,7 @@ class RunningCell:
         self._num_processes = num_processes
         self._sink = sink
         self._fetch = fetch
-        self._merger = StreamMerger(self._processes)
+        self._mergers = _mergers(self._processes, outputs)
         self._texts: Mapping[str, dict[int, list[str]]] = {
             "stdout": defaultdict(list),
             "stderr": defaultdict(list),
@@ -88,6 +93,7 @@ class RunningCell:
         self._replies: dict[int, CellReply] = {}
         self._live: list[MergedLine] = []
         self._started = time.perf_counter()
+        self.sink_error: Exception | None = None
 
     @property
     def seconds(self) -> float:
@@ -102,14 +108,17 @@ class RunningCell:
         while event is not None:
             self._take(event)
             event = self.exchange.get(0) if self.waiting_for else None
-        self._show(self._merger.drain(time.perf_counter()))
+        now = time.perf_counter()
+        for merger in self._distinct_mergers():
+            self._show(merger.drain(now))
         self._show_live()
 
     def _take(self, event: Event) -> None:
         match event:
             case StreamChunk(index, name, text):
                 self._texts[name][index].append(text)
-                self._merger.feed(index, name, text, time.perf_counter())
+                if index in self._mergers:
+                    self._mergers[index].feed(index, name, text, time.perf_counter())
             case Display(index, output):
                 self._displays[index].append(output)
             case ClearOutput():
@@ -121,25 +130,37 @@ class RunningCell:
         if index not in self.waiting_for:
             return
         self.waiting_for.discard(index)
-        self._merger.finish(index)
+        if index in self._mergers:
+            self._mergers[index].finish(index)
         self._replies[index] = _as_reply(index, answer, self.seconds)
+
+    def _distinct_mergers(self) -> list[StreamMerger]:
+        return list(dict.fromkeys(self._mergers.values()))
 
     def _show(self, lines: list[MergedLine]) -> None:
         if not lines:
             return
         for line in lines:
             self._merged[line.name].append(line.labelled())
-        self._sink.lines(lines)
+        self._to_sink(lambda sink: sink.lines(lines))
 
     def _show_live(self) -> None:
-        live = self._merger.live()
+        live = [line for merger in self._distinct_mergers() for line in merger.live()]
         if live != self._live:
             self._live = live
-            self._sink.live(live)
+            self._to_sink(lambda sink: sink.live(live))
 
     def notice(self, text: str) -> None:
         """Shows a sentence of jaxnb's own beside the output."""
-        self._sink.notice(text)
+        self._to_sink(lambda sink: sink.notice(text))
+
+    def _to_sink(self, show: Callable[[OutputSink], None]) -> None:
+        """Shows something; a sink that fails must not leave processes unattended in a cell."""
+        try:
+            show(self._sink)
+        except Exception as error:
+            self.sink_error = error
+            self._sink = NoSink()
 
     def finish(self) -> CellResult:
         """Shows what is left and returns the result of all that was received.
@@ -151,7 +172,8 @@ class RunningCell:
                 "NoAnswer", f"process {index} has not answered; it may still be running", "", ""
             )
             self._finish(index, CellReply(index, None, silence, self.seconds, 0.0, 0))
-        self._show(self._merger.close(time.perf_counter()))
+        for merger in self._distinct_mergers():
+            self._show(merger.close(time.perf_counter()))
         self._show_live()
         return CellResult(
             cell=self.request.cell,
@@ -174,8 +196,17 @@ class RunningCell:
             error=reply.error,
             seconds=reply.seconds,
             compile_seconds=reply.compile_seconds,
+            compiles=reply.compiles,
             fetch=lambda: self._fetch(index),
         )
+
+
+def _mergers(processes: tuple[int, ...], outputs: Outputs) -> dict[int, StreamMerger]:
+    """Returns who merges what, by process index."""
+    if outputs == "merged":
+        return dict.fromkeys(processes, StreamMerger(processes))
+    shown = processes if outputs == "all" else processes[:1]
+    return {index: StreamMerger([index]) for index in shown}
 
 
 def _as_reply(index: int, answer: object, seconds: float) -> CellReply:

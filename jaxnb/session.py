@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from jaxnb.cluster import Death, ProcessGroup
+from jaxnb.display.cards_error import error_card
 from jaxnb.errors import (
     CellError,
     CellTimeoutError,
@@ -40,7 +41,7 @@ from jaxnb.model import (
 )
 from jaxnb.options import StartOptions, default_launcher
 from jaxnb.result import CellResult
-from jaxnb.running import NoSink, OutputSink, RunningCell
+from jaxnb.running import NoSink, Outputs, OutputSink, RunningCell
 from jaxnb.starting import Progress, Starter, describe_death, last_lines
 from jaxnb.transport.client import Reply, Transport
 
@@ -172,6 +173,7 @@ class Session:
         sink: OutputSink | None = None,
         cell: int | None = None,
         first_line: int = 1,
+        outputs: Outputs = "merged",
     ) -> CellResult:
         """Runs code on every process, as IPython would run a cell.
 
@@ -187,6 +189,7 @@ class Session:
             sink: Where output goes as it comes; the result has it all in any case.
             cell: The number to give it; counted by the session by default.
             first_line: The line number of the first line of ``code`` in tracebacks.
+            outputs: ``"merged"``, ``"all"`` or ``"first"``: what the sink gets of equal lines.
 
         Returns:
             What every process printed, returned or raised.
@@ -202,13 +205,20 @@ class Session:
         indices = self._indices(ranks)
         with self._lock:
             self._require_ready()
-            running = self._send_cell(code, indices, sink or NoSink(), cell, first_line)
+            number = next(self._cells) if cell is None else cell
+            request = CellRequest(cell=number, code=code, first_line=first_line)
+            running = self._send_cell(request, indices, sink or NoSink(), outputs)
             try:
                 with _interrupts_to(running) as interrupted:
                     timed_out = self._wait(running, timeout, interrupted)
             finally:
                 self._current = None
                 result = running.finish()
+        if running.sink_error is not None:
+            raise JaxnbError(
+                f"Cell [{request.cell}] has run, but its output could not be shown: "
+                f"{type(running.sink_error).__name__}: {running.sink_error}"
+            ) from running.sink_error
         return self._conclude(result, timed_out, timeout, raise_on_error)
 
     def _indices(self, ranks: Iterable[int] | None) -> list[int]:
@@ -224,11 +234,9 @@ class Session:
         return indices
 
     def _send_cell(
-        self, code: str, indices: list[int], sink: OutputSink, cell: int | None, first_line: int
+        self, request: CellRequest, indices: list[int], sink: OutputSink, outputs: Outputs
     ) -> RunningCell:
         assert self._transport is not None
-        number = next(self._cells) if cell is None else cell
-        request = CellRequest(cell=number, code=code, first_line=first_line)
         exchange = self._transport.send(dict.fromkeys(indices, request))
         running = RunningCell(
             request,
@@ -236,11 +244,12 @@ class Session:
             indices,
             self.num_processes,
             sink,
-            fetch=lambda index: self._fetch(index, number),
+            fetch=lambda index: self._fetch(index, request.cell),
+            outputs=outputs,
         )
         self._current = running
         self._cells_run += 1
-        self._last_cell = number
+        self._last_cell = request.cell
         return running
 
     def _wait(
@@ -271,7 +280,8 @@ class Session:
                 result=result,
             )
         if result.errors and raise_on_error:
-            raise CellError(_first_error(result), result=result)
+            rendering = error_card(result, ansi=True).text
+            raise CellError(_first_error(result), result=result, rendering=rendering)
         return result
 
     def _fetch(self, index: int, cell: int) -> ValueInfo:

@@ -6,7 +6,9 @@ import re
 from colorsys import hls_to_rgb, rgb_to_hls
 from dataclasses import dataclass, replace
 
-_ESCAPE = re.compile(r"\x1b\[([0-9;:]*)m|\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b")
+_ESCAPE = re.compile(
+    r"\x1b\[([0-9;:]*)m|\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b"
+)
 # Mid-tones, readable on white and on black. Black and white follow the page.
 _BASIC = ("", "#d03a3a", "#2b9348", "#b07d00", "#3b7ddd", "#b04fc4", "#1f9aa8", "")
 _CUBE = (0, 95, 135, 175, 215, 255)
@@ -106,7 +108,11 @@ def _extended(numbers: list[int]) -> str:
 def _readable(red: int, green: int, blue: int) -> str:
     """A colour of the same hue with enough contrast on white and on black."""
     hue, lightness, saturation = rgb_to_hls(red / 255, green / 255, blue / 255)
-    # Yellow and green look lighter than other hues of the same lightness.
-    ceiling = 0.38 if 0.12 < hue < 0.5 and saturation > 0.3 else 0.55
-    rgb = hls_to_rgb(hue, min(max(lightness, 0.35), ceiling), saturation)
+    # At the same lightness yellow and green look lighter, blue and violet darker.
+    floor, ceiling = 0.35, 0.55
+    if saturation > 0.3 and 0.12 < hue < 0.5:
+        ceiling = 0.38
+    elif saturation > 0.3 and 0.58 < hue < 0.88:
+        floor, ceiling = 0.62, 0.66
+    rgb = hls_to_rgb(hue, min(max(lightness, floor), ceiling), saturation)
     return "#" + "".join(f"{round(255 * part):02x}" for part in rgb)

@@ -38,9 +38,7 @@ def footer_card(result: CellResult) -> Card:
     if slowest is not None:
         own = result.per_process[slowest].seconds
         others = median(r.seconds for i, r in result.per_process.items() if i != slowest)
-        parts.append(
-            f"slowest {slowest} ({format_seconds(own)}, others {format_seconds(others)})"
-        )
+        parts.append(f"slowest {slowest} ({format_seconds(own)}, others {format_seconds(others)})")
     if compiled := _compiled(result):
         parts.append(compiled)
     if result.errors:

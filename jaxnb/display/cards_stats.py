@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from jaxnb.display._text import text_table
+from jaxnb.display._text import text_table, wrapped
 from jaxnb.display.card import Card, render
 from jaxnb.display.labels import format_bytes, format_count, plural
 from jaxnb.model import DeviceStats
@@ -15,7 +15,7 @@ _SOURCES = {
     "live_arrays": "In use is the sum of the live arrays' shards; this backend has no "
     "memory_stats(), so temporaries and compiled code are not in it.",
 }
-_BAR_WIDTH = 12
+_BAR_WIDTH = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,8 @@ def stats_card(stats: Sequence[DeviceStats]) -> Card:
         shown.add(entry.device.process_index)
     pss = any(entry.process_pss_bytes is not None for entry in ordered)
     heading = f"{plural(len(ordered), 'device')} of {plural(len(shown), 'process')}"
+    if kinds := sorted({entry.device.kind for entry in ordered}):
+        heading += f" ({', '.join(kinds)})"
     used = [entry.bytes_in_use for entry in ordered if entry.bytes_in_use is not None]
     if used:
         heading += f" · {format_bytes(sum(used))} in use"
@@ -54,7 +56,7 @@ def stats_card(stats: Sequence[DeviceStats]) -> Card:
         source=source,
         with_bar=any(row.percent is not None for row in rows),
     )
-    return Card(html, f"{heading}\n{_text(rows, host_column)}\n{source}")
+    return Card(html, f"{heading}\n{_text(rows, host_column)}\n{wrapped(source)}")
 
 
 def _row(entry: DeviceStats, first_of_process: bool) -> _Row:
@@ -64,7 +66,7 @@ def _row(entry: DeviceStats, first_of_process: bool) -> _Row:
     device = entry.device
     return _Row(
         process=str(device.process_index) if first_of_process else "",
-        device=f"{device.id} ({device.kind})",
+        device=str(device.id),
         in_use=_size(entry.bytes_in_use),
         peak=_size(entry.peak_bytes),
         limit=_size(entry.limit_bytes),
@@ -93,7 +95,7 @@ def _source(stats: Sequence[DeviceStats], pss: bool) -> str:
 
 def _text(rows: Sequence[_Row], host_column: str) -> str:
     with_bar = any(row.percent is not None for row in rows)
-    header = ["process", "device", "in use", "peak", "limit", "live arrays", host_column]
+    header = ["process", "device", "in use", "peak", "limit", "arrays", host_column]
     table = [header] + [
         [r.process, r.device, r.in_use, r.peak, r.limit, r.live, r.host_memory] for r in rows
     ]
@@ -102,11 +104,8 @@ def _text(rows: Sequence[_Row], host_column: str) -> str:
         bars = ["", *(_text_bar(row.percent) for row in rows)]
         table = [[*row[:2], bar, *row[2:]] for row, bar in zip(table, bars, strict=True)]
         align = "><<>>>>>"
-    if any(row.note for row in rows):
-        notes = ["", *(row.note for row in rows)]
-        table = [[*row, note] for row, note in zip(table, notes, strict=True)]
-        align += "<"
-    return text_table(table, align)
+    notes = dict.fromkeys(f"  {row.note}" for row in rows if row.note)
+    return "\n".join([text_table(table, align, gap=1 if with_bar else 2), *notes])
 
 
 def _text_bar(percent: float | None) -> str:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+import signal
 import sys
 import time
+from collections.abc import Coroutine
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
@@ -105,11 +109,9 @@ class Runner:
         shell.displayhook.take()
         shell.execution_count = request.cell
         self._clock.reset()
-        # Leading blank lines make the lines of the cell count as the notebook counts them.
-        code = "\n" * (request.first_line - 1) + request.code
         started = time.perf_counter()
         try:
-            await self._kernel.do_execute(code, silent=False, store_history=True)
+            await self._run_in_shell(_as_numbered(request))
         except KeyboardInterrupt as error:  # between IPython's own handlers
             self._keep_traceback(type(error), error, ["KeyboardInterrupt"])
         seconds = time.perf_counter() - started
@@ -121,6 +123,60 @@ class Runner:
             compile_seconds=min(self._clock.seconds, seconds),
             compiles=self._clock.compiles,
         )
+
+    async def _run_in_shell(self, code: str) -> None:
+        """Runs code as ipykernel's ``do_execute`` does.
+
+        That one cannot be called: ipykernel 7 asks for the thread of its shell channel before
+        it runs a cell with ``await``, and ipyparallel's engines have none.
+        """
+        shell = self._shell
+        self._kernel._forward_input(allow_stdin=False)  # input() raises instead of hanging
+        broken: Any = None
+        try:
+            transformed = shell.transform_cell(code)
+        except Exception:  # IPython shows it as the cell's error
+            transformed, broken = code, sys.exc_info()
+        try:
+            if not shell.should_run_async(
+                code, transformed_cell=transformed, preprocessing_exc_tuple=broken
+            ):
+                shell.run_cell(code, store_history=True)
+                return
+            await self._run_task(
+                shell.run_cell_async(
+                    code,
+                    store_history=True,
+                    transformed_cell=transformed,
+                    preprocessing_exc_tuple=broken,
+                )
+            )
+        finally:
+            self._kernel._restore_input()
+
+    async def _run_task(self, cell: Coroutine[Any, Any, Any]) -> None:
+        """Runs a cell that awaits; SIGINT cancels it, which its code sees at its ``await``."""
+        loop = asyncio.get_running_loop()
+        task = asyncio.ensure_future(cell)
+        interrupted = False
+
+        def cancel() -> None:
+            nonlocal interrupted
+            interrupted = True
+            task.cancel()
+
+        previous = signal.getsignal(signal.SIGINT)
+        loop.add_signal_handler(signal.SIGINT, cancel)
+        result = None
+        try:
+            result = await task
+        finally:
+            loop.remove_signal_handler(signal.SIGINT)
+            signal.signal(signal.SIGINT, previous)
+            self._shell.events.trigger("post_execute")
+            self._shell.events.trigger("post_run_cell", result)
+        if interrupted and self._error is not None and self._error.type_name == "CancelledError":
+            self._error = replace(self._error, type_name="KeyboardInterrupt")
 
     def fetch(self, cell: int) -> ValueInfo:
         """Returns the value of an earlier cell, pickled whole.
@@ -149,6 +205,16 @@ class Runner:
             traceback_ansi=ansi,
             line=_line_in_cell(error, self._code_name),
         )
+
+
+def _as_numbered(request: CellRequest) -> str:
+    """Returns the code with lines before it, so that its lines count as the notebook's do.
+
+    IPython removes leading empty lines, so they are comments. A cell magic must stay first.
+    """
+    if request.code.lstrip().startswith("%%"):
+        return request.code
+    return "# %%spmd\n" * (request.first_line - 1) + request.code
 
 
 def _line_in_cell(error: Any, code_name: str) -> int | None:

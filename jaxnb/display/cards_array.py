@@ -1,0 +1,123 @@
+"""The card of an array: what it is, who owns which part, and a preview of its values."""
+
+from __future__ import annotations
+
+from jaxnb.arrays import PreviewSlice, blocks, bytes_per_device, preview, total_bytes
+from jaxnb.display._picture import panels, text_picture
+from jaxnb.display._text import joined, text_table, wrapped
+from jaxnb.display.card import Card, render
+from jaxnb.display.labels import format_bytes, plural, ranks_label
+from jaxnb.model import ArrayInfo
+
+_DELETED = "deleted: its buffers were donated to a computation, or deleted"
+
+
+def array_card(array: ArrayInfo, note: str = "") -> Card:
+    """How an array lies over processes and devices; its data stay where they are.
+
+    Args:
+        array: The array, as all processes describe it (:attr:`jaxnb.result.CellResult.array`).
+        note: A remark to stand under the picture.
+    """
+    heading, facts = array_type(array), array_facts(array)
+    found, left_out = panels(array)
+    values = "" if array.deleted else preview_text(array)
+    notes = [_DELETED] if array.deleted else []
+    notes += [note or _replicas_note(array)]
+    notes = [text for text in notes if text]
+    html = render(
+        "array",
+        heading=heading,
+        facts=facts,
+        panels=found,
+        left_out=left_out,
+        values=values,
+        notes=notes,
+    )
+    parts = [joined([heading, *facts]), text_picture(array), values, *notes]
+    return Card(html, "\n".join(part for part in parts if part))
+
+
+def array_type(array: ArrayInfo) -> str:
+    """Returns ``"float32[8, 4]"``."""
+    return f"{array.dtype}[{', '.join(map(str, array.shape))}]"
+
+
+def array_facts(array: ArrayInfo) -> list[str]:
+    """Returns spec, mesh and sizes, each as a short text."""
+    facts = []
+    if array.spec is not None:
+        facts.append(array.spec)
+    elif array.mesh is None and array.sharding:
+        facts.append(array.sharding)
+    if array.mesh is not None:
+        sizes = zip(array.mesh.axis_names, array.mesh.shape, strict=True)
+        facts.append("mesh " + " × ".join(f"{name} {size}" for name, size in sizes))
+    if array.memory_kind not in (None, "device", "unpinned_host"):
+        facts.append(f"in {array.memory_kind}")
+    facts.append(_sizes(array))
+    return facts
+
+
+def _sizes(array: ArrayInfo) -> str:
+    total = total_bytes(array)
+    per_device = set(bytes_per_device(array).values())
+    if not per_device:
+        return format_bytes(total)
+    each = " to ".join(format_bytes(size) for size in sorted({min(per_device), max(per_device)}))
+    if per_device == {total}:
+        return f"{each} on each device"
+    return f"{format_bytes(total)}, {each} per device"
+
+
+def _replicas_note(array: ArrayInfo) -> str:
+    """What is known of parts that several devices hold."""
+    held = [part for part in blocks(array.shards) if len(part.shards) > 1]
+    if not held:
+        return ""
+    copies = {len(part.shards) for part in held}
+    each = str(copies.pop()) if len(copies) == 1 else "several"
+    note = f"{each} replicas of each part"
+    if all(shard.digest for part in held for shard in part.shards):
+        note += ", bytes compared"
+    return note
+
+
+def preview_text(array: ArrayInfo) -> str:
+    """Returns the values at the array's corners as aligned text; empty if none is known."""
+    return "\n".join(_slice_text(part) for part in preview(array.shape, array.corner))
+
+
+def _slice_text(part: PreviewSlice) -> str:
+    table = text_table(part.rows, ">" * len(part.rows[0]))
+    if not part.leading:
+        return table
+    return f"  [{', '.join(map(str, part.leading))}, :, :]\n{table}"
+
+
+def replicas_differ_card(array: ArrayInfo) -> Card:
+    """Warns that replicas of an array, which JAX takes to be equal, are not.
+
+    Names which processes' replicas differ from which, for each part of the array.
+    """
+    rows = []
+    for part in blocks(array.shards):
+        groups = part.by_digest()
+        if len(groups) > 1:
+            extent = ", ".join(f"{start}:{stop}" for start, stop in part.index)
+            held = " ≠ ".join(f"[{ranks_label(group)}]" for group in groups)
+            rows.append((f"[{extent}]", held))
+    title = f"Replicas differ in {plural(len(rows), 'part')} of {array_type(array)}."
+    advice = (
+        "JAX takes the devices' copies of each part to be equal and never checks. Here their "
+        "bytes differ, so results depend on which copy is read. The usual cause: processes "
+        "built the array from different host data (an unseeded random number, another file). "
+        "`result.per_process[i].value` holds each process's own."
+    )
+    shown, more = rows[:16], max(0, len(rows) - 16)
+    html = render(
+        "replicas", title=title, advice=advice, facts=array_facts(array), rows=shown, more=more
+    )
+    table = text_table([["part", "processes"], *shown], "<<") if shown else ""
+    rest = f"  … {plural(more, 'more part')}" if more else ""
+    return Card(html, "\n".join(part for part in (title, table, rest, wrapped(advice)) if part))

@@ -1,0 +1,52 @@
+"""Cards of a cell that is still running: lines being rewritten, and background cells."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jaxnb.display._ansi import ansi_runs
+from jaxnb.display.card import Card, render, stacked
+from jaxnb.display.cards_cell import cell_card
+from jaxnb.display.cards_error import error_card
+from jaxnb.display.cards_group import progress_card
+from jaxnb.display.merge import MergedLine
+from jaxnb.result import CellResult
+
+
+def live_card(lines: Sequence[MergedLine]) -> Card:
+    """Progress bars and unfinished lines, as they are now."""
+    return output_card(lines)
+
+
+def output_card(lines: Sequence[MergedLine]) -> Card:
+    """Lines of output as a block; nothing at all for no lines."""
+    if not lines:
+        return Card("", "")
+    text = "\n".join(line.labelled() for line in lines)
+    return Card(render("output", runs=ansi_runs(text)), text)
+
+
+def background_card(
+    cell: int,
+    seconds: float,
+    lines: Sequence[MergedLine],
+    result: CellResult | None,
+    trouble: str | None,
+) -> Card:
+    """A cell that runs in the background, up to its end.
+
+    Args:
+        cell: Its number.
+        seconds: How long it has been running.
+        lines: The last lines of its output.
+        result: What it did, once it has ended.
+        trouble: Why it ended without a result, or beside it.
+    """
+    parts = [output_card(lines)]
+    if result is not None:
+        parts += [error_card(result), cell_card(result)]
+    if trouble is not None:
+        parts.append(Card(render("trouble", text=trouble), trouble))
+    if result is None and trouble is None:
+        parts.append(progress_card(f"cell [{cell}]", "running in the background", seconds))
+    return stacked(parts)

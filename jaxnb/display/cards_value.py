@@ -1,0 +1,128 @@
+"""The card of a cell's last expression."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from jaxnb.display._rich import Said, grouped, is_rich, view_of
+from jaxnb.display._text import joined, labelled
+from jaxnb.display.card import Card, render, stacked
+from jaxnb.display.cards_array import (
+    array_card,
+    array_facts,
+    array_type,
+    preview_text,
+    replicas_differ_card,
+)
+from jaxnb.display.labels import plural, processes_label, ranks_label
+from jaxnb.model import ArrayInfo, ValueInfo
+from jaxnb.result import Agreement, CellResult
+
+NOTHING = Card("", "")
+
+
+def value_card(result: CellResult, outputs: Literal["merged", "all", "first"] = "merged") -> Card:
+    """The value of a cell, in the way that its processes' values relate.
+
+    Args:
+        result: What the cell did.
+        outputs: ``"merged"``: equal values once; ``"all"``: one by one for each process;
+            ``"first"``: only the first process's.
+
+    Returns:
+        The card; an empty one if the cell has no value.
+    """
+    agreement, array = result.agreement, result.array
+    if agreement is Agreement.NO_VALUE:
+        return NOTHING
+    if agreement is Agreement.REPLICAS_DIFFER and array is not None:
+        return stacked([replicas_differ_card(array), by_process_card(result, outputs)])
+    if agreement is Agreement.SHARDED and array is not None:
+        return array_card(array)
+    if agreement is Agreement.SAME and outputs != "all":
+        return _same_card(result, array)
+    return by_process_card(result, outputs)
+
+
+def _same_card(result: CellResult, array: ArrayInfo | None) -> Card:
+    if array is not None and array.deleted:
+        return array_card(array)
+    info = next(r.value_info for r in result.per_process.values() if r.value_info is not None)
+    view = view_of(info.mimebundle)
+    facts: list[str] = []
+    if array is not None:
+        if not info.mimebundle:
+            view = view_of({"text/plain": preview_text(array)})
+        # What a process holds for itself prints its own type, and has no layout to tell.
+        facts = [] if array.fully_addressable else [array_type(array), *array_facts(array)]
+    facts.append(_agreement_note(result, array))
+    facts = [fact for fact in facts if fact]
+    html = render("same", view=view, note=" · ".join(facts))
+    text = view.text or f"<{info.type_name}>"
+    return Card(html, f"{text}\n— {joined(facts)}" if facts else text)
+
+
+def _agreement_note(result: CellResult, array: ArrayInfo | None) -> str:
+    ran = result.per_process
+    if len(ran) == 1:
+        return processes_label(ran) if result.num_processes > 1 else ""
+    compared = array is None or array.fully_addressable or all(s.digest for s in array.shards)
+    how = "bytes compared" if compared else "bytes not compared"
+    if len(ran) == result.num_processes:
+        return f"same on {plural(len(ran), 'process')}, {how}"
+    return f"same on {processes_label(ran)}, {how}"
+
+
+def by_process_card(result: CellResult, outputs: Literal["merged", "all", "first"]) -> Card:
+    """A table of the values by process, equal ones in one row; rich ones a click away."""
+    rows: list[Said] = []
+    entries = []
+    for process, each in sorted(result.per_process.items()):
+        if each.value_info is not None:
+            # With "all" no two are merged: a digest of their own keeps them apart.
+            key = str(process).encode() if outputs == "all" else _digest(process, each.value_info)
+            entries.append((process, _bundle(each.value_info), key))
+    rows = grouped(entries)
+    silent = [
+        i for i, r in sorted(result.per_process.items()) if r.value_info is None and not r.error
+    ]
+    if outputs == "first":
+        rows, silent = rows[:1], []
+        rows = [Said(rows[0].processes[:1], rows[0].view)]
+    rich = any(is_rich(bundle) for _, bundle, _ in entries)
+    note = _difference_note(result, rows, outputs)
+    html = render(
+        "by_process", rows=rows, silent=silent, rich=rich, note=note, opened=outputs == "all"
+    )
+    labels = [(f"[{ranks_label(row.processes)}]", row.view.text) for row in rows]
+    if silent:
+        labels.append((f"[{ranks_label(silent)}]", "no value"))
+    text = labelled(labels)
+    return Card(html, "\n".join([*text, *([f"— {note}"] if note else [])]))
+
+
+def _digest(process: int, info: ValueInfo) -> bytes:
+    """What tells this process's value from another's; empty if there is nothing."""
+    if info.digest or info.array is None:
+        return info.digest
+    return b"".join(s.digest for s in info.array.shards if s.process_index == process)
+
+
+def _bundle(info: ValueInfo) -> Mapping[str, Any]:
+    if info.mimebundle:
+        return info.mimebundle
+    if info.array is None:
+        return {"text/plain": f"<{info.type_name}>"}
+    return {"text/plain": " · ".join([array_type(info.array), *array_facts(info.array)])}
+
+
+def _difference_note(result: CellResult, rows: list[Said], outputs: str) -> str:
+    if outputs == "first" and len(result.per_process) > 1:
+        return "the first process's value; the others are in `result.per_process`"
+    if outputs == "merged" and len({row.view.content for row in rows}) < len(rows):
+        return "some look the same, but their bytes differ"
+    if result.agreement is Agreement.UNCOMPARED and outputs == "merged":
+        shown = "shown the same" if len(rows) == 1 else "shown by process"
+        return f"{shown}; objects of this type have no bytes that could be compared"
+    return ""

@@ -1,0 +1,133 @@
+"""The magics' command lines."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from typing import Any, NoReturn
+
+from jaxnb.errors import UsageError
+from jaxnb.options import suggest
+
+
+class MagicParser(argparse.ArgumentParser):
+    """An argument parser that raises instead of ending the process, and suggests near misses."""
+
+    def __init__(self, magic: str, description: str) -> None:
+        super().__init__(
+            prog=magic, description=description, add_help=False, allow_abbrev=False
+        )
+        self.add_argument("-h", "--help", action="store_true", help="show this help")
+
+    def error(self, message: str) -> NoReturn:
+        end = "" if message.endswith(("?", ".")) else "."
+        raise UsageError(f"{self.prog}: {message}{end} Type `{self.prog} --help` for all options.")
+
+    def parse_line(self, line: str) -> argparse.Namespace:
+        """Parses a magic's line.
+
+        Raises:
+            UsageError: An option is unknown (the message suggests the near one) or its value
+                is not possible.
+        """
+        try:
+            words = shlex.split(line)
+        except ValueError as error:
+            self.error(f"the line cannot be split into words ({error})")
+        found, unknown = self.parse_known_args(words)
+        if unknown and not found.help:
+            options = list(self._option_string_actions)
+            word = unknown[0].partition("=")[0]
+            self.error(f"unknown option {word!r}.{suggest(word, options)}")
+        return found
+
+
+def positive_seconds(text: str) -> float:
+    """Reads a number of seconds above zero."""
+    seconds = float(text)
+    if seconds <= 0:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0 seconds")
+    return seconds
+
+
+def ranks(text: str) -> tuple[int, ...]:
+    """Reads process indices: ``"0,2-3"``."""
+    indices: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        try:
+            start = int(first)
+            stop = int(last) if dash else start
+        except ValueError:
+            raise argparse.ArgumentTypeError(
+                f"{text!r} does not name processes; write them like 0,2-3"
+            ) from None
+        if stop < start:
+            raise argparse.ArgumentTypeError(f"{part.strip()!r} runs backwards")
+        indices.update(range(start, stop + 1))
+    return tuple(sorted(indices))
+
+
+def variable(text: str) -> str:
+    """Reads a name for a variable."""
+    if not text.isidentifier():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a name")
+    return text
+
+
+def _add(parser: argparse.ArgumentParser, *names: str, **settings: Any) -> None:
+    parser.add_argument(*names, **settings)
+
+
+def start_parser() -> MagicParser:
+    """Returns the parser of ``%spmd_start``."""
+    parser = MagicParser("%spmd_start", "Starts JAX processes and joins them.")
+    _add(parser, "-n", type=int, metavar="N", dest="num_processes",
+         help="how many processes (default: one per GPU, else 4)")  # fmt: skip
+    _add(parser, "--devices-per-process", type=int, metavar="D",
+         help="CPU devices of each process (default: 1)")  # fmt: skip
+    _add(parser, "--platform", default="auto", help="auto, cpu or gpu (default: auto)")
+    _add(parser, "--launcher", help="fork or local (default: fork on Linux)")
+    _add(parser, "--collectives", default="gloo", help="gloo (the CPU's collectives)")
+    _add(parser, "--bare", action="store_true",
+         help="leave the processes' namespaces empty")  # fmt: skip
+    _add(parser, "--timeout", type=positive_seconds, default=60.0, metavar="S",
+         help="seconds the start may take (default: 60)")  # fmt: skip
+    return parser
+
+
+def cell_parser(magic: str) -> MagicParser:
+    """Returns the parser of ``%%spmd`` and ``%spmd``."""
+    parser = MagicParser(magic, "Runs code on every process.")
+    _add(parser, "--ranks", type=ranks, metavar="0,2-3", help="run on these processes only")
+    _add(parser, "--out", type=variable, metavar="NAME",
+         help="put the CellResult into this variable of the notebook")  # fmt: skip
+    _add(parser, "--async", action="store_true", dest="background",
+         help="return at once; the card fills in when the cell ends")  # fmt: skip
+    _add(parser, "--timeout", type=positive_seconds, metavar="S",
+         help="interrupt the cell after this many seconds")  # fmt: skip
+    _add(parser, "--outputs", choices=("merged", "all", "first"), default="merged",
+         help="merge equal lines (default), show all, or the first process's")  # fmt: skip
+    return parser
+
+
+def split_options(line: str, parser: MagicParser) -> tuple[str, str]:
+    """Splits the line of ``%spmd`` into its options and the code after them.
+
+    Options end at the first word that is neither an option nor an option's value, so that
+    the code keeps its quotes and spaces.
+    """
+    rest = line.lstrip()
+    taken = []
+    while rest.startswith("-"):
+        word, _, after = rest.partition(" ")
+        action = parser._option_string_actions.get(word.partition("=")[0])
+        if action is None:
+            break  # `-x + 1` is code
+        taken.append(word)
+        rest = after.lstrip()
+        if action.nargs != 0 and "=" not in word:
+            value, _, after = rest.partition(" ")
+            taken.append(value)
+            rest = after.lstrip()
+    return " ".join(taken), rest

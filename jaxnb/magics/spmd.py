@@ -1,0 +1,184 @@
+"""``%spmd_start``, ``%%spmd`` and the others."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+import jaxnb
+from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
+from IPython.display import display, publish_display_data
+from jaxnb.display import cards
+from jaxnb.display.card import Card
+from jaxnb.errors import CellError, ProcessDiedError, UsageError
+from jaxnb.magics import arguments
+from jaxnb.magics.background import BackgroundCell
+from jaxnb.magics.sinks import ProgressDisplay, sink_for
+from jaxnb.model import RichOutput
+from jaxnb.result import CellResult
+from jaxnb.session import Session
+
+SESSION_NAME = "spmd"
+"""The notebook variable that holds the session, unless the user has one of that name."""
+
+
+@magics_class
+class SpmdMagics(Magics):  # type: ignore[misc]
+    """All of jaxnb's magics; it holds the notebook's session."""
+
+    def __init__(self, shell: Any) -> None:
+        super().__init__(shell)
+        self._session: Session | None = None
+
+    # ------------------------------------------------------------------ life
+
+    @line_magic
+    def spmd_start(self, line: str) -> None:
+        """Starts JAX processes and joins them. `%spmd_start --help` lists the options."""
+        parser = arguments.start_parser()
+        asked = parser.parse_line(line)
+        if asked.help:
+            print(parser.format_help())
+            return
+        if self._session is not None and self._session.state != "closed":
+            raise UsageError(
+                f"A group of {self._session.num_processes} processes is {self._session.state} "
+                "already. Nothing was started. Type `%spmd_stop` first, or `%spmd_restart` for "
+                "fresh processes."
+            )
+        fields = {k: v for k, v in vars(asked).items() if k != "help"}
+        with ProgressDisplay(self.shell) as progress:
+            self._session = jaxnb.start(fields.pop("num_processes"), **fields, progress=progress)
+        progress.show(cards.start_card(self._session.group))
+        if not isinstance(self.shell.user_ns.get(SESSION_NAME), (type(None), Session)):
+            return
+        self.shell.push({SESSION_NAME: self._session}, interactive=False)
+
+    @line_magic
+    def spmd_stop(self, line: str) -> None:
+        """Ends all processes of the group."""
+        if not self._parse_plain("%spmd_stop", "Ends all processes of the group.", line):
+            return
+        session, self._session = self._started(), None
+        seconds = _timed(session.close)
+        self._show(cards.stopped_card(seconds))
+
+    @line_magic
+    def spmd_restart(self, line: str) -> None:
+        """Replaces all processes by fresh ones; variables are lost."""
+        if not self._parse_plain(
+            "%spmd_restart", "Replaces all processes by fresh ones; variables are lost.", line
+        ):
+            return
+        session = self._started()
+        with ProgressDisplay(self.shell) as progress:
+            session.restart(progress)
+        progress.show(cards.start_card(session.group))
+
+    @line_magic
+    def spmd_status(self, line: str) -> None:
+        """Shows the group and its state."""
+        if self._parse_plain("%spmd_status", "Shows the group and its state.", line):
+            self._show(cards.status_card(self._started().group))
+
+    @line_magic
+    def spmd_stats(self, line: str) -> None:
+        """Shows the memory of every device and process."""
+        if self._parse_plain("%spmd_stats", "Shows memory by device and process.", line):
+            self._show(cards.stats_card(self._started().stats()))
+
+    # ------------------------------------------------------------------ running
+
+    @cell_magic("spmd")
+    def spmd_cell(self, line: str, cell: str) -> BackgroundCell | None:
+        """Runs the cell on every process. `%spmd --help` lists the options."""
+        parser = arguments.cell_parser("%%spmd")
+        asked = parser.parse_line(line)
+        if asked.help:
+            print(parser.format_help())
+            return None
+        return self._run(asked, cell, first_line=2)
+
+    @line_magic("spmd")
+    def spmd_line(self, line: str) -> BackgroundCell | None:
+        """Runs one line on every process. `%spmd --help` lists the options."""
+        parser = arguments.cell_parser("%spmd")
+        options, code = arguments.split_options(line, parser)
+        asked = parser.parse_line(options)
+        if asked.help:
+            print(parser.format_help())
+            return None
+        return self._run(asked, code, first_line=1)
+
+    def _run(self, asked: argparse.Namespace, code: str, first_line: int) -> BackgroundCell | None:
+        session = self._started()
+        if not code.strip():
+            raise UsageError("The cell is empty. Nothing was run.")
+        settings = {
+            "ranks": asked.ranks,
+            "timeout": asked.timeout,
+            "cell": self.shell.execution_count,
+            "first_line": first_line,
+            "outputs": asked.outputs,
+        }
+        if asked.background:
+            handle = BackgroundCell(self.shell, session, code, settings)
+            if asked.out:
+                self.shell.push({asked.out: handle}, interactive=False)
+            return handle
+        self._run_now(session, code, settings, asked)
+        return None
+
+    def _run_now(
+        self, session: Session, code: str, settings: dict[str, Any], asked: argparse.Namespace
+    ) -> None:
+        sink = sink_for(self.shell)
+        try:
+            with sink:
+                result = session.run(code, sink=sink, **settings)
+        except (CellError, ProcessDiedError) as error:
+            if error.result is not None:
+                self._finish(error.result, asked)
+            raise
+        self._finish(result, asked)
+
+    def _finish(self, result: CellResult, asked: argparse.Namespace) -> None:
+        if asked.out:
+            self.shell.push({asked.out: result}, interactive=False)
+        for shown in cards.displays_cards(result, asked.outputs):
+            self._show(shown)
+        native = cards.native_value(result)
+        if native is not None:
+            self._show(native)
+        self._show(cards.cell_card(result, asked.outputs))
+
+    # ------------------------------------------------------------------ helpers
+
+    def _started(self) -> Session:
+        if self._session is None:
+            raise UsageError(
+                "There is no group of processes yet. Nothing was run. Type `%spmd_start`, or "
+                "`%spmd_start -n 4` for four processes."
+            )
+        return self._session
+
+    def _parse_plain(self, magic: str, description: str, line: str) -> bool:
+        parser = arguments.MagicParser(magic, description)
+        asked = parser.parse_line(line)
+        if asked.help:
+            print(parser.format_help())
+        return not asked.help
+
+    def _show(self, shown: Card | RichOutput) -> None:
+        if isinstance(shown, RichOutput):
+            publish_display_data(dict(shown.data), dict(shown.metadata))
+        else:
+            display(shown)
+
+
+def _timed(call: Any) -> float:
+    import time
+
+    started = time.perf_counter()
+    call()
+    return time.perf_counter() - started

@@ -1,0 +1,300 @@
+"""Cards of the group, of cells and of errors; nothing from a process gets out of its text."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from html.parser import HTMLParser
+
+from jaxnb.display import cards
+from jaxnb.display.cards_output import settled
+from jaxnb.model import (
+    DeviceInfo,
+    DeviceStats,
+    GroupInfo,
+    ProcessError,
+    ProcessInfo,
+    RichOutput,
+    ValueInfo,
+)
+from jaxnb.result import CellResult, ProcessResult
+
+EVIL = "<script>alert(1)</script>\"'"
+
+
+class Tags(HTMLParser):
+    """Collects tags, and fails on one that is not closed in order."""
+
+    VOID = frozenset({"br", "img"})
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+        self.open: list[str] = []
+        self.feed(html)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append(tag)
+        assert not any(name.startswith("on") for name, _ in attrs)
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def group(n: int = 4, text: str = "node0", state: str = "ready", detail: str = "") -> GroupInfo:
+    processes = tuple(
+        ProcessInfo(
+            i,
+            31300 + i,
+            text,
+            tuple(DeviceInfo(2 * i + j, i, "cpu", "cpu") for j in range(2)),
+            i,
+            "dead" if detail and i == 2 else "ready",
+            detail if i == 2 else "",
+        )
+        for i in range(n)
+    )
+    return GroupInfo(processes, state, "cpu", "fork", "gloo", "0.10.2", 1.42, 3, 7)
+
+
+def cell(
+    values: list[ValueInfo | None],
+    *,
+    seconds: list[float] | None = None,
+    errors: dict[int, ProcessError] | None = None,
+    displays: dict[int, tuple[RichOutput, ...]] | None = None,
+    num_processes: int | None = None,
+    compile_seconds: float = 0.0,
+) -> CellResult:
+    per_process = {
+        i: ProcessResult(
+            process_index=i,
+            value_info=value,
+            stdout="",
+            stderr="",
+            displays=(displays or {}).get(i, ()),
+            error=(errors or {}).get(i),
+            seconds=seconds[i] if seconds else 0.1,
+            compile_seconds=compile_seconds,
+        )
+        for i, value in enumerate(values)
+    }
+    return CellResult(7, "x", per_process, num_processes or len(values), 0.31)
+
+
+def value(text: str, digest: bytes = b"", **other: str) -> ValueInfo:
+    bundle = {"text/plain": text} | {key.replace("_", "/"): data for key, data in other.items()}
+    return ValueInfo("some.Type", digest, None, "", bundle)
+
+
+def test_start_card_in_text():
+    assert str(cards.start_card(group(2))) == (
+        "2 processes × 2 CPU devices = 4 devices · ready in 1.4 s\n"
+        "JAX 0.10.2 · collectives gloo · launcher fork\n"
+        "  process    pid  host   devices\n"
+        "        0  31300  node0  0-1\n"
+        "        1  31301  node0  2-3"
+    )
+
+
+def test_a_card_is_html_and_text():
+    card = cards.start_card(group())
+    assert card._repr_mimebundle_(include=None, exclude=None) == {
+        "text/html": card.html,
+        "text/plain": card.text,
+    }
+
+
+def test_many_processes_fold():
+    card = cards.start_card(group(9))
+    assert "details" in Tags(card.html).seen
+    assert "9 processes on node0" in card.text
+    assert "31300" not in card.text
+
+
+def test_status_tells_the_dead_even_when_folded():
+    text = str(cards.status_card(group(12, state="broken", detail="killed by SIGKILL")))
+    assert "broken · 3 cells run, last [7]" in text
+    assert "dead: killed by SIGKILL" in text
+
+
+def test_nothing_from_a_process_becomes_markup():
+    error = ProcessError(EVIL, EVIL, EVIL, f"\x1b[31m{EVIL}\x1b[0m", 3)
+    stats = DeviceStats(
+        DeviceInfo(0, 0, "cpu", EVIL), EVIL, 1, 1, None, None, "none", 0, 1, 1, EVIL
+    )
+    made = [
+        cards.start_card(group(text=EVIL)),
+        cards.status_card(group(text=EVIL, detail=EVIL)),
+        cards.start_card(group(9, text=EVIL)),
+        cards.progress_card(EVIL, EVIL, 1.0),
+        cards.stats_card([stats]),
+        cards.error_card(cell([None, None], errors={0: error})),
+        cards.cell_card(cell([value(EVIL, b"1")] * 2)),
+        cards.cell_card(cell([value(EVIL, b"1"), value(EVIL, b"2"), None])),
+        cards.value_card(cell([value(EVIL, image_png=EVIL)])),
+        *cards.displays_cards(cell([None] * 2, displays={0: (RichOutput({"text/plain": EVIL}),)})),
+    ]
+    for card in made:
+        assert isinstance(card, cards.Card)
+        assert "script" not in Tags(card.html).seen
+        assert "alert(1)" in card.html
+
+
+def test_same_value_is_shown_once_and_says_that_bytes_were_compared():
+    card = cards.cell_card(cell([value("42", b"x")] * 4))
+    assert card.text == "42\n— same on 4 processes, bytes compared\n4 processes · 0.31 s"
+    assert card.html.count("42") == 1
+
+
+def test_value_of_one_process_of_many_is_named():
+    card = cards.value_card(cell([value("42", b"x")], num_processes=4))
+    assert card.text == "42\n— process 0"
+    assert cards.value_card(cell([value("42", b"x")])).text == "42"
+
+
+def test_values_that_differ_are_a_table_with_equal_ones_merged():
+    card = cards.value_card(cell([value("3", b"1"), value("4", b"2"), value("4", b"2"), None]))
+    assert card.text == "[0]   3\n[1-2] 4\n[3]   no value"
+    assert Tags(card.html).seen.count("tr") == 3
+
+
+def test_values_that_look_the_same_but_are_not():
+    card = cards.value_card(cell([value("nan", b"1"), value("nan", b"2")]))
+    assert "look the same, but their bytes differ" in card.text
+
+
+def test_outputs_all_and_first():
+    result = cell([value("4", b"2")] * 2)
+    assert cards.value_card(result, "all").text == "[0] 4\n[1] 4"
+    differing = cell([value("3", b"1"), value("4", b"2")])
+    assert cards.value_card(differing, "first").text.startswith("[0] 3\n— the first process's")
+
+
+def test_rich_values_show_the_first_and_the_others_a_click_away():
+    result = cell(
+        [value("frame", text_html=f"<table><tr><td>{i // 2}</td></tr></table>") for i in range(4)]
+    )
+    card = cards.value_card(result)
+    tags = Tags(card.html)
+    assert tags.seen.count("details") == 1
+    assert "<td>0</td>" in card.html
+    assert card.html.index("<td>0</td>") < card.html.index("<details")
+    assert "no bytes that could be compared" in card.text
+
+
+def test_no_value_is_no_card():
+    assert cards.value_card(cell([None])).html == ""
+    assert cards.cell_card(cell([None])).text == "1 process · 0.31 s"
+
+
+def test_footer_names_the_straggler_and_the_compilation():
+    result = cell([None] * 4, seconds=[0.12, 0.12, 0.31, 0.12], compile_seconds=0.2)
+    card = cards.footer_card(result)
+    assert card.text == (
+        "4 processes · 0.31 s · slowest 2 (0.31 s, others 0.12 s) · compiled in 0.20 s"
+    )
+    Tags(card.html)
+
+
+def test_footer_is_quiet_about_small_differences_and_two_slow_ones():
+    assert cards.straggler(cell([None] * 3, seconds=[0.001, 0.001, 0.02])) is None
+    assert cards.straggler(cell([None] * 3, seconds=[1.0, 0.1, 1.0])) is None
+    assert cards.straggler(cell([None], seconds=[1.0])) is None
+
+
+def test_footer_names_a_part_of_the_group():
+    assert cards.footer_card(cell([None] * 2, num_processes=4)).text.startswith(
+        "processes 0-1 of 4 · "
+    )
+
+
+def test_an_ordinary_cell_is_small_and_quick():
+    result = cell([value("42", b"x")] * 4, seconds=[0.12, 0.12, 0.31, 0.12], compile_seconds=0.2)
+    assert len(cards.cell_card(result).html) < 1500
+    begin = time.process_time()
+    for _ in range(100):
+        cards.cell_card(result)
+    assert (time.process_time() - begin) / 100 < 0.001
+
+
+def test_errors_show_once_per_traceback_with_the_cause_first():
+    late = ProcessError("RuntimeError", "connection closed", "late traceback", "late traceback", 5)
+    cause = ProcessError("ValueError", "boom", "the traceback", "\x1b[31mthe traceback\x1b[0m", 3)
+    result = cell(
+        [None] * 4, errors={0: late, 1: cause, 2: late, 3: late}, seconds=[2.1, 0.1, 2.2, 2.2]
+    )
+    groups = cards.error_groups(result)
+    assert [g.processes for g in groups] == [(1,), (0, 2, 3)]
+    card = cards.error_card(result)
+    assert card.text == (
+        "ValueError on process 1, first · line 3 · after 0.10 s\nthe traceback\n\n"
+        "RuntimeError on processes 0,2-3 · line 5 · after 2.1 s\nlate traceback"
+    )
+    assert "\x1b[31m" in cards.error_card(result, ansi=True).text
+    assert "\x1b" not in card.html
+    assert Tags(card.html).seen.count("details") == 2
+    assert cards.error_card(cell([None])).html == ""
+
+
+def test_stats_say_where_the_figures_are_from():
+    devices = [DeviceInfo(i, i // 2, "gpu", "NVIDIA H100") for i in range(4)]
+    stats = [
+        DeviceStats(d, "n", 1, 5 << 30, 6 << 30, 80 << 30, "memory_stats", 12, 1 << 30, 300 << 20)
+        for d in devices
+    ]
+    card = cards.stats_card(stats)
+    assert "memory_stats()" in card.text
+    assert card.text.count("300 MiB / 1.00 GiB") == 2
+    assert max(map(len, card.text.splitlines())) <= 80
+    assert "width:6.2%" in card.html
+    Tags(card.html)
+
+
+def test_the_same_output_of_all_goes_to_the_front_end_as_it_is():
+    output = RichOutput({"application/x": "1"})
+    result = cell([None] * 2, displays={0: (output,), 1: (output,)})
+    assert cards.displays_cards(result) == [output]
+
+
+def test_outputs_that_differ_show_the_first_and_fold_the_others():
+    figures = {i: (RichOutput({"image/png": f"data{i}", "text/plain": "fig"}),) for i in range(3)}
+    result = cell([None] * 3, displays=figures)
+    (card,) = cards.displays_cards(result)
+    assert isinstance(card, cards.Card)
+    assert Tags(card.html).seen.count("img") == 3
+    assert Tags(card.html).seen.count("details") == 2
+    assert cards.displays_cards(result, "first") == [figures[0][0]]
+
+
+def test_what_only_the_front_end_can_show_goes_before_its_card():
+    latex = {i: (RichOutput({"text/latex": f"${i}$", "text/plain": str(i)}),) for i in range(2)}
+    first, card = cards.displays_cards(cell([None] * 2, displays=latex))
+    assert first == latex[0][0]
+    assert str(card) == "[1] 1"
+
+
+def test_updates_take_the_place_of_what_they_update():
+    one, other = RichOutput({"text/plain": "1"}, display_id="a"), RichOutput({"text/plain": "x"})
+    update = RichOutput({"text/plain": "2"}, display_id="a", update=True)
+    assert settled([one, other, update]) == [update, other]
+
+
+def test_native_value():
+    latex = ValueInfo("sympy.Expr", b"1", None, "", {"text/latex": "$x$", "text/plain": "x"})
+    assert cards.native_value(cell([latex] * 2)) == RichOutput(latex.mimebundle)
+    assert cards.native_value(cell([value("42", b"1")] * 2)) is None
+
+
+def test_importing_the_cards_loads_no_front_end():
+    code = (
+        "import sys, jaxnb.display.cards; "
+        "heavy = {'jax', 'IPython', 'ipyparallel', 'jinja2', 'numpy'} & set(sys.modules); "
+        "sys.exit(str(heavy) if heavy else 0)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

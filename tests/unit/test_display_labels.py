@@ -1,0 +1,113 @@
+"""Labels, colours and plain-text tables."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jaxnb.display._ansi import Run, ansi_runs, strip_ansi
+from jaxnb.display._text import joined, labelled, one_line, text_table
+from jaxnb.display.labels import (
+    format_bytes,
+    format_seconds,
+    plural,
+    processes_label,
+    ranks_label,
+)
+
+
+@pytest.mark.parametrize(
+    ("processes", "label"),
+    [
+        ({0, 1, 2, 3}, "0-3"),
+        ({0, 2, 3}, "0,2-3"),
+        ({5}, "5"),
+        ({1, 3, 4, 9}, "1,3-4,9"),
+        ([3, 1, 2, 1], "1-3"),
+        ([], ""),
+    ],
+)
+def test_ranks(processes: list[int], label: str):
+    assert ranks_label(processes) == label
+
+
+@given(st.sets(st.integers(0, 40)))
+def test_ranks_label_names_exactly_the_processes(processes: set[int]):
+    named: set[int] = set()
+    for part in filter(None, ranks_label(processes).split(",")):
+        first, _, last = part.partition("-")
+        named |= set(range(int(first), int(last or first) + 1))
+    assert named == processes
+
+
+@pytest.mark.parametrize(
+    ("size", "label"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1024, "1.00 KiB"),
+        (1536, "1.50 KiB"),
+        (12_345_678, "11.8 MiB"),
+        (1 << 30, "1.00 GiB"),
+        (None, "?"),
+    ],
+)
+def test_bytes(size: int | None, label: str):
+    assert format_bytes(size) == label
+
+
+@pytest.mark.parametrize(
+    ("seconds", "label"),
+    [
+        (0.0001, "0.1 ms"),
+        (0.012, "12 ms"),
+        (0.0999, "0.10 s"),
+        (0.31, "0.31 s"),
+        (0.999, "1.0 s"),
+        (1.44, "1.4 s"),
+        (59.99, "1 min 0 s"),
+        (125, "2 min 5 s"),
+        (4000, "1 h 6 min"),
+    ],
+)
+def test_seconds(seconds: float, label: str):
+    assert format_seconds(seconds) == label
+
+
+def test_plurals():
+    assert plural(1, "process") == "1 process"
+    assert plural(41_203, "line") == "41 203 lines"
+    assert processes_label([2]) == "process 2"
+    assert processes_label([0, 1]) == "processes 0-1"
+
+
+def test_colours_become_runs():
+    text = "a\x1b[1;31mb\x1b[0mc\x1b[38;5;196md\x1b[39m\x1b[3me\x1b[23mf\x1b[48;2;1;2;3mg"
+    runs = ansi_runs(text)
+    assert [run.text for run in runs] == ["a", "b", "c", "d", "e", "fg"]
+    assert runs[1].css_class == "jaxnb-b"
+    assert runs[1].color == "#d03a3a"
+    assert runs[2] == Run("c")
+    assert runs[3].color.startswith("#")
+    assert runs[4].css_class == "jaxnb-i"
+    assert runs[5] == Run("fg")
+
+
+@pytest.mark.parametrize("text", ["\x1b[38m", "\x1b[38;5mx", "\x1b[38;2;1mx", "\x1b", "\x1b[999mx"])
+def test_broken_colours_do_no_harm(text: str):
+    assert "".join(run.text for run in ansi_runs(text)) == strip_ansi(text)
+
+
+@given(st.text(alphabet="ab<\x1b[0123;mK\n", max_size=40))
+def test_runs_hold_the_text_without_its_escapes(text: str):
+    runs = ansi_runs(text)
+    assert "".join(run.text for run in runs) == strip_ansi(text)
+    assert "\x1b" not in strip_ansi(text)
+
+
+def test_tables_and_lines():
+    assert text_table([["a", "bbb"], ["aaa", "b"]], ">>") == "    a  bbb\n  aaa    b"
+    assert labelled([("[0]", "x\ny"), ("[1-3]", "z")]) == ["[0]   x\n      y", "[1-3] z"]
+    assert one_line("a\n b " + "c" * 90, 10) == "a b ccccc…"
+    assert joined(["a" * 50, "b" * 40]) == "a" * 50 + "\n  " + "b" * 40
