@@ -28,6 +28,9 @@ nb_execution_show_tb = True
 nb_kernel_rgx_aliases = {".*": "python3"}
 nb_merge_streams = True
 
+# A failed cell's output begins with jaxnb's own line, which the traceback lexer does not know.
+suppress_warnings = ["misc.highlighting_failure"]
+
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"

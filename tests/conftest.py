@@ -2,4 +2,4 @@
 
 from __future__ import annotations
 
-pytest_plugins = ["jaxnb_pytest_hooks", "pytester"]
+pytest_plugins = ["jaxnb_pytest_hooks", "jaxnb_fixtures", "pytester"]

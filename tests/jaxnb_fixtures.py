@@ -1,0 +1,122 @@
+"""Groups of real processes for tests, and the watch for what they leave behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jaxnb
+import psutil
+import pytest
+from jaxnb.session import Session
+
+TOKEN = "JAXNB_TEST_TOKEN"
+"""In the environment of this process, and so of every process that a test starts."""
+
+END_SECONDS = 5.0
+"""A process of a group may take this long to end after its owner has."""
+
+os.environ[TOKEN] = uuid.uuid4().hex
+
+# Groups of other programs on this machine have their folders elsewhere.
+_TEMPORARY = tempfile.TemporaryDirectory(prefix="tests-of-jaxnb-", ignore_cleanup_errors=True)
+os.environ["TMPDIR"] = tempfile.tempdir = _TEMPORARY.name
+
+
+def processes_of_tests(token: str | None = None) -> dict[int, psutil.Process]:
+    """Returns the living processes with the token, this one apart, by pid."""
+    token = token or os.environ[TOKEN]
+    found = {}
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.pid != os.getpid() and process.environ().get(TOKEN) == token:
+                found[process.pid] = process
+    return found
+
+
+def listening_sockets() -> set[tuple[str, int]]:
+    """Returns the addresses that this process listens on."""
+    return {
+        (c.laddr.ip, c.laddr.port)
+        for c in psutil.Process().net_connections("inet")
+        if c.status == psutil.CONN_LISTEN
+    }
+
+
+@dataclass(frozen=True)
+class Left:
+    """What exists at one moment and can be left behind."""
+
+    processes: frozenset[int]
+    folders: frozenset[str]
+    shared_memory: frozenset[str]
+    sockets: frozenset[tuple[str, int]]
+    threads: frozenset[str]
+
+    @classmethod
+    def now(cls) -> Left:
+        """Takes stock."""
+        return cls(
+            frozenset(processes_of_tests()),
+            frozenset(map(str, Path(tempfile.gettempdir()).glob("jaxnb-*"))),
+            frozenset(os.listdir("/dev/shm") if Path("/dev/shm").is_dir() else ()),
+            frozenset(listening_sockets()),
+            frozenset(t.name for t in threading.enumerate() if t.name.startswith("jaxnb")),
+        )
+
+
+def assert_nothing_left(before: Left) -> None:
+    """Fails if anything exists that did not exist before; processes have a moment to end."""
+    new = [p for pid, p in processes_of_tests().items() if pid not in before.processes]
+    _, alive = psutil.wait_procs(new, timeout=END_SECONDS)
+    names = [f"{p.pid} {' '.join(p.cmdline())[:100]}" for p in alive if p.is_running()]
+    assert not names, f"processes left behind: {names}"
+    after = Left.now()
+    for what in ("folders", "shared_memory", "sockets", "threads"):
+        new_things = getattr(after, what) - getattr(before, what)
+        assert not new_things, f"{what} left behind: {sorted(new_things)}"
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fails a test that leaves a process, a folder, a socket, a thread or shared memory."""
+    if request.node.get_closest_marker("unit") or request.node.get_closest_marker("packaging"):
+        yield
+        return
+    before = Left.now()
+    yield
+    assert_nothing_left(before)
+
+
+@pytest.fixture(scope="session")
+def shared_session() -> Iterator[Session]:
+    """One group for all tests that leave it usable: 4 processes × 2 CPU devices."""
+    with jaxnb.start(4, devices_per_process=2, platform="cpu") as session:
+        yield session
+
+
+@pytest.fixture
+def session(shared_session: Session) -> Session:
+    """The shared group with a cleared namespace."""
+    shared_session.run("%reset -f\nimport jaxnb.engine.bootstrap as b\n"
+                       "get_ipython().push(b.namespace(), interactive=False)\ndel b")  # fmt: skip
+    return shared_session
+
+
+@pytest.fixture
+def make_session() -> Iterator[Callable[..., Session]]:
+    """Starts groups that end with the test."""
+    with contextlib.ExitStack() as stack:
+
+        def make(*args: Any, **settings: Any) -> Session:
+            settings.setdefault("platform", "cpu")
+            return stack.enter_context(jaxnb.start(*args, **settings))
+
+        yield make
