@@ -94,6 +94,7 @@ class Row:
         peer: The peer's values from the same run.
         peer_name: Who the peer is.
         target: What ours has to reach.
+        delivered: Whether the work's result was as asked for; without it no target is met.
         note: One line under the row.
         details: More, for the JSON only.
     """
@@ -104,6 +105,7 @@ class Row:
     peer: Summary | None
     peer_name: str = "recipe"
     target: Target = field(default_factory=Target)
+    delivered: bool = True
     note: str = ""
     details: Mapping[str, Any] = field(default_factory=dict)
 
@@ -117,7 +119,8 @@ class Row:
     @property
     def met(self) -> bool | None:
         """Whether the target is met; None if there is none or a side is missing."""
-        return self.target.met(self.ours, self.peer)
+        met = self.target.met(self.ours, self.peer)
+        return met and self.delivered
 
     def as_json(self) -> dict[str, Any]:
         """The row as plain data."""
@@ -129,6 +132,7 @@ class Row:
             "peer_name": self.peer_name,
             "ratio": self.ratio,
             "target": self.target.text(self.peer_name, self.unit),
+            "delivered": self.delivered,
             "met": self.met,
             "note": self.note,
             "details": dict(self.details),

@@ -5,49 +5,33 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import ipyparallel as ipp
-import psutil
 from traitlets import Any as AnyTrait
 from traitlets.config import Config
 
-from jaxnb.errors import StartError
+from jaxnb.deaths import Death
+from jaxnb.errors import SessionBrokenError, StartError
 from jaxnb.launch.engine_start import EngineStart
 from jaxnb.launch.forkclient import ForkServerClient
 from jaxnb.launch.placement import Placement
 from jaxnb.model import JoinRequest
 
 T = TypeVar("T")
+# gloo says this on standard output whenever it connects; it is no output of the cell's, and
+# no setting turns it off. A dead process's last lines still have it.
+_GLOO_CHATTER = re.compile(r"\[Gloo\] Rank \d+ is connected to .*\n")
+
 LOOPBACK = "127.0.0.1"
-
-
-@dataclass(frozen=True, slots=True)
-class Death:
-    """A process of the group, or one that serves it, that ended without being told to.
-
-    Attributes:
-        role: ``"engine"``, ``"controller"``, ``"service"`` or ``"fork server"``.
-        index: The process index, for an engine.
-        pid: Its process id.
-        status: Exit status; negative for a signal; None if unknown.
-        tail: What it wrote last to standard output and error.
-    """
-
-    role: str
-    index: int
-    pid: int
-    status: int | None
-    tail: str
 
 
 class _IppCluster(ipp.Cluster):  # type: ignore[misc]
@@ -90,11 +74,19 @@ class ProcessGroup:
     Args:
         launcher: ``"fork"`` or ``"local"``.
         on_death: Called from another thread for each unexpected :class:`Death`.
+        on_text: Called likewise with a process index and what the C code of that process (XLA,
+            NCCL) wrote to its standard output or error.
     """
 
-    def __init__(self, launcher: str, on_death: Callable[[Death], None]) -> None:
+    def __init__(
+        self,
+        launcher: str,
+        on_death: Callable[[Death], None],
+        on_text: Callable[[int, str], None],
+    ) -> None:
         self.launcher = launcher
         self._on_death = on_death
+        self._on_text = on_text
         self._stopping = threading.Event()
         self._directory = tempfile.mkdtemp(prefix="jaxnb-")
         self._fork_server: ForkServerClient | None = None
@@ -104,6 +96,7 @@ class ProcessGroup:
         self._loop = _Loop()
         self._cluster = self._make_cluster()
         self._generation = 0
+        self._helpers: dict[str, int] = {}
         self.pids: list[int] = []
         self.identities: dict[int, str] = {}
 
@@ -146,7 +139,7 @@ class ProcessGroup:
             request = self._fork_server.request(
                 "service", host=LOOPBACK, num_processes=num_processes
             )
-            request.add_done_callback(lambda f: _chain(f, address, lambda a: str(a["address"])))
+            request.add_done_callback(lambda f: _chain(f, address, self._note_service))
         else:
             threading.Thread(
                 target=self._start_service_program, args=(num_processes, address), daemon=True
@@ -155,7 +148,10 @@ class ProcessGroup:
 
     async def _start_controller(self) -> Any:
         await self._cluster.start_controller()
-        return await self._cluster.controller.get_connection_info()
+        connection = await self._cluster.controller.get_connection_info()
+        if self._fork_server is not None:
+            self._helpers["controller"] = self._cluster.controller.forked_pid
+        return connection
 
     def _start_service_program(self, num_processes: int, address: Future[str]) -> None:
         try:
@@ -206,6 +202,10 @@ class ProcessGroup:
         self._stopping.clear()
         self._loop.submit(self._start_engines(placement.num_processes, set_id, starts)).result(60)
 
+    def _note_service(self, answer: dict[str, Any]) -> str:
+        self._helpers["service"] = answer["pid"]
+        return str(answer["address"])
+
     async def _start_engines(self, n: int, set_id: str, starts: list[EngineStart]) -> None:
         if self._fork_server is not None:
             await self._cluster.start_engines(n, set_id, starts=starts)
@@ -231,12 +231,12 @@ class ProcessGroup:
     def stop_processes(self) -> None:
         """Ends the processes and the coordination service; the controller stays."""
         self._stopping.set()
-        if self._fork_server is not None and self._cluster.engines:
-            service = self._fork_server.request("stop", roles=["service"], grace_seconds=0)
-            self._loop.submit(self._cluster.stop_engines()).result(30)
-            service.result(10)
-        elif self._cluster.engines:
+        if self._cluster.engines:
             self._loop.submit(self._cluster.stop_engines()).result(60)
+        # Not before: XLA aborts every process that loses the service, and their exit handlers
+        # would not run.
+        if self._fork_server is not None:
+            self._fork_server.request("stop", roles=["service"], grace_seconds=0).result(10)
         self._stop_service_program()
         self.pids = []
 
@@ -256,8 +256,8 @@ class ProcessGroup:
             if self._fork_server is not None:
                 self._close_fork_server()
             else:
-                self._stop_service_program()
-                self._loop.submit(self._cluster.stop_cluster()).result(60)
+                self.stop_processes()
+                self._loop.submit(self._cluster.stop_controller()).result(60)
         finally:
             self._loop.close()
             shutil.rmtree(self._directory, ignore_errors=True)
@@ -268,19 +268,18 @@ class ProcessGroup:
         engines = server.request("stop", roles=["engine"], grace_seconds=1.0)
         try:
             engines.result(10)
-        except Exception as error:
+        except (SessionBrokenError, StartError) as error:
             logging.getLogger("jaxnb").debug("the fork server had ended already: %s", error)
         server.close()
 
     def helper_pids(self) -> dict[str, int]:
-        """Returns the processes that serve the group, by what they are."""
-        found = {}
+        """Returns the processes that serve the group: what they are to their process ids."""
+        found = dict(self._helpers)
         if self._fork_server is not None:
             found["fork server"] = self._fork_server.pid
-            names = {psutil.Process(self._fork_server.pid)}
-            for child in [c for p in names for c in p.children()]:
-                if child.pid not in self.pids:
-                    found[f"helper {child.pid}"] = child.pid
+        elif self._service is not None:
+            found["service"] = self._service.pid
+            found["controller"] = self._cluster.controller.pid
         return found
 
     # ------------------------------------------------------------------ deaths
@@ -290,6 +289,10 @@ class ProcessGroup:
             self._report_death(
                 Death(event["role"], event["index"], event["pid"], event["status"], event["tail"])
             )
+        elif event["event"] == "text":
+            text = _GLOO_CHATTER.sub("", event["text"])
+            if text and event["pid"] in self.pids:
+                self._on_text(event["index"], text)
         elif event["event"] == "ended":
             server = self._fork_server
             pid = server.pid if server is not None else -1
@@ -299,11 +302,6 @@ class ProcessGroup:
     def _report_death(self, death: Death) -> None:
         if not self._stopping.is_set():
             self._on_death(death)
-
-
-def deadline_in(seconds: float) -> float:
-    """Returns the point on ``time.monotonic()`` that lies ``seconds`` ahead."""
-    return time.monotonic() + seconds
 
 
 def _chain(source: Future[Any], target: Future[T], convert: Callable[[Any], T]) -> None:

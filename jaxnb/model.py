@@ -203,10 +203,10 @@ class ValueInfo:
     """
 
     type_name: str
-    digest: bytes
-    payload: bytes | None
+    digest: bytes = field(repr=False)
+    payload: bytes | None = field(repr=False)
     payload_note: str
-    mimebundle: Mapping[str, Any]
+    mimebundle: Mapping[str, Any] = field(repr=False)
     array: ArrayInfo | None = None
 
 
@@ -225,8 +225,8 @@ class ProcessError:
 
     type_name: str
     message: str
-    traceback: str
-    traceback_ansi: str
+    traceback: str = field(repr=False)
+    traceback_ansi: str = field(repr=False)
     line: int | None = None
 
     def __str__(self) -> str:

@@ -75,10 +75,12 @@ class StartOptions:
             if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
                 raise UsageError(f"The {name} must be a whole number, not {value!r}.")
             if value is not None and value < 1:
-                raise UsageError(f"The {name} must be at least 1, not {value}. Nothing was started.")
+                raise UsageError(
+                    f"The {name} must be at least 1, not {value}. Nothing was started."
+                )
         one_of("platform", self.platform, PLATFORMS)
         one_of("collectives", self.collectives, COLLECTIVES)
         if self.launcher is not None:
             one_of("launcher", self.launcher, LAUNCHERS)
-        if self.timeout <= 0:
+        if not self.timeout > 0:  # nan is not, either
             raise UsageError(f"The time-out must be positive, not {self.timeout}.")

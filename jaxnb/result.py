@@ -67,7 +67,8 @@ class ProcessResult:
         its :class:`~jaxnb.model.ArrayInfo`. A large value is fetched on the first access.
 
         Raises:
-            JaxnbError: The value cannot be pickled, or no longer exists on the process.
+            JaxnbError: The value cannot be pickled, cannot be read here (a class that the cell
+                defined), or no longer exists on the process.
         """
         info = self.value_info
         if info is None:
@@ -81,12 +82,19 @@ class ProcessResult:
                 f"The value on process {self.process_index} ({info.type_name}) cannot be "
                 f"brought to the notebook: {info.payload_note}. It is still there, as `_`."
             )
-        # The bytes come over a channel signed with the cluster's key, from a process that
-        # this session started.
-        return pickle.loads(info.payload)
+        try:
+            # The bytes come over a channel signed with the cluster's key, from a process that
+            # this session started.
+            return pickle.loads(info.payload)
+        except Exception as error:  # a class of the cell, or a package that is missing here
+            raise JaxnbError(
+                f"The value on process {self.process_index} ({info.type_name}) cannot be read "
+                f"in the notebook: {type(error).__name__}: {error}. What it is made of must be "
+                "importable here too. It is still there, as `_`."
+            ) from error
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class CellResult:
     """What a cell did on every process it ran on.
 
@@ -109,6 +117,13 @@ class CellResult:
     stdout: str = ""
     stderr: str = ""
     divergence: None = None
+
+    def __repr__(self) -> str:
+        outcome = f"errors on {sorted(self.errors)}" if self.errors else self.agreement.value
+        return (
+            f"<CellResult of cell [{self.cell}] on {len(self.per_process)} of "
+            f"{self.num_processes} processes, {self.seconds:.3g} s: {outcome}>"
+        )
 
     @property
     def errors(self) -> dict[int, ProcessError]:
@@ -146,9 +161,7 @@ class CellResult:
         if not arrays or len(arrays) != len(infos):
             return None
         digests = {s.device_id: s.digest for a in arrays for s in a.shards if s.digest}
-        shards = tuple(
-            replace(s, digest=digests.get(s.device_id, b"")) for s in arrays[0].shards
-        )
+        shards = tuple(replace(s, digest=digests.get(s.device_id, b"")) for s in arrays[0].shards)
         corner = dict(pair for a in arrays for pair in a.corner)
         return replace(arrays[0], shards=shards, corner=tuple(sorted(corner.items())))
 

@@ -115,6 +115,8 @@ class RunningCell:
 
     def _take(self, event: Event) -> None:
         match event:
+            case StreamChunk(index) | Display(index) if index not in self._processes:
+                pass  # output of an earlier cell's thread, on a process that this cell leaves out
             case StreamChunk(index, name, text):
                 self._texts[name][index].append(text)
                 if index in self._mergers:

@@ -8,12 +8,13 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from jaxnb.cluster import Death, ProcessGroup
+from jaxnb.cluster import ProcessGroup
+from jaxnb.deaths import Death, describe_death, last_lines
 from jaxnb.display.cards_error import error_card
 from jaxnb.errors import (
     CellError,
@@ -37,19 +38,21 @@ from jaxnb.model import (
     RequestFailed,
     SessionState,
     StatsRequest,
+    StreamChunk,
     ValueInfo,
 )
 from jaxnb.options import StartOptions, default_launcher
+from jaxnb.patience import Patience, interrupts_to
 from jaxnb.result import CellResult
 from jaxnb.running import NoSink, Outputs, OutputSink, RunningCell
-from jaxnb.starting import Progress, Starter, describe_death, last_lines
-from jaxnb.transport.client import Reply, Transport
+from jaxnb.starting import Progress, Starter
+from jaxnb.transport.client import Output, Reply, Transport
 
 REPLY_SECONDS = 30.0
 """How long a process may take to answer a request that is not a cell."""
 
-INTERRUPT_GRACE_SECONDS = 3.0
-"""After this long without an answer to an interrupt the user is told who is silent."""
+MAX_STRAYS = 1000
+"""How many pieces of output that came between cells are kept for the next cell."""
 
 
 class Session:
@@ -70,6 +73,7 @@ class Session:
         self._launcher = options.launcher or default_launcher()
         self._state: SessionState = "starting"
         self._deaths: list[Death] = []
+        self._strays: deque[Output] = deque(maxlen=MAX_STRAYS)
         self._lock = threading.RLock()
         self._current: RunningCell | None = None
         self._cells = itertools.count(1)
@@ -79,14 +83,19 @@ class Session:
         self._transport: Transport | None = None
         self._environment = _jax_environment()
         self._owner_pid = os.getpid()
-        self._group = ProcessGroup(self._launcher, self._on_death)
+        self._group = ProcessGroup(self._launcher, self._on_death, self._on_text)
         self._bring_up(lambda starter: starter.start())
         self._start_seconds = time.perf_counter() - started
         atexit.register(self._close_at_exit)
 
     def _bring_up(self, start: Callable[[Starter], tuple[Transport, list[ProcessReport]]]) -> None:
         starter = Starter(
-            self._group, self.options, self._placement, self._progress, self._deaths
+            self._group,
+            self.options,
+            self._placement,
+            self._progress,
+            self._deaths,
+            self._on_stray,
         )
         try:
             self._transport, self._reports = start(starter)
@@ -155,6 +164,10 @@ class Session:
             last_cell=self._last_cell,
         )
 
+    def helper_pids(self) -> dict[str, int]:
+        """Returns the process ids of what serves the group, by what it is."""
+        return self._group.helper_pids()
+
     def __repr__(self) -> str:
         return (
             f"<jaxnb.Session: {self.num_processes} {self._placement.platform} processes, "
@@ -209,7 +222,7 @@ class Session:
             request = CellRequest(cell=number, code=code, first_line=first_line)
             running = self._send_cell(request, indices, sink or NoSink(), outputs)
             try:
-                with _interrupts_to(running) as interrupted:
+                with interrupts_to(running) as interrupted:
                     timed_out = self._wait(running, timeout, interrupted)
             finally:
                 self._current = None
@@ -248,6 +261,8 @@ class Session:
             outputs=outputs,
         )
         self._current = running
+        while self._strays:
+            exchange.events.put(self._strays.popleft())
         self._cells_run += 1
         self._last_cell = request.cell
         return running
@@ -256,7 +271,7 @@ class Session:
         self, running: RunningCell, timeout: float | None, interrupted: threading.Event
     ) -> bool:
         """Waits for a cell; returns whether it timed out."""
-        patience = _Patience(self, running, timeout)
+        patience = Patience(self, running, timeout)
         while running.waiting_for:
             if interrupted.is_set():
                 interrupted.clear()
@@ -368,7 +383,7 @@ class Session:
                 self._end_group()
                 self._deaths.clear()
                 self._environment = _jax_environment()
-                self._group = ProcessGroup(self._launcher, self._on_death)
+                self._group = ProcessGroup(self._launcher, self._on_death, self._on_text)
                 self._bring_up(lambda starter: starter.start())
             else:
                 self._restart_processes()
@@ -431,6 +446,17 @@ class Session:
         if running is not None:
             running.exchange.wake()
 
+    def _on_text(self, process_index: int, text: str) -> None:
+        self._on_stray(StreamChunk(process_index, "stderr", text))
+
+    def _on_stray(self, output: Output) -> None:
+        """Takes output that no request owns: into the running cell, else into the next one."""
+        running = self._current
+        if running is not None:
+            running.exchange.events.put(output)
+        elif self._state != "starting":
+            self._strays.append(output)
+
     def _require_ready(self) -> None:
         if self._state == "closed":
             raise SessionClosedError(
@@ -475,83 +501,6 @@ class Session:
     def deaths(self) -> Sequence[Death]:
         """Processes of the group that died without having been told to."""
         return tuple(self._deaths)
-
-
-class _Patience:
-    """Decides, for one running cell, when to interrupt and when to stop waiting."""
-
-    def __init__(self, session: Session, running: RunningCell, timeout: float | None) -> None:
-        self._session = session
-        self._running = running
-        self._timeout = timeout
-        self._interrupted_at: float | None = None
-        self._told = False
-        self.timed_out = False
-
-    def interrupt(self) -> bool:
-        """Passes an interrupt on; a second one gives up waiting. Returns whether to go on."""
-        if self._interrupted_at is not None and self._told:
-            self._session.mark_out_of_step()
-            return False
-        self._interrupted_at = time.monotonic()
-        self._session.interrupt()
-        return True
-
-    def look(self) -> bool:
-        """Looks at the clock and at deaths; returns whether to go on waiting."""
-        running = self._running
-        if not running.waiting_for:
-            return True
-        if self._session.deaths and self._interrupted_at is None:
-            # The others get an error from the broken connection, or the interrupt.
-            self.interrupt()
-        if self._timeout is not None and not self.timed_out and running.seconds > self._timeout:
-            self.timed_out = True
-            self.interrupt()
-        if self._interrupted_at is None:
-            return True
-        silent_for = time.monotonic() - self._interrupted_at
-        if silent_for < INTERRUPT_GRACE_SECONDS:
-            return True
-        return self._give_notice_or_up()
-
-    def _give_notice_or_up(self) -> bool:
-        if self.timed_out or self._session.deaths:
-            self._session.mark_out_of_step()
-            return False
-        if not self._told:
-            self._told = True
-            waiting = ", ".join(map(str, sorted(self._running.waiting_for)))
-            self._running.notice(
-                f"Process {waiting} did not answer the interrupt within "
-                f"{INTERRUPT_GRACE_SECONDS:g} s: it waits in compiled code, likely in a "
-                "collective that other processes have not joined. Interrupt again to stop "
-                "waiting; then `%spmd_restart` gives fresh processes."
-            )
-        return True
-
-
-@contextmanager
-def _interrupts_to(running: RunningCell) -> Iterator[threading.Event]:
-    """Turns SIGINT into an event while a cell runs.
-
-    KeyboardInterrupt could strike anywhere, in the middle of merging output too. Outside the
-    main thread there are no signals to turn.
-    """
-    interrupted = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield interrupted
-        return
-
-    def on_sigint(*_: object) -> None:
-        interrupted.set()
-        running.exchange.wake()
-
-    previous = signal.signal(signal.SIGINT, on_sigint)
-    try:
-        yield interrupted
-    finally:
-        signal.signal(signal.SIGINT, previous)
 
 
 def _first_error(result: CellResult) -> str:

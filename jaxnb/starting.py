@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from jaxnb.cluster import LOOPBACK, Death, ProcessGroup
+from jaxnb.cluster import LOOPBACK, ProcessGroup
+from jaxnb.deaths import Death, describe_death, last_lines
 from jaxnb.errors import SessionBrokenError, StartError
 from jaxnb.launch.placement import Placement
 from jaxnb.model import CheckRequest, JoinRequest, ProcessReport, Request, RequestFailed
 from jaxnb.options import StartOptions
-from jaxnb.transport.client import Reply, Transport, wait_for
+from jaxnb.transport.client import Output, Reply, Transport, wait_for
 
 Progress = Callable[[str, str], None]
-TAIL_LINES = 15
 
 
 class Starter:
@@ -27,6 +26,7 @@ class Starter:
         placement: Who gets what.
         progress: Told of each stage: its name and a detail.
         deaths: Filled from elsewhere as processes die; a start gives up on the first.
+        on_output: Told of output that belongs to no running cell.
     """
 
     def __init__(
@@ -36,12 +36,14 @@ class Starter:
         placement: Placement,
         progress: Progress,
         deaths: Sequence[Death],
+        on_output: Callable[[Output], None],
     ) -> None:
         self._group = group
         self._options = options
         self._placement = placement
         self._progress = progress
         self._deaths = deaths
+        self._on_output = on_output
         self._deadline = time.monotonic() + options.timeout
 
     def start(self) -> tuple[Transport, list[ProcessReport]]:
@@ -58,8 +60,12 @@ class Starter:
         connection = self._await(controller, "the ipyparallel controller")
         address = self._await(service, "JAX's coordination service")
         self._launch(address)
-        transport = Transport(connection["client"])
-        return transport, self._join(transport, address)
+        transport = Transport(connection["client"], self._on_output)
+        try:
+            return transport, self._join(transport, address)
+        except BaseException:
+            transport.close()
+            raise
 
     def restart(self, transport: Transport) -> list[ProcessReport]:
         """Starts new processes beside the controller that is still running."""
@@ -180,32 +186,3 @@ def verify(reports: Sequence[ProcessReport], placement: Placement) -> None:
                     f"Process {index} of {n} (pid {report.pid} on {report.host}) sees "
                     f"{got} for {what}; it should be {wanted}."
                 )
-
-
-def describe_status(status: int | None) -> str:
-    """Returns how a process ended, in words: ``"was killed by SIGKILL"``."""
-    if status is None:
-        return "ended"
-    if status < 0:
-        try:
-            return f"was killed by {signal.Signals(-status).name}"
-        except ValueError:
-            return f"was killed by signal {-status}"
-    return f"ended with exit status {status}"
-
-
-def describe_death(death: Death, num_processes: int) -> str:
-    """Returns who died and how, as the beginning of a sentence."""
-    who = {
-        "engine": f"Process {death.index} of {num_processes}",
-        "controller": "The ipyparallel controller",
-        "service": "JAX's coordination service",
-        "fork server": "The fork server",
-    }[death.role]
-    return f"{who} (pid {death.pid}) {describe_status(death.status)}"
-
-
-def last_lines(death: Death) -> str:
-    """Returns the last lines that a dead process wrote, as a paragraph; empty if none."""
-    lines = death.tail.strip().splitlines()[-TAIL_LINES:]
-    return "\nIts last lines:\n" + "\n".join(f"    {line}" for line in lines) if lines else ""

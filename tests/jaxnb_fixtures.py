@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jaxnb
 import psutil
 import pytest
+
+import jaxnb
 from jaxnb.session import Session
 
 TOKEN = "JAXNB_TEST_TOKEN"
@@ -120,3 +121,13 @@ def make_session() -> Iterator[Callable[..., Session]]:
             return stack.enter_context(jaxnb.start(*args, **settings))
 
         yield make
+
+
+def assert_usable(session: Session) -> None:
+    """Fails unless a collective over all processes gives the right answer on each."""
+    n = session.num_processes
+    code = (
+        "import jax.experimental.multihost_utils as mh\n"
+        "int(mh.process_allgather(np.array([process_index + 1])).sum())"
+    )
+    assert session.run(code).value == n * (n + 1) // 2

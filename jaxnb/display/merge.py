@@ -16,12 +16,20 @@ from jaxnb.display._merged import MergedLine
 from jaxnb.model import StreamName
 
 __all__ = ["LineLimiter", "MergedLine", "StreamMerger"]
+IN_STEP_SECONDS = 0.5
+"""A process that wrote something so recently is on its way, and will say the line soon."""
+
+IN_STEP_GRACE_SECONDS = 3.0
+"""How long a line waits for such a process: with more processes than cores, one that prints as
+fast as the others is up to a few time slices behind."""
+
 _NAMES: tuple[StreamName, ...] = ("stdout", "stderr")
 
 
 @dataclass(slots=True)
 class _Process:
     queue: LineQueue
+    fed: float = -inf
     streams: dict[StreamName, LineAssembler] = field(
         default_factory=lambda: {name: LineAssembler() for name in _NAMES}
     )
@@ -37,7 +45,8 @@ class StreamMerger:
     The same line from several processes comes out once, with all of them; lines that differ
     come out each. A process's own lines never change their order, none is lost and none
     comes twice. A line that all unfinished processes have reached comes out at once;
-    otherwise it waits for the others, at most ``grace_seconds``.
+    otherwise it waits for the others, at most ``grace_seconds``, or
+    :data:`IN_STEP_GRACE_SECONDS` while those others are writing too.
 
     A twin that arrives after its line came out is simply a line of its own. Processes whose
     lines are more than :data:`~jaxnb.display._align.LOOK_AHEAD` apart are not lined up.
@@ -67,13 +76,17 @@ class StreamMerger:
         process = self._processes[process_index]
         process.queue.finished = False
         self._last = now
+        if text:
+            process.fed = now
         lines = process.streams[name].feed(text, lambda: process.queue.take_back(name))
         if lines:
             process.add(name, lines, now)
 
     def drain(self, now: float) -> list[MergedLine]:
         """Returns, and forgets, the lines that can be decided at ``now``."""
-        return self._drain(now - self._grace_seconds)
+        late = [p for p in self._processes.values() if not p.queue and not p.queue.finished]
+        in_step = any(now - p.fed < IN_STEP_SECONDS for p in late)
+        return self._drain(now - (IN_STEP_GRACE_SECONDS if in_step else self._grace_seconds))
 
     def finish(self, process_index: int) -> None:
         """Says that this process writes nothing more: what it left open counts as lines."""

@@ -88,9 +88,7 @@ def check() -> ProcessReport:
     Every process of the group must be asked at the same time: the sum waits for all.
     """
     started = time.perf_counter()
-    mesh = jax.make_mesh(
-        (jax.device_count(),), ("all",), axis_types=(jax.sharding.AxisType.Auto,)
-    )
+    mesh = jax.make_mesh((jax.device_count(),), ("all",), axis_types=(jax.sharding.AxisType.Auto,))
     sharding = jax.sharding.NamedSharding(mesh, jax.P("all"))
     ones = jax.make_array_from_callback(
         (jax.device_count(),), sharding, lambda index: np.ones(1, np.float32)

@@ -56,4 +56,3 @@ def serve(host: str, port: int, num_processes: int, ready_fd: int) -> None:
         stream.write(f"{host}:{port}\n")
     while service is not None:
         signal.pause()
-

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 from ipykernel.displayhook import ZMQShellDisplayHook
 
-from jaxnb.engine import values
+from jaxnb.engine import commands, values
 from jaxnb.model import CellReply, CellRequest, ProcessError, ValueInfo
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
@@ -89,6 +89,7 @@ class Runner:
 
     def _install_hooks(self) -> None:
         shell = self._shell
+        commands.install(shell)
         old = shell.displayhook
         hook = CapturingDisplayHook(shell=shell, parent=shell, cache_size=shell.cache_size)
         hook.session, hook.pub_socket, hook.topic = old.session, old.pub_socket, old.topic

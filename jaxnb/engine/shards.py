@@ -112,7 +112,11 @@ def _dtype(array: jax.Array) -> tuple[str, int]:
     # NumPy stores int4 and the like in a byte each; on the device they are packed.
     for prefix in ("int", "uint", "float"):
         digits = name.removeprefix(prefix)[:1]
-        if name.startswith(prefix) and digits in ("2", "4") and not name[len(prefix) + 1 :][:1].isdigit():
+        if (
+            name.startswith(prefix)
+            and digits in ("2", "4")
+            and not name[len(prefix) + 1 :][:1].isdigit()
+        ):
             return name, int(digits)
     return name, array.dtype.itemsize * 8
 
@@ -136,7 +140,8 @@ def _corner(array: jax.Array, shards: list[Any]) -> tuple[tuple[tuple[int, ...],
     for shard in shards:
         if shard.replica_id != 0 or len(found) >= MAX_CORNER_ITEMS:
             continue
-        part = _bounds(shard.index, array.shape)
+        # The index of a shard of PRNG keys counts the words of a key as a dimension.
+        part = _bounds(shard.index[: array.ndim], array.shape)
         inside = [
             [i for i in edge if start <= i < stop]
             for edge, (start, stop) in zip(edges, part, strict=True)

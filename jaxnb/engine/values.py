@@ -93,8 +93,10 @@ def describe(value: Any, mimebundle: Mapping[str, Any], max_payload_bytes: int) 
         max_payload_bytes: A longer pickle does not travel; the notebook fetches it on demand.
     """
     kind = type(value)
-    type_name = kind.__qualname__ if kind.__module__ == "builtins" else (
-        f"{kind.__module__}.{kind.__qualname__}"
+    type_name = (
+        kind.__qualname__
+        if kind.__module__ == "builtins"
+        else (f"{kind.__module__}.{kind.__qualname__}")
     )
     array: ArrayInfo | None = None
     if isinstance(value, jax.Array):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import sys
 from typing import Any
@@ -89,7 +90,13 @@ def run(config: Config, ready_fd: int | None = None) -> None:
 def main() -> None:
     """Runs a controller for a launcher that starts programs: ``profile_dir cluster_id owner``."""
     profile_dir, cluster_id, owner_pid = sys.argv[1:]
-    lifeline.watch_owner(int(owner_pid), lambda: os.kill(os.getpid(), signal.SIGTERM))
+
+    def end() -> None:
+        lifeline.kill_descendants()
+        shutil.rmtree(profile_dir, ignore_errors=True)
+        os._exit(0)
+
+    lifeline.watch_owner(int(owner_pid), end)
     run(controller_config(profile_dir, cluster_id))
 
 

@@ -20,10 +20,10 @@ INSTALL_ENDPOINT = "__import__('jaxnb.transport.endpoint', fromlist=['install'])
 """Run in the engine at its start, by ipyparallel's own ``startup_command``."""
 
 
-class ForkedOutStream(OutStream):  # type: ignore[misc]
-    """Standard output that leaves file descriptors 1 and 2 to the fork server.
+class PythonOutStream(OutStream):  # type: ignore[misc]
+    """Standard output of Python code; file descriptors 1 and 2 are left to the launcher.
 
-    ipykernel would redirect them into this process, where the last words of a process that
+    ipykernel would redirect those into this process, where the last words of a process that
     aborts (XLA's fatal errors, faulthandler's stacks) die with it.
     """
 
@@ -32,7 +32,14 @@ class ForkedOutStream(OutStream):  # type: ignore[misc]
 
 
 class Engine(IPEngine):  # type: ignore[misc]
-    """ipyparallel's engine that ends quickly on SIGTERM."""
+    """ipyparallel's engine that ends quickly on SIGTERM.
+
+    Attributes:
+        ends_descendants: It kills what it has started when it ends. The fork server does that
+            for its children, also when they cannot.
+    """
+
+    ends_descendants = False
 
     def init_signal(self) -> None:
         """Ignores SIGINT between cells (during one, ipykernel makes it KeyboardInterrupt)."""
@@ -48,17 +55,18 @@ def leave() -> None:
     """
     with contextlib.suppress(BaseException):  # a user's exit handler may raise what it likes
         atexit._run_exitfuncs()
+    if Engine.ends_descendants:
+        lifeline.kill_descendants()
     os._exit(0)
 
 
-def engine_config(cluster_dir: str, identity: str, *, forked: bool) -> Config:
+def engine_config(cluster_dir: str, identity: str) -> Config:
     """Returns an engine's configuration.
 
     Args:
         cluster_dir: The profile directory of the cluster.
         identity: A name that no engine of the cluster has had before; the controller routes
             by it, so that who starts an engine knows how to reach it.
-        forked: The engine is a child of the fork server, which reads its output.
     """
     config = Config()
     config.ProfileDir.location = cluster_dir
@@ -72,8 +80,7 @@ def engine_config(cluster_dir: str, identity: str, *, forked: bool) -> Config:
     # beside each engine has nothing to do, nor have the engine's own heartbeat checks.
     config.IPEngine.enable_nanny = False
     config.IPEngine.max_heartbeat_misses = 0
-    if forked:
-        config.IPEngine.out_stream_factory = ForkedOutStream
+    config.IPEngine.out_stream_factory = PythonOutStream
     return config
 
 
@@ -86,9 +93,13 @@ def run(config: Config) -> None:
 def main() -> None:
     """Runs an engine for a launcher that starts programs: ``cluster_dir identity owner_pid``."""
     cluster_dir, identity, owner_pid = sys.argv[1:]
-    lifeline.watch_owner(int(owner_pid), lambda: os._exit(1))
-    run(engine_config(cluster_dir, identity, forked=False))
+    Engine.ends_descendants = True
+    lifeline.watch_owner(int(owner_pid), leave)
+    run(engine_config(cluster_dir, identity))
 
 
 if __name__ == "__main__":
-    main()
+    # IPython replaces the module `__main__` by the user's namespace.
+    from jaxnb.launch import engine_app
+
+    engine_app.main()

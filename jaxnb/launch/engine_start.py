@@ -56,4 +56,4 @@ def run(start: EngineStart, cluster_dir: str) -> None:
     os.chdir(start.directory)
     if start.join is not None:
         bootstrap.join(start.join)
-    engine_app.run(engine_app.engine_config(cluster_dir, start.identity, forked=True))
+    engine_app.run(engine_app.engine_config(cluster_dir, start.identity))

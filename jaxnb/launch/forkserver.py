@@ -66,8 +66,8 @@ class ForkServer:
         self._selector = selectors.DefaultSelector()
         self._buffer = b""
         self._imported = False
-        self._deadlines: list[tuple[float, set[str]]] = []
-        self._stops: list[tuple[int, set[str]]] = []
+        self._deadlines: list[tuple[float, set[int]]] = []
+        self._stops: list[tuple[int, set[int]]] = []
         self._service_command: dict[str, Any] = {}
         self._listen(command_fd, self._on_command_bytes)
         wake_read, wake_write = os.pipe()
@@ -184,9 +184,7 @@ class ForkServer:
         child.reply_to = command["id"]
         self._await_line(read_fd, child, lambda line: {"address": line.strip()})
 
-    def _await_line(
-        self, fd: int, child: Child, answer: Callable[[str], dict[str, Any]]
-    ) -> None:
+    def _await_line(self, fd: int, child: Child, answer: Callable[[str], dict[str, Any]]) -> None:
         """Answers the command that made ``child`` with the line that the child writes."""
         received = bytearray()
 
@@ -227,15 +225,16 @@ class ForkServer:
 
     def _do_stop(self, command: dict[str, Any]) -> None:
         roles = set(command["roles"])
+        pids = {child.pid for child in self._children.values() if child.role in roles}
         for child in self._children.values():
-            if child.role in roles:
+            if child.pid in pids:
                 child.told_to_stop = True
                 # The service has nothing to say goodbye to.
                 sig = signal.SIGKILL if child.role == "service" else signal.SIGTERM
                 os.kill(child.pid, sig)
                 os.kill(child.pid, signal.SIGCONT)  # one that is stopped would sleep on
-        self._deadlines.append((time.monotonic() + command["grace_seconds"], roles))
-        self._stops.append((command["id"], roles))
+        self._deadlines.append((time.monotonic() + command["grace_seconds"], pids))
+        self._stops.append((command["id"], pids))
         self._answer_stops()
 
     # ------------------------------------------------------------------ children
@@ -349,18 +348,16 @@ class ForkServer:
 
     def _kill_the_late(self) -> None:
         now = time.monotonic()
-        for deadline, roles in self._deadlines:
-            if deadline <= now:
-                for child in self._children.values():
-                    if child.role in roles:
-                        os.kill(child.pid, signal.SIGKILL)
+        for deadline, pids in self._deadlines:
+            # By pid, not by role: a restart may have forked new children of that role since.
+            for pid in pids & set(self._children) if deadline <= now else ():
+                os.kill(pid, signal.SIGKILL)
         self._deadlines = [entry for entry in self._deadlines if entry[0] > now]
 
     def _answer_stops(self) -> None:
-        alive = {child.role for child in self._children.values()}
         for entry in list(self._stops):
-            command_id, roles = entry
-            if not roles & alive:
+            command_id, pids = entry
+            if not pids & set(self._children):
                 self._stops.remove(entry)
                 self._kill_orphans()
                 self._emit(reply=command_id)
@@ -381,13 +378,8 @@ class ForkServer:
 
         # New orphans arrive as their parents die, so again until none is left.
         signal.set_wakeup_fd(-1)
-        while True:
-            processes = psutil.Process().children(recursive=True)
-            if not processes:
-                break
-            for process in processes:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    process.kill()
+        while psutil.Process().children():
+            lifeline.kill_descendants()
             with contextlib.suppress(ChildProcessError):
                 while os.waitpid(-1, 0)[0]:
                     pass

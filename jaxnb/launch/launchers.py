@@ -10,7 +10,7 @@ from typing import Any
 
 from ipyparallel.cluster import launcher
 from traitlets import Any as AnyTrait
-from traitlets import Float, List
+from traitlets import Float, Integer, List
 
 from jaxnb.launch.engine_start import EngineStart, command
 from jaxnb.launch.forkclient import ForkServerClient
@@ -53,6 +53,7 @@ class ForkControllerLauncher(_ForkLauncher, launcher.ControllerLauncher):  # typ
 
     roles = ("controller",)
     connection_info = AnyTrait()
+    forked_pid = Integer(-1)
 
     async def start(self) -> None:
         self._answer = self.fork_server.request("controller", cluster_id=self.cluster_id)
@@ -64,6 +65,7 @@ class ForkControllerLauncher(_ForkLauncher, launcher.ControllerLauncher):  # typ
             seconds = self.connection_info_timeout if timeout is None else timeout
             answer = await asyncio.wait_for(asyncio.wrap_future(self._answer), seconds)
             self.connection_info = answer["connection"]
+            self.forked_pid = answer["pid"]
         return dict(self.connection_info)
 
 
@@ -132,5 +134,3 @@ class LocalEngineSetLauncher(launcher.LocalEngineSetLauncher):  # type: ignore[m
         super()._notice_engine_stopped(data)
         if hasattr(self.parent, "on_process_ended"):
             self.parent.on_process_ended(index, data["pid"], data.get("exit_code"), output)
-
-

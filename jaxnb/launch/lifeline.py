@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -82,3 +83,10 @@ def watch_owner(owner_pid: int, on_death: Callable[[], None]) -> threading.Threa
     thread = threading.Thread(target=wait, name="jaxnb-owner-watch", daemon=True)
     thread.start()
     return thread
+
+
+def kill_descendants() -> None:
+    """Kills all processes that descend from this one."""
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()

@@ -63,8 +63,9 @@ def _place_gpu(options: StartOptions, gpus: Sequence[str]) -> Placement:
         )
     n = options.num_processes or len(gpus)
     if n > len(gpus):
+        there_are = "there is 1 GPU" if len(gpus) == 1 else f"there are {len(gpus)} GPUs"
         raise UsageError(
-            f"{n} processes were asked for, but there are {len(gpus)} GPUs on this host, and "
+            f"{n} processes were asked for, but {there_are} on this host, and "
             "NCCL refuses two processes of one group on one GPU. Nothing was started. Type "
             f"`%spmd_start -n {len(gpus)}`, or `%spmd_start -n {n} --platform cpu`."
         )

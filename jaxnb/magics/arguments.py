@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import ast
+import keyword
+import re
 import shlex
 from typing import Any, NoReturn
 
@@ -14,9 +17,7 @@ class MagicParser(argparse.ArgumentParser):
     """An argument parser that raises instead of ending the process, and suggests near misses."""
 
     def __init__(self, magic: str, description: str) -> None:
-        super().__init__(
-            prog=magic, description=description, add_help=False, allow_abbrev=False
-        )
+        super().__init__(prog=magic, description=description, add_help=False, allow_abbrev=False)
         self.add_argument("-h", "--help", action="store_true", help="show this help")
 
     def error(self, message: str) -> NoReturn:
@@ -45,32 +46,36 @@ class MagicParser(argparse.ArgumentParser):
 def positive_seconds(text: str) -> float:
     """Reads a number of seconds above zero."""
     seconds = float(text)
-    if seconds <= 0:
+    if not seconds > 0:  # nan is not, either
         raise argparse.ArgumentTypeError(f"{text} is not above 0 seconds")
     return seconds
+
+
+MAX_RANKS = 1 << 16
+"""More processes than any group has: a slip like ``0-99999999`` must not fill the memory."""
 
 
 def ranks(text: str) -> tuple[int, ...]:
     """Reads process indices: ``"0,2-3"``."""
     indices: set[int] = set()
     for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
-        try:
-            start = int(first)
-            stop = int(last) if dash else start
-        except ValueError:
+        found = re.fullmatch(r"\s*([0-9]+)\s*(?:-\s*([0-9]+)\s*)?", part)
+        if found is None:
             raise argparse.ArgumentTypeError(
                 f"{text!r} does not name processes; write them like 0,2-3"
-            ) from None
+            )
+        start, stop = int(found[1]), int(found[2] or found[1])
         if stop < start:
             raise argparse.ArgumentTypeError(f"{part.strip()!r} runs backwards")
+        if stop - start >= MAX_RANKS:
+            raise argparse.ArgumentTypeError(f"{part.strip()!r} names too many processes")
         indices.update(range(start, stop + 1))
     return tuple(sorted(indices))
 
 
 def variable(text: str) -> str:
     """Reads a name for a variable."""
-    if not text.isidentifier():
+    if not text.isidentifier() or keyword.iskeyword(text):
         raise argparse.ArgumentTypeError(f"{text!r} is not a name")
     return text
 
@@ -116,6 +121,9 @@ def split_options(line: str, parser: MagicParser) -> tuple[str, str]:
 
     Options end at the first word that is neither an option nor an option's value, so that
     the code keeps its quotes and spaces.
+
+    Raises:
+        UsageError: What follows looks like a misspelt option: it is near one, and no Python.
     """
     rest = line.lstrip()
     taken = []
@@ -123,7 +131,11 @@ def split_options(line: str, parser: MagicParser) -> tuple[str, str]:
         word, _, after = rest.partition(" ")
         action = parser._option_string_actions.get(word.partition("=")[0])
         if action is None:
-            break  # `-x + 1` is code
+            # `-x + 1` is code, and so is `--x`.
+            near = suggest(word.partition("=")[0], parser._option_string_actions)
+            if word.startswith("--") and near and not _is_python(rest):
+                parser.error(f"unknown option {word!r}.{near}")
+            break
         taken.append(word)
         rest = after.lstrip()
         if action.nargs != 0 and "=" not in word:
@@ -131,3 +143,11 @@ def split_options(line: str, parser: MagicParser) -> tuple[str, str]:
             taken.append(value)
             rest = after.lstrip()
     return " ".join(taken), rest
+
+
+def _is_python(code: str) -> bool:
+    try:
+        ast.parse(code)
+    except (SyntaxError, ValueError):  # ValueError: a null byte
+        return False
+    return True

@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 from IPython.display import display
+
 from jaxnb.display.cards_live import background_card
 from jaxnb.display.merge import MergedLine
 from jaxnb.errors import CellError, JaxnbError

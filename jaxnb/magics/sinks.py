@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any
 
 from IPython.display import DisplayHandle, display
+
 from jaxnb.display import cards
 from jaxnb.display.card import Card
 from jaxnb.display.cards_live import live_card

@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-import jaxnb
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 from IPython.display import display, publish_display_data
+
+import jaxnb
 from jaxnb.display import cards
 from jaxnb.display.card import Card
 from jaxnb.errors import CellError, ProcessDiedError, UsageError
@@ -150,7 +151,9 @@ class SpmdMagics(Magics):  # type: ignore[misc]
         native = cards.native_value(result)
         if native is not None:
             self._show(native)
-        self._show(cards.cell_card(result, asked.outputs))
+            self._show(cards.footer_card(result))
+        else:
+            self._show(cards.cell_card(result, asked.outputs))
 
     # ------------------------------------------------------------------ helpers
 

@@ -7,13 +7,17 @@ import queue
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ipyparallel import Client
+from ipyparallel.client.client import unpack_message
 
 from jaxnb.errors import StartError
 from jaxnb.model import Request, RichOutput, StreamChunk
+
+REQUESTS_KEPT = 10_000
+"""Output of a thread that one of so many requests started is still told by its process."""
 
 METADATA = {"jaxnb": True}
 
@@ -42,7 +46,8 @@ class ClearOutput:
     wait: bool
 
 
-Event = StreamChunk | Display | Reply | ClearOutput
+Output = StreamChunk | Display | ClearOutput
+Event = Output | Reply
 
 
 class Exchange:
@@ -67,15 +72,40 @@ class Exchange:
         self.events.put(None)
 
 
+class _Client(Client):  # type: ignore[misc]
+    """ipyparallel's client, with the output of processes handed on as it comes.
+
+    ipyparallel adds all text of a request up in the request's metadata, which is quadratic in
+    its length, and drops what comes after the request has ended.
+    """
+
+    on_output: Callable[[str, Output], None]
+
+    @unpack_message  # type: ignore[untyped-decorator]
+    def _dispatch_iopub(self, message: Mapping[str, Any]) -> None:
+        event = _event(message)
+        if event is None:
+            Client._dispatch_iopub.__wrapped__(self, message)  # status, comms
+            return
+        parent = message["parent_header"]
+        if parent:
+            self.on_output(parent["msg_id"], event)
+
+
 class Transport:
     """A connection to the group's processes through the ipyparallel controller.
 
     Args:
         connection: The controller's connection information for clients.
+        on_stray: Called, in the client's thread, for output that belongs to no request that
+            is still running: a thread of an earlier cell prints.
     """
 
-    def __init__(self, connection: Mapping[str, Any]) -> None:
-        self._client = Client(dict(connection), timeout=30)
+    def __init__(self, connection: Mapping[str, Any], on_stray: Callable[[Output], None]) -> None:
+        self._client = _Client(dict(connection), timeout=30)
+        self._client.on_output = self._route
+        self._on_stray = on_stray
+        self._requests: dict[str, tuple[int, Exchange | None]] = {}
         self._uuids: dict[int, bytes] = {}
         self.engine_ids: dict[int, int] = {}
 
@@ -105,8 +135,7 @@ class Transport:
             left = deadline - time.monotonic()
             if left <= 0:
                 raise StartError(
-                    f"Processes {missing} did not register with the ipyparallel controller in "
-                    "time."
+                    f"Processes {missing} did not register with the ipyparallel controller in time."
                 )
             # A future of ipyparallel's that its notification of the next engine resolves.
             arrival = self._client.wait_for_engines(
@@ -114,6 +143,7 @@ class Transport:
             )
             wait_for(arrival, min(left, 0.1))
         self._uuids = {index: name.encode() for index, name in identities.items()}
+        self._requests.clear()
         self.engine_ids = {index: engine_ids[name] for index, name in identities.items()}
 
     def forget(self, process_index: int) -> None:
@@ -125,9 +155,7 @@ class Transport:
         engine_id = self.engine_ids.pop(process_index, None)
         if engine_id is not None:
             client = self._client
-            client._send(
-                client._query_socket, "unregistration_request", content={"id": engine_id}
-            )
+            client._send(client._query_stream, "unregistration_request", content={"id": engine_id})
 
     # ------------------------------------------------------------------ requests
 
@@ -143,54 +171,43 @@ class Transport:
         return exchange
 
     def _exchange_with(self, index: int, request: Request, exchange: Exchange) -> None:
-        put = exchange.events.put
-
-        def on_iopub(message: Mapping[str, Any]) -> None:
-            event = _event(index, message)
-            if event is not None:
-                put(event)
-
+        client = self._client
         done: list[Future[Any]] = []
 
-        def on_done(_: Future[Any]) -> None:
+        def register(future: Any) -> None:
+            self._requests[future.msg_id] = (index, exchange)
+            while len(self._requests) > REQUESTS_KEPT:
+                del self._requests[next(iter(self._requests))]
+
+        def on_done(which: Future[Any]) -> None:
             # The reply and the "idle" that follows the last output come over two sockets, in
             # either order; both callbacks run in the client's one thread.
-            done.append(_)
+            done.append(which)
             if len(done) == 2:
-                put(Reply(index, _answer(future)))
+                self._requests[future.msg_id] = (index, None)
+                exchange.events.put(Reply(index, _answer(future)))
 
-        future = self._send(self._uuids[index], request, on_iopub)
-        future.add_done_callback(on_done)
-        future.output.add_done_callback(on_done)  # type: ignore[attr-defined]
-
-    def _send(
-        self, uuid: bytes, request: Request, on_iopub: Callable[[Mapping[str, Any]], None] | None
-    ) -> Future[Any]:
-        client = self._client
-
-        def hook(future: Any) -> None:
-            if on_iopub is None:
-                return
-            metadata = client.metadata[future.msg_id]
-
-            def relay(message: Mapping[str, Any]) -> None:
-                # ipyparallel also keeps all text in the request's metadata, by adding strings:
-                # quadratic in a long output, and kept twice.
-                metadata["stdout"] = metadata["stderr"] = ""
-                metadata["outputs"].clear()
-                on_iopub(message)
-
-            future.iopub_callbacks.append(relay)
-
-        return client._send(  # type: ignore[no-any-return]
-            client._mux_socket,
+        future = client._send(
+            client._mux_stream,
             "apply_request",
             buffers=[pickle.dumps(request, protocol=5)],
-            ident=uuid,
+            ident=self._uuids[index],
             metadata=METADATA,
             track_outstanding=True,
-            message_future_hook=hook,
+            message_future_hook=register,
         )
+        future.add_done_callback(on_done)
+        future.output.add_done_callback(on_done)
+
+    def _route(self, request: str, event: Output) -> None:
+        index, exchange = self._requests.get(request, (None, None))
+        if index is None:
+            return  # another client's, or older than a restart
+        event = replace(event, process_index=index)
+        if exchange is not None:
+            exchange.events.put(event)
+        else:
+            self._on_stray(event)
 
     def close(self) -> None:
         """Closes the connection; the processes run on."""
@@ -222,14 +239,15 @@ def _answer(future: Future[Any]) -> Any:
     return error if error is not None else decode(future.result())
 
 
-def _event(index: int, message: Mapping[str, Any]) -> Event | None:
+def _event(message: Mapping[str, Any]) -> Output | None:
+    """Returns the output in a message, its process yet to be named; None for no output."""
     content = message["content"]
     match message["header"]["msg_type"]:
         case "stream":
-            return StreamChunk(index, content["name"], content["text"])
+            return StreamChunk(-1, content["name"], content["text"])
         case "display_data" | "update_display_data" as kind:
             return Display(
-                index,
+                -1,
                 RichOutput(
                     content["data"],
                     content.get("metadata", {}),
@@ -238,7 +256,5 @@ def _event(index: int, message: Mapping[str, Any]) -> Event | None:
                 ),
             )
         case "clear_output":
-            return ClearOutput(index, content.get("wait", False))
+            return ClearOutput(-1, content.get("wait", False))
     return None
-
-

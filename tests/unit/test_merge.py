@@ -13,7 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxnb.display.merge import LineLimiter, MergedLine, StreamMerger
+from jaxnb.display.merge import (
+    IN_STEP_GRACE_SECONDS,
+    IN_STEP_SECONDS,
+    LineLimiter,
+    MergedLine,
+    StreamMerger,
+)
 
 GRACE = 0.25
 
@@ -41,13 +47,30 @@ def test_lines_that_differ_come_out_each_after_the_grace_time():
     assert labelled(merger.drain(GRACE)) == ["[0] a", "[1] b"]
 
 
-def test_a_slow_process_holds_the_others_no_longer_than_the_grace_time():
-    merger = fed("a\nb\n", "a\nb\n", "a\n")
-    assert labelled(merger.drain(0.0)) == ["[0-2] a"]
+def test_a_silent_process_holds_the_others_no_longer_than_the_grace_time():
+    merger = fed("b\n", "b\n", "")
     assert merger.drain(GRACE - 0.01) == []
     assert labelled(merger.drain(GRACE)) == ["[0-1] b"]
     merger.feed(2, "stdout", "b\n", 1.0)
     assert labelled(merger.close(1.0)) == ["[2] b"]
+
+
+def test_a_process_that_wrote_just_now_is_waited_for_a_little_longer():
+    merger = fed("a\nb\n", "a\nb\n", "a\n")
+    assert labelled(merger.drain(0.0)) == ["[0-2] a"]
+    assert merger.drain(IN_STEP_SECONDS - 0.01) == []
+    assert labelled(merger.drain(IN_STEP_SECONDS)) == ["[0-1] b"]
+
+
+def test_a_process_that_keeps_writing_is_waited_for_up_to_a_limit():
+    merger = fed("a\n", "a\n", "")
+    now = 0.0
+    while now < IN_STEP_GRACE_SECONDS:
+        merger.feed(2, "stdout", ".", now)
+        assert merger.drain(now) == []
+        now += IN_STEP_SECONDS / 2
+    merger.feed(2, "stdout", ".", now)
+    assert labelled(merger.drain(now)) == ["[0-1] a"]
 
 
 def test_a_process_that_finished_is_not_waited_for():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from jaxnb_pytest_hooks import KINDS
 
 HOOKS = ["-p", "jaxnb_pytest_hooks", "-p", "no:cacheprovider", "-p", "no:asyncio"]

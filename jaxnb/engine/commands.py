@@ -1,0 +1,75 @@
+"""``!command`` in a cell, run without forking this process's Python.
+
+IPython runs it through ``os.forkpty``. In a process with a JAX backend, which has threads,
+that may deadlock, and JAX warns of it on every call; ``subprocess`` starts programs without
+running any Python in between.
+"""
+
+from __future__ import annotations
+
+import codecs
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from typing import Any
+
+INTERRUPT_GRACE_SECONDS = 2.0
+
+
+def install(shell: Any) -> None:
+    """Makes ``!command`` of this shell run through :func:`run`."""
+
+    def system(command: str) -> None:
+        __tracebackhide__ = True  # the cell's line is what matters in a traceback
+        run(shell, command)
+
+    shell.system = system
+
+
+def run(shell: Any, command: str) -> None:
+    """Runs a shell command and streams what it writes to ``sys.stdout``.
+
+    Sets ``_exit_code`` in the namespace, as IPython does. Standard input is empty. An
+    interrupt reaches the command and all that it started; what ignores it is killed.
+    """
+    __tracebackhide__ = True
+    expanded = shell.var_expand(command, depth=1)
+    process = subprocess.Popen(
+        expanded,
+        shell=True,
+        executable=os.environ.get("SHELL") or None,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        process_group=0,
+    )
+    try:
+        _stream(process)
+        status = process.wait()
+    except KeyboardInterrupt:
+        _end(process)
+        raise
+    shell.user_ns["_exit_code"] = status
+
+
+def _stream(process: subprocess.Popen[bytes]) -> None:
+    __tracebackhide__ = True
+    assert process.stdout is not None
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    with process.stdout as stream:
+        while data := os.read(stream.fileno(), 1 << 16):
+            sys.stdout.write(decoder.decode(data))
+        sys.stdout.write(decoder.decode(b"", final=True))
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    for sig in (signal.SIGINT, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, sig)
+        try:
+            process.wait(INTERRUPT_GRACE_SECONDS)
+        except subprocess.TimeoutExpired:
+            continue
+        return

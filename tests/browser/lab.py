@@ -1,0 +1,343 @@
+"""JupyterLab as a user has it: a real server, a real kernel, a page in headless Chromium.
+
+Everything waits for what the page shows or a process does; nothing sleeps.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import re
+import secrets
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import nbformat
+import psutil
+from playwright.sync_api import Locator, Page, expect
+
+TOKEN = "JAXNB_TEST_TOKEN"
+"""Environment variable that the server passes on to all that it starts, however far down."""
+
+KERNEL = "Python 3 (ipykernel)"
+
+START_SECONDS = 60.0
+CELL_SECONDS = 60.0
+END_SECONDS = 15.0
+
+CHROMIUM_ARGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+
+_SETTINGS = {
+    "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
+    # Every cell is in the DOM, on screen or not.
+    "notebook-extension/tracker": {"windowingMode": "none"},
+    # What stands in a cell is what the test wrote.
+    "docmanager-extension/plugin": {"autosave": False},
+}
+
+_WAITS = "waits"
+_HAS_RUN = re.compile(r"^\[\d+\]:?$")
+
+
+def carriers(token: str) -> list[psutil.Process]:
+    """Living processes whose environment has the token."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get(TOKEN) == token and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+def assert_none_left(token: str, timeout: float = END_SECONDS) -> None:
+    """Fails if a process with the token outlives the time-out; ends it then."""
+    _, alive = psutil.wait_procs(carriers(token), timeout=timeout)
+    # Those found first may have started others in their last moments.
+    alive = list({*alive, *carriers(token)})
+    described = [f"{process.pid}: {' '.join(_command(process))[:200]}" for process in alive]
+    for process in alive:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    assert not described, "processes were left behind:\n" + "\n".join(described)
+
+
+def _command(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return ["(ended)"]
+
+
+class LabServer:
+    """A JupyterLab server on a free port of the loopback, with directories of its own.
+
+    Args:
+        folder: An empty folder; the notebooks are in ``folder / "notebooks"``.
+        theme: ``"JupyterLab Light"`` or ``"JupyterLab Dark"``.
+    """
+
+    def __init__(self, folder: Path, theme: str = "JupyterLab Light") -> None:
+        self.token = secrets.token_hex(16)
+        self.notebooks = folder / "notebooks"
+        self.notebooks.mkdir(parents=True)
+        self._write_settings(folder / "settings", theme)
+        self._lines: list[str] = []
+        self._urls: queue.Queue[str | None] = queue.Queue()
+        self._process = subprocess.Popen(
+            self._command_line(),
+            env=self._environment(folder),
+            cwd=self.notebooks,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        assert self._process.stdout is not None
+        self._reader = threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True)
+        self._reader.start()
+        try:
+            self.url = self._wait_for_url()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _write_settings(self, folder: Path, theme: str) -> None:
+        settings = {**_SETTINGS, "apputils-extension/themes": {"theme": theme}}
+        for name, values in settings.items():
+            path = folder / "@jupyterlab" / f"{name}.jupyterlab-settings"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(values))
+
+    def _command_line(self) -> list[str]:
+        return [
+            sys.executable, "-m", "jupyterlab",
+            "--allow-root",
+            "--ServerApp.open_browser=False",
+            "--ServerApp.ip=127.0.0.1",
+            "--ServerApp.port=0",
+            f"--ServerApp.root_dir={self.notebooks}",
+            "--ServerApp.terminals_enabled=False",
+            f"--IdentityProvider.token={self.token}",
+            "--LabApp.news_url=",
+            "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
+            "--LabApp.extension_manager=readonly",
+        ]  # fmt: skip
+
+    def _environment(self, folder: Path) -> dict[str, str]:
+        of_jupyter = {k for k in os.environ if k.startswith(("JUPYTER", "IPYTHON"))}
+        kept = {k: v for k, v in os.environ.items() if k not in of_jupyter}
+        return {
+            **kept,
+            TOKEN: self.token,
+            "JUPYTER_CONFIG_DIR": str(folder / "config"),
+            "JUPYTER_DATA_DIR": str(folder / "data"),
+            "JUPYTER_RUNTIME_DIR": str(folder / "runtime"),
+            "JUPYTERLAB_SETTINGS_DIR": str(folder / "settings"),
+            "JUPYTERLAB_WORKSPACES_DIR": str(folder / "workspaces"),
+            "IPYTHONDIR": str(folder / "ipython"),
+            # The kernel's jaxnb is the one that is being tested.
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        }
+
+    def _read(self, output: IO[str]) -> None:
+        with output:
+            for line in output:
+                self._lines.append(line)
+                if found := re.search(r"(http://127\.0\.0\.1:\d+)/lab", line):
+                    self._urls.put(found[1])
+        self._urls.put(None)
+
+    def _wait_for_url(self) -> str:
+        try:
+            url = self._urls.get(timeout=START_SECONDS)
+        except queue.Empty:
+            url = None
+        assert url, f"JupyterLab did not start within {START_SECONDS:g} s:\n{self.log}"
+        return url
+
+    @property
+    def log(self) -> str:
+        """What the server wrote."""
+        return "".join(self._lines)
+
+    def address(self, notebook: str) -> str:
+        """Returns the address at which JupyterLab opens a notebook."""
+        return f"{self.url}/lab/tree/{notebook}?token={self.token}&reset"
+
+    def stop(self) -> None:
+        """Ends the server and its kernels."""
+        self._process.terminate()
+        try:
+            self._process.wait(END_SECONDS)
+        finally:
+            self._process.kill()
+            self._process.wait()
+            self._reader.join(END_SECONDS)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of the notebook in the page.
+
+    Attributes:
+        page: The page.
+        node: Its element.
+    """
+
+    page: Page
+    node: Locator
+
+    @property
+    def prompt(self) -> Locator:
+        """What stands left of its source: ``[ ]:``, ``[*]:`` or ``[3]:``."""
+        return self.node.locator(".jp-InputPrompt")
+
+    @property
+    def output(self) -> Locator:
+        """What stands below its source."""
+        return self.node.locator(".jp-Cell-outputArea")
+
+    @property
+    def text(self) -> str:
+        """The visible text of its output."""
+        return self.output.inner_text()
+
+    @property
+    def lines(self) -> list[str]:
+        """The same, by line."""
+        return self.text.splitlines()
+
+    @property
+    def html(self) -> str:
+        """The HTML of its output."""
+        return self.output.inner_html()
+
+    @property
+    def error(self) -> Locator:
+        """The red block of the traceback that makes the notebook stop."""
+        block = '[data-mime-type="application/vnd.jupyter.stderr"]'
+        return self.output.locator(block).filter(has_text="Error: ").last
+
+    def start(self) -> None:
+        """Runs the cell as a user does and returns at once."""
+        self.prompt.scroll_into_view_if_needed()
+        self.prompt.click()
+        # A cell that ran before, perhaps on another kernel, has a number already.
+        self.prompt.evaluate(f"prompt => prompt.textContent = '{_WAITS}'")
+        self.page.keyboard.press("Control+Enter")
+
+    def wait_until_runs(self) -> None:
+        """Waits until the kernel works on the cell."""
+        expect(self.prompt).to_have_text("[*]:", timeout=CELL_SECONDS * 1000)
+
+    def wait(self, timeout: float = CELL_SECONDS) -> None:
+        """Waits until the kernel has run the cell to its end, well or not."""
+        expect(self.prompt).to_have_text(_HAS_RUN, timeout=timeout * 1000)
+
+    def run(self, timeout: float = CELL_SECONDS) -> None:
+        """Runs the cell and waits until it has ended, well or not."""
+        self.start()
+        self.wait(timeout)
+
+
+class LabPage:
+    """A notebook in JupyterLab.
+
+    Args:
+        page: The browser's page, with the notebook on it.
+        server: Its server.
+        sources: Position in the notebook to source, of the code cells.
+    """
+
+    def __init__(self, page: Page, server: LabServer, sources: Mapping[int, str]) -> None:
+        self.page = page
+        self.server = server
+        self._sources = dict(sources)
+
+    def cell(self, which: int | str) -> Cell:
+        """Returns a cell by position, or the one code cell with this fragment in its source."""
+        if isinstance(which, str):
+            (which,) = [i for i, source in self._sources.items() if which in source]
+        return Cell(self.page, self.page.locator(".jp-Notebook .jp-Cell").nth(which))
+
+    def run(self, which: int | str, timeout: float = CELL_SECONDS) -> Cell:
+        """Runs a cell, waits until it has ended, and returns it."""
+        cell = self.cell(which)
+        cell.run(timeout)
+        return cell
+
+    def run_all(self) -> None:
+        """Chooses *Run All Cells* and returns at once."""
+        self.page.get_by_role("menuitem", name="Run", exact=True).click()
+        self.page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
+
+    def interrupt(self) -> None:
+        """Presses the toolbar's *Interrupt the kernel*."""
+        self._press("notebook:interrupt-kernel")
+
+    def restart_kernel(self) -> None:
+        """Presses the toolbar's *Restart the kernel*, confirms, and waits for the new one."""
+        self._press("notebook:restart-kernel")
+        # Until the server has answered, the page may still tell of the old kernel.
+        with self.page.expect_response(re.compile(r"/api/kernels/[^/]+/restart")):
+            self.page.locator(".jp-Dialog .jp-mod-accept").click()
+        self.wait_until_idle()
+
+    def wait_until_idle(self) -> None:
+        """Waits until there is a kernel and it has nothing to do."""
+        # The notebook's own indicator says "idle" before there is a kernel, too.
+        status = self.page.get_by_role("button", name=f"{KERNEL} | Idle", exact=True)
+        expect(status).to_be_visible(timeout=START_SECONDS * 1000)
+
+    def screenshot(self, path: Path) -> None:
+        """Writes what the page shows to a PNG file."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.page.screenshot(path=path)
+
+    def _press(self, command: str) -> None:
+        self.page.locator(f'.jp-NotebookPanel-toolbar [data-command="{command}"]').click()
+
+
+def write_notebook(path: Path, sources: Sequence[str]) -> None:
+    """Writes a notebook of code cells."""
+    notebook = nbformat.v4.new_notebook(
+        cells=[nbformat.v4.new_code_cell(source) for source in sources],
+        metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}},
+    )
+    nbformat.write(notebook, path)
+
+
+@contextlib.contextmanager
+def opened(page: Page, server: LabServer, notebook: Path | Sequence[str]) -> Iterator[LabPage]:
+    """Opens a copy of a notebook, or one made of these code cells, and waits for its kernel."""
+    path = server.notebooks / "notebook.ipynb"
+    if isinstance(notebook, Path):
+        path.write_bytes(notebook.read_bytes())
+    else:
+        write_notebook(path, notebook)
+    cells = nbformat.read(path, as_version=4).cells
+    page.goto(server.address(path.name))
+    expect(page.locator(".jp-Notebook .jp-Cell")).to_have_count(
+        len(cells), timeout=START_SECONDS * 1000
+    )
+    lab = LabPage(
+        page, server, {i: cell.source for i, cell in enumerate(cells) if cell.cell_type == "code"}
+    )
+    lab.wait_until_idle()
+    yield lab

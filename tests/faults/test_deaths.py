@@ -1,0 +1,143 @@
+"""Processes that die: when × how × which -> exception, message, state; then usable again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+
+import psutil
+import pytest
+
+from jaxnb.errors import CellError, ProcessDiedError, SessionBrokenError
+from jaxnb.session import Session
+from jaxnb_fixtures import assert_usable
+
+PROCESSES = 3
+
+HOW_IN_A_CELL = {
+    "os._exit": ("import os; os._exit(7)", "ended with exit status 7"),
+    "os.abort": ("import os; os.abort()", "was killed by SIGABRT"),
+    "SIGSEGV": ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "killed by SIGSEGV"),
+    "SIGKILL": ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "killed by SIGKILL"),
+}
+
+
+@pytest.fixture
+def group(make_session: Callable[..., Session]) -> Session:
+    return make_session(PROCESSES)
+
+
+def wait_for_state(session: Session, state: str) -> None:
+    """Waits until the fork server's report of a death has arrived."""
+    for _ in range(500):
+        if session.state == state:
+            return
+        threading.Event().wait(0.01)
+    raise AssertionError(f"the session is {session.state}, not {state}")
+
+
+@pytest.mark.parametrize("which", [0, PROCESSES - 1])
+@pytest.mark.parametrize("how", HOW_IN_A_CELL)
+def test_a_process_that_dies_in_a_cell_is_named(group: Session, how: str, which: int) -> None:
+    code, words = HOW_IN_A_CELL[how]
+    pid = group.processes[which].pid
+    with pytest.raises(ProcessDiedError) as caught:
+        group.run(f"print('before')\nif process_index == {which}:\n    {code}")
+    error = caught.value
+    assert (error.process_index, error.pid) == (which, pid)
+    for part in (f"Process {which} of {PROCESSES} (pid {pid})", words, "cell [1]", "%spmd_restart"):
+        assert part in str(error)
+    assert error.result is not None
+    assert "before" in error.result.stdout
+    survivors = [r for i, r in error.result.per_process.items() if i != which]
+    assert all(r.error is None for r in survivors)
+    assert group.state == "broken"
+    assert [p.state == "dead" for p in group.processes] == [i == which for i in range(PROCESSES)]
+    group.restart()
+    assert_usable(group)
+
+
+@pytest.mark.parametrize("which", [0, PROCESSES - 1])
+def test_a_process_that_dies_while_idle_is_told_at_the_next_cell(
+    group: Session, which: int
+) -> None:
+    os.kill(group.processes[which].pid, signal.SIGKILL)
+    wait_for_state(group, "broken")
+    with pytest.raises(ProcessDiedError, match=rf"Process {which} of 3 .* killed by SIGKILL"):
+        group.run("1")
+    notes = [row.note for row in group.stats()]
+    assert [bool(note) for note in notes] == [i == which for i in range(PROCESSES)]
+    assert f"process {which}: was killed by SIGKILL" in notes[which]
+    group.restart()
+    assert_usable(group)
+
+
+@pytest.mark.parametrize("which", [0, PROCESSES - 1])
+def test_the_others_do_not_wait_for_a_process_that_died_before_a_collective(
+    group: Session, which: int
+) -> None:
+    code = (
+        "import os, jax.experimental.multihost_utils as mh\n"
+        f"if process_index == {which}: os._exit(3)\n"
+        "mh.process_allgather(np.ones(4))"
+    )
+    with pytest.raises(ProcessDiedError, match=rf"Process {which} of 3 .* exit status 3"):
+        group.run(code)
+    assert group.state == "broken"
+    group.restart()
+    assert_usable(group)
+
+
+def test_the_last_lines_of_a_process_that_aborts_are_shown(group: Session) -> None:
+    with pytest.raises(ProcessDiedError) as caught:
+        group.run(
+            "import os\n"
+            "if process_index == 1:\n"
+            "    os.write(2, b'the last words\\n')\n"
+            "    os.abort()"
+        )
+    assert "the last words" in str(caught.value)
+    assert "Fatal Python error: Aborted" in str(caught.value)
+
+
+@pytest.mark.parametrize("helper", ["controller", "service", "fork server"])
+def test_a_helper_process_that_dies_is_named(group: Session, helper: str) -> None:
+    pid = group.helper_pids()[helper]
+    os.kill(pid, signal.SIGKILL)
+    wait_for_state(group, "broken")
+    with pytest.raises(SessionBrokenError, match=rf"pid {pid}\) was killed by SIGKILL"):
+        group.run("1")
+    group.restart()
+    assert_usable(group)
+
+
+def test_the_processes_end_with_the_fork_server(group: Session) -> None:
+    processes = [psutil.Process(p.pid) for p in group.processes]
+    os.kill(group.helper_pids()["fork server"], signal.SIGKILL)
+    _, alive = psutil.wait_procs(processes, timeout=5)
+    assert not alive
+    group.restart()
+    assert_usable(group)
+
+
+@pytest.mark.parametrize("which", [0, PROCESSES - 1])
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        ("raise ValueError('boom')", "ValueError: boom"),
+        ("import sys; sys.exit(3)", "SystemExit: 3"),
+        ("raise KeyboardInterrupt", "KeyboardInterrupt"),
+        ("def f(): f()\n    f()", "RecursionError"),
+    ],
+)
+def test_an_exception_leaves_the_process_alive(
+    group: Session, code: str, error: str, which: int
+) -> None:
+    with pytest.raises(CellError) as caught:
+        group.run(f"if process_index == {which}:\n    {code}")
+    assert list(caught.value.result.errors) == [which]
+    assert str(caught.value.result.errors[which]).startswith(error)
+    assert group.state == "ready"
+    assert_usable(group)

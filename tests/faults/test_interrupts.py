@@ -1,0 +1,128 @@
+"""Interrupting code that is in Python, in a sleep, in a subprocess, in an await."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from jaxnb.display.merge import MergedLine
+from jaxnb.errors import CellError, CellTimeoutError, SessionBrokenError
+from jaxnb.session import Session
+from jaxnb_fixtures import assert_usable
+
+BODIES = {
+    "sleep": "import time; print('in'); time.sleep(1000)",
+    "loop": "print('in')\nwhile True: pass",
+    "subprocess": "!echo in; sleep 1000",
+    "await": "import asyncio; print('in'); await asyncio.sleep(1000)",
+    "queue": "import queue; print('in'); queue.Queue().get()",
+    "input": "import sys; print('in'); sys.stdout.flush(); import threading; threading.Event().wait()",
+}
+
+
+class OnFirstLine:
+    """A sink that calls something once when all processes have printed."""
+
+    def __init__(self, call: Callable[[], Any], processes: int) -> None:
+        self._call: Callable[[], Any] | None = call
+        self._seen: set[int] = set()
+        self._processes = processes
+        self.notices: list[str] = []
+
+    def lines(self, lines: list[MergedLine]) -> None:
+        for line in lines:
+            self._seen |= line.processes
+        if len(self._seen) == self._processes and self._call is not None:
+            call, self._call = self._call, None
+            call()
+
+    def live(self, lines: list[MergedLine]) -> None:
+        pass
+
+    def notice(self, text: str) -> None:
+        self.notices.append(text)
+
+
+def press_interrupt() -> None:
+    """What Jupyter does: SIGINT to the notebook's process."""
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.parametrize("body", BODIES)
+def test_sigint_ends_the_cell_on_every_process(session: Session, body: str) -> None:
+    session.run("kept = 41")
+    sink = OnFirstLine(press_interrupt, session.num_processes)
+    with pytest.raises(CellError) as caught:
+        session.run(BODIES[body] + ("" if body != "loop" else "\n"), sink=sink)
+    errors = caught.value.result.errors
+    assert sorted(errors) == list(range(session.num_processes))
+    assert {e.type_name for e in errors.values()} == {"KeyboardInterrupt"}
+    assert sink.notices == []
+    assert session.state == "ready"
+    assert session.run("kept + 1").value == 42
+    assert_usable(session)
+
+
+def test_an_interrupt_from_another_thread(session: Session) -> None:
+    sink = OnFirstLine(session.interrupt, session.num_processes)
+    with pytest.raises(CellError):
+        session.run(BODIES["sleep"], sink=sink)
+    assert_usable(session)
+
+
+def test_an_interrupt_without_a_cell_does_nothing(session: Session) -> None:
+    session.interrupt()
+    assert_usable(session)
+
+
+def test_code_that_catches_the_interrupt_may_finish(session: Session) -> None:
+    sink = OnFirstLine(press_interrupt, session.num_processes)
+    result = session.run(
+        "import time\ntry:\n    print('in'); time.sleep(1000)\n"
+        "except KeyboardInterrupt:\n    print('saved')\n'done'",
+        sink=sink,
+    )
+    assert result.value == "done"
+    assert "[0-3] saved" in result.stdout
+
+
+def test_a_timeout_interrupts(session: Session) -> None:
+    with pytest.raises(CellTimeoutError, match=r"time-out of 0.2 s"):
+        session.run("import time; time.sleep(1000)", timeout=0.2)
+    assert_usable(session)
+
+
+def test_a_process_that_does_not_answer_is_told_and_a_second_interrupt_gives_up(
+    make_session: Callable[..., Session],
+) -> None:
+    """A collective that one process skips: SIGINT alone frees nobody."""
+    group = make_session(2)
+    sink = OnFirstLine(press_interrupt, 2)
+    told = threading.Event()
+    original = sink.notice
+
+    def notice(text: str) -> None:
+        original(text)
+        told.set()
+        press_interrupt()
+
+    sink.notice = notice  # type: ignore[method-assign]
+    code = (
+        "import jax.experimental.multihost_utils as mh\nprint('in')\n"
+        "if process_index == 0: mh.process_allgather(np.ones(4))"
+    )
+    with pytest.raises(CellError) as caught:
+        group.run(code, sink=sink)
+    assert told.is_set()
+    assert "Process 0 did not answer the interrupt" in sink.notices[0]
+    assert "NoAnswer" in str(caught.value.result.per_process[0].error)
+    assert group.state == "broken"
+    with pytest.raises(SessionBrokenError, match="out of step"):
+        group.run("1")
+    group.restart()
+    assert_usable(group)

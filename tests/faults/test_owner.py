@@ -1,0 +1,82 @@
+"""Whatever way the notebook's process ends, no process of its group is alive 5 s later."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psutil
+import pytest
+
+from jaxnb_fixtures import END_SECONDS, processes_of_tests
+
+OWNER = """
+import sys, jaxnb
+session = jaxnb.start(2, platform="cpu", launcher={launcher!r})
+session.run("import subprocess; child = subprocess.Popen(['sleep', '1000'], start_new_session=True)")
+session.run("import threading; threading.Thread(target=__import__('time').sleep, args=(1000,)).start()")
+print("ready", flush=True)
+{then}
+"""
+
+ENDS = {
+    "clean exit": "sys.stdin.readline()",
+    "exception": "sys.stdin.readline(); raise RuntimeError('the notebook failed')",
+    "os._exit": "import os; sys.stdin.readline(); os._exit(0)",
+    "SIGTERM": "import signal; signal.pause()",
+    "SIGKILL": "import signal; signal.pause()",
+    "SIGINT": "import signal; signal.pause()",
+    "SIGKILL in a cell": "session.run('import time; print(1); time.sleep(1000)', sink=Sink())",
+}
+SINK = """
+class Sink:
+    def lines(self, lines): print("ready", flush=True)
+    def live(self, lines): pass
+    def notice(self, text): pass
+"""
+
+
+@contextmanager
+def owner(launcher: str, end: str) -> Iterator[subprocess.Popen[str]]:
+    """A process that owns a group, and has got as far as the kind of end asks for."""
+    then = SINK + ENDS[end] if end == "SIGKILL in a cell" else ENDS[end]
+    process = subprocess.Popen(
+        [sys.executable, "-c", OWNER.format(launcher=launcher, then=then)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    assert process.stdin is not None
+    with process.stdout, process.stdin:
+        for _ in range(2 if end == "SIGKILL in a cell" else 1):
+            assert process.stdout.readline() == "ready\n"
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("launcher", ["fork", "local"])
+def test_no_process_outlives_its_owner(launcher: str, end: str) -> None:
+    before = set(processes_of_tests())
+    with owner(launcher, end) as process:
+        group = [p for pid, p in processes_of_tests().items() if pid not in before]
+        assert len(group) > 5  # the owner, two processes, their children, helpers
+        if end.startswith("SIG"):
+            os.kill(process.pid, getattr(signal, end.split(maxsplit=1)[0]))
+        else:
+            assert process.stdin is not None
+            process.stdin.write("\n")
+            process.stdin.flush()
+        _, alive = psutil.wait_procs(group, timeout=END_SECONDS)
+        left = [f"{p.pid} {p.cmdline()}" for p in alive if p.is_running()]
+        assert not left

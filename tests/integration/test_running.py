@@ -1,0 +1,773 @@
+"""What a cell does on four real processes, and what comes back."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+import jaxnb
+from jaxnb.errors import (
+    CellError,
+    CellTimeoutError,
+    JaxnbError,
+    SessionClosedError,
+    UsageError,
+)
+from jaxnb.model import ArrayInfo
+from jaxnb.result import Agreement, CellResult, PerProcess
+from jaxnb.session import Session
+
+ALL = [0, 1, 2, 3]
+
+MESH = 'mesh = jax.make_mesh((4, 2), ("data", "model"))\n'
+SHARDED = MESH + (
+    'sharding = NamedSharding(mesh, P("data", "model"))\n'
+    "x = jax.make_array_from_callback((8, 6), sharding,\n"
+    "    lambda index: np.arange(48, dtype=np.float32).reshape(8, 6)[index])\n"
+)
+
+
+def fails(session: Session, code: str, **settings: Any) -> CellResult:
+    """Runs a cell that must raise; returns its result."""
+    with pytest.raises(CellError) as raised:
+        session.run(code, **settings)
+    return raised.value.result
+
+
+# ---------------------------------------------------------------------- values
+
+
+@pytest.mark.parametrize(
+    ("code", "value"),
+    [
+        ("1 + 1", 2),
+        ("'zażółć 日本 🎉'", "zażółć 日本 🎉"),
+        ("3.5", 3.5),
+        ("b'\\x00\\xff'", b"\x00\xff"),
+        ("[1, (2, {3: 'x'})]", [1, (2, {3: "x"})]),
+        ("{'a', 'b', 'c'} and True", True),
+        ("10 ** 300", 10**300),
+        ("if True:\n    7", None),
+        ("x = 7", None),
+        ("None", None),
+        ("", None),
+        ("# only a comment", None),
+        ("  indented = 1\n  indented", 1),
+    ],
+)
+def test_plain_values(session: Session, code: str, value: Any) -> None:
+    result = session.run(code)
+    assert result.value == value
+    assert type(result.value) is type(value)
+    expected = Agreement.NO_VALUE if value is None else Agreement.SAME
+    assert result.agreement is expected
+
+
+def test_numpy_values_keep_shape_and_dtype(session: Session) -> None:
+    value = session.run("np.arange(6, dtype=np.int16).reshape(2, 3)").value
+    assert value.dtype == np.int16
+    np.testing.assert_array_equal(value, [[0, 1, 2], [3, 4, 5]])
+
+
+def test_a_local_array_comes_as_numpy(session: Session) -> None:
+    result = session.run("jnp.arange(3) * 2")
+    assert result.agreement is Agreement.SAME
+    assert type(result.value) is np.ndarray
+    np.testing.assert_array_equal(result.value, [0, 2, 4])
+
+
+def test_local_arrays_that_differ_come_by_process(session: Session) -> None:
+    result = session.run("jnp.arange(2) + process_index")
+    assert result.agreement is Agreement.DIFFERENT
+    for index in ALL:
+        np.testing.assert_array_equal(result.value[index], [index, index + 1])
+
+
+def test_a_replicated_array_comes_whole_and_once(session: Session) -> None:
+    result = session.run(SHARDED + "jax.jit(lambda x: x.sum(0), out_shardings="
+                         "NamedSharding(mesh, P()))(x)")  # fmt: skip
+    assert result.agreement is Agreement.SAME
+    np.testing.assert_array_equal(result.value, np.arange(48).reshape(8, 6).sum(0))
+    assert result.array is not None
+    assert result.array.fully_replicated
+    assert len({shard.digest for shard in result.array.shards}) == 1
+    assert all(shard.digest for shard in result.array.shards)
+
+
+def test_a_sharded_array_stays_and_is_described(session: Session) -> None:
+    result = session.run(SHARDED + "x")
+    array = result.value
+    assert result.agreement is Agreement.SHARDED
+    assert isinstance(array, ArrayInfo)
+    assert (array.shape, array.dtype, array.itemsize_bits) == ((8, 6), "float32", 32)
+    assert array.spec == "P('data', 'model')"
+    assert array.mesh is not None
+    assert (array.mesh.axis_names, array.mesh.shape) == (("data", "model"), (4, 2))
+    owned = {(s.process_index, s.index) for s in array.shards}
+    assert owned == {(p, ((2 * p, 2 * p + 2), (3 * m, 3 * m + 3))) for p in ALL for m in (0, 1)}
+    corner = dict(array.corner)
+    assert (corner[0, 0], corner[7, 5]) == ("0", "47")
+
+
+def test_arrays_inside_containers(session: Session) -> None:
+    result = session.run(
+        SHARDED + "{'local': jnp.ones(2), 'whole': jax.device_put(3.0), 'far': x, 'n': [1]}"
+    )
+    assert set(result.value) == {"local", "whole", "far", "n"} or isinstance(
+        result.value, PerProcess
+    )
+    for one in (r.value for r in result.per_process.values()):
+        np.testing.assert_array_equal(one["local"], [1.0, 1.0])
+        assert type(one["local"]) is np.ndarray
+        assert one["whole"] == 3.0
+        assert isinstance(one["far"], ArrayInfo)
+        assert one["far"].shape == (8, 6)
+        assert one["n"] == [1]
+
+
+def test_replicas_that_differ_are_told(session: Session) -> None:
+    code = MESH + (
+        "sharding = NamedSharding(mesh, P())\n"
+        "mine = [jax.device_put(np.full(3, float(process_index)), d)"
+        " for d in jax.local_devices()]\n"
+        "jax.make_array_from_single_device_arrays((3,), sharding, mine)"
+    )
+    result = session.run(code)
+    assert result.agreement is Agreement.REPLICAS_DIFFER
+    for index in ALL:
+        np.testing.assert_array_equal(result.value[index], [index] * 3)
+
+
+@pytest.mark.parametrize(("what", "agreement"), [
+    ("0.0", Agreement.SHARDED),
+    ("1.0 * (process_index == 3)", Agreement.REPLICAS_DIFFER),
+])  # fmt: skip
+def test_partial_replicas_are_compared(session: Session, what: str, agreement: Agreement) -> None:
+    code = MESH + (
+        'sharding = NamedSharding(mesh, P(None, "model"))\n'
+        f"local = [jax.device_put(np.full((2, 3), {what}), d) for d in jax.local_devices()]\n"
+        "jax.make_array_from_single_device_arrays((2, 6), sharding, local)"
+    )
+    assert session.run(code).agreement is agreement
+
+
+def test_prng_keys(session: Session) -> None:
+    result = session.run("jax.random.split(jax.random.key(7), 3)")
+    assert result.agreement is Agreement.SAME
+    assert result.array is not None
+    assert result.array.shape == (3,)
+    assert result.array.dtype == "key<fry>"
+    assert session.run("jax.random.key(0)").agreement is Agreement.SAME
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn", "int4", "bool", "complex64"])
+def test_dtypes_of_every_width(session: Session, dtype: str) -> None:
+    result = session.run(f"jnp.ones((2, 2), '{dtype}')")
+    assert result.agreement is Agreement.SAME
+    assert result.array is not None
+    assert result.array.dtype == dtype
+    assert result.value.astype(np.complex64).sum() == 4
+
+
+def test_a_deleted_array_is_described(session: Session) -> None:
+    result = session.run("y = jnp.ones(3)\ny.delete()\ny")
+    array = result.per_process[0].value
+    assert isinstance(array, ArrayInfo)
+    assert array.deleted
+    assert array.shape == (3,)
+
+
+def test_empty_and_scalar_arrays(session: Session) -> None:
+    assert session.run("jnp.zeros((0, 3))").value.shape == (0, 3)
+    assert session.run("jnp.float32(2)").value == 2.0
+
+
+def test_large_values_are_compared_at_once_and_fetched_on_access(session: Session) -> None:
+    result = session.run("np.arange(1 << 18, dtype=np.float64)")  # 2 MiB
+    infos = [r.value_info for r in result.per_process.values()]
+    assert all(info is not None and info.payload is None and info.digest for info in infos)
+    assert result.agreement is Agreement.SAME
+    np.testing.assert_array_equal(result.value, np.arange(1 << 18))
+
+
+def test_a_large_value_can_still_be_fetched_after_other_cells(session: Session) -> None:
+    result = session.run("np.full(1 << 18, process_index)")
+    session.run("1 + 1")
+    assert result.agreement is Agreement.DIFFERENT
+    assert [int(result.per_process[i].value[-1]) for i in ALL] == ALL
+
+
+def test_a_large_value_that_is_gone_says_so(session: Session) -> None:
+    result = session.run("np.zeros(1 << 18)")
+    session.run("%reset -f out")
+    with pytest.raises(JaxnbError, match="could not be fetched from process 0"):
+        _ = result.value
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [("lambda: 1", "function"), ("(i for i in range(3))", "generator"), ("np.random", "module"),
+     ("jax.devices()[0]", "Device"), ("jax.jit(jnp.sum)", "PjitFunction"),
+     ("class Odd:\n    def __reduce__(self): raise OSError('no')\nOdd()", "Odd")],
+)  # fmt: skip
+def test_values_that_cannot_travel(session: Session, code: str, kind: str) -> None:
+    result = session.run(code)
+    assert result.agreement is Agreement.UNCOMPARED
+    with pytest.raises(JaxnbError, match=f"process 0.*{kind}.*cannot be pickled"):
+        _ = result.value
+    assert session.run("'use it: ' + type(_).__name__").value == f"use it: {kind}"
+
+
+def test_values_of_a_class_of_the_cell(session: Session) -> None:
+    result = session.run("class Mine:\n    n = 3\nMine()")
+    with pytest.raises(JaxnbError, match=r"__main__\.Mine.*cannot be read in the notebook"):
+        _ = result.value
+    assert session.run("_.n").value == 3
+
+
+@pytest.mark.parametrize(
+    ("code", "agreement"),
+    [
+        ("process_index", Agreement.DIFFERENT),
+        ("process_index or None", Agreement.DIFFERENT),
+        ("1 if process_index else 1.0", Agreement.DIFFERENT),
+        ("True if process_index else 1", Agreement.DIFFERENT),
+        ("np.float32(1) if process_index else np.float64(1)", Agreement.DIFFERENT),
+        ("-0.0 if process_index else 0.0", Agreement.DIFFERENT),
+        ("float('nan')", Agreement.SAME),
+        ("jnp.array([0.0, jnp.nan])", Agreement.SAME),
+        ("object", Agreement.SAME),
+    ],
+)
+def test_agreement(session: Session, code: str, agreement: Agreement) -> None:
+    assert session.run(code).agreement is agreement
+
+
+# ---------------------------------------------------------------------- as IPython does
+
+
+def test_names_of_the_namespace(session: Session) -> None:
+    result = session.run(
+        "(jax.process_index() == process_index, jax.process_count(), num_processes,"
+        " jnp.__name__, np.__name__, P is jax.P, NamedSharding is jax.sharding.NamedSharding)"
+    )
+    assert result.value == (True, 4, 4, "jax.numpy", "numpy", True, True)
+
+
+def test_variables_stay(session: Session) -> None:
+    session.run("kept = process_index * 10")
+    assert session.run("kept").value == {0: 0, 1: 10, 2: 20, 3: 30}
+
+
+def test_underscore_and_out(session: Session) -> None:
+    session.run("41 + process_index", cell=1001)
+    assert session.run("_ - process_index").value == 41
+    assert session.run("Out[1001] - process_index").value == 41
+    assert session.run("_1001 - process_index").value == 41
+
+
+def test_semicolon_hides_the_value(session: Session) -> None:
+    result = session.run("40 + 2;")
+    assert result.agreement is Agreement.NO_VALUE
+    assert result.value is None
+
+
+def test_only_the_last_expression_is_the_value(session: Session) -> None:
+    result = session.run("1\n2\n3")
+    assert result.value == 3
+    assert result.stdout == ""
+
+
+def test_magics(session: Session) -> None:
+    timed = session.run("%time 1 + 1")
+    assert timed.value == 2
+    assert "Wall time" in timed.per_process[3].stdout
+    cell = session.run("%%time\nz = 5\nz")
+    assert cell.value == 5
+    assert "Wall time" in cell.per_process[0].stdout
+    loops = session.run("t = %timeit -n1 -r1 -q -o sum(range(3))\nt.loops")
+    assert loops.value == 1
+    assert session.run("%%capture captured\nprint('hidden')").stdout == ""
+    assert session.run("captured.stdout").value == "hidden\n"
+
+
+def test_magics_that_do_not_exist_fail_the_cell(session: Session) -> None:
+    for code in ("%no_such_magic", "%%no_such_magic\nx"):
+        result = fails(session, code)
+        assert sorted(result.errors) == ALL
+        assert "no_such_magic" in str(result.errors[0])
+
+
+def test_shell_commands(session: Session) -> None:
+    result = session.run("!echo hello && echo err >&2")
+    assert result.stdout.splitlines()[0] == "[0-3] hello"
+    assert "Warning" not in result.stdout + result.stderr
+    listed = session.run("lines = !printf 'a\\nb\\n'\nlist(lines)")
+    assert listed.value == ["a", "b"]
+    assert session.run("!exit 3\n_exit_code").value == 3
+
+
+def test_top_level_await(session: Session) -> None:
+    result = session.run("import asyncio\nawait asyncio.sleep(0, 'awaited')")
+    assert result.value == "awaited"
+    assert fails(session, "import asyncio\nawait asyncio.sleep(0)\n1/0").errors[0].line == 3
+
+
+def test_input_raises_and_does_not_hang(session: Session) -> None:
+    result = fails(session, "input('name? ')", timeout=20)
+    assert {error.type_name for error in result.errors.values()} == {"StdinNotImplementedError"}
+
+
+def test_exit_does_not_end_the_process(make_session: Any) -> None:
+    session = make_session(1)
+    for code in ("exit()", "quit", "exit"):
+        session.run(code, raise_on_error=False)
+        assert session.run("import os; os.getpid()").value == session.processes[0].pid
+
+
+def test_displays_are_collected_by_process(session: Session) -> None:
+    result = session.run(
+        "from IPython.display import HTML, display\n"
+        "display(HTML(f'<b>{process_index}</b>'))\n"
+        "handle = display({'text/plain': 'old'}, raw=True, display_id=True)\n"
+        "handle.update({'text/plain': 'new'}, raw=True)"
+    )
+    for index in ALL:
+        html, old, new = result.per_process[index].displays
+        assert html.data["text/html"] == f"<b>{index}</b>"
+        assert (old.data["text/plain"], new.data["text/plain"]) == ("old", "new")
+        assert old.display_id == new.display_id is not None
+        assert (old.update, new.update) == (False, True)
+
+
+def test_figures(session: Session) -> None:
+    result = session.run(
+        "%matplotlib inline\nimport matplotlib.pyplot as plt\n"
+        "figure = plt.figure(figsize=(1, 1))\nplt.plot([1, 2])\nplt.show()"
+    )
+    for index in ALL:
+        (figure,) = result.per_process[index].displays
+        assert "image/png" in figure.data
+
+
+# ---------------------------------------------------------------------- text
+
+
+def test_streams_are_kept_apart_and_attributed(session: Session) -> None:
+    result = session.run(
+        "import sys\nprint('out', process_index)\nprint('err', file=sys.stderr)\nprint('out 2')"
+    )
+    for index in ALL:
+        one = result.per_process[index]
+        assert one.stdout == f"out {index}\nout 2\n"
+        assert one.stderr == "err\n"
+    assert result.stderr == "[0-3] err\n"
+    assert sorted(result.stdout.splitlines()) == [
+        "[0-3] out 2",
+        *(f"[{i}] out {i}" for i in ALL),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("code", "stdout", "merged"),
+    [
+        ("print('x', end='')", "x", "[0-3] x\n"),
+        ("print()", "\n", "[0-3]\n"),
+        ("print('10%\\r20%\\rdone')", "10%\r20%\rdone\n", "[0-3] done\n"),
+        ("print('é日本🎉')", "é日本🎉\n", "[0-3] é日本🎉\n"),
+        ("print('a\\nb')", "a\nb\n", "[0-3] a\n[0-3] b\n"),
+        ("print('x' * 100_000)", "x" * 100_000 + "\n", f"[0-3] {'x' * 100_000}\n"),
+        ("import sys; sys.stdout.write('no end') and None", "no end", "[0-3] no end\n"),
+    ],
+    ids=["no newline", "empty line", "carriage return", "unicode", "lines", "100 kB", "write"],
+)
+def test_text(session: Session, code: str, stdout: str, merged: str) -> None:
+    result = session.run(code)
+    assert [result.per_process[i].stdout for i in ALL] == [stdout] * 4
+    assert [line.rstrip() for line in result.stdout.splitlines()] == merged.splitlines()
+
+
+def test_output_before_an_error_is_kept(session: Session) -> None:
+    result = fails(session, "print('before')\n1/0\nprint('after')")
+    assert result.stdout == "[0-3] before\n"
+
+
+def test_output_of_a_thread_that_outlives_its_statement(session: Session) -> None:
+    result = session.run(
+        "import threading\nt = threading.Thread(target=lambda: print('from a thread'))\n"
+        "t.start(); t.join()"
+    )
+    assert result.stdout == "[0-3] from a thread\n"
+
+
+# ---------------------------------------------------------------------- errors
+
+
+def test_one_process_raises(session: Session) -> None:
+    with pytest.raises(CellError) as raised:
+        session.run("print('hi')\nif process_index == 1:\n    raise ValueError('boom')\n9")
+    result = raised.value.result
+    assert list(result.errors) == [1]
+    assert str(result.errors[1]) == "ValueError: boom"
+    assert result.errors[1].line == 3
+    assert "raise ValueError('boom')" in result.errors[1].traceback
+    assert [result.per_process[i].value for i in ALL] == [9, None, 9, 9]
+    assert (
+        str(raised.value) == f"process 1 raised ValueError: boom at line 3 (cell [{result.cell}])"
+    )
+    assert session.state == "ready"
+
+
+def test_all_raise_the_same(session: Session) -> None:
+    with pytest.raises(CellError, match="process 0, and 3 more raised") as raised:
+        session.run("def f():\n    1 / 0\nf()")
+    tracebacks = {error.traceback for error in raised.value.result.errors.values()}
+    assert len(tracebacks) == 1
+    shown = "\n".join(raised.value._render_traceback_())
+    assert shown.count("ZeroDivisionError: division by zero") <= 2  # once, and in the message
+    assert "jaxnb/" not in tracebacks.pop()
+
+
+def test_different_errors(session: Session) -> None:
+    result = fails(session, "raise [KeyError, OSError][process_index % 2](process_index)")
+    names = [result.errors[i].type_name for i in ALL]
+    assert names == ["KeyError", "OSError", "KeyError", "OSError"]
+
+
+def test_raise_on_error_can_be_off(session: Session) -> None:
+    result = session.run("1/0", raise_on_error=False)
+    assert sorted(result.errors) == ALL
+
+
+def test_syntax_error_runs_nothing(session: Session) -> None:
+    session.run("ran = False")
+    result = fails(session, "ran = True\nprint('ran')\n)(")
+    assert {error.type_name for error in result.errors.values()} == {"SyntaxError"}
+    assert {error.line for error in result.errors.values()} == {3}
+    assert result.stdout == ""
+    assert session.run("ran").value is False
+    assert len({error.traceback for error in result.errors.values()}) == 1
+
+
+@pytest.mark.parametrize("code", ["raise SystemExit(3)", "import sys; sys.exit(3)"])
+def test_sys_exit_is_an_error_and_ends_nothing(session: Session, code: str) -> None:
+    result = fails(session, code)
+    assert {str(error) for error in result.errors.values()} == {"SystemExit: 3"}
+    assert session.run("num_processes").value == 4
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        ("raise KeyboardInterrupt", "KeyboardInterrupt"),
+        ("raise ValueError(42)", "ValueError: 42"),
+        ("raise ValueError", "ValueError"),
+        ("raise BaseException('base')", "BaseException: base"),
+        ("raise UnicodeError('ü\\nsecond line')", "UnicodeError: ü\nsecond line"),
+        ("raise ExceptionGroup('two', [ValueError(1), KeyError(2)])",
+         "ExceptionGroup: two (2 sub-exceptions)"),
+        ("class Own(Exception): pass\nraise Own('mine')", "Own: mine"),
+    ],
+)  # fmt: skip
+def test_every_kind_of_exception_fails_the_cell(session: Session, code: str, error: str) -> None:
+    result = fails(session, code)
+    assert {str(e) for e in result.errors.values()} == {error}
+    assert sorted(result.errors) == ALL
+
+
+def test_a_chain_of_exceptions_is_shown_whole(session: Session) -> None:
+    code = "try:\n    1/0\nexcept ZeroDivisionError as e:\n    raise RuntimeError('outer') from e"
+    result = fails(session, code)
+    traceback = result.errors[0].traceback
+    assert "ZeroDivisionError: division by zero" in traceback
+    assert "direct cause" in traceback
+    assert traceback.index("ZeroDivisionError") < traceback.index("RuntimeError: outer")
+    assert result.errors[0].line == 4
+
+
+def test_a_huge_message(session: Session) -> None:
+    result = fails(session, "raise ValueError('x' * 1_000_000)")
+    assert len(result.errors[0].message) == 1_000_000
+
+
+@pytest.mark.parametrize("method", ["__str__", "__repr__"])
+def test_exceptions_that_cannot_be_shown(session: Session, method: str) -> None:
+    result = fails(
+        session, f"class Bad(Exception):\n    def {method}(self): raise OSError('no')\nraise Bad(1)"
+    )
+    assert sorted(result.errors) == ALL
+    assert session.run("1").value == 1
+
+
+def test_a_value_whose_repr_raises(session: Session) -> None:
+    result = fails(session, "class Bad:\n    def __repr__(self): raise OSError('no')\nBad()")
+    assert str(result.errors[0]) == "OSError: no"
+    assert result.errors[0].line == 2
+    assert session.run("1").value == 1
+
+
+@pytest.mark.parametrize(("first_line", "line"), [(1, 3), (2, 4)])
+@pytest.mark.parametrize("code", ["a = 1\n\n1/0", "\n\n1/0"])
+def test_lines_count_as_the_notebook_counts(
+    session: Session, code: str, first_line: int, line: int
+) -> None:
+    result = fails(session, code, first_line=first_line)
+    assert {error.line for error in result.errors.values()} == {line}
+
+
+def test_syntax_errors_count_lines_likewise(session: Session) -> None:
+    assert fails(session, "a = 1\n)(", first_line=2).errors[0].line == 3
+
+
+def test_jax_errors_end_at_the_cells_line(session: Session) -> None:
+    error = fails(session, "a = jnp.ones(2)\na @ jnp.ones(3)").errors[0]
+    assert error.type_name == "TypeError"
+    assert error.line == 2
+
+
+# ---------------------------------------------------------------------- ranks and time
+
+
+def test_ranks(session: Session) -> None:
+    result = session.run("mark = 1; process_index", ranks=[3, 1, 1])
+    assert result.value == {1: 1, 3: 3}
+    assert result.num_processes == 4
+    assert session.run("'mark' in globals()").value == {0: False, 1: True, 2: False, 3: True}
+
+
+def test_ranks_of_one_give_its_value(session: Session) -> None:
+    assert session.run("process_index", ranks=[2]).value == 2
+
+
+@pytest.mark.parametrize("ranks", [[9], [-1], [0, 4], []])
+def test_ranks_that_there_are_not(session: Session, ranks: list[int]) -> None:
+    with pytest.raises(UsageError, match="the group has processes 0 to 3. Nothing was run."):
+        session.run("1", ranks=ranks)
+
+
+def test_time_out_interrupts_and_the_group_stays(session: Session) -> None:
+    with pytest.raises(CellTimeoutError, match="time-out of 0.3 s") as raised:
+        session.run("import time\nprint('began')\ntime.sleep(600)", timeout=0.3)
+    result = raised.value.result
+    assert {error.type_name for error in result.errors.values()} == {"KeyboardInterrupt"}
+    assert result.stdout == "[0-3] began\n"
+    assert session.state == "ready"
+    assert session.run("1").value == 1
+
+
+def test_a_cell_within_its_time_out(session: Session) -> None:
+    assert session.run("1", timeout=60).value == 1
+
+
+def test_seconds_and_compilations(session: Session) -> None:
+    code = "f = jax.jit(lambda x: jnp.sin(x) * 3.25 + process_index)\nf(jnp.ones(5)); 0"
+    first = session.run(code)
+    again = session.run("f(jnp.ones(5)); 0")
+    for index in ALL:
+        one = first.per_process[index]
+        assert one.compiles >= 1
+        assert 0 < one.compile_seconds <= one.seconds <= first.seconds
+        assert again.per_process[index].compiles == 0
+        assert again.per_process[index].compile_seconds == 0.0
+
+
+def test_runs_from_several_threads_take_turns(session: Session) -> None:
+    session.run("log = []")
+    results: dict[int, Any] = {}
+
+    def work(n: int) -> None:
+        for _ in range(3):
+            results[n] = session.run(
+                f"log.append(({n}, 'in')); log.append(({n}, 'out')); {n}"
+            ).value
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert results == {n: n for n in range(4)}
+    log = session.run("log").value
+    assert len(log) == 24
+    for (n, enter), (m, leave) in zip(log[::2], log[1::2], strict=True):
+        assert (n, enter, leave) == (m, "in", "out")
+
+
+def test_interrupt_from_another_thread(session: Session, tmp_path: Any) -> None:
+    started = [tmp_path / str(i) for i in ALL]
+    code = f"open(f'{tmp_path}/{{process_index}}', 'w').close()\nimport time\ntime.sleep(600)"
+
+    def interrupt_all() -> None:
+        deadline = time.monotonic() + 30
+        while not all(path.exists() for path in started) and time.monotonic() < deadline:
+            threading.Event().wait(0.01)
+        session.interrupt()
+
+    thread = threading.Thread(target=interrupt_all)
+    thread.start()
+    result = fails(session, code)
+    thread.join()
+    assert {error.type_name for error in result.errors.values()} == {"KeyboardInterrupt"}
+    assert session.run("1").value == 1
+
+
+def test_sigint_reaches_the_processes(session: Session, tmp_path: Any) -> None:
+    code = f"open(f'{tmp_path}/{{process_index}}', 'w').close()\nimport time\ntime.sleep(600)"
+
+    def interrupt_all() -> None:
+        deadline = time.monotonic() + 30
+        while len(list(tmp_path.iterdir())) < 4 and time.monotonic() < deadline:
+            threading.Event().wait(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt_all)
+    thread.start()
+    result = fails(session, code)
+    thread.join()
+    assert {error.type_name for error in result.errors.values()} == {"KeyboardInterrupt"}
+    assert session.run("1").value == 1
+
+
+def test_interrupt_of_nothing_does_nothing(session: Session) -> None:
+    session.interrupt()
+    assert session.run("1").value == 1
+
+
+# ---------------------------------------------------------------------- statistics
+
+
+def in_use(session: Session) -> dict[int, int]:
+    """Device id to the bytes of live arrays on it."""
+    return {row.device.id: row.bytes_in_use or 0 for row in session.stats()}
+
+
+def test_stats_have_a_row_for_each_device(session: Session) -> None:
+    rows = session.stats()
+    pids = {p.process_index: p.pid for p in session.processes}
+    assert len(rows) == 8
+    assert len({row.device.id for row in rows}) == 8
+    for row in rows:
+        assert row.source == "live_arrays"
+        assert row.pid == pids[row.device.process_index]
+        assert row.process_rss_bytes is not None
+        assert row.process_pss_bytes is not None
+        assert 0 < row.process_pss_bytes <= row.process_rss_bytes
+        assert (row.peak_bytes, row.limit_bytes, row.note) == (None, None, "")
+
+
+def test_stats_count_a_sharded_array_exactly(session: Session) -> None:
+    before = in_use(session)
+    session.run(MESH + "big = jax.make_array_from_callback((64, 32), "
+                'NamedSharding(mesh, P("data", "model")), '
+                "lambda i: np.ones((16, 16), np.float32)); big.block_until_ready();")  # fmt: skip
+    grown = {d: n - before[d] for d, n in in_use(session).items()}
+    assert set(grown.values()) == {16 * 16 * 4}
+    # shard.data is an array of its own that shares the buffer.
+    session.run("parts = [s.data for s in big.addressable_shards];")
+    assert {d: n - before[d] for d, n in in_use(session).items()} == grown
+    session.run("del big, parts\nimport gc; gc.collect();")
+    assert in_use(session) == before
+
+
+def test_stats_count_a_replicated_array_on_every_device(session: Session) -> None:
+    before = in_use(session)
+    session.run(MESH + "whole = jax.make_array_from_callback((100,), NamedSharding(mesh, P()), "
+                "lambda i: np.ones(100, np.float32)); whole.block_until_ready();")  # fmt: skip
+    assert {n - before[d] for d, n in in_use(session).items()} == {400}
+
+
+def test_looking_at_stats_changes_nothing(session: Session) -> None:
+    session.run(SHARDED)
+    assert in_use(session) == in_use(session)
+    live = [row.live_arrays for row in session.stats()]
+    assert [row.live_arrays for row in session.stats()] == live
+
+
+# ---------------------------------------------------------------------- the session
+
+
+def test_state_processes_and_group(session: Session) -> None:
+    assert session.state == "ready"
+    assert session.num_processes == 4
+    processes = session.processes
+    assert [p.process_index for p in processes] == ALL
+    assert {p.state for p in processes} == {"ready"}
+    assert all(psutil.pid_exists(p.pid) for p in processes)
+    assert len({p.engine_id for p in processes}) == 4
+    assert [d.process_index for p in processes for d in p.devices] == [0, 0, 1, 1, 2, 2, 3, 3]
+    ran = session.run("1", cell=77)
+    group = session.group
+    assert ran.cell == 77
+    assert group.last_cell == 77
+    assert (group.platform, group.launcher, group.collectives) == ("cpu", "fork", "gloo")
+    assert group.jax_version == session.run("jax.__version__").value
+    assert session.group.cells_run == group.cells_run + 1
+    assert group.start_seconds > 0
+    assert repr(session) == "<jaxnb.Session: 4 cpu processes, ready>"
+
+
+def test_busy_while_a_cell_runs(session: Session, tmp_path: Any) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    thread = threading.Thread(target=session.run, args=(f"open('{gate}').read();",), kwargs={"ranks": [2]})  # fmt: skip
+    thread.start()
+    with open(gate, "w"):  # opens once process 2 has opened it too
+        assert session.state == "busy"
+        assert [p.state for p in session.processes] == ["ready", "ready", "busy", "ready"]
+    thread.join(30)
+    assert session.state == "ready"
+
+
+def test_restart_gives_fresh_processes(make_session: Any) -> None:
+    session = make_session(2, devices_per_process=2)
+    session.run("kept = 1")
+    before = session.processes
+    stages: list[str] = []
+    session.restart(lambda stage, detail: stages.append(stage))
+    after = session.processes
+    assert session.state == "ready"
+    assert {p.pid for p in before}.isdisjoint({p.pid for p in after})
+    assert {p.engine_id for p in before}.isdisjoint({p.engine_id for p in after})
+    assert [len(p.devices) for p in after] == [2, 2]
+    assert not any(psutil.pid_exists(p.pid) for p in before)
+    assert session.run("'kept' in globals()").value is False
+    assert session.run("jax.device_count(), num_processes").value == (4, 2)
+    assert stages[0] == "stopping"
+    assert stages[-1] == "checking"
+
+
+def test_closing(make_session: Any) -> None:
+    with make_session(1) as session:
+        result = session.run("np.zeros(1 << 18)")
+        pids = [p.pid for p in session.processes]
+    assert session.state == "closed"
+    assert not any(psutil.pid_exists(pid) for pid in pids)
+    session.close()
+    for use in (
+        lambda: session.run("1"),
+        session.stats,
+        session.restart,
+    ):
+        with pytest.raises(SessionClosedError, match="was closed. Type `%spmd_start`"):
+            use()
+    with pytest.raises(JaxnbError):
+        _ = result.value  # was never fetched
+    assert [p.state for p in session.processes] == ["dead"]
+    assert session.group.state == "closed"
+    session.interrupt()
+    assert repr(session) == "<jaxnb.Session: 1 cpu processes, closed>"
+
+
+def test_the_public_start_is_a_context_manager() -> None:
+    with jaxnb.start(1, platform="cpu", bare=True) as session:
+        assert session.run("2").value == 2
+        with pytest.raises(CellError, match="NameError"):
+            session.run("jnp")
+    assert session.state == "closed"

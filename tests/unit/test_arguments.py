@@ -1,0 +1,168 @@
+"""The magics' command lines."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jaxnb.display.labels import ranks_label
+from jaxnb.errors import UsageError
+from jaxnb.magics.arguments import cell_parser, ranks, split_options, start_parser, variable
+
+
+@given(st.sets(st.integers(0, 300), min_size=1))
+def test_ranks_reads_what_labels_say(indices: set[int]) -> None:
+    assert ranks(ranks_label(indices)) == tuple(sorted(indices))
+
+
+@given(st.lists(st.integers(0, 40), min_size=1))
+def test_ranks_come_sorted_and_once(indices: list[int]) -> None:
+    assert ranks(",".join(map(str, indices))) == tuple(sorted(set(indices)))
+
+
+@given(st.text(max_size=12))
+def test_ranks_of_anything_are_indices_or_an_error(text: str) -> None:
+    try:
+        found = ranks(text)
+    except argparse.ArgumentTypeError:
+        return
+    assert found
+    assert list(found) == sorted(set(found))
+    assert found[0] >= 0
+
+
+@pytest.mark.parametrize("text", ["", "a", "1,", ",1", "1-", "-1", "1--2", "0-x", "1;2", "0x1"])
+def test_ranks_that_name_no_processes(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="does not name processes"):
+        ranks(text)
+
+
+def test_ranks_that_run_backwards() -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="'3-1' runs backwards"):
+        ranks("0, 3-1")
+
+
+def test_ranks_without_end_do_not_fill_the_memory() -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="too many"):
+        ranks("0-99999999999999")
+
+
+@pytest.mark.parametrize("text", ["", "1x", "a b", "a.b", "a-b"])
+def test_variable_is_a_name(text: str) -> None:
+    assert variable("größe_1") == "größe_1"
+    with pytest.raises(argparse.ArgumentTypeError, match="is not a name"):
+        variable(text)
+
+
+def test_python_keywords_are_no_variables() -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="'class' is not a name"):
+        variable("class")
+
+
+def test_start_line_in_full() -> None:
+    found = start_parser().parse_line(
+        "-n 8 --devices-per-process 2 --platform cpu --launcher local --collectives gloo "
+        "--bare --timeout 30"
+    )
+    assert vars(found) == {
+        "help": False,
+        "num_processes": 8,
+        "devices_per_process": 2,
+        "platform": "cpu",
+        "launcher": "local",
+        "collectives": "gloo",
+        "bare": True,
+        "timeout": 30.0,
+    }
+
+
+def test_cell_line_in_full() -> None:
+    found = cell_parser("%%spmd").parse_line(
+        "--ranks 0,2-3 --out r --async --timeout 1.5 --outputs all"
+    )
+    assert vars(found) == {
+        "help": False,
+        "ranks": (0, 2, 3),
+        "out": "r",
+        "background": True,
+        "timeout": 1.5,
+        "outputs": "all",
+    }
+
+
+@pytest.mark.parametrize(
+    ("line", "part"),
+    [
+        ("--ranke 0", "unknown option '--ranke'. Did you mean '--ranks'?"),
+        ("--asynch", "unknown option '--asynch'. Did you mean '--async'?"),
+        ("--timout=3", "unknown option '--timout'. Did you mean '--timeout'?"),
+        ("--qqqqqqqq", "unknown option '--qqqqqqqq'."),
+        ("x + 1", "unknown option 'x'."),
+        ("--ranks", "expected one argument"),
+        ("--ranks zero", "'zero' does not name processes; write them like 0,2-3"),
+        ("--ranks 0 --out 1x", "'1x' is not a name"),
+        ("--timeout soon", "invalid positive_seconds value: 'soon'"),
+        ("--timeout 0", "0 is not above 0 seconds"),
+        ("--timeout nan", "nan is not above 0 seconds"),
+        ("--outputs some", "invalid choice: 'some'"),
+        ("--out 'r", "the line cannot be split into words"),
+    ],
+)
+def test_lines_that_cannot_be(line: str, part: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        cell_parser("%%spmd").parse_line(line)
+    message = str(raised.value)
+    assert message.startswith("%%spmd: ")
+    assert part in message
+    assert message.endswith("Type `%%spmd --help` for all options.")
+
+
+def test_help_wins_over_what_else_is_wrong() -> None:
+    assert cell_parser("%%spmd").parse_line("--help --nonsense").help
+
+
+def test_help_lists_every_option() -> None:
+    text = start_parser().format_help()
+    for option in ("-n", "--devices-per-process", "--platform", "--launcher", "--bare"):
+        assert option in text
+
+
+def test_abbreviations_are_not_guessed() -> None:
+    with pytest.raises(UsageError, match="unknown option '--rank'"):
+        cell_parser("%%spmd").parse_line("--rank 0")
+
+
+@pytest.mark.parametrize(
+    ("line", "options", "code"),
+    [
+        ("x.sum()", "", "x.sum()"),
+        ("  x = 'a  b'  ", "", "x = 'a  b'  "),
+        ("-x + 1", "", "-x + 1"),
+        ("--x", "", "--x"),
+        ("-1", "", "-1"),
+        ("--ranks 0 -x + 1", "--ranks 0", "-x + 1"),
+        ("--ranks=0,2 print('a  \"b\"')", "--ranks=0,2", "print('a  \"b\"')"),
+        ("--async --out r  f(--y)", "--async --out r", "f(--y)"),
+        ("--async", "--async", ""),
+        ("-h", "-h", ""),
+        ("", "", ""),
+        ("!ls --ranks 0", "", "!ls --ranks 0"),
+        ("%time x --out r", "", "%time x --out r"),
+    ],
+)
+def test_one_line_is_options_then_code(line: str, options: str, code: str) -> None:
+    assert split_options(line, cell_parser("%spmd")) == (options, code)
+
+
+def test_a_misspelt_option_before_code_is_not_taken_for_code() -> None:
+    with pytest.raises(UsageError, match="unknown option '--rank'. Did you mean '--ranks'"):
+        split_options("--rank 0 x.sum()", cell_parser("%spmd"))
+
+
+@given(st.text(st.characters(categories=["L", "N", "P", "S", "Zs"]), max_size=40))
+def test_code_keeps_every_character(code: str) -> None:
+    line = "--ranks 0 (" + code
+    assert split_options(line, cell_parser("%spmd")) == ("--ranks 0", "(" + code)

@@ -1,0 +1,62 @@
+"""Errors: their family, and what IPython shows for them."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from jaxnb import errors
+from jaxnb.errors import (
+    CellError,
+    CellTimeoutError,
+    JaxnbError,
+    ProcessDiedError,
+    SessionBrokenError,
+    SessionClosedError,
+    UsageError,
+)
+from jaxnb.result import CellResult
+
+RESULT = CellResult(3, "1/0", {}, 4, 0.1)
+
+
+def test_every_error_is_a_jaxnb_error() -> None:
+    found = [c for _, c in inspect.getmembers(errors, inspect.isclass) if c.__module__ == "jaxnb.errors"]  # fmt: skip
+    assert len(found) == 8
+    assert all(issubclass(kind, JaxnbError) and kind.__doc__ for kind in found)
+
+
+def test_closed_by_the_user_is_not_broken_from_outside() -> None:
+    assert not issubclass(SessionClosedError, SessionBrokenError)
+    assert not issubclass(SessionBrokenError, SessionClosedError)
+    assert issubclass(ProcessDiedError, SessionBrokenError)
+    assert issubclass(CellTimeoutError, CellError)
+
+
+def test_shown_without_frames() -> None:
+    assert UsageError("no such thing")._render_traceback_() == ["UsageError: no such thing"]
+
+
+def test_a_dead_process_is_named() -> None:
+    error = ProcessDiedError("process 2 died", process_index=2, pid=77)
+    assert (error.process_index, error.pid, error.result) == (2, 77, None)
+    assert str(error) == "process 2 died"
+
+
+def test_cell_error_shows_the_processes_tracebacks_first() -> None:
+    error = CellError("process 0 raised", result=RESULT, rendering="[0-3]\nValueError: boom")
+    assert error.result is RESULT
+    assert error._render_traceback_() == [
+        "[0-3]",
+        "ValueError: boom",
+        "",
+        "CellError: process 0 raised",
+    ]
+
+
+def test_time_out_is_a_cell_error_with_its_result() -> None:
+    with pytest.raises(CellError) as raised:
+        raise CellTimeoutError("too long", result=RESULT)
+    assert raised.value.result is RESULT
+    assert raised.value._render_traceback_()[-1] == "CellTimeoutError: too long"

@@ -1,0 +1,98 @@
+"""What crosses between processes: it survives the crossing, and cannot be changed."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+import pickle
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, Literal, get_args, get_origin
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jaxnb import model
+from jaxnb.launch.engine_start import EngineStart, command, prepare
+
+CLASSES = [
+    kind
+    for _, kind in inspect.getmembers(model, dataclasses.is_dataclass)
+    if kind.__module__ == model.__name__
+]
+
+
+def values_of(hint: Any) -> st.SearchStrategy[Any]:
+    """Returns values of a field's type; hypothesis alone would fill ``Any`` with nothing."""
+    if hint is Any:
+        return st.none() | st.integers() | st.text() | st.binary()
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Mapping:
+        return st.dictionaries(st.text(max_size=5), values_of(arguments[1]), max_size=3)
+    if origin in (types.UnionType, typing.Union):
+        return st.one_of(*map(values_of, arguments))
+    if origin is Literal:
+        return st.sampled_from(arguments)
+    if origin is tuple:
+        if arguments[-1] is Ellipsis:
+            return st.lists(values_of(arguments[0]), max_size=3).map(tuple)
+        return st.tuples(*map(values_of, arguments))
+    if dataclasses.is_dataclass(hint):
+        fields = typing.get_type_hints(hint)
+        return st.builds(hint, **{name: values_of(kind) for name, kind in fields.items()})
+    if hint is float:
+        return st.floats(allow_nan=False)
+    return st.from_type(hint)
+
+
+def test_all_are_covered() -> None:
+    assert len(CLASSES) >= 18
+    assert model.CellRequest in CLASSES
+
+
+@pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
+@given(data=st.data())
+def test_pickles_whole(kind: type, data: st.DataObject) -> None:
+    thing = data.draw(values_of(kind))
+    again = pickle.loads(pickle.dumps(thing, protocol=5))
+    assert type(again) is kind
+    assert again == thing
+
+
+@pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
+def test_is_frozen_and_documented(kind: type) -> None:
+    assert kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
+    assert "__slots__" in vars(kind)
+    documented = inspect.getdoc(kind) or ""
+    assert documented
+    if "Attributes:" in documented:
+        assert [f.name for f in dataclasses.fields(kind) if f"{f.name}:" not in documented] == []
+
+
+@given(values_of(model.JoinRequest), values_of(model.JoinRequest))
+def test_starts_cross_to_the_fork_server_as_json(
+    join: model.JoinRequest, other: model.JoinRequest
+) -> None:
+    starts = [
+        EngineStart({"A": "ä"}, "{}", "id-0", join, "/tmp"),
+        EngineStart({}, "", "id-1", other, "/"),
+        EngineStart({}, "", "id-2", None, "/"),
+    ]
+    received = json.loads(json.dumps({"starts": command(starts)}))
+    assert [prepare(received, i) for i in range(3)] == starts
+
+
+def test_an_error_reads_as_python_writes_it() -> None:
+    assert str(model.ProcessError("ValueError", "boom", "", "")) == "ValueError: boom"
+    assert str(model.ProcessError("KeyboardInterrupt", "", "", "")) == "KeyboardInterrupt"
+
+
+def test_long_fields_stay_out_of_the_repr() -> None:
+    error = model.ProcessError("ValueError", "boom", "a long traceback", "with colours", 3)
+    assert "traceback" not in repr(error)
+    value = model.ValueInfo("int", b"digest", b"payload", "", {"text/plain": "1"})
+    assert "payload'" not in repr(value)
+    assert "digest'" not in repr(value)

@@ -1,0 +1,218 @@
+"""How the values of the processes relate, from their descriptions alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jaxnb.errors import JaxnbError
+from jaxnb.model import ArrayInfo, ProcessError, ShardInfo, ValueInfo
+from jaxnb.result import Agreement, CellResult, PerProcess, ProcessResult
+
+A, B = b"a" * 16, b"b" * 16
+
+
+def plain(value: Any, digest: bytes | None = None) -> ValueInfo:
+    """A value that travelled with its reply."""
+    payload = pickle.dumps(value)
+    return ValueInfo(type(value).__name__, payload if digest is None else digest, payload, "", {})
+
+
+def array(
+    owner: int,
+    parts: Sequence[tuple[int, int]],
+    digests: Sequence[bytes],
+    *,
+    processes: int = 4,
+    replicated: bool = False,
+    dtype: str = "float32",
+    sharding: str = "S",
+) -> ValueInfo:
+    """What process ``owner`` says of an array with one device a process."""
+    seen: dict[tuple[int, int], int] = {}
+    shards = []
+    for device, part in enumerate(parts):
+        replica = seen.setdefault(part, 0)
+        seen[part] += 1
+        digest = digests[device] if device == owner else b""
+        shards.append(ShardInfo(device, device, (part,), replica, digest))
+    info = ArrayInfo(
+        shape=(8,),
+        dtype=dtype,
+        itemsize_bits=32,
+        sharding=sharding,
+        spec=None,
+        mesh=None,
+        memory_kind=None,
+        fully_replicated=replicated,
+        fully_addressable=processes == 1,
+        shards=tuple(shards),
+        corner=(((2 * owner,), str(owner)),),
+    )
+    payload = pickle.dumps(("whole", owner)) if replicated else None
+    return ValueInfo("jax.Array", digests[owner] if replicated else b"", payload, "", {}, info)
+
+
+def arrays(parts: Sequence[tuple[int, int]], digests: Sequence[bytes], **more: Any) -> CellResult:
+    return result(*(array(i, parts, digests, **more) for i in range(len(parts))))
+
+
+def process(index: int, info: ValueInfo | None, **more: Any) -> ProcessResult:
+    return ProcessResult(index, info, "", "", (), more.pop("error", None), 0.1, 0.0, **more)
+
+
+def result(*infos: ValueInfo | None) -> CellResult:
+    return CellResult(1, "x", {i: process(i, v) for i, v in enumerate(infos)}, len(infos), 0.1)
+
+
+WHOLE = [(0, 8)] * 4
+QUARTERS = [(0, 2), (2, 4), (4, 6), (6, 8)]
+HALVES_TWICE = [(0, 4), (0, 4), (4, 8), (4, 8)]
+NONE = [b""] * 4
+
+
+def test_no_process_has_a_value() -> None:
+    cell = result(None, None)
+    assert cell.agreement is Agreement.NO_VALUE
+    assert cell.value is None
+    assert cell.array is None
+
+
+def test_equal_values_are_one() -> None:
+    cell = result(plain({"a": 1}), plain({"a": 1}))
+    assert cell.agreement is Agreement.SAME
+    assert cell.value == {"a": 1}
+
+
+def test_values_that_differ_are_by_process() -> None:
+    cell = result(plain(1), plain(2), plain(1))
+    assert cell.agreement is Agreement.DIFFERENT
+    assert cell.value == {0: 1, 1: 2, 2: 1}
+    assert isinstance(cell.value, PerProcess)
+    assert repr(cell.value) == "PerProcess({0: 1, 1: 2, 2: 1})"
+
+
+def test_a_value_on_some_processes_only_is_different() -> None:
+    cell = result(plain(1), None)
+    assert cell.agreement is Agreement.DIFFERENT
+    assert cell.value == {0: 1, 1: None}
+
+
+def test_equal_bytes_of_other_types_are_different() -> None:
+    one = plain(1)
+    cell = result(one, dataclasses.replace(one, type_name="bool"))
+    assert cell.agreement is Agreement.DIFFERENT
+
+
+def test_values_without_a_digest_are_not_compared() -> None:
+    cell = result(plain(1, b""), plain(1, b""))
+    assert cell.agreement is Agreement.UNCOMPARED
+    assert cell.value == {0: 1, 1: 1}
+
+
+def test_one_process_agrees_with_itself() -> None:
+    assert result(plain(1, b"")).agreement is Agreement.SAME
+    assert result(plain(7)).value == 7
+
+
+def test_a_sharded_array_is_one_array() -> None:
+    cell = arrays(QUARTERS, NONE)
+    assert cell.agreement is Agreement.SHARDED
+    assert cell.value is cell.array
+    # Every process has told its own corner.
+    assert cell.array is not None
+    assert cell.array.corner == (((0,), "0"), ((2,), "1"), ((4,), "2"), ((6,), "3"))
+
+
+def test_equal_replicas_are_the_same() -> None:
+    cell = arrays(WHOLE, [A] * 4, replicated=True)
+    assert cell.agreement is Agreement.SAME
+    assert cell.value == ("whole", 0)
+    assert cell.array is not None
+    assert [s.digest for s in cell.array.shards] == [A] * 4
+
+
+@pytest.mark.parametrize("odd", range(4))
+def test_one_odd_replica_is_found(odd: int) -> None:
+    digests = [B if i == odd else A for i in range(4)]
+    cell = arrays(WHOLE, digests, replicated=True)
+    assert cell.agreement is Agreement.REPLICAS_DIFFER
+    assert cell.value == {i: ("whole", i) for i in range(4)}
+
+
+def test_partial_replicas_are_compared_part_by_part() -> None:
+    assert arrays(HALVES_TWICE, [A, A, B, B]).agreement is Agreement.SHARDED
+    assert arrays(HALVES_TWICE, [A, A, A, B]).agreement is Agreement.REPLICAS_DIFFER
+
+
+@given(st.lists(st.sampled_from([A, B]), min_size=4, max_size=4))
+def test_replicas_differ_exactly_if_digests_of_a_part_do(digests: list[bytes]) -> None:
+    differ = digests[0] != digests[1] or digests[2] != digests[3]
+    cell = arrays(HALVES_TWICE, digests)
+    assert (cell.agreement is Agreement.REPLICAS_DIFFER) == differ
+
+
+@pytest.mark.parametrize("field", ["dtype", "sharding"])
+def test_arrays_described_otherwise_are_different(field: str) -> None:
+    infos = [array(i, QUARTERS, NONE, **({field: "other"} if i == 2 else {})) for i in range(4)]
+    assert result(*infos).agreement is Agreement.DIFFERENT
+
+
+def test_an_array_beside_another_value_is_different() -> None:
+    infos = [array(0, QUARTERS, NONE), plain(1), plain(1), plain(1)]
+    cell = result(*infos)
+    assert cell.agreement is Agreement.DIFFERENT
+    assert cell.array is None
+
+
+def test_errors_are_by_process() -> None:
+    boom = ProcessError("ValueError", "boom", "", "")
+    cell = CellResult(1, "x", {0: process(0, None), 2: process(2, None, error=boom)}, 4, 0.1)
+    assert cell.errors == {2: boom}
+
+
+def test_a_large_value_is_fetched_once_and_on_access_only() -> None:
+    fetched = []
+
+    def fetch() -> ValueInfo:
+        fetched.append(1)
+        return plain([1, 2])
+
+    one = process(0, ValueInfo("list", A, None, "", {}), fetch=fetch)
+    assert fetched == []
+    assert one.value == [1, 2]
+    assert one.value is one.value
+    assert fetched == [1]
+
+
+def test_a_value_that_cannot_travel_says_why_and_where_it_is() -> None:
+    info = ValueInfo("generator", b"", None, "it cannot be pickled (TypeError: no)", {})
+    one = process(3, info, fetch=lambda: pytest.fail("there is nothing to fetch"))
+    with pytest.raises(JaxnbError, match="process 3 .generator.*cannot be pickled") as raised:
+        _ = one.value
+    assert "still there, as `_`" in str(raised.value)
+
+
+def test_a_value_of_a_class_that_the_notebook_lacks_says_so() -> None:
+    payload = pickle.dumps(PerProcess()).replace(b"PerProcess", b"NoSuchType")
+    one = process(1, ValueInfo("jaxnb.result.NoSuchType", A, payload, "", {}))
+    with pytest.raises(JaxnbError, match="process 1 .jaxnb.result.NoSuchType") as raised:
+        _ = one.value
+    assert isinstance(raised.value.__cause__, AttributeError)
+
+
+def test_a_sharded_array_of_one_process_is_its_description() -> None:
+    info = array(0, QUARTERS, NONE)
+    assert process(0, info).value == info.array
+
+
+def test_results_survive_a_pickle() -> None:
+    cell = result(plain(1), plain(2))
+    again = pickle.loads(pickle.dumps(cell))
+    assert again.value == {0: 1, 1: 2}
