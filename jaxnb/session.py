@@ -14,13 +14,9 @@ from dataclasses import replace
 from typing import Any
 
 from jaxnb.cluster import ProcessGroup
-from jaxnb.deaths import Death, describe_death, last_lines
-from jaxnb.display.cards_error import error_card
+from jaxnb.deaths import Death, describe_death
 from jaxnb.errors import (
-    CellError,
-    CellTimeoutError,
     JaxnbError,
-    ProcessDiedError,
     SessionBrokenError,
     SessionClosedError,
     StartError,
@@ -42,6 +38,7 @@ from jaxnb.model import (
     ValueInfo,
 )
 from jaxnb.options import StartOptions, default_launcher
+from jaxnb.outcome import cell_error, death_error, timeout_error
 from jaxnb.patience import Patience, interrupts_to
 from jaxnb.result import CellResult
 from jaxnb.running import NoSink, Outputs, OutputSink, RunningCell
@@ -232,7 +229,14 @@ class Session:
                 f"Cell [{request.cell}] has run, but its output could not be shown: "
                 f"{type(running.sink_error).__name__}: {running.sink_error}"
             ) from running.sink_error
-        return self._conclude(result, timed_out, timeout, raise_on_error)
+        died = [d for d in self._deaths if d.role != "engine" or d.index in result.per_process]
+        if died and self._state == "broken":
+            raise death_error(died[0], self.num_processes, result)
+        if timed_out and timeout is not None:
+            raise timeout_error(result, timeout, self.state)
+        if result.errors and raise_on_error:
+            raise cell_error(result)
+        return result
 
     def _indices(self, ranks: Iterable[int] | None) -> list[int]:
         if ranks is None:
@@ -281,23 +285,6 @@ class Session:
             if not patience.look():
                 break
         return patience.timed_out
-
-    def _conclude(
-        self, result: CellResult, timed_out: bool, timeout: float | None, raise_on_error: bool
-    ) -> CellResult:
-        died = [d for d in self._deaths if d.role != "engine" or d.index in result.per_process]
-        if died and self._state == "broken":
-            raise self._death_error(died[0], result)
-        if timed_out:
-            raise CellTimeoutError(
-                f"The cell ran longer than its time-out of {timeout:g} s and was interrupted. "
-                f"The group is {self.state}.",
-                result=result,
-            )
-        if result.errors and raise_on_error:
-            rendering = error_card(result, ansi=True).text
-            raise CellError(_first_error(result), result=result, rendering=rendering)
-        return result
 
     def _fetch(self, index: int, cell: int) -> ValueInfo:
         answers = self._ask({index: FetchRequest(cell)})
@@ -465,32 +452,11 @@ class Session:
             )
         if self._state == "broken":
             if self._deaths:
-                raise self._death_error(self._deaths[0], None)
+                raise death_error(self._deaths[0], self.num_processes, None)
             raise SessionBrokenError(
                 "The group is out of step: processes did not answer an interrupt. Nothing was "
                 "run. Type `%spmd_restart` for fresh processes."
             )
-
-    def _death_error(self, death: Death, result: CellResult | None) -> SessionBrokenError:
-        when = (
-            f" while it ran cell [{result.cell}], {result.seconds:.1f} s after it began"
-            if result is not None
-            else ""
-        )
-        hint = (
-            " SIGKILL without a traceback often means that the host ran out of memory."
-            if death.status == -signal.SIGKILL
-            else ""
-        )
-        message = (
-            f"{describe_death(death, self.num_processes)}{when}.{hint} Type `%spmd_restart` for "
-            f"fresh processes; variables are lost.{last_lines(death)}"
-        )
-        if death.role == "engine":
-            error = ProcessDiedError(message, process_index=death.index, pid=death.pid)
-            error.result = result
-            return error
-        return SessionBrokenError(message)
 
     def mark_out_of_step(self) -> None:
         """Notes that processes did not come back, so nothing more can be run on the group."""
@@ -501,14 +467,6 @@ class Session:
     def deaths(self) -> Sequence[Death]:
         """Processes of the group that died without having been told to."""
         return tuple(self._deaths)
-
-
-def _first_error(result: CellResult) -> str:
-    index, error = next(iter(result.errors.items()))
-    others = len(result.errors) - 1
-    line = f" at line {error.line}" if error.line is not None else ""
-    more = f", and {others} more" if others else ""
-    return f"process {index}{more} raised {error}{line} (cell [{result.cell}])"
 
 
 def _jax_environment() -> dict[str, str]:

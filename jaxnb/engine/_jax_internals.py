@@ -19,7 +19,7 @@ def _runtime() -> Any:
     Imported on use: the coordination service's process needs it, and the tests that read
     this module do not.
     """
-    from jax._src.lib import _jax
+    from jax._src.lib import _jax  # type: ignore[attr-defined]
 
     return _jax
 

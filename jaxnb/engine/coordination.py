@@ -29,7 +29,7 @@ def count_listeners(port: int) -> int:
     succeeds and the two share the connections, at random.
     """
     return sum(
-        connection.status == psutil.CONN_LISTEN and connection.laddr.port == port
+        connection.status == psutil.CONN_LISTEN and tuple(connection.laddr)[1:] == (port,)
         for connection in psutil.net_connections("tcp")
     )
 

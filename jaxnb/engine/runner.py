@@ -37,9 +37,9 @@ class _CompileClock:
         self.compiles = 0
         jax.monitoring.register_event_duration_secs_listener(self._on_event)
 
-    def _on_event(self, event: str, seconds: float, **_: Any) -> None:
+    def _on_event(self, event: str, duration_secs: float, **_: str | int) -> None:
         if event in self._EVENTS:
-            self.seconds += seconds
+            self.seconds += duration_secs
             self.compiles += event.endswith("backend_compile_duration")
 
     def reset(self) -> None:
@@ -53,11 +53,13 @@ class CapturingDisplayHook(ZMQShellDisplayHook):
     bundle: dict[str, Any]
 
     def __call__(self, result: Any = None) -> None:
+        """Takes the value; IPython calls this for the last expression."""
         if result is not None:
             self.value = result
-        super().__call__(result)
+        super().__call__(result)  # type: ignore[no-untyped-call]
 
     def finish_displayhook(self) -> None:
+        """Keeps what ipykernel would send to the front end here."""
         sys.stdout.flush()
         sys.stderr.flush()
         self.bundle = dict((self.msg or {}).get("content", {}).get("data", {}))
@@ -91,7 +93,9 @@ class Runner:
         shell = self._shell
         commands.install(shell)
         old = shell.displayhook
-        hook = CapturingDisplayHook(shell=shell, parent=shell, cache_size=shell.cache_size)
+        hook = CapturingDisplayHook(  # type: ignore[no-untyped-call]
+            shell=shell, parent=shell, cache_size=shell.cache_size
+        )
         hook.session, hook.pub_socket, hook.topic = old.session, old.pub_socket, old.topic
         shell.displayhook = hook
         shell.display_trap.hook = hook

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from itertools import product
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxnb.arrays import edge_indices
@@ -28,10 +30,11 @@ def describe(array: jax.Array, *, digests: bool = True, corner: bool = True) -> 
     sharding = array.sharding
     deleted = array.is_deleted()
     mesh, spec = _mesh_and_spec(sharding)
-    local = {} if deleted else {s.device.id: s for s in array.addressable_shards}
+    local: dict[int, Any] = {} if deleted else {s.device.id: s for s in array.addressable_shards}
     replicated = _replicated_parts(array)
     shards = []
-    for device, index in sharding.devices_indices_map(array.shape).items():
+    holders: Mapping[Any, Any] = sharding.devices_indices_map(array.shape)
+    for device, index in holders.items():
         part = _bounds(index, array.shape)
         shard = local.get(device.id)
         wanted = digests and shard is not None and replicated[part] > 1
@@ -104,7 +107,7 @@ def _spec_text(spec: jax.sharding.PartitionSpec) -> str:
 
 
 def _dtype(array: jax.Array) -> tuple[str, int]:
-    if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
+    if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
         data = jax.eval_shape(jax.random.key_data, array)
         words = int(np.prod(data.shape[array.ndim :], dtype=np.int64))
         return str(array.dtype), words * data.dtype.itemsize * 8
@@ -123,7 +126,7 @@ def _dtype(array: jax.Array) -> tuple[str, int]:
 
 def to_numpy(data: jax.Array) -> np.ndarray[Any, Any]:
     """Copies a process-local array to host memory; PRNG keys as their words."""
-    if jax.dtypes.issubdtype(data.dtype, jax.dtypes.prng_key):
+    if jnp.issubdtype(data.dtype, jax.dtypes.prng_key):
         data = jax.random.key_data(data)
     return np.asarray(data)
 

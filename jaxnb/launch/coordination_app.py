@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 
 from jaxnb.engine import coordination
 from jaxnb.launch import lifeline
+
+OUTLIVES_PROCESSES_SECONDS = 2.0
 
 
 def main() -> None:
@@ -15,7 +18,14 @@ def main() -> None:
     Writes its address to standard output as one line.
     """
     host, port, num_processes, owner_pid = sys.argv[1:]
-    lifeline.watch_owner(int(owner_pid), lambda: os._exit(0))
+
+    def end() -> None:
+        # XLA aborts a process that loses the service; this leaves those that lost the same
+        # owner the time to end their own children first.
+        time.sleep(OUTLIVES_PROCESSES_SECONDS)
+        os._exit(0)
+
+    lifeline.watch_owner(int(owner_pid), end)
     coordination.serve(host, int(port), int(num_processes), os.dup(1))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import faulthandler
+import importlib
 import os
 import signal
 import sys
@@ -20,7 +21,7 @@ INSTALL_ENDPOINT = "__import__('jaxnb.transport.endpoint', fromlist=['install'])
 """Run in the engine at its start, by ipyparallel's own ``startup_command``."""
 
 
-class PythonOutStream(OutStream):  # type: ignore[misc]
+class PythonOutStream(OutStream):
     """Standard output of Python code; file descriptors 1 and 2 are left to the launcher.
 
     ipykernel would redirect those into this process, where the last words of a process that
@@ -28,7 +29,7 @@ class PythonOutStream(OutStream):  # type: ignore[misc]
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **{**kwargs, "watchfd": False})
+        super().__init__(*args, **{**kwargs, "watchfd": False})  # type: ignore[no-untyped-call]
 
 
 class Engine(IPEngine):  # type: ignore[misc]
@@ -86,7 +87,7 @@ def engine_config(cluster_dir: str, identity: str) -> Config:
 
 def run(config: Config) -> None:
     """Runs an engine in this process until it is told to stop."""
-    faulthandler.enable(sys.__stderr__)
+    faulthandler.enable(2)
     Engine.launch_instance(argv=[], config=config)
 
 
@@ -99,7 +100,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    # IPython replaces the module `__main__` by the user's namespace.
-    from jaxnb.launch import engine_app
-
-    engine_app.main()
+    # IPython replaces the module `__main__` by the user's namespace: run as an import.
+    importlib.import_module("jaxnb.launch.engine_app").main()

@@ -56,6 +56,7 @@ class ForkControllerLauncher(_ForkLauncher, launcher.ControllerLauncher):  # typ
     forked_pid = Integer(-1)
 
     async def start(self) -> None:
+        """Asks for the fork; :meth:`get_connection_info` waits for the controller."""
         self._answer = self.fork_server.request("controller", cluster_id=self.cluster_id)
         self.notify_start(None)
 
@@ -78,10 +79,11 @@ class ForkEngineSetLauncher(_ForkLauncher, launcher.EngineLauncher):  # type: ig
     """
 
     roles = ("engine",)
-    starts = List()
-    pids = List()
+    starts: Any = List()
+    pids: Any = List()
 
     async def start(self, n: int) -> None:
+        """Forks ``n`` engines; returns when they exist."""
         self.n = n
         info = self.environment["IPP_CONNECTION_INFO"]
         starts = [
@@ -100,6 +102,7 @@ class ForkEngineSetLauncher(_ForkLauncher, launcher.EngineLauncher):  # type: ig
         ]
 
     def signal(self, sig: int) -> None:
+        """Sends a signal to all engines of the set."""
         self.fork_server.request("signal", pids=list(self.pids), signal=int(sig))
 
 
@@ -107,6 +110,7 @@ class LocalControllerLauncher(launcher.LocalControllerLauncher):  # type: ignore
     """ipyparallel's local controller, in one process that ends with this one."""
 
     def find_args(self) -> list[str]:
+        """Returns the command line."""
         module = "jaxnb.launch.controller_app"
         return [
             sys.executable, "-m", module, self.profile_dir, self.cluster_id, str(os.getpid()),
@@ -117,6 +121,7 @@ class LocalEngineLauncher(launcher.LocalEngineLauncher):  # type: ignore[misc]
     """ipyparallel's local engine, in a process that ends with this one."""
 
     def find_args(self) -> list[str]:
+        """Returns the command line."""
         identity = f"{self.cluster_id}-{self.parent.engine_set_id}-{self.identifier}"
         module = "jaxnb.launch.engine_app"
         return [sys.executable, "-m", module, self.profile_dir, identity, str(os.getpid())]

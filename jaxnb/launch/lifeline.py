@@ -19,7 +19,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 def _prctl(option: int, value: int) -> bool:
     if not sys.platform.startswith("linux"):
         return False
-    return ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) == 0
+    return bool(ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) == 0)
 
 
 def die_with_parent(parent_pid: int) -> None:
@@ -74,10 +74,8 @@ def watch_owner(owner_pid: int, on_death: Callable[[], None]) -> threading.Threa
     def wait() -> None:
         # psutil waits on a pidfd where there is one and polls elsewhere; it compares the
         # time of creation, so a reused pid is not taken for the owner.
-        try:
+        with contextlib.suppress(psutil.NoSuchProcess):
             psutil.Process(owner_pid).wait()
-        except psutil.NoSuchProcess:
-            pass
         on_death()
 
     thread = threading.Thread(target=wait, name="jaxnb-owner-watch", daemon=True)

@@ -21,6 +21,7 @@ class MagicParser(argparse.ArgumentParser):
         self.add_argument("-h", "--help", action="store_true", help="show this help")
 
     def error(self, message: str) -> NoReturn:
+        """Raises; argparse itself would end the notebook's process."""
         end = "" if message.endswith(("?", ".")) else "."
         raise UsageError(f"{self.prog}: {message}{end} Type `{self.prog} --help` for all options.")
 

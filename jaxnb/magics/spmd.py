@@ -24,8 +24,10 @@ SESSION_NAME = "spmd"
 
 
 @magics_class
-class SpmdMagics(Magics):  # type: ignore[misc]
+class SpmdMagics(Magics):
     """All of jaxnb's magics; it holds the notebook's session."""
+
+    shell: Any  # an InteractiveShell; traitlets allows None
 
     def __init__(self, shell: Any) -> None:
         super().__init__(shell)
@@ -90,7 +92,7 @@ class SpmdMagics(Magics):  # type: ignore[misc]
 
     # ------------------------------------------------------------------ running
 
-    @cell_magic("spmd")
+    @cell_magic("spmd")  # type: ignore[arg-type]
     def spmd_cell(self, line: str, cell: str) -> BackgroundCell | None:
         """Runs the cell on every process. `%spmd --help` lists the options."""
         parser = arguments.cell_parser("%%spmd")
@@ -100,7 +102,7 @@ class SpmdMagics(Magics):  # type: ignore[misc]
             return None
         return self._run(asked, cell, first_line=2)
 
-    @line_magic("spmd")
+    @line_magic("spmd")  # type: ignore[arg-type]
     def spmd_line(self, line: str) -> BackgroundCell | None:
         """Runs one line on every process. `%spmd --help` lists the options."""
         parser = arguments.cell_parser("%spmd")

@@ -21,7 +21,7 @@ BODIES = {
     "subprocess": "!echo in; sleep 1000",
     "await": "import asyncio; print('in'); await asyncio.sleep(1000)",
     "queue": "import queue; print('in'); queue.Queue().get()",
-    "input": "import sys; print('in'); sys.stdout.flush(); import threading; threading.Event().wait()",
+    "lock": "import threading; print('in'); threading.Event().wait()",
 }
 
 

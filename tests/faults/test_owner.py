@@ -14,11 +14,15 @@ import pytest
 
 from jaxnb_fixtures import END_SECONDS, processes_of_tests
 
-OWNER = """
+OWNER = """\
+
 import sys, jaxnb
 session = jaxnb.start(2, platform="cpu", launcher={launcher!r})
-session.run("import subprocess; child = subprocess.Popen(['sleep', '1000'], start_new_session=True)")
-session.run("import threading; threading.Thread(target=__import__('time').sleep, args=(1000,)).start()")
+session.run('''
+import subprocess, threading, time
+child = subprocess.Popen(['sleep', '1000'], start_new_session=True)
+threading.Thread(target=time.sleep, args=(1000,)).start()
+''')
 print("ready", flush=True)
 {then}
 """

@@ -1,0 +1,55 @@
+"""From what happened in a cell to the error that tells it."""
+
+from __future__ import annotations
+
+import signal
+
+from jaxnb.deaths import Death, describe_death, last_lines
+from jaxnb.display.cards_error import error_card
+from jaxnb.errors import CellError, CellTimeoutError, ProcessDiedError, SessionBrokenError
+from jaxnb.result import CellResult
+
+
+def cell_error(result: CellResult) -> CellError:
+    """Returns the error for a cell that raised on some process."""
+    index, error = next(iter(result.errors.items()))
+    others = len(result.errors) - 1
+    line = f" at line {error.line}" if error.line is not None else ""
+    more = f", and {others} more" if others else ""
+    message = f"process {index}{more} raised {error}{line} (cell [{result.cell}])"
+    return CellError(message, result=result, rendering=error_card(result, ansi=True).text)
+
+
+def timeout_error(result: CellResult, timeout: float, state: str) -> CellTimeoutError:
+    """Returns the error for a cell that was interrupted at its time-out."""
+    return CellTimeoutError(
+        f"Cell [{result.cell}] ran longer than its time-out of {timeout:g} s and was interrupted. "
+        f"The group is {state}.",
+        result=result,
+        rendering=error_card(result, ansi=True).text,
+    )
+
+
+def death_error(death: Death, num_processes: int, result: CellResult | None) -> SessionBrokenError:
+    """Returns the error for a death.
+
+    Args:
+        death: Who died and how.
+        num_processes: Size of the group.
+        result: The cell that was running, if one was.
+    """
+    when = ""
+    if result is not None:
+        when = f" while it ran cell [{result.cell}], {result.seconds:.1f} s after it began"
+    hint = ""
+    if death.status == -signal.SIGKILL:
+        hint = " SIGKILL without a traceback often means that the host ran out of memory."
+    message = (
+        f"{describe_death(death, num_processes)}{when}.{hint} Type `%spmd_restart` for fresh "
+        f"processes; variables are lost.{last_lines(death)}"
+    )
+    if death.role != "engine":
+        return SessionBrokenError(message)
+    error = ProcessDiedError(message, process_index=death.index, pid=death.pid)
+    error.result = result
+    return error
