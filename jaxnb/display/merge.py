@@ -23,6 +23,9 @@ IN_STEP_GRACE_SECONDS = 3.0
 """How long a line waits for such a process: with more processes than cores, one that prints as
 fast as the others is up to a few time slices behind."""
 
+FLOOD_LINES = 500
+"""With more lines waiting than anyone can read, merging them is worth a longer wait."""
+
 _NAMES: tuple[StreamName, ...] = ("stdout", "stderr")
 
 
@@ -66,6 +69,7 @@ class StreamMerger:
         self._label_width = label_width
         self._processes = {p: _Process(LineQueue(p)) for p in sorted(set(processes))}
         self._last = -inf
+        self._first = inf
 
     def feed(self, process_index: int, name: StreamName, text: str, now: float) -> None:
         """Takes a chunk of text that arrived at ``now``, cut anywhere.
@@ -78,15 +82,23 @@ class StreamMerger:
         self._last = now
         if text:
             process.fed = now
+            self._first = min(self._first, now)
         lines = process.streams[name].feed(text, lambda: process.queue.take_back(name))
         if lines:
             process.add(name, lines, now)
 
     def drain(self, now: float) -> list[MergedLine]:
         """Returns, and forgets, the lines that can be decided at ``now``."""
+        patient = self._is_flood() or self._someone_is_on_the_way(now)
+        return self._drain(now - (IN_STEP_GRACE_SECONDS if patient else self._grace_seconds))
+
+    def _someone_is_on_the_way(self, now: float) -> bool:
         late = [p for p in self._processes.values() if not p.queue and not p.queue.finished]
-        in_step = any(now - p.fed < IN_STEP_SECONDS for p in late)
-        return self._drain(now - (IN_STEP_GRACE_SECONDS if in_step else self._grace_seconds))
+        # One that has written nothing yet is as far as the first who has.
+        return any(now - max(p.fed, self._first) < IN_STEP_SECONDS for p in late)
+
+    def _is_flood(self) -> bool:
+        return any(len(p.queue) > FLOOD_LINES for p in self._processes.values())
 
     def finish(self, process_index: int) -> None:
         """Says that this process writes nothing more: what it left open counts as lines."""

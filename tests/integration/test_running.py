@@ -513,8 +513,10 @@ def test_a_value_whose_repr_raises(session: Session) -> None:
     assert session.run("1").value == 1
 
 
-@pytest.mark.parametrize(("first_line", "line"), [(1, 3), (2, 4)])
-@pytest.mark.parametrize("code", ["a = 1\n\n1/0", "\n\n1/0"])
+@pytest.mark.parametrize(
+    ("code", "first_line", "line"),
+    [("a = 1\n\n1/0", 1, 3), ("a = 1\n\n1/0", 2, 4), ("\n\n1/0", 2, 4)],
+)
 def test_lines_count_as_the_notebook_counts(
     session: Session, code: str, first_line: int, line: int
 ) -> None:

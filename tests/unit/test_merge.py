@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxnb.display.merge import (
+    FLOOD_LINES,
     IN_STEP_GRACE_SECONDS,
     IN_STEP_SECONDS,
     LineLimiter,
@@ -48,11 +49,25 @@ def test_lines_that_differ_come_out_each_after_the_grace_time():
 
 
 def test_a_silent_process_holds_the_others_no_longer_than_the_grace_time():
-    merger = fed("b\n", "b\n", "")
-    assert merger.drain(GRACE - 0.01) == []
-    assert labelled(merger.drain(GRACE)) == ["[0-1] b"]
-    merger.feed(2, "stdout", "b\n", 1.0)
-    assert labelled(merger.close(1.0)) == ["[2] b"]
+    merger = fed("a\n", "a\n", "")
+    assert merger.drain(IN_STEP_SECONDS - 0.01) == []  # it may be about to begin
+    assert labelled(merger.drain(IN_STEP_SECONDS)) == ["[0-1] a"]
+    for process in (0, 1):
+        merger.feed(process, "stdout", "b\n", 1.0)
+    assert merger.drain(1.0 + GRACE - 0.01) == []
+    assert labelled(merger.drain(1.0 + GRACE)) == ["[0-1] b"]
+    merger.feed(2, "stdout", "b\n", 2.0)
+    assert labelled(merger.close(2.0)) == ["[2] b"]
+
+
+def test_a_flood_is_worth_a_longer_wait():
+    flood = "".join(f"{i}\n" for i in range(FLOOD_LINES + 1))
+    merger = fed(flood, "")
+    assert merger.drain(IN_STEP_GRACE_SECONDS - 0.01) == []
+    merger.feed(1, "stdout", flood, IN_STEP_GRACE_SECONDS - 0.01)
+    lines = merger.drain(IN_STEP_GRACE_SECONDS)
+    assert len(lines) == FLOOD_LINES + 1
+    assert all(line.label == "[0-1]" for line in lines)
 
 
 def test_a_process_that_wrote_just_now_is_waited_for_a_little_longer():
@@ -125,8 +140,8 @@ def test_private_lines_between_anchors_alternate_by_row():
 
 def test_an_anchor_that_waited_long_enough_takes_unexpired_lines_with_it():
     merger = fed("A\n", "", "")
-    merger.feed(1, "stdout", "x\nA\n", GRACE - 0.01)
-    assert labelled(merger.drain(GRACE)) == ["[1] x", "[0-1] A"]
+    merger.feed(1, "stdout", "x\nA\n", IN_STEP_SECONDS - 0.01)
+    assert labelled(merger.drain(IN_STEP_SECONDS)) == ["[1] x", "[0-1] A"]
 
 
 def test_one_process_alone_waits_for_nobody():

@@ -1,0 +1,293 @@
+"""From nothing to a group that was checked, and what surrounds it."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+import stat
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from jaxnb.engine.bootstrap import thread_pool_size
+from jaxnb.errors import SessionBrokenError, StartError
+from jaxnb.launch.forkclient import ForkServerClient
+from jaxnb.launch.placement import place
+from jaxnb.model import DeviceInfo, JoinRequest, ProcessReport
+from jaxnb.options import StartOptions
+from jaxnb.session import Session
+from jaxnb.starting import verify
+
+MakeSession = Callable[..., Session]
+
+
+# ---------------------------------------------------------------------- the check
+
+
+def reports(n: int = 2, devices: int = 2) -> list[ProcessReport]:
+    """What the processes of a healthy group report."""
+    return [
+        ProcessReport(
+            process_index=i,
+            num_processes=n,
+            local_devices=tuple(DeviceInfo(2048 * i + d, i, "cpu", "cpu") for d in range(devices)),
+            num_global_devices=n * devices,
+            psum=float(n * devices),
+            pid=100 + i,
+            host="here",
+            jax_version="1",
+            join_seconds=0.1,
+            check_seconds=0.1,
+        )
+        for i in range(n)
+    ]
+
+
+PLACEMENT = place(StartOptions(num_processes=2, devices_per_process=2, platform="cpu"), ())
+
+
+def test_a_healthy_group_passes_the_check() -> None:
+    verify(reports(), PLACEMENT)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("process_index", 0, "sees 0 for its process index; it should be 1."),
+        ("num_processes", 1, "sees 1 for processes; it should be 2."),
+        ("local_devices", (), "sees 0 for local devices; it should be 2."),
+        ("num_global_devices", 2, "sees 2 for global devices; it should be 4."),
+        ("psum", 3.0, "sees 3.0 for the sum of a one from every device; it should be 4.0."),
+        ("jax_version", "2", "sees 2 for the version of JAX; it should be 1."),
+    ],
+)
+def test_a_process_that_sees_something_else_is_named(field: str, value: Any, said: str) -> None:
+    import dataclasses
+
+    first, second = reports()
+    with pytest.raises(StartError) as raised:
+        verify([first, dataclasses.replace(second, **{field: value})], PLACEMENT)
+    assert str(raised.value) == f"Process 1 of 2 (pid 101 on here) {said}"
+
+
+def test_the_group_is_what_jax_says(session: Session) -> None:
+    result = session.run(
+        "(jax.process_count(), jax.device_count(), jax.local_device_count(),"
+        " [d.id for d in jax.local_devices()])"
+    )
+    for process in session.processes:
+        count, devices, local, ids = result.per_process[process.process_index].value
+        assert (count, devices, local) == (4, 8, 2)
+        assert ids == [d.id for d in process.devices]
+
+
+# ---------------------------------------------------------------------- thread pools
+
+
+@pytest.mark.parametrize(
+    ("devices", "asked", "size"), [(1, None, 4), (2, None, 4), (8, None, 16), (2, "9", 9), (8, "2", 16), (1, "x", 4)]
+)  # fmt: skip
+def test_thread_pool_size(
+    devices: int, asked: str | None, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NPROC", raising=False)
+    if asked is not None:
+        monkeypatch.setenv("NPROC", asked)
+    assert thread_pool_size(JoinRequest(0, 1, "", "cpu", devices)) == size
+
+
+def test_2000_unblocked_dispatches_survive(session: Session) -> None:
+    # With as many threads as cores XLA's pool starves in the collectives of two devices, and
+    # the process aborts after 40 s (on a machine of two cores).
+    result = session.run(
+        "mesh = jax.sharding.Mesh(jax.local_devices(), ('d',))\n"
+        "x = jax.device_put(np.ones(8, np.float32), NamedSharding(mesh, P('d')))\n"
+        "f = jax.jit(jnp.sum, out_shardings=NamedSharding(mesh, P()))\n"
+        "totals = [f(x) for _ in range(2000)]\n"
+        "float(sum(float(t) for t in totals[-5:]))",
+        timeout=90,
+    )
+    assert result.value == 40.0
+
+
+def test_200_unblocked_dispatches_over_all_processes_survive(session: Session) -> None:
+    result = session.run(
+        "mesh = jax.make_mesh((8,), ('d',))\n"
+        "x = jax.make_array_from_callback((8,), NamedSharding(mesh, P('d')),"
+        " lambda i: np.ones(1, np.float32))\n"
+        "f = jax.jit(jnp.sum, out_shardings=NamedSharding(mesh, P()))\n"
+        "totals = [f(x) for _ in range(200)]\n"
+        "float(totals[-1])",
+        timeout=90,
+    )
+    assert result.value == 8.0
+
+
+# ---------------------------------------------------------------------- who can reach it
+
+
+def group_of(session: Session) -> list[psutil.Process]:
+    """All processes of the group: the fork server, and all that it forked."""
+    pids = {p.pid for p in session.processes}
+    parents = {psutil.Process(pid).ppid() for pid in pids}
+    assert len(parents) == 1
+    server = psutil.Process(parents.pop())
+    children = server.children(recursive=True)
+    assert pids < {c.pid for c in children}
+    return [server, *children]
+
+
+def is_loopback(ip: str) -> bool:
+    address = ipaddress.ip_address(ip)
+    mapped = getattr(address, "ipv4_mapped", None)
+    return (mapped or address).is_loopback
+
+
+def test_only_loopback_is_listened_on(session: Session) -> None:
+    # A collective over all processes: gloo's sockets exist from then on.
+    session.run(
+        "from jax.experimental import multihost_utils\n"
+        "multihost_utils.sync_global_devices('all');"
+    )
+    group = group_of(session)
+    assert len(group) >= 1 + 4 + 2  # the controller and the coordination service beside them
+    listening = [
+        (process.pid, connection.laddr)
+        for process in group
+        for connection in process.net_connections("inet")
+        if connection.status == psutil.CONN_LISTEN
+    ]
+    assert len({pid for pid, _ in listening}) >= 6  # engines listen for gloo
+    outside = [(pid, at) for pid, at in listening if not is_loopback(at.ip)]
+    assert outside == []
+
+
+def test_the_folder_and_its_files_are_the_users_alone(session: Session) -> None:
+    folders = list(Path(tempfile.gettempdir()).glob("jaxnb-*"))
+    assert folders
+    for folder in folders:
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        for file in folder.rglob("*.json"):
+            assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+def test_the_key_is_on_no_command_line(session: Session) -> None:
+    for process in group_of(session):
+        assert "key" not in " ".join(process.cmdline())
+
+
+# ---------------------------------------------------------------------- launchers and options
+
+
+def test_local_launcher(make_session: MakeSession) -> None:
+    stages: list[str] = []
+    session = make_session(2, launcher="local", progress=lambda stage, detail: stages.append(stage))
+    assert session.group.launcher == "local"
+    assert stages == ["starting", "launching", "joining", "checking"]
+    assert session.run("print('hi'); process_index").value == {0: 0, 1: 1}
+    folders = Path(tempfile.gettempdir()).glob("jaxnb-*/security/*.json")
+    assert {stat.S_IMODE(file.stat().st_mode) for file in folders} <= {0o600}
+    before = {p.pid for p in session.processes}
+    session.restart()
+    after = {p.pid for p in session.processes}
+    assert before.isdisjoint(after)
+    assert session.run("jax.process_count()").value == 2
+    session.close()
+    assert not any(psutil.pid_exists(pid) for pid in before | after)
+
+
+def test_bare_processes_have_an_empty_namespace(make_session: MakeSession) -> None:
+    session = make_session(1, bare=True)
+    names = "'jax', 'jnp', 'np', 'P', 'NamedSharding', 'process_index', 'num_processes'"
+    assert session.run(f"[name for name in ({names}) if name in globals()]").value == []
+    assert session.run("import jax; jax.process_count()").value == 1
+
+
+def test_two_groups_at_once(session: Session, make_session: MakeSession) -> None:
+    other = make_session(1, devices_per_process=3)
+    assert session.run("x = 'first'; jax.device_count()").value == 8
+    assert other.run("x = 'second'; jax.device_count()").value == 3
+    assert (session.run("x").value, other.run("x").value) == ("first", "second")
+    assert {p.pid for p in session.processes}.isdisjoint({p.pid for p in other.processes})
+    other.close()
+    assert session.run("x").value == "first"
+
+
+def test_the_working_folder_is_the_notebooks(
+    make_session: MakeSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "beside.py").write_text("answer = 42\n")
+    session = make_session(1)
+    assert session.run("import os; os.getcwd()").value == str(tmp_path)
+    assert session.run("import beside; beside.answer").value == 42
+
+
+def test_environment_reaches_the_processes(
+    make_session: MakeSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_DATA", "/data/ü")
+    session = make_session(1)
+    assert session.run("import os; os.environ['MY_DATA']").value == "/data/ü"
+
+
+# ---------------------------------------------------------------------- the coordination service
+
+
+@pytest.fixture
+def fork_server() -> Iterator[ForkServerClient]:
+    folder = tempfile.mkdtemp(prefix="jaxnb-")
+    client = ForkServerClient(folder, lambda event: None)
+    yield client
+    client.close()
+    assert not os.path.exists(folder)
+
+
+def port_of(answer: dict[str, Any]) -> int:
+    host, _, port = answer["address"].partition(":")
+    assert host == "127.0.0.1"
+    return int(port)
+
+
+def serve(fork_server: ForkServerClient, **more: Any) -> dict[str, Any]:
+    return fork_server.request("service", host="127.0.0.1", num_processes=1, **more).result(60)
+
+
+def test_a_port_taken_by_another_program_is_passed_by(fork_server: ForkServerClient) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        taken = other.getsockname()[1]
+        answer = serve(fork_server, ports=[taken])
+    assert port_of(answer) != taken
+    assert psutil.pid_exists(answer["pid"])
+
+
+def test_a_port_shared_with_another_service_is_passed_by(fork_server: ForkServerClient) -> None:
+    # gRPC binds with SO_REUSEPORT: two services would share a port's connections at random.
+    first = port_of(serve(fork_server))
+    second = port_of(serve(fork_server, ports=[first]))
+    assert second != first
+
+
+def test_a_port_that_is_free_is_used(fork_server: ForkServerClient) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        free = probe.getsockname()[1]
+    assert port_of(serve(fork_server, ports=[free])) == free
+
+
+def test_an_unknown_command_is_an_error_and_ends_nothing(fork_server: ForkServerClient) -> None:
+    with pytest.raises(StartError, match="_do_nonsense"):
+        fork_server.request("nonsense").result(60)
+    assert port_of(serve(fork_server)) > 0
+
+
+def test_a_request_to_an_ended_server_fails(fork_server: ForkServerClient) -> None:
+    fork_server.close()
+    with pytest.raises(SessionBrokenError, match="The fork server .* ended with status 0"):
+        fork_server.request("service").result(10)

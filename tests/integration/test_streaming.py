@@ -1,0 +1,224 @@
+"""Output reaches the notebook while the cell runs, merged, and none of it is lost."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from jaxnb.display.merge import MergedLine
+from jaxnb.errors import CellError, JaxnbError
+from jaxnb.running import Outputs
+from jaxnb.session import Session
+
+ALL = [0, 1, 2, 3]
+
+
+class Recorder:
+    """A sink that keeps what it is shown, and does something once it has seen enough."""
+
+    def __init__(
+        self, enough: Callable[[Recorder], bool] = lambda _: False, then: Callable[[], None] = int
+    ) -> None:
+        self.shown: list[str] = []
+        self.lived: list[list[str]] = []
+        self.notices: list[str] = []
+        self.threads: set[int] = set()
+        self._enough = enough
+        self._then: Callable[[], None] | None = then
+
+    def lines(self, lines: list[MergedLine]) -> None:
+        self.shown += [line.labelled() for line in lines]
+        self._look()
+
+    def live(self, lines: list[MergedLine]) -> None:
+        self.lived.append([line.labelled() for line in lines])
+        self._look()
+
+    def notice(self, text: str) -> None:
+        self.notices.append(text)
+
+    def _look(self) -> None:
+        self.threads.add(threading.get_ident())
+        if self._then is not None and self._enough(self):
+            then, self._then = self._then, None
+            then()
+
+    @property
+    def fired(self) -> bool:
+        return self._then is None
+
+
+class Gate:
+    """Where a cell waits until the test lets it go on.
+
+    The processes sleep in ``open`` of a FIFO; nothing is polled.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "gate"
+        os.mkfifo(self.path)
+
+    @property
+    def wait(self) -> str:
+        """Code that waits."""
+        return f"open({str(self.path)!r}).close()"
+
+    def open(self) -> None:
+        """Lets those through who wait, and who come later."""
+        self._fd = os.open(self.path, os.O_RDWR)
+
+    def close(self) -> None:
+        """Forgets the FIFO."""
+        if hasattr(self, "_fd"):
+            os.close(self._fd)
+
+
+@pytest.fixture
+def gate(tmp_path: Path):  # type: ignore[no-untyped-def]
+    gate = Gate(tmp_path)
+    yield gate
+    gate.close()
+
+
+def test_output_comes_while_the_cell_runs(session: Session, gate: Gate) -> None:
+    sink = Recorder(lambda s: "[0-3] before" in s.shown, gate.open)
+    # Only the sink opens the gate: the cell cannot end before its first line has been shown.
+    session.run(f"print('before')\n{gate.wait}\nprint('after')", sink=sink, timeout=60)
+    assert sink.fired
+    assert sink.shown == ["[0-3] before", "[0-3] after"]
+
+
+def test_standard_error_comes_while_the_cell_runs(session: Session, gate: Gate) -> None:
+    sink = Recorder(lambda s: "[0-3] trouble" in s.shown, gate.open)
+    session.run(f"import sys\nprint('trouble', file=sys.stderr)\n{gate.wait}", sink=sink, timeout=60)
+    assert sink.fired
+
+
+def test_output_of_one_process_is_not_held_back_by_silent_ones(
+    session: Session, gate: Gate
+) -> None:
+    sink = Recorder(lambda s: "[2] only me" in s.shown, gate.open)
+    session.run(f"if process_index == 2: print('only me')\n{gate.wait}", sink=sink, timeout=60)
+    assert sink.shown == ["[2] only me"]
+
+
+def test_unfinished_lines_are_live(session: Session, gate: Gate) -> None:
+    sink = Recorder(lambda s: ["[0-3] loss: "] in s.lived or ["[0-3] loss:"] in s.lived, gate.open)
+    session.run(f"print('loss: ', end='', flush=True)\n{gate.wait}\nprint('0.5')", sink=sink, timeout=60)  # fmt: skip
+    assert sink.fired
+    assert sink.shown == ["[0-3] loss: 0.5"]
+    assert sink.lived[-1] == []
+
+
+def test_progress_bars_are_live_and_end_as_one_line(session: Session, gate: Gate) -> None:
+    sink = Recorder(lambda s: any("2/3" in line for lines in s.lived for line in lines), gate.open)
+    code = (
+        "from tqdm import tqdm\n"
+        "for step in tqdm(range(3), mininterval=0, bar_format='{n_fmt}/{total_fmt}'):\n"
+        f"    if step == 2:\n        {gate.wait}\n"
+    )
+    result = session.run(code, sink=sink, timeout=60)
+    assert sink.fired
+    assert sink.shown == ["[0-3] 3/3"]
+    assert result.stderr == "[0-3] 3/3\n"
+
+
+def test_lines_are_labelled_with_who_said_them(session: Session) -> None:
+    sink = Recorder()
+    code = "print('all')\nif process_index in (0, 2, 3): print('some')\nprint('last')"
+    result = session.run(code, sink=sink)
+    assert sink.shown == ["[0-3] all", "[0,2-3] some", "[0-3] last"]
+    assert result.stdout.splitlines() == sink.shown
+
+
+def test_a_process_keeps_the_order_of_its_lines(session: Session) -> None:
+    sink = Recorder()
+    session.run("for i in range(200): print(i if i % 10 else f'{process_index}: {i}')", sink=sink)
+    for index in ALL:
+        mine = [line.partition("] ")[2] for line in sink.shown
+                if line.startswith(("[0-3]", f"[{index}]"))]  # fmt: skip
+        assert mine == [str(i) if i % 10 else f"{index}: {i}" for i in range(200)]
+
+
+@pytest.mark.parametrize(
+    ("outputs", "shown"),
+    [
+        ("merged", ["[0-3] same"]),
+        ("all", ["[0] same", "[1] same", "[2] same", "[3] same"]),
+        ("first", ["[0] same"]),
+    ],
+)
+def test_outputs(session: Session, outputs: Outputs, shown: list[str]) -> None:
+    sink = Recorder()
+    result = session.run("print('same')", sink=sink, outputs=outputs)
+    assert sorted(sink.shown) == shown
+    assert [result.per_process[i].stdout for i in ALL] == ["same\n"] * 4
+
+
+def test_first_is_the_first_of_those_that_run(session: Session) -> None:
+    sink = Recorder()
+    session.run("print(process_index)", sink=sink, outputs="first", ranks=[3, 1])
+    assert sink.shown == ["[1] 1"]
+
+
+def test_nothing_is_lost_of_20_000_lines_from_each(session: Session) -> None:
+    sink = Recorder()
+    code = "for i in range(20_000): print('line', i, process_index if i % 1000 == 0 else '')"
+    result = session.run(code, sink=sink, timeout=100)
+    for index in ALL:
+        expected = [f"line {i} {index if i % 1000 == 0 else ''}" for i in range(20_000)]
+        assert result.per_process[index].stdout.splitlines() == expected
+    assert result.stdout.splitlines() == sink.shown
+    said = [0] * 4
+    for line in sink.shown:
+        for index in _processes(line):
+            said[index] += 1
+    assert said == [20_000] * 4
+
+
+def _processes(line: str) -> list[int]:
+    label = line[1 : line.index("]")]
+    found = []
+    for part in label.split(","):
+        first, _, last = part.partition("-")
+        found += range(int(first), int(last or first) + 1)
+    return found
+
+
+def test_all_is_shown_in_the_thread_that_runs_the_cell(session: Session) -> None:
+    sink = Recorder()
+    session.run("print('x')\nprint('y', end='')", sink=sink)
+    assert sink.threads == {threading.get_ident()}
+
+
+def test_a_sink_that_raises_does_not_break_the_group(session: Session) -> None:
+    class Broken(Recorder):
+        def lines(self, lines: list[MergedLine]) -> None:
+            raise OSError("no paper")
+
+    with pytest.raises(JaxnbError, match="has run, but its output could not be shown: OSError: no paper") as raised:  # fmt: skip
+        session.run("done = True\nfor i in range(100): print(i)", sink=Broken())
+    assert isinstance(raised.value.__cause__, OSError)
+    assert session.state == "ready"
+    assert session.run("done").value is True
+
+
+def test_a_sink_that_raises_does_not_hide_the_cells_error(session: Session) -> None:
+    class Broken(Recorder):
+        def lines(self, lines: list[MergedLine]) -> None:
+            raise OSError("no paper")
+
+    with pytest.raises(JaxnbError) as raised:
+        session.run("print('x')\nraise ValueError('boom')", sink=Broken())
+    assert "ValueError: boom" in str(raised.value)
+    assert session.run("1").value == 1
+
+
+def test_output_before_an_error_is_shown(session: Session) -> None:
+    sink = Recorder()
+    with pytest.raises(CellError):
+        session.run("print('before')\n1/0", sink=sink)
+    assert sink.shown == ["[0-3] before"]
