@@ -60,8 +60,6 @@ class CapturingDisplayHook(ZMQShellDisplayHook):
 
     def finish_displayhook(self) -> None:
         """Keeps what ipykernel would send to the front end here."""
-        sys.stdout.flush()
-        sys.stderr.flush()
         self.bundle = dict((self.msg or {}).get("content", {}).get("data", {}))
         self.msg = None
 
@@ -199,8 +197,6 @@ class Runner:
         return values.describe(value, bundle, request.max_payload_bytes)
 
     def _keep_traceback(self, kind: type[BaseException], error: Any, lines: list[str]) -> None:
-        sys.stdout.flush()
-        sys.stderr.flush()
         ansi = "\n".join(lines)
         self._shell._last_traceback = lines
         self._error = ProcessError(

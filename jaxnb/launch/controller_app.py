@@ -10,6 +10,7 @@ import signal
 import sys
 from typing import Any
 
+import zmq
 from ipyparallel.controller.app import IPController
 from traitlets.config import Config
 
@@ -46,6 +47,17 @@ class Controller(IPController):  # type: ignore[misc]
     """ipyparallel's controller that says when it is ready."""
 
     ready_fd: int | None = None
+
+    def init_hub(self) -> None:
+        """Leaves the hub's monitor with what keeps track of engines.
+
+        By default the hub gets a copy of every message of every cell and parses it, to answer
+        questions on queues and results; that costs as much as the notebook's side of a cell.
+        """
+        super().init_hub()
+        monitor = self.hub.monitor.socket
+        monitor.setsockopt(zmq.UNSUBSCRIBE, b"")
+        monitor.setsockopt(zmq.SUBSCRIBE, b"heartmonitor")
 
     def init_signal(self) -> None:
         """Tells the launcher; ipyparallel calls this once the schedulers have started."""

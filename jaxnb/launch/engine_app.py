@@ -29,7 +29,23 @@ class PythonOutStream(OutStream):
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._has_text = False
         super().__init__(*args, **{**kwargs, "watchfd": False})  # type: ignore[no-untyped-call]
+
+    def write(self, string: str) -> int | None:
+        """Writes, as ipykernel does."""
+        self._has_text = True
+        return super().write(string)  # type: ignore[no-any-return]
+
+    def flush(self) -> None:
+        """Flushes, if there is anything to flush.
+
+        ipykernel hands every flush to its output thread and waits for it, and flushes both
+        streams several times a cell: a third of the time of an empty one.
+        """
+        if self._has_text:
+            self._has_text = False
+            super().flush()
 
 
 class Engine(IPEngine):  # type: ignore[misc]

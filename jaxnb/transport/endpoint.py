@@ -8,7 +8,6 @@ a cell with ``await`` could not run under it; this one is a coroutine.
 from __future__ import annotations
 
 import pickle
-import sys
 from typing import Any
 
 from ipyparallel.serialize import serialize_object
@@ -37,8 +36,6 @@ def install(kernel: Any = None) -> None:
         # only who holds the connection file can have sent it.
         request = pickle.loads(parent["buffers"][0])
         reply = await responder.answer(request)
-        sys.stdout.flush()
-        sys.stderr.flush()
         _send_reply(kernel, stream, ident, parent, reply)
 
     apply_request.is_jaxnb = True  # type: ignore[attr-defined]

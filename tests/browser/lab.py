@@ -109,7 +109,9 @@ class LabServer:
             text=True,
         )
         assert self._process.stdout is not None
-        self._reader = threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True)
+        self._reader = threading.Thread(
+            target=self._read, args=(self._process.stdout,), daemon=True
+        )
         self._reader.start()
         try:
             self.url = self._wait_for_url()
@@ -241,10 +243,6 @@ class Cell:
         # A cell that ran before, perhaps on another kernel, has a number already.
         self.prompt.evaluate(f"prompt => prompt.textContent = '{_WAITS}'")
         self.page.keyboard.press("Control+Enter")
-
-    def wait_until_runs(self) -> None:
-        """Waits until the kernel works on the cell."""
-        expect(self.prompt).to_have_text("[*]:", timeout=CELL_SECONDS * 1000)
 
     def wait(self, timeout: float = CELL_SECONDS) -> None:
         """Waits until the kernel has run the cell to its end, well or not."""

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from jaxnb.session import Session
 import pytest
+from jaxnb.session import Session
 
-# A plain `%reset` collects garbage twice: a second for four processes on two cores, a test.
-CLEAR = """%reset -sf
-import jaxnb.engine.bootstrap as b
-get_ipython().push(b.namespace(), interactive=False)
-del b"""
+# IPython's own %reset collects garbage: up to a second a test for four processes on two cores.
+CLEAR = """
+def _clear(shell=get_ipython()):
+    import jaxnb.engine.bootstrap as bootstrap
+    for name in list(shell.user_ns):
+        if not name.startswith("_") and name not in shell.user_ns_hidden:
+            del shell.user_ns[name]
+    shell.push(bootstrap.namespace(), interactive=False)
+_clear()
+"""
 
 
 @pytest.fixture
 def session(shared_session: Session) -> Session:
-    """The shared group with a cleared namespace; ``Out`` stays."""
+    """The shared group with a cleared namespace; ``Out`` and ``_`` stay."""
     shared_session.run(CLEAR)
     return shared_session

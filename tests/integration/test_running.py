@@ -206,7 +206,7 @@ def test_a_large_value_can_still_be_fetched_after_other_cells(session: Session) 
 
 def test_a_large_value_that_is_gone_says_so(session: Session) -> None:
     result = session.run("np.zeros(1 << 18)")
-    session.run("%reset -f out")
+    session.run("Out.clear();")
     with pytest.raises(JaxnbError, match="could not be fetched from process 0"):
         _ = result.value
 

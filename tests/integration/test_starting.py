@@ -171,7 +171,7 @@ def test_the_folder_and_its_files_are_the_users_alone(session: Session) -> None:
     assert folders
     for folder in folders:
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-        for file in folder.rglob("*.json"):
+        for file in folder.glob("security/*.json"):
             assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 

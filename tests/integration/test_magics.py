@@ -1,0 +1,397 @@
+"""The magics in a real notebook kernel, driven by nbclient as `jupyter execute` drives it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jaxnb_fixtures
+import nbformat
+import psutil
+import pytest
+from nbclient import NotebookClient
+
+HTML = "text/html"
+
+
+class Cell:
+    """An executed cell."""
+
+    def __init__(self, node: Any) -> None:
+        self.node = node
+
+    @property
+    def text(self) -> str:
+        """Streams and the plain text of everything displayed, in order."""
+        parts = []
+        for output in self.node.outputs:
+            if output.output_type == "stream":
+                parts.append(output.text)
+            elif output.output_type != "error":
+                parts.append(output.data.get("text/plain", "") + "\n")
+        return "".join(parts)
+
+    @property
+    def html(self) -> str:
+        """The HTML of everything displayed."""
+        return "\n".join(output.get("data", {}).get(HTML, "") for output in self.node.outputs)
+
+    @property
+    def error(self) -> Any:
+        """The error that made the cell fail, or None."""
+        errors = [output for output in self.node.outputs if output.output_type == "error"]
+        assert len(errors) <= 1
+        return errors[0] if errors else None
+
+
+class Notebook:
+    """A kernel, and the notebook whose cells it has run."""
+
+    def __init__(self) -> None:
+        self.client = NotebookClient(
+            nbformat.v4.new_notebook(), timeout=90, allow_errors=True, kernel_name="python3"
+        )
+
+    def run(self, source: str) -> Cell:
+        """Runs a cell; it may fail."""
+        cells = self.client.nb.cells
+        cells.append(nbformat.v4.new_code_cell(source))
+        return Cell(self.client.execute_cell(cells[-1], len(cells) - 1))
+
+    def good(self, source: str) -> Cell:
+        """Runs a cell that must not fail."""
+        cell = self.run(source)
+        assert cell.error is None, cell.error
+        return cell
+
+    def bad(self, source: str, error: str = "UsageError") -> str:
+        """Runs a cell that must fail; returns the error's message."""
+        cell = self.run(source)
+        assert cell.error is not None, cell.text
+        assert cell.error.ename == error
+        return str(cell.error.evalue)
+
+
+def kernel() -> Iterator[Notebook]:
+    notebook = Notebook()
+    with notebook.client.setup_kernel(env=dict(os.environ)):
+        notebook.good("%load_ext jaxnb")
+        yield notebook
+
+
+@pytest.fixture
+def notebook() -> Iterator[Notebook]:
+    """A kernel of its own with the extension loaded, and no group."""
+    yield from kernel()
+
+
+@pytest.fixture(scope="module")
+def nb() -> Iterator[Notebook]:
+    """A kernel with a group of 2 processes × 2 devices, which a test must leave usable."""
+    for notebook in kernel():
+        notebook.started = notebook.good("%spmd_start -n 2 --devices-per-process 2 --platform cpu")  # type: ignore[attr-defined]
+        yield notebook
+
+
+def engines(processes: dict[int, psutil.Process]) -> int:
+    return len(processes)
+
+
+# ---------------------------------------------------------------------- loading
+
+
+def test_loading_is_light() -> None:
+    code = (
+        "import sys\nfrom IPython.core.interactiveshell import InteractiveShell\n"
+        "shell = InteractiveShell.instance()\nbefore = set(sys.modules)\n"
+        "shell.run_line_magic('load_ext', 'jaxnb')\n"
+        "print(*sorted({m.partition('.')[0] for m in set(sys.modules) - before}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    loaded = set(done.stdout.split())
+    assert "jaxnb" in loaded
+    assert loaded & {"jax", "jaxlib", "ipyparallel"} == set()
+
+
+# ---------------------------------------------------------------------- before and around a start
+
+
+def test_without_a_group_every_magic_says_what_to_type(notebook: Notebook) -> None:
+    for source in ("%%spmd\n1", "%spmd 1", "%spmd_status", "%spmd_stats", "%spmd_stop", "%spmd_restart"):  # fmt: skip
+        message = notebook.bad(source)
+        assert message.startswith("There is no group of processes yet.")
+        assert "`%spmd_start`" in message
+    # What cannot be started says why, and starts nothing.
+    before = jaxnb_fixtures.processes_of_tests()
+    for line, said in {
+        "-n 0": "must be at least 1, not 0. Nothing was started.",
+        "-n many": "invalid int value: 'many'",
+        "-n 999 --platform gpu": "Nothing was started.",
+        "--launcher frok": "Unknown launcher 'frok'. Did you mean 'fork'?",
+        "--platform cpus": "Unknown platform 'cpus'. Did you mean 'cpu'?",
+        "--collectives glo": "Unknown collectives 'glo'. Did you mean 'gloo'?",
+        "--devices-per-process 0": "must be at least 1, not 0. Nothing was started.",
+        "--device-per-process 2": "unknown option '--device-per-process'. Did you mean '--devices-per-process'?",
+        "--timeout -1": "argument --timeout",
+        "4": "unknown option '4'.",
+    }.items():
+        assert said in notebook.bad(f"%spmd_start {line}")
+    assert set(jaxnb_fixtures.processes_of_tests()) <= set(before)
+    assert "Type `%spmd_start`" in notebook.bad("%%spmd\n1")
+
+
+def test_load_start_run_restart_stop(notebook: Notebook) -> None:
+    assert notebook.good("%load_ext jaxnb").text.strip() in (
+        "",
+        "The jaxnb extension is already loaded. To reload it, use:\n  %reload_ext jaxnb",
+    )
+    before = set(jaxnb_fixtures.processes_of_tests())
+    started = notebook.good("%spmd_start -n 2 --platform cpu --bare")
+    assert "2 processes" in started.text
+    pids = notebook.good("print([p.pid for p in spmd.processes])").text
+    assert "already. Nothing was started. Type `%spmd_stop` first" in notebook.bad("%spmd_start")
+    assert notebook.bad("%%spmd\njnp", "CellError").startswith("process 0, and 1 more raised NameError")
+    notebook.good("%spmd kept = 1")
+    restarted = notebook.good("%spmd_restart")
+    assert "2 processes" in restarted.text
+    assert notebook.good("print([p.pid for p in spmd.processes])").text != pids
+    assert "False" in notebook.good("%spmd 'kept' in globals()").text
+    # %reload_ext must not lose the group: nobody could stop it any more.
+    notebook.good("%reload_ext jaxnb")
+    assert "ready" in notebook.good("%spmd_status").text
+    stopped = notebook.good("%spmd_stop")
+    assert "stopped" in stopped.text.lower()
+    assert set(jaxnb_fixtures.processes_of_tests()) <= before
+    assert "There is no group" in notebook.bad("%spmd_stop")
+    assert "was closed" in notebook.bad("spmd.run('1')", "SessionClosedError")
+
+
+# ---------------------------------------------------------------------- cards and status
+
+
+def test_start_shows_one_card_in_place_of_the_progress(nb: Notebook) -> None:
+    started = nb.started  # type: ignore[attr-defined]
+    outputs = started.node.outputs
+    assert len(outputs) == 1
+    assert outputs[0].output_type == "display_data"
+    assert "2 processes" in started.text
+    assert "4 devices" in started.text
+    assert HTML in outputs[0].data
+    for stage in ("launching", "joining", "checking"):
+        assert stage not in started.text
+
+
+def test_status_and_stats(nb: Notebook) -> None:
+    status = nb.good("%spmd_status")
+    assert "ready" in status.text
+    assert HTML in status.node.outputs[0].data
+    stats = nb.good("%spmd_stats")
+    assert "4 devices of 2 processes" in stats.text
+    assert HTML in stats.node.outputs[0].data
+
+
+@pytest.mark.parametrize(
+    "magic", ["spmd_start", "spmd_stop", "spmd_restart", "spmd_status", "spmd_stats", "spmd"]
+)
+def test_help(nb: Notebook, magic: str) -> None:
+    for option in ("--help", "-h"):
+        assert f"usage: %{magic}" in nb.good(f"%{magic} {option}").text
+    assert "ready" in nb.good("%spmd_status").text
+    with_near = nb.bad(f"%{magic} --hepl")
+    assert "unknown option '--hepl'. Did you mean '--help'?" in with_near
+
+
+# ---------------------------------------------------------------------- cells
+
+
+def test_output_is_merged_and_the_value_is_a_card(nb: Notebook) -> None:
+    cell = nb.good("%%spmd\nprint('hello'); print('I am', process_index)\n6 * 7")
+    lines = cell.text.splitlines()
+    assert lines[0] == "[0-1] hello"
+    assert {"[0] I am 0", "[1] I am 1"} <= set(lines)
+    assert "42" in cell.text
+    assert "42" in cell.html
+
+
+def test_an_array_card(nb: Notebook) -> None:
+    cell = nb.good(
+        "%%spmd\nmesh = jax.make_mesh((4,), ('data',))\n"
+        "jax.make_array_from_callback((8, 2), NamedSharding(mesh, P('data')),\n"
+        "    lambda i: np.arange(16.).reshape(8, 2)[i])"
+    )
+    assert "float" in cell.text
+    assert "P('data'" in cell.text
+    assert HTML in cell.node.outputs[-1].data
+
+
+def test_nothing_from_a_process_becomes_markup(nb: Notebook) -> None:
+    cell = nb.good("%%spmd\n'<script>alert(' + str(process_index) + ')</script>'")
+    assert "<script>alert" not in cell.html
+    assert "&lt;script&gt;" in cell.html
+
+
+def test_an_error_fails_the_cell(nb: Notebook) -> None:
+    cell = nb.run("%%spmd\nprint('before')\nif process_index == 1:\n    raise ValueError('boom')")
+    assert cell.error.ename == "CellError"
+    assert re.search(r"process 1 raised ValueError: boom at line 4 \(cell \[\d+\]\)", cell.error.evalue)
+    traceback = "\n".join(cell.error.traceback)
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", traceback)
+    assert "line 4" in plain
+    assert "raise ValueError('boom')" in plain
+    assert "jaxnb/" not in plain
+    assert "[0-1] before" in cell.text
+    assert "still" in nb.good("%spmd 'still here'").text
+
+
+def test_a_syntax_error_is_shown_once(nb: Notebook) -> None:
+    cell = nb.run("%%spmd\nran = True\n)(")
+    shown = cell.text + "\n".join(cell.error.traceback)
+    assert shown.count("SyntaxError: unmatched ')'") <= 2
+    assert "False" in nb.good("%spmd 'ran' in globals()").text
+
+
+@pytest.mark.parametrize("source", ["%%spmd", "%%spmd\n", "%%spmd\n   \n\n", "%%spmd --ranks 0\n ", "%spmd", "%spmd --ranks 0"])  # fmt: skip
+def test_an_empty_cell_fails_and_says_so(nb: Notebook, source: str) -> None:
+    assert "empty" in nb.bad(source)
+
+
+# ---------------------------------------------------------------------- options
+
+
+def test_ranks(nb: Notebook) -> None:
+    cell = nb.good("%%spmd --ranks 1\nprint('only', process_index)\nonly = 1")
+    assert cell.text.splitlines()[0] == "[1] only 1"
+    assert "the group has processes 0 to 1. Nothing was run." in nb.bad("%%spmd --ranks 9\n1")
+    assert "write them like 0,2-3" in nb.bad("%%spmd --ranks one\n1")
+    assert "Did you mean '--ranks'?" in nb.bad("%%spmd --rank 0\n1")
+    assert "Did you mean '--ranks'?" in nb.bad("%spmd --rank 0 x")
+
+
+def test_out(nb: Notebook) -> None:
+    nb.good("%%spmd --out r\nprint('x')\nprocess_index")
+    assert nb.good("print(type(r).__name__, dict(r.value), r.stdout, r.num_processes)").text == (
+        "CellResult {0: 0, 1: 1} [0-1] x\n 2\n"
+    )
+    nb.bad("%%spmd --out failed\n1/0", "CellError")
+    assert nb.good("print(failed.errors[1])").text == "ZeroDivisionError: division by zero\n"
+    assert "'a-b' is not a name" in nb.bad("%%spmd --out a-b\n1")
+
+
+def test_cell_number_is_the_notebooks(nb: Notebook) -> None:
+    cell = nb.good("%%spmd --out r\n1")
+    assert nb.good("print(r.cell)").text == f"{cell.node.execution_count}\n"
+
+
+def test_time_out(nb: Notebook) -> None:
+    message = nb.bad("%%spmd --timeout 0.3\nimport time; time.sleep(600)", "CellTimeoutError")
+    assert "time-out of 0.3 s" in message
+    assert "is not above 0 seconds" in nb.bad("%%spmd --timeout 0\n1")
+    assert "ready" in nb.good("%spmd_status").text
+
+
+def test_outputs(nb: Notebook) -> None:
+    lines = nb.good("%%spmd --outputs all\nprint('same')").text.splitlines()
+    assert sorted(lines)[:2].count("[0] same") + lines.count("[1] same") == 2
+    first = nb.good("%%spmd --outputs first\nprint('mine', process_index)").text
+    assert "[0] mine 0" in first
+    assert "mine 1" not in first
+    assert "invalid choice: 'most'" in nb.bad("%%spmd --outputs most\n1")
+
+
+@pytest.mark.parametrize(
+    ("code", "shown"),
+    [
+        ("'a  b' + \"  c\"", "a  b  c"),
+        ("-x + 1", "-4"),
+        ("--x", "5"),
+        ("[x for x in 'a b']", "['a', ' ', 'b']"),
+        ("--ranks 0 -x", "-5"),
+        ("!echo 'two  blanks'", "two  blanks"),
+        ("print(f'{x!r:>5}')", "    5"),
+        ("{'k': {x}}", "{'k': {5}}"),
+        ("'$HOME {x}'", "$HOME {x}"),
+    ],
+)
+def test_one_line(nb: Notebook, code: str, shown: str) -> None:
+    nb.good("%spmd x = 5")
+    assert shown in nb.good(f"%spmd {code}").text
+
+
+def test_figures_reach_the_notebook(nb: Notebook) -> None:
+    cell = nb.good(
+        "%%spmd\n%matplotlib inline\nimport matplotlib.pyplot as plt\nplt.plot([1, 2]);\nplt.show()"
+    )
+    assert any("image/png" in output.get("data", {}) for output in cell.node.outputs) or (
+        "data:image/png" in cell.html
+    )
+
+
+# ---------------------------------------------------------------------- background
+
+
+def test_background_cell_fills_in_its_card(nb: Notebook, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    cell = nb.good(
+        f"%%spmd --async --out handle\nprint('begins')\nopen({str(gate)!r}).close()\n"
+        "print('ends')\n6 * 7"
+    )
+    assert len(cell.node.outputs) == 1
+    assert "running" in cell.text
+    assert "42" not in cell.text
+    assert nb.good("print(handle.done(), handle)").text.startswith("False <jaxnb background cell")
+    assert "still running after 0.01 s" in nb.bad("handle.result(timeout=0.01)", "TimeoutError")
+    assert "busy" in nb.good("%spmd_status").text
+    nb.good(f"import os; gate = os.open({str(gate)!r}, os.O_RDWR)")
+    assert nb.good("print(handle.result().value, handle.done())").text == "42 True\n"
+    nb.good("os.close(gate)")
+    # The same output, updated in place.
+    assert len(cell.node.outputs) == 1
+    assert "42" in cell.text
+    assert "[0-1] begins" in cell.text
+    assert "[0-1] ends" in cell.text
+    assert "running" not in cell.text
+    assert "42" in cell.html
+
+
+def test_background_cell_that_fails(nb: Notebook) -> None:
+    cell = nb.good("%%spmd --async --out handle\n1/0")
+    assert "ZeroDivisionError" in nb.bad("handle.result()", "CellError")
+    assert len(cell.node.outputs) == 1
+    assert "ZeroDivisionError" in cell.text
+    assert nb.good("print(handle.done())").text == "True\n"
+
+
+def test_background_cells_take_turns(nb: Notebook) -> None:
+    nb.good("%%spmd\nlog = []")
+    nb.good("%%spmd --async --out a\nlog.append('a')")
+    nb.good("%%spmd --async --out b\nlog.append('b')")
+    nb.good("a.result(); b.result();")
+    assert "['a', 'b']" in nb.good("%spmd sorted(log)").text
+
+
+def test_background_cell_can_be_interrupted(nb: Notebook, tmp_path: Path) -> None:
+    nb.good(
+        f"%%spmd --async --out handle\nopen(f'{tmp_path}/{{process_index}}', 'w').close()\n"
+        "import time; time.sleep(600)"
+    )
+    nb.good(f"import os, time\nwhile len(os.listdir({str(tmp_path)!r})) < 2: time.sleep(0.01)")
+    nb.good("handle.interrupt()")
+    assert "KeyboardInterrupt" in nb.bad("handle.result(timeout=30)", "CellError")
+    assert "ready" in nb.good("%spmd_status").text
+
+
+def test_a_name_of_the_users_is_not_overwritten(notebook: Notebook) -> None:
+    token = uuid.uuid4().hex
+    notebook.good(f"spmd = '{token}'")
+    notebook.good("%spmd_start -n 1 --platform cpu")
+    assert token in notebook.good("print(spmd)").text
+    notebook.good("%spmd_stop")
