@@ -20,6 +20,7 @@ from traitlets import Any as AnyTrait
 from traitlets.config import Config
 
 from jaxnb.deaths import Death
+from jaxnb.engine import coordination
 from jaxnb.errors import SessionBrokenError, StartError
 from jaxnb.launch.engine_start import EngineStart
 from jaxnb.launch.forkclient import ForkServerClient
@@ -155,28 +156,37 @@ class ProcessGroup:
 
     def _start_service_program(self, num_processes: int, address: Future[str]) -> None:
         try:
-            for _ in range(8):
-                self._service = subprocess.Popen(
-                    [
-                        *(sys.executable, "-m", "jaxnb.launch.coordination_app"),
-                        *(LOOPBACK, "0", str(num_processes), str(os.getpid())),
-                    ],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.DEVNULL,
-                    text=True,
-                    start_new_session=True,
-                )
-                assert self._service.stdout is not None
-                with self._service.stdout as stream:
-                    line = stream.readline().strip()
+            for _ in range(coordination.ATTEMPTS):
+                line, status, errors = self._try_service_program(num_processes)
                 if line:
                     address.set_result(line)
                     return
-                self._service.wait()
-            raise StartError("JAX's coordination service could bind no port in 8 attempts.")
+                if not coordination.port_was_taken(status):
+                    raise StartError(f"It ended with exit status {status}.\n{errors}")
+            raise StartError(f"It could bind no port in {coordination.ATTEMPTS} attempts.")
         except BaseException as error:
             address.set_exception(error)
+
+    def _try_service_program(self, num_processes: int) -> tuple[str, int, str]:
+        """Returns the service's address; without one its exit status and its errors."""
+        arguments = [LOOPBACK, "0", str(num_processes), str(os.getpid())]
+        with tempfile.TemporaryFile("w+") as errors:
+            self._service = subprocess.Popen(
+                [sys.executable, "-m", "jaxnb.launch.coordination_app", *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                start_new_session=True,
+            )
+            assert self._service.stdout is not None
+            with self._service.stdout as stream:
+                line = stream.readline().strip()
+            if line:
+                return line, 0, ""
+            status = self._service.wait(10)
+            errors.seek(0)
+            return "", status, errors.read()[-4096:]
 
     def start_processes(self, placement: Placement, joins: list[JoinRequest]) -> None:
         """Starts the processes of the group; :attr:`identities` names them from then on.

@@ -14,6 +14,20 @@ import psutil
 
 from jaxnb.engine import _jax_internals
 
+PORT_TAKEN_STATUS = 75
+"""Exit status of :func:`serve` when another service has the port too (``EX_TEMPFAIL``)."""
+
+ATTEMPTS = 8
+"""How many ports a launcher tries."""
+
+
+def port_was_taken(status: int) -> bool:
+    """Whether a service that ended with ``status`` before it was ready lost its port.
+
+    XLA 0.10.2 dies of SIGSEGV where it cannot bind; negative statuses are signals.
+    """
+    return status < 0 or status == PORT_TAKEN_STATUS
+
 
 def free_port(host: str) -> int:
     """Returns a port that was free a moment ago; the caller must expect to lose it."""
@@ -51,7 +65,7 @@ def serve(host: str, port: int, num_processes: int, ready_fd: int) -> None:
     port = port or free_port(host)
     service = _jax_internals.start_coordination_service(f"{host}:{port}", num_processes)
     if count_listeners(port) > 1:
-        sys.exit(f"another service listens on port {port} too")
+        sys.exit(PORT_TAKEN_STATUS)
     with os.fdopen(ready_fd, "w") as stream:
         stream.write(f"{host}:{port}\n")
     while service is not None:

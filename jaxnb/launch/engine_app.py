@@ -104,6 +104,9 @@ def engine_config(cluster_dir: str, identity: str) -> Config:
 def run(config: Config) -> None:
     """Runs an engine in this process until it is told to stop."""
     faulthandler.enable(2)
+    # IPython would log a failure of the start-up command and go on; here it ends the process,
+    # and the launcher shows why.
+    importlib.import_module("jaxnb.transport.endpoint")
     Engine.launch_instance(argv=[], config=config)
 
 

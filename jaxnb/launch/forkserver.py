@@ -38,8 +38,6 @@ from jaxnb.launch import lifeline
 TAIL_BYTES = 16 << 10
 """How much of what a child wrote last is kept, to be shown when it dies."""
 
-SERVICE_ATTEMPTS = 8
-
 
 @dataclass
 class Child:
@@ -331,7 +329,7 @@ class ForkServer:
             self._close_output(child)
         tail = child.tail.decode("utf-8", "replace")
         if child.reply_to is not None:
-            if child.role == "service" and child.index + 1 < SERVICE_ATTEMPTS:
+            if self._may_try_again(child, status):
                 self._do_service({**self._service_command, "attempt": child.index + 1})
                 return
             error = f"the {child.role} ended with status {status} while starting\n{tail}"
@@ -345,6 +343,16 @@ class ForkServer:
                 status=status,
                 tail=tail,
             )
+
+    @staticmethod
+    def _may_try_again(child: Child, status: int) -> bool:
+        from jaxnb.engine import coordination
+
+        return (
+            child.role == "service"
+            and coordination.port_was_taken(status)
+            and child.index + 1 < coordination.ATTEMPTS
+        )
 
     def _kill_the_late(self) -> None:
         now = time.monotonic()
