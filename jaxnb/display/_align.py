@@ -6,11 +6,6 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from jaxnb.model import StreamName
-
-Item = str | tuple[StreamName, str]
-"""A queued line: the text alone for stdout, which most lines are, else with its stream."""
-
 LOOK_AHEAD = 256
 """How many queued lines of each process are compared with those of the others."""
 
@@ -30,19 +25,19 @@ class LineQueue:
     def __init__(self, process_index: int) -> None:
         self.process_index = process_index
         self.finished = False
-        self._items: list[Item] = []
+        self._items: list[str] = []
         self._times: list[float] = []
         self._head = 0
 
     def __len__(self) -> int:
         return len(self._items) - self._head
 
-    def extend(self, items: Sequence[Item], now: float) -> None:
+    def extend(self, items: Sequence[str], now: float) -> None:
         """Appends lines that arrived at ``now``."""
         self._items += items
         self._times += [now] * len(items)
 
-    def peek(self, start: int, count: int) -> list[Item]:
+    def peek(self, start: int, count: int) -> list[str]:
         """Returns ``count`` lines, or those there are, after skipping ``start``."""
         return self._items[self._head + start : self._head + start + count]
 
@@ -53,16 +48,12 @@ class LineQueue:
             del self._items[: self._head], self._times[: self._head]
             self._head = 0
 
-    def take_back(self, name: StreamName) -> str | None:
-        """Removes the newest line and returns its text if it came from this stream."""
+    def take_back(self) -> str | None:
+        """Removes the newest line and returns it; None if all have been shown."""
         if not len(self):
             return None
-        item = self._items[-1]
-        text = item if isinstance(item, str) else item[1]
-        if ("stdout" if isinstance(item, str) else item[0]) != name:
-            return None
-        del self._items[-1], self._times[-1]
-        return text
+        del self._times[-1]
+        return self._items.pop()
 
     def expired(self, cutoff: float) -> int:
         """Returns how many lines arrived at ``cutoff`` or before."""
@@ -102,13 +93,16 @@ class Alignment:
         self,
         queues: Sequence[LineQueue],
         cutoff: float,
-        emit: Callable[[tuple[int, ...], Item], None],
+        row_cutoff: float,
+        emit: Callable[[tuple[int, ...], str], None],
     ) -> None:
         """Looks at ``queues``: all that hold lines or may still get some.
 
         Args:
             queues: The queues, by process index.
             cutoff: Lines that arrived then or before have waited long enough.
+            row_cutoff: Where every process has a line of its own at its head, those that
+                arrived then or before make a row and wait no longer.
             emit: Called for each line shown with the positions in ``queues`` of who said it.
         """
         self._queues = queues
@@ -116,9 +110,11 @@ class Alignment:
         self._lines = [queue.peek(0, LOOK_AHEAD) for queue in queues]
         self._expired = [queue.expired(cutoff) for queue in queues]
         self._at = [0] * len(queues)
-        self._places: dict[Item, dict[int, list[int]]] = {}
+        self._places: dict[str, dict[int, list[int]]] = {}
         self._anchors: list[list[int]] = []
-        counts = Counter[Item]()
+        self._full_rows = 0
+        self._row_expired = [queue.expired(row_cutoff) for queue in queues]
+        counts = Counter[str]()
         for lines in self._lines:
             counts.update(set(lines))
         shared = {item for item, count in counts.items() if count > 1}
@@ -147,7 +143,7 @@ class Alignment:
         i = bisect_left(anchors, start)
         return anchors[i] if i < len(anchors) else None
 
-    def _place(self, p: int, item: Item) -> int | None:
+    def _place(self, p: int, item: str) -> int | None:
         places = self._places[item].get(p, ())
         i = bisect_left(places, self._at[p])
         return places[i] if i < len(places) else None
@@ -177,6 +173,11 @@ class Alignment:
 
     def _private_runs(self) -> list[tuple[int, int]]:
         """Returns positions and ends of the private lines that may be shown."""
+        counts = [self._private_count(p) for p in range(len(self._queues))]
+        self._full_rows = min(
+            (c for c, q in zip(counts, self._queues, strict=True) if c or not q.finished),
+            default=0,
+        )
         runs: list[tuple[int, int]] = []
         for p, lines in enumerate(self._lines):
             at = self._at[p]
@@ -185,10 +186,15 @@ class Alignment:
             anchor = self._next_anchor(p, at)
             stop = len(lines) if anchor is None else anchor
             if stop > at and self._expired[p] < stop and self._may_follow(p, at, (p,)):
-                stop = min(stop, self._expired[p])
+                stop = min(stop, max(self._expired[p], at + self._full_rows))
             if stop > at:
                 runs.append((p, stop))
         return runs
+
+    def _private_count(self, p: int) -> int:
+        anchor = self._next_anchor(p, self._at[p])
+        stop = len(self._lines[p]) if anchor is None else anchor
+        return max(0, min(stop, self._row_expired[p]) - self._at[p])
 
     def _show_runs(self, runs: list[tuple[int, int]]) -> bool:
         # Row by row: line k of one process mostly corresponds to line k of another.
@@ -200,14 +206,14 @@ class Alignment:
             self._at[p] = stop
         return True
 
-    def _heads(self) -> dict[Item, list[int]]:
-        heads: dict[Item, list[int]] = {}
+    def _heads(self) -> dict[str, list[int]]:
+        heads: dict[str, list[int]] = {}
         for p, lines in enumerate(self._lines):
             if self._at[p] < len(lines):
                 heads.setdefault(lines[self._at[p]], []).append(p)
         return heads
 
-    def _show(self, item: Item, said_by: Sequence[int]) -> bool:
+    def _show(self, item: str, said_by: Sequence[int]) -> bool:
         self._emit(tuple(said_by), item)
         for p in said_by:
             self._at[p] += 1
@@ -216,7 +222,7 @@ class Alignment:
     def _has_expired(self, said_by: Sequence[int]) -> bool:
         return any(self._at[p] < self._expired[p] for p in said_by)
 
-    def _is_decided(self, item: Item, said_by: Sequence[int]) -> bool:
+    def _is_decided(self, item: str, said_by: Sequence[int]) -> bool:
         """Whether this shared line, at the head of ``said_by``, needs no more waiting."""
         places = self._places.get(item)
         if places is None or any(
@@ -226,7 +232,7 @@ class Alignment:
         after = self._at[said_by[0]] + 1
         return self._has_expired(said_by) or not self._may_follow(said_by[0], after, said_by)
 
-    def _forced(self, heads: dict[Item, list[int]]) -> Item | None:
+    def _forced(self, heads: dict[str, list[int]]) -> str | None:
         """Returns the head to show although others wait for it further back.
 
         Every head waits: for grace, or for lines in front of its twin in another queue. The

@@ -32,10 +32,10 @@ class PythonOutStream(OutStream):
         self._has_text = False
         super().__init__(*args, **{**kwargs, "watchfd": False})  # type: ignore[no-untyped-call]
 
-    def write(self, string: str) -> int | None:
+    def write(self, string: str) -> int:
         """Writes, as ipykernel does."""
         self._has_text = True
-        return super().write(string)  # type: ignore[no-any-return]
+        return super().write(string) or 0
 
     def flush(self) -> None:
         """Flushes, if there is anything to flush.
@@ -45,7 +45,7 @@ class PythonOutStream(OutStream):
         """
         if self._has_text:
             self._has_text = False
-            super().flush()
+            super().flush()  # type: ignore[no-untyped-call]
 
 
 class Engine(IPEngine):  # type: ignore[misc]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from IPython.display import display
 
@@ -12,7 +12,9 @@ from jaxnb.display.cards_live import background_card
 from jaxnb.display.merge import MergedLine
 from jaxnb.errors import CellError, JaxnbError
 from jaxnb.result import CellResult
-from jaxnb.session import Session
+
+if TYPE_CHECKING:
+    from jaxnb.session import Session
 
 LINES_SHOWN = 200
 """How many of the last lines of its output the card of a background cell shows."""

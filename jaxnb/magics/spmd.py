@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 from IPython.display import display, publish_display_data
@@ -17,7 +17,9 @@ from jaxnb.magics.background import BackgroundCell
 from jaxnb.magics.sinks import ProgressDisplay, sink_for
 from jaxnb.model import RichOutput
 from jaxnb.result import CellResult
-from jaxnb.session import Session
+
+if TYPE_CHECKING:  # it loads ipyparallel, which `%load_ext` need not wait for
+    from jaxnb.session import Session
 
 SESSION_NAME = "spmd"
 """The notebook variable that holds the session, unless the user has one of that name."""
@@ -53,7 +55,7 @@ class SpmdMagics(Magics):
         with ProgressDisplay(self.shell) as progress:
             self._session = jaxnb.start(fields.pop("num_processes"), **fields, progress=progress)
         progress.show(cards.start_card(self._session.group))
-        if not isinstance(self.shell.user_ns.get(SESSION_NAME), (type(None), Session)):
+        if not isinstance(self.shell.user_ns.get(SESSION_NAME), (type(None), type(self._session))):
             return
         self.shell.push({SESSION_NAME: self._session}, interactive=False)
 
@@ -120,7 +122,8 @@ class SpmdMagics(Magics):
         settings = {
             "ranks": asked.ranks,
             "timeout": asked.timeout,
-            "cell": self.shell.execution_count,
+            # Not shell.execution_count: IPython 9.18 counts it up before the cell runs.
+            "cell": self.shell.displayhook.prompt_count,
             "first_line": first_line,
             "outputs": asked.outputs,
         }

@@ -12,6 +12,7 @@ import pytest
 
 PROMPT = r"In \[\d+\]: "
 MORE = r"   \.\.\.: "
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class Terminal:
@@ -33,14 +34,14 @@ class Terminal:
     def type(self, source: str) -> str:
         """Types a cell and returns what the terminal shows until the next prompt."""
         lines = source.splitlines()
-        if len(lines) > 1:
-            lines.append("")
+        if len(lines) > 1:  # IPython takes a cell magic once two lines are empty
+            lines += ["", ""]
         for line in lines[:-1]:
             self.child.sendline(line)
             self.child.expect(MORE)
         self.child.sendline(lines[-1])
         self.child.expect(PROMPT)
-        return str(self.child.before).replace("\r\n", "\n")
+        return COLOURS.sub("", str(self.child.before)).replace("\r\n", "\n")
 
     def close(self) -> None:
         """Leaves by Control-D."""
@@ -66,7 +67,7 @@ def test_a_session_in_a_terminal(terminal: Terminal) -> None:
     assert "4 devices" in started
     assert "<" not in started.replace("<jaxnb", "")  # text, not markup
 
-    merged = terminal.type("%%spmd\nprint('hello')\nprint('I am', process_index)\n")
+    merged = terminal.type("%%spmd\nprint('hello')\nprint('I am', process_index)")
     lines = merged.splitlines()
     assert lines[0] == "[0-1] hello"
     assert {"[0] I am 0", "[1] I am 1"} <= set(lines)
@@ -76,20 +77,20 @@ def test_a_session_in_a_terminal(terminal: Terminal) -> None:
     card = terminal.type(
         "%%spmd\nmesh = jax.make_mesh((4,), ('data',))\n"
         "jax.make_array_from_callback((8,), NamedSharding(mesh, P('data')), "
-        "lambda i: np.arange(8.)[i])\n"
+        "lambda i: np.arange(8.)[i])"
     )
     assert re.search(r"float(32|64)\[8\]", card)
     assert "P('data'" in card
     assert "<div" not in card
 
-    failed = terminal.type("%%spmd\nif process_index == 1:\n    raise ValueError('boom')\n")
+    failed = terminal.type("%%spmd\nif process_index == 1:\n    raise ValueError('boom')")
     assert "raise ValueError('boom')" in failed
     assert "CellError: process 1 raised ValueError: boom at line 3" in failed
     assert "jaxnb/" not in failed
 
     bar = terminal.type(
         "%%spmd\nfrom tqdm import tqdm\n"
-        "for _ in tqdm(range(3), mininterval=0, bar_format='{n_fmt} of {total_fmt}'): pass\n"
+        "for _ in tqdm(range(3), mininterval=0, bar_format='{n_fmt} of {total_fmt}'): pass"
     )
     # Rewritten in place by carriage returns; the last state stays, with its label.
     assert bar.replace("\r", "\n").splitlines().count("[0-1] 3 of 3") >= 1

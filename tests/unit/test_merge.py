@@ -17,6 +17,7 @@ from jaxnb.display.merge import (
     FLOOD_LINES,
     IN_STEP_GRACE_SECONDS,
     IN_STEP_SECONDS,
+    ROW_SECONDS,
     LineLimiter,
     MergedLine,
     StreamMerger,
@@ -44,7 +45,7 @@ def test_same_line_of_all_processes_comes_out_at_once_and_once():
 
 def test_lines_that_differ_come_out_each_after_the_grace_time():
     merger = fed("a\n", "b\n")
-    assert merger.drain(GRACE / 2) == []
+    assert merger.drain(ROW_SECONDS / 2) == []
     assert labelled(merger.drain(GRACE)) == ["[0] a", "[1] b"]
 
 
@@ -150,17 +151,24 @@ def test_one_process_alone_waits_for_nobody():
     assert labelled(merger.drain(0.0)) == ["[3] a", "[3] b"]
 
 
-def test_stdout_and_stderr_of_a_process_keep_their_order_and_do_not_merge():
+def test_stdout_and_stderr_merge_apart_in_whatever_order_they_arrive():
     merger = StreamMerger([0, 1])
-    for process in (0, 1):
-        merger.feed(process, "stdout", "a\n", 0.0)
-        merger.feed(process, "stderr", "a\n", 0.0)
-        merger.feed(process, "stdout", "b\n", 0.0)
+    for process, names in ((0, ("stdout", "stderr")), (1, ("stderr", "stdout"))):
+        for name in names:
+            merger.feed(process, name, "a\nb\n", 0.0)
     everyone = frozenset({0, 1})
     assert merger.drain(0.0) == [
-        MergedLine("stdout", everyone, "a"),
-        MergedLine("stderr", everyone, "a"),
-        MergedLine("stdout", everyone, "b"),
+        MergedLine(name, everyone, text) for name in ("stdout", "stderr") for text in "ab"
+    ]
+
+
+def test_lines_that_differ_come_in_the_order_of_the_processes_in_rows():
+    merger = StreamMerger(range(4))
+    for process in (2, 0, 3, 1):
+        merger.feed(process, "stdout", f"a {process}\nb {process}\n", 0.01 * process)
+    assert merger.drain(ROW_SECONDS) == []  # the last one came at 0.03
+    assert labelled(merger.drain(0.03 + ROW_SECONDS)) == [
+        f"[{process}] {row} {process}" for row in "ab" for process in range(4)
     ]
 
 
