@@ -18,7 +18,8 @@ Index = tuple[Interval, ...]
 
 def edge_indices(size: int, edge_items: int = EDGE_ITEMS) -> tuple[int, ...]:
     """Returns the indices along one dimension that a preview shows: both ends of it."""
-    if size <= 2 * edge_items:
+    # What would be left out must be worth the "…".
+    if size <= 2 * edge_items + 2:
         return tuple(range(size))
     return (*range(edge_items), *range(size - edge_items, size))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -19,7 +18,7 @@ import ipyparallel as ipp
 from traitlets import Any as AnyTrait
 from traitlets.config import Config
 
-from jaxnb.deaths import Death
+from jaxnb.deaths import Death, quiet
 from jaxnb.engine import coordination
 from jaxnb.errors import SessionBrokenError, StartError
 from jaxnb.launch.engine_start import EngineStart
@@ -28,10 +27,6 @@ from jaxnb.launch.placement import Placement
 from jaxnb.model import JoinRequest
 
 T = TypeVar("T")
-# gloo says this on standard output whenever it connects; it is no output of the cell's, and
-# no setting turns it off. A dead process's last lines still have it.
-_GLOO_CHATTER = re.compile(r"\[Gloo\] Rank \d+ is connected to .*\n")
-
 LOOPBACK = "127.0.0.1"
 
 
@@ -300,7 +295,7 @@ class ProcessGroup:
                 Death(event["role"], event["index"], event["pid"], event["status"], event["tail"])
             )
         elif event["event"] == "text":
-            text = _GLOO_CHATTER.sub("", event["text"])
+            text = quiet(event["text"])
             if text and event["pid"] in self.pids:
                 self._on_text(event["index"], text)
         elif event["event"] == "ended":

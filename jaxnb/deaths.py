@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from dataclasses import dataclass
+
+# gloo says this on standard output whenever it connects, and no setting turns it off.
+_GLOO_CHATTER = re.compile(r"\[Gloo\] Rank \d+ is connected to .*\n?")
 
 LAST_LINES = 20
 STACK_LINES = 8
@@ -27,6 +31,11 @@ class Death:
     pid: int
     status: int | None
     tail: str
+
+
+def quiet(text: str) -> str:
+    """Returns what the C code of a process wrote, without the lines that say nothing."""
+    return _GLOO_CHATTER.sub("", text)
 
 
 def describe_status(status: int | None) -> str:
@@ -58,7 +67,7 @@ def last_lines(death: Death) -> str:
     Of faulthandler's dump, which can be hundreds of lines, the kind of error and the stack of
     the thread it came from are kept: what explains it stands before the dump.
     """
-    lines = [line[:MAX_COLUMNS] for line in death.tail.splitlines() if line.strip()]
+    lines = [line[:MAX_COLUMNS] for line in quiet(death.tail).splitlines() if line.strip()]
     fatal = next((i for i, s in enumerate(lines) if s.startswith("Fatal Python error")), None)
     if fatal is None:
         kept = lines[-LAST_LINES:]

@@ -5,18 +5,20 @@ from __future__ import annotations
 import signal
 
 from jaxnb.deaths import Death, describe_death, last_lines
-from jaxnb.display.cards_error import error_card
+from jaxnb.display.cards_error import error_card, error_groups
+from jaxnb.display.labels import processes_label
 from jaxnb.errors import CellError, CellTimeoutError, ProcessDiedError, SessionBrokenError
 from jaxnb.result import CellResult
 
 
 def cell_error(result: CellResult) -> CellError:
     """Returns the error for a cell that raised on some process."""
-    index, error = next(iter(result.errors.items()))
-    others = len(result.errors) - 1
-    line = f" at line {error.line}" if error.line is not None else ""
-    more = f", and {others} more" if others else ""
-    message = f"process {index}{more} raised {error}{line} (cell [{result.cell}])"
+    parts = []
+    for group in error_groups(result):
+        line = f" at line {group.error.line}" if group.error.line is not None else ""
+        first = str(group.error).partition("\n")[0]
+        parts.append(f"{processes_label(group.processes)} raised {first}{line}")
+    message = f"{'; '.join(parts)} (cell [{result.cell}])"
     return CellError(message, result=result, rendering=error_card(result, ansi=True).text)
 
 

@@ -22,6 +22,8 @@ from jaxnb.transport.client import ClearOutput, Display, Event, Exchange, Reply
 
 Outputs = Literal["merged", "all", "first"]
 
+INTERRUPT_GAP_SECONDS = 1.0
+
 TICK_SECONDS = 0.05
 """How often output that waits for its twins is looked at again."""
 
@@ -93,12 +95,25 @@ class RunningCell:
         self._replies: dict[int, CellReply] = {}
         self._live: list[MergedLine] = []
         self._started = time.perf_counter()
+        self._interrupted_at = -INTERRUPT_GAP_SECONDS
         self.sink_error: Exception | None = None
 
     @property
     def seconds(self) -> float:
         """Time since the cell was sent."""
         return time.perf_counter() - self._started
+
+    def may_be_interrupted(self) -> bool:
+        """Whether to send SIGINT now; if so, not again for a while.
+
+        A second one that strikes while IPython formats the traceback of the first would
+        interrupt that, and lose it.
+        """
+        now = time.perf_counter()
+        if not self.waiting_for or now - self._interrupted_at < INTERRUPT_GAP_SECONDS:
+            return False
+        self._interrupted_at = now
+        return True
 
     def step(self, timeout_seconds: float = TICK_SECONDS) -> None:
         """Takes what has come, waiting for at most ``timeout_seconds`` if nothing has."""

@@ -9,12 +9,12 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from jaxnb.cluster import ProcessGroup
-from jaxnb.deaths import Death, describe_death
+from jaxnb.deaths import Death
 from jaxnb.errors import (
     JaxnbError,
     SessionBrokenError,
@@ -24,6 +24,7 @@ from jaxnb.errors import (
 )
 from jaxnb.launch.gpus import visible_gpus
 from jaxnb.launch.placement import place
+from jaxnb.members import process_infos, rows_without_numbers
 from jaxnb.model import (
     CellRequest,
     DeviceStats,
@@ -76,6 +77,7 @@ class Session:
         self._cells = itertools.count(1)
         self._cells_run = 0
         self._last_cell: int | None = None
+        self._last_result: CellResult | None = None
         self._reports: list[ProcessReport] = []
         self._transport: Transport | None = None
         self._environment = _jax_environment()
@@ -123,28 +125,14 @@ class Session:
     @property
     def processes(self) -> list[ProcessInfo]:
         """The processes, by process index."""
-        dead = {d.index: d for d in self._deaths if d.role == "engine"}
         current = self._current
-        busy = current.waiting_for if current is not None else set()
-        engine_ids = self._transport.engine_ids if self._transport is not None else {}
-        infos = []
-        for report in self._reports:
-            index = report.process_index
-            info = ProcessInfo(
-                process_index=index,
-                pid=report.pid,
-                host=report.host,
-                devices=report.local_devices,
-                engine_id=engine_ids.get(index, -1),
-                state="busy" if index in busy else "ready",
-            )
-            if index in dead:
-                _, _, how = describe_death(dead[index], self.num_processes).partition(") ")
-                info = replace(info, state="dead", detail=how)
-            elif self._state == "closed":
-                info = replace(info, state="dead", detail="stopped")
-            infos.append(info)
-        return infos
+        return process_infos(
+            self._reports,
+            self._deaths,
+            busy=current.waiting_for if current is not None else set(),
+            engine_ids=self._transport.engine_ids if self._transport is not None else {},
+            closed=self._state == "closed",
+        )
 
     @property
     def group(self) -> GroupInfo:
@@ -160,6 +148,11 @@ class Session:
             cells_run=self._cells_run,
             last_cell=self._last_cell,
         )
+
+    @property
+    def last_result(self) -> CellResult | None:
+        """What the last cell did; None before the first."""
+        return self._last_result
 
     def helper_pids(self) -> dict[str, int]:
         """Returns the process ids of what serves the group, by what it is."""
@@ -213,17 +206,19 @@ class Session:
             SessionBrokenError: The session was broken before.
         """
         indices = self._indices(ranks)
-        with self._lock:
+        sink = sink or NoSink()
+        with self._turn(sink):
             self._require_ready()
             number = next(self._cells) if cell is None else cell
             request = CellRequest(cell=number, code=code, first_line=first_line)
-            running = self._send_cell(request, indices, sink or NoSink(), outputs)
+            running = self._send_cell(request, indices, sink, outputs)
             try:
                 with interrupts_to(running) as interrupted:
                     timed_out = self._wait(running, timeout, interrupted)
             finally:
                 self._current = None
                 result = running.finish()
+                self._last_result = result
         if running.sink_error is not None:
             raise JaxnbError(
                 f"Cell [{request.cell}] has run, but its output could not be shown: "
@@ -237,6 +232,25 @@ class Session:
         if result.errors and raise_on_error:
             raise cell_error(result)
         return result
+
+    @contextmanager
+    def _turn(self, sink: OutputSink) -> Iterator[None]:
+        """Waits until no other cell runs, and says so if that takes a while."""
+        started, told = time.monotonic(), False
+        try:
+            while not self._lock.acquire(timeout=0.1):
+                current = self._current
+                if not told and current is not None and time.monotonic() - started > 1:
+                    told = True
+                    sink.notice(f"waits for cell [{current.request.cell}] to end")
+        except KeyboardInterrupt:
+            raise UsageError(
+                "Interrupted while it waited for another cell; nothing was run."
+            ) from None
+        try:
+            yield
+        finally:
+            self._lock.release()
 
     def _indices(self, ranks: Iterable[int] | None) -> list[int]:
         if ranks is None:
@@ -311,14 +325,7 @@ class Session:
             if isinstance(answer, list):
                 rows.extend(answer)
             else:
-                note = process.detail or str(answer)
-                rows.extend(
-                    DeviceStats(
-                        device, process.host, process.pid, None, None, None, "none", 0, None,
-                        None, f"process {process.process_index}: {note}",
-                    )
-                    for device in process.devices
-                )  # fmt: skip
+                rows.extend(rows_without_numbers(process, str(answer)))
         return rows
 
     def _ask(self, requests: dict[int, Any]) -> dict[int, Any]:
@@ -343,10 +350,10 @@ class Session:
         """Interrupts the running cell on every process that is still in it.
 
         Code that is in Python, or in a sleep, raises KeyboardInterrupt there. Does nothing if
-        no cell is running.
+        no cell is running, or if it has been interrupted within the last second.
         """
         running = self._current
-        if running is not None and running.waiting_for:
+        if running is not None and running.may_be_interrupted():
             self._group.signal(sorted(running.waiting_for), signal.SIGINT)
 
     def restart(self, progress: Progress | None = None) -> None:

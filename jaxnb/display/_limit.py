@@ -17,8 +17,22 @@ class LineLimiter:
     What is not shown is counted, and said.
     """
 
-    def __init__(self, head: int = 10_000, tail: int = 1_000, max_chars: int = 10_000) -> None:
-        """Prepares to pass ``head`` lines and keep ``tail``, each cut to ``max_chars``."""
+    def __init__(
+        self,
+        head: int = 10_000,
+        tail: int = 1_000,
+        max_chars: int = 10_000,
+        holder: str = "result",
+    ) -> None:
+        """Prepares to pass lines.
+
+        Args:
+            head: How many lines to pass.
+            tail: How many of the last lines to keep for the end.
+            max_chars: Longer lines are cut.
+            holder: The name of the result that has all lines, for the notice.
+        """
+        self._holder = holder
         self._left = head
         self._max_chars = max_chars
         self._tail: deque[MergedLine] = deque(maxlen=tail)
@@ -46,7 +60,9 @@ class LineLimiter:
         """Returns the notice of what is not shown, if any, and the lines kept for the end."""
         shown = [self.cut(line) for line in self._tail]
         if self.dropped:
-            where = " and ".join(f"`result.{name}`" for name in sorted(self._dropped, reverse=True))
+            where = " and ".join(
+                f"`{self._holder}.{name}`" for name in sorted(self._dropped, reverse=True)
+            )
             verb = "hold" if len(self._dropped) > 1 else "holds"
             notice = f"… {plural(self.dropped, 'line')} not shown, {where} {verb} them"
             name: StreamName = "stdout" if "stdout" in self._dropped else "stderr"

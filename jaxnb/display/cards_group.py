@@ -42,9 +42,9 @@ def stopped_card(seconds: float) -> Card:
     return Card(render("line", text=text), text)
 
 
-def progress_card(stage: str, detail: str, seconds: float) -> Card:
+def progress_card(stage: str, detail: str, seconds: float | None) -> Card:
     """What a start is doing, and since when; shown again and again in the same place."""
-    parts = [stage, detail, format_seconds(seconds)]
+    parts = [stage, detail, "" if seconds is None else format_seconds(seconds)]
     text = " · ".join(part for part in parts if part)
     return Card(render("progress", parts=[part for part in parts if part]), text)
 

@@ -28,7 +28,7 @@ def output_card(lines: Sequence[MergedLine]) -> Card:
 
 def background_card(
     cell: int,
-    seconds: float,
+    since: str,
     lines: Sequence[MergedLine],
     result: CellResult | None,
     trouble: str | None,
@@ -37,7 +37,7 @@ def background_card(
 
     Args:
         cell: Its number.
-        seconds: How long it has been running.
+        since: When it began, as a time of day.
         lines: The last lines of its output.
         result: What it did, once it has ended.
         trouble: Why it ended without a result, or beside it.
@@ -48,5 +48,5 @@ def background_card(
     if trouble is not None:
         parts.append(Card(render("trouble", text=trouble), trouble))
     if result is None and trouble is None:
-        parts.append(progress_card(f"cell [{cell}]", "running in the background", seconds))
+        parts.append(progress_card(f"cell [{cell}]", f"in the background since {since}", None))
     return stacked(parts)

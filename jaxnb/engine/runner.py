@@ -7,6 +7,7 @@ import re
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Coroutine
 from dataclasses import replace
 from types import TracebackType
@@ -144,20 +145,30 @@ class Runner:
             if not shell.should_run_async(
                 code, transformed_cell=transformed, preprocessing_exc_tuple=broken
             ):
-                shell.run_cell(code, store_history=True)
-                return
-            await self._run_task(
-                shell.run_cell_async(
-                    code,
-                    store_history=True,
-                    transformed_cell=transformed,
-                    preprocessing_exc_tuple=broken,
+                result = shell.run_cell(code, store_history=True)
+            else:
+                result = await self._run_task(
+                    shell.run_cell_async(
+                        code,
+                        store_history=True,
+                        transformed_cell=transformed,
+                        preprocessing_exc_tuple=broken,
+                    )
                 )
-            )
+            self._keep_error_of(result)
         finally:
             self._kernel._restore_input()
 
-    async def _run_task(self, cell: Coroutine[Any, Any, Any]) -> None:
+    def _keep_error_of(self, result: Any) -> None:
+        """Keeps an error that IPython has not shown.
+
+        A second SIGINT that strikes while IPython formats the first makes it give up.
+        """
+        error = result.error_before_exec or result.error_in_exec
+        if error is not None and self._error is None:
+            self._keep_traceback(type(error), error, traceback.format_exception(error))
+
+    async def _run_task(self, cell: Coroutine[Any, Any, Any]) -> Any:
         """Runs a cell that awaits; SIGINT cancels it, which its code sees at its ``await``."""
         loop = asyncio.get_running_loop()
         task = asyncio.ensure_future(cell)
@@ -180,6 +191,7 @@ class Runner:
             self._shell.events.trigger("post_run_cell", result)
         if interrupted and self._error is not None and self._error.type_name == "CancelledError":
             self._error = replace(self._error, type_name="KeyboardInterrupt")
+        return result
 
     def fetch(self, cell: int) -> ValueInfo:
         """Returns the value of an earlier cell, pickled whole.

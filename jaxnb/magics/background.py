@@ -40,7 +40,7 @@ class BackgroundCell:
         self._result: CellResult | None = None
         self._error: BaseException | None = None
         self._number = settings["cell"]
-        self._started = time.perf_counter()
+        self._since = time.strftime("%H:%M:%S")
         self._display = display(self._card(), display_id=True)
         self._thread = threading.Thread(
             target=self._run, name=f"jaxnb-cell-{self._number}", daemon=True
@@ -115,7 +115,7 @@ class BackgroundCell:
         error = self._error
         return background_card(
             self._number,
-            time.perf_counter() - self._started,
+            self._since,
             self._shown,
             self._result,
             str(error) if isinstance(error, JaxnbError) and not isinstance(error, CellError)

@@ -27,7 +27,7 @@ class Sink:
     """Shows final lines as ordinary standard output and error, which every front end takes."""
 
     def __init__(self) -> None:
-        self._limiter = LineLimiter()
+        self._limiter = LineLimiter(holder="spmd.last_result")
 
     def __enter__(self) -> Sink:
         return self

@@ -81,6 +81,12 @@ class SpmdMagics(Magics):
         progress.show(cards.start_card(session.group))
 
     @line_magic
+    def spmd_interrupt(self, line: str) -> None:
+        """Interrupts the cell that runs in the background."""
+        if self._parse_plain("%spmd_interrupt", "Interrupts a background cell.", line):
+            self._started().interrupt()
+
+    @line_magic
     def spmd_status(self, line: str) -> None:
         """Shows the group and its state."""
         if self._parse_plain("%spmd_status", "Shows the group and its state.", line):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from jaxnb.session import Session
 
 # IPython's own %reset collects garbage: up to a second a test for four processes on two cores.

@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import jaxnb_fixtures
 import nbformat
 import pytest
 from nbclient import NotebookClient
+
+import jaxnb_fixtures
 
 HTML = "text/html"
 
@@ -139,7 +140,14 @@ def test_loading_is_light() -> None:
 
 
 def test_without_a_group_every_magic_says_what_to_type(notebook: Notebook) -> None:
-    for source in ("%%spmd\n1", "%spmd 1", "%spmd_status", "%spmd_stats", "%spmd_stop", "%spmd_restart"):  # fmt: skip
+    for source in (
+        "%%spmd\n1",
+        "%spmd 1",
+        "%spmd_status",
+        "%spmd_stats",
+        "%spmd_stop",
+        "%spmd_restart",
+    ):
         message = notebook.bad(source)
         assert message.startswith("There is no group of processes yet.")
         assert "`%spmd_start`" in message
@@ -153,7 +161,7 @@ def test_without_a_group_every_magic_says_what_to_type(notebook: Notebook) -> No
         "--platform cpus": "Unknown platform 'cpus'. Did you mean 'cpu'?",
         "--collectives glo": "Unknown collectives 'glo'. Did you mean 'gloo'?",
         "--devices-per-process 0": "must be at least 1, not 0. Nothing was started.",
-        "--device-per-process 2": "unknown option '--device-per-process'. Did you mean '--devices-per-process'?",
+        "--device-per-process 2": "Did you mean '--devices-per-process'?",
         "--timeout -1": "argument --timeout",
         "4": "unknown option '4'.",
     }.items():
@@ -172,7 +180,9 @@ def test_load_start_run_restart_stop(notebook: Notebook) -> None:
     assert "2 processes" in started.text
     pids = notebook.good("print([p.pid for p in spmd.processes])").text
     assert "already. Nothing was started. Type `%spmd_stop` first" in notebook.bad("%spmd_start")
-    assert notebook.bad("%%spmd\njnp", "CellError").startswith("process 0, and 1 more raised NameError")
+    assert notebook.bad("%%spmd\njnp", "CellError").startswith(
+        "process 0, and 1 more raised NameError"
+    )
     notebook.good("%spmd kept = 1")
     restarted = notebook.good("%spmd_restart")
     assert "2 processes" in restarted.text
@@ -257,7 +267,9 @@ def test_an_error_fails_the_cell(nb: Notebook) -> None:
     cell = nb.run("%%spmd\nprint('before')\nif process_index == 1:\n    raise ValueError('boom')")
     assert cell.failed
     assert cell.error.ename == "CellError"
-    assert re.search(r"process 1 raised ValueError: boom at line 4 \(cell \[\d+\]\)", cell.error.evalue)
+    assert re.search(
+        r"process 1 raised ValueError: boom at line 4 \(cell \[\d+\]\)", cell.error.evalue
+    )
     traceback = "\n".join(cell.error.traceback)
     plain = re.sub(r"\x1b\[[0-9;]*m", "", traceback)
     assert "line 4" in plain
@@ -274,7 +286,9 @@ def test_a_syntax_error_is_shown_once(nb: Notebook) -> None:
     assert "False" in nb.good("%spmd 'ran' in globals()").text
 
 
-@pytest.mark.parametrize("source", ["%%spmd", "%%spmd\n", "%%spmd --ranks 0\n ", "%spmd", "%spmd --ranks 0"])  # fmt: skip
+@pytest.mark.parametrize(
+    "source", ["%%spmd", "%%spmd\n", "%%spmd --ranks 0\n ", "%spmd", "%spmd --ranks 0"]
+)
 def test_an_empty_cell_fails_and_says_so(nb: Notebook, source: str) -> None:
     assert "empty" in nb.bad(source)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
+
 from jaxnb.engine.bootstrap import thread_pool_size
 from jaxnb.errors import SessionBrokenError, StartError
 from jaxnb.launch.forkclient import ForkServerClient
@@ -89,8 +90,9 @@ def test_the_group_is_what_jax_says(session: Session) -> None:
 
 
 @pytest.mark.parametrize(
-    ("devices", "asked", "size"), [(1, None, 4), (2, None, 4), (8, None, 16), (2, "9", 9), (8, "2", 16), (1, "x", 4)]
-)  # fmt: skip
+    ("devices", "asked", "size"),
+    [(1, None, 4), (2, None, 4), (8, None, 16), (2, "9", 9), (8, "2", 16), (1, "x", 4)],
+)
 def test_thread_pool_size(
     devices: int, asked: str | None, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,8 +152,7 @@ def is_loopback(ip: str) -> bool:
 def test_only_loopback_is_listened_on(session: Session) -> None:
     # A collective over all processes: gloo's sockets exist from then on.
     session.run(
-        "from jax.experimental import multihost_utils\n"
-        "multihost_utils.sync_global_devices('all');"
+        "from jax.experimental import multihost_utils\nmultihost_utils.sync_global_devices('all');"
     )
     group = group_of(session)
     assert len(group) >= 1 + 4 + 2  # the controller and the coordination service beside them
@@ -289,5 +290,5 @@ def test_an_unknown_command_is_an_error_and_ends_nothing(fork_server: ForkServer
 
 def test_a_request_to_an_ended_server_fails(fork_server: ForkServerClient) -> None:
     fork_server.close()
-    with pytest.raises(SessionBrokenError, match="The fork server .* ended with status 0"):
+    with pytest.raises(SessionBrokenError, match=r"The fork server .* ended with status 0"):
         fork_server.request("service").result(10)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from jaxnb.display.merge import MergedLine
 from jaxnb.errors import CellError, JaxnbError
 from jaxnb.running import Outputs
@@ -93,7 +94,9 @@ def test_output_comes_while_the_cell_runs(session: Session, gate: Gate) -> None:
 
 def test_standard_error_comes_while_the_cell_runs(session: Session, gate: Gate) -> None:
     sink = Recorder(lambda s: "[0-3] trouble" in s.shown, gate.open)
-    session.run(f"import sys\nprint('trouble', file=sys.stderr)\n{gate.wait}", sink=sink, timeout=60)
+    session.run(
+        f"import sys\nprint('trouble', file=sys.stderr)\n{gate.wait}", sink=sink, timeout=60
+    )
     assert sink.fired
 
 
@@ -107,7 +110,9 @@ def test_output_of_one_process_is_not_held_back_by_silent_ones(
 
 def test_unfinished_lines_are_live(session: Session, gate: Gate) -> None:
     sink = Recorder(lambda s: ["[0-3] loss: "] in s.lived or ["[0-3] loss:"] in s.lived, gate.open)
-    session.run(f"print('loss: ', end='', flush=True)\n{gate.wait}\nprint('0.5')", sink=sink, timeout=60)  # fmt: skip
+    session.run(
+        f"print('loss: ', end='', flush=True)\n{gate.wait}\nprint('0.5')", sink=sink, timeout=60
+    )
     assert sink.fired
     assert sink.shown == ["[0-3] loss: 0.5"]
     assert sink.lived[-1] == []
@@ -199,7 +204,9 @@ def test_a_sink_that_raises_does_not_break_the_group(session: Session) -> None:
         def lines(self, lines: list[MergedLine]) -> None:
             raise OSError("no paper")
 
-    with pytest.raises(JaxnbError, match="has run, but its output could not be shown: OSError: no paper") as raised:  # fmt: skip
+    with pytest.raises(
+        JaxnbError, match="has run, but its output could not be shown: OSError: no paper"
+    ) as raised:
         session.run("done = True\nfor i in range(100): print(i)", sink=Broken())
     assert isinstance(raised.value.__cause__, OSError)
     assert session.state == "ready"

@@ -158,7 +158,7 @@ def test_one_line_is_options_then_code(line: str, options: str, code: str) -> No
 
 
 def test_a_misspelt_option_before_code_is_not_taken_for_code() -> None:
-    with pytest.raises(UsageError, match="unknown option '--rank'. Did you mean '--ranks'"):
+    with pytest.raises(UsageError, match=r"unknown option '--rank'. Did you mean '--ranks'"):
         split_options("--rank 0 x.sum()", cell_parser("%spmd"))
 
 

@@ -22,7 +22,9 @@ RESULT = CellResult(3, "1/0", {}, 4, 0.1)
 
 
 def test_every_error_is_a_jaxnb_error() -> None:
-    found = [c for _, c in inspect.getmembers(errors, inspect.isclass) if c.__module__ == "jaxnb.errors"]  # fmt: skip
+    found = [
+        c for _, c in inspect.getmembers(errors, inspect.isclass) if c.__module__ == "jaxnb.errors"
+    ]
     assert len(found) == 8
     assert all(issubclass(kind, JaxnbError) and kind.__doc__ for kind in found)
 

@@ -194,7 +194,7 @@ def test_a_large_value_is_fetched_once_and_on_access_only() -> None:
 def test_a_value_that_cannot_travel_says_why_and_where_it_is() -> None:
     info = ValueInfo("generator", b"", None, "it cannot be pickled (TypeError: no)", {})
     one = process(3, info, fetch=lambda: pytest.fail("there is nothing to fetch"))
-    with pytest.raises(JaxnbError, match="process 3 .generator.*cannot be pickled") as raised:
+    with pytest.raises(JaxnbError, match=r"process 3 .generator.*cannot be pickled") as raised:
         _ = one.value
     assert "still there, as `_`" in str(raised.value)
 
@@ -202,7 +202,7 @@ def test_a_value_that_cannot_travel_says_why_and_where_it_is() -> None:
 def test_a_value_of_a_class_that_the_notebook_lacks_says_so() -> None:
     payload = pickle.dumps(PerProcess()).replace(b"PerProcess", b"NoSuchType")
     one = process(1, ValueInfo("jaxnb.result.NoSuchType", A, payload, "", {}))
-    with pytest.raises(JaxnbError, match="process 1 .jaxnb.result.NoSuchType") as raised:
+    with pytest.raises(JaxnbError, match=r"process 1 .jaxnb.result.NoSuchType") as raised:
         _ = one.value
     assert isinstance(raised.value.__cause__, AttributeError)
 
