@@ -68,6 +68,40 @@ def test_sigint_ends_the_cell_on_every_process(session: Session, body: str) -> N
     assert_usable(session)
 
 
+@pytest.mark.parametrize("gap_seconds", [0.0, 0.02, 0.1])
+def test_interrupt_pressed_twice_is_one_interrupt(session: Session, gap_seconds: float) -> None:
+    """A second SIGINT must not make a process forget that it was interrupted."""
+
+    def press_twice() -> None:
+        press_interrupt()
+        threading.Timer(gap_seconds, press_interrupt).start()
+
+    # The cell lasts until the second one has come: that would strike the test otherwise.
+    body = "import time\nprint('in')\ntry:\n    time.sleep(1000)\nfinally:\n    time.sleep(0.5)"
+    sink = OnFirstLine(press_twice, session.num_processes)
+    with pytest.raises(CellError) as caught:
+        session.run(body, sink=sink)
+    errors = caught.value.result.errors
+    assert {i: e.type_name for i, e in errors.items()} == dict.fromkeys(
+        range(session.num_processes), "KeyboardInterrupt"
+    )
+    assert_usable(session)
+
+
+def test_a_second_sigint_that_reaches_a_process_does_not_hide_the_first(session: Session) -> None:
+    """Straight to the processes, past the notebook's own care."""
+
+    def signal_twice() -> None:
+        for _ in range(2):
+            session._group.signal(list(range(session.num_processes)), signal.SIGINT)
+
+    sink = OnFirstLine(signal_twice, session.num_processes)
+    with pytest.raises(CellError) as caught:
+        session.run(BODIES["loop"], sink=sink)
+    assert sorted(caught.value.result.errors) == list(range(session.num_processes))
+    assert_usable(session)
+
+
 def test_an_interrupt_from_another_thread(session: Session) -> None:
     sink = OnFirstLine(session.interrupt, session.num_processes)
     with pytest.raises(CellError):

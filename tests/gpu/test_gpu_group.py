@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+
 from jaxnb.errors import UsageError
 from jaxnb.launch.gpus import visible_gpus
 from jaxnb.session import Session
