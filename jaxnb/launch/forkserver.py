@@ -20,6 +20,7 @@ When the owner ends, in whatever way, it ends all its descendants and itself.
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import selectors
@@ -98,6 +99,9 @@ class ForkServer:
         import jaxnb.launch.engine_app
         import jaxnb.transport.endpoint  # noqa: F401
 
+        # What has been imported stays: no collection in a child need look at it, and so write
+        # into the pages that all children share.
+        gc.freeze()
         self._imported = True
         self._buffer_to_commands()
         while True:
@@ -258,6 +262,7 @@ class ForkServer:
     ) -> None:
         status = 1
         try:
+            gc.enable()
             lifeline.die_with_parent(parent)
             signal.set_wakeup_fd(-1)
             for sig in (signal.SIGCHLD, signal.SIGTERM):
@@ -398,6 +403,7 @@ class ForkServer:
 def main() -> None:
     """Runs the server: ``python -m jaxnb.launch.forkserver OWNER_PID CLUSTER_DIR``."""
     owner_pid, cluster_dir = int(sys.argv[1]), sys.argv[2]
+    gc.disable()  # importing makes objects and no garbage
     lifeline.adopt_orphans()
     command_fd, event_fd = os.dup(0), os.dup(1)
     null = os.open(os.devnull, os.O_RDWR)
