@@ -28,6 +28,7 @@ from jaxnb.model import JoinRequest
 
 T = TypeVar("T")
 LOOPBACK = "127.0.0.1"
+MAX_PARTIAL_LINE = 4096
 
 
 class _IppCluster(ipp.Cluster):  # type: ignore[misc]
@@ -92,6 +93,7 @@ class ProcessGroup:
         self._loop = _Loop()
         self._cluster = self._make_cluster()
         self._generation = 0
+        self._partial_lines: dict[int, str] = {}
         self._helpers: dict[str, int] = {}
         self.pids: list[int] = []
         self.identities: dict[int, str] = {}
@@ -191,6 +193,7 @@ class ProcessGroup:
         environment = dict(os.environ)
         self._generation += 1
         set_id = str(self._generation)
+        self._partial_lines.clear()
         self.identities = {
             i: f"{self._cluster.cluster_id}-{set_id}-{i}" for i in range(placement.num_processes)
         }
@@ -295,14 +298,22 @@ class ProcessGroup:
                 Death(event["role"], event["index"], event["pid"], event["status"], event["tail"])
             )
         elif event["event"] == "text":
-            text = quiet(event["text"])
-            if text and event["pid"] in self.pids:
-                self._on_text(event["index"], text)
+            self._relay_text(event["pid"], event["index"], event["text"])
         elif event["event"] == "ended":
             server = self._fork_server
             pid = server.pid if server is not None else -1
             tail = server.last_lines() if server is not None else ""
             self._report_death(Death("fork server", -1, pid, event["status"], tail))
+
+    def _relay_text(self, pid: int, index: int, text: str) -> None:
+        """Hands on whole lines: C++ writes a line in pieces."""
+        whole, newline, rest = (self._partial_lines.pop(pid, "") + text).rpartition("\n")
+        if len(rest) > MAX_PARTIAL_LINE:
+            whole, newline, rest = whole + newline + rest, "", ""
+        self._partial_lines[pid] = rest
+        whole = quiet(whole + newline)
+        if whole and pid in self.pids:
+            self._on_text(index, whole)
 
     def _report_death(self, death: Death) -> None:
         if not self._stopping.is_set():

@@ -181,7 +181,7 @@ def test_load_start_run_restart_stop(notebook: Notebook) -> None:
     pids = notebook.good("print([p.pid for p in spmd.processes])").text
     assert "already. Nothing was started. Type `%spmd_stop` first" in notebook.bad("%spmd_start")
     assert notebook.bad("%%spmd\njnp", "CellError").startswith(
-        "process 0, and 1 more raised NameError"
+        "processes 0-1 raised NameError"
     )
     notebook.good("%spmd kept = 1")
     restarted = notebook.good("%spmd_restart")

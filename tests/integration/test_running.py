@@ -426,7 +426,7 @@ def test_one_process_raises(session: Session) -> None:
 
 
 def test_all_raise_the_same(session: Session) -> None:
-    with pytest.raises(CellError, match="process 0, and 3 more raised") as raised:
+    with pytest.raises(CellError, match="processes 0-3 raised") as raised:
         session.run("def f():\n    1 / 0\nf()")
     tracebacks = {error.traceback for error in raised.value.result.errors.values()}
     assert len(tracebacks) == 1
