@@ -6,6 +6,7 @@ Each function states what happens where the installed JAX lacks the name it need
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 from typing import Any
@@ -116,6 +117,12 @@ def bind_gloo_to(host: str) -> None:
     factories["cpu"] = dataclasses.replace(
         factories["cpu"], factory=functools.wraps(xla_bridge.make_cpu_client)(make_cpu_client)
     )
+
+
+def preload() -> None:
+    """Imports what JAX imports at its first compilation; where it is gone, nothing is lost."""
+    with contextlib.suppress(ImportError):
+        from jax._src.lib.mlir.dialects import builtin, mhlo  # noqa: F401
 
 
 def backends_are_initialized() -> bool:

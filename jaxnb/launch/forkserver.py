@@ -95,10 +95,9 @@ class ForkServer:
         import ipyparallel.engine.app  # noqa: F401
 
         self._poll(0)
-        import jaxnb.engine.coordination
-        import jaxnb.launch.engine_app
-        import jaxnb.transport.endpoint  # noqa: F401
+        from jaxnb.launch.preload import preload
 
+        preload()
         # What has been imported stays: no collection in a child need look at it, and so write
         # into the pages that all children share.
         gc.freeze()

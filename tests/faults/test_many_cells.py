@@ -12,3 +12,10 @@ def test_hundreds_of_cells_run_without_one_getting_stuck(session: Session, code:
     for _ in range(400):
         result = session.run(code, timeout=30)
     assert len(result.per_process) == session.num_processes
+
+
+def test_debugpy_can_still_be_imported(session: Session) -> None:
+    """It is kept out of ipykernel, not out of the user's reach."""
+    assert (
+        session.run("import debugpy.server.api as api; api.__name__").value == "debugpy.server.api"
+    )

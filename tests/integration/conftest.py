@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
 from jaxnb.session import Session
@@ -16,6 +20,41 @@ def _clear(shell=get_ipython()):
     shell.push(bootstrap.namespace(), interactive=False)
 _clear()
 """
+
+
+class Gate:
+    """Where a cell waits until the test lets it go on.
+
+    The processes sleep in ``open`` of a FIFO; nothing is polled.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "gate"
+        os.mkfifo(self.path)
+        self._descriptors: list[int] = []
+
+    @property
+    def wait(self) -> str:
+        """Code that waits."""
+        return f"open({str(self.path)!r}).close()"
+
+    def open(self) -> None:
+        """Lets those through who wait, and who come later."""
+        self._descriptors.append(os.open(self.path, os.O_RDWR))
+
+    def close(self) -> None:
+        """Lets through who still waits, where a test failed, and forgets the FIFO."""
+        self.open()
+        for descriptor in self._descriptors:
+            os.close(descriptor)
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Iterator[Gate]:
+    """A closed gate."""
+    gate = Gate(tmp_path)
+    yield gate
+    gate.close()
 
 
 @pytest.fixture

@@ -180,9 +180,7 @@ def test_load_start_run_restart_stop(notebook: Notebook) -> None:
     assert "2 processes" in started.text
     pids = notebook.good("print([p.pid for p in spmd.processes])").text
     assert "already. Nothing was started. Type `%spmd_stop` first" in notebook.bad("%spmd_start")
-    assert notebook.bad("%%spmd\njnp", "CellError").startswith(
-        "processes 0-1 raised NameError"
-    )
+    assert notebook.bad("%%spmd\njnp", "CellError").startswith("processes 0-1 raised NameError")
     notebook.good("%spmd kept = 1")
     restarted = notebook.good("%spmd_restart")
     assert "2 processes" in restarted.text
@@ -367,28 +365,24 @@ def test_figures_reach_the_notebook(nb: Notebook) -> None:
 # ---------------------------------------------------------------------- background
 
 
-def test_background_cell_fills_in_its_card(nb: Notebook, tmp_path: Path) -> None:
-    gate = tmp_path / "gate"
-    os.mkfifo(gate)
+def test_background_cell_fills_in_its_card(nb: Notebook, gate: Any) -> None:
     cell = nb.good(
-        f"%%spmd --async --out handle\nprint('begins')\nopen({str(gate)!r}).close()\n"
-        "print('ends')\n6 * 7"
+        f"%%spmd --async --out handle\nprint('begins')\n{gate.wait}\nprint('ends')\n6 * 7"
     )
     assert len(cell.node.outputs) == 1
-    assert "running" in cell.text
+    assert "in the background" in cell.text
     assert "42" not in cell.text
     assert nb.good("print(handle.done(), handle)").text.startswith("False <jaxnb background cell")
     assert "still running after 0.01 s" in nb.bad("handle.result(timeout=0.01)", "TimeoutError")
     assert "busy" in nb.good("%spmd_status").text
-    nb.good(f"import os; gate = os.open({str(gate)!r}, os.O_RDWR)")
+    gate.open()
     assert nb.good("print(handle.result().value, handle.done())").text == "42 True\n"
-    nb.good("os.close(gate)")
     # The same output, updated in place.
     assert len(cell.node.outputs) == 1
     assert "42" in cell.text
     assert "[0-1] begins" in cell.text
     assert "[0-1] ends" in cell.text
-    assert "running" not in cell.text
+    assert "in the background" not in cell.text
     assert "42" in cell.html
 
 

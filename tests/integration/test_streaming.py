@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -13,6 +12,9 @@ from jaxnb.display.merge import MergedLine
 from jaxnb.errors import CellError, JaxnbError
 from jaxnb.running import Outputs
 from jaxnb.session import Session
+
+if TYPE_CHECKING:
+    from conftest import Gate
 
 ALL = [0, 1, 2, 3]
 
@@ -50,38 +52,6 @@ class Recorder:
     @property
     def fired(self) -> bool:
         return self._then is None
-
-
-class Gate:
-    """Where a cell waits until the test lets it go on.
-
-    The processes sleep in ``open`` of a FIFO; nothing is polled.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / "gate"
-        os.mkfifo(self.path)
-
-    @property
-    def wait(self) -> str:
-        """Code that waits."""
-        return f"open({str(self.path)!r}).close()"
-
-    def open(self) -> None:
-        """Lets those through who wait, and who come later."""
-        self._fd = os.open(self.path, os.O_RDWR)
-
-    def close(self) -> None:
-        """Forgets the FIFO."""
-        if hasattr(self, "_fd"):
-            os.close(self._fd)
-
-
-@pytest.fixture
-def gate(tmp_path: Path):  # type: ignore[no-untyped-def]
-    gate = Gate(tmp_path)
-    yield gate
-    gate.close()
 
 
 def test_output_comes_while_the_cell_runs(session: Session, gate: Gate) -> None:
