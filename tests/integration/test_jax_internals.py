@@ -112,7 +112,18 @@ jax.devices()
 print(internals.backends_are_initialized())
 """
 
-SNIPPETS = (SERVICE, CONNECT, GLOO, INITIALIZED)
+PRELOAD = """
+import sys
+import jax.numpy
+internals.preload()
+print("jaxlib.mlir.dialects.mhlo" in sys.modules, internals.backends_are_initialized())
+"""
+
+SNIPPETS = (SERVICE, CONNECT, GLOO, INITIALIZED, PRELOAD)
+
+
+def test_preload_imports_and_starts_no_backend() -> None:
+    assert python(PRELOAD) == "True False"
 
 
 def test_get_distributed_runtime_service_listens() -> None:
