@@ -7,7 +7,13 @@ import signal
 from jaxnb.deaths import Death, describe_death, last_lines
 from jaxnb.display.cards_error import error_card, error_groups
 from jaxnb.display.labels import processes_label
-from jaxnb.errors import CellError, CellTimeoutError, ProcessDiedError, SessionBrokenError
+from jaxnb.errors import (
+    CellError,
+    CellTimeoutError,
+    JaxnbError,
+    ProcessDiedError,
+    SessionBrokenError,
+)
 from jaxnb.result import CellResult
 
 
@@ -20,6 +26,15 @@ def cell_error(result: CellResult) -> CellError:
         parts.append(f"{processes_label(group.processes)} raised {first}{line}")
     message = f"{'; '.join(parts)} (cell [{result.cell}])"
     return CellError(message, result=result, rendering=error_card(result, ansi=True).text)
+
+
+def unshown_error(cell: int, cause: Exception) -> JaxnbError:
+    """Returns the error for output that could not be shown as it came."""
+    error = JaxnbError(
+        f"Cell [{cell}] has run, but its output could not be shown: {type(cause).__name__}: {cause}"
+    )
+    error.__cause__ = cause
+    return error
 
 
 def timeout_error(result: CellResult, timeout: float, state: str) -> CellTimeoutError:

@@ -39,7 +39,7 @@ from jaxnb.model import (
     ValueInfo,
 )
 from jaxnb.options import StartOptions, default_launcher
-from jaxnb.outcome import cell_error, death_error, timeout_error
+from jaxnb.outcome import cell_error, death_error, timeout_error, unshown_error
 from jaxnb.patience import Patience, interrupts_to
 from jaxnb.result import CellResult
 from jaxnb.running import NoSink, Outputs, OutputSink, RunningCell
@@ -219,18 +219,18 @@ class Session:
                 self._current = None
                 result = running.finish()
                 self._last_result = result
+        unshown = None
         if running.sink_error is not None:
-            raise JaxnbError(
-                f"Cell [{request.cell}] has run, but its output could not be shown: "
-                f"{type(running.sink_error).__name__}: {running.sink_error}"
-            ) from running.sink_error
+            unshown = unshown_error(request.cell, running.sink_error)
         died = [d for d in self._deaths if d.role != "engine" or d.index in result.per_process]
         if died and self._state == "broken":
             raise death_error(died[0], self.num_processes, result)
         if timed_out and timeout is not None:
             raise timeout_error(result, timeout, self.state)
         if result.errors and raise_on_error:
-            raise cell_error(result)
+            raise cell_error(result) from unshown
+        if unshown is not None:
+            raise unshown
         return result
 
     @contextmanager
@@ -330,8 +330,10 @@ class Session:
 
     def _ask(self, requests: dict[int, Any]) -> dict[int, Any]:
         """Sends requests and returns the answers; one that does not come is an error text."""
-        assert self._transport is not None
         with self._lock:
+            if self._transport is None:
+                self._require_ready()
+            assert self._transport is not None
             exchange = self._transport.send(requests)
             answers: dict[int, Any] = {}
             deadline = time.monotonic() + REPLY_SECONDS

@@ -15,7 +15,7 @@ import psutil
 from jaxnb.engine import _jax_internals
 
 PORT_TAKEN_STATUS = 75
-"""Exit status of :func:`serve` when another service has the port too (``EX_TEMPFAIL``)."""
+"""Exit status of :func:`serve` when it could not have the port for itself (``EX_TEMPFAIL``)."""
 
 ATTEMPTS = 8
 """How many ports a launcher tries."""
@@ -24,7 +24,7 @@ ATTEMPTS = 8
 def port_was_taken(status: int) -> bool:
     """Whether a service that ended with ``status`` before it was ready lost its port.
 
-    XLA 0.10.2 dies of SIGSEGV where it cannot bind; negative statuses are signals.
+    Where it cannot bind, XLA 0.10.2 raises or dies of SIGSEGV; negative statuses are signals.
     """
     return status < 0 or status == PORT_TAKEN_STATUS
 
@@ -53,7 +53,7 @@ def serve(host: str, port: int, num_processes: int, ready_fd: int) -> None:
 
     XLA binds a port by number and cannot be given a bound socket, so another program can take
     the port between choosing and binding. Then this process ends without having written an
-    address (XLA 0.10.2 dies of SIGSEGV there), and the launcher tries another port.
+    address, and the launcher tries another port.
 
     Args:
         host: The address to listen on.
@@ -63,7 +63,11 @@ def serve(host: str, port: int, num_processes: int, ready_fd: int) -> None:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     port = port or free_port(host)
-    service = _jax_internals.start_coordination_service(f"{host}:{port}", num_processes)
+    try:
+        service = _jax_internals.start_coordination_service(f"{host}:{port}", num_processes)
+    except RuntimeError as error:  # XLA's "Failed to start RPC server"
+        sys.stderr.write(f"{error}\n")
+        sys.exit(PORT_TAKEN_STATUS)
     if count_listeners(port) > 1:
         sys.exit(PORT_TAKEN_STATUS)
     with os.fdopen(ready_fd, "w") as stream:

@@ -55,9 +55,15 @@ class CapturingDisplayHook(ZMQShellDisplayHook):
 
     def __call__(self, result: Any = None) -> None:
         """Takes the value; IPython calls this for the last expression."""
-        if result is not None:
+        if result is not None and not self.quiet():
             self.value = result
         super().__call__(result)  # type: ignore[no-untyped-call]
+
+    def compute_format_data(self, result: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Formats the value; an array whose buffer is gone cannot be asked for its repr."""
+        if isinstance(result, jax.Array) and result.is_deleted():
+            return {"text/plain": "<jax.Array, deleted>"}, {}
+        return super().compute_format_data(result)  # type: ignore[no-any-return, no-untyped-call]
 
     def finish_displayhook(self) -> None:
         """Keeps what ipykernel would send to the front end here."""
@@ -227,7 +233,9 @@ def _as_numbered(request: CellRequest) -> str:
     """
     if request.code.lstrip().startswith("%%"):
         return request.code
-    return "# %%spmd\n" * (request.first_line - 1) + request.code
+    code = request.code.lstrip("\n")
+    blank = "#\n" * (len(request.code) - len(code))
+    return "# %%spmd\n" * (request.first_line - 1) + blank + code
 
 
 def _line_in_cell(error: Any, code_name: str) -> int | None:

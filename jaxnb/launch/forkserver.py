@@ -108,7 +108,11 @@ class ForkServer:
 
     def _poll(self, timeout: float | None) -> None:
         for key, _ in self._selector.select(timeout):
-            key.data()
+            # An earlier handler of this turn may have closed the file, and another may have
+            # been opened under its number.
+            current = self._selector.get_map().get(key.fd)
+            if current is not None and current.data is key.data:
+                key.data()
         self._kill_the_late()
 
     def _next_timeout(self) -> float | None:
@@ -292,6 +296,9 @@ class ForkServer:
             os._exit(status)
 
     def _on_output(self, child: Child) -> None:
+        # The death of the child, handled in the same turn of the loop, may have closed it.
+        if child.output_fd < 0:
+            return
         try:
             data = os.read(child.output_fd, 1 << 16)
         except BlockingIOError:
