@@ -55,7 +55,7 @@ class CapturingDisplayHook(ZMQShellDisplayHook):
 
     def __call__(self, result: Any = None) -> None:
         """Takes the value; IPython calls this for the last expression."""
-        if result is not None and not self.quiet():
+        if result is not None and not self.quiet():  # type: ignore[no-untyped-call]
             self.value = result
         super().__call__(result)  # type: ignore[no-untyped-call]
 
