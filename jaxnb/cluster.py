@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import shutil
@@ -21,6 +22,7 @@ from traitlets.config import Config
 from jaxnb.deaths import Death, quiet
 from jaxnb.engine import coordination
 from jaxnb.errors import SessionBrokenError, StartError
+from jaxnb.launch import controller_app
 from jaxnb.launch.engine_start import EngineStart
 from jaxnb.launch.forkclient import ForkServerClient
 from jaxnb.launch.placement import Placement
@@ -50,19 +52,33 @@ class _Loop:
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="jaxnb-cluster", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except BaseException:
+            self.close()
+            raise
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
-        self._loop.close()
+        try:
+            self._loop.run_forever()
+            # What still waits for a process that has ended: asyncio complains of tasks that
+            # are dropped.
+            tasks = asyncio.all_tasks(self._loop)
+            for task in tasks:
+                task.cancel()
+            self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        finally:
+            self._loop.close()
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def close(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(5)
+        with contextlib.suppress(RuntimeError):  # it is closed already
+            self._loop.call_soon_threadsafe(self._loop.stop)
+        if self._thread.is_alive():
+            self._thread.join(5)
 
 
 class ProcessGroup:
@@ -85,18 +101,35 @@ class ProcessGroup:
         self._on_death = on_death
         self._on_text = on_text
         self._stopping = threading.Event()
-        self._directory = tempfile.mkdtemp(prefix="jaxnb-")
+        self._closing = threading.Event()
+        self._processes_ended = self._closed = False
         self._fork_server: ForkServerClient | None = None
         self._service: subprocess.Popen[str] | None = None
-        if launcher == "fork":
-            self._fork_server = ForkServerClient(self._directory, self._on_fork_event)
-        self._loop = _Loop()
-        self._cluster = self._make_cluster()
+        self._service_lock = threading.Lock()
+        self._service_thread: threading.Thread | None = None
+        self._starts: list[Future[Any]] = []
+        self._stop_lock = asyncio.Lock()
         self._generation = 0
         self._partial_lines: dict[int, str] = {}
         self._helpers: dict[str, int] = {}
         self.pids: list[int] = []
         self.identities: dict[int, str] = {}
+        self._directory = tempfile.mkdtemp(prefix="jaxnb-")
+        try:
+            if launcher == "fork":
+                self._fork_server = ForkServerClient(self._directory, self._on_fork_event)
+            self._loop = _Loop()
+            self._cluster = self._make_cluster()
+        except BaseException:
+            self._close_half_made()
+            raise
+
+    def _close_half_made(self) -> None:
+        if self._fork_server is not None:
+            self._fork_server.close()
+        if hasattr(self, "_loop"):
+            self._loop.close()
+        shutil.rmtree(self._directory, ignore_errors=True)
 
     def _make_cluster(self) -> _IppCluster:
         cluster = _IppCluster(
@@ -123,7 +156,7 @@ class ProcessGroup:
         Returns:
             Futures of the controller's connection information and the service's address.
         """
-        controller = self._loop.submit(self._start_controller())
+        controller = self._submit_start(self._start_controller())
         return controller, self.start_service(num_processes)
 
     def start_service(self, num_processes: int) -> Future[str]:
@@ -139,14 +172,34 @@ class ProcessGroup:
             )
             request.add_done_callback(lambda f: _chain(f, address, self._note_service))
         else:
-            threading.Thread(
-                target=self._start_service_program, args=(num_processes, address), daemon=True
-            ).start()
+            self._service_thread = threading.Thread(
+                target=self._start_service_program,
+                args=(num_processes, address),
+                name="jaxnb-service-start",
+                daemon=True,
+            )
+            self._service_thread.start()
         return address
 
+    def _submit_start(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Runs a coroutine that :meth:`close` cancels."""
+        future = self._loop.submit(coroutine)
+        self._starts = [start for start in self._starts if not start.done()] + [future]
+        return future
+
     async def _start_controller(self) -> Any:
-        await self._cluster.start_controller()
-        connection = await self._cluster.controller.get_connection_info()
+        for attempt in range(coordination.ATTEMPTS):
+            await self._cluster.start_controller()
+            controller = self._cluster.controller
+            try:
+                connection = await controller.get_connection_info()
+                break
+            except RuntimeError:
+                # The fork server tries again by itself.
+                last = attempt + 1 == coordination.ATTEMPTS or self._fork_server is not None
+                if last or not controller_app.port_was_taken(controller.get_output()):
+                    raise
+                self._cluster.controller = None
         if self._fork_server is not None:
             self._helpers["controller"] = self._cluster.controller.forked_pid
         return connection
@@ -168,20 +221,23 @@ class ProcessGroup:
         """Returns the service's address; without one its exit status and its errors."""
         arguments = [LOOPBACK, "0", str(num_processes), str(os.getpid())]
         with tempfile.TemporaryFile("w+") as errors:
-            self._service = subprocess.Popen(
-                [sys.executable, "-m", "jaxnb.launch.coordination_app", *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-                start_new_session=True,
-            )
-            assert self._service.stdout is not None
-            with self._service.stdout as stream:
+            with self._service_lock:  # close() kills what has been started, or none is
+                if self._closing.is_set():
+                    raise StartError("The group is being closed.")
+                service = self._service = subprocess.Popen(
+                    [sys.executable, "-m", "jaxnb.launch.coordination_app", *arguments],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=errors,
+                    text=True,
+                    start_new_session=True,
+                )
+            assert service.stdout is not None
+            with service.stdout as stream:
                 line = stream.readline().strip()
             if line:
                 return line, 0, ""
-            status = self._service.wait(10)
+            status = service.wait(10)
             errors.seek(0)
             return "", status, errors.read()[-4096:]
 
@@ -208,7 +264,7 @@ class ProcessGroup:
             for join in joins
         ]
         self._stopping.clear()
-        self._loop.submit(self._start_engines(placement.num_processes, set_id, starts)).result(60)
+        self._submit_start(self._start_engines(placement.num_processes, set_id, starts)).result(60)
 
     def _note_service(self, answer: dict[str, Any]) -> str:
         self._helpers["service"] = answer["pid"]
@@ -239,8 +295,7 @@ class ProcessGroup:
     def stop_processes(self) -> None:
         """Ends the processes and the coordination service; the controller stays."""
         self._stopping.set()
-        if self._cluster.engines:
-            self._loop.submit(self._cluster.stop_engines()).result(60)
+        self._loop.submit(self._stop_engines()).result(60)
         # Not before: XLA aborts every process that loses the service, and their exit handlers
         # would not run.
         if self._fork_server is not None:
@@ -248,27 +303,63 @@ class ProcessGroup:
         self._stop_service_program()
         self.pids = []
 
+    async def _stop_engines(self) -> None:
+        async with self._stop_lock:  # an interrupted close() may still be in here
+            if self._cluster.engines:
+                await self._cluster.stop_engines()
+
+    async def _stop_controller(self) -> None:
+        async with self._stop_lock:
+            await self._cluster.stop_controller()
+
     def _stop_service_program(self) -> None:
-        if self._service is not None:
-            self._service.kill()
-            self._service.wait(10)
+        with self._service_lock:
+            service = self._service
+        if service is not None:
+            service.kill()
+            service.wait(10)
             self._service = None
 
     def close(self) -> None:
         """Ends everything that this object has started, and removes its folder.
 
-        Guarantees that no process of the group is alive when it returns.
+        Guarantees that no process of the group is alive when it returns. If it is interrupted,
+        another call does what is left; after that calls do nothing.
         """
+        if self._closed:
+            return
         self._stopping.set()
+        self._closing.set()
+        problem: Exception | None = None
+        if not self._processes_ended:  # after which the loop may be gone
+            try:
+                self._end_processes()
+            except Exception as error:
+                problem = error
+            self._processes_ended = True
+        self._loop.close()
+        shutil.rmtree(self._directory, ignore_errors=True)
+        self._closed = True
+        if problem is not None:
+            raise problem
+
+    def _end_processes(self) -> None:
+        if self._fork_server is not None:
+            self._close_fork_server()
+            return
+        for start in self._starts:
+            start.cancel()
+        problem: Exception | None = None
         try:
-            if self._fork_server is not None:
-                self._close_fork_server()
-            else:
-                self.stop_processes()
-                self._loop.submit(self._cluster.stop_controller()).result(60)
-        finally:
-            self._loop.close()
-            shutil.rmtree(self._directory, ignore_errors=True)
+            self.stop_processes()
+        except Exception as error:  # all that can be ended is
+            problem = error
+        self._stop_service_program()
+        self._loop.submit(self._stop_controller()).result(60)
+        if self._service_thread is not None:
+            self._service_thread.join(10)
+        if problem is not None:
+            raise problem
 
     def _close_fork_server(self) -> None:
         server = self._fork_server
@@ -276,8 +367,8 @@ class ProcessGroup:
         engines = server.request("stop", roles=["engine"], grace_seconds=1.0)
         try:
             engines.result(10)
-        except (SessionBrokenError, StartError) as error:
-            logging.getLogger("jaxnb").debug("the fork server had ended already: %s", error)
+        except (SessionBrokenError, StartError, TimeoutError) as error:
+            logging.getLogger("jaxnb").debug("processes could not be told to end: %s", error)
         server.close()
 
     def helper_pids(self) -> dict[str, int]:

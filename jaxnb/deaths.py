@@ -6,8 +6,14 @@ import re
 import signal
 from dataclasses import dataclass
 
-# gloo says this on standard output whenever it connects, and no setting turns it off.
-_GLOO_CHATTER = re.compile(r"\[Gloo\] Rank \d+ is connected to .*\n?")
+# gloo says this on standard output whenever it connects, and no setting turns it off. It writes
+# a line in pieces, from several threads at once, so the pieces can come in any order.
+_GLOO_CHATTER = re.compile(
+    r"^(?=.*(?:\[Gloo\] Rank|connected peer ranks))"
+    r"(?:\[Gloo\] Rank | is connected to "
+    r"| peer ranks\. Expected number of connected peer ranks is : |\d+)+(?:\n+|\Z)",
+    re.MULTILINE,
+)
 
 LAST_LINES = 20
 STACK_LINES = 8

@@ -8,6 +8,7 @@ Times are in seconds; sizes end in ``_bytes``; indices are half-open ``(start, s
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -15,6 +16,9 @@ from typing import Any, Literal
 SessionState = Literal["starting", "ready", "busy", "broken", "closed"]
 ProcessState = Literal["ready", "busy", "dead"]
 StreamName = Literal["stdout", "stderr"]
+
+MAX_DIGEST_BYTES = 64 << 20
+"""Larger values, and shards, are not compared across processes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +204,8 @@ class ValueInfo:
         payload_note: Why there is no payload, for people.
         mimebundle: What IPython would display, MIME type to data.
         array: For a ``jax.Array``, its description.
+        digest_note: What the digest leaves out, for people: why it is empty, or which part of
+            the value is not in it.
     """
 
     type_name: str
@@ -208,6 +214,7 @@ class ValueInfo:
     payload_note: str
     mimebundle: Mapping[str, Any] = field(repr=False)
     array: ArrayInfo | None = None
+    digest_note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,12 +267,15 @@ class CellRequest:
         first_line: The notebook's line number of the first line of ``code``: 2 under a
             ``%%spmd`` line, 1 otherwise.
         max_payload_bytes: A larger value is described but does not travel.
+        request_id: Names the run: cells' numbers repeat, within a notebook cell and after a
+            restart.
     """
 
     cell: int
     code: str
     first_line: int = 1
     max_payload_bytes: int = 1 << 20
+    request_id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,9 +382,17 @@ class StatsRequest:
 
 @dataclass(frozen=True, slots=True)
 class FetchRequest:
-    """Asks a process for the value of a cell that was too large to travel with the reply."""
+    """Asks a process for the value of a cell that was too large to travel with the reply.
+
+    Attributes:
+        cell: The cell's number, for messages.
+        request_id: The cell's :attr:`CellRequest.request_id`.
+        digest: The value's digest when the cell ran; empty if it had none.
+    """
 
     cell: int
+    request_id: str = ""
+    digest: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,24 @@ def one_of(what: str, word: str, known: tuple[str, ...]) -> str:
     )
 
 
+def process_indices(ranks: Iterable[int] | None, num_processes: int) -> list[int]:
+    """Returns the process indices that ``ranks`` names, all for None, ascending.
+
+    Raises:
+        UsageError: It names a process that there is not, or none.
+    """
+    if ranks is None:
+        return list(range(num_processes))
+    indices = sorted(set(ranks))
+    unknown = [i for i in indices if not 0 <= i < num_processes]
+    if unknown or not indices:
+        raise UsageError(
+            f"There is no process {', '.join(map(str, unknown)) or '(none was named)'}: the "
+            f"group has processes 0 to {num_processes - 1}. Nothing was run."
+        )
+    return indices
+
+
 def default_launcher() -> str:
     """Returns ``"fork"`` where forking after importing jax is known to be safe (Linux)."""
     return "fork" if sys.platform.startswith("linux") else "local"
@@ -51,7 +69,7 @@ class StartOptions:
         launcher: ``"fork"``, ``"local"``; None for the best on this system.
         collectives: The library of the CPU collectives.
         bare: Leave the processes' namespaces empty.
-        timeout: Seconds that the start may take.
+        timeout: Seconds that the start may take; above a day (``inf`` too), a day.
     """
 
     num_processes: int | None = None

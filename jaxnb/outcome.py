@@ -13,6 +13,7 @@ from jaxnb.errors import (
     JaxnbError,
     ProcessDiedError,
     SessionBrokenError,
+    SessionClosedError,
 )
 from jaxnb.result import CellResult
 
@@ -37,11 +38,70 @@ def unshown_error(cell: int, cause: Exception) -> JaxnbError:
     return error
 
 
+def error_of(
+    result: CellResult,
+    *,
+    death: Death | None,
+    timed_out_after: float | None,
+    unshown: Exception | None,
+    state: str,
+    raise_on_error: bool,
+) -> Exception | None:
+    """Returns what to raise after a cell, the cause first; None if nothing went wrong.
+
+    Args:
+        result: What the cell did.
+        death: Who died in it.
+        timed_out_after: The time-out that it reached.
+        unshown: Why its output could not be shown.
+        state: The session's state now.
+        raise_on_error: Whether what a process raised counts.
+    """
+    if death is not None:
+        return death_error(death, result.num_processes, result)
+    if timed_out_after is not None:
+        return timeout_error(result, timed_out_after, state)
+    error = None if unshown is None else unshown_error(result.cell, unshown)
+    if not (result.errors and raise_on_error):
+        return error
+    raised = cell_error(result)
+    raised.__cause__ = error
+    return raised
+
+
+def closed_error() -> SessionClosedError:
+    """Returns the error for the use of a closed session."""
+    return SessionClosedError(
+        "This session was closed. Type `%spmd_start` for a new one (in Python: `jaxnb.start()`)."
+    )
+
+
+def out_of_step_error() -> SessionBrokenError:
+    """Returns the error for a cell on a group whose processes did not come back."""
+    return SessionBrokenError(
+        "The group is out of step: processes did not answer an interrupt. Nothing was run. Type "
+        "`%spmd_restart` for fresh processes."
+    )
+
+
+def restarted_error() -> SessionBrokenError:
+    """Returns the error for a cell whose group was restarted before its turn came."""
+    return SessionBrokenError(
+        "The group was restarted while the cell waited for its turn. Nothing was run, and the "
+        "variables of before are gone. Run the cell again if it still makes sense."
+    )
+
+
 def timeout_error(result: CellResult, timeout: float, state: str) -> CellTimeoutError:
     """Returns the error for a cell that was interrupted at its time-out."""
+    now = (
+        "The group is ready."
+        if state == "ready"
+        else "Some processes did not answer: type `%spmd_restart` for fresh processes."
+    )
     return CellTimeoutError(
         f"Cell [{result.cell}] ran longer than its time-out of {timeout:g} s and was interrupted. "
-        f"The group is {state}.",
+        f"{now}",
         result=result,
         rendering=error_card(result, ansi=True).text,
     )
@@ -59,7 +119,7 @@ def death_error(death: Death, num_processes: int, result: CellResult | None) -> 
     if result is not None:
         when = f" while it ran cell [{result.cell}], {result.seconds:.1f} s after it began"
     hint = ""
-    if death.status == -signal.SIGKILL:
+    if death.role == "engine" and death.status == -signal.SIGKILL:
         hint = " SIGKILL without a traceback often means that the host ran out of memory."
     message = (
         f"{describe_death(death, num_processes)}{when}.{hint} Type `%spmd_restart` for fresh "

@@ -18,6 +18,10 @@ DEATH_GRACE_SECONDS = 2.0
 INTERRUPT_GRACE_SECONDS = 3.0
 """After this long without an answer to an interrupt the user is told who is silent."""
 
+INTERRUPT_GAP_SECONDS = 1.0
+"""No second SIGINT sooner: one that strikes while IPython formats the traceback of the first
+would interrupt that."""
+
 
 class Interruptible(Protocol):
     """What :class:`Patience` needs of a session."""
@@ -26,8 +30,8 @@ class Interruptible(Protocol):
     def deaths(self) -> Sequence[Death]:
         """Processes of the group that died without having been told to."""
 
-    def interrupt(self) -> None:
-        """Interrupts the running cell on every process that is still in it."""
+    def send_interrupt(self, running: RunningCell) -> None:
+        """Sends SIGINT to every process that is still in the cell."""
 
     def mark_out_of_step(self) -> None:
         """Notes that processes did not come back."""
@@ -51,31 +55,37 @@ class Patience:
         self._told = False
         self.timed_out = False
 
-    def interrupt(self) -> bool:
-        """Passes an interrupt on; a second one gives up waiting. Returns whether to go on."""
-        if self._interrupted_at is not None and self._told:
-            self._group.mark_out_of_step()
-            return False
-        self._interrupted_at = time.monotonic()
-        self._group.interrupt()
-        return True
-
-    def look(self) -> bool:
-        """Looks at the clock and at deaths; returns whether to go on waiting."""
+    def go_on(self) -> bool:
+        """Looks at interrupts, the clock and deaths; returns whether to go on waiting."""
         running = self._running
-        if not running.waiting_for:
-            return True
+        if not running.waiting_for or running.abandoned is not None:
+            return False
+        if running.interrupted.is_set():
+            running.interrupted.clear()
+            if not self._interrupt_again():
+                return False
+        if any(death.role != "engine" for death in self._group.deaths):
+            return False  # no answer can come any more
         if self._group.deaths and self._interrupted_at is None and self._others_had_time():
-            self.interrupt()
+            self._interrupt()
         if self._timeout is not None and not self.timed_out and running.seconds > self._timeout:
             self.timed_out = True
-            self.interrupt()
-        if self._interrupted_at is None:
-            return True
-        silent_for = time.monotonic() - self._interrupted_at
-        if silent_for < INTERRUPT_GRACE_SECONDS:
-            return True
-        return self._give_notice_or_up()
+            self._interrupt()
+        return not self._is_silent() or self._give_notice()
+
+    def _interrupt_again(self) -> bool:
+        """Passes an interrupt on; once the user has been told who is silent, gives up."""
+        if self._told:
+            self._group.mark_out_of_step()
+            return False
+        now = time.monotonic()
+        if self._interrupted_at is None or now - self._interrupted_at > INTERRUPT_GAP_SECONDS:
+            self._interrupt()
+        return True
+
+    def _interrupt(self) -> None:
+        self._interrupted_at = time.monotonic()
+        self._group.send_interrupt(self._running)
 
     def _others_had_time(self) -> bool:
         """Whether those that outlived a death have had time to end their cell by themselves.
@@ -86,7 +96,11 @@ class Patience:
             self._died_at = time.monotonic()
         return time.monotonic() - self._died_at > DEATH_GRACE_SECONDS
 
-    def _give_notice_or_up(self) -> bool:
+    def _is_silent(self) -> bool:
+        since = self._interrupted_at
+        return since is not None and time.monotonic() - since > INTERRUPT_GRACE_SECONDS
+
+    def _give_notice(self) -> bool:
         if self.timed_out or self._group.deaths:
             self._group.mark_out_of_step()
             return False
@@ -103,23 +117,27 @@ class Patience:
 
 
 @contextmanager
-def interrupts_to(running: RunningCell) -> Iterator[threading.Event]:
-    """Turns SIGINT into an event while a cell runs.
+def sigint_sets(event: threading.Event) -> Iterator[None]:
+    """Turns SIGINT into an event for the block.
 
     KeyboardInterrupt could strike anywhere, in the middle of merging output too. Outside the
     main thread there are no signals to turn.
     """
-    interrupted = threading.Event()
     if threading.current_thread() is not threading.main_thread():
-        yield interrupted
+        yield
         return
-
-    def on_sigint(*_: object) -> None:
-        interrupted.set()
-        running.exchange.wake()
-
-    previous = signal.signal(signal.SIGINT, on_sigint)
+    previous = signal.signal(signal.SIGINT, lambda *_: event.set())
     try:
-        yield interrupted
+        yield
     finally:
         signal.signal(signal.SIGINT, previous)
+
+
+@contextmanager
+def sigint_held() -> Iterator[None]:
+    """Holds SIGINT back until the block has ended, for what must not be left half done."""
+    held = threading.Event()
+    with sigint_sets(held):
+        yield
+    if held.is_set():
+        raise KeyboardInterrupt

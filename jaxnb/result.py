@@ -21,6 +21,7 @@ class Agreement(Enum):
     SHARDED = "one array, spread over processes"
     DIFFERENT = "values differ by process"
     REPLICAS_DIFFER = "JAX takes the array as replicated, but its replicas differ"
+    UNVERIFIED = "one replicated array, whose bytes were not compared (too large)"
     UNCOMPARED = "the values have no canonical bytes to compare"
 
 
@@ -141,13 +142,17 @@ class CellResult:
         known = [info for info in infos if info is not None]
         arrays = [info.array for info in known if info.array is not None]
         if len(arrays) == len(known) and not any(a.fully_addressable for a in arrays):
-            if len({(a.shape, a.dtype, a.sharding) for a in arrays}) > 1:
+            if len({(a.shape, a.dtype, a.sharding, a.deleted) for a in arrays}) > 1:
                 return Agreement.DIFFERENT
             if self._differing_parts():
                 return Agreement.REPLICAS_DIFFER
-            return Agreement.SAME if arrays[0].fully_replicated else Agreement.SHARDED
-        if len({info.type_name for info in known}) > 1:
+            if not arrays[0].fully_replicated:
+                return Agreement.SHARDED
+            return Agreement.UNVERIFIED if self._uncompared_parts() else Agreement.SAME
+        if len({info.type_name for info in known}) > 1 or len({a.deleted for a in arrays}) > 1:
             return Agreement.DIFFERENT
+        if self._differing_parts():
+            return Agreement.REPLICAS_DIFFER
         digests = {info.digest for info in known}
         if b"" in digests:
             return Agreement.SAME if len(known) == 1 else Agreement.UNCOMPARED
@@ -155,25 +160,30 @@ class CellResult:
 
     @cached_property
     def array(self) -> ArrayInfo | None:
-        """The last expression's global array: all processes' descriptions as one."""
+        """The last expression's array: all processes' descriptions of a global one as one.
+
+        Of arrays that each process holds for itself it is the first, or the first whose
+        replicas differ.
+        """
         infos = [r.value_info for r in self.per_process.values() if r.value_info is not None]
         arrays = [info.array for info in infos if info.array is not None]
         if not arrays or len(arrays) != len(infos):
             return None
+        if any(a.fully_addressable for a in arrays):
+            return next((a for a in arrays if _differs_in_parts(a)), arrays[0])
         digests = {s.device_id: s.digest for a in arrays for s in a.shards if s.digest}
         shards = tuple(replace(s, digest=digests.get(s.device_id, b"")) for s in arrays[0].shards)
         corner = dict(pair for a in arrays for pair in a.corner)
         return replace(arrays[0], shards=shards, corner=tuple(sorted(corner.items())))
 
     def _differing_parts(self) -> bool:
+        return self.array is not None and _differs_in_parts(self.array)
+
+    def _uncompared_parts(self) -> bool:
         array = self.array
-        if array is None:
+        if array is None or array.deleted or len(self.per_process) == 1:
             return False
-        seen: dict[tuple[tuple[int, int], ...], bytes] = {}
-        for shard in array.shards:
-            if shard.digest and seen.setdefault(shard.index, shard.digest) != shard.digest:
-                return True
-        return False
+        return any(not s.digest and s.process_index in self.per_process for s in array.shards)
 
     @cached_property
     def value(self) -> Any:
@@ -187,9 +197,18 @@ class CellResult:
         match self.agreement:
             case Agreement.NO_VALUE:
                 return None
-            case Agreement.SAME:
+            case Agreement.SAME | Agreement.UNVERIFIED:
                 return next(iter(self.per_process.values())).value
             case Agreement.SHARDED:
                 return self.array
             case _:
                 return PerProcess({i: r.value for i, r in self.per_process.items()})
+
+
+def _differs_in_parts(array: ArrayInfo) -> bool:
+    """Whether replicas of a part of the array are known to differ."""
+    seen: dict[tuple[tuple[int, int], ...], bytes] = {}
+    return any(
+        shard.digest and seen.setdefault(shard.index, shard.digest) != shard.digest
+        for shard in array.shards
+    )

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+import threading
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import Literal, Protocol
+from typing import Protocol
 
+from jaxnb.display.labels import Outputs
 from jaxnb.display.merge import MergedLine, StreamMerger
 from jaxnb.model import (
     CellReply,
@@ -20,9 +23,8 @@ from jaxnb.model import (
 from jaxnb.result import CellResult, ProcessResult
 from jaxnb.transport.client import ClearOutput, Display, Event, Exchange, Reply
 
-Outputs = Literal["merged", "all", "first"]
-
-INTERRUPT_GAP_SECONDS = 1.0
+HELD_SECONDS = 0.5
+"""How long rich output waits at most for lines that its process wrote before it."""
 
 TICK_SECONDS = 0.05
 """How often output that waits for its twins is looked at again."""
@@ -40,9 +42,15 @@ class OutputSink(Protocol):
     def notice(self, text: str) -> None:
         """Takes a sentence of jaxnb's own about the running cell."""
 
+    def display(self, process_index: int, output: RichOutput) -> None:
+        """Takes a rich output of a process."""
+
+    def clear(self, process_index: int, wait: bool) -> None:
+        """Takes a process's wish to clear its output so far; with ``wait``, at its next."""
+
 
 class NoSink:
-    """Drops everything: the result holds it all the same."""
+    """Drops everything: the result holds it all the same. A base for sinks that take a part."""
 
     def lines(self, lines: list[MergedLine]) -> None:
         """Does nothing."""
@@ -51,6 +59,12 @@ class NoSink:
         """Does nothing."""
 
     def notice(self, text: str) -> None:
+        """Does nothing."""
+
+    def display(self, process_index: int, output: RichOutput) -> None:
+        """Does nothing."""
+
+    def clear(self, process_index: int, wait: bool) -> None:
         """Does nothing."""
 
 
@@ -63,7 +77,8 @@ class RunningCell:
         processes: The indices of the processes it runs on.
         num_processes: Size of the group.
         sink: Where its output goes.
-        fetch: Brings a large value from a process: process index to value.
+        fetch: Brings a large value from a process: process index and digest to value.
+        interrupted: Set by whoever wants the cell interrupted.
         outputs: ``"merged"``; ``"all"``: equal lines of several processes are shown for each;
             ``"first"``: those of the first process only. The result holds all in any case.
     """
@@ -75,7 +90,8 @@ class RunningCell:
         processes: Iterable[int],
         num_processes: int,
         sink: OutputSink,
-        fetch: Callable[[int], ValueInfo],
+        fetch: Callable[[int, bytes], ValueInfo],
+        interrupted: threading.Event,
         outputs: Outputs = "merged",
     ) -> None:
         self.request = request
@@ -85,6 +101,7 @@ class RunningCell:
         self._num_processes = num_processes
         self._sink = sink
         self._fetch = fetch
+        self.interrupted = interrupted
         self._mergers = _mergers(self._processes, outputs)
         self._texts: Mapping[str, dict[int, list[str]]] = {
             "stdout": defaultdict(list),
@@ -94,26 +111,22 @@ class RunningCell:
         self._displays: dict[int, list[RichOutput]] = defaultdict(list)
         self._replies: dict[int, CellReply] = {}
         self._live: list[MergedLine] = []
+        self._held: deque[tuple[float, Display | ClearOutput]] = deque()
         self._started = time.perf_counter()
-        self._interrupted_at = -INTERRUPT_GAP_SECONDS
+        if hasattr(sink, "first"):
+            sink.first = min(self._processes)
         self.sink_error: Exception | None = None
+        self.abandoned: Exception | None = None
 
     @property
     def seconds(self) -> float:
         """Time since the cell was sent."""
         return time.perf_counter() - self._started
 
-    def may_be_interrupted(self) -> bool:
-        """Whether to send SIGINT now; if so, not again for a while.
-
-        A second one that strikes while IPython formats the traceback of the first would
-        interrupt that, and lose it.
-        """
-        now = time.perf_counter()
-        if not self.waiting_for or now - self._interrupted_at < INTERRUPT_GAP_SECONDS:
-            return False
-        self._interrupted_at = now
-        return True
+    def abandon(self, reason: Exception) -> None:
+        """Makes the one who waits for this cell stop, and raise ``reason``."""
+        self.abandoned = reason
+        self.exchange.wake()
 
     def step(self, timeout_seconds: float = TICK_SECONDS) -> None:
         """Takes what has come, waiting for at most ``timeout_seconds`` if nothing has."""
@@ -126,6 +139,7 @@ class RunningCell:
         now = time.perf_counter()
         for merger in self._distinct_mergers():
             self._show(merger.drain(now))
+        self._show_held(now - HELD_SECONDS)
         self._show_live()
 
     def _take(self, event: Event) -> None:
@@ -138,8 +152,9 @@ class RunningCell:
                     self._mergers[index].feed(index, name, text, time.perf_counter())
             case Display(index, output):
                 self._displays[index].append(output)
+                self._held.append((time.perf_counter(), event))
             case ClearOutput():
-                pass
+                self._held.append((time.perf_counter(), event))
             case Reply(index, answer):
                 self._finish(index, answer)
 
@@ -150,6 +165,20 @@ class RunningCell:
         if index in self._mergers:
             self._mergers[index].finish(index)
         self._replies[index] = _as_reply(index, answer, self.seconds)
+
+    def _show_held(self, since: float) -> None:
+        """Shows rich output once the lines that its process wrote before it are out."""
+        while self._held:
+            arrived, event = self._held[0]
+            merger = self._mergers.get(event.process_index)
+            if arrived > since and merger is not None and merger.is_waiting(event.process_index):
+                return
+            self._held.popleft()
+            match event:
+                case Display(index, output):
+                    self._to_sink(lambda sink, i=index, o=output: sink.display(i, o))  # type: ignore[misc]
+                case ClearOutput(index, wait):
+                    self._to_sink(lambda sink, i=index, w=wait: sink.clear(i, w))  # type: ignore[misc]
 
     def _distinct_mergers(self) -> list[StreamMerger]:
         return list(dict.fromkeys(self._mergers.values()))
@@ -184,6 +213,8 @@ class RunningCell:
 
         Processes that have not answered have an error that says so.
         """
+        while (event := self.exchange.get(0)) is not None:
+            self._take(event)
         for index in sorted(self.waiting_for):
             silence = ProcessError(
                 "NoAnswer", f"process {index} has not answered; it may still be running", "", ""
@@ -191,6 +222,7 @@ class RunningCell:
             self._finish(index, CellReply(index, None, silence, self.seconds, 0.0, 0))
         for merger in self._distinct_mergers():
             self._show(merger.close(time.perf_counter()))
+        self._show_held(math.inf)
         self._show_live()
         return CellResult(
             cell=self.request.cell,
@@ -214,7 +246,7 @@ class RunningCell:
             seconds=reply.seconds,
             compile_seconds=reply.compile_seconds,
             compiles=reply.compiles,
-            fetch=lambda: self._fetch(index),
+            fetch=lambda: self._fetch(index, reply.value.digest if reply.value else b""),
         )
 
 

@@ -8,19 +8,17 @@ import os
 import signal
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from jaxnb.cluster import ProcessGroup
 from jaxnb.deaths import Death
+from jaxnb.display.labels import Outputs
 from jaxnb.errors import (
     JaxnbError,
     SessionBrokenError,
     SessionClosedError,
     StartError,
-    UsageError,
 )
 from jaxnb.launch.gpus import visible_gpus
 from jaxnb.launch.placement import place
@@ -38,19 +36,24 @@ from jaxnb.model import (
     StreamChunk,
     ValueInfo,
 )
-from jaxnb.options import StartOptions, default_launcher
-from jaxnb.outcome import cell_error, death_error, timeout_error, unshown_error
-from jaxnb.patience import Patience, interrupts_to
+from jaxnb.options import StartOptions, default_launcher, process_indices
+from jaxnb.outcome import (
+    closed_error,
+    death_error,
+    error_of,
+    out_of_step_error,
+    restarted_error,
+)
+from jaxnb.patience import Patience, sigint_held, sigint_sets
 from jaxnb.result import CellResult
-from jaxnb.running import NoSink, Outputs, OutputSink, RunningCell
+from jaxnb.running import NoSink, OutputSink, RunningCell
 from jaxnb.starting import Progress, Starter
+from jaxnb.strays import Strays
 from jaxnb.transport.client import Output, Reply, Transport
+from jaxnb.turns import Turns
 
 REPLY_SECONDS = 30.0
 """How long a process may take to answer a request that is not a cell."""
-
-MAX_STRAYS = 1000
-"""How many pieces of output that came between cells are kept for the next cell."""
 
 
 class Session:
@@ -70,36 +73,45 @@ class Session:
         self._placement = place(options, visible_gpus() if options.platform != "cpu" else ())
         self._launcher = options.launcher or default_launcher()
         self._state: SessionState = "starting"
+        self._closing = False
+        self._generation = 0
         self._deaths: list[Death] = []
-        self._strays: deque[Output] = deque(maxlen=MAX_STRAYS)
-        self._lock = threading.RLock()
+        self._strays = Strays()
+        self._turns = Turns()
         self._current: RunningCell | None = None
+        self._current_ticket: object = None
         self._cells = itertools.count(1)
         self._cells_run = 0
-        self._last_cell: int | None = None
         self._last_result: CellResult | None = None
         self._reports: list[ProcessReport] = []
         self._transport: Transport | None = None
-        self._environment = _jax_environment()
         self._owner_pid = os.getpid()
-        self._group = ProcessGroup(self._launcher, self._on_death, self._on_text)
-        self._bring_up(lambda starter: starter.start())
+        self._start_group()
         self._start_seconds = time.perf_counter() - started
         atexit.register(self._close_at_exit)
 
-    def _bring_up(self, start: Callable[[Starter], tuple[Transport, list[ProcessReport]]]) -> None:
-        starter = Starter(
-            self._group,
-            self.options,
-            self._placement,
-            self._progress,
-            self._deaths,
-            self._on_stray,
-        )
+    def _start_group(self) -> None:
+        self._environment = _jax_environment()
         try:
+            with sigint_held():  # a group that nobody knows of could not be ended
+                self._group = ProcessGroup(self._launcher, self._on_death, self._on_text)
+        except KeyboardInterrupt:
+            self.close()
+            raise
+        self._bring_up(lambda starter: starter.start())
+
+    def _bring_up(self, start: Callable[[Starter], tuple[Transport, list[ProcessReport]]]) -> None:
+        try:
+            starter = Starter(
+                self._group,
+                self.options,
+                self._placement,
+                self._progress,
+                self._deaths,
+                self._on_stray,
+            )
             self._transport, self._reports = start(starter)
         except BaseException as error:
-            self._state = "broken"
             self.close()
             if isinstance(error, StartError):
                 raise StartError(
@@ -146,7 +158,7 @@ class Session:
             jax_version=self._reports[0].jax_version,
             start_seconds=self._start_seconds,
             cells_run=self._cells_run,
-            last_cell=self._last_cell,
+            last_cell=self._last_result.cell if self._last_result is not None else None,
         )
 
     @property
@@ -177,6 +189,7 @@ class Session:
         cell: int | None = None,
         first_line: int = 1,
         outputs: Outputs = "merged",
+        ticket: object = None,
     ) -> CellResult:
         """Runs code on every process, as IPython would run a cell.
 
@@ -193,6 +206,7 @@ class Session:
             cell: The number to give it; counted by the session by default.
             first_line: The line number of the first line of ``code`` in tracebacks.
             outputs: ``"merged"``, ``"all"`` or ``"first"``: what the sink gets of equal lines.
+            ticket: Names this run to :meth:`interrupt`.
 
         Returns:
             What every process printed, returned or raised.
@@ -205,69 +219,47 @@ class Session:
             SessionClosedError: The session was closed.
             SessionBrokenError: The session was broken before.
         """
-        indices = self._indices(ranks)
+        indices = process_indices(ranks, self.num_processes)
         sink = sink or NoSink()
-        with self._turn(sink):
-            self._require_ready()
+        ticket = object() if ticket is None else ticket
+        generation = self._generation
+        with self._turns.turn(ticket, lambda: self._say_who_runs(sink)):
+            self._require_ready(generation)
             number = next(self._cells) if cell is None else cell
             request = CellRequest(cell=number, code=code, first_line=first_line)
-            running = self._send_cell(request, indices, sink, outputs)
-            try:
-                with interrupts_to(running) as interrupted:
-                    timed_out = self._wait(running, timeout, interrupted)
-            finally:
-                self._current = None
-                result = running.finish()
-                self._last_result = result
-        unshown = None
-        if running.sink_error is not None:
-            unshown = unshown_error(request.cell, running.sink_error)
+            interrupted = threading.Event()
+            with sigint_sets(interrupted):
+                running = self._send_cell(request, indices, sink, outputs, interrupted)
+                self._current_ticket = ticket
+                result, timed_out = self._wait(running, timeout)
         died = [d for d in self._deaths if d.role != "engine" or d.index in result.per_process]
-        if died and self._state == "broken":
-            raise death_error(died[0], self.num_processes, result)
-        if timed_out and timeout is not None:
-            raise timeout_error(result, timeout, self.state)
-        if result.errors and raise_on_error:
-            raise cell_error(result) from unshown
-        if unshown is not None:
-            raise unshown
+        error = running.abandoned or error_of(
+            result,
+            death=died[0] if died and self._state == "broken" else None,
+            timed_out_after=timeout if timed_out else None,
+            unshown=running.sink_error,
+            state=self.state,
+            raise_on_error=raise_on_error,
+        )
+        if error is not None:
+            raise error
         return result
 
-    @contextmanager
-    def _turn(self, sink: OutputSink) -> Iterator[None]:
-        """Waits until no other cell runs, and says so if that takes a while."""
-        started, told = time.monotonic(), False
-        try:
-            while not self._lock.acquire(timeout=0.1):
-                current = self._current
-                if not told and current is not None and time.monotonic() - started > 1:
-                    told = True
-                    sink.notice(f"waits for cell [{current.request.cell}] to end")
-        except KeyboardInterrupt:
-            raise UsageError(
-                "Interrupted while it waited for another cell; nothing was run."
-            ) from None
-        try:
-            yield
-        finally:
-            self._lock.release()
-
-    def _indices(self, ranks: Iterable[int] | None) -> list[int]:
-        if ranks is None:
-            return list(range(self.num_processes))
-        indices = sorted(set(ranks))
-        unknown = [i for i in indices if not 0 <= i < self.num_processes]
-        if unknown or not indices:
-            raise UsageError(
-                f"There is no process {', '.join(map(str, unknown)) or '(none was named)'}: the "
-                f"group has processes 0 to {self.num_processes - 1}. Nothing was run."
-            )
-        return indices
+    def _say_who_runs(self, sink: OutputSink) -> None:
+        current = self._current
+        if current is not None:
+            sink.notice(f"waits for cell [{current.request.cell}] to end")
 
     def _send_cell(
-        self, request: CellRequest, indices: list[int], sink: OutputSink, outputs: Outputs
+        self,
+        request: CellRequest,
+        indices: list[int],
+        sink: OutputSink,
+        outputs: Outputs,
+        interrupted: threading.Event,
     ) -> RunningCell:
         assert self._transport is not None
+        generation = self._generation
         exchange = self._transport.send(dict.fromkeys(indices, request))
         running = RunningCell(
             request,
@@ -275,34 +267,35 @@ class Session:
             indices,
             self.num_processes,
             sink,
-            fetch=lambda index: self._fetch(index, request.cell),
+            fetch=lambda index, digest: self._fetch(index, request, digest, generation),
+            interrupted=interrupted,
             outputs=outputs,
         )
         self._current = running
-        while self._strays:
-            exchange.events.put(self._strays.popleft())
+        if dropped := self._strays.move_to(exchange):
+            running.notice(f"{dropped} pieces of output that came between cells were dropped")
         self._cells_run += 1
-        self._last_cell = request.cell
         return running
 
-    def _wait(
-        self, running: RunningCell, timeout: float | None, interrupted: threading.Event
-    ) -> bool:
-        """Waits for a cell; returns whether it timed out."""
+    def _wait(self, running: RunningCell, timeout: float | None) -> tuple[CellResult, bool]:
+        """Waits for a cell; returns its result and whether it timed out."""
         patience = Patience(self, running, timeout)
-        while running.waiting_for:
-            if interrupted.is_set():
-                interrupted.clear()
-                if not patience.interrupt():
-                    break
-            running.step()
-            if not patience.look():
-                break
-        return patience.timed_out
+        try:
+            while patience.go_on():
+                running.step()
+        finally:
+            self._current = None
+            result = self._last_result = running.finish()
+        return result, patience.timed_out
 
-    def _fetch(self, index: int, cell: int) -> ValueInfo:
-        answers = self._ask({index: FetchRequest(cell)})
-        answer = answers[index]
+    def _fetch(self, index: int, request: CellRequest, digest: bytes, generation: int) -> ValueInfo:
+        if generation != self._generation or self._state == "closed":
+            raise JaxnbError(
+                f"The value of cell [{request.cell}] was too large to travel with the cell's "
+                f"result, and process {index}, which held it, has been ended since."
+            )
+        asked = FetchRequest(cell=request.cell, request_id=request.request_id, digest=digest)
+        answer = self._ask({index: asked})[index]
         if not isinstance(answer, ValueInfo):
             raise JaxnbError(f"The value could not be fetched from process {index}: {answer}")
         return answer
@@ -312,16 +305,14 @@ class Session:
     def stats(self) -> list[DeviceStats]:
         """Returns a row for every device of every process.
 
-        Waits for a running cell to end. A dead process gives a row that says so.
+        A process that is dead, or in a cell, gives a row that says so.
         """
-        with self._lock:
-            if self._state == "closed":
-                self._require_ready()
-            alive = [p.process_index for p in self.processes if p.state != "dead"]
-            answers = self._ask(dict.fromkeys(alive, StatsRequest()))
+        self._require_open()
+        ready = [p.process_index for p in self.processes if p.state == "ready"]
+        answers = self._ask(dict.fromkeys(ready, StatsRequest()))
         rows: list[DeviceStats] = []
         for process in self.processes:
-            answer = answers.get(process.process_index)
+            answer = answers.get(process.process_index, f"is {process.state}")
             if isinstance(answer, list):
                 rows.extend(answer)
             else:
@@ -330,33 +321,41 @@ class Session:
 
     def _ask(self, requests: dict[int, Any]) -> dict[int, Any]:
         """Sends requests and returns the answers; one that does not come is an error text."""
-        with self._lock:
-            if self._transport is None:
-                self._require_ready()
-            assert self._transport is not None
-            exchange = self._transport.send(requests)
-            answers: dict[int, Any] = {}
-            deadline = time.monotonic() + REPLY_SECONDS
-            while len(answers) < len(requests) and time.monotonic() < deadline:
-                event = exchange.get(0.1)
-                if isinstance(event, Reply):
-                    failed = isinstance(event.answer, RequestFailed)
-                    answers[event.process_index] = event.answer.error if failed else event.answer
-        for index in requests:
-            answers.setdefault(index, f"no answer within {REPLY_SECONDS:g} s")
-        return answers
+        self._require_open()
+        assert self._transport is not None
+        busy = {p.process_index for p in self.processes if p.state == "busy"}
+        answers: dict[int, Any] = dict.fromkeys(busy, "is in a cell; ask again when it has ended")
+        exchange = self._transport.send({i: r for i, r in requests.items() if i not in busy})
+        deadline = time.monotonic() + REPLY_SECONDS
+        while set(requests) - set(answers) and time.monotonic() < deadline:
+            if any(death.role != "engine" for death in self._deaths):
+                break  # no answer can come any more
+            event = exchange.get(0.1)
+            if isinstance(event, Reply):
+                failed = isinstance(event.answer, RequestFailed)
+                answers[event.process_index] = event.answer.error if failed else event.answer
+        return {i: answers.get(i, f"gave no answer within {REPLY_SECONDS:g} s") for i in requests}
 
     # ------------------------------------------------------------------ life
 
-    def interrupt(self) -> None:
+    def interrupt(self, ticket: object = None) -> None:
         """Interrupts the running cell on every process that is still in it.
 
         Code that is in Python, or in a sleep, raises KeyboardInterrupt there. Does nothing if
-        no cell is running, or if it has been interrupted within the last second.
+        no cell is running.
+
+        Args:
+            ticket: Interrupt only the run of this ticket; withdraw it if it has not begun.
         """
         running = self._current
-        if running is not None and running.may_be_interrupted():
-            self._group.signal(sorted(running.waiting_for), signal.SIGINT)
+        if ticket is not None and ticket is not self._current_ticket:
+            self._turns.withdraw(ticket)
+        elif running is not None:
+            running.interrupted.set()
+
+    def send_interrupt(self, running: RunningCell) -> None:
+        """Sends SIGINT to every process that is still in the cell."""
+        self._group.signal(sorted(running.waiting_for), signal.SIGINT)
 
     def restart(self, progress: Progress | None = None) -> None:
         """Replaces all processes by fresh ones, joined and checked; variables are lost.
@@ -368,37 +367,46 @@ class Session:
             StartError: The new processes could not start; the session is closed.
             SessionClosedError: The session was closed.
         """
-        if self._state == "closed":
-            self._require_ready()
+        self._require_open()
         self._progress = progress or (lambda stage, detail: None)
         started = time.perf_counter()
-        with self._lock:
-            self._state = "starting"
-            fresh = self._needs_fresh_group()
-            if fresh:
-                self._end_group()
-                self._deaths.clear()
-                self._environment = _jax_environment()
-                self._group = ProcessGroup(self._launcher, self._on_death, self._on_text)
-                self._bring_up(lambda starter: starter.start())
-            else:
-                self._restart_processes()
+        self._state = "starting"
+        self._abandon(SessionBrokenError("The group was restarted while the cell ran or waited."))
+        try:
+            self._stop_for_restart()
+        except BaseException:
+            self._state = "broken"
+            raise
+        transport = self._transport
+        if transport is None:
+            self._start_group()
+        else:
+            self._bring_up(lambda starter: (transport, starter.restart(transport)))
         self._start_seconds = time.perf_counter() - started
+
+    def _abandon(self, reason: Exception) -> None:
+        """Ends the wait for the running cell; cells that wait for their turn will not run."""
+        self._generation += 1
+        running = self._current
+        if running is not None:
+            running.abandon(reason)
+
+    def _stop_for_restart(self) -> None:
+        self._progress("stopping", "the old processes")
+        if self._needs_fresh_group():
+            self._end_group()
+        else:
+            assert self._transport is not None
+            self._group.stop_processes()
+            for index in list(self._transport.engine_ids):
+                self._transport.forget(index)
+        self._deaths.clear()
+        self._turns.wait_until_free(REPLY_SECONDS)
 
     def _needs_fresh_group(self) -> bool:
         # JAX reads its variables when it is imported, which the fork server has done already.
         changed = self._environment != _jax_environment()
         return changed or any(d.role != "engine" for d in self._deaths)
-
-    def _restart_processes(self) -> None:
-        transport = self._transport
-        assert transport is not None
-        self._progress("stopping", "the old processes")
-        self._group.stop_processes()
-        for index in list(transport.engine_ids):
-            transport.forget(index)
-        self._deaths.clear()
-        self._bring_up(lambda starter: (transport, starter.restart(transport)))
 
     def close(self) -> None:
         """Ends all processes of the group. A second call does nothing.
@@ -408,9 +416,13 @@ class Session:
         """
         if self._state == "closed":
             return
-        self._state = "closed"
-        atexit.unregister(self._close_at_exit)
-        self._end_group()
+        # An interrupt must not leave a group that nobody owns any more.
+        with sigint_held():
+            self._closing = True
+            self._abandon(SessionClosedError("The session was closed while the cell ran."))
+            self._end_group()
+            self._state = "closed"
+            atexit.unregister(self._close_at_exit)
 
     def _end_group(self) -> None:
         if self._transport is not None:
@@ -451,21 +463,19 @@ class Session:
         if running is not None:
             running.exchange.events.put(output)
         elif self._state != "starting":
-            self._strays.append(output)
+            self._strays.add(output)
 
-    def _require_ready(self) -> None:
-        if self._state == "closed":
-            raise SessionClosedError(
-                "This session was closed. Type `%spmd_start` for a new one (in Python: "
-                "`jaxnb.start()`)."
-            )
-        if self._state == "broken":
-            if self._deaths:
-                raise death_error(self._deaths[0], self.num_processes, None)
-            raise SessionBrokenError(
-                "The group is out of step: processes did not answer an interrupt. Nothing was "
-                "run. Type `%spmd_restart` for fresh processes."
-            )
+    def _require_open(self) -> None:
+        if self._closing or self._state == "closed":
+            raise closed_error()
+
+    def _require_ready(self, generation: int) -> None:
+        self._require_open()
+        if self._state == "ready" and generation == self._generation:
+            return
+        if self._deaths:
+            raise death_error(self._deaths[0], self.num_processes, None)
+        raise out_of_step_error() if self._state == "broken" else restarted_error()
 
     def mark_out_of_step(self) -> None:
         """Notes that processes did not come back, so nothing more can be run on the group."""

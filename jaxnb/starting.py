@@ -16,6 +16,9 @@ from jaxnb.transport.client import Output, Reply, Transport, wait_for
 
 Progress = Callable[[str, str], None]
 
+MAX_SECONDS = 24 * 3600
+"""A start may take no longer, whatever was asked for: XLA takes no infinite time-out."""
+
 
 class Starter:
     """Starts, and starts again, the processes of one group.
@@ -44,7 +47,7 @@ class Starter:
         self._progress = progress
         self._deaths = deaths
         self._on_output = on_output
-        self._deadline = time.monotonic() + options.timeout
+        self._deadline = time.monotonic() + min(options.timeout, MAX_SECONDS)
 
     def start(self) -> tuple[Transport, list[ProcessReport]]:
         """Starts services and processes.
@@ -96,7 +99,7 @@ class Starter:
                 collectives=self._options.collectives,
                 bare=self._options.bare,
                 environment=placement.environments[index],
-                timeout_seconds=max(1, int(self._options.timeout)),
+                timeout_seconds=max(1, int(min(self._options.timeout, MAX_SECONDS))),
             )
             for index in range(placement.num_processes)
         ]

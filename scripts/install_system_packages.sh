@@ -1,10 +1,14 @@
 #!/usr/bin/env bash
-# The browser tests need a Chromium. As root on Debian or Ubuntu it is installed; elsewhere
+# The browser tests need a Chromium, and libatomic for the Node.js that Playwright brings. As root on Debian or Ubuntu it is installed; elsewhere
 # one line tells which tests are left out and how to get them.
 set -euo pipefail
 
+has_libatomic() {
+  [ "$(uname -s)" != Linux ] || PATH=$PATH:/sbin:/usr/sbin ldconfig -p | grep -q 'libatomic\.so\.1'
+}
+
 for name in "${JAXNB_CHROMIUM:-}" chromium chromium-browser google-chrome google-chrome-stable; do
-  if [ -n "$name" ] && command -v "$name" >/dev/null; then
+  if [ -n "$name" ] && command -v "$name" >/dev/null && has_libatomic; then
     exit 0
   fi
 done
@@ -13,10 +17,10 @@ if [ "$(id -u)" = 0 ] && [ -e /etc/debian_version ] && command -v apt-get >/dev/
   echo "installing Chromium for the browser tests …"
   export DEBIAN_FRONTEND=noninteractive
   if apt-get update -qq &&
-    apt-get install -qq -y --no-install-recommends chromium fonts-dejavu-core >/dev/null; then
+    apt-get install -qq -y --no-install-recommends libatomic1 chromium fonts-dejavu-core >/dev/null; then
     exit 0
   fi
 fi
 
 echo "tests/browser is left out: it needs Chromium on PATH, or its path in JAXNB_CHROMIUM" \
-  "(Debian: sudo apt-get install chromium)."
+  "(Debian: sudo apt-get install chromium libatomic1)."

@@ -14,7 +14,7 @@ from jaxnb.model import StreamName
 class LineLimiter:
     """Passes the first lines through, then keeps only the last ones for the end.
 
-    What is not shown is counted, and said.
+    What is not shown is counted, and said: when the first lines are used up, and at the end.
     """
 
     def __init__(
@@ -27,13 +27,14 @@ class LineLimiter:
         """Prepares to pass lines.
 
         Args:
-            head: How many lines to pass.
+            head: How many lines to pass; with none, nothing is said before the end.
             tail: How many of the last lines to keep for the end.
             max_chars: Longer lines are cut.
             holder: The name of the result that has all lines, for the notice.
         """
         self._holder = holder
         self._left = head
+        self._announce = head > 0
         self._max_chars = max_chars
         self._tail: deque[MergedLine] = deque(maxlen=tail)
         self._dropped = Counter[StreamName]()
@@ -51,12 +52,21 @@ class LineLimiter:
                 self._left -= 1
                 shown.append(self.cut(line))
                 continue
+            if self._announce:
+                self._announce = False
+                shown.append(self._announcement(line.name))
             if len(self._tail) == self._tail.maxlen:
                 self._dropped[self._tail[0].name if self._tail else line.name] += 1
             self._tail.append(line)
         return shown
 
-    def finish(self) -> list[MergedLine]:
+    def _announcement(self, name: StreamName) -> MergedLine:
+        kept = self._tail.maxlen
+        what = f"; the last {format_count(kept)} are shown at the end" if kept else ", not shown"
+        text = f"… more lines follow{what}, `{self._holder}.{name}` holds all"
+        return MergedLine(name, frozenset(), text)
+
+    def kept(self) -> list[MergedLine]:
         """Returns the notice of what is not shown, if any, and the lines kept for the end."""
         shown = [self.cut(line) for line in self._tail]
         if self.dropped:
@@ -67,6 +77,11 @@ class LineLimiter:
             notice = f"… {plural(self.dropped, 'line')} not shown, {where} {verb} them"
             name: StreamName = "stdout" if "stdout" in self._dropped else "stderr"
             shown.insert(0, MergedLine(name, frozenset(), notice))
+        return shown
+
+    def finish(self) -> list[MergedLine]:
+        """Returns what :meth:`kept` does, and forgets it."""
+        shown = self.kept()
         self._tail.clear()
         self._dropped.clear()
         return shown

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from jaxnb.arrays import PreviewSlice, blocks, bytes_per_device, preview, total_bytes
+from jaxnb.arrays import Block, PreviewSlice, blocks, bytes_per_device, preview, total_bytes
 from jaxnb.display._picture import panels, text_picture
 from jaxnb.display._text import joined, text_table, wrapped
 from jaxnb.display.card import Card, render
 from jaxnb.display.labels import format_bytes, plural, ranks_label
-from jaxnb.model import ArrayInfo
+from jaxnb.model import MAX_DIGEST_BYTES, ArrayInfo
 
 _DELETED = "deleted: its buffers were donated to a computation, or deleted"
 
@@ -80,6 +80,8 @@ def _replicas_note(array: ArrayInfo) -> str:
     note = f"{each} replicas of each part"
     if all(shard.digest for part in held for shard in part.shards):
         note += ", bytes compared"
+    elif not array.deleted and max(bytes_per_device(array).values()) > MAX_DIGEST_BYTES:
+        note += ", bytes not compared (too large)"
     return note
 
 
@@ -95,6 +97,15 @@ def _slice_text(part: PreviewSlice) -> str:
     return f"  [{', '.join(map(str, part.leading))}, :, :]\n{table}"
 
 
+def _devices_by_digest(part: Block) -> str:
+    """Returns ``"devices 0-1 ≠ devices 2"``."""
+    groups: dict[bytes, list[int]] = {}
+    for shard in sorted(part.shards, key=lambda s: s.device_id):
+        if shard.digest:
+            groups.setdefault(shard.digest, []).append(shard.device_id)
+    return " ≠ ".join(f"devices {ranks_label(group)}" for group in groups.values())
+
+
 def replicas_differ_card(array: ArrayInfo) -> Card:
     """Warns that replicas of an array, which JAX takes to be equal, are not.
 
@@ -106,6 +117,8 @@ def replicas_differ_card(array: ArrayInfo) -> Card:
         if len(groups) > 1:
             extent = ", ".join(f"{start}:{stop}" for start, stop in part.index)
             held = " ≠ ".join(f"[{ranks_label(group)}]" for group in groups)
+            if len(set().union(*groups)) < sum(map(len, groups)):  # within a process
+                held = _devices_by_digest(part)
             rows.append((f"[{extent}]", held))
     title = f"Replicas differ in {plural(len(rows), 'part')} of {array_type(array)}."
     advice = (
@@ -118,6 +131,6 @@ def replicas_differ_card(array: ArrayInfo) -> Card:
     html = render(
         "replicas", title=title, advice=advice, facts=array_facts(array), rows=shown, more=more
     )
-    table = text_table([["part", "processes"], *shown], "<<") if shown else ""
+    table = text_table([["part", "held by"], *shown], "<<") if shown else ""
     rest = f"  … {plural(more, 'more part')}" if more else ""
     return Card(html, "\n".join(part for part in (title, table, rest, wrapped(advice)) if part))

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from statistics import median
-from typing import Literal
 
 from jaxnb.display.card import Card, render, stacked
 from jaxnb.display.cards_value import value_card
-from jaxnb.display.labels import format_seconds, plural, ranks_label
+from jaxnb.display.labels import Outputs, format_seconds, plural, ranks_label
 from jaxnb.result import CellResult
-
-Outputs = Literal["merged", "all", "first"]
 
 _STRAGGLER_RATIO = 1.5
 _STRAGGLER_SECONDS = 0.05

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from jaxnb.display._ansi import ansi_runs
 from jaxnb.display.card import Card, render, stacked
@@ -15,7 +16,9 @@ from jaxnb.result import CellResult
 
 def live_card(lines: Sequence[MergedLine]) -> Card:
     """Progress bars and unfinished lines, as they are now."""
-    return output_card(lines)
+    # One width for all labels, or bars that should be compared do not begin below each other.
+    width = max((len(line.label) for line in lines), default=0)
+    return output_card([replace(line, label_width=width) for line in lines])
 
 
 def output_card(lines: Sequence[MergedLine]) -> Card:
@@ -30,6 +33,7 @@ def background_card(
     cell: int,
     since: str,
     lines: Sequence[MergedLine],
+    displays: Card,
     result: CellResult | None,
     trouble: str | None,
 ) -> Card:
@@ -39,10 +43,11 @@ def background_card(
         cell: Its number.
         since: When it began, as a time of day.
         lines: The last lines of its output.
+        displays: Its rich outputs.
         result: What it did, once it has ended.
         trouble: Why it ended without a result, or beside it.
     """
-    parts = [output_card(lines)]
+    parts = [output_card(lines), displays]
     if result is not None:
         parts += [error_card(result), cell_card(result)]
     if trouble is not None:

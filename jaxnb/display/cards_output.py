@@ -3,50 +3,93 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from dataclasses import dataclass
 
-from jaxnb.display._rich import Said, needs_front_end, view_of
+from jaxnb.display._rich import View, needs_front_end, view_of
 from jaxnb.display._text import labelled
 from jaxnb.display.card import Card, render
-from jaxnb.display.labels import ranks_label
+from jaxnb.display.labels import Outputs, ranks_label
 from jaxnb.model import RichOutput
 from jaxnb.result import Agreement, CellResult
 
-Displayed = Card | RichOutput
-"""A card, or an output to hand to the front end as it is."""
 
+class DisplayColumns(dict[int, list[RichOutput]]):
+    """What each process of a cell displays now: process index to outputs, in order.
 
-def displays_cards(
-    result: CellResult, outputs: Literal["merged", "all", "first"] = "merged"
-) -> list[Displayed]:
-    """Returns what the processes displayed, output by output.
-
-    An output that is the same on all processes comes as it is, so that the front end shows
-    it as if the notebook kernel had made it. Otherwise a card shows the first process's,
-    with the others a click away.
+    An update takes the place of what it updates; what a process cleared is gone.
     """
-    columns = {
-        process: settled(each.displays) for process, each in sorted(result.per_process.items())
-    }
-    shown: list[Displayed] = []
-    for k in range(max(map(len, columns.values()), default=0)):
-        said = {p: outputs_of[k] for p, outputs_of in columns.items() if k < len(outputs_of)}
-        everyone = len(said) == len(columns)
-        shown += _one_output(said, outputs, everyone)
-    return shown
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._cleared_by_next: set[int] = set()
+
+    def add(self, process: int, output: RichOutput) -> None:
+        """Takes an output; an update of a display that is not of this cell counts as new."""
+        column = self.setdefault(process, [])
+        if process in self._cleared_by_next:
+            self._cleared_by_next.discard(process)
+            column.clear()
+        known = False
+        for k, earlier in enumerate(column):
+            if output.update and earlier.display_id == output.display_id:
+                column[k], known = output, True
+        if not known:
+            column.append(output)
+
+    def drop(self, process: int, wait: bool) -> None:
+        """Takes a ``clear_output``: now, or with ``wait`` when the next output comes."""
+        if wait:
+            self._cleared_by_next.add(process)
+        else:
+            self.pop(process, None)
 
 
-def settled(displays: Sequence[RichOutput]) -> list[RichOutput]:
-    """Returns outputs with every update put in the place of what it updates."""
-    kept: list[RichOutput] = []
-    for output in displays:
-        if not output.update:
-            kept.append(output)
+@dataclass(frozen=True, slots=True)
+class _Row:
+    processes: tuple[int, ...]
+    views: tuple[View, ...]
+    opened: bool
+
+
+def displays_card(
+    columns: Mapping[int, Sequence[RichOutput]],
+    first: int,
+    outputs: Outputs = "merged",
+    *,
+    with_first: bool = False,
+) -> Card:
+    """What the processes displayed beside the first one, a click away; may be empty.
+
+    An output that the first process displayed too is not shown again.
+
+    Args:
+        columns: Process index to outputs.
+        first: The process whose outputs are shown as they are.
+        outputs: ``"all"`` shows equal outputs of other processes too, and open; ``"first"``
+            shows none of theirs.
+        with_first: Show the first process's too, above the others'.
+    """
+    own = columns.get(first, ())
+    groups: list[tuple[list[int], list[RichOutput]]] = []
+    for process, column in sorted(columns.items()):
+        if process == first or outputs == "first":
             continue
-        for i, earlier in enumerate(kept):
-            if earlier.display_id == output.display_id:
-                kept[i] = output
-    return kept
+        other = list(column) if outputs == "all" else _beside(own, column)
+        if other:
+            _group(groups, process, other, outputs)
+    rows = [
+        # With nothing of the first process to see, the next one stands in for it.
+        _Row(tuple(processes), _views(other), outputs == "all" or (not own and i == 0))
+        for i, (processes, other) in enumerate(groups)
+    ]
+    views = _views(own) if with_first else ()
+    if not rows and not views:
+        return Card("", "")
+    text = [view.text for view in views]
+    text += labelled(
+        (f"[{ranks_label(row.processes)}]", view.text) for row in rows for view in row.views
+    )
+    return Card(render("displays", views=views, rows=rows), "\n".join(text))
 
 
 def native_value(result: CellResult) -> RichOutput | None:
@@ -61,27 +104,32 @@ def native_value(result: CellResult) -> RichOutput | None:
     return RichOutput(info.mimebundle) if needs_front_end(info.mimebundle) else None
 
 
-def _one_output(
-    said: Mapping[int, RichOutput], outputs: Literal["merged", "all", "first"], everyone: bool
-) -> list[Displayed]:
-    groups: list[tuple[list[int], RichOutput]] = []
-    for process, output in said.items():
-        for processes, known in groups:
-            if outputs != "all" and known.data == output.data:
-                processes.append(process)
+def _beside(own: Sequence[RichOutput], column: Sequence[RichOutput]) -> list[RichOutput]:
+    """Returns the outputs of ``column`` without those that ``own`` has too, in their order."""
+    other: list[RichOutput] = []
+    after = 0
+    for output in column:
+        for k in range(after, len(own)):
+            if own[k].data == output.data:
+                after = k + 1
                 break
         else:
-            groups.append(([process], output))
-    first = groups[0][1]
-    if outputs == "first" or (len(groups) == 1 and everyone):
-        return [first]
-    rows = [
-        Said(tuple(processes), view_of(output.data, output.metadata))
-        for processes, output in groups
-    ]
-    before: list[Displayed] = []
-    if needs_front_end(first.data):
-        before, rows = [first], rows[1:]
-    html = render("by_process", rows=rows, silent=[], rich=True, note="", opened=outputs == "all")
-    text = labelled((f"[{ranks_label(row.processes)}]", row.view.text) for row in rows)
-    return [*before, *([Card(html, "\n".join(text))] if rows else [])]
+            other.append(output)
+    return other
+
+
+def _group(
+    groups: list[tuple[list[int], list[RichOutput]]],
+    process: int,
+    other: list[RichOutput],
+    outputs: Outputs,
+) -> None:
+    for processes, known in groups:
+        if outputs != "all" and [o.data for o in known] == [o.data for o in other]:
+            processes.append(process)
+            return
+    groups.append(([process], other))
+
+
+def _views(displays: Sequence[RichOutput]) -> tuple[View, ...]:
+    return tuple(view_of(output.data, output.metadata) for output in displays)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
 from jaxnb.display._rich import Said, grouped, is_rich, view_of
 from jaxnb.display._text import joined, labelled
@@ -15,14 +16,14 @@ from jaxnb.display.cards_array import (
     preview_text,
     replicas_differ_card,
 )
-from jaxnb.display.labels import plural, processes_label, ranks_label
+from jaxnb.display.labels import Outputs, plural, processes_label, ranks_label
 from jaxnb.model import ArrayInfo, ValueInfo
 from jaxnb.result import Agreement, CellResult
 
 NOTHING = Card("", "")
 
 
-def value_card(result: CellResult, outputs: Literal["merged", "all", "first"] = "merged") -> Card:
+def value_card(result: CellResult, outputs: Outputs = "merged") -> Card:
     """The value of a cell, in the way that its processes' values relate.
 
     Args:
@@ -40,7 +41,7 @@ def value_card(result: CellResult, outputs: Literal["merged", "all", "first"] = 
         return stacked([replicas_differ_card(array), by_process_card(result, outputs)])
     if agreement is Agreement.SHARDED and array is not None:
         return array_card(array)
-    if agreement is Agreement.SAME and outputs != "all":
+    if agreement in (Agreement.SAME, Agreement.UNVERIFIED) and outputs != "all":
         return _same_card(result, array)
     return by_process_card(result, outputs)
 
@@ -51,30 +52,41 @@ def _same_card(result: CellResult, array: ArrayInfo | None) -> Card:
     info = next(r.value_info for r in result.per_process.values() if r.value_info is not None)
     view = view_of(info.mimebundle)
     facts: list[str] = []
+    picture = NOTHING
     if array is not None:
         if not info.mimebundle:
             view = view_of({"text/plain": preview_text(array)})
-        # What a process holds for itself prints its own type, and has no layout to tell.
-        facts = [] if array.fully_addressable else [array_type(array), *array_facts(array)]
+        if not array.fully_addressable:
+            facts = [array_type(array), *array_facts(array)]
+        elif len(array.shards) > 1:
+            # The values stand above the picture already.
+            picture = array_card(replace(array, corner=() if view.text else array.corner))
+        # What one device holds prints its own type, and has no layout to tell.
     facts.append(_agreement_note(result, array))
+    if info.digest and len(result.per_process) > 1:
+        facts.append(info.digest_note)
     facts = [fact for fact in facts if fact]
     html = render("same", view=view, note=" · ".join(facts))
     text = view.text or f"<{info.type_name}>"
-    return Card(html, f"{text}\n— {joined(facts)}" if facts else text)
+    card = Card(html, f"{text}\n— {joined(facts)}" if facts else text)
+    return stacked([card, picture]) if picture is not NOTHING else card
 
 
 def _agreement_note(result: CellResult, array: ArrayInfo | None) -> str:
     ran = result.per_process
     if len(ran) == 1:
         return processes_label(ran) if result.num_processes > 1 else ""
-    compared = array is None or array.fully_addressable or all(s.digest for s in array.shards)
-    how = "bytes compared" if compared else "bytes not compared"
+    unverified = result.agreement is Agreement.UNVERIFIED
+    how = "bytes not compared (too large)" if unverified else "bytes compared"
+    if array is not None and array.deleted:
+        how = "bytes not compared"
+    relation = "replicated" if unverified else "same"
     if len(ran) == result.num_processes:
-        return f"same on {plural(len(ran), 'process')}, {how}"
-    return f"same on {processes_label(ran)}, {how}"
+        return f"{relation} on {plural(len(ran), 'process')}, {how}"
+    return f"{relation} on {processes_label(ran)}, {how}"
 
 
-def by_process_card(result: CellResult, outputs: Literal["merged", "all", "first"]) -> Card:
+def by_process_card(result: CellResult, outputs: Outputs) -> Card:
     """A table of the values by process, equal ones in one row; rich ones a click away."""
     rows: list[Said] = []
     entries = []
@@ -124,5 +136,7 @@ def _difference_note(result: CellResult, rows: list[Said], outputs: str) -> str:
         return "some look the same, but their bytes differ"
     if result.agreement is Agreement.UNCOMPARED and outputs == "merged":
         shown = "shown the same" if len(rows) == 1 else "shown by process"
-        return f"{shown}; objects of this type have no bytes that could be compared"
+        notes = [r.value_info.digest_note for r in result.per_process.values() if r.value_info]
+        why = next(filter(None, notes), "objects of this type have no bytes that could be compared")
+        return f"{shown}; {why}"
     return ""

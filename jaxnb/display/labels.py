@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Literal
+
+Outputs = Literal["merged", "all", "first"]
+"""What is shown of what several processes said alike: once, for each, or the first's only."""
 
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 

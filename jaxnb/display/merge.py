@@ -83,6 +83,10 @@ class StreamMerger:
         """Returns, and forgets, the lines that can be decided at ``now``."""
         return [line for stream in self._streams.values() for line in stream.drain(now)]
 
+    def is_waiting(self, process_index: int) -> bool:
+        """Whether complete lines of this process have not come out yet."""
+        return any(stream.is_waiting(process_index) for stream in self._streams.values())
+
     def finish(self, process_index: int) -> None:
         """Says that this process writes nothing more: what it left open counts as lines."""
         for stream in self._streams.values():
@@ -128,6 +132,9 @@ class _Stream:
         patient = self._is_flood() or self._someone_is_on_the_way(now)
         grace = IN_STEP_GRACE_SECONDS if patient else self._grace_seconds
         return self._drain(now - grace, now - ROW_SECONDS)
+
+    def is_waiting(self, process_index: int) -> bool:
+        return bool(self._processes[process_index].queue)
 
     def _someone_is_on_the_way(self, now: float) -> bool:
         late = [p for p in self._processes.values() if not p.queue and not p.queue.finished]

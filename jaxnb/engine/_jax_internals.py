@@ -49,7 +49,7 @@ def start_coordination_service(
     if not hasattr(runtime, "get_distributed_runtime_service"):
         raise StartError(
             "This jaxlib has no get_distributed_runtime_service: jaxnb needs it to start a "
-            "coordination service. Install the JAX version that jaxnb's README names."
+            "coordination service. Type `pip install 'jax>=0.10'`."
         )
     return runtime.get_distributed_runtime_service(
         address,
@@ -95,8 +95,11 @@ def bind_gloo_to(host: str) -> None:
 
     Left alone it listens on the address of the host's name, which other machines reach.
     Must be called after :func:`connect_coordination_service` and before the first use of a
-    backend. Where this JAX has no backend factories to replace, gloo keeps JAX's default and
-    a :class:`StartError` says so: jaxnb promises loopback.
+    backend.
+
+    Raises:
+        StartError: This JAX has no backend factories to replace. jaxnb promises loopback, so
+            there is no group then.
     """
     from jax._src import distributed, xla_bridge
 
@@ -105,7 +108,7 @@ def bind_gloo_to(host: str) -> None:
         raise StartError(
             "This JAX offers no way to bind gloo to an address (jax._src.xla_bridge."
             "_backend_factories is gone): its collectives would listen on all of the host's "
-            "network. Install the JAX version that jaxnb's README names."
+            "network. Type `pip install 'jax>=0.10'`."
         )
 
     def make_cpu_client() -> Any:

@@ -19,23 +19,28 @@ INTERRUPT_GRACE_SECONDS = 2.0
 
 
 def install(shell: Any) -> None:
-    """Makes ``!command`` of this shell run through :func:`run`."""
+    """Makes ``!command`` of this shell run through :func:`run`, and ``exit()`` end nothing."""
 
     def system(command: str) -> None:
         __tracebackhide__ = True  # the cell's line is what matters in a traceback
         run(shell, command)
 
+    def ask_exit() -> None:
+        sys.stdout.write("exit() ends no process of the group; type %spmd_stop\n")
+
     shell.system = system
+    shell.ask_exit = ask_exit
 
 
 def run(shell: Any, command: str) -> None:
-    """Runs a shell command and streams what it writes to ``sys.stdout``.
+    """Runs a shell command for the ``system`` of :func:`install`; streams to ``sys.stdout``.
 
     Sets ``_exit_code`` in the namespace, as IPython does. Standard input is empty. An
     interrupt reaches the command and all that it started; what ignores it is killed.
     """
     __tracebackhide__ = True
-    expanded = shell.var_expand(command, depth=1)
+    # The command's {names} are those of the caller of `system` above, as in IPython's own.
+    expanded = shell.var_expand(command, depth=2)
     process = subprocess.Popen(
         expanded,
         shell=True,

@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import sys
+from typing import Any
 
 import psutil
 
@@ -24,9 +25,10 @@ ATTEMPTS = 8
 def port_was_taken(status: int) -> bool:
     """Whether a service that ended with ``status`` before it was ready lost its port.
 
-    Where it cannot bind, XLA 0.10.2 raises or dies of SIGSEGV; negative statuses are signals.
+    Where it cannot bind, XLA 0.10.2 raises or dies of SIGSEGV or SIGABRT; negative statuses
+    are signals. Any other signal came from somebody who wants it gone.
     """
-    return status < 0 or status == PORT_TAKEN_STATUS
+    return status in (-signal.SIGSEGV, -signal.SIGABRT, PORT_TAKEN_STATUS)
 
 
 def free_port(host: str) -> int:
@@ -37,14 +39,23 @@ def free_port(host: str) -> int:
 
 
 def count_listeners(port: int) -> int:
-    """Returns how many sockets of this host listen on a TCP port.
+    """Returns how many sockets of this host listen on a TCP port, as far as it may be known.
 
     gRPC binds with ``SO_REUSEPORT``: where another gRPC service has the port, the bind
     succeeds and the two share the connections, at random.
     """
+    connections: list[Any]
+    try:
+        connections = [*psutil.net_connections("tcp")]
+    except psutil.AccessDenied:
+        # macOS shows the sockets of other processes to root only, so a second listener goes
+        # unseen there. What is left is :func:`free_port`: its probe, bound without
+        # SO_REUSEPORT, is refused a port that anybody has, so the other one must have come in
+        # the moment since.
+        connections = [*psutil.Process().net_connections("tcp")]
     return sum(
         connection.status == psutil.CONN_LISTEN and tuple(connection.laddr)[1:] == (port,)
-        for connection in psutil.net_connections("tcp")
+        for connection in connections
     )
 
 

@@ -36,17 +36,14 @@ class Responder:
         try:
             return await self._answer(request)
         except (Exception, KeyboardInterrupt) as error:
-            identity = bootstrap.joined()
-            text = "".join(traceback.format_exception(error))
-            failure = ProcessError(type(error).__name__, str(error), text, text)
-            return RequestFailed(identity.process_index if identity else None, failure)
+            return failure(error)
 
     async def _answer(self, request: Request) -> Any:
         match request:
             case CellRequest():
                 return await self._joined_runner().run(request)
             case FetchRequest():
-                return self._joined_runner().fetch(request.cell)
+                return self._joined_runner().fetch(request)
             case JoinRequest():
                 bootstrap.join(request)
                 return None
@@ -66,3 +63,11 @@ class Responder:
             if not identity.bare:
                 self._kernel.shell.push(bootstrap.namespace(), interactive=False)
         return self._runner
+
+
+def failure(error: BaseException) -> RequestFailed:
+    """Describes an exception that kept a request from being answered."""
+    identity = bootstrap.joined()
+    text = "".join(traceback.format_exception(error))
+    described = ProcessError(type(error).__name__, str(error), text, text)
+    return RequestFailed(identity.process_index if identity else None, described)

@@ -8,16 +8,21 @@ import signal
 import sys
 import time
 import traceback
+from collections import OrderedDict
 from collections.abc import Coroutine
 from dataclasses import replace
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any
 
 import jax
 from ipykernel.displayhook import ZMQShellDisplayHook
 
 from jaxnb.engine import commands, values
-from jaxnb.model import CellReply, CellRequest, ProcessError, ValueInfo
+from jaxnb.errors import JaxnbError
+from jaxnb.model import CellReply, CellRequest, FetchRequest, ProcessError, ValueInfo
+
+MAX_LARGE_VALUES = 16
+"""How many values that were too large to travel are kept for the notebook to fetch."""
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _NOTHING = object()
@@ -92,6 +97,7 @@ class Runner:
         self._clock = _CompileClock()
         self._error: ProcessError | None = None
         self._code_name = ""
+        self._large_values: OrderedDict[str, Any] = OrderedDict()
         self._install_hooks()
 
     def _install_hooks(self) -> None:
@@ -125,13 +131,15 @@ class Runner:
         except KeyboardInterrupt as error:  # between IPython's own handlers
             self._keep_traceback(type(error), error, ["KeyboardInterrupt"])
         seconds = time.perf_counter() - started
+        # To describe the value may compile something, which is not the cell's.
+        compile_seconds, compiles = min(self._clock.seconds, seconds), self._clock.compiles
         return CellReply(
             process_index=self._process_index,
             value=self._take_value(request),
             error=self._error,
             seconds=seconds,
-            compile_seconds=min(self._clock.seconds, seconds),
-            compiles=self._clock.compiles,
+            compile_seconds=compile_seconds,
+            compiles=compiles,
         )
 
     async def _run_in_shell(self, code: str) -> None:
@@ -170,28 +178,57 @@ class Runner:
 
         A second SIGINT that strikes while IPython formats the first makes it give up.
         """
-        error = result.error_before_exec or result.error_in_exec
+        error = result and (result.error_before_exec or result.error_in_exec)
         if error is not None and self._error is None:
             self._keep_traceback(type(error), error, traceback.format_exception(error))
 
     async def _run_task(self, cell: Coroutine[Any, Any, Any]) -> Any:
-        """Runs a cell that awaits; SIGINT cancels it, which its code sees at its ``await``."""
-        loop = asyncio.get_running_loop()
-        task = asyncio.ensure_future(cell)
-        interrupted = False
+        """Runs a cell that awaits.
 
-        def cancel() -> None:
+        SIGINT raises KeyboardInterrupt in the cell's Python code, as it does in one that does
+        not await. While the cell is suspended, SIGINT cancels it: its code sees that at its
+        ``await``.
+        """
+        loop = asyncio.get_running_loop()
+        entered = interrupted = False
+
+        async def guarded() -> Any:
+            # A KeyboardInterrupt that leaves a task ends the event loop.
+            nonlocal entered
+            entered = True
+            try:
+                return await cell
+            except KeyboardInterrupt as error:  # between IPython's own handlers
+                self._keep_traceback(type(error), error, ["KeyboardInterrupt"])
+                return None
+            finally:
+                entered = False
+
+        task = asyncio.ensure_future(guarded())
+
+        def on_sigint(_: int, frame: FrameType | None) -> None:
             nonlocal interrupted
             interrupted = True
-            task.cancel()
+            current = asyncio.current_task(loop)
+            if current is task and entered:
+                raise KeyboardInterrupt
+            # add_signal_handler would not run before the code returns to the loop. This
+            # handler runs at once, and writes to the pipe that the loop sleeps on.
+            loop.call_soon_threadsafe(task.cancel)
+            if current is not task and _is_in_a_cell(frame):
+                # A task that the cell started; see above for KeyboardInterrupt.
+                raise asyncio.CancelledError
 
-        previous = signal.getsignal(signal.SIGINT)
-        loop.add_signal_handler(signal.SIGINT, cancel)
+        previous = signal.signal(signal.SIGINT, on_sigint)
         result = None
         try:
             result = await task
+        except asyncio.CancelledError as error:  # interrupted before IPython could catch it
+            cell.close()
+            if not interrupted:
+                raise
+            self._keep_traceback(type(error), error, ["KeyboardInterrupt"])
         finally:
-            loop.remove_signal_handler(signal.SIGINT)
             signal.signal(signal.SIGINT, previous)
             self._shell.events.trigger("post_execute")
             self._shell.events.trigger("post_run_cell", result)
@@ -199,20 +236,43 @@ class Runner:
             self._error = replace(self._error, type_name="KeyboardInterrupt")
         return result
 
-    def fetch(self, cell: int) -> ValueInfo:
+    def fetch(self, request: FetchRequest) -> ValueInfo:
         """Returns the value of an earlier cell, pickled whole.
 
         Raises:
-            KeyError: IPython no longer holds it in ``Out``.
+            JaxnbError: It is no longer here, or not what it was.
         """
-        value = self._shell.user_ns["Out"][cell]
-        return values.describe(value, {}, max_payload_bytes=sys.maxsize)
+        whose = f"the value of cell [{request.cell}]"
+        advice = "assign it to a name and fetch that"
+        try:
+            value = self._large_values[request.request_id]
+        except KeyError:
+            raise JaxnbError(
+                f"process {self._process_index} no longer holds {whose} (the last "
+                f"{MAX_LARGE_VALUES} large values are kept); {advice}"
+            ) from None
+        info = values.describe(value, {}, max_payload_bytes=sys.maxsize)
+        if info.array is not None and info.array.deleted:
+            raise JaxnbError(
+                f"{whose} was deleted on process {self._process_index} since, or donated to a "
+                f"computation"
+            )
+        if request.digest and info.digest != request.digest:
+            raise JaxnbError(
+                f"{whose} was changed on process {self._process_index} since the cell ran; {advice}"
+            )
+        return info
 
     def _take_value(self, request: CellRequest) -> ValueInfo | None:
         value, bundle = self._shell.displayhook.take()
         if value is _NOTHING or self._error is not None:
             return None
-        return values.describe(value, bundle, request.max_payload_bytes)
+        info = values.describe(value, bundle, request.max_payload_bytes)
+        if info.payload is None and not info.payload_note:
+            self._large_values[request.request_id] = value
+            while len(self._large_values) > MAX_LARGE_VALUES:
+                self._large_values.popitem(last=False)
+        return info
 
     def _keep_traceback(self, kind: type[BaseException], error: Any, lines: list[str]) -> None:
         ansi = "\n".join(lines)
@@ -236,6 +296,14 @@ def _as_numbered(request: CellRequest) -> str:
     code = request.code.lstrip("\n")
     blank = "#\n" * (len(request.code) - len(code))
     return "# %%spmd\n" * (request.first_line - 1) + blank + code
+
+
+def _is_in_a_cell(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<cell "):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _line_in_cell(error: Any, code_name: str) -> int | None:

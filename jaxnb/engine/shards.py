@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping
+from contextlib import suppress
 from itertools import product
+from operator import itemgetter
 from typing import Any
 
 import jax
@@ -12,10 +15,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxnb.arrays import edge_indices
-from jaxnb.model import ArrayInfo, MeshInfo, ShardInfo
+from jaxnb.model import MAX_DIGEST_BYTES, ArrayInfo, MeshInfo, ShardInfo
 
 MAX_CORNER_ITEMS = 1024
 """Corners of arrays of many dimensions are cut to this many elements."""
+
+MAX_WHOLE_BYTES = 64 << 10
+"""Of larger shards only the corners are copied from an accelerator to the host."""
 
 
 def describe(array: jax.Array, *, digests: bool = True, corner: bool = True) -> ArrayInfo:
@@ -24,7 +30,7 @@ def describe(array: jax.Array, *, digests: bool = True, corner: bool = True) -> 
     Args:
         array: Any array: global, process-local, deleted, of PRNG keys.
         digests: Digest the bytes of every addressable shard that has replicas, so that the
-            notebook can compare them. JAX itself never compares replicas.
+            notebook can compare them, up to a size. JAX itself never compares replicas.
         corner: Read the elements at the array's corners that this process holds.
     """
     sharding = array.sharding
@@ -132,8 +138,29 @@ def to_numpy(data: jax.Array) -> np.ndarray[Any, Any]:
 
 
 def _digest(data: jax.Array) -> bytes:
+    if host_bytes(data) > MAX_DIGEST_BYTES:
+        return b""
     host = np.ascontiguousarray(to_numpy(data))
     return hashlib.blake2b(host.view(np.uint8).data, digest_size=16).digest()
+
+
+def host_bytes(array: jax.Array) -> int:
+    """Returns the size of the whole array in host memory."""
+    return array.size * max(8, _dtype(array)[1]) // 8
+
+
+def digest_of(array: jax.Array, data: bytes | None) -> bytes:
+    """Digests an array that this process holds whole: dtype, shape and bytes.
+
+    Args:
+        array: The array.
+        data: The digest of its bytes where there is one already: they are not read again.
+    """
+    if not data:
+        whole = array if array.is_fully_addressable else array.addressable_data(0)
+        data = _digest(whole)
+    header = f"{array.dtype} {array.shape} ".encode()
+    return hashlib.blake2b(header + data, digest_size=16).digest()
 
 
 def _corner(array: jax.Array, shards: list[Any]) -> tuple[tuple[tuple[int, ...], str], ...]:
@@ -151,13 +178,60 @@ def _corner(array: jax.Array, shards: list[Any]) -> tuple[tuple[tuple[int, ...],
         ]
         if not all(inside):
             continue
-        host = to_numpy(shard.data)
-        for index in product(*inside):
-            local = tuple(i - start for i, (start, _) in zip(index, part, strict=True))
-            found.append((index, _element_text(host[local])))
-            if len(found) >= MAX_CORNER_ITEMS:
-                break
-    return tuple(found)
+        places = [
+            [i - start for i in edge]
+            for edge, (start, _) in zip(_trimmed(inside), part, strict=True)
+        ]
+        starts = [start for start, _ in part]
+        for local, element in _elements(shard.data, places):
+            index = tuple(i + start for i, start in zip(local, starts, strict=True))
+            found.append((index, _element_text(element)))
+    return tuple(found[:MAX_CORNER_ITEMS])
+
+
+def _trimmed(edges: list[list[int]]) -> list[list[int]]:
+    """Cuts the leading dimensions until about MAX_CORNER_ITEMS elements are left."""
+    trimmed = []
+    for d, edge in enumerate(edges):
+        rest = math.prod(len(other) for other in edges[d + 1 :])
+        trimmed.append(edge[: max(1, -(-MAX_CORNER_ITEMS // rest))])
+    return trimmed
+
+
+def _elements(data: jax.Array, places: list[list[int]]) -> list[tuple[tuple[int, ...], Any]]:
+    """Returns the elements at the product of the places along each dimension."""
+    if host_bytes(data) > MAX_WHOLE_BYTES and not _is_in_host_memory(data):
+        # The user's configuration of jax may forbid to compute here, or to compute with NaN.
+        with suppress(Exception):
+            boxes = product(*map(_ranges, places))
+            return sorted((pair for box in boxes for pair in _box(data, box)), key=itemgetter(0))
+    host = to_numpy(data)
+    return [(place, host[place]) for place in product(*places)]
+
+
+def _is_in_host_memory(data: jax.Array) -> bool:
+    """Whether NumPy can look at the array without a copy."""
+    return all(device.platform == "cpu" for device in data.devices())
+
+
+def _ranges(places: list[int]) -> list[range]:
+    """Returns ascending integers as runs: one or two, as they are ends of a dimension."""
+    runs: list[range] = []
+    for i in places:
+        if runs and runs[-1].stop == i:
+            runs[-1] = range(runs[-1].start, i + 1)
+        else:
+            runs.append(range(i, i + 1))
+    return runs
+
+
+def _box(data: jax.Array, box: tuple[range, ...]) -> list[tuple[tuple[int, ...], Any]]:
+    """Copies one box of the array to the host; computes on the one device that holds it."""
+    host = to_numpy(data[tuple(slice(r.start, r.stop) for r in box)])
+    return [
+        (place, host[tuple(i - r.start for i, r in zip(place, box, strict=True))])
+        for place in product(*box)
+    ]
 
 
 def _element_text(element: Any) -> str:

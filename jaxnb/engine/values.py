@@ -6,29 +6,48 @@ import hashlib
 import io
 import pickle
 from collections.abc import Mapping
+from dataclasses import fields
+from types import FunctionType
 from typing import Any
 
 import jax
 
 from jaxnb.engine import shards
-from jaxnb.model import ArrayInfo, ValueInfo
+from jaxnb.model import MAX_DIGEST_BYTES, ArrayInfo, ValueInfo
 
-MAX_DIGEST_BYTES = 64 << 20
-"""Values whose pickle is longer are not compared across processes."""
+TOO_LARGE = f"it is too large to be compared (over {MAX_DIGEST_BYTES >> 20} MiB)"
+LAYOUT_ONLY = "arrays in it that are spread over processes compared by layout only"
 
 
 class _Pickler(pickle.Pickler):
     """Pickles values for a reader that need not have jax: arrays become NumPy or a description."""
 
+    def __init__(self, file: Any) -> None:
+        super().__init__(file, protocol=5)
+        self.has_spread_arrays = False
+
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, jax.Array):
             plain = portable(value)
-            return (_same, (plain,))
+            # What is named here is imported by the notebook, so nothing that imports jax.
+            if isinstance(plain, ArrayInfo):
+                self.has_spread_arrays = True
+                return ArrayInfo, tuple(getattr(plain, f.name) for f in fields(plain))
+            return plain.__reduce_ex__(5)
+        if _is_of_a_cell(value):
+            # Its pickle would be its name: equal for functions that are not, and in the
+            # notebook the name of something else.
+            raise pickle.PicklingError(f"it refers to code defined in a cell: {value.__qualname__}")
         return NotImplemented
 
 
-def _same(value: Any) -> Any:
-    return value
+def _is_of_a_cell(value: Any) -> bool:
+    if isinstance(value, type | FunctionType):
+        return value.__module__ == "__main__"
+    own = getattr(value, "__dict__", None)  # functools.wraps puts the names there
+    if not isinstance(own, dict):
+        return False
+    return own.get("__module__") == "__main__" and "__qualname__" in own
 
 
 class _TooLongError(Exception):
@@ -79,7 +98,8 @@ def portable(array: jax.Array) -> Any:
         return shards.to_numpy(array)
     if array.is_fully_replicated:
         return shards.to_numpy(array.addressable_data(0))
-    return shards.describe(array, digests=False)
+    # Nothing that only this process knows: the others' must have the same bytes.
+    return shards.describe(array, digests=False, corner=False)
 
 
 def describe(value: Any, mimebundle: Mapping[str, Any], max_payload_bytes: int) -> ValueInfo:
@@ -98,19 +118,38 @@ def describe(value: Any, mimebundle: Mapping[str, Any], max_payload_bytes: int) 
         if kind.__module__ == "builtins"
         else (f"{kind.__module__}.{kind.__qualname__}")
     )
-    array: ArrayInfo | None = None
     if isinstance(value, jax.Array):
-        array = shards.describe(value)
-        type_name = "jax.Array"
-        if array.deleted or not (array.fully_addressable or array.fully_replicated):
-            # Its description is all that travels; the digests are in the shards.
-            return ValueInfo(type_name, b"", None, "it is spread over processes", mimebundle, array)
+        return _describe_array(value, mimebundle, max_payload_bytes)
     writer = _Writer(max_payload_bytes, MAX_DIGEST_BYTES)
+    pickler = _Pickler(writer)
     try:
-        _Pickler(writer, protocol=5).dump(value)
+        pickler.dump(value)
     except _TooLongError:
-        return ValueInfo(type_name, b"", None, "", mimebundle, array)
+        return ValueInfo(type_name, b"", None, "", mimebundle, digest_note=TOO_LARGE)
     except Exception as error:  # a user's __reduce__ may raise anything; the note carries it
         note = f"it cannot be pickled ({type(error).__name__}: {error})"
-        return ValueInfo(type_name, b"", None, note, mimebundle, array)
-    return ValueInfo(type_name, writer.digest, writer.payload, "", mimebundle, array)
+        return ValueInfo(type_name, b"", None, note, mimebundle)
+    note = LAYOUT_ONLY if pickler.has_spread_arrays else ""
+    return ValueInfo(type_name, writer.digest, writer.payload, "", mimebundle, digest_note=note)
+
+
+def _describe_array(
+    value: jax.Array, mimebundle: Mapping[str, Any], max_payload_bytes: int
+) -> ValueInfo:
+    array = shards.describe(value)
+    if array.deleted or not (array.fully_addressable or array.fully_replicated):
+        # Its description is all that travels; the digests are in the shards.
+        note = "it was deleted" if array.deleted else "it is spread over processes"
+        return ValueInfo("jax.Array", b"", None, note, mimebundle, array)
+    size = shards.host_bytes(value)
+    digest, note = b"", TOO_LARGE
+    if size <= MAX_DIGEST_BYTES:
+        mine = {s.device_id: s.digest for s in array.shards if s.digest}
+        data = mine.get(_first_device(value)) if array.fully_replicated else None
+        digest, note = shards.digest_of(value, data), ""
+    payload = pickle.dumps(portable(value), protocol=5) if size <= max_payload_bytes else None
+    return ValueInfo("jax.Array", digest, payload, "", mimebundle, array, note)
+
+
+def _first_device(array: jax.Array) -> int:
+    return int(array.addressable_shards[0].device.id)

@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import zmq
@@ -25,8 +26,18 @@ MISSED_BEATS = 600
 for hosts that vanish, and must outlast a process that is stopped or starved for a while."""
 
 
-def controller_config(profile_dir: str, cluster_id: str, ip: str = "127.0.0.1") -> Config:
-    """Returns the controller's configuration.
+def port_was_taken(output: str) -> bool:
+    """Whether a controller that wrote this ended because another program had one of its ports.
+
+    ipyparallel chooses free ports first and binds them later.
+    """
+    return "Address already in use" in output
+
+
+def controller_config(
+    profile_dir: str, cluster_id: str, ip: str = "127.0.0.1", ports: Sequence[int] = ()
+) -> Config:
+    """Returns the controller's configuration; ``ports`` are taken before free ones.
 
     Schedulers run as threads: as processes, ipyparallel's default, they take seven
     interpreters. ``NoDB``: the default keeps every message of every cell for good.
@@ -35,6 +46,7 @@ def controller_config(profile_dir: str, cluster_id: str, ip: str = "127.0.0.1") 
     config.ProfileDir.location = profile_dir
     config.IPController.cluster_id = cluster_id
     config.IPController.ip = ip
+    config.IPController.ports = list(ports)
     config.IPController.use_threads = True
     config.IPController.db_class = "NoDB"
     config.IPController.log_level = "ERROR"

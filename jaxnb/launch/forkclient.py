@@ -23,7 +23,8 @@ class ForkServerClient:
     """Owns a fork server.
 
     The server and all its descendants end when this object is closed, and when this process
-    ends in whatever way: the server waits on its standard input and on this process's pidfd.
+    ends in whatever way: the server waits for the command, for the end of its standard input
+    and on this process's pidfd.
 
     Args:
         cluster_dir: A folder that belongs to the group; the server removes it at its end.
@@ -37,6 +38,9 @@ class ForkServerClient:
         self._pending: dict[int, Future[dict[str, Any]]] = {}
         self._ended = False
         self._log_path = Path(cluster_dir) / "forkserver.log"
+        self._reader = threading.Thread(
+            target=self._read_events, name="jaxnb-fork-events", daemon=True
+        )
         with self._log_path.open("wb") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "jaxnb.launch.forkserver", str(os.getpid()), cluster_dir],
@@ -46,10 +50,11 @@ class ForkServerClient:
                 # Jupyter interrupts and kills the kernel's whole process group.
                 start_new_session=True,
             )
-        self._reader = threading.Thread(
-            target=self._read_events, name="jaxnb-fork-events", daemon=True
-        )
-        self._reader.start()
+        try:
+            self._reader.start()
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def pid(self) -> int:
@@ -64,6 +69,7 @@ class ForkServerClient:
             that the command failed, with a :class:`SessionBrokenError` if the server ends.
         """
         future: Future[dict[str, Any]] = Future()
+        future.set_running_or_notify_cancel()  # the server carries it out: too late to cancel
         with self._lock:
             if self._ended:
                 future.set_exception(self._ended_error())
@@ -81,9 +87,14 @@ class ForkServerClient:
     def close(self, timeout_seconds: float = 10.0) -> None:
         """Ends the server and all its descendants, and waits until they are gone.
 
+        May be called again, also after a call that was interrupted.
+
         Raises:
             SessionBrokenError: The server did not end in time.
         """
+        # The end of its standard input would not tell it while a process that the user has
+        # forked from this one holds the pipe too.
+        self.request("end")
         stdin = self._process.stdin
         assert stdin is not None
         with contextlib.suppress(BrokenPipeError):
@@ -92,11 +103,13 @@ class ForkServerClient:
             self._process.wait(timeout_seconds)
         except subprocess.TimeoutExpired:
             self._process.kill()
+            self._process.wait()
             raise SessionBrokenError(
                 f"The fork server (pid {self.pid}) did not end within {timeout_seconds} s and "
                 "was killed; the kernel of the operating system ends its children."
             ) from None
-        self._reader.join(timeout_seconds)
+        if self._reader.is_alive():
+            self._reader.join(timeout_seconds)
 
     def _read_events(self) -> None:
         stdout = self._process.stdout

@@ -1,8 +1,8 @@
 """The fork server: one process that has imported everything, and forks the others.
 
-It is started as ``python -m jaxnb.launch.forkserver OWNER_PID``, reads commands from its
-standard input and writes events to its standard output, one JSON object a line. It has one
-thread and starts no backend, so forking is safe at any time.
+It is started as ``python -m jaxnb.launch.forkserver OWNER_PID CLUSTER_DIR``, reads commands
+from its standard input and writes events to its standard output, one JSON object a line. It
+has one thread and starts no backend, so forking is safe at any time.
 
 Commands (each answered by ``{"reply": id, ...}``):
     ``controller``: fork the ipyparallel controller; answers with its connection information.
@@ -10,6 +10,7 @@ Commands (each answered by ``{"reply": id, ...}``):
     ``engines``: fork engines; answers with their pids.
     ``signal``: send a signal to engines.
     ``stop``: end the children of the named roles, and wait for them.
+    ``end``: end all descendants and this process; there is no answer.
 
 Events: ``{"event": "died", ...}`` for a child that ended without having been told to, and
 ``{"event": "text", ...}`` for what an engine's C code wrote to file descriptors 1 and 2.
@@ -23,67 +24,36 @@ import contextlib
 import gc
 import json
 import os
-import selectors
-import shutil
 import signal
 import sys
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from jaxnb.launch import lifeline
-
-TAIL_BYTES = 16 << 10
-"""How much of what a child wrote last is kept, to be shown when it dies."""
+from jaxnb.launch.forkloop import Child, ForkLoop
 
 
-@dataclass
-class Child:
-    """A forked process."""
-
-    pid: int
-    role: str
-    index: int
-    output_fd: int
-    tail: bytearray = field(default_factory=bytearray)
-    reply_to: int | None = None
-    told_to_stop: bool = False
-
-
-class ForkServer:
-    """The server's state and its loop."""
+class ForkServer(ForkLoop):
+    """The server: commands in, forks and ends out."""
 
     def __init__(self, command_fd: int, event_fd: int, owner_pid: int, cluster_dir: str) -> None:
+        super().__init__(event_fd, cluster_dir)
         self._command_fd = command_fd
-        self._event_fd = event_fd
-        self._cluster_dir = cluster_dir
-        self._pid = os.getpid()
-        self._children: dict[int, Child] = {}
-        self._selector = selectors.DefaultSelector()
         self._buffer = b""
         self._imported = False
-        self._deadlines: list[tuple[float, set[int]]] = []
         self._stops: list[tuple[int, set[int]]] = []
-        self._service_command: dict[str, Any] = {}
         self._listen(command_fd, self._on_command_bytes)
-        wake_read, wake_write = os.pipe()
-        os.set_blocking(wake_write, False)
-        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        signal.set_wakeup_fd(self._wake_fds[1], warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, lambda *_: self._end())
-        self._wake_fds = (wake_read, wake_write)
-        self._listen(wake_read, self._on_child_signal)
+        self._listen(self._wake_fds[0], self._on_child_signal)
         self._owner_fd = lifeline.open_process(owner_pid)
         if self._owner_fd is not None:
             self._listen(self._owner_fd, self._end)
-
-    def _listen(self, fd: int, handler: Callable[[], None]) -> None:
-        os.set_blocking(fd, False)
-        self._selector.register(fd, selectors.EVENT_READ, handler)
 
     # ------------------------------------------------------------------ the loop
 
@@ -106,28 +76,6 @@ class ForkServer:
         while True:
             self._poll(self._next_timeout())
 
-    def _poll(self, timeout: float | None) -> None:
-        for key, _ in self._selector.select(timeout):
-            # An earlier handler of this turn may have closed the file, and another may have
-            # been opened under its number.
-            current = self._selector.get_map().get(key.fd)
-            if current is not None and current.data is key.data:
-                key.data()
-        self._kill_the_late()
-
-    def _next_timeout(self) -> float | None:
-        if not self._deadlines:
-            return None
-        return max(0.0, min(deadline for deadline, _ in self._deadlines) - time.monotonic())
-
-    def _emit(self, **message: Any) -> None:
-        data = json.dumps(message).encode() + b"\n"
-        try:
-            while data:
-                data = data[os.write(self._event_fd, data) :]
-        except BrokenPipeError:
-            self._end()
-
     # ------------------------------------------------------------------ commands
 
     def _on_command_bytes(self) -> None:
@@ -145,8 +93,8 @@ class ForkServer:
         held = []
         for line in lines:
             command = json.loads(line)
-            # Everything but the controller needs the second stage of imports.
-            if self._imported or command["op"] == "controller":
+            # All others need the second stage of imports.
+            if self._imported or command["op"] in ("controller", "end"):
                 self._execute(command)
             else:
                 held.append(line)
@@ -162,19 +110,23 @@ class ForkServer:
     def _do_controller(self, command: dict[str, Any]) -> None:
         from jaxnb.launch import controller_app
 
-        config = controller_app.controller_config(self._cluster_dir, command["cluster_id"])
+        config = controller_app.controller_config(
+            self._cluster_dir, command["cluster_id"], ports=command.pop("ports", ())
+        )
         read_fd, write_fd = os.pipe()
         child = self._fork(
-            "controller", 0, lambda: controller_app.run(config, write_fd), keep=(write_fd,)
+            "controller",
+            command.setdefault("attempt", 0),
+            lambda: controller_app.run(config, write_fd),
+            keep=(write_fd,),
         )
         os.close(write_fd)
-        child.reply_to = command["id"]
+        child.reply_to, child.command = command["id"], command
         self._await_line(read_fd, child, lambda line: {"connection": json.loads(line)})
 
     def _do_service(self, command: dict[str, Any]) -> None:
         from jaxnb.engine import coordination
 
-        self._service_command = command
         ports = command.get("ports", [])
         port = ports.pop(0) if ports else 0
         read_fd, write_fd = os.pipe()
@@ -186,7 +138,7 @@ class ForkServer:
             keep=(write_fd,),
         )
         os.close(write_fd)
-        child.reply_to = command["id"]
+        child.reply_to, child.command = command["id"], command
         self._await_line(read_fd, child, lambda line: {"address": line.strip()})
 
     def _await_line(self, fd: int, child: Child, answer: Callable[[str], dict[str, Any]]) -> None:
@@ -242,81 +194,10 @@ class ForkServer:
         self._stops.append((command["id"], pids))
         self._answer_stops()
 
+    def _do_end(self, command: dict[str, Any]) -> None:
+        self._end()
+
     # ------------------------------------------------------------------ children
-
-    def _fork(
-        self, role: str, index: int, body: Callable[[], None], keep: tuple[int, ...] = ()
-    ) -> Child:
-        read_fd, write_fd = os.pipe()
-        parent = self._pid
-        sys.stdout.flush()
-        sys.stderr.flush()
-        pid = os.fork()
-        if pid == 0:
-            self._become_child(parent, write_fd, keep, body)
-        os.close(write_fd)
-        child = Child(pid, role, index, read_fd)
-        self._children[pid] = child
-        self._listen(read_fd, lambda: self._on_output(child))
-        return child
-
-    def _become_child(
-        self, parent: int, output_fd: int, keep: tuple[int, ...], body: Callable[[], None]
-    ) -> None:
-        status = 1
-        try:
-            gc.enable()
-            lifeline.die_with_parent(parent)
-            signal.set_wakeup_fd(-1)
-            for sig in (signal.SIGCHLD, signal.SIGTERM):
-                signal.signal(sig, signal.SIG_DFL)
-            os.setpgid(0, 0)
-            null = os.open(os.devnull, os.O_RDONLY)
-            os.dup2(null, 0)
-            os.dup2(output_fd, 1)
-            os.dup2(output_fd, 2)
-            inherited = {key.fd for key in list(self._selector.get_map().values())}
-            inherited |= {self._event_fd, self._wake_fds[1], output_fd, null}
-            self._selector.close()
-            for fd in inherited - set(keep) - {0, 1, 2}:
-                with contextlib.suppress(OSError):
-                    os.close(fd)
-            body()
-            status = 0
-        except SystemExit as end:
-            if isinstance(end.code, str):
-                print(end.code, file=sys.__stderr__)
-            status = end.code if isinstance(end.code, int) else int(end.code is not None)
-        except BaseException:
-            traceback.print_exc(file=sys.__stderr__)
-        finally:
-            for stream in (sys.__stdout__, sys.__stderr__):
-                with contextlib.suppress(Exception):
-                    stream.flush()  # type: ignore[union-attr]
-            os._exit(status)
-
-    def _on_output(self, child: Child) -> None:
-        # The death of the child, handled in the same turn of the loop, may have closed it.
-        if child.output_fd < 0:
-            return
-        try:
-            data = os.read(child.output_fd, 1 << 16)
-        except BlockingIOError:
-            return
-        if not data:
-            self._close_output(child)
-            return
-        child.tail += data
-        del child.tail[:-TAIL_BYTES]
-        if child.role == "engine":
-            text = data.decode("utf-8", "replace")
-            self._emit(event="text", pid=child.pid, index=child.index, text=text)
-
-    def _close_output(self, child: Child) -> None:
-        if child.output_fd >= 0:
-            self._selector.unregister(child.output_fd)
-            os.close(child.output_fd)
-            child.output_fd = -1
 
     def _on_child_signal(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -340,8 +221,8 @@ class ForkServer:
             self._close_output(child)
         tail = child.tail.decode("utf-8", "replace")
         if child.reply_to is not None:
-            if self._may_try_again(child, status):
-                self._do_service({**self._service_command, "attempt": child.index + 1})
+            if self._may_try_again(child, status, tail):
+                self._execute({**child.command, "attempt": child.index + 1})
                 return
             error = f"the {child.role} ended with status {status} while starting\n{tail}"
             self._emit(reply=child.reply_to, error=error)
@@ -356,22 +237,16 @@ class ForkServer:
             )
 
     @staticmethod
-    def _may_try_again(child: Child, status: int) -> bool:
+    def _may_try_again(child: Child, status: int, tail: str) -> bool:
+        """Whether a child ended before it was ready because another program had its port."""
         from jaxnb.engine import coordination
+        from jaxnb.launch import controller_app
 
-        return (
-            child.role == "service"
-            and coordination.port_was_taken(status)
-            and child.index + 1 < coordination.ATTEMPTS
-        )
-
-    def _kill_the_late(self) -> None:
-        now = time.monotonic()
-        for deadline, pids in self._deadlines:
-            # By pid, not by role: a restart may have forked new children of that role since.
-            for pid in pids & set(self._children) if deadline <= now else ():
-                os.kill(pid, signal.SIGKILL)
-        self._deadlines = [entry for entry in self._deadlines if entry[0] > now]
+        if child.told_to_stop or child.index + 1 >= coordination.ATTEMPTS:
+            return False
+        if child.role == "controller":
+            return controller_app.port_was_taken(tail)
+        return child.role == "service" and coordination.port_was_taken(status)
 
     def _answer_stops(self) -> None:
         for entry in list(self._stops):
@@ -380,30 +255,6 @@ class ForkServer:
                 self._stops.remove(entry)
                 self._kill_orphans()
                 self._emit(reply=command_id)
-
-    def _kill_orphans(self) -> None:
-        """Ends what ended children left behind (``!sleep 1000 &``), ours by adoption."""
-        import psutil
-
-        for process in psutil.Process().children():
-            if process.pid not in self._children:
-                for member in [*process.children(recursive=True), process]:
-                    with contextlib.suppress(psutil.NoSuchProcess):
-                        member.kill()
-
-    def _end(self) -> None:
-        """Ends every descendant, removes the cluster's folder, and ends this process."""
-        import psutil
-
-        # New orphans arrive as their parents die, so again until none is left.
-        signal.set_wakeup_fd(-1)
-        while psutil.Process().children():
-            lifeline.kill_descendants()
-            with contextlib.suppress(ChildProcessError):
-                while os.waitpid(-1, 0)[0]:
-                    pass
-        shutil.rmtree(self._cluster_dir, ignore_errors=True)
-        os._exit(0)
 
 
 def main() -> None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import signal
 import sys
+import time
 from dataclasses import replace
 from typing import Any
 
+import psutil
 from ipyparallel.cluster import launcher
 from traitlets import Any as AnyTrait
 from traitlets import Float, Integer, List
@@ -131,6 +135,27 @@ class LocalEngineSetLauncher(launcher.LocalEngineSetLauncher):  # type: ignore[m
     """A set of local engines."""
 
     launcher_class = LocalEngineLauncher
+
+    async def stop(self) -> None:
+        """Ends all engines with SIGTERM, and those that are late with SIGKILL.
+
+        ipyparallel gives each in turn its own time. One that waits in a collective takes all
+        of it, so a large group would outlast whoever waits for this.
+        """
+        deadline = time.monotonic() + STOP_GRACE_SECONDS
+        engines = list(self.launchers.values())
+        self._signal_all(engines, signal.SIGTERM)
+        for engine in engines:
+            with contextlib.suppress(TimeoutError):
+                await engine.join(timeout=max(0.0, deadline - time.monotonic()))
+        self._signal_all(engines, signal.SIGKILL)
+        await super().stop()
+
+    @staticmethod
+    def _signal_all(engines: list[Any], sig: int) -> None:
+        for engine in engines:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                engine.signal(sig)
 
     def _notice_engine_stopped(self, data: dict[str, Any]) -> None:
         index = int(data["identifier"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import select
 import signal
 import sys
 import threading
@@ -14,6 +15,9 @@ import psutil
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+
+POLL_SECONDS = 0.5
+"""How often a system without pidfds is asked whether the owner lives."""
 
 
 def _prctl(option: int, value: int) -> bool:
@@ -50,7 +54,8 @@ def open_process(pid: int) -> int | None:
     """Opens a process as a file descriptor that becomes readable when it ends.
 
     Returns:
-        The descriptor, or None where the system has none or the process is gone.
+        The descriptor, readable also before anybody has asked for the process's status; None
+        where the system has none or the process is gone.
     """
     if not hasattr(os, "pidfd_open"):
         return None
@@ -72,15 +77,34 @@ def watch_owner(owner_pid: int, on_death: Callable[[], None]) -> threading.Threa
     """
 
     def wait() -> None:
-        # psutil waits on a pidfd where there is one and polls elsewhere; it compares the
-        # time of creation, so a reused pid is not taken for the owner.
-        with contextlib.suppress(psutil.NoSuchProcess):
-            psutil.Process(owner_pid).wait()
+        fd = open_process(owner_pid)
+        if fd is not None:
+            poll = select.poll()
+            poll.register(fd, select.POLLIN)
+            poll.poll()
+            os.close(fd)
+        else:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                _poll_until_ended(psutil.Process(owner_pid))
         on_death()
 
     thread = threading.Thread(target=wait, name="jaxnb-owner-watch", daemon=True)
     thread.start()
     return thread
+
+
+def _poll_until_ended(process: psutil.Process) -> None:
+    """Waits where there are no pidfds.
+
+    psutil compares the time of creation, so a reused pid is not taken for the process; but it
+    waits for a dead process until its parent has asked for its status, which may be never.
+    """
+    while process.status() != psutil.STATUS_ZOMBIE:
+        try:
+            process.wait(POLL_SECONDS)
+        except psutil.TimeoutExpired:
+            continue
+        return
 
 
 def kill_descendants() -> None:

@@ -7,8 +7,9 @@ import ast
 import keyword
 import re
 import shlex
-from typing import Any, NoReturn
+from typing import Any, NoReturn, get_args
 
+from jaxnb.display.labels import Outputs
 from jaxnb.errors import UsageError
 from jaxnb.options import suggest
 
@@ -17,8 +18,15 @@ class MagicParser(argparse.ArgumentParser):
     """An argument parser that raises instead of ending the process, and suggests near misses."""
 
     def __init__(self, magic: str, description: str) -> None:
+        self.options: dict[str, argparse.Action] = {}
         super().__init__(prog=magic, description=description, add_help=False, allow_abbrev=False)
         self.add_argument("-h", "--help", action="store_true", help="show this help")
+
+    def add_argument(self, *names: Any, **settings: Any) -> argparse.Action:
+        """Adds an argument, and keeps it by its option's names: argparse's own table is private."""
+        action = super().add_argument(*names, **settings)
+        self.options.update(dict.fromkeys(action.option_strings, action))
+        return action
 
     def error(self, message: str) -> NoReturn:
         """Raises; argparse itself would end the notebook's process."""
@@ -33,14 +41,13 @@ class MagicParser(argparse.ArgumentParser):
                 is not possible.
         """
         try:
-            words = shlex.split(line)
+            words = shlex.split(line, comments=True)
         except ValueError as error:
             self.error(f"the line cannot be split into words ({error})")
         found, unknown = self.parse_known_args(words)
         if unknown and not found.help:
-            options = list(self._option_string_actions)
             word = unknown[0].partition("=")[0]
-            self.error(f"unknown option {word!r}.{suggest(word, options)}")
+            self.error(f"unknown option {word!r}.{suggest(word, self.options)}")
         return found
 
 
@@ -112,7 +119,7 @@ def cell_parser(magic: str) -> MagicParser:
          help="return at once; the card fills in when the cell ends")  # fmt: skip
     _add(parser, "--timeout", type=positive_seconds, metavar="S",
          help="interrupt the cell after this many seconds")  # fmt: skip
-    _add(parser, "--outputs", choices=("merged", "all", "first"), default="merged",
+    _add(parser, "--outputs", choices=get_args(Outputs), default="merged",
          help="merge equal lines (default), show all, or the first process's")  # fmt: skip
     return parser
 
@@ -130,10 +137,10 @@ def split_options(line: str, parser: MagicParser) -> tuple[str, str]:
     taken = []
     while rest.startswith("-"):
         word, _, after = rest.partition(" ")
-        action = parser._option_string_actions.get(word.partition("=")[0])
+        action = parser.options.get(word.partition("=")[0])
         if action is None:
             # `-x + 1` is code, and so is `--x`.
-            near = suggest(word.partition("=")[0], parser._option_string_actions)
+            near = suggest(word.partition("=")[0], parser.options)
             if word.startswith("--") and near and not _is_python(rest):
                 parser.error(f"unknown option {word!r}.{near}")
             break

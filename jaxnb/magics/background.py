@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any
 
 from IPython.display import display
 
+from jaxnb.display import cards
 from jaxnb.display.cards_live import background_card
-from jaxnb.display.merge import MergedLine
+from jaxnb.display.labels import Outputs
+from jaxnb.display.merge import LineLimiter, MergedLine
 from jaxnb.errors import CellError, JaxnbError
+from jaxnb.magics.sinks import DisplayIds, Sink, is_notebook
+from jaxnb.model import RichOutput
 from jaxnb.result import CellResult
 
 if TYPE_CHECKING:
@@ -20,28 +25,129 @@ LINES_SHOWN = 200
 """How many of the last lines of its output the card of a background cell shows."""
 
 
+class CardView:
+    """Shows a background cell as a card that is updated in place.
+
+    Args:
+        cell: The cell's number.
+        holder: The name of its result.
+        outputs: What is shown of what processes displayed alike.
+
+    Attributes:
+        first: The first of the processes that the cell runs on.
+    """
+
+    first: int = 0
+
+    def __init__(self, cell: int, holder: str, outputs: Outputs) -> None:
+        self._cell = cell
+        self._outputs = outputs
+        self._since = time.strftime("%H:%M:%S")
+        self._limiter = LineLimiter(head=0, tail=LINES_SHOWN, holder=holder)
+        self._columns = cards.DisplayColumns()
+        self._handle = display(self._card(), display_id=True)
+
+    def lines(self, lines: list[MergedLine]) -> None:
+        """Shows the last lines, and counts those before."""
+        self._limiter.feed(lines)
+        self._handle.update(self._card())
+
+    def live(self, lines: list[MergedLine]) -> None:
+        """Does nothing: the final state comes as a line."""
+
+    def notice(self, text: str) -> None:
+        """Shows a sentence of jaxnb's own."""
+        self.lines([MergedLine("stderr", frozenset(), f"jaxnb: {text}")])
+
+    def display(self, process_index: int, output: RichOutput) -> None:
+        """Shows a rich output."""
+        self._columns.add(process_index, output)
+        self._handle.update(self._card())
+
+    def clear(self, process_index: int, wait: bool) -> None:
+        """Forgets what a process displayed."""
+        self._columns.drop(process_index, wait)
+
+    def end(self, result: CellResult | None, trouble: str | None) -> None:
+        """Shows how the cell ended."""
+        self._handle.update(self._card(result, trouble))
+
+    def _card(self, result: CellResult | None = None, trouble: str | None = None) -> cards.Card:
+        displays = cards.displays_card(self._columns, self.first, self._outputs, with_first=True)
+        kept = self._limiter.kept()
+        return background_card(self._cell, self._since, kept, displays, result, trouble)
+
+
+class TerminalView(Sink):
+    """Shows a background cell's output above the prompt as it comes, and its card once.
+
+    Args:
+        cell: The cell's number.
+        ids: The notebook's names for displays.
+        holder: The name of its result.
+        outputs: What is shown of what processes displayed alike.
+    """
+
+    def __init__(self, cell: int, ids: DisplayIds, holder: str, outputs: Outputs) -> None:
+        super().__init__(ids, holder)
+        self._outputs = outputs
+        self._since = time.strftime("%H:%M:%S")
+        self._cell = cell
+        self._print(background_card(cell, self._since, [], NOTHING, None, None))
+
+    def end(self, result: CellResult | None, trouble: str | None) -> None:
+        """Shows how the cell ended."""
+        self._write(self._limiter.finish())
+        rest = self.rest(self._outputs)
+        self._print(background_card(self._cell, self._since, [], rest, result, trouble))
+
+    def _print(self, card: cards.Card) -> None:
+        # Standard output, as it is now: while a prompt is open, what writes above it.
+        sys.stdout.write(f"{card.text}\n")
+        sys.stdout.flush()
+
+
+NOTHING = cards.Card("", "")
+
+
 class BackgroundCell:
     """A handle on a cell that runs in the background.
 
-    Its card is updated in place, and is complete when the cell has ended.
+    In a notebook its card is updated in place, and is complete when the cell has ended. A
+    terminal gets the output as it comes, and the card at the end.
 
     Args:
         shell: The notebook's shell.
         session: The session to run on; cells run there one at a time, in order.
         code: The cell.
         settings: Further arguments of :meth:`jaxnb.session.Session.run`.
+        ids: The notebook's names for displays.
+        out: The variable that holds the handle; by default ``Out`` does.
     """
 
-    def __init__(self, shell: Any, session: Session, code: str, settings: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        shell: Any,
+        session: Session,
+        code: str,
+        settings: dict[str, Any],
+        ids: DisplayIds,
+        out: str | None = None,
+    ) -> None:
         self._session = session
         self._code = code
         self._settings = settings
-        self._shown: list[MergedLine] = []
+        self._ticket = object()
         self._result: CellResult | None = None
         self._error: BaseException | None = None
         self._number = settings["cell"]
-        self._since = time.strftime("%H:%M:%S")
-        self._display = display(self._card(), display_id=True)
+        holder = f"{out or f'Out[{self._number}]'}.result()"
+        outputs = settings.get("outputs", "merged")
+        self._view: CardView | TerminalView
+        if is_notebook(shell):
+            self._view = CardView(self._number, holder, outputs)
+        else:
+            self._view = TerminalView(self._number, ids, holder, outputs)
         self._thread = threading.Thread(
             target=self._run, name=f"jaxnb-cell-{self._number}", daemon=True
         )
@@ -49,11 +155,19 @@ class BackgroundCell:
 
     def _run(self) -> None:
         try:
-            self._result = self._session.run(self._code, sink=self, **self._settings)
+            self._result = self._session.run(
+                self._code, sink=self._view, ticket=self._ticket, **self._settings
+            )
         except BaseException as error:
             self._error = error
             self._result = getattr(error, "result", None)
-        self._update()
+        self._view.end(self._result, self._trouble())
+
+    def _trouble(self) -> str | None:
+        error = self._error
+        if error is None or type(error) is CellError:  # the card has the tracebacks
+            return None
+        return str(error) if isinstance(error, JaxnbError) else f"{type(error).__name__}: {error}"
 
     # ------------------------------------------------------------------ the handle
 
@@ -83,8 +197,11 @@ class BackgroundCell:
         return self._result
 
     def interrupt(self) -> None:
-        """Interrupts the cell on every process that is still in it."""
-        self._session.interrupt()
+        """Interrupts the cell on every process that is still in it.
+
+        No other cell is: one that has not begun is withdrawn, one that has ended stays so.
+        """
+        self._session.interrupt(self._ticket)
 
     def __repr__(self) -> str:
         state = "ended" if self.done() else "running"
@@ -93,31 +210,3 @@ class BackgroundCell:
     def _ipython_display_(self) -> None:
         # The card has been displayed already; the cell's value must not add a second output.
         return None
-
-    # ------------------------------------------------------------------ the sink
-
-    def lines(self, lines: list[MergedLine]) -> None:
-        """Takes final lines."""
-        self._shown = [*self._shown, *lines][-LINES_SHOWN:]
-        self._update()
-
-    def live(self, lines: list[MergedLine]) -> None:
-        """Does nothing: the final state comes as a line."""
-
-    def notice(self, text: str) -> None:
-        """Takes a sentence of jaxnb's own."""
-        self.lines([MergedLine("stderr", frozenset(), f"jaxnb: {text}")])
-
-    def _update(self) -> None:
-        self._display.update(self._card())
-
-    def _card(self) -> Any:
-        error = self._error
-        return background_card(
-            self._number,
-            self._since,
-            self._shown,
-            self._result,
-            str(error) if isinstance(error, JaxnbError) and not isinstance(error, CellError)
-            else None,
-        )  # fmt: skip

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import sys
 import time
+import uuid
 from types import TracebackType
 from typing import Any
 
-from IPython.display import DisplayHandle, display
+from IPython.display import DisplayHandle, clear_output, display, publish_display_data
 
 from jaxnb.display import cards
 from jaxnb.display.card import Card
 from jaxnb.display.cards_live import live_card
+from jaxnb.display.labels import Outputs
 from jaxnb.display.merge import LineLimiter, MergedLine
+from jaxnb.model import RichOutput
 
 LIVE_SECONDS = 0.2
 """Shortest time between two showings of lines that are being rewritten."""
@@ -23,11 +26,62 @@ def is_notebook(shell: Any) -> bool:
     return hasattr(shell, "kernel")
 
 
-class Sink:
-    """Shows final lines as ordinary standard output and error, which every front end takes."""
+class DisplayIds:
+    """What the notebook calls the displays of processes, across cells.
+
+    A process updates its displays by ids of its own; several may use the same.
+    """
 
     def __init__(self) -> None:
-        self._limiter = LineLimiter(holder="spmd.last_result")
+        self._ours: dict[tuple[int, str], str] = {}
+
+    def publish(self, process_index: int, output: RichOutput) -> None:
+        """Shows an output as the notebook's own, or updates the one that it updates.
+
+        An update of a display that is not known is shown as a new one.
+        """
+        transient: dict[str, Any] = {}
+        update = False
+        if output.display_id is not None:
+            key = (process_index, output.display_id)
+            update = output.update and key in self._ours
+            if not update:
+                self._ours[key] = uuid.uuid4().hex
+            transient = {"display_id": self._ours[key]}
+        publish_display_data(
+            dict(output.data), dict(output.metadata), transient=transient, update=update
+        )
+
+    def forget(self, process_index: int, display_id: str) -> None:
+        """Forgets a display that is not shown any more."""
+        self._ours.pop((process_index, display_id), None)
+
+    def forget_all(self) -> None:
+        """Forgets all: the processes were replaced."""
+        self._ours.clear()
+
+
+class Sink:
+    """Shows final lines as ordinary standard output and error, which every front end takes.
+
+    Rich outputs of the first process are shown as they come, those of the others by
+    :meth:`rest`.
+
+    Args:
+        ids: The notebook's names for displays.
+        holder: The name of the cell's result.
+
+    Attributes:
+        first: The first of the processes that the cell runs on.
+    """
+
+    first: int = 0
+
+    def __init__(self, ids: DisplayIds | None = None, holder: str = "spmd.last_result") -> None:
+        self._ids = ids or DisplayIds()
+        self._holder = holder
+        self._columns = cards.DisplayColumns()
+        self._limiter = LineLimiter(holder=holder)
 
     def __enter__(self) -> Sink:
         return self
@@ -41,6 +95,20 @@ class Sink:
 
     def live(self, lines: list[MergedLine]) -> None:
         """Shows lines that are being rewritten."""
+
+    def display(self, process_index: int, output: RichOutput) -> None:
+        """Shows a rich output of the first process; one of another is kept."""
+        self._columns.add(process_index, output)
+        if process_index == self.first:
+            self._ids.publish(process_index, output)
+
+    def clear(self, process_index: int, wait: bool) -> None:
+        """Forgets what another process displayed. What a terminal has shown stays."""
+        self._columns.drop(process_index, wait)
+
+    def rest(self, outputs: Outputs = "merged") -> Card:
+        """Returns what the processes displayed and was not shown yet."""
+        return cards.displays_card(self._columns, self.first, outputs)
 
     def notice(self, text: str) -> None:
         """Shows a sentence of jaxnb's own."""
@@ -58,12 +126,49 @@ class Sink:
 
 
 class NotebookSink(Sink):
-    """Shows lines that are being rewritten in a block of their own, updated in place."""
+    """Shows lines that are being rewritten in a block of their own, updated in place.
 
-    def __init__(self) -> None:
-        super().__init__()
+    ``clear_output`` of the first process clears what the cell has shown.
+    """
+
+    def __init__(self, ids: DisplayIds | None = None) -> None:
+        super().__init__(ids)
         self._handle: DisplayHandle | None = None
         self._shown_at = 0.0
+        self._cleared_by_next = False
+
+    def lines(self, lines: list[MergedLine]) -> None:
+        """Shows lines, up to a limit; what is not shown is counted and said at the end."""
+        if lines:
+            self._clear_if_asked()
+        super().lines(lines)
+
+    def display(self, process_index: int, output: RichOutput) -> None:
+        """Shows a rich output of the first process; one of another is kept."""
+        if process_index == self.first:
+            self._clear_if_asked()
+        super().display(process_index, output)
+
+    def clear(self, process_index: int, wait: bool) -> None:
+        """Clears what the cell has shown, if it is the first process that asks."""
+        if process_index == self.first:
+            for output in self._columns.get(process_index, ()):
+                if output.display_id is not None:
+                    self._ids.forget(process_index, output.display_id)
+            # The front end is told when the next output comes: jaxnb's own card at the end
+            # must not be what clears the cell.
+            self._cleared_by_next = True
+            if not wait:
+                self._clear_if_asked(wait=False)
+        super().clear(process_index, wait)
+
+    def _clear_if_asked(self, wait: bool = True) -> None:
+        if not self._cleared_by_next:
+            return
+        self._cleared_by_next = False
+        self._handle = None
+        self._limiter = LineLimiter(holder=self._holder)
+        clear_output(wait=wait)
 
     def live(self, lines: list[MergedLine]) -> None:
         """Shows progress bars and unfinished lines, a few times a second at most."""
@@ -74,6 +179,7 @@ class NotebookSink(Sink):
         if self._handle is None:
             if not lines:
                 return
+            self._clear_if_asked()
             self._handle = display(live_card(lines), display_id=True)
         else:
             self._handle.update(live_card(lines))
@@ -87,8 +193,8 @@ class NotebookSink(Sink):
 class TerminalSink(Sink):
     """Shows the first line that is being rewritten, on the terminal's current line."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, ids: DisplayIds | None = None, holder: str = "spmd.last_result") -> None:
+        super().__init__(ids, holder)
         self._width = 0
 
     def live(self, lines: list[MergedLine]) -> None:
@@ -100,16 +206,26 @@ class TerminalSink(Sink):
 
     def lines(self, lines: list[MergedLine]) -> None:
         """Clears the line that is being rewritten, and shows final lines above it."""
-        if self._width and lines:
+        if lines:
+            self._clear_line()
+        super().lines(lines)
+
+    def display(self, process_index: int, output: RichOutput) -> None:
+        """Shows the plain text of a rich output of the first process; others' is kept."""
+        if process_index == self.first:
+            self._clear_line()
+        super().display(process_index, output)
+
+    def _clear_line(self) -> None:
+        if self._width:
             sys.stderr.write("\r" + " " * self._width + "\r")
             sys.stderr.flush()
             self._width = 0
-        super().lines(lines)
 
 
-def sink_for(shell: Any) -> Sink:
+def sink_for(shell: Any, ids: DisplayIds) -> Sink:
     """Returns the sink for a shell's front end."""
-    return NotebookSink() if is_notebook(shell) else TerminalSink()
+    return NotebookSink(ids) if is_notebook(shell) else TerminalSink(ids)
 
 
 class ProgressDisplay:

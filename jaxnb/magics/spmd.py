@@ -14,7 +14,7 @@ from jaxnb.display.card import Card
 from jaxnb.errors import CellError, ProcessDiedError, UsageError
 from jaxnb.magics import arguments
 from jaxnb.magics.background import BackgroundCell
-from jaxnb.magics.sinks import ProgressDisplay, sink_for
+from jaxnb.magics.sinks import DisplayIds, ProgressDisplay, Sink, is_notebook, sink_for
 from jaxnb.model import RichOutput
 from jaxnb.result import CellResult
 
@@ -34,6 +34,7 @@ class SpmdMagics(Magics):
     def __init__(self, shell: Any) -> None:
         super().__init__(shell)
         self._session: Session | None = None
+        self._ids = DisplayIds()
 
     # ------------------------------------------------------------------ life
 
@@ -53,6 +54,7 @@ class SpmdMagics(Magics):
             )
         fields = {k: v for k, v in vars(asked).items() if k != "help"}
         with ProgressDisplay(self.shell) as progress:
+            self._ids.forget_all()
             self._session = jaxnb.start(fields.pop("num_processes"), **fields, progress=progress)
         progress.show(cards.start_card(self._session.group))
         if not isinstance(self.shell.user_ns.get(SESSION_NAME), (type(None), type(self._session))):
@@ -78,6 +80,7 @@ class SpmdMagics(Magics):
         session = self._started()
         with ProgressDisplay(self.shell) as progress:
             session.restart(progress)
+            self._ids.forget_all()
         progress.show(cards.start_card(session.group))
 
     @line_magic
@@ -134,31 +137,41 @@ class SpmdMagics(Magics):
             "outputs": asked.outputs,
         }
         if asked.background:
-            handle = BackgroundCell(self.shell, session, code, settings)
-            if asked.out:
-                self.shell.push({asked.out: handle}, interactive=False)
-            return handle
+            return self._run_in_background(session, code, settings, asked)
         self._run_now(session, code, settings, asked)
+        return None
+
+    def _run_in_background(
+        self, session: Session, code: str, settings: dict[str, Any], asked: argparse.Namespace
+    ) -> BackgroundCell | None:
+        handle = BackgroundCell(self.shell, session, code, settings, self._ids, asked.out)
+        if asked.out:
+            self.shell.push({asked.out: handle}, interactive=False)
+        if is_notebook(self.shell):
+            return handle
+        # As the cell's value it would leave an empty `Out[3]:` in a terminal.
+        self.shell.displayhook.update_user_ns(handle)
         return None
 
     def _run_now(
         self, session: Session, code: str, settings: dict[str, Any], asked: argparse.Namespace
     ) -> None:
-        sink = sink_for(self.shell)
+        sink = sink_for(self.shell, self._ids)
         try:
             with sink:
                 result = session.run(code, sink=sink, **settings)
         except (CellError, ProcessDiedError) as error:
             if error.result is not None:
-                self._finish(error.result, asked)
+                self._finish(error.result, asked, sink)
             raise
-        self._finish(result, asked)
+        self._finish(result, asked, sink)
 
-    def _finish(self, result: CellResult, asked: argparse.Namespace) -> None:
+    def _finish(self, result: CellResult, asked: argparse.Namespace, sink: Sink) -> None:
         if asked.out:
             self.shell.push({asked.out: result}, interactive=False)
-        for shown in cards.displays_cards(result, asked.outputs):
-            self._show(shown)
+        rest = sink.rest(asked.outputs)
+        if rest.text:
+            self._show(rest)
         native = cards.native_value(result)
         if native is not None:
             self._show(native)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import pickle
 import queue
 import time
@@ -15,11 +16,10 @@ from ipyparallel.client.client import unpack_message
 
 from jaxnb.errors import StartError
 from jaxnb.model import Request, RichOutput, StreamChunk
+from jaxnb.transport.signing import METADATA_KEY, digest
 
 REQUESTS_KEPT = 10_000
 """Output of a thread that one of so many requests started is still told by its process."""
-
-METADATA = {"jaxnb": True}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +90,15 @@ class _Client(Client):  # type: ignore[misc]
         parent = message["parent_header"]
         if parent:
             self.on_output(parent["msg_id"], event)
+
+    @unpack_message  # type: ignore[untyped-decorator]
+    def _dispatch_reply(self, message: Mapping[str, Any]) -> None:
+        """Drops a reply whose buffers are not those that were signed, before they are read."""
+        buffers = [getattr(b, "buffer", b) for b in message["buffers"]]
+        if digest(*buffers) != message["metadata"].get(METADATA_KEY):
+            logging.getLogger("jaxnb").warning("dropped a reply whose buffers were not signed")
+            return
+        Client._dispatch_reply.__wrapped__(self, message)
 
 
 class Transport:
@@ -185,14 +194,17 @@ class Transport:
             done.append(which)
             if len(done) == 2:
                 self._requests[future.msg_id] = (index, None)
+                # ipyparallel keeps the id of every request for good.
+                client.history.clear()
                 exchange.events.put(Reply(index, _answer(future)))
 
+        payload = pickle.dumps(request, protocol=5)
         future = client._send(
             client._mux_stream,
             "apply_request",
-            buffers=[pickle.dumps(request, protocol=5)],
+            buffers=[payload],
             ident=self._uuids[index],
-            metadata=METADATA,
+            metadata={METADATA_KEY: digest(payload)},
             track_outstanding=True,
             message_future_hook=register,
         )
@@ -226,8 +238,8 @@ def wait_for(future: Future[Any], seconds: float) -> bool:
 def decode(reply: Any) -> Any:
     """Decodes a process's answer.
 
-    The controller's messages are signed with the cluster's key, and ipyparallel has checked
-    the signature before anything is unpickled here.
+    The message was signed with the cluster's key, its buffers included
+    (:mod:`jaxnb.transport.signing`), and both have been checked.
     """
     if isinstance(reply, BaseException):
         return reply

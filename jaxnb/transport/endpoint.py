@@ -8,13 +8,14 @@ a cell with ``await`` could not run under it; this one is a coroutine.
 from __future__ import annotations
 
 import pickle
+import signal
 from typing import Any
 
 from ipyparallel.serialize import serialize_object
 
-from jaxnb.engine.requests import Responder
-
-METADATA_KEY = "jaxnb"
+from jaxnb.engine.requests import Responder, failure
+from jaxnb.model import CellRequest
+from jaxnb.transport.signing import METADATA_KEY, digest
 
 
 def install(kernel: Any = None) -> None:
@@ -29,28 +30,75 @@ def install(kernel: Any = None) -> None:
     responder = Responder(kernel)
 
     async def apply_request(stream: Any, ident: Any, parent: Any) -> None:
-        if not parent.get("metadata", {}).get(METADATA_KEY):
+        if not is_ours(parent):
             inherited(stream, ident, parent)
             return
-        # The message's signature was checked against the cluster's key when it was received;
-        # only who holds the connection file can have sent it.
-        request = pickle.loads(parent["buffers"][0])
-        reply = await responder.answer(request)
+        reply = await _answer(responder, parent)
         _send_reply(kernel, stream, ident, parent, reply)
 
     apply_request.is_jaxnb = True  # type: ignore[attr-defined]
     kernel.shell_handlers["apply_request"] = apply_request
+    _leave_signals_alone(kernel)
+
+
+def is_ours(message: Any) -> bool:
+    """Whether a message is a request of jaxnb's."""
+    return bool(message) and METADATA_KEY in message.get("metadata", {})
+
+
+def _leave_signals_alone(kernel: Any) -> None:
+    """Keeps ipykernel from making SIGINT a KeyboardInterrupt around jaxnb's requests.
+
+    It does so for as long as the handler of a message runs. One that struck before or after
+    the cell itself would be caught in ipykernel's own code, and no reply would be sent.
+    """
+    for name in ("pre_handler_hook", "post_handler_hook"):
+        original = getattr(kernel, name)
+
+        def hook(original: Any = original) -> None:
+            if not is_ours(kernel.get_parent("shell")):
+                original()
+
+        setattr(kernel, name, hook)
+
+
+async def _answer(responder: Responder, parent: Any) -> Any:
+    """Answers a request; SIGINT interrupts what is asked for, and nothing else."""
+    reply: Any = None
+    try:
+        try:
+            request = _read(parent)
+            if isinstance(request, CellRequest):
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+            reply = await responder.answer(request)
+        except (Exception, KeyboardInterrupt) as error:
+            reply = failure(error)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    except KeyboardInterrupt as error:  # it struck on the way out
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        reply = failure(error) if reply is None else reply
+    return reply
+
+
+def _read(parent: Any) -> Any:
+    payload = bytes(parent["buffers"][0])
+    if digest(payload) != parent["metadata"][METADATA_KEY]:
+        raise ValueError("the request is not what was signed")
+    return pickle.loads(payload)
 
 
 def _send_reply(kernel: Any, stream: Any, ident: Any, parent: Any, reply: Any) -> None:
+    payload = pickle.dumps(reply, protocol=5)
     metadata = kernel.init_metadata(parent)
     metadata["status"] = "ok"
+    buffers = serialize_object(payload)
+    metadata[METADATA_KEY] = digest(*buffers)
     kernel.session.send(
         stream,
         "apply_reply",
         {"status": "ok"},
         parent=parent,
         ident=ident,
-        buffers=serialize_object(pickle.dumps(reply, protocol=5)),
+        buffers=buffers,
         metadata=metadata,
     )

@@ -314,11 +314,14 @@ class LabPage:
 
 def write_notebook(path: Path, sources: Sequence[str]) -> None:
     """Writes a notebook of code cells."""
-    notebook = nbformat.v4.new_notebook(
-        cells=[nbformat.v4.new_code_cell(source) for source in sources],
+    notebook = nbformat.v4.new_notebook(  # type: ignore[no-untyped-call]
+        cells=[
+            nbformat.v4.new_code_cell(source)  # type: ignore[no-untyped-call]
+            for source in sources
+        ],
         metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}},
     )
-    nbformat.write(notebook, path)
+    nbformat.write(notebook, path)  # type: ignore[no-untyped-call]
 
 
 @contextlib.contextmanager
@@ -329,7 +332,7 @@ def opened(page: Page, server: LabServer, notebook: Path | Sequence[str]) -> Ite
         path.write_bytes(notebook.read_bytes())
     else:
         write_notebook(path, notebook)
-    cells = nbformat.read(path, as_version=4).cells
+    cells = nbformat.read(path, as_version=4).cells  # type: ignore[no-untyped-call]
     page.goto(server.address(path.name))
     expect(page.locator(".jp-Notebook .jp-Cell")).to_have_count(
         len(cells), timeout=START_SECONDS * 1000

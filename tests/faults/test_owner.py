@@ -6,12 +6,14 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import psutil
 import pytest
 
+from jaxnb.launch import lifeline
 from jaxnb_fixtures import END_SECONDS, processes_of_tests
 
 OWNER = """\
@@ -84,3 +86,32 @@ def test_no_process_outlives_its_owner(launcher: str, end: str) -> None:
         _, alive = psutil.wait_procs(group, timeout=END_SECONDS)
         left = [f"{p.pid} {p.cmdline()}" for p in alive if p.is_running()]
         assert not left
+
+
+@pytest.mark.parametrize("launcher", ["fork", "local"])
+def test_a_dead_owner_that_nobody_reaps_counts_as_ended(launcher: str) -> None:
+    before = set(processes_of_tests())
+    with owner(launcher, "SIGKILL") as process:
+        mine = process.pid
+        group = [p for pid, p in processes_of_tests().items() if pid not in {*before, mine}]
+        assert len(group) > 4
+        os.kill(mine, signal.SIGKILL)
+        _, alive = psutil.wait_procs(group, timeout=END_SECONDS)
+        assert not [f"{p.pid} {p.cmdline()}" for p in alive if p.is_running()]
+        assert psutil.Process(mine).status() == psutil.STATUS_ZOMBIE
+
+
+@pytest.mark.parametrize("pidfds", [True, False])
+def test_the_watch_sees_an_end_that_nobody_asked_for(
+    pidfds: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not pidfds:
+        monkeypatch.setattr(lifeline, "open_process", lambda pid: None)
+    with subprocess.Popen(["sleep", "1000"]) as process:
+        ended = threading.Event()
+        watch = lifeline.watch_owner(process.pid, ended.set)
+        assert not ended.is_set()
+        os.kill(process.pid, signal.SIGKILL)  # and no wait
+        assert ended.wait(END_SECONDS)
+        watch.join(END_SECONDS)
+    lifeline.watch_owner(process.pid, ended.set).join(END_SECONDS)  # gone, at once

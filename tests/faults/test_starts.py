@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import socket
+import subprocess
+import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 import jaxnb
+from jaxnb import cluster
+from jaxnb.engine import coordination
 from jaxnb.errors import StartError
+from jaxnb.launch.forkclient import ForkServerClient
 from jaxnb_fixtures import assert_usable, processes_of_tests
 
 LAUNCHERS = ["fork", "local"]
@@ -79,13 +88,162 @@ def test_a_start_that_takes_too_long() -> None:
         jaxnb.start(2, platform="cpu", timeout=0.001)
 
 
-def test_an_interrupt_during_the_start_leaves_nothing() -> None:
-    def interrupt(stage: str, detail: str) -> None:
-        if stage == "joining":
-            raise KeyboardInterrupt
+INTERRUPTED_START = """
+import gc, sys, jaxnb
+from jaxnb import starting
+launcher, where = sys.argv[1:]
 
-    with pytest.raises(KeyboardInterrupt):
-        jaxnb.start(2, platform="cpu", progress=interrupt)
+def interrupt(stage, detail=""):
+    if stage == where:
+        raise KeyboardInterrupt
+
+wait = starting.Starter._await
+def wait_for(self, future, what):
+    interrupt(what)
+    return wait(self, future, what)
+starting.Starter._await = wait_for
+
+try:
+    jaxnb.start(2, platform="cpu", launcher=launcher, progress=interrupt)
+except KeyboardInterrupt:
+    gc.collect()  # asyncio tells of a lost task when it is collected
+    print("interrupted")
+"""
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize(
+    "where",
+    ["starting", "the ipyparallel controller", "launching", "joining", "checking"],
+)
+def test_an_interrupt_during_the_start_leaves_nothing(launcher: str, where: str) -> None:
+    before = set(processes_of_tests())
+    ended = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED_START, launcher, where],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert (ended.stdout, ended.stderr) == ("interrupted\n", "")
+    left = [p for pid, p in processes_of_tests().items() if pid not in before]
+    assert not [p.cmdline() for p in left if p.is_running()]
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize("step", ["_Loop", "_IppCluster"])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
+def test_a_group_that_cannot_be_made_leaves_nothing(
+    launcher: str, step: str, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error("no more of these")
+
+    monkeypatch.setattr(cluster, step, fail)
+    with pytest.raises(error, match="no more of these"):
+        jaxnb.start(2, platform="cpu", launcher=launcher)
+
+
+STEPS = [
+    (ForkServerClient, "request"),
+    (ForkServerClient, "close"),
+    (subprocess.Popen, "wait"),
+    (cluster._Loop, "submit"),
+    (cluster._Loop, "close"),
+    (shutil, "rmtree"),
+]
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_close_that_is_interrupted_can_be_repeated(
+    launcher: str, moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with jaxnb.start(2, platform="cpu", launcher=launcher) as session:
+        group = session._group
+        pids = {p.pid for p in session.processes} | set(session.helper_pids().values())
+        main = threading.get_ident()
+        interrupts = []
+        for owner, name in STEPS:
+            call = getattr(owner, name)
+
+            def step(*args: Any, call: Any = call, seen: list[int] = [], **settings: Any) -> Any:  # noqa: B006
+                first = threading.get_ident() == main and not seen
+                if first:
+                    seen.append(1)
+                    interrupts.append(call)
+                if first and moment == "before":
+                    if hasattr(args[-1] if args else None, "close") and call.__name__ == "submit":
+                        args[-1].close()  # a coroutine that will not be run
+                    raise KeyboardInterrupt
+                answer = call(*args, **settings)
+                if first:
+                    raise KeyboardInterrupt
+                return answer
+
+            monkeypatch.setattr(owner, name, step)
+        while True:
+            told = len(interrupts)
+            try:
+                group.close()
+            except KeyboardInterrupt:
+                assert len(interrupts) > told
+            else:
+                break
+        monkeypatch.undo()
+        assert len(interrupts) >= (5 if launcher == "fork" else 4)
+        assert not any(psutil.pid_exists(pid) for pid in pids)
+        group.close()
+
+
+def test_a_child_that_the_notebook_forked_does_not_hold_up_the_end() -> None:
+    code = """
+import os, time, jaxnb
+session = jaxnb.start(2, platform="cpu", launcher="fork")
+read, write = os.pipe()
+child = os.fork()
+if child == 0:
+    os.close(write)
+    os.read(read, 1)  # ends with the end of the pipe
+    os._exit(0)
+started = time.monotonic()
+session.close()
+print(time.monotonic() - started)
+os.close(write)
+assert os.waitpid(child, 0)[1] == 0
+"""
+    ended = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True
+    )
+    assert float(ended.stdout) < 5
+
+
+def test_listeners_are_counted_where_other_programs_are_not_shown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def denied(kind: str) -> None:
+        raise psutil.AccessDenied
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert coordination.count_listeners(port) == 1
+        monkeypatch.setattr(psutil, "net_connections", denied)
+        assert coordination.count_listeners(port) == 1
+    assert coordination.count_listeners(port) == 0
+
+
+@pytest.mark.parametrize(
+    ("status", "taken"),
+    [(75, True), (-signal.SIGSEGV, True), (-signal.SIGABRT, True), (-signal.SIGKILL, False),
+     (-signal.SIGTERM, False), (1, False)],
+)  # fmt: skip
+def test_only_some_ends_of_the_service_are_trouble_with_its_port(status: int, taken: bool) -> None:
+    assert coordination.port_was_taken(status) is taken
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_a_start_without_a_time_out(launcher: str) -> None:
+    with jaxnb.start(2, platform="cpu", launcher=launcher, timeout=float("inf")) as session:
+        assert_usable(session)
 
 
 def test_a_restart_that_fails_closes_the_session(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -362,6 +362,88 @@ def test_figures_reach_the_notebook(nb: Notebook) -> None:
     )
 
 
+def test_rich_output_streams_and_the_others_is_a_click_away(nb: Notebook) -> None:
+    nb.good("%spmd from IPython.display import HTML, Markdown, display, clear_output")
+    cell = nb.good(
+        "%%spmd\ndisplay(HTML('<b>same</b>')); display(Markdown(f'**mine {process_index}**'))"
+    )
+    shown = cell.node.outputs
+    # The first process's as they are; the footer and what others displayed are cards.
+    assert shown[0].data[HTML] == "<b>same</b>"
+    assert shown[1].data["text/markdown"] == "**mine 0**"
+    assert cell.html.count("<b>same</b>") == 1
+    assert cell.html.count("<details>") == 1
+    assert "<summary>process 1</summary>" in cell.html
+    assert "mine 0" not in cell.html
+    same = nb.good("%spmd --ranks 1 display(HTML('<b>alone</b>'))")
+    assert same.node.outputs[0].data[HTML] == "<b>alone</b>"
+    assert "<details>" not in same.html
+    first = nb.good("%spmd --outputs first display(process_index)")
+    assert "[1]" not in first.text
+    failed = nb.run("%%spmd\ndisplay(process_index)\n1/0")
+    assert failed.failed
+    assert "<summary>process 1</summary>" in failed.html
+
+
+def test_rich_output_comes_while_the_cell_runs(notebook: Notebook) -> None:
+    notebook.good("%spmd_start -n 2 --platform cpu")
+    notebook.good(
+        "import time\nfrom jaxnb.magics import sinks\nseen = []\n"
+        "publish = sinks.publish_display_data\n"
+        "def note(*args, **kwargs):\n    seen.append(time.time()); publish(*args, **kwargs)\n"
+        "sinks.publish_display_data = note"
+    )
+    notebook.good("%%spmd\nimport time\ndisplay('early'); time.sleep(2)")
+    assert float(notebook.good("print(time.time() - seen[0])").text) > 1.5
+
+
+def test_updates_go_to_what_they_update(nb: Notebook) -> None:
+    nb.good("%spmd from IPython.display import display, clear_output, DisplayHandle")
+    cell = nb.good("%%spmd\nh = display('one', display_id=True)\nh.update('two')")
+    assert "'two'" in cell.text
+    assert "'one'" not in cell.text
+    assert len(cell.node.outputs) == 2  # and the footer
+    later = nb.good("%spmd h.update('three')")
+    assert "'three'" in cell.text
+    assert "'three'" not in later.text
+    unknown = nb.good("%spmd DisplayHandle('of nothing known').update('four')")
+    assert "'four'" in unknown.text
+
+
+def test_clear_output_clears_the_cell(nb: Notebook) -> None:
+    nb.good("%spmd import time; from IPython.display import display, clear_output")
+    cell = nb.good(
+        "%%spmd\nfor i in range(3):\n"
+        "    clear_output(wait=True); display(f'frame {i} of {process_index}')\n"
+        "clear_output(wait=True)"
+    )
+    # The last one stays: nothing of the user's comes after it.
+    assert [line for line in cell.text.splitlines() if "frame" in line] == [
+        "'frame 2 of 0'",
+        "[1] 'frame 2 of 1'",
+    ]
+    cell = nb.good("%%spmd\ndisplay('old'); clear_output(); display('new')")
+    assert "old" not in cell.text
+    assert "'new'" in cell.text
+    others = nb.good("%%spmd\ndisplay('kept')\nif process_index == 1: clear_output()")
+    assert "'kept'" in others.text
+
+
+def test_more_lines_than_one_can_read(nb: Notebook) -> None:
+    lines = nb.good("%spmd --ranks 0 for i in range(12_000): print(i)").text.splitlines()
+    assert lines[10_000] == (
+        "… more lines follow; the last 1 000 are shown at the end, "
+        "`spmd.last_result.stdout` holds all"
+    )
+    assert lines[10_001] == "… 1 000 lines not shown, `spmd.last_result.stdout` holds them"
+    assert lines[11_001] == "[0] 11999"
+
+
+def test_a_comment_may_follow_the_options(nb: Notebook) -> None:
+    assert "[0] 0" in nb.good("%%spmd --ranks 0  # the first's only\nprint(process_index)").text
+    assert "ready" in nb.good("%spmd_status  # who is there?").text
+
+
 # ---------------------------------------------------------------------- background
 
 
@@ -375,8 +457,9 @@ def test_background_cell_fills_in_its_card(nb: Notebook, gate: Any) -> None:
     assert nb.good("print(handle.done(), handle)").text.startswith("False <jaxnb background cell")
     assert "still running after 0.01 s" in nb.bad("handle.result(timeout=0.01)", "TimeoutError")
     assert "busy" in nb.good("%spmd_status").text
-    gate.open()
-    assert nb.good("print(handle.result().value, handle.done())").text == "42 True\n"
+    # Opened by the cell that waits: nbclient drops updates that come while it runs no cell.
+    opened = f"import os; opened = os.open({str(gate.path)!r}, os.O_RDWR)\n"
+    assert nb.good(opened + "print(handle.result().value, handle.done())").text == "42 True\n"
     # The same output, updated in place.
     assert len(cell.node.outputs) == 1
     assert "42" in cell.text
@@ -411,6 +494,37 @@ def test_background_cell_can_be_interrupted(nb: Notebook, tmp_path: Path) -> Non
     nb.good("handle.interrupt()")
     assert "KeyboardInterrupt" in nb.bad("handle.result(timeout=30)", "CellError")
     assert "ready" in nb.good("%spmd_status").text
+
+
+def test_a_background_cell_shows_its_last_lines_and_figures(nb: Notebook) -> None:
+    nb.good("%spmd from IPython.display import HTML, display")
+    # nbclient drops updates that come while it runs no cell: this one waits for them.
+    code = (
+        "for i in range(1000): print(i)\ndisplay(HTML('<b>a figure</b>')); display(process_index)"
+    )
+    cell = nb.good(
+        f"get_ipython().run_cell_magic('spmd', '--async --out handle', {code!r}); handle.result();"
+    )
+    assert len(cell.node.outputs) == 1
+    lines = cell.text.splitlines()
+    assert lines[0] == "… 800 lines not shown, `handle.result().stdout` holds them"
+    assert lines[1] == "[0-1] 800"
+    assert "[0-1] 999" in lines
+    assert cell.html.count("<b>a figure</b>") == 1
+    assert "<summary>process 1</summary>" in cell.html
+    assert nb.good("print(len(handle.result().stdout.splitlines()))").text == "1000\n"
+
+
+def test_a_background_cell_is_interrupted_for_itself_only(nb: Notebook, gate: Any) -> None:
+    nb.good(f"%%spmd --async --out running\n{gate.wait}\n'went on'")
+    waiting = nb.good("%%spmd --async --out waiting\nnever = 1")
+    assert "withdrawn" in nb.bad("waiting.interrupt(); waiting.result(timeout=30)")
+    assert "withdrawn" in waiting.text
+    assert nb.good("print(running.done())").text == "False\n"
+    gate.open()
+    assert nb.good("print(running.result(timeout=30).value)").text == "went on\n"
+    nb.good("running.interrupt()")  # it has ended: nothing happens, to no other cell either
+    assert "False" in nb.good("%spmd 'never' in globals()").text
 
 
 def test_a_name_of_the_users_is_not_overwritten(notebook: Notebook) -> None:

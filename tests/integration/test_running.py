@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from typing import Any
@@ -13,6 +15,7 @@ import psutil
 import pytest
 
 import jaxnb
+from jaxnb.display.cards_value import value_card
 from jaxnb.errors import (
     CellError,
     CellTimeoutError,
@@ -21,7 +24,7 @@ from jaxnb.errors import (
     UsageError,
 )
 from jaxnb.model import ArrayInfo
-from jaxnb.result import Agreement, CellResult, PerProcess
+from jaxnb.result import Agreement, CellResult
 from jaxnb.session import Session
 
 ALL = [0, 1, 2, 3]
@@ -120,9 +123,10 @@ def test_arrays_inside_containers(session: Session) -> None:
     result = session.run(
         SHARDED + "{'local': jnp.ones(2), 'whole': jax.device_put(3.0), 'far': x, 'n': [1]}"
     )
-    assert set(result.value) == {"local", "whole", "far", "n"} or isinstance(
-        result.value, PerProcess
-    )
+    assert result.agreement is Agreement.SAME
+    assert set(result.value) == {"local", "whole", "far", "n"}
+    assert isinstance(result.value["far"], ArrayInfo)
+    assert "compared by layout only" in value_card(result).text
     for one in (r.value for r in result.per_process.values()):
         np.testing.assert_array_equal(one["local"], [1.0, 1.0])
         assert type(one["local"]) is np.ndarray
@@ -156,6 +160,28 @@ def test_partial_replicas_are_compared(session: Session, what: str, agreement: A
         "jax.make_array_from_single_device_arrays((2, 6), sharding, local)"
     )
     assert session.run(code).agreement is agreement
+
+
+def test_a_sharded_array_of_one_process_is_pictured_and_its_replicas_compared(
+    make_session: Any,
+) -> None:
+    session = make_session(1, devices_per_process=4)
+    session.run('mesh = jax.make_mesh((4,), ("data",))')
+    result = session.run('jax.device_put(np.arange(8.0), NamedSharding(mesh, P("data")))')
+    assert result.agreement is Agreement.SAME
+    np.testing.assert_array_equal(result.value, np.arange(8.0))
+    text = value_card(result).text
+    assert "Array([0., 1." in text
+    assert "P('data')" in text
+    assert "mesh data 4" in text
+    odd = session.run(
+        "parts = [jax.device_put(np.full(3, float(d.id == 2)), d) for d in jax.devices()]\n"
+        "jax.make_array_from_single_device_arrays((3,), NamedSharding(mesh, P()), parts)"
+    )
+    assert odd.agreement is Agreement.REPLICAS_DIFFER
+    assert "Replicas differ in 1 part" in value_card(odd).text
+    assert "devices 0-1,3 ≠ devices 2" in value_card(odd).text
+    assert "\n" not in value_card(session.run("jnp.ones(3)")).text
 
 
 def test_prng_keys(session: Session) -> None:
@@ -206,9 +232,50 @@ def test_a_large_value_can_still_be_fetched_after_other_cells(session: Session) 
 
 def test_a_large_value_that_is_gone_says_so(session: Session) -> None:
     result = session.run("np.zeros(1 << 18)")
-    session.run("Out.clear();")
-    with pytest.raises(JaxnbError, match="could not be fetched from process 0"):
+    session.run("def kept(n): return np.full(1 << 18, n)")
+    last = [session.run(f"kept({n})") for n in range(16)]
+    gone = r"process 0 no longer holds the value of cell \[\d+\] \(the last 16 large values"
+    with pytest.raises(JaxnbError, match=gone):
         _ = result.value
+    assert [int(kept.value[0]) for kept in last[:2]] == [0, 1]
+
+
+def test_large_values_of_one_number_are_told_apart(session: Session) -> None:
+    first = session.run("np.full(1 << 18, 1)", cell=900)
+    second = session.run("np.full(1 << 18, 2)", cell=900)
+    session.run("Out.clear();")
+    assert (int(first.value[0]), int(second.value[0])) == (1, 2)
+
+
+def test_a_large_value_that_was_changed_is_not_taken_for_what_it_was(session: Session) -> None:
+    result = session.run("w = np.zeros(1 << 18)\nw")
+    session.run("w[3] = 1")
+    with pytest.raises(JaxnbError, match=r"was changed on process 0 since the cell ran"):
+        _ = result.value
+
+
+def test_a_large_array_that_was_deleted_says_so(session: Session) -> None:
+    result = session.run("w = jnp.zeros(1 << 19)\nw")
+    session.run("w.delete()")
+    with pytest.raises(JaxnbError, match=r"was deleted on process 0 since"):
+        _ = result.value
+
+
+def test_huge_values_are_not_compared_and_say_so(session: Session) -> None:
+    result = session.run("np.zeros((65 << 20) // 8)", ranks=[0, 1])
+    assert result.agreement is Agreement.UNCOMPARED
+    assert "too large to be compared (over 64 MiB)" in value_card(result).text
+    assert result.value[1].nbytes == 65 << 20
+
+
+def test_huge_replicas_are_not_compared_and_say_so(session: Session) -> None:
+    result = session.run(
+        MESH + "jax.jit(lambda: jnp.zeros(65 << 20, np.int8), "
+        "out_shardings=NamedSharding(mesh, P()))()"
+    )
+    assert result.agreement is Agreement.UNVERIFIED
+    assert "replicated on 4 processes, bytes not compared (too large)" in value_card(result).text
+    assert result.value.nbytes == 65 << 20
 
 
 @pytest.mark.parametrize(
@@ -227,9 +294,71 @@ def test_values_that_cannot_travel(session: Session, code: str, kind: str) -> No
 
 def test_values_of_a_class_of_the_cell(session: Session) -> None:
     result = session.run("class Mine:\n    n = 3\nMine()")
-    with pytest.raises(JaxnbError, match=r"__main__\.Mine.*cannot be read in the notebook"):
+    assert result.agreement is Agreement.UNCOMPARED
+    with pytest.raises(JaxnbError, match=r"__main__\.Mine.*code defined in a cell: Mine"):
         _ = result.value
     assert session.run("_.n").value == 3
+
+
+@pytest.mark.parametrize(
+    "last", ["f", "[f]", "Mine", "{1: Mine()}", "functools.lru_cache(f)", "jax.jit(f)",
+             "functools.partial(f, 1)"]
+)  # fmt: skip
+def test_code_of_a_cell_is_not_compared_by_its_name(session: Session, last: str) -> None:
+    result = session.run(
+        "import functools\ndef make(n):\n    def f(*a): return n\n    return f\n"
+        f"class Mine: n = process_index\nf = make(process_index); f.__qualname__ = 'f'\n{last}"
+    )
+    assert result.agreement is Agreement.UNCOMPARED
+    with pytest.raises(JaxnbError, match="cannot be pickled"):
+        _ = result.value
+
+
+def test_reading_a_pickled_array_needs_no_jax(session: Session) -> None:
+    result = session.run("jnp.arange(3.0)")
+    nested = session.run(SHARDED + "{'x': x, 'y': jnp.ones(2, 'bfloat16')}")
+    payloads = []
+    for one in (result, nested):
+        info = one.per_process[0].value_info
+        assert info is not None
+        payloads.append(info.payload)
+    code = (
+        f"import pickle, sys\nfor p in {payloads!r}: print(pickle.loads(p))\n"
+        "assert 'jax' not in sys.modules and 'IPython' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_corners_of_large_shards_are_cut_on_the_device(session: Session) -> None:
+    code = (
+        "import jaxnb.engine.shards as s, contextlib\n"
+        "def both(a):\n"
+        "    whole = s.describe(a).corner\n"
+        "    kept = s._is_in_host_memory, s.to_numpy, s.MAX_WHOLE_BYTES\n"
+        "    sizes = []\n"
+        "    def to_numpy(d):\n"
+        "        sizes.append(d.size); return kept[1](d)\n"
+        "    s._is_in_host_memory, s.to_numpy, s.MAX_WHOLE_BYTES = lambda d: False, to_numpy, 0\n"
+        "    try: return whole == s.describe(a).corner, len(whole), max(sizes) <= 4096\n"
+        "    finally: s._is_in_host_memory, s.to_numpy, s.MAX_WHOLE_BYTES = kept\n"
+        "a = jnp.arange(40_000.0)\n"
+        "shapes = [(40_000,), (200, 200), (20, 10, 200), (10,) * 4 + (4,)]\n"
+        "[both(a.reshape(shape)) for shape in shapes]"
+        " + [both(jax.random.split(jax.random.key(3), 5000))]"
+    )
+    result = session.run(code)
+    assert [(same, small) for same, _, small in result.value] == [(True, True)] * 5
+    assert [count for _, count, _ in result.value] == [6, 36, 216, 1024, 6]
+
+
+def test_an_array_deleted_on_one_process_is_not_the_same(session: Session) -> None:
+    code = MESH + (
+        "g = jax.make_array_from_callback((8,), NamedSharding(mesh, P()), "
+        "lambda i: np.ones(8, np.float32)[i])\n"
+    )
+    for value in (code, "g = jnp.ones(3)\n"):
+        result = session.run(value + "if process_index == 2: g.delete()\ng")
+        assert result.agreement is Agreement.DIFFERENT
 
 
 @pytest.mark.parametrize(
@@ -314,6 +443,13 @@ def test_shell_commands(session: Session) -> None:
     assert session.run("!exit 3\n_exit_code").value == 3
 
 
+def test_names_in_shell_commands(session: Session) -> None:
+    result = session.run(
+        "name = 'outer'\n!echo {name} $name\ndef f():\n    name = 'inner'\n    !echo {name}\nf()"
+    )
+    assert result.stdout == "[0-3] outer outer\n[0-3] inner\n"
+
+
 def test_top_level_await(session: Session) -> None:
     result = session.run("import asyncio\nawait asyncio.sleep(0, 'awaited')")
     assert result.value == "awaited"
@@ -327,8 +463,9 @@ def test_input_raises_and_does_not_hang(session: Session) -> None:
 
 def test_exit_does_not_end_the_process(make_session: Any) -> None:
     session = make_session(1)
-    for code in ("exit()", "quit", "exit"):
-        session.run(code, raise_on_error=False)
+    for code in ("exit()", "quit", "exit", "def f(): quit()\nf()"):
+        result = session.run(code)
+        assert result.stdout == "[0] exit() ends no process of the group; type %spmd_stop\n"
         assert session.run("import os; os.getpid()").value == session.processes[0].pid
 
 
@@ -635,6 +772,44 @@ def test_sigint_reaches_the_processes(session: Session, tmp_path: Any) -> None:
     thread.join()
     assert {error.type_name for error in result.errors.values()} == {"KeyboardInterrupt"}
     assert session.run("1").value == 1
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "await asyncio.sleep(0)\n{enter}; time.sleep(60)",
+        "await asyncio.sleep(0)\n{enter}\nwhile True: pass",
+        "{enter}; await asyncio.sleep(60)",
+        "async def g(): {enter}; time.sleep(60)\nawait asyncio.gather(g(), asyncio.sleep(60))",
+        "async def g(): {enter}; time.sleep(60)\nawait g()",
+    ],
+    ids=["sleep", "loop", "await", "task", "coroutine"],
+)
+def test_cells_that_await_are_interrupted(session: Session, tmp_path: Any, body: str) -> None:
+    enter = f"open(f'{tmp_path}/{{process_index}}', 'w').close()"
+
+    def interrupt_all() -> None:
+        deadline = time.monotonic() + 30
+        while len(list(tmp_path.iterdir())) < 4 and time.monotonic() < deadline:
+            threading.Event().wait(0.01)
+        session.interrupt()
+
+    thread = threading.Thread(target=interrupt_all)
+    thread.start()
+    result = fails(session, "import asyncio, time\n" + body.format(enter=enter), timeout=20)
+    thread.join()
+    assert {error.type_name for error in result.errors.values()} == {"KeyboardInterrupt"}
+    assert result.seconds < 10
+    assert session.run("await asyncio.sleep(0, 1)").value == 1
+
+
+def test_an_interrupt_of_a_cell_that_awaits_can_be_caught(session: Session) -> None:
+    result = session.run(
+        "import asyncio, os, signal, time\nawait asyncio.sleep(0)\n"
+        "try:\n    os.kill(os.getpid(), signal.SIGINT); time.sleep(60)\n"
+        "except KeyboardInterrupt:\n    n = 3\nawait asyncio.sleep(0)\nn"
+    )
+    assert result.value == 3
 
 
 def test_interrupt_of_nothing_does_nothing(session: Session) -> None:

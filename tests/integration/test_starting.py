@@ -282,6 +282,17 @@ def test_a_port_that_is_free_is_used(fork_server: ForkServerClient) -> None:
     assert port_of(serve(fork_server, ports=[free])) == free
 
 
+def test_a_controller_whose_port_is_taken_starts_on_others(fork_server: ForkServerClient) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        taken = other.getsockname()[1]
+        request = fork_server.request("controller", cluster_id="ports", ports=[taken])
+        connection = request.result(60)["connection"]
+    assert taken not in connection["client"].values()
+    assert connection["client"]["key"]
+
+
 def test_an_unknown_command_is_an_error_and_ends_nothing(fork_server: ForkServerClient) -> None:
     with pytest.raises(StartError, match="_do_nonsense"):
         fork_server.request("nonsense").result(60)

@@ -8,7 +8,8 @@ import time
 from html.parser import HTMLParser
 
 from jaxnb.display import cards
-from jaxnb.display.cards_output import settled
+from jaxnb.display.cards_live import background_card, live_card
+from jaxnb.display.merge import MergedLine
 from jaxnb.model import (
     DeviceInfo,
     DeviceStats,
@@ -138,7 +139,10 @@ def test_nothing_from_a_process_becomes_markup():
         cards.cell_card(cell([value(EVIL, b"1")] * 2)),
         cards.cell_card(cell([value(EVIL, b"1"), value(EVIL, b"2"), None])),
         cards.value_card(cell([value(EVIL, image_png=EVIL)])),
-        *cards.displays_cards(cell([None] * 2, displays={0: (RichOutput({"text/plain": EVIL}),)})),
+        cards.displays_card({1: [RichOutput({"text/plain": EVIL})]}, 0),
+        background_card(
+            1, "now", [], cards.displays_card({0: [text(EVIL)]}, 0, with_first=True), None, EVIL
+        ),
     ]
     for card in made:
         assert isinstance(card, cards.Card)
@@ -256,33 +260,68 @@ def test_stats_say_where_the_figures_are_from():
     Tags(card.html)
 
 
-def test_the_same_output_of_all_goes_to_the_front_end_as_it_is():
-    output = RichOutput({"application/x": "1"})
-    result = cell([None] * 2, displays={0: (output,), 1: (output,)})
-    assert cards.displays_cards(result) == [output]
+def text(content: str, **fields) -> RichOutput:
+    return RichOutput({"text/plain": content}, **fields)
 
 
-def test_outputs_that_differ_show_the_first_and_fold_the_others():
-    figures = {i: (RichOutput({"image/png": f"data{i}", "text/plain": "fig"}),) for i in range(3)}
-    result = cell([None] * 3, displays=figures)
-    (card,) = cards.displays_cards(result)
-    assert isinstance(card, cards.Card)
-    assert Tags(card.html).seen.count("img") == 3
+def test_what_the_first_process_displayed_too_is_not_shown_again():
+    same = [text("a"), text("b")]
+    assert cards.displays_card({0: same, 1: same, 2: same[:1]}, 0) == cards.Card("", "")
+    # One output more of either does not bring the others out of step.
+    assert cards.displays_card({0: [text("x"), *same], 1: same}, 0).text == ""
+    assert cards.displays_card({0: same, 1: [text("x"), *same]}, 0).text == "[1] x"
+    assert cards.displays_card({0: same, 1: [text("x")]}, 0, "first").text == ""
+    assert cards.displays_card({0: same, 1: same}, 0, "all").text == "[1] a\n[1] b"
+
+
+def test_outputs_that_differ_from_the_firsts_are_a_click_away():
+    figures = {
+        i: [RichOutput({"image/png": f"data{min(i, 2)}", "text/plain": "fig"})] for i in range(4)
+    }
+    card = cards.displays_card(figures, 0)
+    assert Tags(card.html).seen.count("img") == 2
     assert Tags(card.html).seen.count("details") == 2
-    assert cards.displays_cards(result, "first") == [figures[0][0]]
+    assert "<summary>processes 2-3</summary>" in card.html
+    assert "data0" not in card.html
+    assert "<details open>" not in card.html
+    assert Tags(cards.displays_card(figures, 0, with_first=True).html).seen.count("img") == 3
 
 
-def test_what_only_the_front_end_can_show_goes_before_its_card():
-    latex = {i: (RichOutput({"text/latex": f"${i}$", "text/plain": str(i)}),) for i in range(2)}
-    first, card = cards.displays_cards(cell([None] * 2, displays=latex))
-    assert first == latex[0][0]
-    assert str(card) == "[1] 1"
+def test_with_nothing_of_the_first_process_the_next_ones_output_is_open():
+    card = cards.displays_card({1: [text("one")], 2: [text("two")]}, 0)
+    assert card.html.count("<details open>") == 1
+    assert card.html.count("<details>") == 1
 
 
 def test_updates_take_the_place_of_what_they_update():
-    one, other = RichOutput({"text/plain": "1"}, display_id="a"), RichOutput({"text/plain": "x"})
-    update = RichOutput({"text/plain": "2"}, display_id="a", update=True)
-    assert settled([one, other, update]) == [update, other]
+    columns = cards.DisplayColumns()
+    update = text("2", display_id="a", update=True)
+    for output in (text("1", display_id="a"), text("x"), update):
+        columns.add(0, output)
+    assert columns == {0: [update, text("x")]}
+    of_an_earlier_cell = text("3", display_id="b", update=True)
+    columns.add(0, of_an_earlier_cell)
+    assert columns == {0: [update, text("x"), of_an_earlier_cell]}
+
+
+def test_what_a_process_cleared_is_gone():
+    columns = cards.DisplayColumns()
+    columns.add(0, text("a"))
+    columns.add(1, text("a"))
+    columns.drop(0, wait=True)
+    assert columns == {0: [text("a")], 1: [text("a")]}
+    columns.add(0, text("b"))
+    columns.add(0, text("c"))
+    columns.drop(1, wait=False)
+    assert columns == {0: [text("b"), text("c")]}
+
+
+def test_lines_being_rewritten_begin_below_each_other():
+    lines = [
+        MergedLine("stderr", frozenset({0}), " 50%|##  |"),
+        MergedLine("stderr", frozenset({1, 2, 3}), " 75%|### |"),
+    ]
+    assert live_card(lines).text == "[0]    50%|##  |\n[1-3]  75%|### |"
 
 
 def test_native_value():

@@ -340,17 +340,39 @@ def line(text: str, name: str = "stdout") -> MergedLine:
     return MergedLine(name, frozenset({0}), text)
 
 
+FOLLOW = "… more lines follow; the last {} are shown at the end, `result.stdout` holds all"
+
+
 def test_limiter_passes_few_lines_through_untouched():
     limiter = LineLimiter(head=3, tail=2)
     lines = [line(str(i)) for i in range(5)]
-    assert limiter.feed(lines) == lines[:3]
+    assert limiter.feed(lines[:3]) == lines[:3]
+    assert labelled(limiter.feed(lines[3:])) == [FOLLOW.format(2)]
     assert limiter.finish() == lines[3:]
+
+
+def test_limiter_says_once_that_it_shows_no_more():
+    limiter = LineLimiter(head=1)
+    assert labelled(limiter.feed([line("a"), line("b")])) == ["[0] a", FOLLOW.format("1 000")]
+    assert limiter.feed([line("c")]) == []
+    assert labelled(limiter.finish()) == ["[0] b", "[0] c"]
+
+
+def test_limiter_shows_what_it_keeps_as_often_as_asked():
+    limiter = LineLimiter(head=0, tail=2)
+    for i in range(5):
+        limiter.feed([line(str(i))])
+    kept = ["… 3 lines not shown, `result.stdout` holds them", "[0] 3", "[0] 4"]
+    assert labelled(limiter.kept()) == kept
+    assert labelled(limiter.kept()) == kept
+    assert labelled(limiter.finish()) == kept
+    assert limiter.kept() == []
 
 
 def test_limiter_says_what_it_does_not_show():
     limiter = LineLimiter(head=2, tail=1)
     shown = limiter.feed(line(str(i)) for i in range(41_206))
-    assert labelled(shown) == ["[0] 0", "[0] 1"]
+    assert labelled(shown) == ["[0] 0", "[0] 1", FOLLOW.format(1)]
     assert limiter.dropped == 41_203
     assert labelled(limiter.finish()) == [
         "… 41 203 lines not shown, `result.stdout` holds them",

@@ -96,3 +96,9 @@ def test_long_fields_stay_out_of_the_repr() -> None:
     value = model.ValueInfo("int", b"digest", b"payload", "", {"text/plain": "1"})
     assert "payload'" not in repr(value)
     assert "digest'" not in repr(value)
+
+
+def test_every_run_of_a_cell_has_a_name_of_its_own() -> None:
+    one, other = model.CellRequest(3, "x"), model.CellRequest(3, "x")
+    assert one.request_id
+    assert one.request_id != other.request_id

@@ -79,6 +79,11 @@ def test_time_out_is_positive(timeout: float) -> None:
         StartOptions(timeout=timeout)
 
 
+@pytest.mark.parametrize("timeout", [float("inf"), 1e300])
+def test_a_start_may_take_as_long_as_it_likes(timeout: float) -> None:
+    assert StartOptions(timeout=timeout).timeout == timeout
+
+
 def test_options_do_not_change() -> None:
     with pytest.raises(AttributeError):
         StartOptions().platform = "gpu"  # type: ignore[misc]

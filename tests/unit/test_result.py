@@ -171,6 +171,44 @@ def test_an_array_beside_another_value_is_different() -> None:
     assert cell.array is None
 
 
+def test_an_array_deleted_on_one_process_is_different() -> None:
+    infos = [array(i, WHOLE, [A] * 4, replicated=True) for i in range(4)]
+    assert infos[1].array is not None
+    infos[1] = dataclasses.replace(
+        infos[1], array=dataclasses.replace(infos[1].array, deleted=True)
+    )
+    assert result(*infos).agreement is Agreement.DIFFERENT
+
+
+def test_replicas_without_digests_are_unverified_and_still_one_value() -> None:
+    cell = arrays(WHOLE, NONE, replicated=True)
+    assert cell.agreement is Agreement.UNVERIFIED
+    assert cell.value == ("whole", 0)
+
+
+def test_replicas_on_processes_that_did_not_run_are_not_missed() -> None:
+    infos = {i: process(i, array(i, WHOLE, [A] * 4, replicated=True)) for i in (1, 2)}
+    assert CellResult(1, "x", infos, 4, 0.1).agreement is Agreement.SAME
+
+
+def test_local_replicas_that_differ_are_found_on_every_process() -> None:
+    def local(digests: Sequence[bytes]) -> ValueInfo:
+        info = array(0, WHOLE, digests, processes=1)
+        assert info.array is not None
+        shards = tuple(
+            dataclasses.replace(s, digest=d)
+            for s, d in zip(info.array.shards, digests, strict=True)
+        )
+        whole = dataclasses.replace(info.array, shards=shards)
+        return dataclasses.replace(info, array=whole, digest=A)
+
+    assert result(local([A] * 4)).agreement is Agreement.SAME
+    cell = result(local([A] * 4), local([A, A, B, A]))
+    assert cell.agreement is Agreement.REPLICAS_DIFFER
+    assert cell.array is not None
+    assert [s.digest for s in cell.array.shards] == [A, A, B, A]
+
+
 def test_errors_are_by_process() -> None:
     boom = ProcessError("ValueError", "boom", "", "")
     cell = CellResult(1, "x", {0: process(0, None), 2: process(2, None, error=boom)}, 4, 0.1)

@@ -1,0 +1,187 @@
+"""The fork server's loop: files it listens to, children it has forked, and what they write."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import selectors
+import shutil
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from jaxnb.launch import lifeline
+
+TAIL_BYTES = 16 << 10
+"""How much of what a child wrote last is kept, to be shown when it dies."""
+
+
+@dataclass
+class Child:
+    """A forked process."""
+
+    pid: int
+    role: str
+    index: int
+    output_fd: int
+    tail: bytearray = field(default_factory=bytearray)
+    reply_to: int | None = None
+    command: dict[str, Any] = field(default_factory=dict)
+    told_to_stop: bool = False
+
+
+class ForkLoop:
+    """Waits for many files in one thread, and forks children whose output is one of them.
+
+    Args:
+        event_fd: Where events and answers are written.
+        cluster_dir: The cluster's folder, removed at the end.
+    """
+
+    def __init__(self, event_fd: int, cluster_dir: str) -> None:
+        self._event_fd = event_fd
+        self._cluster_dir = cluster_dir
+        self._pid = os.getpid()
+        self._children: dict[int, Child] = {}
+        self._selector = selectors.DefaultSelector()
+        self._deadlines: list[tuple[float, set[int]]] = []
+        self._wake_fds = os.pipe()
+        os.set_blocking(self._wake_fds[1], False)
+
+    def _listen(self, fd: int, handler: Callable[[], None]) -> None:
+        os.set_blocking(fd, False)
+        self._selector.register(fd, selectors.EVENT_READ, handler)
+
+    def _poll(self, timeout: float | None) -> None:
+        for key, _ in self._selector.select(timeout):
+            # An earlier handler of this turn may have closed the file, and another may have
+            # been opened under its number.
+            current = self._selector.get_map().get(key.fd)
+            if current is not None and current.data is key.data:
+                key.data()
+        self._kill_the_late()
+
+    def _next_timeout(self) -> float | None:
+        if not self._deadlines:
+            return None
+        return max(0.0, min(deadline for deadline, _ in self._deadlines) - time.monotonic())
+
+    def _emit(self, **message: Any) -> None:
+        data = json.dumps(message).encode() + b"\n"
+        try:
+            while data:
+                data = data[os.write(self._event_fd, data) :]
+        except BrokenPipeError:
+            self._end()
+
+    def _fork(
+        self, role: str, index: int, body: Callable[[], None], keep: tuple[int, ...] = ()
+    ) -> Child:
+        read_fd, write_fd = os.pipe()
+        parent = self._pid
+        sys.stdout.flush()
+        sys.stderr.flush()
+        pid = os.fork()
+        if pid == 0:
+            self._become_child(parent, write_fd, keep, body)
+        os.close(write_fd)
+        child = Child(pid, role, index, read_fd)
+        self._children[pid] = child
+        self._listen(read_fd, lambda: self._on_output(child))
+        return child
+
+    def _become_child(
+        self, parent: int, output_fd: int, keep: tuple[int, ...], body: Callable[[], None]
+    ) -> None:
+        status = 1
+        try:
+            gc.enable()
+            lifeline.die_with_parent(parent)
+            signal.set_wakeup_fd(-1)
+            for sig in (signal.SIGCHLD, signal.SIGTERM):
+                signal.signal(sig, signal.SIG_DFL)
+            os.setpgid(0, 0)
+            null = os.open(os.devnull, os.O_RDONLY)
+            os.dup2(null, 0)
+            os.dup2(output_fd, 1)
+            os.dup2(output_fd, 2)
+            inherited = {key.fd for key in list(self._selector.get_map().values())}
+            inherited |= {self._event_fd, self._wake_fds[1], output_fd, null}
+            self._selector.close()
+            for fd in inherited - set(keep) - {0, 1, 2}:
+                with contextlib.suppress(OSError):
+                    os.close(fd)
+            body()
+            status = 0
+        except SystemExit as end:
+            if isinstance(end.code, str):
+                print(end.code, file=sys.__stderr__)
+            status = end.code if isinstance(end.code, int) else int(end.code is not None)
+        except BaseException:
+            traceback.print_exc(file=sys.__stderr__)
+        finally:
+            for stream in (sys.__stdout__, sys.__stderr__):
+                with contextlib.suppress(Exception):
+                    stream.flush()  # type: ignore[union-attr]
+            os._exit(status)
+
+    def _on_output(self, child: Child) -> None:
+        # The death of the child, handled in the same turn of the loop, may have closed it.
+        if child.output_fd < 0:
+            return
+        try:
+            data = os.read(child.output_fd, 1 << 16)
+        except BlockingIOError:
+            return
+        if not data:
+            self._close_output(child)
+            return
+        child.tail += data
+        del child.tail[:-TAIL_BYTES]
+        if child.role == "engine":
+            text = data.decode("utf-8", "replace")
+            self._emit(event="text", pid=child.pid, index=child.index, text=text)
+
+    def _close_output(self, child: Child) -> None:
+        if child.output_fd >= 0:
+            self._selector.unregister(child.output_fd)
+            os.close(child.output_fd)
+            child.output_fd = -1
+
+    def _kill_the_late(self) -> None:
+        now = time.monotonic()
+        for deadline, pids in self._deadlines:
+            # By pid, not by role: a restart may have forked new children of that role since.
+            for pid in pids & set(self._children) if deadline <= now else ():
+                os.kill(pid, signal.SIGKILL)
+        self._deadlines = [entry for entry in self._deadlines if entry[0] > now]
+
+    def _kill_orphans(self) -> None:
+        """Ends what ended children left behind (``!sleep 1000 &``), ours by adoption."""
+        import psutil
+
+        for process in psutil.Process().children():
+            if process.pid not in self._children:
+                for member in [*process.children(recursive=True), process]:
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        member.kill()
+
+    def _end(self) -> None:
+        """Ends every descendant, removes the cluster's folder, and ends this process."""
+        import psutil
+
+        # New orphans arrive as their parents die, so again until none is left.
+        signal.set_wakeup_fd(-1)
+        while psutil.Process().children():
+            lifeline.kill_descendants()
+            with contextlib.suppress(ChildProcessError):
+                while os.waitpid(-1, 0)[0]:
+                    pass
+        shutil.rmtree(self._cluster_dir, ignore_errors=True)
+        os._exit(0)

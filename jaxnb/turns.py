@@ -1,0 +1,69 @@
+"""Turns: cells run one at a time, in the order in which they were asked for."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from jaxnb.errors import UsageError
+
+NOTICE_SECONDS = 1.0
+
+
+class Turns:
+    """A queue of tickets; the first one's holder may run."""
+
+    def __init__(self) -> None:
+        self._queue: deque[object] = deque()
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def turn(self, ticket: object, on_wait: Callable[[], None]) -> Iterator[None]:
+        """Waits for all that came before, and keeps the turn for the block.
+
+        Args:
+            ticket: Tells this turn from others.
+            on_wait: Called once if the turn does not come within a second.
+
+        Raises:
+            UsageError: It was withdrawn, or interrupted, while it waited.
+        """
+        with self._changed:
+            self._queue.append(ticket)
+        try:
+            self._wait_for(ticket, on_wait)
+            yield
+        finally:
+            self.withdraw(ticket)
+
+    def _wait_for(self, ticket: object, on_wait: Callable[[], None]) -> None:
+        told_at = time.monotonic() + NOTICE_SECONDS
+        told = False
+        try:
+            while True:
+                with self._changed:
+                    if ticket not in self._queue:
+                        raise UsageError("The cell was withdrawn; nothing was run.")
+                    if self._queue[0] is ticket:
+                        return
+                    self._changed.wait(0.1)
+                if not told and time.monotonic() > told_at:
+                    told = True
+                    on_wait()
+        except KeyboardInterrupt:
+            raise UsageError("Interrupted while waiting for a cell; nothing was run.") from None
+
+    def withdraw(self, ticket: object) -> None:
+        """Takes a ticket out of the queue, wherever it stands."""
+        with self._changed:
+            if ticket in self._queue:
+                self._queue.remove(ticket)
+            self._changed.notify_all()
+
+    def wait_until_free(self, seconds: float) -> bool:
+        """Waits until nobody has or waits for a turn; returns whether that is so."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._queue, seconds)

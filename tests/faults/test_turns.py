@@ -1,0 +1,239 @@
+"""Cells in other threads: their order, and closing, restarting, interrupting beside them."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import random
+import signal
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import psutil
+import pytest
+import zmq
+
+from jaxnb.errors import (
+    CellError,
+    JaxnbError,
+    SessionBrokenError,
+    SessionClosedError,
+    UsageError,
+)
+from jaxnb.model import CheckRequest, RequestFailed
+from jaxnb.running import NoSink
+from jaxnb.session import Session
+from jaxnb.transport.signing import METADATA_KEY, digest
+from jaxnb_fixtures import assert_usable
+
+ENDLESS = "import time\nprint('in')\nwhile True: time.sleep(0.01)"
+
+
+class Began(NoSink):
+    """A sink that tells when a cell has printed."""
+
+    def __init__(self) -> None:
+        self.event = threading.Event()
+
+    def lines(self, lines: list[Any]) -> None:
+        self.event.set()
+
+
+@pytest.fixture
+def beside(session: Session) -> Any:
+    """Runs a cell in another thread; returns its future once the cell has begun."""
+    with ThreadPoolExecutor(10) as pool:
+
+        def start(group: Session, code: str = ENDLESS, **settings: Any) -> Any:
+            sink = Began()
+            future = pool.submit(group.run, code, sink=sink, **settings)
+            assert sink.event.wait(20)
+            return future
+
+        yield start
+
+
+def test_cells_run_in_the_order_in_which_they_were_asked_for(
+    session: Session, beside: Callable[..., Any]
+) -> None:
+    session.run("order = []")
+    first = beside(session)
+    threads = []
+    for n in range(8):
+        ticket = f"ticket {n}"
+        thread = threading.Thread(
+            target=session.run, args=(f"order.append({n})",), kwargs={"ticket": ticket}
+        )
+        thread.start()
+        threads.append(thread)
+        while ticket not in session._turns._queue:  # its place in the queue is taken
+            threading.Event().wait(0.001)
+    session.interrupt()
+    assert isinstance(first.exception(20), CellError)
+    for thread in threads:
+        thread.join(20)
+    assert session.run("order").value == list(range(8))
+
+
+def test_a_waiting_cell_can_be_withdrawn(session: Session, beside: Callable[..., Any]) -> None:
+    first = beside(session)
+    sink = NoSink()
+    told = threading.Event()
+    sink.notice = lambda text: told.set()  # type: ignore[method-assign]
+    with ThreadPoolExecutor(1) as pool:
+        second = pool.submit(session.run, "1", sink=sink, ticket="mine")
+        assert told.wait(20)
+        session.interrupt("mine")
+        with pytest.raises(UsageError, match="withdrawn"):
+            second.result(20)
+    assert not first.done()
+    session.interrupt()
+    assert isinstance(first.exception(20), CellError)
+    assert_usable(session)
+
+
+def test_restart_ends_a_running_cell(
+    make_session: Callable[..., Session], beside: Callable[..., Any]
+) -> None:
+    group = make_session(2)
+    running = beside(group)
+    group.restart()
+    with pytest.raises(SessionBrokenError, match="restarted"):
+        running.result(20)
+    assert_usable(group)
+
+
+def test_restart_frees_a_group_that_is_stuck_in_a_collective(
+    make_session: Callable[..., Session], beside: Callable[..., Any]
+) -> None:
+    group = make_session(2)
+    stuck = beside(
+        group,
+        "import jax.experimental.multihost_utils as mh\nprint('in')\n"
+        "if process_index == 0: mh.process_allgather(np.ones(4))",
+    )
+    group.restart()
+    with pytest.raises(SessionBrokenError):
+        stuck.result(20)
+    assert_usable(group)
+
+
+def test_close_ends_a_running_and_a_waiting_cell(
+    make_session: Callable[..., Session], beside: Callable[..., Any]
+) -> None:
+    group = make_session(2)
+    running = beside(group)
+    with ThreadPoolExecutor(1) as pool:
+        sink = NoSink()
+        told = threading.Event()
+        sink.notice = lambda text: told.set()  # type: ignore[method-assign]
+        waiting = pool.submit(group.run, "1", sink=sink)
+        assert told.wait(20)
+        group.close()
+        for future in (running, waiting):
+            with pytest.raises(SessionClosedError):
+                future.result(20)
+
+
+def test_an_interrupt_during_close_comes_after_it(make_session: Callable[..., Session]) -> None:
+    group = make_session(2)
+    processes = [psutil.Process(p.pid) for p in group.processes]
+    original = group._group.close
+
+    def close_and_interrupt() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        original()
+
+    group._group.close = close_and_interrupt  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        group.close()
+    assert group.state == "closed"
+    assert not any(p.is_running() for p in processes)
+
+
+def test_statistics_do_not_wait_for_a_running_cell(
+    session: Session, beside: Callable[..., Any]
+) -> None:
+    running = beside(session, ranks=[1])
+    notes = {row.device.process_index: row.note for row in session.stats()}
+    assert "in a cell" in notes[1] or "busy" in notes[1]
+    assert notes[0] == notes[2] == ""
+    session.interrupt()
+    assert isinstance(running.exception(20), CellError)
+
+
+def test_interrupts_at_any_moment_leave_the_group_usable(session: Session) -> None:
+    """Straight to the processes: before, in and after their cells."""
+    chance = random.Random(7)
+    for _ in range(60):
+        pids = [p.pid for p in session.processes]
+        timer = threading.Timer(
+            chance.random() * 0.02, lambda pids=pids: [os.kill(p, signal.SIGINT) for p in pids]
+        )
+        timer.start()
+        session.run("sum(range(30000))", raise_on_error=False, timeout=20)
+        timer.join()
+    assert_usable(session)
+
+
+def test_a_request_whose_buffers_are_not_what_was_signed_is_not_read(session: Session) -> None:
+    """Jupyter's signature does not cover buffers; nothing unsigned may be unpickled."""
+    transport = session._transport
+    assert transport is not None
+
+    class Bomb:
+        def __reduce__(self) -> Any:
+            return (os._exit, (77,))
+
+    client, forged = transport._client, pickle.dumps(Bomb())
+    future = client._send(
+        client._mux_stream,
+        "apply_request",
+        buffers=[forged],
+        ident=transport._uuids[0],
+        metadata={METADATA_KEY: digest(pickle.dumps(CheckRequest()))},
+        track_outstanding=True,
+    )
+    answer = pickle.loads(future.result(20))
+    assert isinstance(answer, RequestFailed)
+    assert "not what was signed" in answer.error.message
+    assert_usable(session)
+
+
+def test_a_reply_whose_buffers_are_not_what_was_signed_is_dropped(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transport = session._transport
+    assert transport is not None
+    forged = {"buffers": [b"forged"], "metadata": {METADATA_KEY: digest(b"something else")}}
+    seen: list[Any] = []
+    monkeypatch.setattr(transport._client, "_handle_apply_reply", seen.append)
+    raw = transport._client.session.serialize(
+        {
+            "header": transport._client.session.msg("apply_reply")["header"],
+            "parent_header": {},
+            "metadata": forged["metadata"],
+            "content": {"status": "ok"},
+        }
+    )
+    transport._client._dispatch_reply([zmq.Frame(part) for part in [*raw, b"forged"]])
+    assert seen == []
+
+
+def test_an_answer_after_the_end_of_a_helper_comes_at_once(
+    make_session: Callable[..., Session],
+) -> None:
+    group = make_session(2)
+    dead = threading.Event()
+    original = group._on_death
+    group._group._on_death = lambda death: (original(death), dead.set())
+    os.kill(group.helper_pids()["controller"], signal.SIGKILL)
+    assert dead.wait(20)
+    notes = [row.note for row in group.stats()]
+    assert all(notes)
+    with pytest.raises(JaxnbError, match="controller"):
+        group.run("1")
+    group.restart()
+    assert_usable(group)
