@@ -9,9 +9,8 @@ from dataclasses import dataclass
 # gloo says this on standard output whenever it connects, and no setting turns it off. It writes
 # a line in pieces, from several threads at once, so the pieces can come in any order.
 _GLOO_CHATTER = re.compile(
-    r"^(?=.*(?:\[Gloo\] Rank|connected peer ranks))"
-    r"(?:\[Gloo\] Rank | is connected to "
-    r"| peer ranks\. Expected number of connected peer ranks is : |\d+)+(?:\n+|\Z)",
+    r"^\[Gloo\] Rank (?:\[Gloo\] Rank | is connected to | peer ranks\. "
+    r"|Expected number of connected peer ranks is : |\d+|\n)*(?:\n|\Z)",
     re.MULTILINE,
 )
 

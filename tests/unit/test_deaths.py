@@ -18,6 +18,7 @@ LINE = "[Gloo] Rank 1 is connected to 3 peer ranks. Expected number of connected
         f"[Gloo] Rank {LINE}\n{LINE.removeprefix('[Gloo] Rank ')}\n",
         LINE.replace("Rank ", "Rank [Gloo] Rank ").replace(" to ", " to  is connected to ")
         + "\n\n",
+        LINE.replace(" peer ranks. ", f" peer ranks. \n{LINE}\n") + "\n",
     ],
 )
 def test_gloo_is_left_out_and_nothing_else(chatter: str) -> None:
