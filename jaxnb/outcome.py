@@ -79,8 +79,8 @@ def closed_error() -> SessionClosedError:
 def out_of_step_error() -> SessionBrokenError:
     """Returns the error for a cell on a group whose processes did not come back."""
     return SessionBrokenError(
-        "The group is out of step: processes did not answer an interrupt. Nothing was run. Type "
-        "`%spmd_restart` for fresh processes."
+        "The group is out of step: processes did not answer an interrupt, or a restart was "
+        "interrupted. Nothing was run. Type `%spmd_restart` for fresh processes."
     )
 
 

@@ -393,13 +393,13 @@ class Session:
 
     def _stop_for_restart(self) -> None:
         self._progress("stopping", "the old processes")
-        if self._needs_fresh_group():
+        transport = self._transport
+        if transport is None or self._needs_fresh_group():
             self._end_group()
         else:
-            assert self._transport is not None
             self._group.stop_processes()
-            for index in list(self._transport.engine_ids):
-                self._transport.forget(index)
+            for index in list(transport.engine_ids):
+                transport.forget(index)
         self._deaths.clear()
         self._turns.wait_until_free(REPLY_SECONDS)
 
