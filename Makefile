@@ -29,7 +29,7 @@ demo: $(RUN) ## Run the quickstart notebook on 4 processes and print what it sho
 	@$(BIN)/python scripts/demo.py
 
 lab: $(RUN) ## Open JupyterLab on the quickstart notebook
-	@$(BIN)/python -m jupyterlab notebooks/quickstart.ipynb
+	@$(BIN)/python -m jupyterlab $(if $(filter 0,$(shell id -u)),--allow-root) notebooks/quickstart.ipynb
 
 test: $(DEV) ## Run all tests
 	@scripts/install_system_packages.sh
