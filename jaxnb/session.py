@@ -96,7 +96,8 @@ class Session:
             with sigint_held():  # a group that nobody knows of could not be ended
                 self._group = ProcessGroup(self._launcher, self._on_death, self._on_text)
         except KeyboardInterrupt:
-            self.close()
+            if hasattr(self, "_group"):  # else the making was interrupted, and has cleaned up
+                self.close()
             raise
         self._bring_up(lambda starter: starter.start())
 
