@@ -1,4 +1,11 @@
-"""The notebook's end of the transport: requests to processes, their streams and replies back."""
+"""The notebook's end of the transport: requests to processes, their streams and replies back.
+
+It uses four names that ipyparallel marks as its own, because its views offer neither a request
+that is not a pickled function nor output as it comes: ``Client._send`` with the streams
+``_mux_stream`` and ``_query_stream`` (the streams, not their sockets: a send past the stream
+swallows the wake-up for a reply that has just come), ``_engines`` (identity by engine id), and
+the two ``_dispatch`` methods overridden below. Each is exercised by every cell of the tests.
+"""
 
 from __future__ import annotations
 
