@@ -133,9 +133,10 @@ class RunningCell:
         event = self.exchange.get(timeout_seconds)
         # What has come in the meantime is taken together: merging by line is for people, and
         # doing it for each message would cost more than the messages.
-        while event is not None:
+        if event is not None:
             self._take(event)
-            event = self.exchange.get(0) if self.waiting_for else None
+            for more in self.exchange.drain():
+                self._take(more)
         now = time.perf_counter()
         for merger in self._distinct_mergers():
             self._show(merger.drain(now))
@@ -213,7 +214,7 @@ class RunningCell:
 
         Processes that have not answered have an error that says so.
         """
-        while (event := self.exchange.get(0)) is not None:
+        for event in self.exchange.drain():
             self._take(event)
         for index in sorted(self.waiting_for):
             silence = ProcessError(

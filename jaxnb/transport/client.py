@@ -13,7 +13,7 @@ import logging
 import pickle
 import queue
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any
@@ -73,6 +73,16 @@ class Exchange:
             return self.events.get(timeout=timeout_seconds)
         except queue.Empty:
             return None
+
+    def drain(self) -> Iterator[Event]:
+        """Yields the events that have come, without waiting; a :meth:`wake` ends nothing."""
+        while True:
+            try:
+                event = self.events.get_nowait()
+            except queue.Empty:
+                return
+            if event is not None:
+                yield event
 
     def wake(self) -> None:
         """Makes a waiting :meth:`get` return."""
