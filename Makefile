@@ -39,7 +39,7 @@ $(KINDS:%=test-%): test-%: $(DEV)
 	@if [ $* = browser ]; then scripts/install_system_packages.sh; fi
 	@$(PYTEST) tests/$*
 
-bench: $(DEV) ## Measure start, stop, cells and memory beside ipyparallel's own
+bench: $(DEV) ## Measure start, stop, cells, memory and arrays beside ipyparallel's own
 	@$(BIN)/python -m benchmarks
 
 docs: $(DEV) ## Build the documentation into docs/_build/html, executing its notebooks

@@ -10,9 +10,22 @@ from typing import TYPE_CHECKING, Any
 from jaxnb._version import __version__
 
 if TYPE_CHECKING:
+    from jaxnb.gathered import GatheredArray
+    from jaxnb.result import PerProcess
     from jaxnb.session import Session
 
-__all__ = ["__version__", "load_ipython_extension", "start"]
+__all__ = ["GatheredArray", "PerProcess", "__version__", "load_ipython_extension", "start"]
+
+_HOMES = {"GatheredArray": "jaxnb.gathered", "PerProcess": "jaxnb.result"}
+
+
+def __getattr__(name: str) -> Any:
+    # Imported on use: the import of jaxnb stays light.
+    if name not in _HOMES:
+        raise AttributeError(f"module 'jaxnb' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOMES[name]), name)
 
 
 def start(

@@ -104,7 +104,7 @@ class ProcessGroup:
         self._closing = threading.Event()
         self._processes_ended = self._closed = False
         self._fork_server: ForkServerClient | None = None
-        self._service: subprocess.Popen[str] | None = None
+        self._services: list[subprocess.Popen[str]] = []
         self._service_lock = threading.Lock()
         self._service_thread: threading.Thread | None = None
         self._starts: list[Future[Any]] = []
@@ -224,7 +224,7 @@ class ProcessGroup:
             with self._service_lock:  # close() kills what has been started, or none is
                 if self._closing.is_set():
                     raise StartError("The group is being closed.")
-                service = self._service = subprocess.Popen(
+                service = subprocess.Popen(
                     [sys.executable, "-m", "jaxnb.launch.coordination_app", *arguments],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
@@ -232,6 +232,7 @@ class ProcessGroup:
                     text=True,
                     start_new_session=True,
                 )
+                self._services.append(service)
             assert service.stdout is not None
             with service.stdout as stream:
                 line = stream.readline().strip()
@@ -314,11 +315,22 @@ class ProcessGroup:
 
     def _stop_service_program(self) -> None:
         with self._service_lock:
-            service = self._service
-        if service is not None:
-            service.kill()
-            service.wait(10)
-            self._service = None
+            services = list(self._services)
+        _kill(services)
+        # Not before: an interrupted end can be repeated.
+        self._services = [s for s in self._services if s not in services]
+
+    def end_old_services(self) -> None:
+        """Ends the coordination services but for the one that was started last."""
+        if self._fork_server is not None:
+            keep = [self._helpers["service"]]
+            self._fork_server.request("stop", roles=["service"], keep=keep, grace_seconds=0).result(
+                10
+            )
+        with self._service_lock:
+            old = self._services[:-1]
+        _kill(old)
+        self._services = [s for s in self._services if s not in old]
 
     def close(self) -> None:
         """Ends everything that this object has started, and removes its folder.
@@ -376,8 +388,8 @@ class ProcessGroup:
         found = dict(self._helpers)
         if self._fork_server is not None:
             found["fork server"] = self._fork_server.pid
-        elif self._service is not None:
-            found["service"] = self._service.pid
+        elif self._services:
+            found["service"] = self._services[-1].pid
             found["controller"] = self._cluster.controller.pid
         return found
 
@@ -424,3 +436,9 @@ def _quiet_log() -> logging.Logger:
     log = logging.getLogger("jaxnb.cluster")
     log.setLevel(logging.CRITICAL)
     return log
+
+
+def _kill(services: list[subprocess.Popen[str]]) -> None:
+    for service in services:
+        service.kill()
+        service.wait(10)

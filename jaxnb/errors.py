@@ -73,3 +73,11 @@ class CellError(JaxnbError):
 
 class CellTimeoutError(CellError):
     """A cell ran longer than its ``timeout``; it was interrupted on every process."""
+
+
+class ArrayGoneError(JaxnbError):
+    """An array whose data are asked for is not on the processes any more."""
+
+
+class NotEnoughMemoryError(JaxnbError, MemoryError):
+    """What was asked for is larger than the memory that is free; nothing was allocated."""

@@ -6,7 +6,7 @@ import signal
 
 from jaxnb.deaths import Death, describe_death, last_lines
 from jaxnb.display.cards_error import error_card, error_groups
-from jaxnb.display.labels import processes_label
+from jaxnb.display.labels import format_bytes, plural, processes_label
 from jaxnb.errors import (
     CellError,
     CellTimeoutError,
@@ -15,6 +15,7 @@ from jaxnb.errors import (
     SessionBrokenError,
     SessionClosedError,
 )
+from jaxnb.model import Recovered
 from jaxnb.result import CellResult
 
 
@@ -92,6 +93,14 @@ def restarted_error() -> SessionBrokenError:
     )
 
 
+def restarting_error() -> SessionBrokenError:
+    """Returns the error for asking processes that are just being replaced."""
+    return SessionBrokenError(
+        "The group is being restarted; the variables of before are gone. Try again when it is "
+        "ready: `%spmd_status` shows that."
+    )
+
+
 def timeout_error(result: CellResult, timeout: float, state: str) -> CellTimeoutError:
     """Returns the error for a cell that was interrupted at its time-out."""
     now = (
@@ -107,15 +116,18 @@ def timeout_error(result: CellResult, timeout: float, state: str) -> CellTimeout
     )
 
 
-def death_error(death: Death, num_processes: int, result: CellResult | None) -> SessionBrokenError:
+def death_error(
+    death: Death, num_processes: int, result: CellResult | None, doing: str = ""
+) -> SessionBrokenError:
     """Returns the error for a death.
 
     Args:
         death: Who died and how.
         num_processes: Size of the group.
         result: The cell that was running, if one was.
+        doing: What else went on: ``"`x` was pulled"``.
     """
-    when = ""
+    when = f" while {doing}" if doing else ""
     if result is not None:
         when = f" while it ran cell [{result.cell}], {result.seconds:.1f} s after it began"
     hint = ""
@@ -130,3 +142,18 @@ def death_error(death: Death, num_processes: int, result: CellResult | None) -> 
     error = ProcessDiedError(message, process_index=death.index, pid=death.pid)
     error.result = result
     return error
+
+
+def recovered_text(recovered: Recovered) -> str:
+    """Returns what became of a group that was formed anew."""
+    text = (
+        f"the group was formed anew in {recovered.seconds:.2f} s. Variables were kept, "
+        f"{plural(recovered.arrays, 'array')} among them ({format_bytes(recovered.nbytes)} in "
+        "all); functions are compiled anew when they are called."
+    )
+    if recovered.lost:
+        text += (
+            f" Not kept, as something holds them that was not looked into: "
+            f"{', '.join(recovered.lost[:5])}{' …' if len(recovered.lost) > 5 else ''}."
+        )
+    return text

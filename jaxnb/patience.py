@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from jaxnb.deaths import Death
+from jaxnb.freeing import Freer, Watched
 from jaxnb.running import RunningCell
 
 DEATH_GRACE_SECONDS = 2.0
@@ -23,7 +24,7 @@ INTERRUPT_GAP_SECONDS = 1.0
 would interrupt that."""
 
 
-class Interruptible(Protocol):
+class Interruptible(Watched, Protocol):
     """What :class:`Patience` needs of a session."""
 
     @property
@@ -53,6 +54,7 @@ class Patience:
         self._interrupted_at: float | None = None
         self._died_at: float | None = None
         self._told = False
+        self._freer = Freer(group, running)
         self.timed_out = False
 
     def go_on(self) -> bool:
@@ -71,7 +73,16 @@ class Patience:
         if self._timeout is not None and not self.timed_out and running.seconds > self._timeout:
             self.timed_out = True
             self._interrupt()
+        if self._interrupted_at is not None:
+            self._freer.after_interrupt(self._interrupted_at)
+        elif not self._group.deaths:  # then broken connections free who waits
+            self._freer.look()
         return not self._is_silent() or self._give_notice()
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the cell was interrupted, for whatever reason."""
+        return self._interrupted_at is not None
 
     def _interrupt_again(self) -> bool:
         """Passes an interrupt on; once the user has been told who is silent, gives up."""
@@ -109,9 +120,9 @@ class Patience:
             waiting = ", ".join(map(str, sorted(self._running.waiting_for)))
             self._running.notice(
                 f"Process {waiting} did not answer the interrupt within "
-                f"{INTERRUPT_GRACE_SECONDS:g} s: it waits in compiled code, likely in a "
-                "collective that other processes have not joined. Interrupt again to stop "
-                "waiting; then `%spmd_restart` gives fresh processes."
+                f"{INTERRUPT_GRACE_SECONDS:g} s: it waits in C++ code that nothing here can "
+                "free, or swallows interrupts. Interrupt again to stop waiting; then "
+                "`%spmd_restart` gives fresh processes."
             )
         return True
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from jaxnb.arrays import differing, merged
 from jaxnb.errors import JaxnbError
 from jaxnb.model import ArrayInfo, ProcessError, RichOutput, ValueInfo
+from jaxnb.unpickling import unpickle
+
+if TYPE_CHECKING:
+    from jaxnb.gathered import GatheredArray
 
 
 class Agreement(Enum):
@@ -32,6 +36,10 @@ class PerProcess(dict[int, Any]):
         return f"PerProcess({super().__repr__()})"
 
 
+Gather: TypeAlias = "Callable[[int, ArrayInfo], GatheredArray]"
+"""Makes an array that stayed on the processes from its index in the value, and description."""
+
+
 @dataclass(frozen=True)
 class ProcessResult:
     """What one process did in a cell.
@@ -47,6 +55,7 @@ class ProcessResult:
         compile_seconds: Part of it that JAX spent lowering and compiling.
         compiles: How many computations were compiled.
         fetch: Brings a value that was too large to travel with the reply.
+        gather: Makes an array that stayed on the processes from its index and description.
     """
 
     process_index: int
@@ -58,35 +67,44 @@ class ProcessResult:
     seconds: float
     compile_seconds: float
     compiles: int = 0
-    fetch: Callable[[], ValueInfo] | None = field(default=None, repr=False, compare=False)
+    fetch: Callable[[Gather | None], Any] | None = field(default=None, repr=False, compare=False)
+    gather: Gather | None = field(default=None, repr=False, compare=False)
 
     @cached_property
     def value(self) -> Any:
         """The last expression's value; None if there was none.
 
-        A ``jax.Array`` that this process holds whole comes as a NumPy array, any other as
-        its :class:`~jaxnb.model.ArrayInfo`. A large value is fetched on the first access.
+        A ``jax.Array`` that this process holds whole comes as a NumPy array. Of one that is
+        spread over processes the value here is this process's own view: reading what others
+        hold is an error, and :attr:`CellResult.value` has the whole. A large value is fetched
+        on the first access.
 
         Raises:
             JaxnbError: The value cannot be pickled, cannot be read here (a class that the cell
                 defined), or no longer exists on the process.
         """
+        return self.value_as(self.gather)
+
+    def value_as(self, gather: Gather | None) -> Any:
+        """Returns the value, with its spread arrays made by ``gather``."""
         info = self.value_info
         if info is None:
             return None
+        if info.array is not None and info.payload_note:  # spread over processes, or deleted
+            return info.array if gather is None or info.array.deleted else gather(0, info.array)
         if info.payload is None and self.fetch is not None and not info.payload_note:
-            info = self.fetch()
+            return self.fetch(gather)
         if info.payload is None:
-            if info.array is not None:
-                return info.array
             raise JaxnbError(
                 f"The value on process {self.process_index} ({info.type_name}) cannot be "
                 f"brought to the notebook: {info.payload_note}. It is still there, as `_`."
             )
+
+        def array(index: int) -> Any:
+            return gather(index, info.arrays[index]) if gather else info.arrays[index]
+
         try:
-            # The bytes come over a channel signed with the cluster's key, from a process that
-            # this session started.
-            return pickle.loads(info.payload)
+            return unpickle(info.payload, (), array)
         except Exception as error:  # a class of the cell, or a package that is missing here
             raise JaxnbError(
                 f"The value on process {self.process_index} ({info.type_name}) cannot be read "
@@ -108,6 +126,7 @@ class CellResult:
         stdout: What all processes wrote to standard output, merged and labelled.
         stderr: The same for standard error.
         divergence: None: the processes' recordings are not compared yet.
+        gather: Makes an array that stayed on the processes from its index and description.
     """
 
     cell: int
@@ -118,6 +137,7 @@ class CellResult:
     stdout: str = ""
     stderr: str = ""
     divergence: None = None
+    gather: Gather | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:
         outcome = f"errors on {sorted(self.errors)}" if self.errors else self.agreement.value
@@ -141,7 +161,9 @@ class CellResult:
             return Agreement.DIFFERENT
         known = [info for info in infos if info is not None]
         arrays = [info.array for info in known if info.array is not None]
-        if len(arrays) == len(known) and not any(a.fully_addressable for a in arrays):
+        if len(arrays) == len(known) and (
+            _is_one_array(arrays) or not any(a.fully_addressable for a in arrays)
+        ):
             if len({(a.shape, a.dtype, a.sharding, a.deleted) for a in arrays}) > 1:
                 return Agreement.DIFFERENT
             if self._differing_parts():
@@ -169,15 +191,12 @@ class CellResult:
         arrays = [info.array for info in infos if info.array is not None]
         if not arrays or len(arrays) != len(infos):
             return None
-        if any(a.fully_addressable for a in arrays):
-            return next((a for a in arrays if _differs_in_parts(a)), arrays[0])
-        digests = {s.device_id: s.digest for a in arrays for s in a.shards if s.digest}
-        shards = tuple(replace(s, digest=digests.get(s.device_id, b"")) for s in arrays[0].shards)
-        corner = dict(pair for a in arrays for pair in a.corner)
-        return replace(arrays[0], shards=shards, corner=tuple(sorted(corner.items())))
+        if any(a.fully_addressable for a in arrays) and not _is_one_array(arrays):
+            return next((a for a in arrays if differing(a)), arrays[0])
+        return merged(arrays)
 
     def _differing_parts(self) -> bool:
-        return self.array is not None and _differs_in_parts(self.array)
+        return self.array is not None and bool(differing(self.array))
 
     def _uncompared_parts(self) -> bool:
         array = self.array
@@ -185,30 +204,37 @@ class CellResult:
             return False
         return any(not s.digest and s.process_index in self.per_process for s in array.shards)
 
+    def _holder(self) -> ProcessResult:
+        """Returns the first process that has the whole value; all but spread arrays are whole."""
+        results = list(self.per_process.values())
+        whole = (r for r in results if r.value_info and not r.value_info.payload_note)
+        return next(whole, results[0])
+
     @cached_property
     def value(self) -> Any:
         """The last expression's value: one for the group if the processes agree.
 
         Returns:
-            The value; for an array spread over processes its
-            :class:`~jaxnb.model.ArrayInfo`; where the processes' values differ or cannot be
-            compared, a :class:`PerProcess` of them; None if the cell has no value.
+            The value. An array that is spread over processes comes as a
+            :class:`~jaxnb.gathered.GatheredArray`, whose data stay there until they are used.
+            Where the processes' values differ or cannot be compared, a
+            :class:`PerProcess` of them; None if the cell has no value.
         """
         match self.agreement:
             case Agreement.NO_VALUE:
                 return None
             case Agreement.SAME | Agreement.UNVERIFIED:
-                return next(iter(self.per_process.values())).value
+                return self._holder().value_as(self.gather)
             case Agreement.SHARDED:
-                return self.array
+                array = self.array
+                if array is None or array.deleted or self.gather is None:
+                    return array
+                return self.gather(0, array)
             case _:
                 return PerProcess({i: r.value for i, r in self.per_process.items()})
 
 
-def _differs_in_parts(array: ArrayInfo) -> bool:
-    """Whether replicas of a part of the array are known to differ."""
-    seen: dict[tuple[tuple[int, int], ...], bytes] = {}
-    return any(
-        shard.digest and seen.setdefault(shard.index, shard.digest) != shard.digest
-        for shard in array.shards
-    )
+def _is_one_array(arrays: Sequence[ArrayInfo]) -> bool:
+    """Whether processes mean one global array, though its devices may all be one process's."""
+    layouts = {(a.sharding, tuple(s.device_id for s in a.shards)) for a in arrays}
+    return len(arrays) > 1 and len(layouts) == 1

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import math
+import sys
 import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol
+from dataclasses import replace
+from functools import partial
+from typing import Any, Protocol
 
-from jaxnb.display.labels import Outputs
+from jaxnb.display.labels import Outputs, processes_label
 from jaxnb.display.merge import MergedLine, StreamMerger
+from jaxnb.gathered import GatheredArray
 from jaxnb.model import (
+    ArrayInfo,
     CellReply,
     CellRequest,
     ProcessError,
     RequestFailed,
     RichOutput,
     StreamChunk,
-    ValueInfo,
+    Whereabouts,
 )
-from jaxnb.result import CellResult, ProcessResult
+from jaxnb.result import CellResult, Gather, ProcessResult
 from jaxnb.transport.client import ClearOutput, Display, Event, Exchange, Reply
+from jaxnb.watch import line_text
 
 HELD_SECONDS = 0.5
 """How long rich output waits at most for lines that its process wrote before it."""
@@ -68,6 +74,15 @@ class NoSink:
         """Does nothing."""
 
 
+class StderrNotices(NoSink):
+    """Shows jaxnb's own sentences on standard error, and nothing else."""
+
+    def notice(self, text: str) -> None:
+        """Shows a sentence."""
+        sys.stderr.write(f"jaxnb: {text}\n")
+        sys.stderr.flush()
+
+
 class RunningCell:
     """Collects what the processes of one cell send.
 
@@ -77,7 +92,10 @@ class RunningCell:
         processes: The indices of the processes it runs on.
         num_processes: Size of the group.
         sink: Where its output goes.
-        fetch: Brings a large value from a process: process index and digest to value.
+        fetch: Brings a large value from a process: process index, digest and what makes its
+            arrays to value.
+        gather: Makes an array that stayed on the processes: which processes, its index and
+            its description to the array.
         interrupted: Set by whoever wants the cell interrupted.
         outputs: ``"merged"``; ``"all"``: equal lines of several processes are shown for each;
             ``"first"``: those of the first process only. The result holds all in any case.
@@ -90,7 +108,8 @@ class RunningCell:
         processes: Iterable[int],
         num_processes: int,
         sink: OutputSink,
-        fetch: Callable[[int, bytes], ValueInfo],
+        fetch: Callable[[int, bytes, Gather | None], Any],
+        gather: Callable[[tuple[int, ...], int, ArrayInfo], GatheredArray],
         interrupted: threading.Event,
         outputs: Outputs = "merged",
     ) -> None:
@@ -101,6 +120,7 @@ class RunningCell:
         self._num_processes = num_processes
         self._sink = sink
         self._fetch = fetch
+        self._gather = gather
         self.interrupted = interrupted
         self._mergers = _mergers(self._processes, outputs)
         self._texts: Mapping[str, dict[int, list[str]]] = {
@@ -115,13 +135,44 @@ class RunningCell:
         self._started = time.perf_counter()
         if hasattr(sink, "first"):
             sink.first = min(self._processes)
+        self._left_in_cell: set[int] | None = None
         self.sink_error: Exception | None = None
         self.abandoned: Exception | None = None
+        self.freed: dict[int, tuple[str, str]] = {}
 
     @property
     def seconds(self) -> float:
         """Time since the cell was sent."""
         return time.perf_counter() - self._started
+
+    def note_freed(self, stuck: Mapping[int, Whereabouts], *, interrupted: bool) -> None:
+        """Notes which processes are about to be freed from where they wait.
+
+        What JAX raises in them is then told for what it is.
+
+        Args:
+            stuck: Where they wait.
+            interrupted: The user asked for it; else others have left the cell.
+        """
+        cause = "" if interrupted else self._how_others_left()
+        kind = "KeyboardInterrupt" if interrupted else "LeftBehindError"
+        for index, where in stuck.items():
+            place = f" {line_text(where)}" if line_text(where) else ""
+            self.freed[index] = (kind, f"waited in a collective{place}{cause}")
+
+    def _how_others_left(self) -> str:
+        """Returns what the processes did that are not in the cell any more."""
+        parts = []
+        for index, reply in sorted(self._replies.items()):
+            if reply.error is None:
+                parts.append(f"process {index} had finished")
+            else:
+                line = f" at line {reply.error.line}" if reply.error.line else ""
+                parts.append(f"process {index} raised {reply.error.type_name}{line}")
+        others = sorted(set(range(self._num_processes)) - set(self._processes))
+        if others:
+            parts.append(f"{processes_label(others)} had not been asked to run the cell")
+        return f"; {', '.join(parts)}"
 
     def abandon(self, reason: Exception) -> None:
         """Makes the one who waits for this cell stop, and raise ``reason``."""
@@ -165,7 +216,11 @@ class RunningCell:
         self.waiting_for.discard(index)
         if index in self._mergers:
             self._mergers[index].finish(index)
-        self._replies[index] = _as_reply(index, answer, self.seconds)
+        reply = _as_reply(index, answer, self.seconds)
+        if index in self.freed and reply.error is not None:
+            kind, message = self.freed[index]
+            reply = replace(reply, error=replace(reply.error, type_name=kind, message=message))
+        self._replies[index] = reply
 
     def _show_held(self, since: float) -> None:
         """Shows rich output once the lines that its process wrote before it are out."""
@@ -209,6 +264,20 @@ class RunningCell:
             self.sink_error = error
             self._sink = NoSink()
 
+    def still_in_cell(self, seconds: float = 0.0) -> set[int]:
+        """Returns the processes that have not answered, also after :meth:`finish`.
+
+        Args:
+            seconds: How long to wait for an answer.
+        """
+        if self._left_in_cell is None:
+            return set(self.waiting_for)
+        first = self.exchange.get(seconds) if seconds else None
+        for event in (first, *self.exchange.drain()):
+            if isinstance(event, Reply):
+                self._left_in_cell.discard(event.process_index)
+        return set(self._left_in_cell)
+
     def finish(self) -> CellResult:
         """Shows what is left and returns the result of all that was received.
 
@@ -216,6 +285,7 @@ class RunningCell:
         """
         for event in self.exchange.drain():
             self._take(event)
+        self._left_in_cell = set(self.waiting_for)
         for index in sorted(self.waiting_for):
             silence = ProcessError(
                 "NoAnswer", f"process {index} has not answered; it may still be running", "", ""
@@ -233,6 +303,7 @@ class RunningCell:
             seconds=self.seconds,
             stdout="".join(line + "\n" for line in self._merged["stdout"]),
             stderr="".join(line + "\n" for line in self._merged["stderr"]),
+            gather=partial(self._gather, self._processes),
         )
 
     def _process_result(self, index: int) -> ProcessResult:
@@ -247,7 +318,8 @@ class RunningCell:
             seconds=reply.seconds,
             compile_seconds=reply.compile_seconds,
             compiles=reply.compiles,
-            fetch=lambda: self._fetch(index, reply.value.digest if reply.value else b""),
+            fetch=partial(self._fetch, index, reply.value.digest if reply.value else b""),
+            gather=partial(self._gather, (index,)),
         )
 
 

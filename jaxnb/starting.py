@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -10,7 +11,15 @@ from jaxnb.cluster import LOOPBACK, ProcessGroup
 from jaxnb.deaths import Death, describe_death, last_lines
 from jaxnb.errors import SessionBrokenError, StartError
 from jaxnb.launch.placement import Placement
-from jaxnb.model import CheckRequest, JoinRequest, ProcessReport, Request, RequestFailed
+from jaxnb.model import (
+    CheckRequest,
+    JoinRequest,
+    ProcessReport,
+    Reformed,
+    ReformRequest,
+    Request,
+    RequestFailed,
+)
 from jaxnb.options import StartOptions
 from jaxnb.transport.client import Output, Reply, Transport, wait_for
 
@@ -18,6 +27,11 @@ Progress = Callable[[str, str], None]
 
 MAX_SECONDS = 24 * 3600
 """A start may take no longer, whatever was asked for: XLA takes no infinite time-out."""
+
+
+def jax_environment() -> dict[str, str]:
+    """Returns what JAX reads of the environment when it is imported."""
+    return {k: v for k, v in os.environ.items() if k.startswith(("JAX_", "XLA_"))}
 
 
 class Starter:
@@ -111,11 +125,32 @@ class Starter:
         if self._group.launcher != "fork":
             joins = dict(enumerate(self._joins(address)))
             self._ask(transport, joins, "join")
+        return self._check(transport)
+
+    def _check(self, transport: Transport) -> list[ProcessReport]:
+        n = self._placement.num_processes
         self._progress("checking", "a psum over all devices")
         answers = self._ask(transport, {i: CheckRequest() for i in range(n)}, "check")
         reports = [answers[i] for i in range(n)]
         verify(reports, self._placement)
         return reports
+
+    def reform(self, transport: Transport) -> tuple[list[ProcessReport], list[Reformed]]:
+        """Joins the living processes anew at a new coordination service; variables are kept.
+
+        The old service ends, unless a process could not take its leave of it: XLA would abort
+        that process.
+        """
+        n = self._placement.num_processes
+        self._progress("re-forming", f"{n} processes")
+        address = self._await(self._group.start_service(n), "JAX's coordination service")
+        left = max(1, int(self._deadline - time.monotonic()))
+        request = ReformRequest(coordinator_address=address, timeout_seconds=left)
+        answers = self._ask(transport, dict.fromkeys(range(n), request), "join again")
+        reports = self._check(transport)
+        if all(answer.left_service for answer in answers.values()):
+            self._group.end_old_services()
+        return reports, [answers[i] for i in range(n)]
 
     def _ask(
         self, transport: Transport, requests: Mapping[int, Request], what: str

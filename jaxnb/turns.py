@@ -19,42 +19,59 @@ class Turns:
     def __init__(self) -> None:
         self._queue: deque[object] = deque()
         self._changed = threading.Condition()
+        self._holder: int | None = None
 
     @contextmanager
-    def turn(self, ticket: object, on_wait: Callable[[], None]) -> Iterator[None]:
+    def turn(
+        self, ticket: object, on_wait: Callable[[], None], interrupted: threading.Event
+    ) -> Iterator[None]:
         """Waits for all that came before, and keeps the turn for the block.
 
         Args:
             ticket: Tells this turn from others.
             on_wait: Called once if the turn does not come within a second.
+            interrupted: Ends the wait. SIGINT must set it, before and after the turn too: a
+                KeyboardInterrupt that struck where the turn is given back would keep it for
+                good.
 
         Raises:
-            UsageError: It was withdrawn, or interrupted, while it waited.
+            UsageError: It was withdrawn while it waited, or would wait for its own thread.
+            KeyboardInterrupt: It was interrupted while it waited.
         """
+        if self._holder == threading.get_ident():
+            raise UsageError(
+                "This was asked for from within a cell's output, a pull or a push, and would wait "
+                "for that to end. Nothing was run or moved. Ask for it afterwards."
+            )
         with self._changed:
             self._queue.append(ticket)
         try:
-            self._wait_for(ticket, on_wait)
-            yield
+            self._wait_for(ticket, on_wait, interrupted)
+            self._holder = threading.get_ident()
+            try:
+                yield
+            finally:
+                self._holder = None
         finally:
             self.withdraw(ticket)
 
-    def _wait_for(self, ticket: object, on_wait: Callable[[], None]) -> None:
+    def _wait_for(
+        self, ticket: object, on_wait: Callable[[], None], interrupted: threading.Event
+    ) -> None:
         told_at = time.monotonic() + NOTICE_SECONDS
         told = False
-        try:
-            while True:
-                with self._changed:
-                    if ticket not in self._queue:
-                        raise UsageError("The cell was withdrawn; nothing was run.")
-                    if self._queue[0] is ticket:
-                        return
-                    self._changed.wait(0.1)
-                if not told and time.monotonic() > told_at:
-                    told = True
-                    on_wait()
-        except KeyboardInterrupt:
-            raise UsageError("Interrupted while waiting for a cell; nothing was run.") from None
+        while True:
+            with self._changed:
+                if ticket not in self._queue:
+                    raise UsageError("The cell was withdrawn; nothing was run.")
+                if self._queue[0] is ticket:
+                    return
+                self._changed.wait(0.1)
+            if interrupted.is_set():
+                raise KeyboardInterrupt("Interrupted while waiting for a cell; nothing was run.")
+            if not told and time.monotonic() > told_at:
+                told = True
+                on_wait()
 
     def withdraw(self, ticket: object) -> None:
         """Takes a ticket out of the queue, wherever it stands."""

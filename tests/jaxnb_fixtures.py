@@ -56,6 +56,7 @@ class Left:
     """What exists at one moment and can be left behind."""
 
     processes: frozenset[int]
+    parents: tuple[tuple[int, int], ...]
     folders: frozenset[str]
     shared_memory: frozenset[str]
     sockets: frozenset[tuple[str, int]]
@@ -64,8 +65,10 @@ class Left:
     @classmethod
     def now(cls) -> Left:
         """Takes stock."""
+        processes = processes_of_tests()
         return cls(
-            frozenset(processes_of_tests()),
+            frozenset(processes),
+            tuple(sorted((pid, _parent_of(process)) for pid, process in processes.items())),
             frozenset(map(str, Path(tempfile.gettempdir()).glob("jaxnb-*"))),
             frozenset(os.listdir("/dev/shm") if Path("/dev/shm").is_dir() else ()),
             frozenset(listening_sockets()),
@@ -73,9 +76,27 @@ class Left:
         )
 
 
+def _parent_of(process: psutil.Process) -> int:
+    with contextlib.suppress(psutil.Error):
+        return process.ppid()
+    return 0
+
+
+def _in_the_place_of_another(before: Left) -> set[int]:
+    """Returns processes that a group of before has instead of others: its service, re-formed."""
+    now = {pid: _parent_of(process) for pid, process in processes_of_tests().items()}
+    replaced: set[int] = set()
+    for parent in before.processes:
+        gone = [pid for pid, old in before.parents if old == parent and pid not in now]
+        new = [pid for pid, old in now.items() if old == parent and pid not in before.processes]
+        replaced.update(new[: len(gone)])
+    return replaced
+
+
 def assert_nothing_left(before: Left) -> None:
     """Fails if anything exists that did not exist before; processes have a moment to end."""
-    new = [p for pid, p in processes_of_tests().items() if pid not in before.processes]
+    known = before.processes | _in_the_place_of_another(before)
+    new = [p for pid, p in processes_of_tests().items() if pid not in known]
     _, alive = psutil.wait_procs(new, timeout=END_SECONDS)
     names = [f"{p.pid} {' '.join(p.cmdline())[:100]}" for p in alive if p.is_running()]
     assert not names, f"processes left behind: {names}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 WIDTH = 80
 """Columns that text variants are made for."""
@@ -39,6 +39,38 @@ def one_line(text: str, width: int = WIDTH) -> str:
     return flat if len(flat) <= width else flat[: width - 1] + "…"
 
 
+def middle(text: str, width: int) -> str:
+    """Returns text on one line, ``…`` in place of its middle if it is too long."""
+    flat = " ".join(text.split())
+    if len(flat) <= width:
+        return flat
+    end = (width - 1) // 2
+    return f"{flat[: width - 1 - end]}…{flat[len(flat) - end :]}"
+
+
+def fitted_table(
+    rows: Sequence[Sequence[str]], align: str, shrink: Mapping[int, int], width: int = WIDTH
+) -> str:
+    """Returns a table of at most ``width`` columns, long cells shortened in the middle.
+
+    Args:
+        rows: Rows of equal length.
+        align: As for :func:`text_table`.
+        shrink: The columns that may be shortened, and to what at least. The widest goes first.
+        width: Columns that there are.
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    excess = 2 + sum(widths) + 2 * (len(widths) - 1) - width
+    while excess > 0:
+        able = [i for i, least in shrink.items() if widths[i] > least]
+        if not able:
+            break
+        widths[max(able, key=lambda i: widths[i])] -= 1
+        excess -= 1
+    short = [[middle(cell, size) for cell, size in zip(row, widths, strict=True)] for row in rows]
+    return text_table(short, align)
+
+
 def wrapped(text: str) -> str:
     """Returns a sentence or more on lines of at most :data:`WIDTH` columns."""
     return textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False)
@@ -52,12 +84,23 @@ def labelled(rows: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def joined(parts: Sequence[str]) -> str:
-    """Returns parts with dots between, broken before the one that leaves :data:`WIDTH`."""
+    """Returns parts with dots between, broken before the one that leaves :data:`WIDTH`.
+
+    A part that is longer than a line by itself is broken too.
+    """
     lines = [""]
     for part in parts:
-        longer = f"{lines[-1]} · {part}" if lines[-1] else part
+        first, *more = _pieces(part)
+        longer = f"{lines[-1]} · {first}" if lines[-1] else first
         if len(longer) > WIDTH and lines[-1]:
-            lines.append(f"  {part}")
+            lines.append(f"  {first}")
         else:
             lines[-1] = longer
+        lines += [f"  {piece}" for piece in more]
     return "\n".join(lines)
+
+
+def _pieces(part: str) -> list[str]:
+    if len(part) <= WIDTH - 2:
+        return [part]
+    return textwrap.wrap(part, WIDTH - 2, break_on_hyphens=False) or [part]

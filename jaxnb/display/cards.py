@@ -1,28 +1,60 @@
-"""Every card, by name. One module per subject makes them."""
+"""Every card, by name. One module per subject makes them, and is imported when it is used."""
 
 from __future__ import annotations
 
-from jaxnb.display.card import Card, stacked
-from jaxnb.display.cards_array import array_card, replicas_differ_card
-from jaxnb.display.cards_cell import cell_card, footer_card, straggler
-from jaxnb.display.cards_error import ErrorGroup, error_card, error_groups
-from jaxnb.display.cards_group import progress_card, start_card, status_card, stopped_card
-from jaxnb.display.cards_output import DisplayColumns, displays_card, native_value
-from jaxnb.display.cards_stats import stats_card
-from jaxnb.display.cards_value import value_card
+from typing import TYPE_CHECKING
+
+from jaxnb._lazy import lazy
+
+if TYPE_CHECKING:
+    from jaxnb.display.card import Card, stacked
+    from jaxnb.display.cards_array import array_card, replicas_differ_card
+    from jaxnb.display.cards_cell import cell_card, footer_card, straggler
+    from jaxnb.display.cards_error import ErrorGroup, error_card, error_groups
+    from jaxnb.display.cards_group import (
+        progress_card,
+        recovered_card,
+        start_card,
+        status_card,
+        stopped_card,
+    )
+    from jaxnb.display.cards_layout import layout_card
+    from jaxnb.display.cards_live import background_card, live_card
+    from jaxnb.display.cards_output import DisplayColumns, displays_card, native_value
+    from jaxnb.display.cards_stats import stats_card
+    from jaxnb.display.cards_transfer import (
+        Moved,
+        gathered_card,
+        moved,
+        moved_card,
+        narrowed,
+        per_process_card,
+        transfer_card,
+    )
+    from jaxnb.display.cards_value import value_card
 
 __all__ = [
     "Card",
     "DisplayColumns",
     "ErrorGroup",
+    "Moved",
     "array_card",
+    "background_card",
     "cell_card",
     "displays_card",
     "error_card",
     "error_groups",
     "footer_card",
+    "gathered_card",
+    "layout_card",
+    "live_card",
+    "moved",
+    "moved_card",
+    "narrowed",
     "native_value",
+    "per_process_card",
     "progress_card",
+    "recovered_card",
     "replicas_differ_card",
     "stacked",
     "start_card",
@@ -30,5 +62,26 @@ __all__ = [
     "status_card",
     "stopped_card",
     "straggler",
+    "transfer_card",
     "value_card",
 ]
+
+__getattr__ = lazy(
+    __name__,
+    [
+        f"jaxnb.display.{module}"
+        for module in (
+            "card",
+            "cards_group",
+            "cards_live",
+            "cards_output",
+            "cards_error",
+            "cards_value",
+            "cards_cell",
+            "cards_array",
+            "cards_layout",
+            "cards_stats",
+            "cards_transfer",
+        )
+    ],
+)

@@ -2,40 +2,98 @@
 
 from __future__ import annotations
 
-from jaxnb.arrays import Block, PreviewSlice, blocks, bytes_per_device, preview, total_bytes
-from jaxnb.display._picture import panels, text_picture
+from jaxnb.arrays import Block, blocks, bytes_per_device, total_bytes
+from jaxnb.display._bytes import SizeRow, size_rows
+from jaxnb.display._draw_array import array_drawing
+from jaxnb.display._draw_mesh import axis_types_label, mesh_drawing
+from jaxnb.display._spec import replicating_axes
 from jaxnb.display._text import joined, text_table, wrapped
+from jaxnb.display._text_picture import bytes_lines, mesh_line, preview_text, text_picture
 from jaxnb.display.card import Card, render
 from jaxnb.display.labels import format_bytes, plural, ranks_label
-from jaxnb.model import MAX_DIGEST_BYTES, ArrayInfo
+from jaxnb.model import MAX_DIGEST_BYTES, ArrayInfo, MeshInfo
+
+__all__ = ["array_card", "array_facts", "array_type", "preview_text", "replicas_differ_card"]
 
 _DELETED = "deleted: its buffers were donated to a computation, or deleted"
 
 
-def array_card(array: ArrayInfo, note: str = "") -> Card:
+def array_card(array: ArrayInfo, note: str = "", name: str = "") -> Card:
     """How an array lies over processes and devices; its data stay where they are.
 
     Args:
         array: The array, as all processes describe it (:attr:`jaxnb.result.CellResult.array`).
         note: A remark to stand under the picture.
+        name: What to call it, before its type.
     """
     heading, facts = array_type(array), array_facts(array)
-    found, left_out = panels(array)
+    if name:
+        heading = f"{name}: {heading}"
     values = "" if array.deleted else preview_text(array)
     notes = [_DELETED] if array.deleted else []
     notes += [note or _replicas_note(array)]
     notes = [text for text in notes if text]
-    html = render(
+    sizes, more_sizes = _differing_sizes(array)
+    html = _html(array, heading, facts, values, notes, (sizes, more_sizes))
+    listed = bytes_lines([(row.short, format_bytes(row.size_bytes)) for row in sizes], more_sizes)
+    parts = [
+        joined([heading, *facts]),
+        text_picture(array),
+        mesh_line(array.mesh),
+        listed,
+        values,
+        *(joined([text]) for text in notes),
+    ]
+    return Card(html, "\n".join(part for part in parts if part))
+
+
+def _html(
+    array: ArrayInfo,
+    heading: str,
+    facts: list[str],
+    values: str,
+    notes: list[str],
+    sizes: tuple[list[SizeRow], int],
+) -> str:
+    drawing, cut = array_drawing(array, _summary(array, heading))
+    owners = {shard.device_id: shard.process_index for shard in array.shards}
+    return render(
         "array",
         heading=heading,
         facts=facts,
-        panels=found,
-        left_out=left_out,
+        drawing=drawing,
+        left_out=cut.left_out,
+        mesh=None if array.mesh is None else mesh_drawing(array.mesh, owners),
+        # Of axes of several types each says its own.
+        axis_types=axis_types_label(array.mesh) if array.mesh and _alike(array.mesh) else "",
+        sizes=sizes[0],
+        more_sizes=sizes[1],
         values=values,
         notes=notes,
     )
-    parts = [joined([heading, *facts]), text_picture(array), values, *notes]
-    return Card(html, "\n".join(part for part in parts if part))
+
+
+def _alike(mesh: MeshInfo) -> bool:
+    return len(set(mesh.axis_types)) == 1
+
+
+def _summary(array: ArrayInfo, heading: str) -> str:
+    """The picture in words."""
+    parts = blocks(array.shards)
+    processes = {shard.process_index for shard in array.shards}
+    devices = {shard.device_id for shard in array.shards}
+    facts = [heading, *([array.spec] if array.spec is not None else [])]
+    facts.append(f"{plural(len(parts), 'part')} on {plural(len(devices), 'device')}")
+    facts[-1] += f" of {plural(len(processes), 'process')}"
+    return ", ".join([*facts, *filter(None, [_replicas_note(array)])])
+
+
+def _differing_sizes(array: ArrayInfo) -> tuple[list[SizeRow], int]:
+    """Bytes by device if they differ; the heading says it all if they are equal."""
+    sizes = bytes_per_device(array)
+    if len(set(sizes.values())) < 2:
+        return [], 0
+    return size_rows(sizes, {shard.device_id: shard.process_index for shard in array.shards})
 
 
 def array_type(array: ArrayInfo) -> str:
@@ -77,24 +135,15 @@ def _replicas_note(array: ArrayInfo) -> str:
         return ""
     copies = {len(part.shards) for part in held}
     each = str(copies.pop()) if len(copies) == 1 else "several"
-    note = f"{each} replicas of each part"
+    whole = held[0].shape == array.shape
+    note = f"{each} replicas of {'the whole array' if whole else 'each part'}"
+    if axes := replicating_axes(array):
+        note += f" over mesh {'axes' if len(axes) > 1 else 'axis'} {', '.join(axes)}"
     if all(shard.digest for part in held for shard in part.shards):
         note += ", bytes compared"
     elif not array.deleted and max(bytes_per_device(array).values()) > MAX_DIGEST_BYTES:
         note += ", bytes not compared (too large)"
     return note
-
-
-def preview_text(array: ArrayInfo) -> str:
-    """Returns the values at the array's corners as aligned text; empty if none is known."""
-    return "\n".join(_slice_text(part) for part in preview(array.shape, array.corner))
-
-
-def _slice_text(part: PreviewSlice) -> str:
-    table = text_table(part.rows, ">" * len(part.rows[0]))
-    if not part.leading:
-        return table
-    return f"  [{', '.join(map(str, part.leading))}, :, :]\n{table}"
 
 
 def _devices_by_digest(part: Block) -> str:

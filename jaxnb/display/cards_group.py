@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from jaxnb.display._text import text_table
 from jaxnb.display.card import Card, render
-from jaxnb.display.labels import format_seconds, plural, ranks_label
-from jaxnb.model import DeviceInfo, GroupInfo, ProcessInfo
+from jaxnb.display.labels import format_bytes, format_seconds, plural, ranks_label
+from jaxnb.model import DeviceInfo, GroupInfo, ProcessInfo, Recovered
 
 FOLD_ABOVE = 8
 """With more processes than this the table is a click away."""
@@ -26,6 +26,15 @@ class _Row:
 def start_card(group: GroupInfo) -> Card:
     """What was started: processes, devices, hosts, launcher, and the time it took."""
     return _group_card(group, f"ready in {format_seconds(group.start_seconds)}", False)
+
+
+def recovered_card(group: GroupInfo, recovered: Recovered) -> Card:
+    """A group that was formed anew: the time it took, and what was kept and lost."""
+    kept = f"{plural(recovered.arrays, 'array')} kept ({format_bytes(recovered.nbytes)})"
+    tail = f"formed anew in {format_seconds(recovered.seconds)} · {kept}"
+    if recovered.lost:
+        tail += f" · not kept: {', '.join(recovered.lost)}"
+    return _group_card(group, tail, False)
 
 
 def status_card(group: GroupInfo) -> Card:

@@ -90,6 +90,26 @@ def connect_coordination_service(
     state.client = client
 
 
+def leave_coordination_service() -> bool:
+    """Ends this process's connection to the service; every process of the group must do so.
+
+    Where this JAX has no such state there was no connection either
+    (:func:`connect_coordination_service` makes it).
+
+    Returns:
+        Whether the service knows: then XLA does not abort this process when the service ends.
+    """
+    from jax._src import distributed
+
+    client: Any = distributed.global_state.client
+    distributed.global_state.client = None
+    try:
+        client.shutdown()
+    except Exception:  # the service holds a process for failed: it was freed from a barrier, say
+        return False
+    return True
+
+
 def bind_gloo_to(host: str) -> None:
     """Makes gloo, the CPU collectives, listen on ``host`` only.
 
@@ -126,6 +146,26 @@ def preload() -> None:
     """Imports what JAX imports at its first compilation; where it is gone, nothing is lost."""
     with contextlib.suppress(ImportError):
         from jax._src.lib.mlir.dialects import builtin, mhlo  # noqa: F401
+
+
+def jit_settings(function: Any) -> Any:
+    """Returns what a function was jitted with, shardings included: a named tuple.
+
+    None for what is no jitted function, and where this JAX has no such attribute: then a
+    function jitted with shardings is of no use once the group was formed anew.
+    """
+    return vars(function).get("_jit_info") if type(function).__name__ == "PjitFunction" else None
+
+
+def jit_again(function: Any, settings: Any) -> Any:
+    """Returns a jitted function, jitted anew with other settings.
+
+    Where this JAX has no such function, the old one is returned.
+    """
+    from jax._src import pjit
+
+    make = getattr(pjit, "_cpp_pjit", None)
+    return function if make is None else make(function.__wrapped__, settings)
 
 
 def backends_are_initialized() -> bool:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 import time
+from dataclasses import replace
 
 import jax
+import jax.extend.backend
 import jax.numpy as jnp
 import numpy as np
 
-from jaxnb.engine import _jax_internals
+from jaxnb.engine import _jax_internals, collective_sockets
 from jaxnb.errors import StartError
 from jaxnb.model import DeviceInfo, JoinRequest, ProcessReport
 
 _joined: JoinRequest | None = None
 _join_seconds = 0.0
+_collective_ports: tuple[int, ...] = ()
 
 
 def joined() -> JoinRequest | None:
@@ -52,17 +56,59 @@ def join(request: JoinRequest) -> None:
     if request.platform == "cpu":
         jax.config.update("jax_num_cpu_devices", request.devices_per_process)
     jax.config.update("jax_cpu_collectives_implementation", request.collectives)
+    _connect(request)
+    if request.collectives == "gloo":
+        _jax_internals.bind_gloo_to(request.bind_host)
+    _make_backends()
+    _joined = request
+    _join_seconds = time.perf_counter() - started
+
+
+def _connect(request: JoinRequest) -> None:
     _jax_internals.connect_coordination_service(
         request.coordinator_address,
         request.process_index,
         request.num_processes,
         timeout_seconds=request.timeout_seconds,
     )
-    if request.collectives == "gloo":
-        _jax_internals.bind_gloo_to(request.bind_host)
+
+
+def _make_backends() -> None:
+    global _collective_ports
+    before = collective_sockets.listening_ports()
     jax.devices()
+    _collective_ports = tuple(sorted(collective_sockets.listening_ports() - before))
+
+
+def collective_ports() -> tuple[int, ...]:
+    """Returns the ports that this process's collectives listen on."""
+    return _collective_ports
+
+
+def leave() -> bool:
+    """Takes this process out of its group: no backend and no array of it is left.
+
+    Returns:
+        Whether the old coordination service may end.
+    """
+    left = _jax_internals.leave_coordination_service()
+    jax.clear_caches()
+    jax.extend.backend.clear_backends()
+    gc.collect()  # what is left of the old backend would keep its threads
+    return left
+
+
+def join_again(address: str, timeout_seconds: int) -> None:
+    """Joins this process, which has left its group, to the others at a new service.
+
+    Blocks until every process of the group has joined.
+    """
+    global _joined
+    assert _joined is not None
+    request = replace(_joined, coordinator_address=address, timeout_seconds=timeout_seconds)
+    _connect(request)
+    _make_backends()
     _joined = request
-    _join_seconds = time.perf_counter() - started
 
 
 def _platforms(platform: str) -> str:
@@ -93,7 +139,8 @@ def check() -> ProcessReport:
     ones = jax.make_array_from_callback(
         (jax.device_count(),), sharding, lambda index: np.ones(1, np.float32)
     )
-    total = jax.jit(jnp.sum, out_shardings=jax.sharding.NamedSharding(mesh, jax.P()))(ones)
+    with jax.set_mesh(None):  # the user's may have other devices
+        total = jax.jit(jnp.sum, out_shardings=jax.sharding.NamedSharding(mesh, jax.P()))(ones)
     psum = float(total.addressable_data(0))
     return ProcessReport(
         process_index=jax.process_index(),
@@ -106,6 +153,7 @@ def check() -> ProcessReport:
         jax_version=jax.__version__,
         join_seconds=_join_seconds,
         check_seconds=time.perf_counter() - started,
+        collective_ports=_collective_ports,
     )
 
 

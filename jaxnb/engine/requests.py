@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import traceback
+from dataclasses import replace
 from typing import Any
 
-from jaxnb.engine import bootstrap, stats
+from jaxnb.engine import bootstrap, reforming, stats
+from jaxnb.engine.held import HeldArrays
 from jaxnb.engine.runner import Runner
+from jaxnb.engine.sentinel import Sentinel
+from jaxnb.engine.transfers import Transfers
 from jaxnb.errors import StartError
 from jaxnb.model import (
     CellRequest,
     CheckRequest,
-    FetchRequest,
     JoinRequest,
     ProcessError,
+    ReformRequest,
     Request,
     RequestFailed,
     StatsRequest,
@@ -30,6 +34,8 @@ class Responder:
     def __init__(self, kernel: Any) -> None:
         self._kernel = kernel
         self._runner: Runner | None = None
+        self._transfers: Transfers | None = None
+        self._sentinel: Sentinel | None = None
 
     async def answer(self, request: Request) -> Any:
         """Answers a request; an exception becomes a :class:`~jaxnb.model.RequestFailed`."""
@@ -42,24 +48,33 @@ class Responder:
         match request:
             case CellRequest():
                 return await self._joined_runner().run(request)
-            case FetchRequest():
-                return self._joined_runner().fetch(request)
+            case ReformRequest():
+                runner = self._joined_runner()
+                return reforming.reform(request, runner.process_index, runner.namespaces)
             case JoinRequest():
                 bootstrap.join(request)
                 return None
             case CheckRequest():
                 self._joined_runner()
-                return bootstrap.check()
+                assert self._sentinel is not None
+                return replace(bootstrap.check(), sentinel=self._sentinel.address)
             case StatsRequest():
                 return stats.device_stats()
-        raise TypeError(f"unknown request {request!r}")
+        self._joined_runner()
+        assert self._transfers is not None
+        return self._transfers.answer(request)
 
     def _joined_runner(self) -> Runner:
         identity = bootstrap.joined()
         if identity is None:
             raise StartError("This process has not joined a group yet.")
         if self._runner is None:
-            self._runner = Runner(self._kernel, identity.process_index)
+            self._sentinel = Sentinel(self._kernel.session.key, identity.bind_host)
+            held = HeldArrays()
+            self._runner = Runner(self._kernel, identity.process_index, held)
+            self._transfers = Transfers(
+                self._kernel.shell, identity.process_index, held, self._runner.large_value
+            )
             if not identity.bare:
                 self._kernel.shell.push(bootstrap.namespace(), interactive=False)
         return self._runner

@@ -18,8 +18,9 @@ import jax
 from ipykernel.displayhook import ZMQShellDisplayHook
 
 from jaxnb.engine import commands, values
+from jaxnb.engine.held import HeldArrays
 from jaxnb.errors import JaxnbError
-from jaxnb.model import CellReply, CellRequest, FetchRequest, ProcessError, ValueInfo
+from jaxnb.model import CellReply, CellRequest, PackRequest, ProcessError, ValueInfo
 
 MAX_LARGE_VALUES = 16
 """How many values that were too large to travel are kept for the notebook to fetch."""
@@ -88,12 +89,14 @@ class Runner:
     Args:
         kernel: The process's ipykernel (ipyparallel's subclass of it).
         process_index: Who this process is.
+        held: Remembers the arrays of cells' values.
     """
 
-    def __init__(self, kernel: Any, process_index: int) -> None:
+    def __init__(self, kernel: Any, process_index: int, held: HeldArrays) -> None:
         self._kernel = kernel
+        self._held = held
         self._shell = kernel.shell
-        self._process_index = process_index
+        self.process_index = process_index
         self._clock = _CompileClock()
         self._error: ProcessError | None = None
         self._code_name = ""
@@ -117,6 +120,15 @@ class Runner:
         # it, so no two processes' tracebacks would be equal.
         shell.compile.get_code_name = lambda raw, transformed, number: self._code_name
 
+    @property
+    def namespaces(self) -> dict[str, Any]:
+        """All that a cell's values may be held by, as one; changed in place."""
+        shell = self._shell
+        # IPython has the last values beside the namespace too.
+        last = [vars(shell.displayhook), vars(shell.last_execution_result)]
+        hidden = shell.user_ns_hidden
+        return {"names": shell.user_ns, "hidden": hidden, "last": last, "large": self._large_values}
+
     async def run(self, request: CellRequest) -> CellReply:
         """Runs one cell; whatever it raises is in the reply."""
         shell = self._shell
@@ -134,7 +146,7 @@ class Runner:
         # To describe the value may compile something, which is not the cell's.
         compile_seconds, compiles = min(self._clock.seconds, seconds), self._clock.compiles
         return CellReply(
-            process_index=self._process_index,
+            process_index=self.process_index,
             value=self._take_value(request),
             error=self._error,
             seconds=seconds,
@@ -236,38 +248,40 @@ class Runner:
             self._error = replace(self._error, type_name="KeyboardInterrupt")
         return result
 
-    def fetch(self, request: FetchRequest) -> ValueInfo:
-        """Returns the value of an earlier cell, pickled whole.
+    def large_value(self, request: PackRequest) -> Any:
+        """Returns the value of an earlier cell that was too large to travel with its result.
 
         Raises:
             JaxnbError: It is no longer here, or not what it was.
         """
-        whose = f"the value of cell [{request.cell}]"
-        advice = "assign it to a name and fetch that"
+        advice = "assign it to a name and pull that"
         try:
-            value = self._large_values[request.request_id]
+            value = self._large_values[request.cell]
         except KeyError:
             raise JaxnbError(
-                f"process {self._process_index} no longer holds {whose} (the last "
+                f"process {self.process_index} no longer holds it (the last "
                 f"{MAX_LARGE_VALUES} large values are kept); {advice}"
             ) from None
-        info = values.describe(value, {}, max_payload_bytes=sys.maxsize)
-        if info.array is not None and info.array.deleted:
+        if isinstance(value, jax.Array) and value.is_deleted():
             raise JaxnbError(
-                f"{whose} was deleted on process {self._process_index} since, or donated to a "
-                f"computation"
+                f"it was deleted on process {self.process_index} since, or donated to a computation"
             )
-        if request.digest and info.digest != request.digest:
+        if request.digest and values.describe(value, {}, 0).digest != request.digest:
             raise JaxnbError(
-                f"{whose} was changed on process {self._process_index} since the cell ran; {advice}"
+                f"it was changed on process {self.process_index} since the cell ran; {advice}"
             )
-        return info
+        return value
 
     def _take_value(self, request: CellRequest) -> ValueInfo | None:
         value, bundle = self._shell.displayhook.take()
         if value is _NOTHING or self._error is not None:
             return None
-        info = values.describe(value, bundle, request.max_payload_bytes)
+        info = values.describe(
+            value,
+            bundle,
+            request.max_payload_bytes,
+            hold=lambda arrays: self._held.hold(request.request_id, arrays),
+        )
         if info.payload is None and not info.payload_note:
             self._large_values[request.request_id] = value
             while len(self._large_values) > MAX_LARGE_VALUES:

@@ -1,21 +1,23 @@
-"""``jax.Array`` to data: what it is, who holds which part, and the values at its corners."""
+"""``jax.Array`` to data: what it is, who holds which part, and the elements that are here."""
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import replace
 from itertools import product
 from operator import itemgetter
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxnb.arrays import edge_indices
-from jaxnb.model import MAX_DIGEST_BYTES, ArrayInfo, MeshInfo, ShardInfo
+from jaxnb.engine.layouts import Layout, dtype_facts, layout_of, unreduced_axes
+from jaxnb.errors import JaxnbError
+from jaxnb.model import MAX_DIGEST_BYTES, ArrayInfo, ShardInfo
 
 MAX_CORNER_ITEMS = 1024
 """Corners of arrays of many dimensions are cut to this many elements."""
@@ -23,130 +25,146 @@ MAX_CORNER_ITEMS = 1024
 MAX_WHOLE_BYTES = 64 << 10
 """Of larger shards only the corners are copied from an accelerator to the host."""
 
+Corner = tuple[tuple[tuple[int, ...], str], ...]
 
-def describe(array: jax.Array, *, digests: bool = True, corner: bool = True) -> ArrayInfo:
+
+def describe(
+    array: jax.Array,
+    *,
+    digests: bool = True,
+    corner: bool = True,
+    known: dict[Any, Layout] | None = None,
+) -> ArrayInfo:
     """Describes an array without moving it and without a collective.
 
+    Without digests and corner its data are not touched: no array is made for a shard.
+
+    Of an array that is unreduced over some mesh axes, ``spec`` names these, and ``shards``
+    tells which part each device's summand belongs to. Summands need not be equal and are no
+    elements, so there are no digests and no corner.
+
     Args:
-        array: Any array: global, process-local, deleted, of PRNG keys.
+        array: Any array: global, process-local, deleted, of PRNG keys, without a shard on
+            this process. Not a tracer.
         digests: Digest the bytes of every addressable shard that has replicas, so that the
             notebook can compare them, up to a size. JAX itself never compares replicas.
         corner: Read the elements at the array's corners that this process holds.
+        known: See :func:`jaxnb.engine.layouts.layout_of`.
     """
     sharding = array.sharding
+    shape = tuple(array.shape)
     deleted = array.is_deleted()
-    mesh, spec = _mesh_and_spec(sharding)
-    local: dict[int, Any] = {} if deleted else {s.device.id: s for s in array.addressable_shards}
-    replicated = _replicated_parts(array)
-    shards = []
-    holders: Mapping[Any, Any] = sharding.devices_indices_map(array.shape)
-    for device, index in holders.items():
-        part = _bounds(index, array.shape)
-        shard = local.get(device.id)
-        wanted = digests and shard is not None and replicated[part] > 1
-        shards.append(
-            ShardInfo(
-                device_id=device.id,
-                process_index=device.process_index,
-                index=part,
-                replica_id=-1,
-                digest=_digest(shard.data) if wanted and shard is not None else b"",
-            )
-        )
-    dtype, bits = _dtype(array)
+    facts = dtype_facts(array.dtype)
+    mesh, spec, text, shards = layout_of(sharding, shape, {} if known is None else known)
+    readable = not deleted and not unreduced_axes(sharding)
+    digests = digests and readable and any(shard.replica_id for shard in shards)
+    corner = corner and readable and 0 not in shape
+    held = _held(array, shards) if digests or corner else []
     return ArrayInfo(
-        shape=tuple(array.shape),
-        dtype=dtype,
-        itemsize_bits=bits,
-        sharding=str(sharding),
+        shape=shape,
+        dtype=facts.name,
+        itemsize_bits=facts.itemsize_bits,
+        sharding=text,
         spec=spec,
         mesh=mesh,
-        memory_kind=getattr(sharding, "memory_kind", None),
+        memory_kind=sharding.memory_kind,
         fully_replicated=sharding.is_fully_replicated,
         fully_addressable=sharding.is_fully_addressable,
-        shards=_number_replicas(shards),
-        corner=_corner(array, list(local.values())) if corner and not deleted else (),
+        shards=_with_digests(shards, held) if digests else shards,
+        corner=_corner(shape, held) if corner else (),
         deleted=deleted,
+        host_dtype=facts.host_name,
+        word_shape=facts.word_shape,
     )
 
 
-def _bounds(index: tuple[slice, ...], shape: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
-    return tuple(s.indices(n)[:2] for s, n in zip(index, shape, strict=True))
+def _held(array: jax.Array, shards: tuple[ShardInfo, ...]) -> list[tuple[ShardInfo, jax.Array]]:
+    """Returns this process's shards with their data."""
+    data = {shard.device.id: shard.data for shard in array.addressable_shards}
+    return [(shard, data[shard.device_id]) for shard in shards if shard.device_id in data]
 
 
-def _replicated_parts(array: jax.Array) -> dict[tuple[tuple[int, int], ...], int]:
-    counts: dict[tuple[tuple[int, int], ...], int] = {}
-    for index in array.sharding.devices_indices_map(array.shape).values():
-        part = _bounds(index, array.shape)
-        counts[part] = counts.get(part, 0) + 1
-    return counts
-
-
-def _number_replicas(shards: list[ShardInfo]) -> tuple[ShardInfo, ...]:
-    """Numbers the holders of each part from 0, in device order of the sharding, as JAX does."""
-    seen: dict[tuple[tuple[int, int], ...], int] = {}
-    numbered = []
-    for shard in shards:
-        replica = seen.get(shard.index, 0)
-        seen[shard.index] = replica + 1
-        numbered.append(
-            ShardInfo(shard.device_id, shard.process_index, shard.index, replica, shard.digest)
-        )
-    return tuple(numbered)
-
-
-def _mesh_and_spec(sharding: Any) -> tuple[MeshInfo | None, str | None]:
-    if not isinstance(sharding, jax.sharding.NamedSharding):
-        return None, None
-    mesh = sharding.mesh
-    info = MeshInfo(
-        axis_names=tuple(str(name) for name in mesh.axis_names),
-        shape=tuple(mesh.axis_sizes),
-        axis_types=tuple(str(kind).rpartition(".")[2] for kind in mesh.axis_types),
-        device_ids=tuple(device.id for device in mesh.devices.flat),
-    )
-    return info, _spec_text(sharding.spec)
-
-
-def _spec_text(spec: jax.sharding.PartitionSpec) -> str:
-    return "P(" + ", ".join(repr(axis) for axis in spec) + ")"
-
-
-def _dtype(array: jax.Array) -> tuple[str, int]:
-    if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
-        data = jax.eval_shape(jax.random.key_data, array)
-        words = int(np.prod(data.shape[array.ndim :], dtype=np.int64))
-        return str(array.dtype), words * data.dtype.itemsize * 8
-    name = str(array.dtype)
-    # NumPy stores int4 and the like in a byte each; on the device they are packed.
-    for prefix in ("int", "uint", "float"):
-        digits = name.removeprefix(prefix)[:1]
-        if (
-            name.startswith(prefix)
-            and digits in ("2", "4")
-            and not name[len(prefix) + 1 :][:1].isdigit()
-        ):
-            return name, int(digits)
-    return name, array.dtype.itemsize * 8
-
-
-def to_numpy(data: jax.Array) -> np.ndarray[Any, Any]:
-    """Copies a process-local array to host memory; PRNG keys as their words."""
-    if jnp.issubdtype(data.dtype, jax.dtypes.prng_key):
-        data = jax.random.key_data(data)
-    return np.asarray(data)
-
-
-def _digest(data: jax.Array) -> bytes:
-    if host_bytes(data) > MAX_DIGEST_BYTES:
-        return b""
-    host = np.ascontiguousarray(to_numpy(data))
-    return hashlib.blake2b(host.view(np.uint8).data, digest_size=16).digest()
+def _with_digests(
+    shards: tuple[ShardInfo, ...], held: list[tuple[ShardInfo, jax.Array]]
+) -> tuple[ShardInfo, ...]:
+    replicated = {shard.index for shard in shards if shard.replica_id}
+    found = {s.device_id: _digest(data) for s, data in held if s.index in replicated}
+    return tuple(replace(s, digest=found.get(s.device_id, b"")) for s in shards)
 
 
 def host_bytes(array: jax.Array) -> int:
     """Returns the size of the whole array in host memory."""
-    return array.size * max(8, _dtype(array)[1]) // 8
+    return array.size * max(8, dtype_facts(array.dtype).itemsize_bits) // 8
+
+
+def host_view(data: jax.Array) -> np.ndarray[Any, Any]:
+    """Returns a process-local array's elements in host memory; PRNG keys as their words.
+
+    On the CPU the view is the array's own memory, without a copy. Exceptions, which are
+    copied: elements of less than a byte, layouts other than row-major (the copy keeps their
+    strides), arrays over several devices.
+
+    The view is read-only and keeps the memory alive: it shows the same elements after the
+    array was deleted. XLA does not reuse memory that is viewed: where the array is donated
+    meanwhile, the computation writes elsewhere, silently, and an array on a single device is
+    then not even marked as deleted. So a view is better not kept for long.
+
+    Raises:
+        JaxnbError: The array is unreduced over several devices: nobody holds its elements.
+        RuntimeError: The array was deleted or donated.
+    """
+    if dtype_facts(data.dtype).word_shape:
+        data = jax.random.key_data(data)  # no computation: the keys' own buffers
+    sharding = data.sharding
+    if sharding.num_devices == 1:
+        # JAX keeps a copy that it made for NumPy as long as the array lives. This one is
+        # another array with the same buffer, and is gone when the view is made.
+        data = jax.make_array_from_single_device_arrays(data.shape, sharding, [data])
+    elif axes := unreduced_axes(sharding):
+        raise JaxnbError(
+            f"process {jax.process_index()} cannot read an array that is unreduced over the mesh "
+            f"axes {', '.join(axes)}: its devices hold summands. It stays as it is. Type "
+            f"`jax.reshard(x, jax.P())` to sum it"
+        )
+    view = np.asarray(data)
+    view.flags.writeable = False
+    return view
+
+
+def shard_of(array: jax.Array, device_id: int) -> jax.Array:
+    """Returns this process's shard on a device, as an array of that device alone.
+
+    It shares the buffer with ``array``, and is deleted with it. JAX keeps the shards' arrays,
+    which :func:`jax.live_arrays` counts, as long as ``array`` lives.
+
+    Raises:
+        JaxnbError: The array was deleted, or this process holds no shard there.
+    """
+    process = f"process {jax.process_index()}"
+    if array.is_deleted():
+        raise JaxnbError(
+            f"{process} has no shard on device {device_id}: the array was deleted, or donated "
+            f"to a computation. Assign it again"
+        )
+    shards = {shard.device.id: shard for shard in array.addressable_shards}
+    if device_id in shards:
+        data: jax.Array = shards[device_id].data
+        return data
+    own = [device.id for device in jax.local_devices()]
+    why = "the array has no shard there" if device_id in own else f"its own devices are {own}"
+    held = f"on devices {sorted(shards)}" if shards else "nowhere"
+    raise JaxnbError(
+        f"{process} has no shard on device {device_id}: {why}. This process holds shards of it "
+        f"{held}; `x.sharding.device_set` tells where the others are"
+    )
+
+
+def _digest(data: jax.Array) -> bytes:
+    """Digests the bytes of a process-local array; empty if there are too many."""
+    if host_bytes(data) > MAX_DIGEST_BYTES:
+        return b""
+    host = np.ascontiguousarray(host_view(data))
+    return hashlib.blake2b(host.view(np.uint8).data, digest_size=16).digest()
 
 
 def digest_of(array: jax.Array, data: bytes | None) -> bytes:
@@ -163,27 +181,29 @@ def digest_of(array: jax.Array, data: bytes | None) -> bytes:
     return hashlib.blake2b(header + data, digest_size=16).digest()
 
 
-def _corner(array: jax.Array, shards: list[Any]) -> tuple[tuple[tuple[int, ...], str], ...]:
-    """Reads the elements at the array's corners that this process holds as replica 0."""
-    edges = [edge_indices(n) for n in array.shape]
+def _corner(shape: tuple[int, ...], held: Iterable[tuple[ShardInfo, jax.Array]]) -> Corner:
+    """Reads the elements at an array's corners that this process holds as replica 0.
+
+    Args:
+        shape: Shape of the whole array.
+        held: This process's shards and their data.
+    """
+    edges = [edge_indices(n) for n in shape]
     found: list[tuple[tuple[int, ...], str]] = []
-    for shard in shards:
+    for shard, data in held:
         if shard.replica_id != 0 or len(found) >= MAX_CORNER_ITEMS:
             continue
-        # The index of a shard of PRNG keys counts the words of a key as a dimension.
-        part = _bounds(shard.index[: array.ndim], array.shape)
         inside = [
             [i for i in edge if start <= i < stop]
-            for edge, (start, stop) in zip(edges, part, strict=True)
+            for edge, (start, stop) in zip(edges, shard.index, strict=True)
         ]
         if not all(inside):
             continue
+        starts = [start for start, _ in shard.index]
         places = [
-            [i - start for i in edge]
-            for edge, (start, _) in zip(_trimmed(inside), part, strict=True)
+            [i - start for i in edge] for edge, start in zip(_trimmed(inside), starts, strict=True)
         ]
-        starts = [start for start, _ in part]
-        for local, element in _elements(shard.data, places):
+        for local, element in _elements(data, places):
             index = tuple(i + start for i, start in zip(local, starts, strict=True))
             found.append((index, _element_text(element)))
     return tuple(found[:MAX_CORNER_ITEMS])
@@ -205,7 +225,7 @@ def _elements(data: jax.Array, places: list[list[int]]) -> list[tuple[tuple[int,
         with suppress(Exception):
             boxes = product(*map(_ranges, places))
             return sorted((pair for box in boxes for pair in _box(data, box)), key=itemgetter(0))
-    host = to_numpy(data)
+    host = host_view(data)
     return [(place, host[place]) for place in product(*places)]
 
 
@@ -227,7 +247,7 @@ def _ranges(places: list[int]) -> list[range]:
 
 def _box(data: jax.Array, box: tuple[range, ...]) -> list[tuple[tuple[int, ...], Any]]:
     """Copies one box of the array to the host; computes on the one device that holds it."""
-    host = to_numpy(data[tuple(slice(r.start, r.stop) for r in box)])
+    host = host_view(data[tuple(slice(r.start, r.stop) for r in box)])
     return [
         (place, host[tuple(i - r.start for i, r in zip(place, box, strict=True))])
         for place in product(*box)

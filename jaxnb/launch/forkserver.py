@@ -181,8 +181,8 @@ class ForkServer(ForkLoop):
         self._emit(reply=command["id"], missing=missing)
 
     def _do_stop(self, command: dict[str, Any]) -> None:
-        roles = set(command["roles"])
-        pids = {child.pid for child in self._children.values() if child.role in roles}
+        roles, keep = set(command["roles"]), set(command.get("keep", ()))
+        pids = {c.pid for c in self._children.values() if c.role in roles} - keep
         for child in self._children.values():
             if child.pid in pids:
                 child.told_to_stop = True

@@ -7,7 +7,12 @@ from typing import Any
 
 def load(shell: Any) -> None:
     """Registers the magics with an IPython shell; loading twice does nothing more."""
+    from jaxnb.magics import formats
     from jaxnb.magics.spmd import SpmdMagics
+    from jaxnb.magics.values import ValueMagics
 
-    if not isinstance(shell.magics_manager.registry.get("SpmdMagics"), SpmdMagics):
-        shell.register_magics(SpmdMagics(shell))
+    if isinstance(shell.magics_manager.registry.get("SpmdMagics"), SpmdMagics):
+        return
+    magics = SpmdMagics(shell)
+    shell.register_magics(magics, ValueMagics(shell, magics.started, magics.meter))
+    formats.register(shell, lambda: magics.session)

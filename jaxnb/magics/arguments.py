@@ -7,6 +7,7 @@ import ast
 import keyword
 import re
 import shlex
+from collections.abc import Sequence
 from typing import Any, NoReturn, get_args
 
 from jaxnb.display.labels import Outputs
@@ -44,6 +45,10 @@ class MagicParser(argparse.ArgumentParser):
             words = shlex.split(line, comments=True)
         except ValueError as error:
             self.error(f"the line cannot be split into words ({error})")
+        return self.parse_words(words)
+
+    def parse_words(self, words: Sequence[str]) -> argparse.Namespace:
+        """Parses the words of a line; raises as :meth:`parse_line` does."""
         found, unknown = self.parse_known_args(words)
         if unknown and not found.help:
             word = unknown[0].partition("=")[0]

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from IPython.display import display
 
 from jaxnb.display import cards
-from jaxnb.display.cards_live import background_card
 from jaxnb.display.labels import Outputs
 from jaxnb.display.merge import LineLimiter, MergedLine
 from jaxnb.errors import CellError, JaxnbError
@@ -75,7 +74,7 @@ class CardView:
     def _card(self, result: CellResult | None = None, trouble: str | None = None) -> cards.Card:
         displays = cards.displays_card(self._columns, self.first, self._outputs, with_first=True)
         kept = self._limiter.kept()
-        return background_card(self._cell, self._since, kept, displays, result, trouble)
+        return cards.background_card(self._cell, self._since, kept, displays, result, trouble)
 
 
 class TerminalView(Sink):
@@ -93,13 +92,13 @@ class TerminalView(Sink):
         self._outputs = outputs
         self._since = time.strftime("%H:%M:%S")
         self._cell = cell
-        self._print(background_card(cell, self._since, [], NOTHING, None, None))
+        self._print(cards.background_card(cell, self._since, [], NOTHING, None, None))
 
     def end(self, result: CellResult | None, trouble: str | None) -> None:
         """Shows how the cell ended."""
         self._write(self._limiter.finish())
         rest = self.rest(self._outputs)
-        self._print(background_card(self._cell, self._since, [], rest, result, trouble))
+        self._print(cards.background_card(self._cell, self._since, [], rest, result, trouble))
 
     def _print(self, card: cards.Card) -> None:
         # Standard output, as it is now: while a prompt is open, what writes above it.

@@ -12,7 +12,6 @@ from IPython.display import DisplayHandle, clear_output, display, publish_displa
 
 from jaxnb.display import cards
 from jaxnb.display.card import Card
-from jaxnb.display.cards_live import live_card
 from jaxnb.display.labels import Outputs
 from jaxnb.display.merge import LineLimiter, MergedLine
 from jaxnb.model import RichOutput
@@ -180,13 +179,13 @@ class NotebookSink(Sink):
             if not lines:
                 return
             self._clear_if_asked()
-            self._handle = display(live_card(lines), display_id=True)
+            self._handle = display(cards.live_card(lines), display_id=True)
         else:
-            self._handle.update(live_card(lines))
+            self._handle.update(cards.live_card(lines))
 
     def __exit__(self, *details: object) -> None:
         if self._handle is not None:
-            self._handle.update(live_card([]))
+            self._handle.update(cards.live_card([]))
         super().__exit__(*details)
 
 

@@ -14,6 +14,8 @@ from jaxnb.display.card import Card
 from jaxnb.errors import CellError, ProcessDiedError, UsageError
 from jaxnb.magics import arguments
 from jaxnb.magics.background import BackgroundCell
+from jaxnb.magics.interrupts import plain_interrupt
+from jaxnb.magics.meter import meter_for
 from jaxnb.magics.sinks import DisplayIds, ProgressDisplay, Sink, is_notebook, sink_for
 from jaxnb.model import RichOutput
 from jaxnb.result import CellResult
@@ -27,13 +29,19 @@ SESSION_NAME = "spmd"
 
 @magics_class
 class SpmdMagics(Magics):
-    """All of jaxnb's magics; it holds the notebook's session."""
+    """The magics that start groups and run cells; it holds the notebook's session.
+
+    Attributes:
+        session: The session, from a start to a stop.
+        meter: Shows the progress of transfers.
+    """
 
     shell: Any  # an InteractiveShell; traitlets allows None
 
     def __init__(self, shell: Any) -> None:
         super().__init__(shell)
-        self._session: Session | None = None
+        self.session: Session | None = None
+        self.meter = meter_for(shell)
         self._ids = DisplayIds()
 
     # ------------------------------------------------------------------ life
@@ -46,27 +54,28 @@ class SpmdMagics(Magics):
         if asked.help:
             print(parser.format_help())
             return
-        if self._session is not None and self._session.state != "closed":
+        if self.session is not None and self.session.state != "closed":
             raise UsageError(
-                f"A group of {self._session.num_processes} processes is {self._session.state} "
+                f"A group of {self.session.num_processes} processes is {self.session.state} "
                 "already. Nothing was started. Type `%spmd_stop` first, or `%spmd_restart` for "
                 "fresh processes."
             )
         fields = {k: v for k, v in vars(asked).items() if k != "help"}
         with ProgressDisplay(self.shell) as progress:
             self._ids.forget_all()
-            self._session = jaxnb.start(fields.pop("num_processes"), **fields, progress=progress)
-        progress.show(cards.start_card(self._session.group))
-        if not isinstance(self.shell.user_ns.get(SESSION_NAME), (type(None), type(self._session))):
+            self.session = jaxnb.start(fields.pop("num_processes"), **fields, progress=progress)
+            self.session.meter = self.meter
+        progress.show(cards.start_card(self.session.group))
+        if not isinstance(self.shell.user_ns.get(SESSION_NAME), (type(None), type(self.session))):
             return
-        self.shell.push({SESSION_NAME: self._session}, interactive=False)
+        self.shell.push({SESSION_NAME: self.session}, interactive=False)
 
     @line_magic
     def spmd_stop(self, line: str) -> None:
         """Ends all processes of the group."""
         if not self._parse_plain("%spmd_stop", "Ends all processes of the group.", line):
             return
-        session, self._session = self._started(), None
+        session, self.session = self.started(), None
         seconds = _timed(session.close)
         self._show(cards.stopped_card(seconds))
 
@@ -77,29 +86,43 @@ class SpmdMagics(Magics):
             "%spmd_restart", "Replaces all processes by fresh ones; variables are lost.", line
         ):
             return
-        session = self._started()
+        session = self.started()
         with ProgressDisplay(self.shell) as progress:
             session.restart(progress)
             self._ids.forget_all()
         progress.show(cards.start_card(session.group))
 
     @line_magic
+    def spmd_recover(self, line: str) -> None:
+        """Forms the group anew with its living processes; variables are kept."""
+        if not self._parse_plain(
+            "%spmd_recover",
+            "Forms the group anew with its living processes; variables are kept.",
+            line,
+        ):
+            return
+        session = self.started()
+        with ProgressDisplay(self.shell) as progress:
+            recovered = session.recover(progress)
+        progress.show(cards.recovered_card(session.group, recovered))
+
+    @line_magic
     def spmd_interrupt(self, line: str) -> None:
         """Interrupts the cell that runs in the background."""
         if self._parse_plain("%spmd_interrupt", "Interrupts a background cell.", line):
-            self._started().interrupt()
+            self.started().interrupt()
 
     @line_magic
     def spmd_status(self, line: str) -> None:
         """Shows the group and its state."""
         if self._parse_plain("%spmd_status", "Shows the group and its state.", line):
-            self._show(cards.status_card(self._started().group))
+            self._show(cards.status_card(self.started().group))
 
     @line_magic
     def spmd_stats(self, line: str) -> None:
         """Shows the memory of every device and process."""
         if self._parse_plain("%spmd_stats", "Shows memory by device and process.", line):
-            self._show(cards.stats_card(self._started().stats()))
+            self._show(cards.stats_card(self.started().stats()))
 
     # ------------------------------------------------------------------ running
 
@@ -125,7 +148,7 @@ class SpmdMagics(Magics):
         return self._run(asked, code, first_line=1)
 
     def _run(self, asked: argparse.Namespace, code: str, first_line: int) -> BackgroundCell | None:
-        session = self._started()
+        session = self.started()
         if not code.strip():
             raise UsageError("The cell is empty. Nothing was run.")
         settings = {
@@ -146,7 +169,7 @@ class SpmdMagics(Magics):
     ) -> BackgroundCell | None:
         handle = BackgroundCell(self.shell, session, code, settings, self._ids, asked.out)
         if asked.out:
-            self.shell.push({asked.out: handle}, interactive=False)
+            self.shell.push({asked.out: handle})
         if is_notebook(self.shell):
             return handle
         # As the cell's value it would leave an empty `Out[3]:` in a terminal.
@@ -158,7 +181,7 @@ class SpmdMagics(Magics):
     ) -> None:
         sink = sink_for(self.shell, self._ids)
         try:
-            with sink:
+            with plain_interrupt("Interrupted."), sink:
                 result = session.run(code, sink=sink, **settings)
         except (CellError, ProcessDiedError) as error:
             if error.result is not None:
@@ -168,7 +191,7 @@ class SpmdMagics(Magics):
 
     def _finish(self, result: CellResult, asked: argparse.Namespace, sink: Sink) -> None:
         if asked.out:
-            self.shell.push({asked.out: result}, interactive=False)
+            self.shell.push({asked.out: result})
         rest = sink.rest(asked.outputs)
         if rest.text:
             self._show(rest)
@@ -181,13 +204,18 @@ class SpmdMagics(Magics):
 
     # ------------------------------------------------------------------ helpers
 
-    def _started(self) -> Session:
-        if self._session is None:
+    def started(self) -> Session:
+        """Returns the notebook's session.
+
+        Raises:
+            UsageError: There is none.
+        """
+        if self.session is None:
             raise UsageError(
                 "There is no group of processes yet. Nothing was run. Type `%spmd_start`, or "
                 "`%spmd_start -n 4` for four processes."
             )
-        return self._session
+        return self.session
 
     def _parse_plain(self, magic: str, description: str, line: str) -> bool:
         parser = arguments.MagicParser(magic, description)

@@ -10,7 +10,6 @@ the two ``_dispatch`` methods overridden below. Each is exercised by every cell 
 from __future__ import annotations
 
 import logging
-import pickle
 import queue
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -22,7 +21,8 @@ from ipyparallel import Client
 from ipyparallel.client.client import unpack_message
 
 from jaxnb.errors import StartError
-from jaxnb.model import Request, RichOutput, StreamChunk
+from jaxnb.model import CellRequest, Request, RichOutput, StreamChunk
+from jaxnb.transport.frames import dump, load
 from jaxnb.transport.signing import METADATA_KEY, digest
 
 REQUESTS_KEPT = 10_000
@@ -97,6 +97,7 @@ class _Client(Client):  # type: ignore[misc]
     """
 
     on_output: Callable[[str, Output], None]
+    frames: dict[str, list[Any]]
 
     @unpack_message  # type: ignore[untyped-decorator]
     def _dispatch_iopub(self, message: Mapping[str, Any]) -> None:
@@ -115,6 +116,8 @@ class _Client(Client):  # type: ignore[misc]
         if digest(*buffers) != message["metadata"].get(METADATA_KEY):
             logging.getLogger("jaxnb").warning("dropped a reply whose buffers were not signed")
             return
+        # The first is what ipyparallel takes for the result.
+        self.frames[message["parent_header"]["msg_id"]] = buffers[1:]
         Client._dispatch_reply.__wrapped__(self, message)
 
 
@@ -130,10 +133,17 @@ class Transport:
     def __init__(self, connection: Mapping[str, Any], on_stray: Callable[[Output], None]) -> None:
         self._client = _Client(dict(connection), timeout=30)
         self._client.on_output = self._route
+        self._client.frames = {}
         self._on_stray = on_stray
         self._requests: dict[str, tuple[int, Exchange | None]] = {}
         self._uuids: dict[int, bytes] = {}
         self.engine_ids: dict[int, int] = {}
+
+    @property
+    def key(self) -> bytes:
+        """The cluster's key, which messages are signed with."""
+        key: bytes = self._client.session.key
+        return key
 
     # ------------------------------------------------------------------ engines
 
@@ -193,10 +203,14 @@ class Transport:
         """
         exchange = Exchange()
         for index, request in processes.items():
-            self._exchange_with(index, request, exchange)
+            self.send_to(exchange, index, request)
         return exchange
 
-    def _exchange_with(self, index: int, request: Request, exchange: Exchange) -> None:
+    def send_to(self, exchange: Exchange, index: int, request: Request) -> None:
+        """Sends a request to one process; what comes back comes into the exchange.
+
+        Replies to several requests to one process come in the order of the requests.
+        """
         client = self._client
         done: list[Future[Any]] = []
 
@@ -205,28 +219,32 @@ class Transport:
             while len(self._requests) > REQUESTS_KEPT:
                 del self._requests[next(iter(self._requests))]
 
+        # Of a cell also the "idle" that follows its last output; the two come over two sockets,
+        # in either order. Both callbacks run in the client's one thread.
+        needed = 2 if isinstance(request, CellRequest) else 1
+
         def on_done(which: Future[Any]) -> None:
-            # The reply and the "idle" that follows the last output come over two sockets, in
-            # either order; both callbacks run in the client's one thread.
             done.append(which)
-            if len(done) == 2:
+            if len(done) == needed:
                 self._requests[future.msg_id] = (index, None)
                 # ipyparallel keeps the id of every request for good.
                 client.history.clear()
-                exchange.events.put(Reply(index, _answer(future)))
+                frames = client.frames.pop(future.msg_id, [])
+                exchange.events.put(Reply(index, _answer(future, frames)))
 
-        payload = pickle.dumps(request, protocol=5)
+        frames = dump(request)
         future = client._send(
             client._mux_stream,
             "apply_request",
-            buffers=[payload],
+            buffers=frames,
             ident=self._uuids[index],
-            metadata={METADATA_KEY: digest(payload)},
+            metadata={METADATA_KEY: digest(*frames)},
             track_outstanding=True,
             message_future_hook=register,
         )
         future.add_done_callback(on_done)
-        future.output.add_done_callback(on_done)
+        if needed == 2:
+            future.output.add_done_callback(on_done)
 
     def _route(self, request: str, event: Output) -> None:
         index, exchange = self._requests.get(request, (None, None))
@@ -252,20 +270,15 @@ def wait_for(future: Future[Any], seconds: float) -> bool:
     return True
 
 
-def decode(reply: Any) -> Any:
-    """Decodes a process's answer.
-
-    The message was signed with the cluster's key, its buffers included
-    (:mod:`jaxnb.transport.signing`), and both have been checked.
-    """
-    if isinstance(reply, BaseException):
-        return reply
-    return pickle.loads(reply)
-
-
-def _answer(future: Future[Any]) -> Any:
-    error = future.exception()
-    return error if error is not None else decode(future.result())
+def _answer(future: Future[Any], frames: list[Any]) -> Any:
+    # For a process that has ended ipyparallel makes up a reply, whose *result* is an error.
+    error = future.exception() or future.result()
+    if isinstance(error, BaseException):
+        return error
+    try:
+        return load(frames)
+    except Exception as unreadable:  # whoever waits must not wait for ever
+        return unreadable
 
 
 def _event(message: Mapping[str, Any]) -> Output | None:

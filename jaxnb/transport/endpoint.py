@@ -7,15 +7,19 @@ a cell with ``await`` could not run under it; this one is a coroutine.
 
 from __future__ import annotations
 
-import pickle
 import signal
 from typing import Any
 
 from ipyparallel.serialize import serialize_object
 
 from jaxnb.engine.requests import Responder, failure
-from jaxnb.model import CellRequest
+from jaxnb.model import BuildRequest, CellRequest, ExposeRequest, PackRequest, PlaceRequest
+from jaxnb.transport.frames import dump, load
 from jaxnb.transport.signing import METADATA_KEY, digest
+
+INTERRUPTIBLE = (CellRequest, PackRequest, ExposeRequest, PlaceRequest, BuildRequest)
+"""What runs code of the user's (``__reduce__``, ``__getitem__``) or waits for computations. The
+rest is short, and would be left half done."""
 
 
 def install(kernel: Any = None) -> None:
@@ -68,7 +72,7 @@ async def _answer(responder: Responder, parent: Any) -> Any:
     try:
         try:
             request = _read(parent)
-            if isinstance(request, CellRequest):
+            if isinstance(request, INTERRUPTIBLE):
                 signal.signal(signal.SIGINT, signal.default_int_handler)
             reply = await responder.answer(request)
         except (Exception, KeyboardInterrupt) as error:
@@ -81,17 +85,17 @@ async def _answer(responder: Responder, parent: Any) -> Any:
 
 
 def _read(parent: Any) -> Any:
-    payload = bytes(parent["buffers"][0])
-    if digest(payload) != parent["metadata"][METADATA_KEY]:
+    frames = [getattr(buffer, "buffer", buffer) for buffer in parent["buffers"]]
+    if digest(*frames) != parent["metadata"][METADATA_KEY]:
         raise ValueError("the request is not what was signed")
-    return pickle.loads(payload)
+    return load(frames)
 
 
 def _send_reply(kernel: Any, stream: Any, ident: Any, parent: Any, reply: Any) -> None:
-    payload = pickle.dumps(reply, protocol=5)
     metadata = kernel.init_metadata(parent)
     metadata["status"] = "ok"
-    buffers = serialize_object(payload)
+    # What ipyparallel's client takes for the result, then ours.
+    buffers = [*serialize_object(None), *dump(reply)]
     metadata[METADATA_KEY] = digest(*buffers)
     kernel.session.send(
         stream,

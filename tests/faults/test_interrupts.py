@@ -15,6 +15,13 @@ from jaxnb.errors import CellError, CellTimeoutError, SessionBrokenError
 from jaxnb.session import Session
 from jaxnb_fixtures import assert_usable
 
+
+# Groups of their own: an interrupt may form the group anew, which starts a service.
+@pytest.fixture
+def session(make_session: Callable[..., Session]) -> Session:
+    return make_session(4)
+
+
 BODIES = {
     "sleep": "import time; print('in'); time.sleep(1000)",
     "loop": "print('in')\nwhile True: pass",
@@ -134,7 +141,7 @@ def test_a_timeout_interrupts(session: Session) -> None:
 def test_a_process_that_does_not_answer_is_told_and_a_second_interrupt_gives_up(
     make_session: Callable[..., Session],
 ) -> None:
-    """A collective that one process skips: SIGINT alone frees nobody."""
+    """A process that swallows interrupts: nothing frees it."""
     group = make_session(2)
     sink = OnFirstLine(press_interrupt, 2)
     told = threading.Event()
@@ -147,8 +154,8 @@ def test_a_process_that_does_not_answer_is_told_and_a_second_interrupt_gives_up(
 
     sink.notice = notice  # type: ignore[method-assign]
     code = (
-        "import jax.experimental.multihost_utils as mh\nprint('in')\n"
-        "if process_index == 0: mh.process_allgather(np.ones(4))"
+        "import signal, time\nif process_index == 0: signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        "print('in')\nif process_index == 0: time.sleep(1000)"
     )
     with pytest.raises(CellError) as caught:
         group.run(code, sink=sink)
@@ -159,4 +166,19 @@ def test_a_process_that_does_not_answer_is_told_and_a_second_interrupt_gives_up(
     with pytest.raises(SessionBrokenError, match="out of step"):
         group.run("1")
     group.restart()
+    assert_usable(group)
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_an_interrupt_in_python_keeps_variables_whether_or_not_the_group_is_formed_anew(
+    make_session: Callable[..., Session], devices: int
+) -> None:
+    """With several devices a call returns before its collective ran: nobody knows how far."""
+    group = make_session(2, devices_per_process=devices)
+    group.run("kept = jnp.arange(3.0)")
+    sink = OnFirstLine(press_interrupt, 2)
+    with pytest.raises(CellError):
+        group.run(BODIES["sleep"], sink=sink)
+    assert ["formed anew" in notice for notice in sink.notices] == [True] * (devices - 1)
+    assert group.run("float(kept.sum())").value == 3.0
     assert_usable(group)

@@ -13,7 +13,6 @@ from typing import Any
 
 import psutil
 import pytest
-import zmq
 
 from jaxnb.errors import (
     CellError,
@@ -25,6 +24,7 @@ from jaxnb.errors import (
 from jaxnb.model import CheckRequest, RequestFailed
 from jaxnb.running import NoSink
 from jaxnb.session import Session
+from jaxnb.transport.frames import load
 from jaxnb.transport.signing import METADATA_KEY, digest
 from jaxnb_fixtures import assert_usable
 
@@ -172,7 +172,7 @@ def test_statistics_do_not_wait_for_a_running_cell(
 ) -> None:
     running = beside(session, ranks=[1])
     notes = {row.device.process_index: row.note for row in session.stats()}
-    assert "in a cell" in notes[1] or "busy" in notes[1]
+    assert "is in cell [" in notes[1]
     assert notes[0] == notes[2] == ""
     session.interrupt()
     assert isinstance(running.exception(20), CellError)
@@ -210,30 +210,11 @@ def test_a_request_whose_buffers_are_not_what_was_signed_is_not_read(session: Se
         metadata={METADATA_KEY: digest(pickle.dumps(CheckRequest()))},
         track_outstanding=True,
     )
-    answer = pickle.loads(future.result(20))
+    future.result(20)
+    answer = load(client.frames.pop(future.msg_id))
     assert isinstance(answer, RequestFailed)
     assert "not what was signed" in answer.error.message
     assert_usable(session)
-
-
-def test_a_reply_whose_buffers_are_not_what_was_signed_is_dropped(
-    session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    transport = session._transport
-    assert transport is not None
-    forged = {"buffers": [b"forged"], "metadata": {METADATA_KEY: digest(b"something else")}}
-    seen: list[Any] = []
-    monkeypatch.setattr(transport._client, "_handle_apply_reply", seen.append)
-    raw = transport._client.session.serialize(
-        {
-            "header": transport._client.session.msg("apply_reply")["header"],
-            "parent_header": {},
-            "metadata": forged["metadata"],
-            "content": {"status": "ok"},
-        }
-    )
-    transport._client._dispatch_reply([zmq.Frame(part) for part in [*raw, b"forged"]])
-    assert seen == []
 
 
 def test_an_answer_after_the_end_of_a_helper_comes_at_once(

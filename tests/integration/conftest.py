@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from jaxnb.session import Session
+from jaxnb_arrays import CLASSES
 
 # IPython's own %reset collects garbage: up to a second a test for four processes on two cores.
 CLEAR = """
@@ -17,6 +21,7 @@ def _clear(shell=get_ipython()):
     for name in list(shell.user_ns):
         if not name.startswith("_") and name not in shell.user_ns_hidden:
             del shell.user_ns[name]
+    shell.user_ns.pop("_", None)  # a loop variable of that name would keep IPython from setting it
     shell.push(bootstrap.namespace(), interactive=False)
 _clear()
 """
@@ -62,3 +67,18 @@ def session(shared_session: Session) -> Session:
     """The shared group with a cleared namespace; ``Out`` and ``_`` stay."""
     shared_session.run(CLEAR)
     return shared_session
+
+
+@pytest.fixture
+def classes(
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[ModuleType]:
+    """A module that the notebook and the processes import; `classes` on the processes."""
+    name = "classes_of_a_test"
+    (tmp_path / f"{name}.py").write_text(CLASSES)
+    monkeypatch.syspath_prepend(tmp_path)
+    session.run(f"import sys\nsys.path.insert(0, {str(tmp_path)!r})\nimport {name} as classes\n"
+                "classes.register(jax)")  # fmt: skip
+    yield importlib.import_module(name)
+    del sys.modules[name]
+    session.run(f"import sys\nsys.path.remove({str(tmp_path)!r})\ndel sys.modules['{name}']")

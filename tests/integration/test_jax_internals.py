@@ -119,7 +119,25 @@ internals.preload()
 print("jaxlib.mlir.dialects.mhlo" in sys.modules, internals.backends_are_initialized())
 """
 
-SNIPPETS = (SERVICE, CONNECT, GLOO, INITIALIZED, PRELOAD)
+LEAVE = """
+from jax._src import distributed
+service = internals.start_coordination_service(address, 1)
+internals.connect_coordination_service(address, 0, 1, timeout_seconds=20)
+internals.leave_coordination_service()
+print(distributed.global_state.client)
+"""
+
+JIT = """
+import jax
+@jax.jit
+def f(x): return x + 1
+print(internals.jit_settings(f).out_shardings_leaves[0] is not None, internals.jit_settings(len))
+settings = internals.jit_settings(f)._replace(static_argnums=(0,))
+again = internals.jit_again(f, settings)
+print(again is not f, int(again(1)), internals.jit_settings(again) is settings)
+"""
+
+SNIPPETS = (SERVICE, CONNECT, GLOO, INITIALIZED, PRELOAD, LEAVE, JIT)
 
 
 def test_preload_imports_and_starts_no_backend() -> None:
@@ -132,6 +150,14 @@ def test_get_distributed_runtime_service_listens() -> None:
 
 def test_get_distributed_runtime_client_joins_and_global_state_takes_it() -> None:
     assert python(CONNECT).splitlines() == ["True 0 1", "hello"]
+
+
+def test_the_client_is_gone_when_it_was_left() -> None:
+    assert python(LEAVE) == "None"
+
+
+def test_what_a_function_was_jitted_with_is_known_and_can_be_changed() -> None:
+    assert python(JIT).splitlines() == ["True None", "True 2 True"]
 
 
 def test_global_state_has_the_fields_that_are_set() -> None:

@@ -157,6 +157,21 @@ def test_psum(executed: Executed) -> None:
     assert "the same in the notebook: 2016.0" in text
 
 
+def test_pull(executed: Executed) -> None:
+    lines = executed.text("%spmd_pull").splitlines()
+    assert lines[0].startswith("2 values · 512 B · pulled · ")
+    assert lines[1].split() == ["x", "float32[8,", "8]", "P('data',", "'model')", "256", "B"]
+    assert executed.text("as NumPy computes it") == "as NumPy computes it: True\n"
+
+
+def test_push_and_layout(executed: Executed) -> None:
+    cell = executed.cell("%spmd_push")
+    pushed, layout = shown(cell).splitlines()[:2]
+    assert pushed.startswith("weights: float32[8, 8] · P('data', None) · 256 B · pushed to 4")
+    assert layout.startswith("weights: float32[8, 8] · P('data', None) · mesh data 4 × model 2")
+    assert has_mime(cell, "text/html")
+
+
 def test_loss_falls(executed: Executed) -> None:
     text = executed.text("for step in range")
     found = re.findall(r"^\[0-3\] step +(\d+) loss ([\d.]+)$", text, flags=re.MULTILINE)

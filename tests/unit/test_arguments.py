@@ -11,6 +11,16 @@ from hypothesis import strategies as st
 from jaxnb.display.labels import ranks_label
 from jaxnb.errors import UsageError
 from jaxnb.magics.arguments import cell_parser, ranks, split_options, start_parser, variable
+from jaxnb.magics.value_arguments import (
+    Wish,
+    chosen,
+    layout_parser,
+    only_name,
+    pull_parser,
+    push_parser,
+    wishes,
+)
+from jaxnb.magics.words import split_words
 
 
 @given(st.sets(st.integers(0, 300), min_size=1))
@@ -166,3 +176,149 @@ def test_a_misspelt_option_before_code_is_not_taken_for_code() -> None:
 def test_code_keeps_every_character(code: str) -> None:
     line = "--ranks 0 (" + code
     assert split_options(line, cell_parser("%spmd")) == ("--ranks 0", "(" + code)
+
+
+# ---------------------------------------------------------------------- names, paths and specs
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("", []),
+        ("  x   y ", ["x", "y"]),
+        ("x[..., :3] y", ["x[..., :3]", "y"]),
+        ("state.opt['m u'] # why", ["state.opt['m u']"]),
+        ("d['#'] d['[']", ["d['#']", "d['[']"]),
+        (r"d['\'] '] x", [r"d['\'] ']", "x"]),
+        ("w --spec P('data', None)", ["w", "--spec", "P('data', None)"]),
+        ("f({'a': [1, (2, 3)]}) x", ["f({'a': [1, (2, 3)]})", "x"]),
+    ],
+)
+def test_words_end_outside_of_brackets_and_quotes(line: str, words: list[str]) -> None:
+    assert split_words(line) == words
+
+
+@given(st.text(st.sampled_from("x y[](){}'\"\\#,-"), max_size=20))
+def test_any_line_is_words_or_an_error(line: str) -> None:
+    try:
+        words = split_words(line)
+    except ValueError:
+        return
+    assert all(words)
+    place = 0
+    for word in words:  # in order, every character kept
+        place = line.index(word, place) + len(word)
+
+
+@pytest.mark.parametrize("line", ["x[0", "x]", "d['a]", "P(('a')", "x[(])", "'"])
+def test_brackets_and_quotes_must_match(line: str) -> None:
+    with pytest.raises(UsageError, match="the line cannot be split into words"):
+        pull_parser().parse_line(line)
+
+
+@pytest.mark.parametrize(
+    ("text", "spec"),
+    [
+        ("P('data', None)", ("data", None)),
+        ("P ('data', None)", ("data", None)),
+        ("jax.P('data')", ("data",)),
+        ("('data', None)", ("data", None)),
+        ("'data', None", ("data", None)),
+        ("'data' , None", ("data", None)),
+        ("'data'", ("data",)),
+        ("\"P('data', None)\"", ("data", None)),
+        ("P(('data', 'model'), None)", (("data", "model"), None)),
+        ("{'w': P('data', None), 'b': P()}", {"w": ("data", None), "b": ()}),
+        ("[P('data'), None]", [("data",), ()]),
+        ("P()", ()),
+        ("None", ()),
+    ],
+)
+@pytest.mark.parametrize(
+    "line", ["w v --spec {}", "--spec {} w v", "w --spec={} v", "--mesh m --spec {} w v"]
+)
+def test_specs_as_typed(line: str, text: str, spec: object) -> None:
+    found = push_parser().parse_line(line.format(text))
+    assert found.spec == spec
+    assert found.names == ["w", "v"]
+
+
+@pytest.mark.parametrize(
+    ("line", "part"),
+    [
+        ("w --spec data", "'data' is not a partition spec"),
+        ("w --spec P(data)", "is not a partition spec"),
+        ("w --spec", "expected one argument"),
+        ("w --sepc P('x')", "unknown option '--sepc'. Did you mean '--spec'?"),
+        ("w --as x", "unknown option '--as'"),
+        ("w --mesh 2", "'2' is not a name"),
+        ("w --ranks x", "does not name processes"),
+    ],
+)
+def test_pushes_that_cannot_be(line: str, part: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        push_parser().parse_line(line)
+    assert part in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("x", [Wish("x", "x")]),
+        ("x y x --ranks 0,2", [Wish("x", "x"), Wish("y", "y")]),
+        ("x[..., :3] --as y", [Wish("x[..., :3]", "y")]),
+        ("--as=y 'x[0]'", [Wish("x[0]", "y")]),
+        ("x [0] .T --as y", [Wish("x[0].T", "y")]),
+    ],
+)
+def test_pulls_as_typed(line: str, expected: list[Wish]) -> None:
+    assert wishes(pull_parser().parse_line(line), []) == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "part"),
+    [
+        ("", "Nothing to pull"),
+        ("x.y", "`%spmd_pull x.y --as NAME`"),
+        ("x y --as z", "there are 2 to pull"),
+        ("x + 1 --as y", "'x + 1' is not a name"),
+        ("f(x)", "is not a name"),
+        ("class", "'class' is not a name"),
+        ("taken", "`taken` holds the session"),
+        ("_", "IPython's own"),
+    ],
+)
+def test_pulls_that_cannot_be(line: str, part: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        wishes(pull_parser().parse_line(line), ["taken"])
+    assert part in str(raised.value)
+    assert "Nothing was moved" in str(raised.value)
+
+
+def test_pushes_are_of_variables() -> None:
+    variables = {"weights": 1, "_hidden": 2}
+    assert chosen(["weights"], variables) == {"weights": 1}
+    for names, part in {
+        (): "Nothing to push",
+        ("wieghts",): "no variable `wieghts`. Did you mean 'weights'?",
+        ("weights[0]",): "only whole variables",
+        ("hidden",): "no variable `hidden`. Nothing",
+    }.items():
+        with pytest.raises(UsageError) as raised:
+            chosen(names, variables)
+        assert part in str(raised.value)
+        assert "Nothing was moved." in str(raised.value)
+
+
+def test_a_layout_is_of_one() -> None:
+    assert only_name(layout_parser().parse_line("state.opt[ 'mu' ]").names) == "state.opt[ 'mu' ]"
+    for line in ("", "x y"):
+        with pytest.raises(UsageError, match="%spmd_layout x"):
+            only_name(layout_parser().parse_line(line).names)
+
+
+def test_help_tells_how_a_line_is_written() -> None:
+    for parser in (pull_parser(), push_parser(), layout_parser()):
+        text = parser.format_help()
+        assert text.startswith(f"usage: {parser.prog} NAME")
+        assert parser.parse_line("-h x").help

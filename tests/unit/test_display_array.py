@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import product
+from itertools import pairwise, product
 from math import prod
+from xml.etree import ElementTree
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from jaxnb.arrays import edge_indices
 from jaxnb.display import cards
-from jaxnb.display._picture import panels
+from jaxnb.display._colors import process_color
+from jaxnb.display._draw_array import array_drawing
+from jaxnb.display._geometry import lengths
+from jaxnb.display._panels import picture
+from jaxnb.display._spec import split_axes
 from jaxnb.model import ArrayInfo, MeshInfo, ShardInfo, ValueInfo
 from jaxnb.result import CellResult, ProcessResult
 
@@ -42,6 +50,27 @@ def array(
     )
 
 
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def pictures(html: str) -> list[ElementTree.Element]:
+    """The SVG of a card, parsed as XML: it must be well-formed."""
+    found = re.findall(r"<svg.*?</svg>", html, re.DOTALL)
+    return [ElementTree.fromstring(svg) for svg in found]
+
+
+def blocks_of(html: str) -> list[ElementTree.Element]:
+    return blocks_of_svg(pictures(html)[0])
+
+
+def blocks_of_svg(svg: ElementTree.Element) -> list[ElementTree.Element]:
+    return [group for group in svg.iter(f"{SVG}g") if group.get("class") == "jaxnb-block"]
+
+
+def words(element: ElementTree.Element) -> list[str]:
+    return [text.text or "" for text in element.iter(f"{SVG}text")]
+
+
 def cell(array: ArrayInfo, processes: int, text: str = "") -> CellResult:
     bundle = {"text/plain": text} if text else {}
     info = ValueInfo("jaxlib.Array", b"", None, "", bundle, array)
@@ -63,11 +92,26 @@ def test_grid_in_text():
     )
 
 
-def test_replicas_are_labelled():
+def test_replicas_are_labelled_and_look_stacked():
     card = cards.array_card(array((8,), (2,), replicas=2, digest=lambda device: b"1"))
     assert "2 replicas of each part, bytes compared" in card.text
-    assert "2 replicas</small>" in card.html
-    assert "P0 d0-1" in card.text
+    assert "P0 d0-1 ×2" in card.text
+    for block in blocks_of(card.html):
+        assert len(block.findall(f"{SVG}path")) == 1
+        assert "×2" in words(block)
+
+
+def test_holders_that_are_no_whole_processes_are_listed_one_by_one():
+    shards = [ShardInfo(d, d // 2, ((d % 2 * 4, d % 2 * 4 + 4),), d // 2) for d in range(4)]
+    card = cards.array_card(replace(array((8,), (2,)), shards=tuple(shards)))
+    assert "P0 d0, P1 d2 ×2" in card.text
+    assert words(blocks_of(card.html)[0]) == ["P0 d0", "P1 d2", "×2"]
+
+
+def test_replicas_on_whole_processes_are_ranges():
+    card = cards.array_card(array((8,), (1,), replicas=8))
+    assert words(blocks_of(card.html)[0]) == ["processes 0-3", "devices 0-7", "×8"]
+    assert "8 replicas of the whole array" in card.text
 
 
 @pytest.mark.parametrize(
@@ -76,27 +120,198 @@ def test_replicas_are_labelled():
         ((), (), 1, 0),
         ((8,), (8,), 1, 0),
         ((8, 8), (4, 2), 1, 0),
-        ((4, 8, 8), (4, 2, 1), 4, 0),
-        ((4, 4, 8, 8), (4, 4, 1, 1), 8, 8),
+        ((4, 8, 8), (4, 2, 2), 4, 0),
+        ((4, 8, 8), (4, 2, 1), 1, 0),  # what is not split needs no panels
+        ((4, 4, 8, 8), (4, 4, 2, 2), 8, 32),
     ],
 )
 def test_panels_of_any_number_of_dimensions(
     shape: tuple[int, ...], cuts: tuple[int, ...], found: int, more: int
 ):
-    pictured, left_out = panels(array(shape, cuts))
-    assert (len(pictured), left_out) == (found, more)
-    owned = [c for panel in pictured for _, row in panel.rows for c in row]
-    assert len({cell.device_label for cell in owned}) == prod(cuts) - more
+    cut = picture(array(shape, cuts))
+    assert (len(cut.panels), cut.left_out) == (found, more)
+    parts = {part for panel in cut.panels for line in panel.parts for part in line if part}
+    assert len(parts) == prod(cuts) - more
     card = cards.array_card(array(shape, cuts))
     assert max(map(len, card.text.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("shape", "cuts"),
+    [
+        ((), ()),
+        ((8,), (8,)),
+        ((8, 8), (4, 2)),
+        ((4, 4, 4), (2, 2, 2)),
+        ((4, 4, 8, 8), (2, 2, 2, 2)),
+        ((2, 4, 4, 8, 8), (2, 2, 1, 2, 2)),
+        ((64, 64), (16, 16)),
+        ((32,), (32,)),
+        ((2, 1_000_000), (1, 8)),
+        ((1_000_000, 2), (8, 1)),
+        ((0, 4), (1, 2)),
+    ],
+)
+def test_every_block_says_which_process_and_device(shape: tuple[int, ...], cuts: tuple[int, ...]):
+    pictured = array(shape, cuts)
+    found = blocks_of(cards.array_card(pictured).html)
+    assert len(found) == prod(cuts)
+    for block in found:
+        process, device = re.findall(r"(?:process |device |[Pd])(\d+)", " ".join(words(block)))
+        assert int(process) == int(device) // 2
+        title = block.findtext(f"{SVG}title")
+        assert title is not None
+        assert f"process {process} · device {device} · " in title
+
+
+def test_the_corner_of_each_panel_is_named():
+    svg = pictures(cards.array_card(array((4, 4, 8, 8), (2, 2, 2, 2))).html)[0]
+    assert {"[0:2, 0:2, :, :]", "[0:2, 2:4, :, :]", "[2:4, 0:2, :, :]"} <= set(words(svg))
+    assert words(blocks_of_svg(svg)[0]) == ["process 0", "device 0"]
+
+
+def test_axes_name_the_mesh_axis_that_splits_them():
+    mesh = MeshInfo(("data", "model"), (4, 2), ("Auto", "Explicit"), tuple(range(8)))
+    pictured = replace(array((8, 6), (4, 2)), mesh=mesh, spec="P('data', 'model')")
+    picture_svg, mesh_svg = pictures(cards.array_card(pictured).html)
+    assert {"dim 0 · 8 over data", "dim 1 · 6 over model", "0", "2", "3", "8"} <= set(
+        words(picture_svg)
+    )
+    assert {"data · 4 · Auto", "model · 2 · Explicit"} <= set(words(mesh_svg))
+    assert [words(block) for block in blocks_of_svg(mesh_svg)] == [[str(i)] for i in range(8)]
+    unknown = replace(pictured, spec="P(UNCONSTRAINED)")
+    assert "dim 0 · 8" in words(pictures(cards.array_card(unknown).html)[0])
+
+
+def test_a_mesh_of_many_axes_is_small_multiples_and_capped():
+    mesh = MeshInfo(tuple("abcd"), (3, 5, 20, 2), ("Auto",) * 4, tuple(range(600)))
+    pictured = replace(array((8,), (2,)), mesh=mesh, spec="P('a')")
+    svg = pictures(cards.array_card(pictured).html)[1]
+    assert len(blocks_of_svg(svg)) == 8 * 16 * 2
+    assert {"a 0, b 0", "a 1, b 2", "… 344 more devices"} <= set(words(svg))
+
+
+@pytest.mark.parametrize(
+    ("spec", "ndim", "axes"),
+    [
+        ("P('data', None)", 2, (("data",), ())),
+        ("P('data')", 3, (("data",), (), ())),
+        ("P(('a', 'b'), 'c')", 2, (("a", "b"), ("c",))),
+        ("P()", 1, ((),)),
+        ("P('a', 'b')", 1, None),
+        ("P(UNCONSTRAINED)", 1, None),
+        ("P(__import__('os'))", 1, None),
+        ("GSPMD", 1, None),
+        (None, 1, None),
+    ],
+)
+def test_spec_text_is_read(spec: str | None, ndim: int, axes: tuple[tuple[str, ...], ...] | None):
+    assert split_axes(spec, ndim) == axes
+
+
+def test_the_picture_describes_itself():
+    svg = pictures(cards.array_card(array((8,), (2,))).html)[0]
+    assert svg.get("role") == "img"
+    assert svg.get("aria-label") == "float32[8], P('data'), 2 parts on 2 devices of 1 process"
+
+
+def test_blocks_are_as_long_as_their_parts():
+    cuts = [(0, 12), (12, 20), (20, 24)]
+    shards = [ShardInfo(d, d, (cut,), 0) for d, cut in enumerate(cuts)]
+    uneven = replace(array((24,), (1,)), shards=tuple(shards))
+    drawing, _ = array_drawing(uneven, "")
+    assert drawing is not None
+    first, second, third = (shape.width for shape in drawing.shapes)
+    assert first == pytest.approx(1.5 * second, abs=2)
+    assert third >= 60  # its label is readable all the same
+    card = cards.array_card(uneven)
+    assert "P0 d0 48 B, P1 d1 32 B, P2 d2 16 B" in card.text
+    assert "width:66.7%" in card.html
+    for shape, after in pairwise(drawing.shapes):
+        assert shape.x + shape.width < after.x
+
+
+@given(st.lists(st.integers(0, 10**9), min_size=1, max_size=40), st.integers(1, 1000))
+def test_lengths_keep_the_floor_the_order_and_the_total(sizes: list[int], total: int):
+    found = lengths(sizes, total, 10)
+    assert min(found) >= 10
+    assert sorted(sizes) == [size for _, size in sorted(zip(found, sizes, strict=True))]
+    assert sum(found) <= max(total, 10 * len(sizes)) + len(sizes)
+
+
+@pytest.mark.parametrize(("page", "ink"), [((255,) * 3, (33,) * 3), ((17,) * 3, (222,) * 3)])
+def test_labels_are_readable_on_every_colour(page: tuple[int, ...], ink: tuple[int, ...]):
+    def luminance(color: tuple[float, ...]) -> float:
+        parts = [c / 255 for c in color]
+        red, green, blue = (
+            part / 12.92 if part <= 0.04 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+        )
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    assert "fill-opacity:.36" in cards.array_card(array((8,), (2,))).html
+    for process in range(64):
+        color = process_color(process)
+        tint = [int(color[i : i + 2], 16) for i in (1, 3, 5)]
+        mixed = tuple(0.36 * t + 0.64 * p for t, p in zip(tint, page, strict=True))
+        low, high = sorted([luminance(mixed), luminance(ink)])
+        assert (high + 0.05) / (low + 0.05) >= 4.5, (process, color)
+    assert len({process_color(process) for process in range(32)}) == 32
+
+
+def test_256_devices_fit_into_a_notebook():
+    mesh = MeshInfo(("data", "model"), (16, 16), ("Auto",) * 2, tuple(range(256)))
+    card = cards.array_card(replace(array((64, 64), (16, 16)), mesh=mesh))
+    assert len(card.html) < 150_000
 
 
 def test_a_thousand_parts_are_shortened_and_that_is_said():
     card = cards.array_card(array((1024, 4), (1024, 1)))
     assert "… 1 009 more parts" in card.text
-    assert "… 1 009 more parts" in card.html
-    assert len(card.html) < 10_000
+    assert "… 993 more parts" in card.html
+    assert len(card.html) < 30_000
     assert max(map(len, card.text.splitlines())) <= 80
+    both = cards.array_card(array((64, 64), (40, 40)))
+    assert "… 1 375 more parts" in both.html
+    assert len(both.html) < 150_000
+
+
+TEXT = st.text(max_size=30)
+
+
+@st.composite
+def arrays(draw: st.DrawFn) -> ArrayInfo:
+    shape = draw(st.lists(st.integers(0, 10**6), max_size=6))
+    cuts = [draw(st.integers(1, max(1, min(size, 6)))) for size in shape]
+    while prod(cuts) > 200:
+        cuts[cuts.index(max(cuts))] = 1
+    made = array(tuple(shape), tuple(cuts), draw(st.integers(1, 3)))
+    scale = draw(st.sampled_from([1, 2048, 10**6]))
+    shards = tuple(
+        replace(s, device_id=s.device_id * scale, process_index=s.device_id % 7)
+        for s in made.shards
+    )
+    names = tuple(draw(st.lists(TEXT, min_size=1, max_size=4, unique=True)))
+    mesh = MeshInfo(names, (2,) * len(names), ("Auto",) * len(names), tuple(range(2 ** len(names))))
+    entries = [draw(st.sampled_from([None, *names])) for _ in shape]
+    spec = draw(st.sampled_from(["P(" + ", ".join(map(repr, entries)) + ")", None]))
+    corner = tuple((place, draw(TEXT)) for place, _ in made.corner[:4])
+    return replace(
+        made,
+        shards=shards,
+        spec=spec,
+        mesh=mesh if spec else None,
+        sharding=draw(TEXT) * 9,
+        corner=draw(st.sampled_from([corner, made.corner])),
+    )
+
+
+@given(arrays())
+def test_any_array_is_80_columns_and_well_formed(pictured: ArrayInfo):
+    card = cards.array_card(pictured)
+    assert max(map(len, card.text.splitlines())) <= 80
+    for svg in pictures(card.html):
+        assert svg.tag == f"{SVG}svg"
+    assert len(card.html) < 250_000
 
 
 def test_deleted_arrays_say_so_and_show_no_values():
@@ -114,7 +329,7 @@ def test_an_empty_array():
 def test_sharded_value_is_an_array_card():
     card = cards.value_card(cell(array((8,), (4,)), 2))
     assert card.text.startswith("float32[8] · P('data')")
-    assert "hsl(" in card.html
+    assert process_color(1) in card.html
 
 
 def test_replicated_value_is_shown_once_with_its_layout():
@@ -156,3 +371,5 @@ def test_text_from_the_process_is_escaped():
     for card in made:
         assert "<script" not in card.html
         assert "&lt;script" in card.html
+        for svg in pictures(card.html):
+            assert not list(svg.iter(f"{SVG}script"))

@@ -25,7 +25,7 @@ def test_every_error_is_a_jaxnb_error() -> None:
     found = [
         c for _, c in inspect.getmembers(errors, inspect.isclass) if c.__module__ == "jaxnb.errors"
     ]
-    assert len(found) == 8
+    assert len(found) == 10
     assert all(issubclass(kind, JaxnbError) and kind.__doc__ for kind in found)
 
 

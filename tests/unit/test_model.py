@@ -21,7 +21,7 @@ from jaxnb.launch.engine_start import EngineStart, command, prepare
 CLASSES = [
     kind
     for _, kind in inspect.getmembers(model, dataclasses.is_dataclass)
-    if kind.__module__ == model.__name__
+    if kind.__module__.startswith(model.__name__)
 ]
 
 

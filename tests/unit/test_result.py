@@ -218,9 +218,9 @@ def test_errors_are_by_process() -> None:
 def test_a_large_value_is_fetched_once_and_on_access_only() -> None:
     fetched = []
 
-    def fetch() -> ValueInfo:
+    def fetch(gather: object) -> list[int]:
         fetched.append(1)
-        return plain([1, 2])
+        return [1, 2]
 
     one = process(0, ValueInfo("list", A, None, "", {}), fetch=fetch)
     assert fetched == []
@@ -231,7 +231,7 @@ def test_a_large_value_is_fetched_once_and_on_access_only() -> None:
 
 def test_a_value_that_cannot_travel_says_why_and_where_it_is() -> None:
     info = ValueInfo("generator", b"", None, "it cannot be pickled (TypeError: no)", {})
-    one = process(3, info, fetch=lambda: pytest.fail("there is nothing to fetch"))
+    one = process(3, info, fetch=lambda gather: pytest.fail("there is nothing to fetch"))
     with pytest.raises(JaxnbError, match=r"process 3 .generator.*cannot be pickled") as raised:
         _ = one.value
     assert "still there, as `_`" in str(raised.value)
@@ -247,6 +247,7 @@ def test_a_value_of_a_class_that_the_notebook_lacks_says_so() -> None:
 
 def test_a_sharded_array_of_one_process_is_its_description() -> None:
     info = array(0, QUARTERS, NONE)
+    info = dataclasses.replace(info, payload_note="it is spread over processes")
     assert process(0, info).value == info.array
 
 

@@ -1,0 +1,49 @@
+"""Pure: shard descriptions and bytes to one NumPy array, and back. No process, no jax.
+
+``blocks`` tells who holds which part, ``preview`` shows the corners, ``regions`` slices,
+``assembly`` puts parts together, ``specs`` checks partition specs, ``dtypes`` names dtypes,
+``replicas`` puts the processes' descriptions together. ``regions``, ``assembly`` and ``dtypes``
+load NumPy and are imported by their own names: the display does without.
+"""
+
+from __future__ import annotations
+
+from jaxnb.arrays.blocks import (
+    Block,
+    Index,
+    Interval,
+    blocks,
+    boundaries,
+    bytes_per_device,
+    elements_bytes,
+    total_bytes,
+)
+from jaxnb.arrays.preview import EDGE_ITEMS, PreviewSlice, edge_indices, preview
+from jaxnb.arrays.replicas import differing, merged
+from jaxnb.arrays.specs import Spec, is_spec, spec_text
+from jaxnb.arrays.specs import check as check_spec
+from jaxnb.arrays.specs import normalize as normalize_spec
+from jaxnb.arrays.specs import parse as parse_spec
+
+__all__ = [
+    "EDGE_ITEMS",
+    "Block",
+    "Index",
+    "Interval",
+    "PreviewSlice",
+    "Spec",
+    "blocks",
+    "boundaries",
+    "bytes_per_device",
+    "check_spec",
+    "differing",
+    "edge_indices",
+    "elements_bytes",
+    "is_spec",
+    "merged",
+    "normalize_spec",
+    "parse_spec",
+    "preview",
+    "spec_text",
+    "total_bytes",
+]

@@ -1,0 +1,225 @@
+"""What indexing takes of an array, known before any of it is moved."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from types import EllipsisType
+from typing import Any
+
+import numpy as np
+
+NO_ELEMENT = -1
+"""Stands in :attr:`Region.axes` for a new axis that was sliced to nothing."""
+
+_Item = int | slice | EllipsisType | None
+
+
+class NotBasicIndexError(TypeError):
+    """The index needs NumPy's advanced indexing, so what it takes is no region."""
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """What basic indexing takes of an array: composed as NumPy does, without the array.
+
+    Attributes:
+        shape: Shape of the array that was indexed first, the base.
+        ranges: For each dimension of the base the positions taken, in order; the step may be
+            any but zero.
+        axes: For each dimension of the result the dimension of the base, None for a new axis
+            of one element, :data:`NO_ELEMENT` for a new axis of none. Dimensions of the base
+            that are missing were indexed with an integer.
+    """
+
+    shape: tuple[int, ...]
+    ranges: tuple[range, ...]
+    axes: tuple[int | None, ...]
+
+    @classmethod
+    def whole(cls, shape: Iterable[int]) -> Region:
+        """Returns the region of all elements of an array."""
+        sizes = tuple(shape)
+        return cls(sizes, tuple(range(size) for size in sizes), tuple(range(len(sizes))))
+
+    @property
+    def taken_shape(self) -> tuple[int, ...]:
+        """How many positions of each dimension of the base are taken."""
+        return tuple(len(positions) for positions in self.ranges)
+
+    @property
+    def result_shape(self) -> tuple[int, ...]:
+        """Shape of what the indexing gives."""
+        return tuple(len(self._along(axis)) for axis in self.axes)
+
+    @property
+    def is_whole(self) -> bool:
+        """Indexing changed nothing: all elements, in order, and the same dimensions."""
+        return self == Region.whole(self.shape)
+
+    def __getitem__(self, index: Any) -> Region:
+        """Indexes the result of this region.
+
+        Args:
+            index: Integers, slices, ``...`` and ``None``: one, or a tuple of them.
+
+        Returns:
+            The region of the same base that ``array[self][index]`` would be.
+
+        Raises:
+            IndexError: Where NumPy raises it, with its message.
+            NotBasicIndexError: There is a bool, a sequence or an array in the index.
+        """
+        ranges = list(self.ranges)
+        axes: list[int | None] = []
+        here = 0
+        for item in _one_per_dimension(index, len(self.axes)):
+            if item is None:
+                axes.append(None)
+                continue
+            base = self.axes[here]
+            if isinstance(item, slice):
+                positions = self._along(base)[item]
+                is_emptied = base is None and not positions
+                axes.append(NO_ELEMENT if is_emptied else base)
+            else:
+                positions = _one_position(self._along(base), item, here)
+            if base is not None and base != NO_ELEMENT:
+                ranges[base] = positions
+            here += 1
+        return Region(self.shape, tuple(ranges), tuple(axes))
+
+    def finish(self, taken: np.ndarray, word_ndim: int = 0) -> np.ndarray:
+        """Returns the result of the indexing, as a view.
+
+        Args:
+            taken: The elements at ``ranges``: an array of ``taken_shape``.
+            word_ndim: How many dimensions it has behind those, which are not indexed.
+
+        Raises:
+            ValueError: ``taken`` has another shape.
+        """
+        if taken.shape[: taken.ndim - word_ndim] != self.taken_shape:
+            raise ValueError(f"expected shape {self.taken_shape}, got {taken.shape}")
+        kept = [slice(None) if d in self.axes else 0 for d in range(len(self.shape))]
+        # Without the Ellipsis NumPy makes a scalar, which is a copy, of a single element.
+        first: tuple[Any, ...] = (*self._in_order(kept), ...)
+        second: tuple[Any, ...] = (*self._emptied(), ...)
+        view: np.ndarray = taken[first][second]
+        return view
+
+    @property
+    def index_text(self) -> str:
+        """The index that takes the region of its base, ``"[0:4, ::2, 3]"``; empty for all."""
+        texts = [
+            _slice_text(positions, size) if d in self.axes else str(positions[0])
+            for d, (positions, size) in enumerate(zip(self.ranges, self.shape, strict=True))
+        ]
+        items = [item if isinstance(item, str) else "None" for item in self._in_order(texts)]
+        while items and items[-1] == ":":
+            items.pop()
+        first = f"[{', '.join(items)}]" if items else ""
+        if NO_ELEMENT not in self.axes:
+            return first
+        return first + f"[{', '.join('0:0' if s.stop == 0 else ':' for s in self._emptied())}]"
+
+    def __str__(self) -> str:
+        return self.index_text
+
+    def _along(self, axis: int | None) -> range:
+        """Positions along one dimension of the result, named as in ``axes``."""
+        if axis is None:
+            return range(1)
+        return range(0) if axis == NO_ELEMENT else self.ranges[axis]
+
+    def _in_order(self, of_base: Sequence[Any]) -> list[Any]:
+        """One entry for each dimension of the base, with None where there are new axes."""
+        items: list[Any] = []
+        rest = 0
+        for axis in self.axes:
+            if axis is None or axis == NO_ELEMENT:
+                items.append(None)
+            else:
+                items += of_base[rest : axis + 1]
+                rest = axis + 1
+        return [*items, *of_base[rest:]]
+
+    def _emptied(self) -> tuple[slice, ...]:
+        """Slices that take the only element out of new axes that have none."""
+        return tuple(slice(0, 0) if axis == NO_ELEMENT else slice(None) for axis in self.axes)
+
+
+def view(array: np.ndarray, box: Iterable[slice]) -> np.ndarray:
+    """Returns a box of an array as a view, be it of no dimensions."""
+    index: tuple[Any, ...] = (*box, ...)  # without the dots NumPy makes a scalar, a copy
+    found: np.ndarray = array[index]
+    return found
+
+
+def as_slice(positions: range) -> slice:
+    """Returns the slice that takes these positions, none of them negative."""
+    if not positions:
+        return slice(0, 0)
+    # A negative stop would count from the end.
+    stop = positions.stop if positions.stop >= 0 else None
+    return slice(positions.start, stop, positions.step)
+
+
+def _one_per_dimension(index: Any, ndim: int) -> list[int | slice | None]:
+    """The entries of an index, ``...`` and what was left out at its end written out."""
+    items = [_item(entry) for entry in (index if isinstance(index, tuple) else (index,))]
+    gaps = [place for place, item in enumerate(items) if item is Ellipsis]
+    if len(gaps) > 1:
+        raise IndexError("an index can only have a single ellipsis ('...')")
+    indexed = sum(item is not None and item is not Ellipsis for item in items)
+    if indexed > ndim:
+        raise IndexError(
+            f"too many indices for array: array is {ndim}-dimensional, but {indexed} were indexed"
+        )
+    (gap,) = gaps or [len(items)]
+    filled = [*items[:gap], *[slice(None)] * (ndim - indexed), *items[gap + 1 :]]
+    return [item for item in filled if not isinstance(item, EllipsisType)]
+
+
+def _item(entry: Any) -> _Item:
+    """One entry of an index, integers of any type as ``int``."""
+    if entry is None or entry is Ellipsis or isinstance(entry, slice):
+        return entry
+    is_sequence = isinstance(entry, Sequence) and not isinstance(entry, str | bytes)
+    is_array = hasattr(entry, "__array__") and not isinstance(entry, np.generic)
+    if isinstance(entry, bool | np.bool_) or is_sequence or is_array:
+        raise NotBasicIndexError(
+            f"an index with a {type(entry).__name__} needs NumPy's advanced indexing; "
+            "integers, slices, `...` and `None` do not"
+        )
+    try:
+        return operator.index(entry)
+    except TypeError:
+        raise IndexError(
+            "only integers, slices (`:`), ellipsis (`...`) and numpy.newaxis (`None`) "
+            f"are valid indices, not {entry!r}"
+        ) from None
+
+
+def _one_position(positions: range, item: int, axis: int) -> range:
+    """The position that an integer takes, as a range."""
+    if not -len(positions) <= item < len(positions):
+        raise IndexError(
+            f"index {item} is out of bounds for axis {axis} with size {len(positions)}"
+        )
+    return range(positions[item], positions[item] + 1)
+
+
+def _slice_text(positions: range, size: int) -> str:
+    """A slice that takes the positions along a dimension, as short as it reads well."""
+    if positions == range(size):
+        return ":"
+    if len(positions) < 2 or positions.step == 1:
+        return f"{positions[0]}:{positions[-1] + 1}" if positions else "0:0"
+    forward = positions.step > 0
+    from_the_end = positions[0] == (0 if forward else size - 1)
+    to_the_end = not 0 <= positions[-1] + positions.step < size
+    start = "" if from_the_end else positions[0]
+    stop = "" if to_the_end else positions[-1] + (1 if forward else -1)
+    return f"{start}:{stop}:{positions.step}"

@@ -1,0 +1,35 @@
+"""What the processes' descriptions of one array say together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from jaxnb.arrays.blocks import Block, blocks
+from jaxnb.model import ArrayInfo
+
+
+def merged(arrays: Sequence[ArrayInfo]) -> ArrayInfo:
+    """Returns all processes' descriptions of one global array as one.
+
+    Each process knows the bytes of its own shards only: their digests, and the elements at the
+    corners that it holds.
+    """
+    digests = {s.device_id: s.digest for a in arrays for s in a.shards if s.digest}
+    shards = tuple(replace(s, digest=digests.get(s.device_id, b"")) for s in arrays[0].shards)
+    corner = dict(pair for a in arrays for pair in a.corner)
+    return replace(arrays[0], shards=shards, corner=tuple(sorted(corner.items())))
+
+
+def differing(array: ArrayInfo) -> list[Block]:
+    """Returns the parts of an array whose replicas are known to differ."""
+    digests: dict[object, bytes] = {}
+    if all(
+        digests.setdefault(shard.index, shard.digest) == shard.digest
+        for shard in array.shards
+        if shard.digest
+    ):
+        return []  # the common case, without sorting
+    return [
+        part for part in blocks(array.shards) if len({s.digest for s in part.shards} - {b""}) > 1
+    ]

@@ -1,0 +1,265 @@
+"""Asking processes for something other than a cell, and knowing why one does not answer."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from jaxnb.deaths import Death
+from jaxnb.errors import JaxnbError
+from jaxnb.model import ProcessError, Request, RequestFailed
+from jaxnb.outcome import death_error
+from jaxnb.transport.client import Exchange, Reply, Transport
+
+REPLY_SECONDS = 30.0
+"""How long a process may be silent when all it has to do is to answer."""
+
+BYTES_PER_SECOND = 50e6
+"""A process that has bytes to read, to digest or to copy may take longer by so much."""
+
+IN_FLIGHT = 3
+"""Requests that wait at a process, so that it has the next one when it has answered one."""
+
+TICK_SECONDS = 0.1
+
+FREE_SECONDS = 0.5
+"""How long to go on interrupting a process that nobody waits for any more."""
+
+DEATH_SECONDS = 2.0
+"""A death is known so much later at most than its first effects are seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unanswered:
+    """Why a process gave no answer.
+
+    Attributes:
+        process_index: The process.
+        reason: Why, as the end of a sentence whose subject is the process.
+        death: How it died, if it did.
+        error: What it raised, if it did.
+    """
+
+    process_index: int
+    reason: str
+    death: Death | None = None
+    error: ProcessError | None = None
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+SendSignal = Callable[[list[int], int], None]
+"""Sends a signal to processes."""
+
+
+class Channel:
+    """Asks processes, one conversation at a time.
+
+    Args:
+        transport: The connection.
+        deaths: Returns who has died so far.
+        in_cells: Process index to what it is doing, for those that cannot answer now.
+        num_processes: Size of the group.
+        interrupted: Set by whoever wants the conversation to end with KeyboardInterrupt.
+        send_signal: Sends a signal to processes.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        deaths: Callable[[], Sequence[Death]],
+        in_cells: Mapping[int, str],
+        num_processes: int,
+        interrupted: threading.Event,
+        send_signal: SendSignal,
+    ) -> None:
+        self._transport = transport
+        self._deaths = deaths
+        self.in_cells = in_cells
+        self.num_processes = num_processes
+        self._interrupted = interrupted
+        self._send_signal = send_signal
+        self._abandoned: Exception | None = None
+        self._must_finish = False
+
+    def abandon(self, reason: Exception) -> None:
+        """Makes the one who waits in this conversation stop, and raise ``reason``."""
+        self._abandoned = reason
+
+    def check(self) -> None:
+        """Ends the conversation if somebody wants that.
+
+        Raises:
+            KeyboardInterrupt: It was interrupted.
+            JaxnbError: It was abandoned.
+        """
+        if self._abandoned is not None:
+            raise self._abandoned
+        if self._interrupted.is_set() and not self._must_finish:
+            raise KeyboardInterrupt
+
+    @contextmanager
+    def uninterruptible(self) -> Iterator[None]:
+        """Lets no interrupt end what is asked in the block, since it cannot be undone.
+
+        The interrupt is not lost: the next :meth:`check` raises it.
+        """
+        self._must_finish = True
+        try:
+            yield
+        finally:
+            self._must_finish = False
+
+    @property
+    def able(self) -> list[int]:
+        """The processes that are alive and not in a cell."""
+        dead = {death.index for death in self._deaths() if death.role == "engine"}
+        return [i for i in range(self.num_processes) if i not in dead and i not in self.in_cells]
+
+    def ask(self, requests: Mapping[int, Request], nbytes: int = 0) -> dict[int, Any]:
+        """Sends a request to each process and waits for the answers.
+
+        Args:
+            requests: Process index to request.
+            nbytes: How much data the answers take to make.
+
+        Returns:
+            Process index to answer; an :class:`Unanswered` where there is none.
+
+        Raises:
+            KeyboardInterrupt: It was interrupted.
+        """
+        answers = dict(self.ask_all({i: [r] for i, r in requests.items()}, nbytes))
+        return {i: answers[i] for i in requests}
+
+    def ask_all(
+        self, requests: Mapping[int, Iterable[Request]], nbytes: int = 0
+    ) -> Iterator[tuple[int, Any]]:
+        """Sends several requests to each process, a few ahead; yields answers as they come.
+
+        Those of one process come in order. One that does not answer gives an
+        :class:`Unanswered`, and nothing after that.
+        """
+        exchange = Exchange()
+        left = {i: iter(queue) for i, queue in requests.items()}
+        pending = dict.fromkeys(left, 0)
+        for index in [i for i in pending if i in self.in_cells]:
+            del pending[index]
+            yield index, Unanswered(index, self.in_cells[index])
+        for index in pending:
+            pending[index] = sum(
+                self._send_next(exchange, index, left[index]) for _ in range(IN_FLIGHT)
+            )
+        patience = REPLY_SECONDS + nbytes / BYTES_PER_SECOND
+        deadline = time.monotonic() + patience
+        while pending := {i: count for i, count in pending.items() if count}:
+            try:
+                self.check()
+            except KeyboardInterrupt:
+                self._free(pending, exchange)
+                raise
+            event = exchange.get(TICK_SECONDS)
+            if isinstance(event, Reply) and event.process_index in pending:
+                index = event.process_index
+                deadline = time.monotonic() + patience
+                pending[index] += self._send_next(exchange, index, left[index]) - 1
+                yield index, self._as_answer(index, event.answer)
+                continue
+            late = time.monotonic() > deadline
+            if late:
+                self._free(pending, exchange)
+            for index in list(pending):
+                lost = self._lost(index)
+                if late and lost is None:
+                    lost = Unanswered(index, f"gave no answer within {patience:.0f} s")
+                if lost is not None:
+                    del pending[index]
+                    yield index, lost
+
+    def _send_next(self, exchange: Exchange, index: int, requests: Iterator[Request]) -> int:
+        """Sends the next request of a process; returns how many were sent: none after the last."""
+        request = next(requests, None)
+        if request is None:
+            return 0
+        if self._lost(index) is None:  # else what waits for the answer will notice
+            self._transport.send_to(exchange, index, request)
+        return 1
+
+    def _free(self, pending: Mapping[int, int], exchange: Exchange) -> None:
+        """Interrupts processes that are busy with what nobody waits for: a user's ``__reduce__``.
+
+        More than once, if need be: one that has not begun with its request would not notice.
+        """
+        counts = dict(pending)
+        deadline = time.monotonic() + FREE_SECONDS
+        while time.monotonic() < deadline and self._abandoned is None:
+            counts = {i: n for i, n in counts.items() if n and self._lost(i) is None}
+            if not counts:
+                return
+            self._send_signal(sorted(counts), signal.SIGINT)
+            event = exchange.get(TICK_SECONDS)
+            while event is not None:
+                if isinstance(event, Reply) and event.process_index in counts:
+                    counts[event.process_index] -= 1
+                event = exchange.get(0)
+
+    def _lost(self, index: int) -> Unanswered | None:
+        """Returns why a process will never answer; None as far as is known now."""
+        for death in self._deaths():
+            if death.role != "engine" or death.index == index:
+                return Unanswered(index, "has died", death)
+        return None
+
+    def tell(self, requests: Mapping[int, Request]) -> None:
+        """Sends requests whose answers nobody waits for, to those that can take them."""
+        if self._abandoned is not None:
+            return  # the processes have ended, or are about to
+        for index in set(requests) & set(self.able):
+            self._transport.send_to(Exchange(), index, requests[index])
+
+    def _as_answer(self, index: int, answer: Any) -> Any:
+        if isinstance(answer, RequestFailed):
+            return Unanswered(index, f"raised {answer.error}", error=answer.error)
+        if isinstance(answer, BaseException):
+            # The controller's word that it has ended, as a rule.
+            return self._why_lost(index, f"could not answer ({type(answer).__name__}: {answer})")
+        return answer
+
+    def why_unreachable(self, index: int, error: OSError) -> Unanswered:
+        """Returns why a process's memory is gone; waits a moment to be told of a death."""
+        return self._why_lost(index, f"did not give its data ({error})")
+
+    def _why_lost(self, index: int, reason: str) -> Unanswered:
+        deadline = time.monotonic() + DEATH_SECONDS
+        exchange = Exchange()
+        while (lost := self._lost(index)) is None and time.monotonic() < deadline:
+            exchange.get(0.01)
+            self.check()
+        return lost or Unanswered(index, reason)
+
+    def require(self, answers: Mapping[int, Any], doing: str) -> None:
+        """Raises what kept the first process from answering, if one was kept.
+
+        Args:
+            answers: From :meth:`ask`.
+            doing: What the answers are for: ``"`x` was pulled"``.
+
+        Raises:
+            ProcessDiedError: It died.
+            JaxnbError: It was in a cell, was silent, or raised.
+        """
+        missing = [a for a in answers.values() if isinstance(a, Unanswered)]
+        died = next((a.death for a in missing if a.death is not None), None)
+        if died is not None:
+            raise death_error(died, self.num_processes, None, doing=doing)
+        for answer in missing:
+            raise JaxnbError(
+                f"Process {answer.process_index} of {self.num_processes} {answer.reason}, so "
+                f"{doing} only in part, and dropped. The group is as it was."
+            )

@@ -1,0 +1,50 @@
+"""Arrays that the notebook knows of: found again for as long as the process has them."""
+
+from __future__ import annotations
+
+import weakref
+from collections import OrderedDict
+from collections.abc import Sequence
+
+import jax
+
+from jaxnb.errors import JaxnbError
+
+MAX_HOLDERS = 10_000
+"""Pulls and cells whose arrays are remembered; each takes some 100 bytes."""
+
+DROPPED = "was replaced or dropped since"
+DELETED = "was deleted since, or donated to a computation"
+
+
+class GoneError(JaxnbError):
+    """An array is not here any more."""
+
+
+class HeldArrays:
+    """Weak references to described arrays: being known to the notebook keeps none alive."""
+
+    def __init__(self) -> None:
+        self._holders: OrderedDict[str, tuple[weakref.ref[jax.Array], ...]] = OrderedDict()
+
+    def hold(self, holder: str, arrays: Sequence[jax.Array]) -> None:
+        """Remembers the arrays of one pull or cell."""
+        if not arrays:
+            return
+        self._holders[holder] = tuple(map(weakref.ref, arrays))
+        while len(self._holders) > MAX_HOLDERS:
+            self._holders.popitem(last=False)
+
+    def get(self, holder: str, index: int) -> jax.Array:
+        """Returns an array.
+
+        Raises:
+            GoneError: The process has dropped or deleted it.
+        """
+        references = self._holders.get(holder, ())
+        array = references[index]() if index < len(references) else None
+        if array is None:
+            raise GoneError(DROPPED)
+        if array.is_deleted():
+            raise GoneError(DELETED)
+        return array

@@ -1,0 +1,219 @@
+"""A process's side of a pull: values described, and parts of arrays opened to the notebook."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxnb.engine import shards
+from jaxnb.engine.exposures import Exposures, as_bytes
+from jaxnb.engine.held import GoneError, HeldArrays
+from jaxnb.engine.layouts import unreduced_axes
+from jaxnb.engine.packing import Package, holds, is_array, is_spread
+from jaxnb.model import (
+    CurrentRequest,
+    Exposed,
+    ExposeRequest,
+    Gone,
+    LayoutReply,
+    LayoutRequest,
+    NotFound,
+    Packed,
+    PartRequest,
+)
+from jaxnb.options import suggest
+from jaxnb.paths import Path, Step, parse_path
+
+KNOWN_IN_NOTEBOOK = ("shape", "dtype", "ndim", "size", "nbytes", "itemsize", "sharding")
+"""Attributes of an array that came with its description."""
+
+
+class NotFoundError(LookupError):
+    """A path names nothing here."""
+
+
+def find(path: Path, namespace: Mapping[str, Any]) -> tuple[Any, int]:
+    """Returns what a path names, and how many subscripts at its end were left.
+
+    Those of an array are left to the notebook: it fetches what they take, and nothing is
+    computed here, where it would have to be computed on all processes.
+
+    Raises:
+        NotFoundError: There is nothing there.
+    """
+    if path.name not in namespace:
+        known = (name for name in namespace if not name.startswith("_"))
+        near = suggest(path.name, known) if len(path.name) > 2 else ""  # `x` is like `jax`
+        raise NotFoundError(f"has no `{path.name}`{near and f' ({near.strip()})'}")
+    value = namespace[path.name]
+    for i, step in enumerate(path.steps):
+        if is_array(value):
+            _require_slices(path, i)
+            return value, len(path.steps) - i
+        try:
+            value = _follow(value, step)
+        except Exception as error:  # a user's __getitem__ may raise anything
+            raise NotFoundError(
+                f"has no `{path.text}` ({type(error).__name__}: {error})"
+            ) from error
+    return value, 0
+
+
+def _require_slices(path: Path, start: int) -> None:
+    """Refuses what is neither a slice of an array nor known of it without asking."""
+    for i, step in enumerate(path.steps[start:], start):
+        if step.slices:
+            continue
+        if step.key in KNOWN_IN_NOTEBOOK and step.kind == "attribute":
+            rest = path.texts[-1].removeprefix(path.texts[i])
+            layout = f"; `session.layout({path.texts[i]!r})` is a picture of it"
+            raise NotFoundError(
+                f"cannot give `{path.text}`, which the notebook has of an array: type "
+                f"`session.pull({path.texts[i]!r}){rest}`"
+                f"{layout if step.key == 'sharding' else ''}"
+            )
+        raise NotFoundError(
+            f"would have to compute `{path.text}`; of an array only integers, slices and `...` "
+            f"can be pulled. Type `session.run({path.text!r}).value` for what is computed"
+        )
+
+
+def _follow(value: Any, step: Step) -> Any:
+    return getattr(value, step.key) if step.kind == "attribute" else value[step.key]
+
+
+def pack(
+    value: Any,
+    subscripts: int,
+    *,
+    transfer: str,
+    eager_bytes: int,
+    process_index: int,
+    exposures: Exposures,
+    held: HeldArrays,
+    cell: str = "",
+) -> Packed:
+    """Describes a value; its arrays stay, and can be asked for under the transfer's name.
+
+    Args:
+        value: Any value that can be pickled.
+        subscripts: Left to the notebook, for an array.
+        transfer: The transfer.
+        eager_bytes: The data of arrays that together have no more go along.
+        process_index: This process.
+        exposures: Keeps what is not in the pickle.
+        held: Remembers the arrays.
+        cell: Names the cell whose value it is. Then arrays that a process holds whole come as
+            NumPy, and the others can be asked for under this name too.
+
+    Raises:
+        Exception: It cannot be pickled.
+    """
+    package = Package(value, refers=is_spread if cell else lambda array: True)
+    # When the cell ran, a large value was not looked through to its end.
+    held.hold(cell or transfer, package.arrays)
+    return Packed(
+        process_index=process_index,
+        transfer=transfer,
+        type_name=type(value).__qualname__,
+        digest=package.digest(),
+        array_digests=package.array_digests(),
+        skeleton=package.skeleton,
+        buffers=exposures.expose(transfer, package.buffers),
+        arrays=package.infos,
+        access=exposures.access,
+        subscripts=subscripts,
+        data=_small_data(package, process_index, eager_bytes),
+    )
+
+
+def _small_data(
+    package: Package, process_index: int, eager_bytes: int
+) -> tuple[tuple[int, int, Any], ...] | None:
+    """Returns the bytes of this process's first replicas, if the arrays are small together."""
+    pairs = list(zip(package.arrays, package.infos, strict=True))
+    readable = all(not (i.deleted or unreduced_axes(a.sharding)) for a, i in pairs)
+    if not readable or sum(shards.host_bytes(a) for a, _ in pairs) > eager_bytes:
+        return None
+    return tuple(
+        (k, shard.device_id, pickle.PickleBuffer(as_bytes(_shard(array, shard.device_id)).data))
+        for k, (array, info) in enumerate(pairs)
+        for shard in info.shards
+        if shard.process_index == process_index and shard.replica_id == 0
+    )
+
+
+def _shard(array: jax.Array, device_id: int) -> np.ndarray[Any, Any]:
+    return shards.host_view(shards.shard_of(array, device_id))
+
+
+def expose(
+    request: ExposeRequest, process_index: int, exposures: Exposures, held: HeldArrays
+) -> Exposed | Gone:
+    """Opens parts of arrays to the notebook until the transfer is released."""
+    parts = []
+    for part in request.parts:
+        try:
+            array = held.get(request.holder, part.array)
+            _require_elements(array)
+        except GoneError as error:
+            return Gone(process_index, part.array, str(error))
+        parts.append(_box(array, part))
+    return Exposed(process_index, exposures.expose(request.transfer, parts), exposures.access)
+
+
+def _require_elements(array: jax.Array) -> None:
+    """Refuses an array whose elements no device has: they are sums over devices."""
+    if axes := unreduced_axes(array.sharding):
+        raise GoneError(
+            f"is unreduced over mesh axes {', '.join(axes)}, so each device has only its own "
+            "summand (`jax.reshard` makes the sums)"
+        )
+
+
+def _box(array: jax.Array, part: PartRequest) -> np.ndarray[Any, Any]:
+    return _shard(array, part.device_id)[tuple(slice(*arguments) for arguments in part.slices)]
+
+
+def current(request: CurrentRequest, namespace: Mapping[str, Any], held: HeldArrays) -> str:
+    """Returns why an array is not what its name is bound to now; empty if it is."""
+    try:
+        array = held.get(request.holder, request.array)
+    except GoneError as error:
+        return str(error)
+    if not request.path:
+        return ""
+    try:
+        value, _ = find(parse_path(request.path), namespace)
+    except NotFoundError as error:
+        return f"was replaced since: the process {error}"
+    return "" if holds(value, array) else "was replaced since: the name is bound to something else"
+
+
+def layout(
+    request: LayoutRequest, process_index: int, namespace: Mapping[str, Any]
+) -> LayoutReply | NotFound:
+    """Describes the arrays of a value."""
+    try:
+        path = parse_path(request.path)
+        value, subscripts = find(path, namespace)
+        if subscripts:
+            whole = path.without(subscripts)
+            raise NotFoundError(
+                f"has `{path.text}` only as a slice, which has no layout of its own: lay out "
+                f"`{whole}`"
+            )
+    except NotFoundError as error:
+        return NotFound(process_index, str(error))
+    leaves = jax.tree_util.tree_flatten_with_path(value)[0]
+    arrays = [(path, leaf) for path, leaf in leaves if isinstance(leaf, jax.Array)]
+    single = len(leaves) == 1
+    entries = tuple(
+        (request.path + jax.tree_util.keystr(path), shards.describe(leaf, corner=single))
+        for path, leaf in arrays
+    )
+    return LayoutReply(process_index, entries, len(leaves) - len(arrays))

@@ -1,0 +1,133 @@
+"""The sentinel: answers while the process's main thread is in C++ and cannot.
+
+A thread with a socket of its own. Its messages are signed with the cluster's key; what is not,
+what was said before, and what was meant for another process, is dropped without an answer. No
+message is unpickled: they are JSON.
+"""
+
+from __future__ import annotations
+
+import linecache
+import os
+import platform
+import re
+import secrets
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import zmq
+from jupyter_client.session import Session
+
+from jaxnb.engine import collective_sockets
+from jaxnb.model import SentinelAddress
+
+MAX_FRAMES = 40
+"""Of a deeper stack the innermost are told."""
+
+_CELL = re.compile(r"<cell (\d+)>")
+
+
+class Sentinel:
+    """Answers the notebook's questions about this process, whatever its main thread does.
+
+    It sleeps in a poll between questions. It ends with the process.
+
+    Args:
+        key: The cluster's key.
+        host: The address to listen on.
+
+    Attributes:
+        address: How to reach it.
+        dropped: How many messages were dropped.
+    """
+
+    def __init__(self, key: bytes, host: str) -> None:
+        self._session = Session(key=key)
+        # Of its own: the kernel closes its context while this thread may still be asked.
+        self._socket = zmq.Context().socket(zmq.ROUTER)
+        self._socket.linger = 0
+        port = self._socket.bind_to_random_port(f"tcp://{host}")
+        self.address = SentinelAddress(f"tcp://{host}:{port}", secrets.token_hex(16))
+        self.dropped = 0
+        self._main = threading.main_thread().ident
+        threading.Thread(target=self._serve, name="jaxnb-sentinel", daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            parts = self._socket.recv_multipart()
+            try:
+                identities, frames = self._session.feed_identities(parts)
+                message = self._session.deserialize(frames)
+                content = self._answer(message["msg_type"], message["content"])
+            except Exception:  # whatever came, it was not the notebook's; the next may be
+                self.dropped += 1
+                continue
+            reply = self._session.msg("reply", content, parent=message["header"])
+            self._socket.send_multipart([*identities, *self._session.serialize(reply)])
+
+    def _answer(self, kind: str, content: dict[str, Any]) -> dict[str, Any]:
+        if content["token"] != self.address.token:  # a message to another process, said again
+            raise PermissionError
+        if kind == "free":
+            return {"freed": collective_sockets.shut_down(set(content["ports"]))}
+        if kind != "where":
+            raise ValueError(f"unknown question {kind!r}")
+        return {
+            "stack": self.stack(),
+            "sleeps_in": sleeps_in(),
+            "rss_bytes": rss_bytes(),
+            "cpu_seconds": time.process_time(),
+        }
+
+    def stack(self) -> list[dict[str, Any]]:
+        """Returns the main thread's Python stack, outermost first."""
+        frame = sys._current_frames().get(self._main or 0)
+        return [_described(f, line) for f, line in _outwards(frame)][:MAX_FRAMES][::-1]
+
+
+def _outwards(frame: FrameType | None) -> Iterator[tuple[FrameType, int | None]]:
+    while frame is not None:
+        yield frame, frame.f_lineno
+        frame = frame.f_back
+
+
+def _described(frame: FrameType, line: int | None) -> dict[str, Any]:
+    code = frame.f_code
+    cell = _CELL.fullmatch(code.co_filename)
+    return {
+        "file": code.co_filename,
+        "line": line,
+        "function": code.co_qualname,
+        "source": linecache.getline(code.co_filename, line or 0).strip(),
+        "cell": int(cell[1]) if cell else None,
+    }
+
+
+# Numbers of the system calls, by architecture.
+_CALLS = {
+    "x86_64": {"202": "futex", "449": "futex", "230": "sleep", "35": "sleep"},
+    "aarch64": {"98": "futex", "449": "futex", "115": "sleep", "101": "sleep"},
+}
+
+
+def sleeps_in() -> str:
+    """Returns the system call that the main thread waits in; empty if it is another, or runs."""
+    try:
+        number = Path(f"/proc/self/task/{os.getpid()}/syscall").read_text().split()[0]
+    except (OSError, IndexError):  # the system does not tell
+        return ""
+    return _CALLS.get(platform.machine(), {}).get(number, "")
+
+
+def rss_bytes() -> int | None:
+    """Returns this process's resident memory; None where the system does not tell so."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except (OSError, ValueError, IndexError):
+        return None
+    return pages * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,105 @@
+"""Finding out that a running cell will never end, and freeing its processes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+from jaxnb.display.labels import processes_label
+from jaxnb.model import Whereabouts
+from jaxnb.running import RunningCell
+from jaxnb.watch import left_behind, line_text, waits_in_jax
+
+FREE_SECONDS = 0.2
+"""What is in Python answers an interrupt sooner; what waits in C++ never does."""
+
+LOOK_SECONDS = 1.0
+"""How often the processes are looked at while others have left the cell."""
+
+LEFT_BEHIND_SECONDS = 2.0
+"""Who waits at one place for so long, when others have left the cell, is freed."""
+
+ALL_WAIT_SECONDS = 10.0
+"""When all have waited at one place for so long, the user is told where."""
+
+
+class Watched(Protocol):
+    """What :class:`Freer` needs of a group."""
+
+    @property
+    def num_processes(self) -> int:
+        """Size of the group."""
+
+    def where(self, processes: Iterable[int]) -> dict[int, Whereabouts]:
+        """Returns where processes' main threads are, for those that tell."""
+
+    def free(self) -> None:
+        """Frees whoever waits in a collective; the group has to be formed anew."""
+
+
+class Freer:
+    """Watches one running cell.
+
+    Args:
+        group: The group.
+        running: The cell.
+    """
+
+    def __init__(self, group: Watched, running: RunningCell) -> None:
+        self._group = group
+        self._running = running
+        self._tried_at = 0.0
+        self._looked_at = time.monotonic()
+        self._since = time.monotonic()
+        self._before: Mapping[int, Whereabouts] = {}
+        self._told = False
+
+    def after_interrupt(self, since: float) -> None:
+        """Frees processes that an interrupt did not reach.
+
+        Args:
+            since: When they were interrupted, on ``time.monotonic()``.
+        """
+        running = self._running
+        if time.monotonic() - max(since, self._tried_at) < FREE_SECONDS:
+            return
+        found = self._group.where(running.waiting_for)
+        stuck = {i: where for i, where in found.items() if waits_in_jax(where)}
+        if stuck:
+            running.note_freed(stuck, interrupted=True)
+            # Again, if need be: who was compiling the first time opens connections after it.
+            self._group.free()
+        self._tried_at = time.monotonic()
+
+    def look(self) -> None:
+        """Looks whether the processes wait for something that will never come."""
+        running, now = self._running, time.monotonic()
+        if now - self._looked_at < LOOK_SECONDS:
+            return
+        self._looked_at = now
+        waiting = set(running.waiting_for)
+        found = self._group.where(waiting)
+        if not left_behind(self._before, found, waiting, now - self._since):
+            self._before, self._since = found, now
+            return
+        waited = now - self._since
+        if len(waiting) < self._group.num_processes:
+            if waited >= LEFT_BEHIND_SECONDS:
+                running.note_freed(found, interrupted=False)
+                self._group.free()
+                self._before = {}  # who waits again for so long is freed again
+        elif waited >= ALL_WAIT_SECONDS and not self._told:
+            self._told = True
+            self._tell(found)
+
+    def _tell(self, found: Mapping[int, Whereabouts]) -> None:
+        places: dict[str, list[int]] = {}
+        for index, where in found.items():
+            places.setdefault(line_text(where) or "outside the cell's lines", []).append(index)
+        parts = [f"{processes_label(who)} {place}" for place, who in places.items()]
+        self._running.notice(
+            f"all processes have waited for {ALL_WAIT_SECONDS:g} s and use no processor: "
+            f"{'; '.join(parts)}. If they wait for each other in different collectives this never "
+            "ends; Interrupt frees them, and variables are kept."
+        )

@@ -1,0 +1,87 @@
+"""How a value on the processes lies over devices: what ``session.layout`` returns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from jaxnb.arrays import Block, blocks, bytes_per_device
+from jaxnb.display import cards
+from jaxnb.errors import UsageError
+from jaxnb.model import ArrayInfo, MeshInfo, ShardInfo
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayLayout:
+    """How an array, or the arrays of a pytree, lie over processes and devices.
+
+    A notebook shows it as a picture, ``print`` as a table. The attributes beside ``entries``
+    are those of the only array; with several they raise.
+
+    Attributes:
+        entries: Path to each array and its description.
+        others: How many leaves of the value are not arrays of JAX.
+    """
+
+    entries: tuple[tuple[str, ArrayInfo], ...]
+    others: int = 0
+
+    @property
+    def array(self) -> ArrayInfo:
+        """The description of the only array.
+
+        Raises:
+            UsageError: There is none, or more than one.
+        """
+        if len(self.entries) != 1:
+            raise UsageError(
+                f"The value has {len(self.entries)} arrays; `layout.entries` lists them."
+            )
+        return self.entries[0][1]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Global shape."""
+        return self.array.shape
+
+    @property
+    def dtype(self) -> str:
+        """Name of the dtype."""
+        return self.array.dtype
+
+    @property
+    def spec(self) -> str | None:
+        """The partition spec as text; None without a mesh."""
+        return self.array.spec
+
+    @property
+    def mesh(self) -> MeshInfo | None:
+        """The mesh, or None."""
+        return self.array.mesh
+
+    @property
+    def shards(self) -> tuple[ShardInfo, ...]:
+        """All shards, in device order."""
+        return self.array.shards
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """The parts, each with everyone who holds it."""
+        return blocks(self.array.shards)
+
+    @property
+    def bytes_per_device(self) -> Mapping[int, int]:
+        """Device id to the bytes that it holds, of all arrays."""
+        total: dict[int, int] = {}
+        for _, array in self.entries:
+            for device, nbytes in bytes_per_device(array).items():
+                total[device] = total.get(device, 0) + nbytes
+        return total
+
+    def __str__(self) -> str:
+        return cards.layout_card(self.entries, self.others).text
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        card = cards.layout_card(self.entries, self.others)
+        return {"text/plain": card.text, "text/html": card.html}

@@ -1,0 +1,440 @@
+"""The life of a group: it starts, is ready, busy or broken, is restarted or recovered, ends."""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import Self
+
+from jaxnb.asking import REPLY_SECONDS, Channel, SendSignal
+from jaxnb.cluster import ProcessGroup
+from jaxnb.conversing import Conversations
+from jaxnb.deaths import Death
+from jaxnb.errors import JaxnbError, SessionBrokenError, SessionClosedError, StartError
+from jaxnb.launch.gpus import visible_gpus
+from jaxnb.launch.placement import place
+from jaxnb.members import process_infos
+from jaxnb.model import (
+    GroupInfo,
+    ProcessInfo,
+    ProcessReport,
+    Recovered,
+    SessionState,
+    StreamChunk,
+    Whereabouts,
+)
+from jaxnb.options import StartOptions, default_launcher, process_indices
+from jaxnb.outcome import (
+    closed_error,
+    death_error,
+    out_of_step_error,
+    restarted_error,
+    restarting_error,
+)
+from jaxnb.patience import sigint_held, sigint_sets
+from jaxnb.result import CellResult
+from jaxnb.running import OutputSink, RunningCell, StderrNotices
+from jaxnb.starting import Progress, Starter, jax_environment
+from jaxnb.strays import Strays
+from jaxnb.transport.client import Output, Transport
+from jaxnb.transport.sidechannel import Sentinels
+from jaxnb.turns import Turns
+from jaxnb.verbs import Verbs
+
+COME_BACK_SECONDS = 5.0
+"""How long a process that was freed may take to leave its cell: to format its error, mostly."""
+
+
+class Life(Verbs):
+    """A group of JAX processes, from its start to its end, whatever happens to it.
+
+    Attributes:
+        options: How it was started.
+    """
+
+    def __init__(self, options: StartOptions, progress: Progress | None = None) -> None:
+        super().__init__()
+        started = time.perf_counter()
+        self.options = options
+        self._progress: Progress = progress or (lambda stage, detail: None)
+        self._placement = place(options, visible_gpus() if options.platform != "cpu" else ())
+        self._launcher = options.launcher or default_launcher()
+        self._state: SessionState = "starting"
+        self._closing = False
+        self._generation = 0
+        self._deaths: list[Death] = []
+        self._strays = Strays()
+        self._turns = Turns()
+        self._current: RunningCell | None = None
+        self._left: RunningCell | None = None
+        self._conversations = Conversations(self._turns)
+        self._is_stopped = False  # by a restart, which did not get as far as new processes
+        self._current_ticket: object = None
+        self._cells = itertools.count(1)
+        self._cells_run = 0
+        self._last_result: CellResult | None = None
+        self._reports: list[ProcessReport] = []
+        self._transport: Transport | None = None
+        self._sentinels = Sentinels(b"", ())
+        self._owner_pid = os.getpid()
+        self._start_group()
+        self._start_seconds = time.perf_counter() - started
+        atexit.register(self._close_at_exit)
+
+    def _start_group(self) -> None:
+        self._environment = jax_environment()
+        try:
+            with sigint_held():  # a group that nobody knows of could not be ended
+                self._group = ProcessGroup(self._launcher, self._on_death, self._on_text)
+        except KeyboardInterrupt:
+            if hasattr(self, "_group"):  # else the making was interrupted, and has cleaned up
+                self.close()
+            raise
+        self._bring_up(lambda starter: starter.start())
+
+    def _bring_up(self, start: Callable[[Starter], tuple[Transport, list[ProcessReport]]]) -> None:
+        try:
+            starter = Starter(
+                self._group,
+                self.options,
+                self._placement,
+                self._progress,
+                self._deaths,
+                self._on_stray,
+            )
+            self._transport, reports = start(starter)
+            self._take_reports(reports)
+        except BaseException as error:
+            self.close()
+            if isinstance(error, StartError):
+                raise StartError(
+                    f"{error}\nEverything that had started has been stopped."
+                ) from error.__cause__
+            raise
+        self._is_stopped = False
+        self._state = "ready"
+
+    def _take_reports(self, reports: list[ProcessReport]) -> None:
+        assert self._transport is not None
+        self._reports = reports
+        self._sentinels = Sentinels(self._transport.key, reports)
+
+    # ------------------------------------------------------------------ what it is
+
+    @property
+    def state(self) -> SessionState:
+        """``"starting"``, ``"ready"``, ``"busy"``, ``"broken"`` or ``"closed"``."""
+        if self._state == "ready" and self._current is not None:
+            return "busy"
+        return self._state
+
+    @property
+    def num_processes(self) -> int:
+        """Size of the group."""
+        return self._placement.num_processes
+
+    @property
+    def processes(self) -> list[ProcessInfo]:
+        """The processes, by process index."""
+        return process_infos(
+            self._reports,
+            self._deaths,
+            busy=self._in_cells(),
+            engine_ids=self._transport.engine_ids if self._transport is not None else {},
+            closed=self._state == "closed",
+        )
+
+    @property
+    def group(self) -> GroupInfo:
+        """The whole group, for display."""
+        return GroupInfo(
+            processes=tuple(self.processes),
+            state=self.state,
+            platform=self._placement.platform,
+            launcher=self._launcher,
+            collectives="nccl" if self._placement.platform == "gpu" else self.options.collectives,
+            jax_version=self._reports[0].jax_version,
+            start_seconds=self._start_seconds,
+            cells_run=self._cells_run,
+            last_cell=self._last_result.cell if self._last_result is not None else None,
+        )
+
+    def helper_pids(self) -> dict[str, int]:
+        """Returns the process ids of what serves the group, by what it is."""
+        return self._group.helper_pids()
+
+    def __repr__(self) -> str:
+        return (
+            f"<jaxnb.{type(self).__name__}: {self.num_processes} {self._placement.platform} "
+            f"processes, {self.state}>"
+        )
+
+    def _say_who_runs(self, sink: OutputSink) -> None:
+        current = self._current
+        if current is not None:
+            sink.notice(f"waits for cell [{current.request.cell}] to end")
+        elif self._conversations.current is not None:
+            sink.notice("waits for a pull or push to end")
+
+    # ------------------------------------------------------------------ conversations
+
+    @property
+    def generation(self) -> int:
+        """How often the group has been restarted."""
+        return self._generation
+
+    def channel(self) -> AbstractContextManager[Channel]:
+        """Waits until no cell runs, and keeps others out while the channel is used.
+
+        Works on a broken session too, with the processes that are left. SIGINT in the main
+        thread ends it with KeyboardInterrupt.
+        """
+        self._require_open()
+        return self._conversations.begin(
+            lambda: self._say_who_runs(StderrNotices()),
+            lambda interrupted: self._open_channel(interrupted, self._group.signal),
+        )
+
+    def channel_now(self) -> Channel:
+        """Returns a channel at once; a process that is in a cell cannot answer over it."""
+        # Without a turn there may soon be a cell, which must not be hit by an interrupt.
+        return self._open_channel(threading.Event(), lambda indices, sig: None)
+
+    def _open_channel(self, interrupted: threading.Event, send_signal: SendSignal) -> Channel:
+        self._require_open()
+        if self._state == "starting":
+            raise restarting_error()
+        if self._transport is None or self._is_stopped:
+            raise out_of_step_error()
+        transport, in_cells, n = self._transport, self._in_cells(), self.num_processes
+        return Channel(transport, lambda: self._deaths, in_cells, n, interrupted, send_signal)
+
+    def _in_cells(self) -> dict[int, str]:
+        """Returns which processes are in a cell, given up or not, and in which."""
+        found = {}
+        for running in (self._left, self._current):
+            if running is not None:
+                doing = f"is in cell [{running.request.cell}]"
+                found.update(dict.fromkeys(running.still_in_cell(), doing))
+        return found
+
+    # ------------------------------------------------------------------ life
+
+    def where(self, processes: Iterable[int] | None = None) -> dict[int, Whereabouts]:
+        """Returns where the processes are: Python stacks, also while they wait in C++.
+
+        A process that is dead, stopped, or keeps the lock of its interpreter is left out.
+
+        Args:
+            processes: Their indices; all by default.
+        """
+        self._require_open()
+        dead = {death.index for death in self._deaths if death.role == "engine"}
+        asked = process_indices(processes, self.num_processes)
+        return self._sentinels.where(set(asked) - dead)
+
+    def free(self) -> None:
+        """Frees whoever waits in a collective of the CPU's; the group has to be formed anew."""
+        self._sentinels.free(range(self.num_processes))
+
+    def send_interrupt(self, running: RunningCell) -> None:
+        """Sends SIGINT to every process that is still in the cell."""
+        self._group.signal(sorted(running.waiting_for), signal.SIGINT)
+
+    def restart(self, progress: Progress | None = None) -> None:
+        """Replaces all processes by fresh ones, joined and checked; variables are lost.
+
+        Works from a broken session too. The number of processes and their devices stay. A
+        running cell ends with an error.
+
+        Raises:
+            StartError: The new processes could not start; the session is closed.
+            SessionClosedError: The session was closed.
+        """
+        self._require_open()
+        self._progress = progress or (lambda stage, detail: None)
+        started = time.perf_counter()
+        self._state = "starting"
+        self._abandon(SessionBrokenError, "The group was restarted")
+        self._is_stopped = True
+        try:
+            self._stop_for_restart()
+        except BaseException:
+            self._state = "broken"
+            raise
+        transport = self._transport
+        if transport is None:
+            self._start_group()
+        else:
+            self._bring_up(lambda starter: (transport, starter.restart(transport)))
+        self._start_seconds = time.perf_counter() - started
+
+    def recover(self, progress: Progress | None = None) -> Recovered:
+        """Forms the group anew with its living processes; their variables are kept.
+
+        Frees processes that wait in a collective. Each one's arrays are copied to host memory
+        and put back on its devices, under the names and in the containers and closures that
+        they were in; meshes and shardings too. Functions are compiled anew when they are next
+        called. Arrays that the notebook has not brought yet cannot be brought any more.
+
+        Args:
+            progress: Called with the name of each stage and a detail.
+
+        Raises:
+            SessionBrokenError: A process has died, or does not come back from a cell.
+            StartError: The processes could not be joined anew; ``restart()`` gives fresh ones.
+        """
+        self._require_open()
+        self._progress = progress or (lambda stage, detail: None)
+        interrupted = threading.Event()
+        with (
+            sigint_sets(interrupted),
+            self._turns.turn(object(), lambda: self._say_who_runs(StderrNotices()), interrupted),
+        ):
+            return self._reform()
+
+    def _reform(self) -> Recovered:
+        self._require_open()
+        if self._deaths:
+            raise death_error(self._deaths[0], self.num_processes, None)
+        if self._transport is None or self._is_stopped:
+            raise out_of_step_error()
+        self._state = "broken"
+        self.free()
+        self._wait_for_the_left()
+        starter = Starter(
+            self._group,
+            self.options,
+            self._placement,
+            self._progress,
+            self._deaths,
+            self._on_stray,
+        )
+        reports, reformed = starter.reform(self._transport)
+        self._take_reports(reports)
+        self._left = None
+        self._state = "ready"
+        return Recovered(tuple(reformed))
+
+    def _wait_for_the_left(self) -> None:
+        """Waits for processes that were freed to come back from a cell that was given up."""
+        deadline = time.monotonic() + COME_BACK_SECONDS
+        while in_cells := self._in_cells():
+            if time.monotonic() > deadline or self._left is None:
+                who = ", ".join(f"process {i} {doing}" for i, doing in in_cells.items())
+                raise SessionBrokenError(
+                    f"The group cannot be formed anew: {who}, and does not come back. Type "
+                    "`%spmd_restart` for fresh processes; variables are lost."
+                )
+            self._left.still_in_cell(0.05)
+
+    def _abandon(self, kind: type[JaxnbError], reason: str) -> None:
+        """Ends the wait for the running cell, or for data; what waits for its turn will not run."""
+        self._generation += 1
+        self._left = None
+        running = self._current
+        if running is not None:
+            running.abandon(kind(f"{reason} while the cell ran or waited."))
+        self._conversations.abandon(kind(f"{reason} while data were on the way."))
+
+    def _stop_for_restart(self) -> None:
+        self._progress("stopping", "the old processes")
+        transport = self._transport
+        if transport is None or self._needs_fresh_group():
+            self._end_group()
+        else:
+            self._group.stop_processes()
+            for index in list(transport.engine_ids):
+                transport.forget(index)
+        self._deaths.clear()
+        self._turns.wait_until_free(REPLY_SECONDS)
+
+    def _needs_fresh_group(self) -> bool:
+        # JAX reads its variables when it is imported, which the fork server has done already.
+        changed = self._environment != jax_environment()
+        return changed or any(d.role != "engine" for d in self._deaths)
+
+    def close(self) -> None:
+        """Ends all processes of the group. A second call does nothing.
+
+        Guarantees that none of them is alive when it returns. A running cell ends with an
+        error. Exit handlers (``atexit``) of the processes run if they finish within a second.
+        """
+        if self._state == "closed":
+            return
+        # An interrupt must not leave a group that nobody owns any more.
+        with sigint_held():
+            self._closing = True
+            self._abandon(SessionClosedError, "The session was closed")
+            self._end_group()
+            self._state = "closed"
+            atexit.unregister(self._close_at_exit)
+
+    def _end_group(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+            self._transport = None
+        self._group.close()
+
+    def _close_at_exit(self) -> None:
+        # A process forked from this one by its user inherits the handler, not the group.
+        if os.getpid() == self._owner_pid:
+            self.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ------------------------------------------------------------------ trouble
+
+    def _on_death(self, death: Death) -> None:
+        self._deaths.append(death)
+        if self._state in ("ready", "broken"):
+            self._state = "broken"
+            transport = self._transport
+            if transport is not None and death.role == "engine":
+                transport.forget(death.index)
+        running = self._current
+        if running is not None:
+            running.exchange.wake()
+
+    def _on_text(self, process_index: int, text: str) -> None:
+        self._on_stray(StreamChunk(process_index, "stderr", text))
+
+    def _on_stray(self, output: Output) -> None:
+        """Takes output that no request owns: into the running cell, else into the next one."""
+        running = self._current
+        if running is not None:
+            running.exchange.events.put(output)
+        elif self._state != "starting":
+            self._strays.add(output)
+
+    def _require_open(self) -> None:
+        if self._closing or self._state == "closed":
+            raise closed_error()
+
+    def _require_ready(self, generation: int) -> None:
+        self._require_open()
+        if self._state == "ready" and generation == self._generation:
+            return
+        if self._deaths:
+            raise death_error(self._deaths[0], self.num_processes, None)
+        raise out_of_step_error() if self._state == "broken" else restarted_error()
+
+    def mark_out_of_step(self) -> None:
+        """Notes that processes did not come back, so nothing more can be run on the group."""
+        if self._state == "ready":
+            self._state = "broken"
+
+    @property
+    def deaths(self) -> Sequence[Death]:
+        """Processes of the group that died without having been told to."""
+        return tuple(self._deaths)

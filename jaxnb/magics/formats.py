@@ -1,0 +1,91 @@
+"""How values that came from the processes look in the notebook."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from jaxnb.display import cards
+from jaxnb.display.card import Card
+
+if TYPE_CHECKING:
+    from jaxnb.gathered import GatheredArray
+    from jaxnb.result import PerProcess
+    from jaxnb.session import Session
+
+ASK_SECONDS = 1.0
+"""A display waits no longer for the processes."""
+
+UNKNOWN = "may have been replaced since: the processes gave no answer"
+
+_Bundle = dict[str, Any]
+
+
+def register(shell: Any, session: Callable[[], Session | None]) -> None:
+    """Teaches a shell to show them.
+
+    Args:
+        shell: The shell.
+        session: Returns the notebook's session, if there is one.
+    """
+    formatter = shell.display_formatter
+    # By name, so that loading the extension need not import the classes.
+    formatter.mimebundle_formatter.for_type_by_name(
+        "jaxnb.gathered", "GatheredArray", lambda array: _array_bundle(array, session())
+    )
+    values = ("jaxnb.result", "PerProcess")
+    formatter.formatters["text/html"].for_type_by_name(
+        *values, lambda found: _values_card(found, shell).html
+    )
+    # IPython's own way to print a dict would come before a bundle's text.
+    formatter.formatters["text/plain"].for_type_by_name(
+        *values, lambda found, printer, cycle: _print_values(found, printer, shell)
+    )
+
+
+def _array_bundle(array: GatheredArray, session: Session | None) -> _Bundle:
+    card = cards.gathered_card(array, replaced_note(array, session))
+    return {"text/plain": card.text, "text/html": card.html}
+
+
+def _values_card(values: PerProcess, shell: Any) -> Card:
+    return cards.per_process_card((i, _own_bundle(each, shell)) for i, each in values.items())
+
+
+def _print_values(values: PerProcess, printer: Any, shell: Any) -> None:
+    """Prints a table; inside another value, what Python prints."""
+    inside = len(printer.stack) > 1
+    printer.text(repr(values) if inside else _values_card(values, shell).text)
+
+
+def _own_bundle(value: Any, shell: Any) -> _Bundle:
+    from jaxnb.gathered import GatheredArray
+
+    if isinstance(value, GatheredArray):  # a line, not a picture for each process
+        return {"text/plain": repr(value)}
+    bundle: _Bundle = shell.display_formatter.format(value)[0]
+    return bundle or {"text/plain": repr(value)}
+
+
+def replaced_note(array: GatheredArray, session: Session | None) -> str:
+    """Returns why an array is not what its name is bound to now; empty if it is, or unknown.
+
+    Neither raises nor waits for long: the processes are asked only while they have nothing
+    else to do, and those that do not answer soon are left alone.
+    """
+    if session is None or session.state != "ready" or not array.wanted().key.path:
+        return ""
+    answers: list[str] = []
+
+    def ask() -> None:
+        try:
+            answers.append(array.replaced)
+        except Exception:  # closed, broken or dead by now
+            answers.append("")
+
+    # In a thread: a process that is stopped would keep the display waiting for half a minute.
+    thread = threading.Thread(target=ask, name="jaxnb-replaced", daemon=True)
+    thread.start()
+    thread.join(ASK_SECONDS)
+    return answers[0] if answers else UNKNOWN

@@ -1,0 +1,26 @@
+"""What an interrupt looks like in a cell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def plain_interrupt(text: str) -> Iterator[None]:
+    """Shows an interrupt of the block as one line, without the frames of jaxnb's own code.
+
+    Args:
+        text: What to say, if the interrupt itself says nothing.
+
+    Raises:
+        KeyboardInterrupt: The block was interrupted.
+    """
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        said = str(error) or text
+        shown = KeyboardInterrupt(said)
+        # IPython shows what this returns; a subclass would have another name in the notebook.
+        shown._render_traceback_ = lambda: [f"KeyboardInterrupt: {said}"]  # type: ignore[attr-defined]
+        raise shown from None

@@ -1,0 +1,155 @@
+"""What crosses between processes, and what a session hands to its user.
+
+All are frozen dataclasses of plain data. Nothing here imports jax, IPython or ipyparallel,
+so a notebook can hold every one of them without any of those.
+
+Times are in seconds; sizes end in ``_bytes``; indices are half-open ``(start, stop)``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from jaxnb._lazy import lazy
+
+if TYPE_CHECKING:
+    from jaxnb.model.cells import (
+        CellReply,
+        CellRequest,
+        ProcessError,
+        RichOutput,
+        StreamChunk,
+        StreamName,
+        ValueInfo,
+    )
+    from jaxnb.model.group import (
+        DeviceInfo,
+        DeviceStats,
+        GroupInfo,
+        ProcessInfo,
+        ProcessReport,
+        ProcessState,
+        SessionState,
+    )
+    from jaxnb.model.layout import (
+        MAX_DIGEST_BYTES,
+        ArrayInfo,
+        ArrayLeaf,
+        MeshInfo,
+        ShardInfo,
+    )
+    from jaxnb.model.record import Record
+    from jaxnb.model.recovery import Recovered, Reformed, ReformRequest
+    from jaxnb.model.requests import (
+        CheckRequest,
+        JoinRequest,
+        Request,
+        RequestFailed,
+        StatsRequest,
+    )
+    from jaxnb.model.transfers import (
+        BindRequest,
+        BuildRequest,
+        Chunk,
+        CurrentRequest,
+        Done,
+        Exposed,
+        ExposeRequest,
+        Exposure,
+        Gone,
+        HostArray,
+        LayoutReply,
+        LayoutRequest,
+        MemoryPass,
+        NotFound,
+        Packed,
+        PackRequest,
+        PartRequest,
+        Placed,
+        PlaceRequest,
+        ReadRequest,
+        Refused,
+        ReleaseRequest,
+        SliceInfo,
+        WriteRequest,
+    )
+    from jaxnb.model.whereabouts import SentinelAddress, StackEntry, Whereabouts
+
+__all__ = [
+    "MAX_DIGEST_BYTES",
+    "ArrayInfo",
+    "ArrayLeaf",
+    "BindRequest",
+    "BuildRequest",
+    "CellReply",
+    "CellRequest",
+    "CheckRequest",
+    "Chunk",
+    "CurrentRequest",
+    "DeviceInfo",
+    "DeviceStats",
+    "Done",
+    "ExposeRequest",
+    "Exposed",
+    "Exposure",
+    "Gone",
+    "GroupInfo",
+    "HostArray",
+    "JoinRequest",
+    "LayoutReply",
+    "LayoutRequest",
+    "MemoryPass",
+    "MeshInfo",
+    "NotFound",
+    "PackRequest",
+    "Packed",
+    "PartRequest",
+    "PlaceRequest",
+    "Placed",
+    "ProcessError",
+    "ProcessInfo",
+    "ProcessReport",
+    "ProcessState",
+    "ReadRequest",
+    "Record",
+    "Recovered",
+    "ReformRequest",
+    "Reformed",
+    "Refused",
+    "ReleaseRequest",
+    "Request",
+    "RequestFailed",
+    "RichOutput",
+    "SentinelAddress",
+    "SessionState",
+    "ShardInfo",
+    "SliceInfo",
+    "StackEntry",
+    "StatsRequest",
+    "StreamChunk",
+    "StreamName",
+    "ValueInfo",
+    "Whereabouts",
+    "WriteRequest",
+]
+
+__getattr__ = lazy(
+    __name__,
+    [
+        f"jaxnb.model.{module}"
+        for module in (
+            "layout",
+            "cells",
+            "group",
+            "record",
+            "recovery",
+            "whereabouts",
+            "transfers",
+            "requests",
+        )
+    ],
+)
+
+
+def __dir__() -> list[str]:
+    return __all__

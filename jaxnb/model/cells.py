@@ -1,0 +1,132 @@
+"""Cells: what is asked for, and what each process answers."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from jaxnb.model.layout import ArrayInfo
+
+StreamName = Literal["stdout", "stderr"]
+
+
+@dataclass(frozen=True, slots=True)
+class ValueInfo:
+    """The value of a cell's last expression on one process.
+
+    Attributes:
+        type_name: Qualified type name.
+        digest: Equal on two processes only if the values are equal in every byte; empty if
+            the value has no canonical bytes.
+        payload: The pickled value when it is small enough to travel, else None. A
+            ``jax.Array`` that is fully replicated or process-local travels as a NumPy array;
+            for any other there is an :class:`~jaxnb.model.ArrayLeaf`.
+        payload_note: Why there is no payload, for people.
+        mimebundle: What IPython would display, MIME type to data.
+        array: For a ``jax.Array``, its description.
+        digest_note: What the digest leaves out, for people: why it is empty, or which part of
+            the value is not in it.
+        arrays: The arrays that the payload leaves on the processes.
+    """
+
+    type_name: str
+    digest: bytes = field(repr=False)
+    payload: bytes | None = field(repr=False)
+    payload_note: str
+    mimebundle: Mapping[str, Any] = field(repr=False)
+    array: ArrayInfo | None = None
+    digest_note: str = ""
+    arrays: tuple[ArrayInfo, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessError:
+    """An exception that a cell raised on one process.
+
+    Attributes:
+        type_name: Name of the exception's class.
+        message: ``str(exception)``.
+        traceback: The formatted traceback as text, without colours.
+        traceback_ansi: The same with ANSI colours.
+        line: The last line of the cell in the traceback, counted as the notebook counts
+            (the ``%%spmd`` line is line 1); None if the cell is not in it.
+    """
+
+    type_name: str
+    message: str
+    traceback: str = field(repr=False)
+    traceback_ansi: str = field(repr=False)
+    line: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.type_name}: {self.message}" if self.message else self.type_name
+
+
+@dataclass(frozen=True, slots=True)
+class RichOutput:
+    """One rich output (a figure, an HTML table) that a cell displayed on one process.
+
+    Attributes:
+        data: MIME type to data.
+        metadata: MIME type to metadata.
+        display_id: The id it can be updated by, or None.
+        update: It updates the earlier output of the same ``display_id``.
+    """
+
+    data: Mapping[str, Any]
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    display_id: str | None = None
+    update: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CellRequest:
+    """One cell, on its way to a process.
+
+    Attributes:
+        cell: The cell's number, as the notebook shows it.
+        code: Its source.
+        first_line: The notebook's line number of the first line of ``code``: 2 under a
+            ``%%spmd`` line, 1 otherwise.
+        max_payload_bytes: A larger value is described but does not travel.
+        request_id: Names the run: cells' numbers repeat, within a notebook cell and after a
+            restart.
+    """
+
+    cell: int
+    code: str
+    first_line: int = 1
+    max_payload_bytes: int = 1 << 20
+    request_id: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+
+@dataclass(frozen=True, slots=True)
+class CellReply:
+    """What a process answers to a :class:`CellRequest`, beside its streamed output.
+
+    Attributes:
+        process_index: Who answers.
+        value: The last expression's value; None if there was none.
+        error: What it raised; None if nothing.
+        seconds: Wall time of the cell on this process.
+        compile_seconds: Part of it that JAX spent lowering and compiling.
+        compiles: Number of computations that the backend compiled.
+    """
+
+    process_index: int
+    value: ValueInfo | None
+    error: ProcessError | None
+    seconds: float
+    compile_seconds: float
+    compiles: int
+
+
+@dataclass(frozen=True, slots=True)
+class StreamChunk:
+    """A piece of text that a process wrote, as it arrived."""
+
+    process_index: int
+    name: StreamName
+    text: str

@@ -1,0 +1,144 @@
+"""The group of processes and its devices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from jaxnb.model.whereabouts import SentinelAddress
+
+SessionState = Literal["starting", "ready", "busy", "broken", "closed"]
+ProcessState = Literal["ready", "busy", "dead"]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceInfo:
+    """One device as JAX names it.
+
+    Attributes:
+        id: ``Device.id``, unique over the group.
+        process_index: The process that owns it.
+        platform: ``"cpu"``, ``"gpu"`` …
+        kind: ``Device.device_kind``, e.g. ``"NVIDIA H100"``.
+    """
+
+    id: int
+    process_index: int
+    platform: str
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessReport:
+    """What one process sees once it has joined: its answer to the check at the start.
+
+    Attributes:
+        process_index: ``jax.process_index()``.
+        num_processes: ``jax.process_count()``.
+        local_devices: ``jax.local_devices()``.
+        num_global_devices: ``jax.device_count()``.
+        psum: A ``psum`` of ones over every device; equals ``num_global_devices``.
+        pid: Its process id on ``host``.
+        host: ``socket.gethostname()``.
+        jax_version: ``jax.__version__``.
+        join_seconds: Time it took to join and to build the backend.
+        check_seconds: Time for the ``psum``, its compilation included.
+        sentinel: How to reach it while its main thread cannot answer.
+        collective_ports: Where its collectives listen.
+    """
+
+    process_index: int
+    num_processes: int
+    local_devices: tuple[DeviceInfo, ...]
+    num_global_devices: int
+    psum: float
+    pid: int
+    host: str
+    jax_version: str
+    join_seconds: float
+    check_seconds: float
+    sentinel: SentinelAddress | None = None
+    collective_ports: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessInfo:
+    """One process of the group, now.
+
+    Attributes:
+        process_index: Its index in the group.
+        pid: Its process id on ``host``.
+        host: The host it runs on.
+        devices: Its addressable devices.
+        engine_id: ipyparallel's number for it; changes with a restart.
+        state: ``"ready"``, ``"busy"`` or ``"dead"``.
+        detail: Why it is dead, e.g. ``"killed by SIGKILL"``; empty otherwise.
+    """
+
+    process_index: int
+    pid: int
+    host: str
+    devices: tuple[DeviceInfo, ...]
+    engine_id: int
+    state: ProcessState = "ready"
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupInfo:
+    """The whole group, for cards and ``%spmd_status``.
+
+    Attributes:
+        processes: One entry per process, by process index.
+        state: The session's state.
+        platform: The platform of the default backend.
+        launcher: How the processes were launched.
+        collectives: The library of the CPU collectives (``"gloo"``), or ``"nccl"``.
+        jax_version: The JAX version that every process runs.
+        start_seconds: From the call of start to the checked ``psum``.
+        cells_run: How many cells have run.
+        last_cell: The number of the last cell, or None.
+    """
+
+    processes: tuple[ProcessInfo, ...]
+    state: SessionState
+    platform: str
+    launcher: str
+    collectives: str
+    jax_version: str
+    start_seconds: float
+    cells_run: int = 0
+    last_cell: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceStats:
+    """One device's memory, with the memory of the process that owns it.
+
+    Attributes:
+        device: The device.
+        host: The host it is on.
+        pid: The process that owns it.
+        bytes_in_use: From ``memory_stats()`` where the backend has it, else the bytes of
+            the live arrays' shards on this device, each buffer counted once.
+        peak_bytes: Peak of the same, or None where the backend does not say.
+        limit_bytes: What the device may use, or None.
+        source: ``"memory_stats"`` or ``"live_arrays"``: where ``bytes_in_use`` is from.
+        live_arrays: Number of live arrays with a shard on this device.
+        process_rss_bytes: Resident memory of the process.
+        process_pss_bytes: The same with shared pages divided among those who share them;
+            None where the system does not tell (it does on Linux).
+        note: Why numbers are missing, e.g. ``"process 2 is dead"``; empty otherwise.
+    """
+
+    device: DeviceInfo
+    host: str
+    pid: int
+    bytes_in_use: int | None
+    peak_bytes: int | None
+    limit_bytes: int | None
+    source: Literal["memory_stats", "live_arrays", "none"]
+    live_arrays: int
+    process_rss_bytes: int | None
+    process_pss_bytes: int | None
+    note: str = ""

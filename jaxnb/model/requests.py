@@ -1,0 +1,92 @@
+"""Requests to a process that are not cells."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from jaxnb.model.cells import CellRequest, ProcessError
+from jaxnb.model.recovery import ReformRequest
+from jaxnb.model.transfers import (
+    BindRequest,
+    BuildRequest,
+    CurrentRequest,
+    ExposeRequest,
+    LayoutRequest,
+    PackRequest,
+    PlaceRequest,
+    ReadRequest,
+    ReleaseRequest,
+    WriteRequest,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class JoinRequest:
+    """Tells a process who it is; it joins the group and builds its backend.
+
+    Attributes:
+        process_index: Its index.
+        num_processes: Size of the group.
+        coordinator_address: ``host:port`` of the coordination service.
+        platform: ``"cpu"`` or ``"gpu"``.
+        devices_per_process: Number of CPU devices it makes; ignored on GPU.
+        bind_host: The address that its collectives listen on.
+        collectives: ``"gloo"`` or ``"mpi"``; the CPU's.
+        bare: Leave the namespace empty: no ``jax``, ``jnp`` … in it.
+        environment: Variables to set before the backend starts.
+        timeout_seconds: How long to wait for the others.
+    """
+
+    process_index: int
+    num_processes: int
+    coordinator_address: str
+    platform: str
+    devices_per_process: int
+    bind_host: str = "127.0.0.1"
+    collectives: str = "gloo"
+    bare: bool = False
+    environment: Mapping[str, str] = field(default_factory=dict)
+    timeout_seconds: int = 60
+
+
+@dataclass(frozen=True, slots=True)
+class CheckRequest:
+    """Asks a process what it sees, a ``psum`` over all devices included."""
+
+
+@dataclass(frozen=True, slots=True)
+class StatsRequest:
+    """Asks a process for the statistics of its devices."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFailed:
+    """A request that raised on the process, other than a cell: jaxnb's own fault or the system's.
+
+    Attributes:
+        process_index: Who answers; None before it has joined.
+        error: What it raised.
+    """
+
+    process_index: int | None
+    error: ProcessError
+
+
+Request = (
+    JoinRequest
+    | CheckRequest
+    | StatsRequest
+    | CellRequest
+    | PackRequest
+    | ExposeRequest
+    | ReadRequest
+    | WriteRequest
+    | ReleaseRequest
+    | CurrentRequest
+    | LayoutRequest
+    | PlaceRequest
+    | BuildRequest
+    | BindRequest
+    | ReformRequest
+)

@@ -1,0 +1,379 @@
+"""Moving values between the notebook and a process: what is asked for, and the answers.
+
+A *transfer* is one pull or push. While it lasts, a process keeps the buffers that take part in
+it; their :class:`Exposure` tells the notebook where they are. A *holder* names a pull or a
+cell whose arrays can be asked for later.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from jaxnb.model.layout import ArrayInfo
+
+SliceInfo = tuple[int, int | None, int]
+"""The arguments of a ``slice``."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPass:
+    """Lets the notebook find out whether it can reach a process's memory.
+
+    Attributes:
+        pid: The process's id, as it sees it; in another container it means another process.
+        address: Where ``nonce`` stands in its memory.
+        nonce: Random bytes.
+    """
+
+    pid: int
+    address: int
+    nonce: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Exposure:
+    """A buffer of a process, open to the notebook until the transfer is released.
+
+    Attributes:
+        buffer: Its number in the transfer.
+        address: Where it is in the process's memory.
+        nbytes: Its size in bytes.
+    """
+
+    buffer: int
+    address: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PackRequest:
+    """Asks a process for a value: its structure, and the descriptions of its arrays.
+
+    Attributes:
+        transfer: Names the transfer, and as a holder the arrays of the value.
+        path: The value's name, with attributes and subscripts: ``"state.opt['mu']"``.
+        cell: Instead of a path: the :attr:`~jaxnb.model.CellRequest.request_id` of a cell
+            whose value was too large to travel with its result.
+        digest: The digest that the cell's value had; empty if it had none.
+        eager_bytes: The data of arrays that together have no more come with the answer.
+    """
+
+    transfer: str
+    path: str = ""
+    cell: str = ""
+    digest: bytes = b""
+    eager_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A value, its data still in the process.
+
+    Attributes:
+        process_index: Who answers.
+        transfer: Names the transfer, and holds the arrays.
+        type_name: Qualified name of the value's type.
+        digest: Equal on two processes only if the values are equal in every byte, but for
+            their arrays.
+        array_digests: For each array a digest of its layout, equal for one global array, and
+            one of its bytes, empty for an array that is spread.
+        skeleton: The pickled value; an :class:`ArrayLeaf` stands for each array.
+        buffers: What the pickle leaves out of band, in order.
+        arrays: The arrays, by :attr:`ArrayLeaf.index`.
+        access: How to find out whether the notebook reaches the process's memory.
+        subscripts: How many subscripts at the end of the path are left to the notebook to
+            apply: those of an array.
+        data: The data of small arrays: an array's index, a device, and the bytes of its shard,
+            for this process's first replicas. None where they have to be asked for.
+    """
+
+    process_index: int
+    transfer: str
+    type_name: str
+    digest: bytes = field(repr=False)
+    array_digests: tuple[tuple[bytes, bytes], ...] = field(repr=False)
+    skeleton: bytes = field(repr=False)
+    buffers: tuple[Exposure, ...]
+    arrays: tuple[ArrayInfo, ...]
+    access: MemoryPass
+    subscripts: int = 0
+    data: tuple[tuple[int, int, Any], ...] | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class NotFound:
+    """A process does not have what the path names.
+
+    Attributes:
+        process_index: Who answers.
+        reason: Why, e.g. ``"has no `x`"``.
+    """
+
+    process_index: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartRequest:
+    """A box of one shard.
+
+    Attributes:
+        array: The array's index in its holder.
+        device_id: The device that holds the shard.
+        slices: The box, within the shard; empty for all of it.
+    """
+
+    array: int
+    device_id: int
+    slices: tuple[SliceInfo, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ExposeRequest:
+    """Asks a process to keep parts of arrays in host memory, where the notebook reads them.
+
+    Attributes:
+        transfer: Names the transfer.
+        holder: The pull or cell that the arrays were described for.
+        parts: What is wanted.
+    """
+
+    transfer: str
+    holder: str
+    parts: tuple[PartRequest, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Exposed:
+    """Buffers that the notebook may read, or write to, until the transfer is released.
+
+    Attributes:
+        process_index: Who answers.
+        buffers: In the order of what was asked for.
+        access: How to find out whether the notebook reaches the process's memory.
+    """
+
+    process_index: int
+    buffers: tuple[Exposure, ...]
+    access: MemoryPass
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """An array that was described earlier is not there any more.
+
+    Attributes:
+        process_index: Who answers.
+        array: Its index in the holder.
+        reason: Why: ``"was deleted, or donated to a computation"``.
+    """
+
+    process_index: int
+    array: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRequest:
+    """Asks for bytes of an exposed buffer, where the process's memory is out of reach.
+
+    Attributes:
+        transfer: The transfer.
+        buffer: The :attr:`Exposure.buffer`.
+        start: First byte.
+        stop: End of the bytes.
+    """
+
+    transfer: str
+    buffer: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """The bytes that a :class:`ReadRequest` asked for.
+
+    Attributes:
+        data: A buffer; it travels as a frame of its own.
+    """
+
+    data: Any = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRequest:
+    """Puts bytes into an allocated buffer, where the process's memory is out of reach.
+
+    Attributes:
+        transfer: The transfer.
+        buffer: The :attr:`Exposure.buffer`.
+        start: Where the bytes go.
+        data: A buffer; it travels as a frame of its own.
+    """
+
+    transfer: str
+    buffer: int
+    start: int
+    data: Any = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseRequest:
+    """Ends a transfer: the process drops its buffers. Unknown transfers are no error.
+
+    Attributes:
+        transfer: The transfer.
+    """
+
+    transfer: str
+
+
+@dataclass(frozen=True, slots=True)
+class CurrentRequest:
+    """Asks whether an array is still what a name is bound to.
+
+    Attributes:
+        holder: The pull or cell that the array was described for.
+        array: Its index there.
+        path: The name it was pulled by; empty for the value of a cell.
+    """
+
+    holder: str
+    array: int
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutRequest:
+    """Asks how the arrays of a value lie over processes and devices.
+
+    Attributes:
+        path: The value's name, with attributes and subscripts.
+    """
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutReply:
+    """The arrays of a value, their data left where they are.
+
+    Attributes:
+        process_index: Who answers.
+        entries: Path to each array and its description.
+        others: How many leaves of the value are not arrays of JAX.
+    """
+
+    process_index: int
+    entries: tuple[tuple[str, ArrayInfo], ...]
+    others: int
+
+
+@dataclass(frozen=True, slots=True)
+class HostArray:
+    """An array of the notebook, on its way to the processes.
+
+    Attributes:
+        shape: Its shape.
+        dtype: Name of its dtype.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceRequest:
+    """Asks a process to make room for values that are about to be pushed.
+
+    Nothing is bound to a name yet.
+
+    Attributes:
+        transfer: Names the transfer.
+        skeleton: The pickled values by name; an :class:`ArrayLeaf` stands for each array that
+            is to become a ``jax.Array``.
+        arrays: These arrays, by :attr:`ArrayLeaf.index`.
+        buffers: Sizes of what the pickle leaves out of band, in order.
+        spec: A partition spec as plain data, or containers of them; None for replicated.
+        mesh: Name of the mesh; None for the one there is.
+        place: Whether arrays become ``jax.Array``; else they stay what they are.
+    """
+
+    transfer: str
+    skeleton: bytes = field(repr=False)
+    arrays: tuple[HostArray, ...] = ()
+    buffers: tuple[int, ...] = ()
+    spec: Any = None
+    mesh: str | None = None
+    place: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """What was to be pushed does not fit; nothing was moved.
+
+    Attributes:
+        process_index: Who answers.
+        reason: Why, for people.
+    """
+
+    process_index: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A process is ready to receive what is pushed.
+
+    Attributes:
+        process_index: Who answers.
+        dtypes: What each array's dtype will be, by :attr:`ArrayLeaf.index`: without
+            ``jax_enable_x64`` those of 64 bits have 32 on a device.
+        layouts: How each will lie; must be the same on every process.
+        out_of_band: Room for the pickle's buffers.
+        blocks: Room for the parts that this process holds: an array's index, the half-open
+            ``(start, stop)`` that the part covers of each dimension, and the room.
+        access: How to find out whether the notebook reaches the process's memory.
+    """
+
+    process_index: int
+    dtypes: tuple[str, ...]
+    layouts: tuple[str, ...]
+    out_of_band: tuple[Exposure, ...]
+    blocks: tuple[tuple[int, tuple[tuple[int, int], ...], Exposure], ...]
+    access: MemoryPass
+
+
+@dataclass(frozen=True, slots=True)
+class BuildRequest:
+    """Makes the arrays of a push out of the bytes that have come; binds no name yet.
+
+    Attributes:
+        transfer: The transfer.
+    """
+
+    transfer: str
+
+
+@dataclass(frozen=True, slots=True)
+class BindRequest:
+    """Binds what was pushed to its names, and ends the transfer.
+
+    Attributes:
+        transfer: The transfer.
+    """
+
+    transfer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A request without an answer of its own has been carried out.
+
+    Attributes:
+        process_index: Who answers.
+    """
+
+    process_index: int

@@ -1,0 +1,63 @@
+"""Where a process is: what its sentinel tells while its main thread cannot."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class SentinelAddress:
+    """How to reach a process's sentinel.
+
+    Attributes:
+        url: Where it listens.
+        token: What its messages have to hold: one to another process must not be taken for
+            one to this.
+    """
+
+    url: str
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class StackEntry:
+    """One call on a Python stack.
+
+    Attributes:
+        file: The file; ``"<cell 7>"`` for a cell.
+        line: The line in it; in a cell as the notebook counts.
+        function: Qualified name of the function.
+        source: The line's text; empty if it is not known.
+        cell: The cell's number, if it is one.
+    """
+
+    file: str
+    line: int | None
+    function: str
+    source: str
+    cell: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Whereabouts:
+    """Where a process is.
+
+    Attributes:
+        process_index: The process.
+        stack: Its main thread's Python stack, outermost call first.
+        sleeps_in: The system call that the main thread waits in, if it is one of those that
+            tell something: ``"futex"`` (a lock, or C++ that waits), ``"sleep"``; else empty.
+        cpu_seconds: Processor time that it has used since it began.
+        rss_bytes: Its resident memory; None where the system does not tell.
+    """
+
+    process_index: int
+    stack: tuple[StackEntry, ...]
+    sleeps_in: str
+    cpu_seconds: float
+    rss_bytes: int | None
+
+    @property
+    def in_cell(self) -> StackEntry | None:
+        """The innermost line of a cell that it is in; None outside cells."""
+        return next((entry for entry in reversed(self.stack) if entry.cell is not None), None)

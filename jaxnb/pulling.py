@@ -1,0 +1,466 @@
+"""Pulling: values and arrays from the processes into the notebook."""
+
+from __future__ import annotations
+
+import uuid
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from jaxnb.arrays import differing, merged
+from jaxnb.arrays.assembly import Piece, assemble, pieces
+from jaxnb.arrays.dtypes import numpy_dtype
+from jaxnb.arrays.regions import Region, view
+from jaxnb.asking import Channel, Unanswered
+from jaxnb.display.labels import format_bytes, processes_label
+from jaxnb.errors import ArrayGoneError, JaxnbError, NotEnoughMemoryError, UsageError
+from jaxnb.gathered import ArrayKey, GatheredArray, Wanted
+from jaxnb.headroom import available_bytes
+from jaxnb.model import (
+    ArrayInfo,
+    CurrentRequest,
+    Exposed,
+    ExposeRequest,
+    NotFound,
+    Packed,
+    PackRequest,
+    PartRequest,
+    ReleaseRequest,
+)
+from jaxnb.moving import Move, Mover
+from jaxnb.paths import Path, parse_path
+from jaxnb.refusals import (
+    lost_text,
+    replaced_text,
+    require_not_deleted,
+    require_there,
+    whose,
+)
+from jaxnb.replicas import levels_to_caller, replicas_text
+from jaxnb.result import Gather, PerProcess
+from jaxnb.unpickling import unpickle
+
+EAGER_BYTES = 1 << 20
+"""Arrays of a pull that are smaller than this together come with their descriptions."""
+
+
+class ReplicasDifferWarning(UserWarning):
+    """JAX takes the replicas of an array to be equal, and they are not."""
+
+
+class Group(Protocol):
+    """What pulling and pushing need of a session."""
+
+    @property
+    def generation(self) -> int:
+        """How often the group has been restarted."""
+
+    def channel(self) -> AbstractContextManager[Channel]:
+        """Waits until no cell runs, and keeps others out while the channel is used."""
+
+
+@dataclass(frozen=True, slots=True)
+class CellKey:
+    """Which cell a value is of.
+
+    Attributes:
+        cell: The cell's number.
+        generation: The group's when it ran.
+    """
+
+    cell: int
+    generation: int
+
+
+class Puller:
+    """Brings values and arrays to the notebook; what a :class:`GatheredArray` reads from.
+
+    Args:
+        group: The session.
+        mover: Moves the bytes.
+    """
+
+    def __init__(self, group: Group, mover: Mover) -> None:
+        self._group = group
+        self._mover = mover
+
+    # ------------------------------------------------------------------ values
+
+    def pull(self, text: str, ranks: Sequence[int] | None, *, lazy: bool) -> Any:
+        """Returns what a path names; see :meth:`jaxnb.session.Session.pull`."""
+        path = parse_path(text)
+        with self._group.channel() as channel:
+            packed = self._pack(channel, path, ranks)
+            value, arrays = self._values(channel, path, packed, by_ranks=ranks is not None)
+            if not lazy:
+                self._fill(channel, [array for array in arrays if not array.is_here])
+        for array in arrays:
+            if said := replicas_text(path.text, array.info):
+                warnings.warn(said, ReplicasDifferWarning, stacklevel=levels_to_caller())
+        return value
+
+    def cell_value(
+        self, index: int, request: PackRequest, key: CellKey, gather: Gather | None
+    ) -> Any:
+        """Returns the value of a cell that was too large to travel with its result.
+
+        Args:
+            index: The process that has it.
+            request: What to ask it for.
+            key: Which cell it was.
+            gather: Makes the arrays in it that stayed on the processes.
+        """
+        name = f"The value of cell [{key.cell}] on process {index}"
+        with self._group.channel() as channel:
+            self._require_generation(key.generation, name)
+            answer = channel.ask({index: request}, nbytes=1 << 30)[index]
+            if isinstance(answer, Unanswered):
+                raise JaxnbError(f"{name} could not be fetched: the process {answer.reason}.")
+            try:
+                return self._read_value(
+                    channel,
+                    answer,
+                    f"the value of cell [{key.cell}]",
+                    lambda k: gather(k, answer.arrays[k]) if gather else answer.arrays[k],
+                )
+            finally:
+                channel.tell({index: ReleaseRequest(request.transfer)})
+
+    def gather(
+        self, request_id: str, key: CellKey, processes: Sequence[int], index: int, info: ArrayInfo
+    ) -> GatheredArray:
+        """Returns an array of a cell's value, its data still on the processes."""
+        name = f"the value of cell [{key.cell}]"
+        named = ArrayKey(request_id, index, name, "", tuple(processes), key.generation)
+        return GatheredArray(info, named, self)
+
+    def _pack(self, channel: Channel, path: Path, ranks: Sequence[int] | None) -> dict[int, Packed]:
+        """Asks the processes what the path names.
+
+        Without ``ranks`` all that are able to answer are asked: data can be rescued from what
+        is left of a group. One that is in a cell is asked all the same, and says so.
+        """
+        dead = set(range(channel.num_processes)) - set(channel.able) - set(channel.in_cells)
+        asked = [i for i in range(channel.num_processes) if i not in dead]
+        if ranks is not None:
+            asked = list(ranks)
+        transfer = uuid.uuid4().hex
+        request = PackRequest(transfer=transfer, path=path.text, eager_bytes=EAGER_BYTES)
+        try:
+            answers = channel.ask(dict.fromkeys(asked, request), nbytes=1 << 30)
+            self._require_packed(channel, path, answers)
+        except BaseException:
+            channel.tell(dict.fromkeys(asked, ReleaseRequest(transfer)))
+            raise
+        return answers
+
+    def _require_packed(self, channel: Channel, path: Path, answers: Mapping[int, Any]) -> None:
+        if any(isinstance(answer, NotFound) for answer in answers.values()):
+            raise missing_error(path, answers)
+        unpickled = [a for a in answers.values() if isinstance(a, Unanswered) and a.error]
+        if unpickled:
+            first = unpickled[0]
+            raise JaxnbError(
+                f"`{path.text}` on process {first.process_index} cannot be brought to the "
+                f"notebook: {first.error}. Nothing was moved; it is still there. Pull "
+                "parts of it by their names, or what can be computed of it: "
+                f"`session.run({f'repr({path.text})'!r}).value`."
+            )
+        channel.require(answers, f"`{path.text}` was pulled")
+
+    def _values(
+        self, channel: Channel, path: Path, packed: Mapping[int, Packed], *, by_ranks: bool
+    ) -> tuple[Any, list[GatheredArray]]:
+        """Makes the value, or the values by process, and the list of the arrays in them."""
+        arrays: list[GatheredArray] = []
+        try:
+            if _agree(packed.values()):
+                return self._agreed(channel, path, packed, arrays, by_ranks=by_ranks), arrays
+            found = {
+                i: self._agreed(channel, path, {i: answer}, arrays) for i, answer in packed.items()
+            }
+            return PerProcess(found), arrays
+        finally:
+            channel.tell({i: ReleaseRequest(a.transfer) for i, a in packed.items() if a.buffers})
+
+    def _agreed(
+        self,
+        channel: Channel,
+        path: Path,
+        packed: Mapping[int, Packed],
+        arrays: list[GatheredArray],
+        *,
+        by_ranks: bool = False,
+    ) -> Any:
+        """Makes a value that processes agree on; of what is not an array one of them gives it."""
+        first = next(iter(packed.values()))
+        # Only an array itself has subscripts left: a wrong one is said before anything moves.
+        region = (
+            _region(first.arrays[0].shape, path, first.subscripts) if first.subscripts else None
+        )
+
+        small = _small_data(packed)
+
+        def array(index: int) -> GatheredArray:
+            info = merged([p.arrays[index] for p in packed.values()])
+            holders = tuple(packed)
+            if info.fully_addressable and not _is_one_array(packed.values(), index):
+                owner = next((p for p in packed.values() if differing(p.arrays[index])), first)
+                info, holders = owner.arrays[index], (owner.process_index,)
+            key = ArrayKey(
+                first.transfer, index, path.without(first.subscripts),
+                path.without(first.subscripts), holders, self._group.generation, by_ranks,
+            )  # fmt: skip
+            arrays.append(GatheredArray(info, key, self, region))
+            # At once: what is unpickled around it may use it.
+            _fill_small(arrays[-1], small)
+            return arrays[-1]
+
+        return self._read_value(channel, first, f"`{path.text}`", array)
+
+    def _read_value(
+        self, channel: Channel, packed: Packed, name: str, array: Callable[[int], Any]
+    ) -> Any:
+        """Reads a process's value: what its pickle leaves out of band, then the pickle."""
+        size = sum(exposure.nbytes for exposure in packed.buffers)
+        _require_memory(size, name)
+        buffers = [np.empty(exposure.nbytes, np.uint8) for exposure in packed.buffers]
+        moves = [
+            Move(packed.process_index, packed.access, packed.transfer, exposure, buffer)
+            for exposure, buffer in zip(packed.buffers, buffers, strict=True)
+        ]
+        self._mover.read(channel, moves, f"{name} was pulled")
+        try:
+            return unpickle(packed.skeleton, buffers, array)
+        except JaxnbError:  # of a pull: a class may use the arrays that it is made of
+            raise
+        except Exception as error:  # a class or a package that is missing here
+            raise JaxnbError(
+                f"{name} ({packed.type_name}) on process {packed.process_index} cannot be read "
+                f"in the notebook: {type(error).__name__}: {error}. What it is made of must be "
+                "importable here too. It is still there."
+            ) from error
+
+    # ------------------------------------------------------------------ arrays
+
+    def read(self, wanted: Sequence[Wanted]) -> list[np.ndarray[Any, Any]]:
+        """Returns data of arrays; see :class:`jaxnb.gathered.Reader`."""
+        with self._group.channel() as channel:
+            for each in wanted:
+                self._require_generation(each.key.generation, whose(each.key))
+            return self._read(channel, wanted)
+
+    def replaced(self, key: ArrayKey) -> str:
+        """Returns why the array is not what its name is bound to now; empty if it is."""
+        with self._group.channel() as channel:
+            if key.generation != self._group.generation:
+                return "the group was restarted since"
+            request = CurrentRequest(key.holder, key.index, key.path)
+            return replaced_text(channel.ask(dict.fromkeys(key.processes, request)))
+
+    def _fill(self, channel: Channel, arrays: Sequence[GatheredArray]) -> None:
+        """Brings the data of several arrays at once."""
+        data = self._read(channel, [array.wanted() for array in arrays])
+        for array, found in zip(arrays, data, strict=True):
+            array.keep(found)
+
+    def _read(self, channel: Channel, wanted: Sequence[Wanted]) -> list[np.ndarray[Any, Any]]:
+        if not wanted:
+            return []
+        require_not_deleted(wanted)
+        plans = [_plan(each, channel.able, channel.num_processes) for each in wanted]
+        names = list(dict.fromkeys(each.key.name for each in wanted))
+        label = f"{whose(wanted[0].key)} was pulled" if len(names) == 1 else "arrays were pulled"
+        _require_memory(sum(plan.nbytes for plan in plans), names[0])
+        transfer = uuid.uuid4().hex
+        requests = _expose_requests(transfer, plans)
+        try:
+            answers = channel.ask(requests, nbytes=sum(plan.nbytes for plan in plans))
+            require_there(wanted, answers)
+            channel.require(answers, label)
+            targets = [plan.allocate() for plan in plans]
+            self._mover.read(channel, _moves(transfer, plans, targets, answers), label)
+        finally:
+            channel.tell(dict.fromkeys(requests, ReleaseRequest(transfer)))
+        return [plan.finish(target) for plan, target in zip(plans, targets, strict=True)]
+
+    def _require_generation(self, generation: int, whose: str) -> None:
+        if generation != self._group.generation:
+            raise ArrayGoneError(
+                f"{whose} is gone: the group was restarted since, and it had not been brought to "
+                "the notebook."
+            )
+
+
+def _agree(answers: Iterable[Packed]) -> bool:
+    """Whether processes have one value: the same but for arrays, and these one, or equal."""
+    known = list(answers)
+    return len({answer.digest for answer in known}) == 1 and all(
+        _is_one_array(known, k) or _are_equal(known, k) for k in range(len(known[0].arrays))
+    )
+
+
+def _is_one_array(answers: Iterable[Packed], index: int) -> bool:
+    """Whether processes mean one global array; its devices may all be one process's."""
+    return len({answer.array_digests[index][0] for answer in answers}) == 1
+
+
+def _are_equal(answers: Iterable[Packed], index: int) -> bool:
+    """Whether each process has an array of its own, and their bytes are equal."""
+    digests = {answer.array_digests[index][1] for answer in answers}
+    return len(digests) == 1 and b"" not in digests
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """Who gives what of one wanted region."""
+
+    wanted: Wanted
+    pieces: tuple[Piece, ...]
+
+    @property
+    def _taken(self) -> tuple[int, ...]:
+        return self.wanted.region.taken_shape + self.wanted.info.word_shape
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the result."""
+        dtype = numpy_dtype(self.wanted.info.host_dtype)
+        return int(np.prod(self._taken, dtype=np.int64)) * dtype.itemsize
+
+    def allocate(self) -> np.ndarray[Any, Any]:
+        """Makes the array that the pieces fill."""
+        return np.empty(self._taken, numpy_dtype(self.wanted.info.host_dtype))
+
+    def finish(self, taken: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Returns the result as it was asked for."""
+        return self.wanted.region.finish(taken, len(self.wanted.info.word_shape))
+
+
+def _plan(wanted: Wanted, able: Iterable[int], num_processes: int) -> _Plan:
+    """Chooses who gives which part: the first replica of those that can be reached.
+
+    Raises:
+        JaxnbError: Parts are on processes that cannot give them.
+    """
+    shards = wanted.info.shards if wanted.shard is None else (wanted.shard,)
+    able = set(able)
+    givers = able & set(wanted.key.processes)
+    found, lost = pieces(wanted.region, shards, givers)
+    if lost:
+        raise JaxnbError(lost_text(wanted, lost, able))
+    return _Plan(wanted, tuple(found))
+
+
+_SmallData = Mapping[tuple[int, int, int], Any]
+"""Process, index of an array and device to the bytes of a shard."""
+
+
+def _small_data(packed: Mapping[int, Packed]) -> _SmallData:
+    """Returns the data that came with descriptions; none if they came from some only."""
+    if any(answer.data is None for answer in packed.values()):
+        return {}
+    return {
+        (process, k, device): data
+        for process, answer in packed.items()
+        for k, device, data in answer.data or ()
+    }
+
+
+def _fill_small(array: GatheredArray, found: _SmallData) -> None:
+    """Gives an array the data that came with its description, if they did."""
+    wanted = array.wanted()
+    dtype, words = numpy_dtype(wanted.info.host_dtype), wanted.info.word_shape
+    parts, lost = pieces(wanted.region, wanted.info.shards, wanted.key.processes)
+    sources = [(p.shard.process_index, wanted.key.index, p.shard.device_id) for p in parts]
+    if lost or not all(source in found for source in sources):
+        return  # only later replicas are left, or nothing: asking for it says so
+
+    def data(piece: Piece) -> np.ndarray[Any, Any]:
+        shard = piece.shard
+        shape = [stop - start for start, stop in shard.index]
+        raw = np.frombuffer(found[shard.process_index, wanted.key.index, shard.device_id], dtype)
+        return raw.reshape((*shape, *words))[piece.source]
+
+    array.keep(assemble(wanted.region, parts, data, dtype, words))
+
+
+def _expose_requests(transfer: str, plans: Sequence[_Plan]) -> dict[int, ExposeRequest]:
+    parts: dict[tuple[int, str], list[PartRequest]] = {}
+    for plan in plans:
+        for piece in plan.pieces:
+            slices = tuple((s.start, s.stop, s.step) for s in piece.source)
+            key = plan.wanted.key
+            part = PartRequest(key.index, piece.shard.device_id, slices)
+            parts.setdefault((piece.shard.process_index, key.holder), []).append(part)
+    holders = {holder for _, holder in parts}
+    assert len(holders) <= 1  # a read is of the arrays of one pull or cell
+    return {i: ExposeRequest(transfer, holder, tuple(p)) for (i, holder), p in parts.items()}
+
+
+def _moves(
+    transfer: str,
+    plans: Sequence[_Plan],
+    targets: Sequence[np.ndarray[Any, Any]],
+    answers: Mapping[int, Exposed],
+) -> list[Move]:
+    exposures = {i: iter(answer.buffers) for i, answer in answers.items()}
+    return [
+        Move(
+            piece.shard.process_index,
+            answers[piece.shard.process_index].access,
+            transfer,
+            next(exposures[piece.shard.process_index]),
+            view(target, piece.target),
+        )
+        for plan, target in zip(plans, targets, strict=True)
+        for piece in plan.pieces
+    ]
+
+
+def _require_memory(nbytes: int, name: str) -> None:
+    available = available_bytes()
+    if nbytes > available:
+        raise NotEnoughMemoryError(
+            f"{name} takes {format_bytes(nbytes)} in the notebook, where "
+            f"{format_bytes(available)} of memory are free. Nothing was moved. Pull a slice, "
+            "e.g. `x[:1000]`, or reduce it on the processes first."
+        )
+
+
+def missing_error(path: Path, answers: Mapping[int, Any]) -> UsageError:
+    """Returns the error for a path that some processes do not have."""
+    missing = {i: a for i, a in answers.items() if isinstance(a, NotFound)}
+    reasons: dict[str, list[int]] = {}
+    for index, answer in missing.items():
+        reasons.setdefault(answer.reason, []).append(index)
+    parts = [
+        f"{processes_label(who)} {reason if len(who) == 1 else _plural(reason)}"
+        for reason, who in reasons.items()
+    ]
+    text = f"P{'; '.join(parts)[1:]}. Nothing was moved."
+    having = [i for i in answers if i not in missing]
+    if having:
+        who = processes_label(having)
+        text += f" For that of {who} type `session.pull({path.text!r}, ranks={having})`."
+    return UsageError(text)
+
+
+def _plural(reason: str) -> str:
+    return f"have{reason.removeprefix('has')}" if reason.startswith("has ") else reason
+
+
+def _region(shape: tuple[int, ...], path: Path, subscripts: int) -> Region:
+    region = Region.whole(shape)
+    for step in path.steps[len(path.steps) - subscripts :]:
+        try:
+            region = region[step.key]
+        except (IndexError, TypeError) as error:  # as NumPy, or by a NotBasicIndexError
+            raise UsageError(
+                f"`{path.text}`: {error}; the array has shape {shape}. Nothing was moved."
+            ) from None
+    return region

@@ -1,0 +1,131 @@
+"""What a pull says of data that cannot be had."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from jaxnb.arrays.assembly import pieces
+from jaxnb.arrays.blocks import Index
+from jaxnb.arrays.regions import Region
+from jaxnb.asking import Unanswered
+from jaxnb.display.labels import plural, processes_label, ranks_label
+from jaxnb.errors import ArrayGoneError
+from jaxnb.gathered import ArrayKey, Wanted
+from jaxnb.model import ArrayInfo, Gone
+
+
+def whose(key: ArrayKey) -> str:
+    """Returns an array's name as the subject of a sentence."""
+    return f"`{key.name}`" if key.path else key.name
+
+
+def lost_text(wanted: Wanted, lost: Sequence[Index], able: Collection[int]) -> str:
+    """Returns what is to be said of parts that nobody can give.
+
+    Args:
+        wanted: What was asked for.
+        lost: The parts' indices in the array.
+        able: The processes that can answer.
+    """
+    key = wanted.key
+    shards = wanted.info.shards if wanted.shard is None else (wanted.shard,)
+    holders = {shard.process_index for shard in shards if shard.index in lost}
+    who, subject = processes_label(sorted(holders)), whose(key)
+    if holders <= set(able):
+        return f"{_unasked_text(key, who)} Nothing was moved."
+    where = ", ".join(f"{start}:{stop}" for start, stop in lost[0])
+    first = "" if len(lost) == 1 else "the first "
+    rest = _rest(wanted.info, set(able) & set(key.processes))
+    left = f"Its slice [{rest}] can" if rest else "Slices of the other parts can"
+    return (
+        f"{plural(len(lost), 'part')} of {subject}, {first}[{where}], cannot be had: {who}, which "
+        f"held {'it' if len(lost) == 1 else 'them'}, has died or is in a cell. Nothing was moved. "
+        f"{left} still be pulled; `%spmd_status` shows the processes, `%spmd_restart` gives "
+        "fresh ones."
+    )
+
+
+def _unasked_text(key: ArrayKey, holders: str) -> str:
+    """Says why those who have the parts could not be asked for them."""
+    made = f"{whose(key)} is what {processes_label(key.processes)} made of it"
+    unknown = f"so it is not known which array of {holders} has its other parts."
+    if key.by_ranks:
+        was = "was" if len(key.processes) == 1 else "were"
+        only = f"only {processes_label(key.processes)} {was} asked"
+        option = f"--ranks {ranks_label(key.processes)}"
+        return f"{made}: {only}, {unknown} Leave out `ranks`, or `{option}`."
+    why = "the values differ by process" if key.path else "on others it differs, or did not run"
+    return (
+        f"{made}: {why}, {unknown} Pull the array by its own name, or use the value of the whole "
+        "group."
+    )
+
+
+def _rest(info: ArrayInfo, able: Collection[int]) -> str:
+    """Returns the longest slice of the first dimension that misses the lost parts."""
+    shape, lost = info.shape, pieces(Region.whole(info.shape), info.shards, able)[1]
+    if not shape:
+        return ""
+    start, best = 0, (0, 0)
+    for low, high in [*sorted(index[0] for index in lost), (shape[0], shape[0])]:
+        best = max(best, (start, low), key=lambda part: part[1] - part[0])
+        start = max(start, high)
+    return f"{best[0]}:{best[1]}" if best[1] > best[0] else ""
+
+
+def require_not_deleted(wanted: Sequence[Wanted]) -> None:
+    """Refuses arrays that had no data when they were pulled.
+
+    Raises:
+        ArrayGoneError: One was deleted then. Pulling it once more would give the same.
+    """
+    for each in wanted:
+        if each.info.deleted:
+            raise ArrayGoneError(
+                f"{whose(each.key)} was already deleted, or donated to a computation, when it was "
+                "pulled: the processes have its shape and no data. Nothing was moved; make it "
+                "again in a cell."
+            )
+
+
+def require_there(wanted: Sequence[Wanted], answers: Mapping[int, Any]) -> None:
+    """Refuses arrays that a process has no more.
+
+    Raises:
+        ArrayGoneError: It was dropped, deleted or donated since.
+    """
+    gone = next((a for a in answers.values() if isinstance(a, Gone)), None)
+    if gone is None:
+        return
+    key = next(each.key for each in wanted if each.key.index == gone.array)
+    again = f"; `session.pull({key.path!r})` has what is there now" if key.path else ""
+    raise ArrayGoneError(
+        f"{whose(key)} {gone.reason} on process {gone.process_index}, and its data had not been "
+        f"brought to the notebook. Nothing was moved{again}."
+    )
+
+
+def replaced_text(answers: Mapping[int, Any]) -> str:
+    """Returns why an array is not what its name is bound to now, as the processes say.
+
+    Empty if those that answered have it still; where none did, that says so.
+    """
+    known = [str(answer) for answer in answers.values() if not isinstance(answer, Unanswered)]
+    if known:
+        return next(filter(None, known), "")
+    reasons: dict[str, list[int]] = {}
+    for index, answer in answers.items():
+        reasons.setdefault(str(answer), []).append(index)
+    parts = [
+        f"{processes_label(who)} {reason if len(who) == 1 else _of_several(reason)}"
+        for reason, who in reasons.items()
+    ]
+    return f"may have been replaced since: {'; '.join(parts)}"
+
+
+def _of_several(reason: str) -> str:
+    for one, several in (("has ", "have "), ("is ", "are ")):
+        if reason.startswith(one):
+            return several + reason.removeprefix(one)
+    return reason

@@ -1,0 +1,97 @@
+"""Asking the processes' sentinels, past the queue of requests that a cell may block."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import zmq
+from jupyter_client.session import Session
+
+from jaxnb.model import ProcessReport, StackEntry, Whereabouts
+
+ANSWER_SECONDS = 1.0
+"""A sentinel that is silent for longer cannot run: its process is stopped, or holds the lock of
+its Python interpreter."""
+
+
+class Sentinels:
+    """The sentinels of a group's processes.
+
+    Safe to use from any thread.
+
+    Args:
+        key: The cluster's key.
+        reports: What the processes said when they joined.
+    """
+
+    def __init__(self, key: bytes, reports: Iterable[ProcessReport]) -> None:
+        self._key = key
+        reports = list(reports)
+        self._addresses = {r.process_index: r.sentinel for r in reports if r.sentinel is not None}
+        self._ports = sorted(port for r in reports for port in r.collective_ports)
+
+    def where(
+        self, processes: Iterable[int], seconds: float = ANSWER_SECONDS
+    ) -> dict[int, Whereabouts]:
+        """Returns where processes' main threads are, for those that tell in time."""
+        answers = self._ask(processes, "where", {}, seconds)
+        return {index: _whereabouts(index, content) for index, content in answers.items()}
+
+    def free(self, processes: Iterable[int]) -> int:
+        """Shuts the connections of the CPU's collectives down: whoever waits on one is freed.
+
+        The group's collectives are of no use from then on, until it is formed anew.
+
+        Returns:
+            How many connections there were.
+        """
+        answers = self._ask(processes, "free", {"ports": self._ports}, ANSWER_SECONDS)
+        return sum(content["freed"] for content in answers.values())
+
+    def _ask(
+        self, processes: Iterable[int], kind: str, content: Mapping[str, Any], seconds: float
+    ) -> dict[int, dict[str, Any]]:
+        session = Session(key=self._key)
+        context = zmq.Context()
+        poller = zmq.Poller()
+        sockets: dict[Any, int] = {}
+        try:
+            for index in set(processes) & set(self._addresses):
+                address = self._addresses[index]
+                socket = context.socket(zmq.DEALER)
+                socket.linger = 0
+                socket.connect(address.url)
+                message = session.msg(kind, {"token": address.token, **content})
+                socket.send_multipart(session.serialize(message))
+                poller.register(socket, zmq.POLLIN)
+                sockets[socket] = index
+            return _answers(session, poller, sockets, time.monotonic() + seconds)
+        finally:
+            context.destroy(linger=0)
+
+
+def _answers(
+    session: Session, poller: zmq.Poller, sockets: Mapping[Any, int], deadline: float
+) -> dict[int, dict[str, Any]]:
+    found: dict[int, dict[str, Any]] = {}
+    while len(found) < len(sockets):
+        left = max(0.0, deadline - time.monotonic())
+        ready = poller.poll(int(left * 1e3))
+        if not ready:
+            break
+        for socket, _ in ready:
+            # Of a dead process's port another program may have taken hold.
+            with contextlib.suppress(ValueError):
+                _, frames = session.feed_identities(socket.recv_multipart())
+                found[sockets[socket]] = session.deserialize(frames)["content"]
+    return found
+
+
+def _whereabouts(index: int, content: Mapping[str, Any]) -> Whereabouts:
+    stack = tuple(StackEntry(**entry) for entry in content["stack"])
+    return Whereabouts(
+        index, stack, content["sleeps_in"], content["cpu_seconds"], content["rss_bytes"]
+    )

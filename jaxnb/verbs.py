@@ -1,0 +1,256 @@
+"""What a session asks of its processes beside cells: statistics, pull, push, layout."""
+
+from __future__ import annotations
+
+import keyword
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+from jaxnb.arrays import merged
+from jaxnb.asking import Channel
+from jaxnb.errors import UsageError
+from jaxnb.layout import ArrayLayout
+from jaxnb.members import rows_without_numbers
+from jaxnb.model import DeviceStats, LayoutReply, LayoutRequest, ProcessInfo, StatsRequest
+from jaxnb.moving import Meter, Mover, no_meter
+from jaxnb.options import process_indices
+from jaxnb.paths import parse_path
+from jaxnb.pulling import Puller, missing_error
+from jaxnb.pushing import Pusher
+
+
+class Verbs(ABC):
+    """The part of a session that asks processes for what is not a cell.
+
+    Attributes:
+        meter: Returns what shows the progress of a transfer; shows nothing by default.
+    """
+
+    meter: Meter
+
+    def __init__(self) -> None:
+        self.meter = no_meter
+        mover = Mover(lambda: self.meter)
+        self._puller = Puller(self, mover)
+        self._pusher = Pusher(self, mover)
+
+    @property
+    @abstractmethod
+    def num_processes(self) -> int:
+        """Size of the group."""
+
+    @property
+    @abstractmethod
+    def generation(self) -> int:
+        """How often the group has been restarted."""
+
+    @abstractmethod
+    def channel(self) -> AbstractContextManager[Channel]:
+        """Waits until no cell runs, and keeps others out while the channel is used."""
+
+    @property
+    @abstractmethod
+    def processes(self) -> list[ProcessInfo]:
+        """The processes, by process index."""
+
+    @abstractmethod
+    def channel_now(self) -> Channel:
+        """Returns a channel at once; a process that is in a cell cannot answer over it."""
+
+    def stats(self) -> list[DeviceStats]:
+        """Returns a row for every device of every process.
+
+        A process that is dead, or in a cell, gives a row that says so.
+        """
+        channel = self.channel_now()
+        answers = channel.ask(dict.fromkeys(channel.able, StatsRequest()))
+        rows: list[DeviceStats] = []
+        for process in self.processes:
+            index = process.process_index
+            doing = channel.in_cells.get(index, f"is {process.state}")
+            answer = answers.get(index, doing)
+            if isinstance(answer, list):
+                rows.extend(answer)
+            else:
+                rows.extend(rows_without_numbers(process, str(answer)))
+        return rows
+
+    def pull(self, name: str, *, ranks: Iterable[int] | None = None, lazy: bool = True) -> Any:
+        """Brings a value from the processes to the notebook.
+
+        Every ``jax.Array`` in it becomes a :class:`~jaxnb.gathered.GatheredArray`, whose data
+        stay on the processes until they are used; those of small arrays come along. No
+        collective is issued and nothing is computed: it works while the processes are out of
+        step, and with what is left after one has died. Containers, pytrees and whatever can
+        be pickled come as they are; an object of a class that a cell defined comes as a
+        :class:`~jaxnb.model.Record`.
+
+        Which step of a computation a process is at is not known. Where some processes have
+        bound the name to a newer array that is spread alike, the one that comes has parts of
+        both.
+
+        Args:
+            name: A name on the processes, with attributes and literal subscripts:
+                ``"x"``, ``"state.opt['mu']"``, ``"x[..., :3]"``. Of a slice only what it
+                takes is moved.
+            ranks: The processes to ask; all by default.
+            lazy: ``False`` brings the data of all arrays at once.
+
+        Returns:
+            The value if the processes agree on it; they are compared byte by byte, arrays that
+            are spread over processes by layout. Else a
+            :class:`~jaxnb.result.PerProcess` of their values.
+
+        Raises:
+            UsageError: The name does not exist on all of the processes, or is no name.
+            NotEnoughMemoryError: It is larger than the memory that is free here.
+            ProcessDiedError: A process died meanwhile.
+            JaxnbError: It cannot be pickled, or a process is in a cell that was given up.
+        """
+        indices = None if ranks is None else process_indices(ranks, self.num_processes)
+        return self._puller.pull(name, indices, lazy=lazy)
+
+    def push(
+        self,
+        /,
+        *,
+        spec: Any = None,
+        mesh: str | None = None,
+        ranks: Iterable[int] | None = None,
+        **values: Any,
+    ) -> None:
+        """Binds values of the notebook to names on the processes: on all of them, or on none.
+
+        With a spec or a mesh, arrays and numbers (also inside pytrees) become global
+        ``jax.Array``; each process receives its own shards only. As in
+        JAX, 64-bit numbers become 32-bit unless ``jax_enable_x64`` is on; integers that would
+        not fit are refused. Without, every process gets the value as it is: NumPy stays NumPy,
+        which JAX takes as replicated.
+
+        Variables named ``spec``, ``mesh`` or ``ranks`` are pushed by :meth:`push_values`.
+
+        Args:
+            spec: A partition spec: ``("data", None)``, ``"data"``, ``jax.P("data")``;
+                ``(("data", "model"), None)`` splits one dimension by two axes. Or dicts and
+                lists of specs in the shape of the value. None with a mesh: replicated.
+            mesh: Name of a mesh on the processes; by default the one there is.
+            ranks: The processes to push to; all by default. Not with a spec or a mesh.
+            values: Name to value. A :class:`~jaxnb.result.PerProcess` gives each process
+                its own.
+
+        Raises:
+            UsageError: A spec does not fit, there is no such mesh, a value cannot be pickled;
+                nothing was moved.
+            NotEnoughMemoryError: It is larger than the memory that is free.
+            ProcessDiedError: A process died meanwhile.
+        """
+        if not values and (setting := _first_given(spec=spec, mesh=mesh, ranks=ranks)):
+            raise UsageError(
+                f"Nothing to push: `spec`, `mesh` and `ranks` are settings of `push`, not "
+                f"variables. To push a variable of that name, type `session[{setting!r}] = ...`."
+            )
+        self.push_values(values, spec=spec, mesh=mesh, ranks=ranks)
+
+    def push_values(
+        self,
+        values: Mapping[str, Any],
+        *,
+        spec: Any = None,
+        mesh: str | None = None,
+        ranks: Iterable[int] | None = None,
+    ) -> None:
+        """Binds values to names on the processes, as :meth:`push` does; any name is possible.
+
+        Args:
+            values: Name to value; ``{"mesh": 3}`` binds the variable ``mesh``.
+            spec: As for :meth:`push`.
+            mesh: As for :meth:`push`.
+            ranks: As for :meth:`push`.
+
+        Raises:
+            UsageError: As for :meth:`push`.
+            NotEnoughMemoryError: It is larger than the memory that is free.
+            ProcessDiedError: A process died meanwhile.
+        """
+        if not values:
+            raise UsageError("Nothing to push. Type e.g. `session.push(x=array, spec=('data',))`.")
+        for name in values:
+            _require_text(name)
+            _require_variable(name)
+        if mesh is not None and not isinstance(mesh, str):
+            raise UsageError(
+                f"mesh is the NAME of a mesh on the processes, e.g. mesh='mesh', not a "
+                f"{type(mesh).__name__}. Nothing was moved. To push a variable of that name, type "
+                "`session['mesh'] = ...`."
+            )
+        if ranks is not None and (spec is not None or mesh is not None):
+            raise UsageError(
+                "A global array is made by all processes of its mesh: leave out `ranks`, or "
+                "`spec` and `mesh`. Nothing was moved."
+            )
+        indices = process_indices(ranks, self.num_processes)
+        self._pusher.push(values, spec, mesh, indices)
+
+    def layout(self, name: str) -> ArrayLayout:
+        """Returns how an array, or the arrays of a pytree, lie over processes and devices.
+
+        A notebook shows it as a picture. No data are moved but the corners of a single array.
+
+        Args:
+            name: A name on the processes, with attributes and subscripts.
+
+        Raises:
+            UsageError: There is no such name.
+        """
+        path = parse_path(name)
+        with self.channel() as channel:
+            request = LayoutRequest(path.text)
+            answers = channel.ask(dict.fromkeys(channel.able, request), nbytes=1 << 30)
+            channel.require(answers, f"the layout of `{name}` was asked for")
+        if not all(isinstance(answer, LayoutReply) for answer in answers.values()):
+            raise missing_error(path, answers)
+        replies: list[LayoutReply] = list(answers.values())
+        paths = [[text for text, _ in reply.entries] for reply in replies]
+        if any(p != paths[0] for p in paths):
+            raise UsageError(
+                f"`{name}` has other arrays on other processes. Pull it: `session.pull({name!r})` "
+                "has it by process."
+            )
+        entries = tuple(
+            (text, merged([reply.entries[k][1] for reply in replies]))
+            for k, text in enumerate(paths[0])
+        )
+        return ArrayLayout(entries, replies[0].others)
+
+    def __getitem__(self, name: str) -> Any:
+        """Returns what :meth:`pull` returns for a name."""
+        _require_text(name)
+        return self.pull(name)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        """Binds a value to a name on every process, as :meth:`push` does without a spec."""
+        self.push_values({name: value})
+
+    # Without it `for x in session` and `"x" in session` would try session[0], session[1] …
+    __iter__ = None
+    __contains__ = None
+
+
+def _first_given(**settings: Any) -> str:
+    """Returns the first setting that is not None; empty if all are."""
+    return next((name for name, value in settings.items() if value is not None), "")
+
+
+def _require_variable(name: str) -> None:
+    if not name.isidentifier() or keyword.iskeyword(name):
+        raise UsageError(
+            f"{name!r} is not a variable's name; only whole variables can be assigned. "
+            "Nothing was moved. In a cell: `%spmd x['a'] = …`."
+        )
+
+
+def _require_text(name: Any) -> None:
+    if not isinstance(name, str):
+        raise UsageError(f"Names on the processes are text, as in `session['x']`, not {name!r}.")

@@ -1,0 +1,63 @@
+"""Pure: where the processes are, as snapshots, to what that means."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from jaxnb.model import StackEntry, Whereabouts
+
+IDLE_CPU = 0.02
+"""A thread that waits uses less processor time than this, per second."""
+
+
+def waits_in_jax(where: Whereabouts) -> bool:
+    """Whether a process's main thread waits in JAX's C++ code, as far as can be told.
+
+    It sleeps in a futex, and the innermost Python call is one of JAX, or the cell itself: a
+    compiled function, or a method of an array, is called from the cell's line without a Python
+    call in between. A lock of the user's that is taken in the cell's own line looks the same.
+    """
+    if not where.stack or where.sleeps_in != "futex":
+        return False
+    innermost = where.stack[-1]
+    return innermost.cell is not None or is_of_jax(innermost)
+
+
+def is_of_jax(entry: StackEntry) -> bool:
+    """Whether a call is of JAX's own code."""
+    return "/jax/_src/" in entry.file or "/jax/experimental/" in entry.file
+
+
+def left_behind(
+    before: Mapping[int, Whereabouts],
+    now: Mapping[int, Whereabouts],
+    waiting: Collection[int],
+    seconds: float,
+) -> bool:
+    """Whether the processes that are still in a cell, which others have left, will never end it.
+
+    Each has waited in JAX at one place for all of the time, and used no processor.
+
+    Args:
+        before: Snapshots from ``seconds`` ago.
+        now: Snapshots from now.
+        waiting: The processes that are still in the cell.
+        seconds: The time between.
+    """
+    return bool(waiting) and all(
+        index in before
+        and index in now
+        and waits_in_jax(before[index])
+        and waits_in_jax(now[index])
+        and before[index].stack == now[index].stack
+        and now[index].cpu_seconds - before[index].cpu_seconds < IDLE_CPU * seconds
+        for index in waiting
+    )
+
+
+def line_text(where: Whereabouts) -> str:
+    """Returns ``"at line 3: `y = f(x)`"``; empty outside cells."""
+    entry = where.in_cell
+    if entry is None:
+        return ""
+    return f"at line {entry.line}: `{entry.source}`" if entry.source else f"at line {entry.line}"

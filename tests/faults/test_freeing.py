@@ -1,0 +1,336 @@
+"""Processes that wait for a collective that never comes: freed, with their variables."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from jaxnb import freeing
+from jaxnb.errors import CellError, CellTimeoutError, ProcessDiedError
+from jaxnb.result import CellResult
+from jaxnb.running import NoSink
+from jaxnb.session import Session
+from jaxnb.watch import waits_in_jax
+from jaxnb_fixtures import assert_usable
+
+PROCESSES = 3
+
+LIMIT_SECONDS = 10
+"""Generous: it takes under 1 s where nothing else runs; most of it is the forming of the group."""
+
+SETUP = """
+import threading, time
+from jax.experimental import multihost_utils as mh
+n = jax.device_count()
+mesh = jax.make_mesh((n,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+x = jax.make_array_from_callback((2 * n,), NamedSharding(mesh, P("d")),
+                                 lambda i: np.arange(2.0 * n, dtype=np.float32)[i])
+f = jax.jit(jnp.sum)
+state = {"x": [x], "mine": jnp.full(3, process_index)}
+assert float(f(x)) == n * (2 * n - 1)
+"""
+
+CHECK = """
+assert mesh is x.sharding.mesh and set(mesh.devices.flat) == set(jax.devices())
+assert state["x"][0] is x and state["mine"].tolist() == [process_index] * 3
+assert np.concatenate([s.data for s in x.addressable_shards]).tolist() == [
+    v for s in x.addressable_shards for v in range(s.index[0].start, s.index[0].stop)]
+assert float(f(x)) == n * (2 * n - 1)
+"""
+
+# With several devices a first collective of a clique ends by itself only, after 30 s.
+BLOCKED = {
+    "fast path": (1, "float(f(x))"),
+    "block_until_ready": (1, "f(x).block_until_ready()"),
+    "device_put": (1, "jax.device_put(np.ones(2 * n, np.float32), x.sharding)"),
+    "process_allgather": (1, "mh.process_allgather(np.ones(3))"),
+    "first compile": (1, "float(jax.jit(lambda a: (a * 3).sum())(x))"),
+    "sync_global_devices": (1, "mh.sync_global_devices('here')"),
+    "fast path, two devices": (2, "float(f(x))"),
+    "block_until_ready, two devices": (2, "f(x).block_until_ready()"),
+    "first compile, two devices": (2, "float(jax.jit(lambda a: (a * 3).sum())(x))"),
+}
+
+
+class Notices(NoSink):
+    """Keeps jaxnb's own sentences; calls something at the first."""
+
+    def __init__(self, call: Callable[[], object] = lambda: None) -> None:
+        self.notices: list[str] = []
+        self._call = call
+
+    def notice(self, text: str) -> None:
+        self.notices.append(text)
+        if len(self.notices) == 1:
+            self._call()
+
+
+@pytest.fixture
+def group(make_session: Callable[..., Session]) -> Session:
+    session = make_session(PROCESSES)
+    session.run(SETUP)
+    return session
+
+
+@pytest.fixture
+def quick_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes false alarms more likely, and sooner."""
+    monkeypatch.setattr(freeing, "LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(freeing, "LEFT_BEHIND_SECONDS", 0.6)
+
+
+@contextmanager
+def when_stuck(
+    session: Session, stuck: Iterable[int], call: Callable[[], object]
+) -> Iterator[None]:
+    """Calls something once processes wait in JAX; prints how long the block took from then on."""
+    called: list[float] = []
+    given_up = threading.Event()
+
+    def wait_and_call() -> None:
+        while not given_up.wait(0.05):
+            found = session.where(stuck)
+            if set(found) == set(stuck) and all(map(waits_in_jax, found.values())):
+                called.append(time.monotonic())
+                call()
+                return
+
+    thread = threading.Thread(target=wait_and_call)
+    thread.start()
+    try:
+        yield
+    finally:
+        given_up.set()
+        thread.join()
+    assert called, "the processes never waited in JAX"
+    seconds = time.monotonic() - called[0]
+    print(f"{seconds:.2f} s to the end of the cell")
+    assert seconds < LIMIT_SECONDS
+
+
+def assert_kept(session: Session) -> None:
+    assert session.state == "ready"
+    session.run(CHECK, timeout=30)
+    assert_usable(session)
+
+
+def types_of(result: CellResult) -> dict[int, str]:
+    return {i: e.type_name for i, e in result.errors.items()}
+
+
+def unless(index: int, code: str, otherwise: str = "time.sleep(1000)") -> str:
+    return f"if process_index != {index}:\n    {code}\nelse:\n    {otherwise}"
+
+
+def press_interrupt() -> None:
+    """What Jupyter does: SIGINT to the notebook's process."""
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.parametrize("absent", [0, PROCESSES - 1])
+@pytest.mark.parametrize("kind", BLOCKED)
+def test_interrupt_frees_every_kind_of_wait(
+    make_session: Callable[..., Session], kind: str, absent: int
+) -> None:
+    devices, code = BLOCKED[kind]
+    session = make_session(PROCESSES, devices_per_process=devices)
+    session.run(SETUP)
+    stuck = sorted(set(range(PROCESSES)) - {absent})
+    sink = Notices()
+    with when_stuck(session, stuck, session.interrupt), pytest.raises(CellError) as caught:
+        session.run(unless(absent, code), sink=sink)
+    assert types_of(caught.value.result) == dict.fromkeys(range(PROCESSES), "KeyboardInterrupt")
+    notice = sink.notices[-1]
+    assert "formed anew" in notice
+    assert "Not kept" not in notice.replace("it is None now", "")
+    assert_kept(session)
+
+
+def test_real_sigint_frees(group: Session) -> None:
+    with when_stuck(group, [0, 1], press_interrupt), pytest.raises(CellError) as caught:
+        group.run(unless(2, "float(f(x))"))
+    assert types_of(caught.value.result) == dict.fromkeys(range(3), "KeyboardInterrupt")
+    error = caught.value.result.errors[0]
+    assert error.message == "waited in a collective at line 2: `float(f(x))`"
+    assert_kept(group)
+
+
+def test_all_of_several_interrupts_in_a_row_free(group: Session) -> None:
+    for absent in (0, 1, 2, 0):
+        stuck = sorted({0, 1, 2} - {absent})
+        with when_stuck(group, stuck, group.interrupt), pytest.raises(CellError):
+            group.run(unless(absent, "float(f(x))"))
+        assert_kept(group)
+
+
+def test_an_impatient_user_does_no_harm(group: Session) -> None:
+    def press_often() -> None:
+        for _ in range(5):
+            group.interrupt()
+            threading.Event().wait(0.05)
+
+    with when_stuck(group, [0, 1], press_often), pytest.raises(CellError):
+        group.run(unless(2, "float(f(x))"))
+    assert_kept(group)
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_a_timeout_frees(make_session: Callable[..., Session], devices: int) -> None:
+    session = make_session(PROCESSES, devices_per_process=devices)
+    session.run(SETUP)
+    started = time.monotonic()
+    with pytest.raises(CellTimeoutError, match=r"time-out of 0\.5 s.*The group is ready") as caught:
+        session.run(unless(0, "float(f(x))"), timeout=0.5)
+    print(f"{time.monotonic() - started - 0.5:.2f} s from the time-out to the end of the cell")
+    assert time.monotonic() - started < LIMIT_SECONDS
+    assert sorted(caught.value.result.errors) == [0, 1, 2]
+    assert_kept(session)
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_left_behind_by_one_that_raised(make_session: Callable[..., Session], devices: int) -> None:
+    session = make_session(PROCESSES, devices_per_process=devices)
+    session.run(SETUP)
+    started = time.monotonic()
+    sink = Notices()
+    with pytest.raises(CellError) as caught:
+        session.run("if process_index == 1:\n    raise ValueError('boom')\nfloat(f(x))", sink=sink)
+    print(f"{time.monotonic() - started:.2f} s to the end of the cell")
+    assert time.monotonic() - started < LIMIT_SECONDS
+    assert types_of(caught.value.result) == {
+        0: "LeftBehindError",
+        1: "ValueError",
+        2: "LeftBehindError",
+    }
+    assert str(caught.value).startswith("process 1 raised ValueError: boom at line 2; ")
+    assert caught.value.result.errors[0].message == (
+        "waited in a collective at line 3: `float(f(x))`; process 1 raised ValueError at line 2"
+    )
+    assert "formed anew" in sink.notices[0]
+    assert_kept(session)
+
+
+def test_left_behind_by_one_that_finished(group: Session) -> None:
+    with pytest.raises(CellError) as caught:
+        group.run("if process_index != 1: float(f(x))")
+    assert types_of(caught.value.result) == {0: "LeftBehindError", 2: "LeftBehindError"}
+    assert caught.value.result.errors[2].message.endswith("; process 1 had finished")
+    assert_kept(group)
+
+
+def test_left_behind_by_those_that_were_not_asked(group: Session) -> None:
+    with pytest.raises(CellError) as caught:
+        group.run("float(f(x))", ranks=[0, 2])
+    assert types_of(caught.value.result) == {0: "LeftBehindError", 2: "LeftBehindError"}
+    assert caught.value.result.errors[0].message.endswith(
+        "; process 1 had not been asked to run the cell"
+    )
+    assert_kept(group)
+
+
+LONG = {
+    "sleep": "time.sleep(2); value = 1",
+    "NumPy": "t = time.monotonic()\nwhile time.monotonic() < t + 2: np.ones((200, 200)) @ "
+    "np.ones((200, 200))\nvalue = 1",
+    "jitted": "spin = jax.jit(lambda a: jax.lax.fori_loop(0, 40, lambda i, a: a @ a / 300, a))\n"
+    "t = time.monotonic()\n"
+    "while time.monotonic() < t + 2: value = int(spin(jnp.ones((300, 300)))[0, 0] > 0)",
+    "one long call": "spin = jax.jit(lambda a, n: jax.lax.fori_loop(\n"
+    "    0, n, lambda i, a: a @ a / 300, a))\na = jnp.ones((300, 300))\n"
+    "spin(a, 1).block_until_ready()\n"
+    "t = time.monotonic(); spin(a, 50).block_until_ready()\n"
+    "value = int(spin(a, int(150 / (time.monotonic() - t)))[0, 0] > 0)",
+    "subprocess": "import subprocess; value = int(subprocess.run(\n"
+    "    'sleep 2; echo 1', shell=True, capture_output=True).stdout)",
+    "queue": "import queue\nq = queue.Queue()\nthreading.Timer(2, q.put, [1]).start()\n"
+    "value = q.get()",
+    "join": "t = threading.Timer(2, print); t.start(); t.join(); value = 1",
+    "FIFO": "import os, tempfile\n"
+    "path = os.path.join(tempfile.mkdtemp(), 'fifo')\nos.mkfifo(path)\n"
+    "def write():\n    with open(path, 'w') as pipe: time.sleep(2); pipe.write('1')\n"
+    "threading.Thread(target=write).start()\n"
+    "with open(path) as pipe: value = int(pipe.read())",
+    "await": "import asyncio; await asyncio.sleep(2); value = 1",
+}
+
+
+@pytest.mark.usefixtures("quick_look")
+@pytest.mark.parametrize("kind", LONG)
+def test_who_does_something_else_is_not_freed(group: Session, kind: str) -> None:
+    sink = Notices()
+    code = LONG[kind].replace("\n", "\n    ")
+    result = group.run(f"value = 1\nif process_index:\n    {code}\nvalue", sink=sink)
+    assert result.value == 1
+    assert max(r.seconds for r in result.per_process.values()) > 1.5
+    assert sink.notices == []
+    assert_kept(group)
+
+
+@pytest.mark.usefixtures("quick_look")
+def test_one_that_works_keeps_the_others_from_being_freed(group: Session) -> None:
+    """It may still join."""
+    sink = Notices()
+    code = (
+        "if process_index == 2: time.sleep(3)\nif process_index == 1: pass\n"
+        "own = jax.make_mesh((2,), ('o',), devices=[jax.devices()[0], jax.devices()[2]])\n"
+        "if process_index != 1:\n"
+        "    y = jax.make_array_from_callback((2,), NamedSharding(own, P('o')),\n"
+        "                                     lambda i: np.ones(2, np.float32)[i])\n"
+        "    print(float(jax.jit(jnp.sum)(y)))"
+    )
+    result = group.run(code, sink=sink)
+    assert result.per_process[0].stdout == "2.0\n"
+    assert sink.notices == []
+    assert_kept(group)
+
+
+def test_a_lock_in_a_cells_own_line_ends_right(group: Session) -> None:
+    """It looks like a wait in JAX: the group is formed anew, which does no harm."""
+    result = group.run(
+        "gate = threading.Lock(); gate.acquire()\n"
+        "def wait():\n    return gate.acquire(timeout=5)\n"
+        "value = process_index == 0\n"
+        "if not value:\n    threading.Timer(4, gate.release).start()\n    value = wait()\nvalue"
+    )
+    assert result.value is True
+    assert_kept(group)
+
+
+def test_a_death_among_those_who_wait_is_still_a_death(group: Session) -> None:
+    pid = group.processes[2].pid
+    with (
+        when_stuck(group, [0, 1], lambda: os.kill(pid, signal.SIGKILL)),
+        pytest.raises(
+            ProcessDiedError, match=rf"Process 2 of 3 \(pid {pid}\) was killed by SIGKILL"
+        ),
+    ):
+        group.run(unless(2, "float(f(x))"))
+    assert group.state == "broken"
+    group.restart()
+    assert_usable(group)
+
+
+def test_all_wait_for_each_other(group: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(freeing, "ALL_WAIT_SECONDS", 2.0)
+    sink = Notices(press_interrupt)
+    started = time.monotonic()
+    with pytest.raises(CellError) as caught:
+        group.run(
+            "if process_index == 0:\n    mh.process_allgather(np.ones(3))\nelse:\n    float(f(x))",
+            sink=sink,
+        )
+    print(f"{time.monotonic() - started:.2f} s to the end of the cell, the notice's 2 s included")
+    told, anew = sink.notices
+    assert "all processes have waited for 2 s" in told
+    assert "process 0 at line 2: `mh.process_allgather(np.ones(3))`" in told
+    assert "processes 1-2 at line 4: `float(f(x))`" in told
+    assert "Interrupt frees them" in told
+    assert "formed anew" in anew
+    assert types_of(caught.value.result) == dict.fromkeys(range(3), "KeyboardInterrupt")
+    assert_kept(group)

@@ -1,0 +1,449 @@
+"""Pushes that are cut short: a name keeps its old value everywhere, or has the new one."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import zmq
+from ipyparallel.serialize import serialize_object
+
+from jaxnb import asking, pushing
+from jaxnb.errors import (
+    CellError,
+    JaxnbError,
+    NotEnoughMemoryError,
+    ProcessDiedError,
+    SessionBrokenError,
+    SessionClosedError,
+)
+from jaxnb.model import Chunk, ReadRequest, RequestFailed, WriteRequest
+from jaxnb.session import Session
+from jaxnb.transport.frames import dump, load
+from jaxnb.transport.signing import METADATA_KEY, digest
+from jaxnb_fixtures import assert_usable
+from jaxnb_transfers import (
+    NBYTES,
+    PATHS,
+    SHARDED,
+    Meter,
+    assert_nothing_open,
+    assert_path,
+    at_half,
+    expected,
+    kill,
+    press_interrupt,
+    use_path,
+)
+
+PROCESSES = 3
+
+SOON_SECONDS = 1.0
+
+
+@pytest.fixture(params=PATHS)
+def path(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def group(
+    make_session: Callable[..., Session], path: str, monkeypatch: pytest.MonkeyPatch
+) -> Session:
+    group = make_session(PROCESSES)
+    use_path(group, path, monkeypatch)
+    group.run(SHARDED + "x = 'old'")
+    return group
+
+
+def push(group: Session) -> None:
+    group.push(x=expected(), spec=("data",), mesh="mesh")
+
+
+def assert_pushed(group: Session) -> None:
+    np.testing.assert_array_equal(group.pull("x", lazy=False), expected())
+
+
+def assert_old(group: Session, *ranks: int) -> None:
+    """Fails unless the name has its old value everywhere, and nothing else is kept."""
+    assert group.pull("x", ranks=ranks or None) == "old"
+
+
+def restart(group: Session) -> None:
+    group.meter = Meter(lambda: None)
+    group.restart()
+    assert_usable(group)
+    group.run(SHARDED)
+    push(group)
+    assert_pushed(group)
+
+
+# ---------------------------------------------------------------------- deaths
+
+
+@pytest.mark.parametrize("which", [0, PROCESSES - 1])
+def test_a_process_that_dies_halfway_is_named_and_the_others_keep_the_old_value(
+    group: Session, path: str, which: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pid = group.processes[which].pid
+    died_at = []
+
+    def die() -> None:
+        kill(pid)
+        died_at.append(time.monotonic())
+
+    at_half(group, path, die, which, monkeypatch)
+    with pytest.raises(ProcessDiedError) as caught:
+        push(group)
+    assert time.monotonic() - died_at[0] < 2
+    assert_path(group, path)
+    error = caught.value
+    assert (error.process_index, error.pid) == (which, pid)
+    for part in (
+        f"Process {which} of {PROCESSES} (pid {pid}) was killed by SIGKILL while `x` was pushed.",
+        "%spmd_restart",
+    ):
+        assert part in str(error)
+    assert group.state == "broken"
+    assert_old(group, *(i for i in range(PROCESSES) if i != which))
+    restart(group)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_whenever_a_process_dies_a_push_is_whole_or_names_it(group: Session, seed: int) -> None:
+    chance = np.random.default_rng(seed)
+    which = int(chance.integers(PROCESSES))
+    push(group)
+    timer = threading.Timer(chance.random() * 0.1, os.kill, (group.processes[which].pid, 9))
+    timer.start()
+
+    def push_until_it_fails() -> None:
+        while True:
+            push(group)
+
+    with pytest.raises(JaxnbError, match=f"rocess {which}"):
+        push_until_it_fails()
+    timer.join()
+    # A survivor's name has what one push or another bound to it, never half of one.
+    survivor = (which + 1) % PROCESSES
+    there = group.pull("x", ranks=[survivor])
+    rows = slice(survivor * 16, survivor * 16 + 16)
+    np.testing.assert_array_equal(there[rows], expected()[rows])
+    restart(group)
+
+
+# ---------------------------------------------------------------------- interrupts
+
+
+def test_an_interrupt_halfway_keeps_the_old_value_on_every_process(
+    group: Session, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pressed: list[float] = []
+
+    def press() -> None:
+        pressed.append(time.monotonic())
+        press_interrupt()
+
+    at_half(group, path, press, 1, monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        push(group)
+    assert time.monotonic() - pressed[0] < SOON_SECONDS
+    assert_path(group, path)
+    assert group.state == "ready"
+    assert_nothing_open(group)
+    assert_old(group)
+    push(group)
+    assert_pushed(group)
+    assert_usable(group)
+
+
+def test_interrupts_at_any_moment_bind_a_name_everywhere_or_nowhere(
+    session: Session, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_path(session, path, monkeypatch)
+    session.run(SHARDED + "n = -1")
+    filler = np.zeros((64, 1 << 14), np.float32)
+    chance = np.random.default_rng(11)
+    bound = -1
+    for n in range(40):
+        timer = threading.Timer(chance.random() * 0.04, press_interrupt)
+        done = False
+        try:
+            timer.start()
+            session.push(n=n, filler=filler, mesh="mesh")
+            done = True
+            timer.join()
+            time.sleep(1)  # if the interrupt has not struck yet, it strikes here
+        except KeyboardInterrupt:
+            timer.join()
+        now = int(session.run("int(n)").value)  # raises an error if they differ
+        assert now == n if done else now in (n, bound)
+        bound = now
+    assert_nothing_open(session)
+    assert_usable(session)
+
+
+def test_an_interrupt_frees_processes_that_unpickle_for_ever(session: Session) -> None:
+    session.run("x = 'old'\nimport sys, types, time\n"
+                "sys.modules['slow_module'] = m = types.ModuleType('slow_module')\n"
+                "m.wait = lambda: time.sleep(1000)")  # fmt: skip
+
+    class Slow:
+        def __reduce__(self) -> Any:
+            return (_Named("slow_module", "wait"), ())
+
+    pressed: list[float] = []
+
+    def press_when_asked() -> None:
+        while session._conversations.current is None:
+            time.sleep(0.001)
+        time.sleep(0.2)
+        pressed.append(time.monotonic())
+        press_interrupt()
+
+    presser = threading.Thread(target=press_when_asked)
+    presser.start()
+    with pytest.raises(KeyboardInterrupt):
+        session.push(x=Slow())
+    assert time.monotonic() - pressed[0] < SOON_SECONDS
+    presser.join()
+    assert_nothing_open(session)
+    assert_old(session)
+    assert_usable(session)
+
+
+class _Named:
+    """Pickles as a function that only the processes have."""
+
+    def __init__(self, module: str, name: str) -> None:
+        self.module, self.name = module, name
+
+    def __call__(self) -> None:
+        raise AssertionError("it is for the processes")
+
+    def __reduce__(self) -> Any:
+        return getattr, (_Module(self.module), self.name)
+
+
+class _Module:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __reduce__(self) -> Any:
+        return __import__, (self.name,)
+
+
+# ---------------------------------------------------------------------- silence
+
+
+def test_a_process_that_is_stopped_halfway_is_named(
+    group: Session, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asking, "REPLY_SECONDS", 1.0)
+    monkeypatch.setattr(asking, "BYTES_PER_SECOND", 1e12)
+    process = psutil.Process(group.processes[1].pid)
+    stopped: list[float] = []
+
+    def stop() -> None:
+        process.suspend()
+        stopped.append(time.monotonic())
+
+    at_half(group, path, stop, 1, monkeypatch)
+    try:
+        with pytest.raises(JaxnbError, match=r"Process 1 of 3 gave no answer within 1 s"):
+            push(group)
+        assert time.monotonic() - stopped[0] < 1.0 + SOON_SECONDS
+    finally:
+        process.resume()
+    assert group.state == "ready"
+    assert_old(group)
+    assert_nothing_open(group)
+    push(group)
+    assert_pushed(group)
+    assert_usable(group)
+
+
+# ---------------------------------------------------------------------- beside others
+
+
+@pytest.mark.parametrize("end", ["restart", "close"])
+def test_a_push_ends_with_its_group(
+    group: Session, path: str, end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    halfway, go_on = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        halfway.set()
+        assert go_on.wait(20)
+
+    at_half(group, path, wait, 1, monkeypatch)
+    kind = {"restart": SessionBrokenError, "close": SessionClosedError}[end]
+    with ThreadPoolExecutor(2) as pool:
+        pushed = pool.submit(push, group)
+        assert halfway.wait(20)
+        conversation = group._conversations.current
+        assert conversation is not None
+        ended = pool.submit(getattr(group, end))
+        while conversation._abandoned is None:
+            time.sleep(0.001)
+        go_on.set()
+        started = time.monotonic()
+        with pytest.raises(kind, match="while data were on the way"):
+            pushed.result(20)
+        assert time.monotonic() - started < SOON_SECONDS
+        ended.result(20)
+    if end == "restart":
+        restart(group)
+    else:
+        with pytest.raises(SessionClosedError):
+            push(group)
+
+
+def test_pushes_and_pulls_of_several_threads_take_turns(group: Session) -> None:
+    def there_and_back(n: int) -> bool:
+        name, value = f"v{n}", np.full((48, 1 << 12), n, np.float32)
+        for _ in range(3):
+            group.push(**{name: value}, spec=("data",), mesh="mesh")
+            np.testing.assert_array_equal(group.pull(name, lazy=False), value)
+        return True
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(there_and_back, range(8)))
+    assert_usable(group)
+
+
+# ---------------------------------------------------------------------- memory
+
+
+def test_a_push_that_is_larger_than_free_memory_is_refused(
+    group: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(pushing, "available_bytes", lambda: NBYTES - 1)
+        with pytest.raises(NotEnoughMemoryError, match=r"`x` takes 12(\.0)? MiB on the processes"):
+            push(group)
+    assert_old(group)
+    assert_nothing_open(group)
+    push(group)
+    assert_pushed(group)
+    assert_usable(group)
+
+
+def test_a_push_that_is_larger_than_a_process_may_hold_is_refused(group: Session) -> None:
+    group.run(
+        "import resource, psutil\n"
+        "if process_index == 1:\n"
+        "    limit = psutil.Process().memory_info().vms + (2 << 20)\n"
+        "    resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))"
+    )
+    with pytest.raises(JaxnbError, match="process 1"):
+        push(group)
+    group.run("resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY,) * 2)")
+    assert_old(group)
+    assert_nothing_open(group)
+    push(group)
+    assert_pushed(group)
+    assert_usable(group)
+
+
+# ---------------------------------------------------------------------- signatures
+
+TAMPERED: dict[str, Callable[[list[Any]], list[Any]]] = {
+    "altered": lambda frames: [*frames[:-1], bytes(frames[-1])[:-1] + b"\x00"],
+    "removed": lambda frames: frames[:-1],
+    "added": lambda frames: [*frames, b"more"],
+    "reordered": lambda frames: [*frames[:-2], frames[-1], frames[-2]],
+    "cut elsewhere": lambda frames: [
+        *frames[:-2],
+        bytes(frames[-2]) + bytes(frames[-1])[:1],
+        bytes(frames[-1])[1:],
+    ],
+}
+
+
+@pytest.mark.parametrize("how", TAMPERED)
+def test_a_request_with_other_buffers_than_were_signed_is_not_read(
+    session: Session, how: str
+) -> None:
+    transport = session._transport
+    assert transport is not None
+    session.run("x = 'old'")
+    signed = dump(WriteRequest("a transfer", 0, 0, pickle.PickleBuffer(b"the data")))
+    assert len(signed) == 2
+    client = transport._client
+    future = client._send(
+        client._mux_stream,
+        "apply_request",
+        buffers=TAMPERED[how](signed),
+        ident=transport._uuids[0],
+        metadata={METADATA_KEY: digest(*signed)},
+        track_outstanding=True,
+    )
+    future.result(20)
+    answer = load(client.frames.pop(future.msg_id))
+    assert isinstance(answer, RequestFailed)
+    assert "not what was signed" in answer.error.message
+    assert_old(session)
+    assert_usable(session)
+
+
+@pytest.mark.parametrize("how", TAMPERED)
+def test_a_reply_with_other_buffers_than_were_signed_is_dropped(session: Session, how: str) -> None:
+    transport = session._transport
+    assert transport is not None
+    client = transport._client
+    signed = [*serialize_object(None), *dump(Chunk(pickle.PickleBuffer(b"the data")))]
+
+    def deliver(buffers: list[Any]) -> None:
+        raw = client.session.serialize(
+            {
+                "header": client.session.msg("apply_reply")["header"],
+                "parent_header": {"msg_id": "a request"},
+                "metadata": {METADATA_KEY: digest(*signed)},
+                "content": {"status": "ok"},
+            }
+        )
+        client._dispatch_reply([zmq.Frame(part) for part in [*raw, *buffers]])
+
+    deliver(TAMPERED[how](signed))
+    assert "a request" not in client.frames
+    deliver(signed)
+    assert [bytes(b) for b in client.frames.pop("a request")] == [bytes(b) for b in signed[1:]]
+    assert_usable(session)
+
+
+def test_a_read_without_a_signature_gets_no_answer(
+    session: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is ipyparallel's own kind of request then, whose replies jaxnb does not read."""
+    transport = session._transport
+    assert transport is not None
+    client = transport._client
+    future = client._send(
+        client._mux_stream,
+        "apply_request",
+        buffers=dump(ReadRequest("a transfer", 0, 0, 1)),
+        ident=transport._uuids[0],
+        track_outstanding=True,
+    )
+    assert_usable(session)  # answers come in order
+    assert not future.done()
+    assert "dropped a reply whose buffers were not signed" in caplog.text
+
+
+def test_a_transfer_that_has_ended_cannot_be_written_to(session: Session) -> None:
+    with session.channel() as channel:
+        late = WriteRequest("ended long ago", 0, 0, pickle.PickleBuffer(b"late"))
+        answer = channel.ask({1: late})[1]
+    assert "the transfer has ended" in str(answer)
+    with pytest.raises(CellError):
+        session.run("1/0")
+    assert_usable(session)

@@ -1,0 +1,54 @@
+"""Cells whose processes part ways, and %spmd_recover, in a real notebook kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from integration.test_magics import Notebook, kernel
+
+MAKE = """%%spmd
+mesh = jax.make_mesh((3,), ('x',))
+table = np.arange(6, dtype=np.float32)
+x = jax.make_array_from_callback((6,), NamedSharding(mesh, P('x')), lambda i: table[i])
+total = jax.jit(jnp.sum)
+float(total(x))
+"""
+
+
+@pytest.fixture
+def group() -> Iterator[Notebook]:
+    """A kernel with a group of 3 processes."""
+    for notebook in kernel():
+        notebook.good("%spmd_start -n 3 --platform cpu")
+        notebook.good(MAKE)
+        yield notebook
+
+
+def test_a_cell_that_one_process_leaves_ends_with_the_cause_first(group: Notebook) -> None:
+    message = group.bad(
+        "%%spmd\nif process_index == 1:\n    raise ValueError('no data')\nfloat(total(x))",
+        "CellError",
+    )
+    assert message.startswith("process 1 raised ValueError: no data at line 3")
+    assert "LeftBehindError: waited in a collective at line 4: `float(total(x))`" in message
+    assert "15.0" in group.good("%spmd float(total(x))").text
+
+
+def test_recover_says_what_was_kept(group: Notebook) -> None:
+    group.good("%spmd y = x * 2")
+    shown = group.good("%spmd_recover").text
+    assert "formed anew in" in shown
+    assert "2 arrays kept" in shown
+    assert "30.0" in group.good("%spmd float(total(y))").text
+
+
+def test_recover_has_help_and_needs_a_group(group: Notebook) -> None:
+    assert "usage: %spmd_recover" in group.good("%spmd_recover --help").text
+    for notebook in kernel():
+        assert notebook.bad("%spmd_recover").startswith("There is no group of processes yet.")
+
+
+def test_where_tells_the_stacks(group: Notebook) -> None:
+    assert "[0, 1, 2]" in group.good("print(sorted(spmd.where()))").text

@@ -1,0 +1,482 @@
+"""Pull, push and layout in a real notebook kernel, and how what they bring is shown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from integration.test_magics import HTML, Notebook, kernel
+from integration.test_terminal import Terminal
+
+MAKE = """%%spmd
+mesh = jax.make_mesh((4,), ('x',))
+table = np.arange(32, dtype=np.float32).reshape(8, 4)
+x = jax.make_array_from_callback((8, 4), NamedSharding(mesh, P('x')), lambda i: table[i])
+state = {'params': {'w': x + 1}, 'step': 7}
+mine = {'rank': process_index}
+"""
+
+
+@pytest.fixture(scope="module")
+def group() -> Iterator[Notebook]:
+    """A kernel with a group of 2 processes × 2 devices."""
+    for notebook in kernel():
+        notebook.good("%spmd_start -n 2 --devices-per-process 2 --platform cpu")
+        notebook.good("import numpy as np, os, signal, sys")
+        yield notebook
+
+
+@pytest.fixture
+def nb(group: Notebook) -> Notebook:
+    """The kernel, with arrays on the processes and none in the notebook."""
+    forget = "for name in ('x', 'y', 'w', 'state', 'mine'): globals().pop(name, None)"
+    group.good(forget)
+    group.good(f"%spmd {forget}")
+    group.good(MAKE)
+    return group
+
+
+def said(nb: Notebook, expression: str) -> str:
+    """What the notebook prints for an expression."""
+    return nb.good(f"print({expression})").text.strip()
+
+
+# ---------------------------------------------------------------------- before a start, and help
+
+
+def test_without_a_group() -> None:
+    for notebook in kernel():
+        for line in ("%spmd_pull x", "%spmd_push x", "%spmd_layout x"):
+            assert notebook.bad(line).startswith("There is no group of processes yet.")
+
+
+@pytest.mark.parametrize("magic", ["spmd_pull", "spmd_push", "spmd_layout"])
+def test_help(nb: Notebook, magic: str) -> None:
+    for option in ("--help", "-h"):
+        assert f"usage: %{magic} NAME" in nb.good(f"%{magic} {option}").text
+    assert "Did you mean '--help'?" in nb.bad(f"%{magic} --hepl")
+    assert magic in said(nb, "get_ipython().complete('%spmd_')[1]")
+
+
+# ---------------------------------------------------------------------- pull
+
+
+def test_pull(nb: Notebook) -> None:
+    cell = nb.good("%spmd_pull x")
+    assert re.fullmatch(r"x: float32\[8, 4\] · P\('x'\) · 128 B · pulled · .* m?s\n", cell.text)
+    assert HTML in cell.node.outputs[0].data
+    assert len(cell.node.outputs) == 1
+    assert said(nb, "type(x).__name__, x.is_here, float(np.sum(x))") == "GatheredArray True 496.0"
+
+
+def test_pull_several_with_containers_and_differing_values(nb: Notebook) -> None:
+    lines = nb.good("%spmd_pull state mine x").text.splitlines()
+    assert lines[0].startswith("3 values · 256 B · pulled · ")
+    assert lines[1].split() == ["state", "dict", "of", "1", "array", "128", "B"]
+    assert lines[2].split() == ["mine", "dict", "by", "process"]
+    assert lines[4] == "  mine: differs by process"
+    assert said(nb, "mine, state['step'], state['params']['w'][0, 0]") == (
+        "PerProcess({0: {'rank': 0}, 1: {'rank': 1}}) 7 1.0"
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "expression", "value"),
+    [
+        ("x[..., :3]", "y.shape", "(8, 3)"),
+        ("'x[..., :3]'", "y.shape", "(8, 3)"),
+        ("x [0]", "np.asarray(y)[1]", "1.0"),
+        ("state['params']['w'][1:3, 0]", "np.asarray(y)", "[5. 9.]"),
+        ('state["step"]', "y", "7"),
+        ("x[{row}]", "np.asarray(y)[0]", "8.0"),
+    ],
+)
+def test_pull_a_path(nb: Notebook, path: str, expression: str, value: str) -> None:
+    nb.good(f"row = 2\n%spmd_pull {path} --as y")
+    assert said(nb, expression) == value
+    nb.good(f"del y\n%spmd_pull --as=y {path}")
+    assert said(nb, expression) == value
+
+
+def test_pull_from_some(nb: Notebook) -> None:
+    assert "pulled from process 1" in nb.good("%spmd_pull mine --ranks 1").text
+    assert said(nb, "mine") == "{'rank': 1}"
+    assert "the group has processes 0 to 1" in nb.bad("%spmd_pull mine --ranks 7")
+
+
+def test_all_names_are_pulled_or_none(nb: Notebook) -> None:
+    nb.good("x = 'kept'")
+    assert "have no `nope`" in nb.bad("%spmd_pull x nope")
+    assert said(nb, "x") == "kept"
+
+
+def test_what_cannot_be_pulled(nb: Notebook) -> None:
+    for line, message in {
+        "": "Nothing to pull. Type e.g. `%spmd_pull x`.",
+        "x[0]": "name the one in the notebook: `%spmd_pull x[0] --as NAME`. Nothing was moved.",
+        "spmd": "`spmd` holds the session",
+        "x --as spmd": "`spmd` holds the session",
+        "x --as Out": "`Out` is IPython's own",
+        "_": "`_` is IPython's own",
+        "class": "'class' is not a name",
+        "x --as class": "'class' is not a name",
+        "x mine --as y": "there are 2 to pull",
+        "x + 1 --as y": "'x + 1' is not a name, or a name with attributes",
+        "x[0 --as y": "the line cannot be split into words (']' is missing)",
+        "x --ass y": "unknown option '--ass'. Did you mean '--as'?",
+    }.items():
+        assert message in nb.bad(f"%spmd_pull {line}")
+    assert "ready" in nb.good("%spmd_status").text
+
+
+def test_pull_says_that_replicas_differ(nb: Notebook) -> None:
+    nb.good(
+        "%%spmd\nwrong = jax.make_array_from_callback("
+        "(2,), NamedSharding(mesh, P()), lambda i: np.full(2, process_index, np.float32))"
+    )
+    cell = nb.good("%spmd_pull wrong")
+    assert "The replicas of `wrong` differ" in " ".join(cell.text.split())
+    assert all(output.output_type != "stream" for output in cell.node.outputs)
+
+
+# ---------------------------------------------------------------------- push
+
+
+@pytest.mark.parametrize(
+    "options",
+    ["--spec P('x', None)", "--spec=P('x', None)", "--spec ('x', None)", "--spec 'x', None",
+     "--spec \"P('x', None)\"", "--spec P('x', None) --mesh mesh"],
+)  # fmt: skip
+def test_push_with_a_spec(nb: Notebook, options: str) -> None:
+    nb.good("w = np.arange(8.0).reshape(4, 2)")
+    for line in (f"w {options}", f"{options} w"):
+        text = nb.good(f"%spmd_push {line}").text
+        assert re.match(
+            r"w: float32\[4, 2\] · P\('x', None\) · 32 B · pushed to 2 processes · ", text
+        )
+        assert "float64 → float32: jax_enable_x64 is off" in text
+        shown = nb.good("%spmd tuple(w.sharding.spec), w.dtype.name, float(w.sum())").text
+        assert "(('x', None), 'float32', 28.0)" in shown
+        nb.good("%spmd del w")
+
+
+def test_push_several_as_they_are(nb: Notebook) -> None:
+    nb.good("w, y = np.arange(3), {'a': [1, 'two']}")
+    text = nb.good("%spmd_push w y").text
+    assert text.startswith("2 values · 24 B · pushed to 2 processes · ")
+    assert "w: NumPy there too; --spec makes a global array" in text
+    assert "(array([0, 1, 2]), {'a': [1, 'two']})" in nb.good("%spmd w, y").text
+
+
+def test_names_with_commas(nb: Notebook) -> None:
+    nb.good("w, y = 1, 2")
+    for line in ("w, y", "w,y", "w , y,"):
+        assert nb.good(f"%spmd_push {line}").text.startswith("2 values")
+    nb.good("del w, y")
+    nb.good("%spmd_pull w, y")
+    assert said(nb, "w, y") == "1 2"
+
+
+@pytest.mark.parametrize("name", ["spec", "mesh", "ranks", "values"])
+def test_push_variables_that_are_named_like_settings(nb: Notebook, name: str) -> None:
+    nb.good(f"{name} = 'mine'")
+    assert nb.good(f"%spmd_push {name}").text.startswith(f"{name}: ")
+    assert "'mine'" in nb.good(f"%spmd {name}").text
+
+
+def test_push_interrupted_too_late(nb: Notebook) -> None:
+    nb.good(
+        "w = 'new'\nimport jaxnb.pushing\noriginal = jaxnb.pushing.BindRequest\n"
+        "def interrupting(*arguments):\n"
+        "    signal.raise_signal(signal.SIGINT)\n    return original(*arguments)\n"
+        "jaxnb.pushing.BindRequest = interrupting"
+    )
+    cell = nb.run("%spmd_push w")
+    nb.good("jaxnb.pushing.BindRequest = original")
+    assert cell.error.traceback == [
+        "KeyboardInterrupt: Interrupted too late: `w` was pushed, and the variables on the "
+        "processes have their new values. The group can be used."
+    ]
+    assert "'new'" in nb.good("%spmd w").text
+
+
+def test_push_a_pytree_with_specs(nb: Notebook) -> None:
+    nb.good("w = {'a': np.zeros((4, 2), np.float32), 'b': np.ones(3)}")
+    text = nb.good("%spmd_push w --spec {'a': P('x', None), 'b': P()}").text
+    assert text.startswith("w: dict of 2 arrays · 44 B · pushed to 2 processes")
+    assert "float64 → float32" in text
+    layout = nb.good("%spmd_layout w").text
+    assert "P('x', None)" in layout
+    assert "replicated" in layout
+
+
+def test_push_back_what_was_pulled(nb: Notebook) -> None:
+    nb.good("%spmd_pull x mine")
+    nb.good("%spmd_push x --spec P(None, 'x')")
+    assert (
+        "(None, 'x') 496.0" in nb.good("%spmd print(tuple(x.sharding.spec), float(x.sum()))").text
+    )
+    nb.good("%spmd del mine")
+    nb.good("%spmd_push mine")
+    assert "[1] {'rank': 1}" in nb.good("%spmd mine").text
+
+
+def test_push_to_some(nb: Notebook) -> None:
+    nb.good("w = 'only there'")
+    assert "pushed to process 1" in nb.good("%spmd_push w --ranks 1").text
+    assert "[1] True" in nb.good("%spmd print('w' in globals())").text
+    message = nb.bad("%spmd_push w --ranks 1 --spec P()")
+    assert "Nothing was moved." in message
+
+
+def test_what_cannot_be_pushed(nb: Notebook) -> None:
+    nb.good("weights = np.zeros((4, 2))")
+    for line, message in {
+        "": "Nothing to push. Type e.g. `%spmd_push x`.",
+        "wieghts": "no variable `wieghts`. Did you mean 'weights'? Nothing was moved.",
+        "weights --spec P('y')": "no axis of the mesh. The mesh has: 'x' (size 4). Nothing",
+        "weights --spec weights": "axis names in quotes",
+        "weights --mesh msh": "Did you mean 'mesh'?",
+        "weights --spec": "expected one argument",
+        "weights --sepc P('x')": "Did you mean '--spec'?",
+        "weights[0]": "only whole variables can be pushed",
+        "np": "cannot be pickled",
+    }.items():
+        assert message in nb.bad(f"%spmd_push {line}")
+    assert "False" in nb.good("%spmd 'weights' in globals()").text
+
+
+# ---------------------------------------------------------------------- layout
+
+
+def test_layout(nb: Notebook) -> None:
+    cell = nb.good("%spmd_layout x")
+    assert cell.text.startswith("x: float32[8, 4] · P('x') · mesh x 4")
+    assert "P1 d2048" in cell.text
+    assert "<svg" in cell.html
+    assert "float32[8, 4]" in nb.good("%spmd_layout state[ 'params' ] [ 'w' ]").text
+    assert "state['params']['w']" in nb.good("%spmd_layout state").text
+    assert "have no `nope`" in nb.bad("%spmd_layout nope")
+    assert nb.bad("%spmd_layout") == "Name an array: `%spmd_layout x`."
+    assert "Name one array, not 2" in nb.bad("%spmd_layout x state")
+
+
+# ---------------------------------------------------------------------- the session's subscripts
+
+
+def test_subscripts_of_the_session(nb: Notebook) -> None:
+    shown = nb.good('spmd["x"]').text
+    assert shown.startswith("float32[8, 4] · P('x') · mesh x 4 · 128 B, 32 B per device\n[[ 0.,")
+    assert nb.good('spmd["x[0]"]').text.startswith("x[0], shape (4,), of float32[8, 4]")
+    assert nb.good('spmd["x"][0]').text == "array([0., 1., 2., 3.], dtype=float32)\n"
+    nb.good('spmd["n"] = 3')
+    assert "3" in nb.good("%spmd n").text
+    assert "only whole variables can be assigned" in nb.bad('spmd["n[0]"] = 3')
+
+
+# ---------------------------------------------------------------------- what is shown
+
+
+def test_an_array_whose_data_are_there(nb: Notebook) -> None:
+    nb.good("%%spmd --out result\nx")
+    cell = nb.good("result.value")
+    assert "28  29  30  31" in cell.text
+    assert cell.text.rstrip().endswith("— data stay on the processes until used")
+    assert "data stay on the processes until used" in cell.html
+    assert "<svg" in cell.html
+    nb.good("np.asarray(result.value);")
+    cell = nb.good("result.value")
+    assert "[28., 29., 30., 31.]]" in cell.text
+    assert "until used" not in cell.text + cell.html
+
+
+def test_in_a_container_it_is_one_line(nb: Notebook) -> None:
+    nb.good("%spmd_pull x")
+    assert nb.good("[x]").text.startswith("[<GatheredArray float32[8, 4] P('x') of x, over 2")
+
+
+def test_an_array_that_was_replaced_says_so(nb: Notebook) -> None:
+    nb.good("%spmd_pull x")
+    assert "replaced" not in nb.good("x").text
+    nb.good("%spmd x = x + 1")
+    cell = nb.good("x")
+    assert "`x` was replaced" in cell.text
+    assert "was replaced" in cell.html
+
+
+def test_values_by_process_are_a_table(nb: Notebook) -> None:
+    cell = nb.good('spmd["mine"]')
+    assert cell.text == "[0] {'rank': 0}\n[1] {'rank': 1}\n"
+    assert "<th>process 1</th>" in cell.html
+    assert nb.good('[spmd["process_index"]]').text == "[PerProcess({0: 0, 1: 1})]\n"
+
+
+def test_a_display_does_not_wait_for_a_cell(nb: Notebook, gate: Any) -> None:
+    nb.good("%spmd_pull x")
+    nb.good(f"%%spmd --async --out background\n{gate.wait}")
+    assert "[28., 29., 30., 31.]]" in nb.good("x").text
+    gate.open()
+    nb.good("background.result();")
+
+
+def test_a_display_does_not_wait_for_a_process_that_is_stopped(nb: Notebook) -> None:
+    nb.good("%spmd_pull x\npid = spmd.processes[1].pid\nos.kill(pid, signal.SIGSTOP)")
+    shown = nb.good("x").text
+    nb.good("os.kill(pid, signal.SIGCONT)")
+    assert "[28., 29., 30., 31.]]" in shown
+    assert "may have been replaced since: the processes gave no answer" in " ".join(shown.split())
+    assert "still here" in nb.good("%spmd 'still ' + 'here'").text
+
+
+def test_a_display_of_a_group_that_is_gone() -> None:
+    for notebook in kernel():
+        notebook.good("import os, signal")
+        notebook.good("%spmd_start -n 2 --platform cpu")
+        notebook.good("%spmd x = jnp.arange(3)")
+        notebook.good("%spmd_pull x")
+        shown = notebook.good("x").text
+        assert "[0, 1, 2]" in shown
+        notebook.good("os.kill(spmd.processes[1].pid, signal.SIGKILL)")
+        assert notebook.good("x").text == shown
+        notebook.good("%spmd_restart")
+        assert "the group was restarted since" in notebook.good("x").text
+        notebook.good("%spmd_stop")
+        assert notebook.good("x").text == shown
+
+
+def test_a_pull_waits_for_a_background_cell_and_says_so(nb: Notebook, gate: Any) -> None:
+    nb.good(f"%%spmd --async --out background\n{gate.wait}\nx = 'at last'")
+    # What says so opens the gate.
+    nb.good(
+        "import jaxnb.running\n"
+        "class Opening(jaxnb.running.StderrNotices):\n"
+        "    def notice(self, text):\n"
+        f"        super().notice(text); os.open({str(gate.path)!r}, os.O_RDWR)\n"
+        "import jaxnb.life; jaxnb.life.StderrNotices = Opening"
+    )
+    cell = nb.good("%spmd_pull x")
+    assert re.search(r"jaxnb: waits for cell \[\d+\] to end", cell.text)
+    assert said(nb, "x") == "at last"
+
+
+def test_an_interrupt_while_it_waits_is_one_line(nb: Notebook, gate: Any) -> None:
+    nb.good(f"%%spmd --async --out background\n{gate.wait}")
+    nb.good(
+        "class Interrupting(jaxnb.running.StderrNotices):\n"
+        "    def notice(self, text): signal.raise_signal(signal.SIGINT)\n"
+        "import jaxnb.life; jaxnb.life.StderrNotices = Interrupting"
+    )
+    cell = nb.run("%spmd_pull x")
+    gate.open()
+    nb.good("background.result();")
+    assert cell.error.traceback == [
+        "KeyboardInterrupt: Interrupted while waiting for a cell; nothing was run."
+    ]
+
+
+# ---------------------------------------------------------------------- long transfers
+
+# 4 MiB messages; the bar would come after a second.
+SLOW = "import jaxnb.magics.meter as meter; meter.QUIET_SECONDS = 0; meter.LIVE_SECONDS = 0"
+WATCH = """
+import jaxnb.magics.meter
+shown = []
+def watched(card, **settings):
+    shown.append(card.text)
+    return jaxnb_display(card, **settings)
+jaxnb_display = jaxnb.magics.meter.display
+jaxnb.magics.meter.display = watched
+"""
+
+
+@pytest.fixture
+def slow() -> Iterator[Notebook]:
+    """A kernel that moves data by messages, shows all progress, and notes what it displays."""
+    for notebook in kernel():
+        notebook.good("import os; os.environ['JAXNB_DIRECT_MEMORY'] = '0'")
+        notebook.good("%spmd_start -n 2 --platform cpu")
+        notebook.good(SLOW)
+        notebook.good(WATCH)
+        yield notebook
+
+
+def test_a_bar_shows_and_goes(slow: Notebook) -> None:
+    slow.good("%%spmd --out result\nbig = jnp.zeros((1 << 22, 2))\nbig")  # 32 MiB
+    cell = slow.good("%spmd_pull big")
+    assert len(cell.node.outputs) == 1  # the card took the bar's place
+    assert cell.text.startswith("big: float32[4194304, 2] · 32.0 MiB · pulled · ")
+    assert cell.text.rstrip().endswith("iB/s")
+    first = slow.good("print(shown[0])").text
+    assert re.match(r"pulling `big` █+░+ \S+ MiB of 32\.0 MiB · \S+ .iB/s · \d+ s left", first)
+    # In a plain cell too; nothing stays of it there.
+    slow.good("shown.clear(); import numpy as np")
+    cell = slow.good("print(np.asarray(spmd.pull('big')).shape)")
+    assert cell.text.split() == ["(4194304,", "2)"]
+    assert "progressbar" not in cell.html
+    assert "pulling `big`" in slow.good("print(shown[0])").text
+    slow.good("shown.clear(); w = np.zeros((1 << 22, 2), np.float32)")
+    assert "w: NumPy float32" in slow.good("%spmd_push w").text
+    assert "pushing `w`" in slow.good("print(shown[0])").text
+
+
+def test_an_interrupt_leaves_the_error_only(slow: Notebook) -> None:
+    slow.good("%spmd big = jnp.zeros((1 << 23, 8))")  # 256 MiB
+    slow.good(
+        "import _thread, signal\nold = 'kept'\nbig = old\n"
+        "def watched(card, **settings):\n"
+        "    signal.raise_signal(signal.SIGINT)\n    return jaxnb_display(card, **settings)\n"
+        "jaxnb.magics.meter.display = watched"
+    )
+    cell = slow.run("%spmd_pull big")
+    assert cell.failed
+    assert cell.reply["ename"] == "KeyboardInterrupt"
+    assert cell.error.traceback == [
+        "KeyboardInterrupt: Interrupted while values were pulled. No variable was changed; the "
+        "group can be used."
+    ]
+    assert "progressbar" not in cell.html
+    assert slow.good("print(big)").text == "kept\n"
+    assert "8388608" in slow.good("%spmd big.shape[0]").text
+
+
+# ---------------------------------------------------------------------- in a terminal
+
+
+def test_values_in_a_terminal(tmp_path: Path) -> None:
+    terminal = Terminal(str(tmp_path))
+    try:
+        see_values_in(terminal)
+    finally:
+        terminal.close()
+
+
+def see_values_in(terminal: Terminal) -> None:
+    """Types what moves values, and looks at what a terminal shows of it."""
+    terminal.type("import os; os.environ['JAXNB_DIRECT_MEMORY'] = '0'")
+    terminal.type("%load_ext jaxnb")
+    terminal.type("%spmd_start -n 2 --platform cpu")
+    terminal.type("%spmd mesh = jax.make_mesh((2,), ('x',))")
+    terminal.type("import numpy as np; w = np.arange(4.0)")
+    pushed = terminal.type("%spmd_push w --spec P('x')")
+    assert re.match(r"w: float32\[4\] · P\('x'\) · 16 B · pushed to 2 processes · ", pushed)
+    shown = terminal.type('spmd["w"]')
+    assert "float32[4] · P('x') · mesh x 2 · 16 B, 8 B per device" in shown
+    assert "[0., 1., 2., 3.]" in shown
+    assert "<" not in shown
+    assert "[0] 0\n[1] 1" in terminal.type('spmd["process_index"]')
+    terminal.type('spmd["n"] = 3')
+    assert "3" in terminal.type('spmd["n"]')
+    assert "P0 d0" in terminal.type("%spmd_layout w")
+    assert terminal.type("%spmd_pull w --as pulled").startswith("pulled: float32[4] · P('x')")
+
+    terminal.type("import jaxnb.magics.meter as m; m.QUIET_SECONDS = 0")
+    terminal.type("%spmd big = jnp.zeros((1 << 22, 2))")
+    line, _, card = terminal.type("%spmd_pull big").rpartition("\r")
+    assert "\rpulling `big` " in line
+    assert line.endswith(" ")  # blanked
+    assert "\n" not in line
+    assert card.startswith("big: float32[4194304, 2] · 32.0 MiB · pulled · ")

@@ -1,0 +1,67 @@
+"""Arrays on the devices of one process: one array of the group, or one that each has."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from jaxnb.gathered import GatheredArray
+from jaxnb.result import Agreement, PerProcess
+from jaxnb.session import Session
+
+MAKE = """
+from jax.sharding import Mesh
+first = Mesh(np.array(jax.devices()[:2]), ("z",))
+own = Mesh(np.array(jax.local_devices()), ("z",))
+def make(mesh, spec, start=0):
+    data = np.arange(8, dtype=np.float32) + start
+    sharding = NamedSharding(mesh, spec)
+    return jax.make_array_from_callback((8,), sharding, lambda i: data[i], dtype=np.float32)
+split, whole = make(first, P("z")), make(first, P())
+equal, different = make(own, P("z")), make(own, P("z"), process_index)
+tree = {"split": split, "equal": equal}
+"""
+EIGHT = np.arange(8, dtype=np.float32)
+
+
+@pytest.mark.parametrize("name", ["split", "whole"])
+def test_an_array_of_one_process_is_one_array(session: Session, name: str) -> None:
+    session.run(MAKE)
+    for lazy in (True, False):
+        pulled = session.pull(name, lazy=lazy)
+        assert isinstance(pulled, GatheredArray)
+        np.testing.assert_array_equal(pulled, EIGHT)
+    result = session.run(name)
+    assert result.agreement is (Agreement.SHARDED if name == "split" else Agreement.SAME)
+    np.testing.assert_array_equal(result.value, EIGHT)
+
+
+def test_equal_arrays_of_each_process_are_one_value(session: Session) -> None:
+    session.run(MAKE)
+    pulled = session.pull("equal")
+    assert {shard.process_index for shard in pulled.shards} == {0}
+    np.testing.assert_array_equal(pulled, EIGHT)
+    assert session.run("equal").agreement is Agreement.SAME
+
+
+def test_different_arrays_of_each_process_come_by_process(session: Session) -> None:
+    session.run(MAKE)
+    pulled = session.pull("different")
+    assert isinstance(pulled, PerProcess)
+    for index in range(4):
+        np.testing.assert_array_equal(pulled[index], EIGHT + index)
+    assert session.run("different").agreement is Agreement.DIFFERENT
+
+
+def test_both_kinds_in_one_tree(session: Session) -> None:
+    session.run(MAKE)
+    pulled = session.pull("tree", lazy=False)
+    assert set(pulled) == {"split", "equal"}
+    np.testing.assert_array_equal(pulled["split"], EIGHT)
+    np.testing.assert_array_equal(pulled["equal"], EIGHT)
+
+
+def test_an_array_pushed_to_one_process_comes_back(session: Session) -> None:
+    session.run(MAKE)
+    session.push(pushed=EIGHT, spec=("z",), mesh="first")
+    np.testing.assert_array_equal(session.pull("pushed", lazy=False), EIGHT)

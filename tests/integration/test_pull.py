@@ -1,0 +1,1204 @@
+"""What comes to the notebook when a value of four real processes is pulled."""
+
+from __future__ import annotations
+
+import copy
+import io
+import math
+import os
+import pickle
+import signal
+import textwrap
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from jaxnb.errors import (
+    ArrayGoneError,
+    JaxnbError,
+    ProcessDiedError,
+    SessionClosedError,
+    UsageError,
+)
+from jaxnb.gathered import GatheredArray
+from jaxnb.model import ExposeRequest, Record
+from jaxnb.moving import Move
+from jaxnb.pulling import EAGER_BYTES, ReplicasDifferWarning
+from jaxnb.result import PerProcess
+from jaxnb.session import Session
+from jaxnb_arrays import ALL, DTYPES, MESH, SOME, assert_same, dtype_of, open_bytes, whole
+
+
+def forget(array: GatheredArray) -> None:
+    """Makes the data of a small array be there until used, as a large one's are."""
+    array._data = None
+
+
+@contextmanager
+def spying(session: Session, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Sequence[Move]]]:
+    """Collects what is moved, data that come with descriptions apart."""
+    moved: list[Sequence[Move]] = []
+    mover = session._puller._mover
+    with monkeypatch.context() as patch:
+        read = mover.read
+
+        def spy(channel: Any, moves: Sequence[Move], label: str) -> None:
+            moved.append(moves)
+            read(channel, moves, label)
+
+        patch.setattr(mover, "read", spy)
+        yield moved
+
+
+def moved_bytes(moved: list[Sequence[Move]]) -> int:
+    return sum(move.exposure.nbytes for moves in moved for move in moves)
+
+
+# ---------------------------------------------------------------------- kinds of layout
+
+LAYOUTS: dict[str, tuple[str, np.ndarray]] = {
+    "sharded": ('make((16, 10), "data", "model")', whole((16, 10))),
+    "by both axes": ('make((16, 10), ("data", "model"))', whole((16, 10))),
+    "by both the other way": ('make((3, 16), None, ("model", "data"))', whole((3, 16))),
+    "partly replicated": ('make((16, 10), "data")', whole((16, 10))),
+    "partly over processes": ('make((16, 10), None, "model")', whole((16, 10))),
+    "replicated": ("make((16, 10))", whole((16, 10))),
+    "of no dimensions": ("make(())", whole(())),
+    "of one element": ("make((1, 1))", whole((1, 1))),
+    "of four dimensions": (
+        'make((4, 2, 3, 12), "data", None, None, "model")', whole((4, 2, 3, 12))
+    ),
+    "empty, sharded": ('make((0, 6), "data", "model")', whole((0, 6))),
+    "empty along the other": ('make((8, 0), "data")', whole((8, 0))),
+    "empty, replicated": ("make((0,))", whole((0,))),
+    "devices in another order": (
+        'make((16, 10), "data", "model",'
+        ' on=Mesh(mesh.devices[::-1, ::-1].T.reshape(4, 2), ("data", "model")))',
+        whole((16, 10)),
+    ),
+    "an axis of size 1": (
+        'make((8, 4), "a", "one", on=mesh_of("Auto", (8, 1), ("a", "one")))', whole((8, 4))
+    ),
+    "of a computation": (
+        'jax.jit(lambda x: (x * 2).T)(make((16, 10), "data", "model"))', whole((16, 10)).T * 2
+    ),
+    "explicit": ('make((16, 10), "data", "model", on=mesh_of("Explicit"))', whole((16, 10))),
+    "explicit, of a computation": (
+        'make((16, 10), "data", on=mesh_of("Explicit")).T + 1', whole((16, 10)).T + 1
+    ),
+    "of shard_map": (
+        'jax.shard_map(lambda x: x * 2, mesh=mesh, in_specs=P("data"),'
+        ' out_specs=P("data"))(make((16, 10), "data"))',
+        whole((16, 10)) * 2,
+    ),
+    "on one device": ("jnp.arange(12.0).reshape(3, 4)", whole((3, 4), start=0)),
+    "put on one device": ("jax.device_put(np.ones(5), jax.local_devices()[1])",
+                          np.ones(5, np.float32)),
+    "process-local, sharded": (
+        'make((4, 3), "a", on=Mesh(np.array(jax.local_devices()), ("a",)))', whole((4, 3))
+    ),
+    "process-local, replicated": (
+        'make((4,), on=Mesh(np.array(jax.local_devices()), ("a",)))', whole((4,))
+    ),
+    "host memory, pinned": ('make((16, 10), "data", kind="pinned_host")', whole((16, 10))),
+    "host memory, unpinned": (
+        'make((16, 10), "data", "model", kind="unpinned_host")', whole((16, 10))
+    ),
+    "column-major": (
+        "jax.device_put(np.arange(12.0).reshape(3, 4), jax.experimental.layout.Format("
+        "jax.experimental.layout.Layout((1, 0)), SingleDeviceSharding(jax.local_devices()[0])))",
+        whole((3, 4), start=0),
+    ),
+    "some processes, sharded": ('make_some((8, 6), "a", "b")', whole((8, 6), start=0)),
+    "some processes, partly": ('make_some((8, 6), None, "b")', whole((8, 6), start=0)),
+    "some processes, replicated": ("make_some((3,))", whole((3,), start=0)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_layouts(session: Session, name: str) -> None:
+    code, expected = LAYOUTS[name]
+    session.run(MESH + SOME + f"import jax.experimental.layout\nx = {code};")
+    found = session.pull("x")
+    assert isinstance(found, GatheredArray)
+    assert found.is_here  # small: it came along
+    assert_same(found, expected)
+    forget(found)
+    assert_same(found, expected)
+    for shard in found.shards:  # every device's own, read through the other way
+        assert_same(shard.data, expected[shard.index])
+
+
+@pytest.mark.parametrize("name", DTYPES)
+def test_dtypes(session: Session, name: str) -> None:
+    session.run(MESH + f'x = make((8, 3), "data", dtype=jnp.dtype("{name}"))\n'
+                "local = jnp.asarray(np.asarray(x.addressable_data(0)));")  # fmt: skip
+    expected = whole((8, 3), dtype_of(name))
+    found = session.pull("x")
+    assert found.dtype == dtype_of(name)
+    assert_same(found, expected)
+    assert_same(session.pull("x[1:7:2, ::-1]"), expected[1:7:2, ::-1])
+    assert_same(found.shards[3].data, expected[found.shards[3].index])
+    for i in ALL:
+        assert_same(session.pull("local", ranks=[i]), expected[2 * i : 2 * i + 2])
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "int4", "bool"])
+def test_large_arrays_come_when_they_are_used(session: Session, name: str) -> None:
+    session.run(MESH + f'x = make((1024, 2050), "data", "model", dtype=jnp.dtype("{name}"));')
+    found = session.pull("x")
+    assert found.nbytes > EAGER_BYTES
+    assert not found.is_here
+    assert_same(found, whole((1024, 2050), dtype_of(name)))
+    assert found.is_here
+
+
+KEYS = {
+    "single": "jax.random.key(3, impl=impl)",
+    "several": "jax.random.split(jax.random.key(3, impl=impl), (3, 2))",
+    "sharded": "spread(P('data'))",
+    "partly replicated": "spread(P(None, 'model'))",
+    "replicated": "spread(P())",
+}
+
+
+@pytest.mark.parametrize("layout", KEYS)
+@pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
+def test_keys_come_as_their_words(session: Session, impl: str, layout: str) -> None:
+    session.run(
+        MESH + f"impl = '{impl}'\n"
+        "make_keys = lambda: jax.random.split(jax.random.key(3, impl=impl), (4, 2))\n"
+        "def spread(spec):\n"
+        "    return jax.jit(make_keys, out_shardings=NamedSharding(mesh, spec))()\n"
+        f"x = {KEYS[layout]}"
+    )
+    alone = KEYS[layout] if "spread" not in KEYS[layout] else "make_keys()"
+    expected = session.run(f"np.asarray(jax.random.key_data({alone}))").value
+    found = session.pull("x")
+    assert found.info.dtype.startswith("key<")
+    assert_same(found, expected)
+    if found.ndim == 3:
+        assert_same(found[1:, 0], expected[1:, 0])
+        assert_same(session.pull("x[2, ::-1]"), expected[2, ::-1])
+
+
+UNREDUCED = (
+    "on = mesh_of('Explicit')\n"
+    "a, b = make((4, 4), None, 'data', on=on), make((4, 6), 'data', 'model', on=on)\n"
+    "with jax.set_mesh(on):\n"
+    "    x = jax.jit(lambda a, b: jnp.einsum('ij,jk->ik', a, b,\n"
+    "        out_sharding=P(None, 'model', unreduced={'data'})))(a, b)\n"
+    "    total = jax.reshard(x, P(None, 'model'))\n"
+)
+
+
+def test_unreduced_arrays_have_no_elements_yet(session: Session) -> None:
+    session.run(MESH + UNREDUCED)
+    found = session.pull("x")
+    assert found.shape == (4, 6)
+    with pytest.raises(
+        ArrayGoneError, match=r"`x` is unreduced over mesh axes data.*`jax.reshard`"
+    ):
+        np.asarray(found)
+    with pytest.raises(ArrayGoneError, match="unreduced"):
+        session.pull("x[0]", lazy=False)
+    assert_same(session.pull("total"), whole((4, 4)) @ whole((4, 6)))
+
+
+# ---------------------------------------------------------------------- containers
+
+
+def test_trees(session: Session, classes: ModuleType) -> None:
+    session.run(MESH + textwrap.dedent("""
+        x, local = make((8, 6), "data", "model"), jnp.arange(3)
+        state = {
+            "params": [classes.Layer(x, local), classes.Layer(make((2,)), name="out")],
+            "opt": (classes.Moments(jnp.int32(7), x, make((8, 6), "data", start=5)),
+                    classes.Empty(), None),
+            "meta": {"np": np.arange(4, dtype=np.int16), "n": 3, "text": "ż", 5: 2.5, None: True},
+            "again": x,
+        }
+    """))  # fmt: skip
+    state = session.pull("state")
+    first, second = state["params"]
+    assert (type(first), first.name, second.name) == (classes.Layer, "dense", "out")
+    assert_same(first.w, whole((8, 6)))
+    assert_same(first.b, np.arange(3, dtype=np.int32))
+    assert_same(second.w, whole((2,)))
+    moments, empty, nothing = state["opt"]
+    assert (type(moments), empty, nothing) == (classes.Moments, classes.Empty(), None)
+    assert_same(moments.count, np.array(7, np.int32))
+    assert_same(moments.nu, whole((8, 6), start=5))
+    assert moments.mu is first.w is state["again"]  # as on the processes
+    assert_same(state["meta"].pop("np"), np.arange(4, dtype=np.int16))
+    assert state["meta"] == {"n": 3, "text": "ż", 5: 2.5, None: True}
+    assert_same(session.pull("state['opt'][0].mu[2:4, 0]"), whole((8, 6))[2:4, 0])
+    assert repr(first.w) == (
+        "<GatheredArray float32[8, 6] P('data', 'model') of state, over 4 processes, data here>"
+    )
+
+
+def test_large_trees_keep_their_arrays_there(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session.run(MESH + "tree = {'a': make((1024, 300), 'data'), 'b': [make((16,)),"
+                " np.arange(50_000)]};")  # fmt: skip
+    with spying(session, monkeypatch) as moved:
+        tree = session.pull("tree")
+        assert moved_bytes(moved) == 50_000 * 8  # NumPy is no array of JAX
+        assert_same(tree["b"][0], whole((16,)))
+        assert moved_bytes(moved) == 50_000 * 8 + 16 * 4
+    assert not tree["a"].is_here
+    assert tree["b"][1].flags.writeable
+    with spying(session, monkeypatch) as moved:
+        tree = session.pull("tree", lazy=False)
+        assert len(moved) == 2  # all arrays in one go
+    assert tree["a"].is_here
+    assert open_bytes(session) == 0
+
+
+def test_classes_of_a_cell_come_as_records(session: Session) -> None:
+    session.run(MESH + textwrap.dedent("""
+        import dataclasses, typing
+        @dataclasses.dataclass
+        class Model:
+            w: typing.Any
+            inner: typing.Any
+        class State(typing.NamedTuple):
+            step: typing.Any
+            text: str
+        @jax.tree_util.register_pytree_with_keys_class
+        class Pair:
+            def __init__(self, a, b):
+                self.a, self.b = a, b
+            def tree_flatten_with_keys(self):
+                key = jax.tree_util.GetAttrKey
+                return ((key("a"), self.a), (key("b"), self.b)), None
+            @classmethod
+            def tree_unflatten(cls, aux, children):
+                return cls(*children)
+        model = Model(make((8,), "data"), [State(jnp.int32(3), "s"), Pair(1, make((4,)))])
+    """))  # fmt: skip
+    model = session.pull("model")
+    assert isinstance(model, Record)
+    assert list(model) == ["w", "inner"]
+    assert_same(model.w, whole((8,)))
+    state, pair = model.inner
+    assert (int(state.step), state["text"], pair.a) == (3, "s", 1)
+    assert_same(pair.b, whole((4,)))
+    assert_same(session.pull("model.inner[1].b[1:3]"), whole((4,))[1:3])
+    assert repr(state).startswith("State(step=")
+    with pytest.raises(AttributeError, match=r"Model has no part 'v'; it has w, inner"):
+        model.v  # noqa: B018
+
+
+def test_names_follow_attributes_and_subscripts(session: Session) -> None:
+    session.run("import types\nn = types.SimpleNamespace(a={'k': [1, {2: 'two', (3, 4): 't'}]},"
+                " b=np.arange(12).reshape(3, 4))")  # fmt: skip
+    assert session.pull("n.a['k'][1][2]") == "two"
+    assert session.pull("n.a['k'][-1][3, 4]") == "t"
+    assert session.pull("n.a['k'][:1]") == [1]
+    session.run("floats = {1.5: 'f', -2.0: 'g'}")
+    assert session.pull("floats[1.5]") + session.pull("floats[-2.0]") == "fg"
+    np.testing.assert_array_equal(
+        session.pull("n.b[1:, ::2]"), np.arange(12).reshape(3, 4)[1:, ::2]
+    )
+    assert session.pull(" n.b[-1, -1] ") == 11
+    assert session["n.a"] == {"k": [1, {2: "two", (3, 4): "t"}]}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "np.arange(1_000_000)[::2]",
+        "np.asfortranarray(np.arange(200_000.0).reshape(400, 500))",
+        "np.ma.masked_array(np.arange(100_000.0), np.arange(100_000) % 3 == 0)",
+        "np.zeros(20_000, [('a', 'i4'), ('b', 'f8')])",
+        "np.arange(100_000).astype('M8[s]')",
+        "np.array(['a', 'bcd'] * 50_000)",
+        "np.array([1, 'a', None], object)",
+        "np.arange(8.0).astype(jnp.bfloat16)",
+        "np.float32(2.5)",
+        "[np.arange(100_000)] * 2",
+    ],
+)
+def test_numpy_stays_numpy(session: Session, code: str) -> None:
+    session.run(f"x = {code}\nkind, data = type(x), np.asarray(x).tobytes()")
+    found = session.pull("x")
+    expected = eval(code, {"np": np, "jnp": SimpleNamespace(bfloat16=dtype_of("bfloat16"))})
+    assert type(found) is type(expected)
+    if isinstance(expected, list):
+        assert found[0] is found[1]
+    np.testing.assert_array_equal(found, expected)
+    assert np.asarray(found).dtype == np.asarray(expected).dtype
+
+
+def test_arrays_of_jax_inside_arrays_of_numpy(session: Session) -> None:
+    session.run(MESH + "x = np.empty(2, object)\nx[0] = make((8, 6), 'data')")
+    assert_same(session.pull("x")[0], whole((8, 6)))
+
+
+# ---------------------------------------------------------------------- values of cells
+
+
+def test_large_values_of_cells_are_fetched(session: Session) -> None:
+    result = session.run(MESH + "[np.arange(1 << 19), 'x', {'far': make((8, 6), 'data')}]")
+    numbers, text, tree = result.value
+    assert_same(numbers, np.arange(1 << 19))
+    assert text == "x"
+    assert_same(tree["far"], whole((8, 6)))
+    mine = result.per_process[2].value
+    assert_same(mine[0], np.arange(1 << 19))
+    with pytest.raises(JaxnbError, match=r"is what process 2 made of it"):
+        np.asarray(mine[2]["far"])
+    assert_same(mine[2]["far"][4:6], whole((8, 6))[4:6])  # what process 2 has
+
+
+def test_values_that_are_too_large_to_compare(session: Session) -> None:
+    """Over 64 MiB: the process's own value is there, its global arrays too."""
+    result = session.run(
+        MESH + "[np.full((65, 1 << 20), 7, np.uint8), make((8, 6), 'data', 'model')]"
+    )
+    large, far = result.per_process[1].value
+    assert large.shape == (65, 1 << 20)
+    assert (large[-1] == 7).all()
+    assert_same(far[2:4], whole((8, 6))[2:4])
+    assert_same(far.shards[2].data, whole((8, 6))[2:4, :3])
+
+
+def test_a_large_array_as_a_value(session: Session) -> None:
+    result = session.run(MESH + "make((1 << 20, 2), 'data')")
+    assert not result.value.is_here
+    assert_same(result.value[5:1000:7], whole((1 << 20, 2))[5:1000:7].copy())
+    assert_same(result.value, whole((1 << 20, 2)))
+    local = session.run("jnp.arange(1 << 19) + process_index")
+    for i in ALL:
+        assert_same(local.value[i], np.arange(1 << 19, dtype=np.int32) + i)
+
+
+# ---------------------------------------------------------------------- no collective
+
+COUNT = """
+from jax._src import pjit
+from jax._src.interpreters import pxla
+pjit._get_fastpath_data = lambda *args, **kwargs: None
+jax.clear_caches()
+calls = []
+_call = pxla.ExecuteReplicated.__call__
+def counted(self, *args):
+    calls.append(self.name)
+    return _call(self, *args)
+pxla.ExecuteReplicated.__call__ = counted
+"""
+
+
+def test_nothing_is_computed_and_no_process_waits_for_another(
+    make_session: Callable[..., Session],
+) -> None:
+    session = make_session(4, devices_per_process=2)
+    session.run(MESH + COUNT + "x = make((1024, 1024), 'data', 'model')\n"
+                "k = jax.jit(lambda: jax.random.split(jax.random.key(0), 8),"
+                " out_shardings=NamedSharding(mesh, P('data')))()\n"
+                "f = jax.jit(lambda x: x.sum(), out_shardings=NamedSharding(mesh, P()))\n"
+                "f(x).block_until_ready();")  # fmt: skip
+    assert session.run("len(calls) > 0").value is True
+    # Process 0 is in a collective that the others have not come to, and may never.
+    session.run("pending = f(x);", ranks=[0])
+    session.run("steps = 0\ncalls.clear()")
+    session.run("steps += 5", ranks=[3])
+    assert_same(session.pull("x"), whole((1024, 1024)))
+    assert_same(session.pull("x[17, :5]"), whole((1024, 1024))[17, :5])
+    assert session.pull("k").shape == (8, 2)
+    assert_same(session.pull("x").shards[5].data, whole((1024, 1024))[512:768, 512:])
+    assert session.pull("steps") == {0: 0, 1: 0, 2: 0, 3: 5}
+    assert session.pull("x").replaced == ""
+    assert session.pull("calls") == []
+    session.run("pending = f(x);", ranks=[1, 2, 3])  # it was pending, and is complete now
+    np.testing.assert_allclose(session.pull("pending"), np.arange(1, 2**20 + 1).sum(), rtol=1e-5)
+
+
+def test_processes_at_other_steps_give_parts_of_both(session: Session) -> None:
+    session.run(MESH + "x = make((8, 6), 'data')")
+    session.run("x = make((8, 6), 'data', start=101)", ranks=[2, 3])
+    expected = np.concatenate([whole((8, 6))[:4], whole((8, 6), start=101)[4:]])
+    assert_same(session.pull("x"), expected)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [("debug_nans", True), ("transfer_guard", "disallow"), ("disable_jit", True)],
+)
+def test_what_the_user_forbids_jax_is_not_needed(
+    session: Session, setting: str, value: Any
+) -> None:
+    session.run(MESH + "x, keys = make((8, 6), 'data') * jnp.nan, jax.random.key(3)\n"
+                f"before = jax.config.jax_{setting}\n"
+                f"jax.config.update('jax_{setting}', {value!r})")  # fmt: skip
+    try:
+        assert np.isnan(session.pull("x")).all()
+        assert session.pull("keys").shape == (2,)
+        session.push(y=np.full((8, 6), np.nan), n=3, mesh="mesh")
+        assert np.isnan(session.pull("y[0]")).all()
+    finally:
+        session.run(f"jax.config.update('jax_{setting}', before)")
+
+
+def test_pulls_from_threads(session: Session) -> None:
+    session.run(MESH + "x = make((1024, 1024), 'data', 'model');")
+    found: list[np.ndarray] = []
+    threads = [
+        threading.Thread(target=lambda k=k: found.append(np.asarray(session.pull(f"x[{k}::8]"))))
+        for k in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(part[0, 0] for part in found) == [k * 1024 + 1 for k in range(8)]
+
+
+# ---------------------------------------------------------------------- what is moved
+
+
+@pytest.mark.parametrize("spec", ["'data', 'model'", "'data'", "None, 'model'", ""])
+def test_each_element_travels_once(
+    session: Session, monkeypatch: pytest.MonkeyPatch, spec: str
+) -> None:
+    session.run(MESH + f"x = make((1024, 512), {spec});")
+    array = session.pull("x")
+    with spying(session, monkeypatch) as moved:
+        assert_same(array, whole((1024, 512)))
+        assert moved_bytes(moved) == 1024 * 512 * 4
+        np.asarray(array)
+        array.mean()
+        array[3:, 1]
+    assert len(moved) == 1
+    givers = {s.device_id for s in array.info.shards if s.replica_id == 0}
+    assert len(moved[0]) == len(givers)
+
+
+def test_processes_are_asked_for_first_replicas_only(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session.run(MESH + "x = make((1024, 512), None, 'model')\nlocal = jnp.ones((512, 513));")
+    asked: list[dict[int, Any]] = []
+    from jaxnb.asking import Channel
+
+    ask = Channel.ask
+    monkeypatch.setattr(
+        Channel, "ask", lambda self, requests, nbytes=0: asked.append(dict(requests))
+        or ask(self, requests, nbytes)
+    )  # fmt: skip
+    np.asarray(session.pull("x"))
+    np.asarray(session.pull("local"))
+    exposing = [a for a in asked if all(isinstance(r, ExposeRequest) for r in a.values())]
+    first, second = exposing
+    assert {i: [p.device_id for p in r.parts] for i, r in first.items()} == {0: [0, 1]}
+    assert list(second) == [0]  # all have the same: one gives it
+
+
+SLICES = {
+    "x[..., :3]": 1024 * 3,
+    "x[0]": 512,
+    "x[-1, -1]": 1,
+    "x[None, 10:20, None, ::-100]": 10 * 6,
+    "x[1000:0:-300]": 4 * 512,
+    "x[5:5]": 0,
+    "x[2:900][100:103, 1]": 3,
+    "x[10_000:]": 0,
+}
+
+
+@pytest.mark.parametrize("text", SLICES)
+def test_slices_move_what_they_take(
+    session: Session, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    session.run(MESH + "x = make((1024, 512), 'data', 'model');")
+    expected = eval(text, {"x": whole((1024, 512))})
+    with spying(session, monkeypatch) as moved:
+        part = session.pull(text, lazy=False)
+        assert moved_bytes(moved) == SLICES[text] * 4
+    assert_same(part, expected)
+    array = session.pull("x")
+    with spying(session, monkeypatch) as moved:
+        found = eval(text.replace("x", "array", 1), {"array": array})
+        assert not array.is_here
+    assert_same(found, expected)
+    if "][" not in text:
+        assert moved_bytes(moved) == SLICES[text] * 4
+
+
+def test_a_slice_of_a_slice(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    session.run(MESH + "x = make((1024, 512), 'data', 'model');")
+    half = session.pull("x[::2]")
+    assert half.shape == (512, 512)
+    assert repr(half) == (
+        "<GatheredArray float32[512, 512] P('data', 'model') of x[::2], over 4 processes, "
+        "data there until used>"
+    )
+    with spying(session, monkeypatch) as moved:
+        np.testing.assert_array_equal(half[10:12, -1], whole((1024, 512))[20:24:2, -1])
+        assert moved_bytes(moved) == 8
+    assert_same(half, whole((1024, 512))[::2].copy())
+    assert_same(half.shards[1].data, whole((1024, 512))[:256, 256:].copy())  # the base's
+
+
+def test_advanced_indexing(session: Session) -> None:
+    session.run(MESH + "x = make((8, 6), 'data', 'model')\nbig = make((1024, 512), 'data');")
+    x, expected = session.pull("x"), whole((8, 6))
+    big, whole_big = session.pull("big"), whole((1024, 512))
+    mask = expected > 20
+    np.testing.assert_array_equal(x[mask], expected[mask])
+    np.testing.assert_array_equal(x[[0, 7], [1, 2]], expected[[0, 7], [1, 2]])
+    np.testing.assert_array_equal(x[x > 20], expected[mask])
+    np.testing.assert_array_equal(big[np.array([3, 1000])], whole_big[[3, 1000]])
+    assert big.is_here
+    assert expected[session.pull("big")[0, 0].astype(int)].shape == (6,)
+    np.testing.assert_array_equal(np.arange(60)[x.astype(int)], expected)
+
+
+def test_indices_out_of_range(session: Session) -> None:
+    session.run(MESH + "x = make((8, 6), 'data', 'model')\nbig = make((1024, 512), 'data');")
+    for name, shape in (("x", (8, 6)), ("big", (1024, 512))):
+        for index in ((shape[0],), (0, -shape[1] - 1), (0, 0, 0), "a", 1.5, (..., ...)):
+            with pytest.raises(IndexError) as numpys:
+                whole(shape)[index]
+            with pytest.raises(IndexError) as raised:
+                session.pull(name)[index]
+            assert str(raised.value) == str(numpys.value)
+    message = r"`x\[8\]`: index 8 is out of bounds for axis 0 with size 8; the array has shape"
+    with pytest.raises(UsageError, match=message):
+        session.pull("x[8]")
+    with pytest.raises(UsageError, match="too many indices"):
+        session.pull("x[0, 0, 0]")
+
+
+# ---------------------------------------------------------------------- replicas
+
+REPLICAS = (
+    "def replicas(spec, start):\n"
+    "    return jax.make_array_from_single_device_arrays((4, 3), NamedSharding(mesh, spec),\n"
+    "        [jax.device_put(np.full((4, 3) if spec == P() else (1, 3), float(start)), d)\n"
+    "         for d in jax.local_devices()])\n"
+)
+
+
+def test_replicas_that_differ(session: Session) -> None:
+    session.run(MESH + REPLICAS + "x = replicas(P(), process_index // 2)")
+    with pytest.warns(ReplicasDifferWarning, match=(
+        r"The replicas of `x` differ in 1 part, the first \[0:4, 0:3\]: "
+        r"processes 0-1 ≠ processes 2-3"
+    )) as caught:  # fmt: skip
+        array = session.pull("x")
+    assert [w.filename for w in caught] == [__file__]
+    assert_same(array, np.zeros((4, 3), np.float32))
+    assert_same(array.shards[-1].data, np.ones((4, 3), np.float32))
+
+
+@pytest.mark.parametrize(
+    "pull",
+    [
+        lambda session: session["x"],
+        lambda session: session.pull("x", lazy=False),
+        lambda session: session.pull("tree"),
+        lambda session: session.pull("other"),
+    ],
+    ids=["item", "not lazy", "in a tree", "in one process"],
+)
+def test_the_warning_points_at_the_line_that_asked(
+    session: Session, pull: Callable[[Session], Any]
+) -> None:
+    session.run(MESH + REPLICAS + "x = replicas(P(), process_index)\ntree = [x, 1]\n"
+                "other = (jax.make_array_from_single_device_arrays((2,), NamedSharding(Mesh("
+                "np.array(jax.local_devices()), ('a',)), P()), [jax.device_put(np.full(2, 9.0 * i"
+                " * process_index), d) for i, d in enumerate(jax.local_devices())]))")  # fmt: skip
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        pull(session)
+    assert {(w.category, w.filename) for w in caught} == {(ReplicasDifferWarning, __file__)}
+    assert {w.lineno for w in caught} == {pull.__code__.co_firstlineno}
+
+
+def test_replicas_of_one_process_that_differ(session: Session) -> None:
+    session.run(MESH + "x = jax.make_array_from_single_device_arrays((2,), NamedSharding(Mesh("
+                "np.array(jax.local_devices()), ('a',)), P()), [jax.device_put(np.full(2, 9.0 * i"
+                " * (process_index == 2)), d)"
+                " for i, d in enumerate(jax.local_devices())])")  # fmt: skip
+    with pytest.warns(ReplicasDifferWarning, match=r"\[0:2\]: device 4096 ≠ device 4097\. JAX"):
+        array = session.pull("x")
+    assert_same(array.shards[1].data, np.full(2, 9, np.float32))
+
+
+def test_the_warning_as_an_error(session: Session) -> None:
+    session.run(MESH + REPLICAS + "x = replicas(P(), process_index)")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(ReplicasDifferWarning):
+            session.pull("x")
+
+
+def test_equal_replicas_are_silent(session: Session) -> None:
+    session.run(MESH + REPLICAS + "x = replicas(P(), 3)\ny = replicas(P('data'), process_index)")
+    session.pull("x")
+    assert_same(session.pull("y"), np.repeat(np.arange(4.0, dtype=np.float32), 3).reshape(4, 3))
+
+
+# ---------------------------------------------------------------------- as NumPy
+
+
+@pytest.fixture
+def x(session: Session) -> GatheredArray:
+    """8 × 6 numbers, not here yet."""
+    session.run(MESH + "x = make((8, 6), 'data', 'model');")
+    array = session.pull("x")
+    forget(array)
+    return array
+
+
+X = whole((8, 6))
+
+USES: dict[str, Callable[[Any], Any]] = {
+    "asarray": np.asarray,
+    "with a dtype": lambda x: np.asarray(x, dtype=np.int64),
+    "a method": lambda x: x.mean(axis=0),
+    "T": lambda x: x.T,
+    "reshape": lambda x: x.reshape(-1),
+    "operators": lambda x: 2 * x + x**2 - x / 3 // 1,
+    "matmul": lambda x: x.T @ x,
+    "matmul from the right": lambda x: np.ones((2, 8)) @ x,
+    "comparison": lambda x: x >= 7,
+    "equality": lambda x: x == 7,
+    "negation": lambda x: abs(-x),
+    "a ufunc": np.exp2,
+    "a ufunc's method": lambda x: np.add.reduce(x, axis=1),
+    "ufunc at where": lambda x: np.add(x, 1, where=x > 0, out=np.zeros((8, 6), np.float32)),
+    "concatenate": lambda x: np.concatenate([x, x[:2]]),
+    "stack": lambda x: np.stack([x, x]),
+    "mean": np.mean,
+    "norm": np.linalg.norm,
+    "where": lambda x: np.where(x > 3, x, 0),
+    "einsum": lambda x: np.einsum("ij,ij->j", x, x),
+    "argsort": lambda x: np.argsort(-x.ravel()),
+    "allclose": lambda x: np.allclose(x, X),
+    "sum": sum,
+    "list": lambda x: np.array(list(x)),
+    "reversed": lambda x: np.array(list(reversed(x))),
+    "tolist": lambda x: x.tolist(),
+    "save": lambda x: (np.save(file := io.BytesIO(), x), file.seek(0), np.load(file))[-1],
+    "pickle": lambda x: pickle.loads(pickle.dumps(x)),
+    "copy": copy.copy,
+    "deepcopy": copy.deepcopy,
+    "in": lambda x: (3.0 in x, 99 in x),
+    "unpacking": lambda x: [a + b for a, b, *_ in x],
+    "len": len,
+    "shape": np.shape,
+    "ndim and size": lambda x: (x.ndim, x.size, x.nbytes),
+    "divmod": lambda x: np.array(divmod(x, 4)),
+    "from a list": lambda x: np.array([x, x]),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_numpy_takes_it(x: GatheredArray, use: str) -> None:
+    expected = USES[use](X)
+    found = USES[use](x)
+    assert type(found) is type(expected)
+    np.testing.assert_array_equal(found, expected)
+    if isinstance(expected, np.ndarray):
+        assert found.dtype == expected.dtype
+
+
+def test_jax_of_the_notebook_takes_it(x: GatheredArray) -> None:
+    import jax.numpy as jnp
+
+    assert_same(jnp.abs(jnp.asarray(x)), X)
+    assert_same(jnp.zeros((8, 6)) + x, X)
+    # JAX takes no other classes for arrays; when this fails, it does.
+    with pytest.raises(TypeError, match="not a valid JAX type"):
+        jnp.abs(x)
+
+
+def test_matplotlib_takes_it(session: Session, x: GatheredArray) -> None:
+    from matplotlib.figure import Figure
+
+    axes = Figure().subplots()
+    row = session.pull("x[0]")
+    forget(row)
+    (line,) = axes.plot(row, row[::-1])
+    assert_same(np.asarray(line.get_xdata(), np.float32), X[0])
+    assert_same(axes.imshow(x).get_array().data, X)
+    axes.hist(row)
+    axes.figure.draw_without_rendering()
+
+
+def test_dtype_and_copy(x: GatheredArray) -> None:
+    whole = np.asarray(x)
+    assert np.asarray(x) is whole
+    assert not whole.flags.writeable
+    assert np.asarray(x, copy=False) is whole
+    copied = np.array(x)
+    assert copied.flags.writeable
+    assert not np.shares_memory(copied, whole)
+    with pytest.raises(ValueError, match="without a copy"):
+        np.asarray(x, dtype=np.float64, copy=False)
+
+
+def test_it_is_read_only(x: GatheredArray) -> None:
+    def assign() -> None:
+        x[0] = 1
+
+    def add() -> None:
+        y = x
+        y += 1
+
+    for write in (assign, add, lambda: np.add(X, 1, out=x), lambda: np.exp(X, x)):
+        with pytest.raises(TypeError, match=r"cannot be written to. Type `np.array\(x\)`"):
+            write()
+    with pytest.raises(ValueError, match="read-only"):
+        x.sort()
+    with pytest.raises(ValueError, match="read-only"):
+        np.asarray(x)[0] = 1
+    assert_same(x, X)
+
+
+def test_it_is_hashed_and_compared_as_an_array(x: GatheredArray) -> None:
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(x)
+    assert (x == x).all()
+    with pytest.raises(ValueError, match="truth value"):
+        bool(x)
+
+
+def test_what_is_looked_at_moves_nothing(
+    session: Session, x: GatheredArray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with spying(session, monkeypatch) as moved:
+        text = repr(x)
+        assert (x.shape, x.dtype, x.ndim, x.size, x.nbytes, len(x)) == (
+            (8, 6), np.float32, 2, 48, 192, 8
+        )  # fmt: skip
+        assert f"{x}" == str(x) == text
+        assert not hasattr(x, "_repr_html_private_")
+        assert not hasattr(x, "__array_interface__")
+        assert x.sharding.spec == "P('data', 'model')"
+        assert x.sharding.mesh is not None
+        assert x.sharding.mesh.shape == (4, 2)
+        assert x.sharding.memory_kind == "device"
+        assert str(x.sharding).startswith("NamedSharding")
+        assert [s.process_index for s in x.shards] == [0, 0, 1, 1, 2, 2, 3, 3]
+        assert repr(x.shards[3]) == "<shard [2:4, 3:6] on device 2049 of process 1, replica 0>"
+    assert moved == []
+    assert text.endswith("data there until used>")
+    x.sum()
+    assert repr(x).endswith("data here>")
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        x.nonsense  # noqa: B018
+
+
+def test_scalars(session: Session) -> None:
+    session.run(MESH + "x = make((), start=7, dtype=np.int32)\ny = jnp.float32(2.5)")
+    x, y = session.pull("x"), session.pull("y")
+    assert (int(x), float(x), bool(x), complex(x), "ab"[x - 7 : x]) == (
+        7, 7.0, True, 7 + 0j, "ab"
+    )  # fmt: skip
+    assert (f"{y:.3f}", f"{x:03d}", x[()], y.item(), round(float(y), 1)) == (
+        "2.500", "007", 7, 2.5, 2.5
+    )  # fmt: skip
+    assert math.sqrt(y) == 2.5**0.5
+    assert x + 1 == 8
+    for broken in (len, iter, lambda x: x[0]):
+        with pytest.raises((TypeError, IndexError)):
+            broken(x)
+
+
+# ---------------------------------------------------------------------- lifetimes
+
+LARGE = MESH + "x = make((1024, 512), 'data', 'model');"
+
+
+def test_an_array_that_was_replaced_is_still_what_it_was(session: Session) -> None:
+    session.run(LARGE)
+    array, other = session.pull("x"), session.pull("x")
+    assert array.replaced == ""
+    session.run("old, x = x, x + 1;")
+    assert array.replaced == "was replaced since: the name is bound to something else"
+    assert_same(array, whole((1024, 512)))
+    session.run("del old")
+    assert_same(array, whole((1024, 512)))
+    with pytest.raises(ArrayGoneError, match=(
+        r"`x` was replaced or dropped since on process 0.*`session.pull\('x'\)` has what is there"
+    )):  # fmt: skip
+        other[0]
+    session.run("del x")
+    assert array.replaced == "was replaced or dropped since"
+
+
+@pytest.mark.parametrize(
+    "code", ["x.delete()", "x = jax.jit(lambda x: x + 1, donate_argnums=0)(x);"]
+)
+def test_an_array_that_was_deleted(session: Session, code: str) -> None:
+    session.run(LARGE + "\nkeep = x")
+    array, other = session.pull("x"), session.pull("x")
+    np.asarray(array)
+    session.run(code)
+    with pytest.raises(ArrayGoneError, match=r"`x` was deleted since, or donated to a computation"):
+        np.asarray(other)
+    assert "was deleted" in array.replaced
+    assert_same(array, whole((1024, 512)))
+    keep = session.pull("keep")
+    assert repr(keep).startswith("<GatheredArray")
+    with pytest.raises(ArrayGoneError, match="deleted"):
+        np.asarray(keep)
+
+
+def test_an_array_that_was_deleted_before(session: Session) -> None:
+    session.run(LARGE + "\nx.delete()")
+    array = session.pull("x")
+    assert repr(array).endswith("deleted before it was pulled>")
+    with pytest.raises(ArrayGoneError, match="`x` was already deleted, or donated"):
+        np.asarray(array)
+
+
+HIST = """
+class Hist:
+    def __init__(self, array):
+        import numpy as np
+        self.array, self.total = array, float(np.asarray(array).sum())
+    def __reduce__(self):
+        return Hist, (self.array,)
+"""
+
+
+@pytest.mark.parametrize("shape", [(8, 6), (1024, 512)])
+def test_what_is_unpickled_uses_its_arrays(
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shape: tuple[int, int]
+) -> None:
+    name = f"hist_{shape[0]}"
+    (tmp_path / f"{name}.py").write_text(HIST)
+    monkeypatch.syspath_prepend(tmp_path)
+    session.run(MESH + f"import sys\nsys.path.insert(0, {str(tmp_path)!r})\nimport {name}\n"
+                f"h = object.__new__({name}.Hist)\nh.array = make({shape}, 'data')\n"
+                "sys.path.pop(0);")  # fmt: skip
+    found: list[Any] = []
+
+    def pull() -> None:
+        found.append(session.pull("h"))
+        found.append(session.run("[np.zeros(1 << 19), h]").value[1])
+
+    thread = threading.Thread(target=pull, daemon=True)
+    thread.start()
+    thread.join(30)
+    assert [each.total for each in found] == [float(whole(shape).sum())] * 2
+
+
+def test_who_waits_for_a_pull_says_so(session: Session, capsys: pytest.CaptureFixture[str]) -> None:
+    with session.channel():
+        thread = threading.Thread(target=session.pull, args=["process_index"])
+        thread.start()
+        thread.join(1.5)
+        with pytest.raises(UsageError, match="would wait for that to end"):
+            session.run("1")
+    thread.join()
+    assert "waits for a pull or push to end" in capsys.readouterr().err
+
+
+def test_parts_that_are_lost(make_session: Callable[..., Session]) -> None:
+    session = make_session(2)
+    session.run("mesh = jax.make_mesh((2,), ('x',))\n"
+                "x = jax.make_array_from_callback((1024, 512), NamedSharding(mesh, P('x')),\n"
+                "    lambda index: np.ones((512, 512), np.float32))\n"
+                "import os, signal\npids = jnp.ones(3)")  # fmt: skip
+    lazy, part = session.pull("x"), session.pull("pids", ranks=[0])
+    assert part.replaced == ""
+
+    def until_the_death_is_known() -> None:
+        while True:
+            with suppress(ProcessDiedError):
+                np.asarray(lazy)
+
+    os.kill(session.processes[0].pid, signal.SIGKILL)
+    with pytest.raises(JaxnbError, match=(
+        r"1 part of `x`, \[0:512, 0:512\], cannot be had: process 0, .*"
+        r"Its slice \[512:1024\] can still be pulled"
+    )):  # fmt: skip
+        until_the_death_is_known()
+    assert lazy[512:1024].sum() == 512 * 512
+    assert part.replaced == "may have been replaced since: process 0 has died"
+
+
+def test_leaves_of_a_tree_are_followed(session: Session) -> None:
+    session.run(LARGE + "\nstate = {'w': x, 'n': 1};")
+    leaf = session.pull("state")["w"]
+    session.run("state = dict(state, n=2)")
+    assert leaf.replaced == ""
+    session.run("state['w'] = x * 2;")
+    assert "bound to something else" in leaf.replaced
+    assert_same(leaf, whole((1024, 512)))  # `x` still holds it
+
+
+def test_arrays_inside_objects_are_followed(session: Session, classes: ModuleType) -> None:
+    session.run(LARGE + "\nimport dataclasses\n@dataclasses.dataclass\nclass Box:\n    w: object\n"
+                "box, opaque = Box([x]), classes.Opaque(x)")  # fmt: skip
+    for leaf in (session.pull("box").w[0], session.pull("opaque").array):
+        assert leaf.replaced == ""
+    session.run("opaque.array = 1")
+    assert leaf.replaced == "was replaced since: the name is bound to something else"
+    session.run("opaque = lambda: 1")
+    assert leaf.replaced == "was replaced since: the name is bound to something else"
+
+
+def test_the_value_of_a_cell(session: Session) -> None:
+    value = session.run(MESH + "make((1024, 512), 'data')").value
+    assert value.replaced == ""
+    assert_same(value[3], whole((1024, 512))[3])
+
+
+def test_arrays_that_attributes_make_anew(session: Session) -> None:
+    session.run(MESH + "class Model:\n    w = make((8,), 'data')\n"
+                "    @property\n    def twice(self): return self.w * 2\nm = Model()")  # fmt: skip
+    assert_same(session.pull("m.twice"), whole((8,)) * 2)
+    assert_same(session.pull("m.twice[2:4]"), whole((8,))[2:4] * 2)
+
+
+def test_a_group_that_ended(make_session: Callable[..., Session]) -> None:
+    session = make_session(2)
+    session.run("mesh = jax.make_mesh((2,), ('x',))\n"
+                "x = jax.make_array_from_callback((1024, 512), NamedSharding(mesh, P('x')),\n"
+                "    lambda index: np.ones((512, 512), np.float32));")  # fmt: skip
+    here, there = session.pull("x", lazy=False), session.pull("x")
+    cell, large = session.run("x").value, session.run("np.arange(1 << 18)")
+    session.restart()
+    with pytest.raises(ArrayGoneError, match=r"value of cell .* the group was restarted since"):
+        large.value  # noqa: B018
+    for array in (there, cell):
+        with pytest.raises(ArrayGoneError, match="the group was restarted since"):
+            np.asarray(array)
+    assert there.replaced == "the group was restarted since"
+    assert here.sum() == 1024 * 512
+    session.run("y = jnp.ones((1024, 512));")
+    later = session.pull("y")
+    session.close()
+    with pytest.raises(SessionClosedError):
+        np.asarray(later)
+    with pytest.raises(SessionClosedError):
+        later.replaced  # noqa: B018
+    with pytest.raises(SessionClosedError):
+        session.pull("y")
+    assert here.sum() == 1024 * 512
+    assert "1024, 512" in repr(later)
+
+
+# ---------------------------------------------------------------------- by process
+
+
+def test_values_that_differ(session: Session) -> None:
+    session.run(MESH + "r = process_index\nlocal = jnp.arange(r + 1)\ns = 'same'\n"
+                "mixed = {'x': make((8, 6), 'data'), 'r': r}\nn = np.float32(r // 2)")  # fmt: skip
+    assert session.pull("r") == PerProcess({i: i for i in ALL})
+    assert isinstance(session.pull("n"), PerProcess)
+    assert session.pull("s") == "same"
+    assert session.pull("r", ranks=[2]) == 2
+    assert session.pull("r", ranks=[3, 1]) == {1: 1, 3: 3}
+    local = session.pull("local")
+    assert [local[i].shape for i in ALL] == [(1,), (2,), (3,), (4,)]
+    for i in ALL:
+        assert_same(local[i], np.arange(i + 1, dtype=np.int32))
+        assert_same(local[i].shards[0].data, np.arange(i + 1, dtype=np.int32))
+    mixed = session.pull("mixed")
+    assert mixed[1]["r"] == 1
+    assert_same(mixed[1]["x"][2:4], whole((8, 6))[2:4])  # its own part
+    with pytest.raises(JaxnbError, match="Pull the array by its own name"):
+        np.asarray(mixed[1]["x"])
+    assert_same(session.pull("mixed['x']"), whole((8, 6)))
+
+
+def test_local_arrays_that_are_equal_are_one(session: Session) -> None:
+    session.run("x = jnp.arange(5) * 2\ny = jax.device_put(x, jax.local_devices()[1])\n"
+                "z = y if process_index == 2 else x")  # fmt: skip
+    for name in "xyz":
+        found = session.pull(name)
+        assert isinstance(found, GatheredArray)
+        assert_same(found, np.arange(0, 10, 2, dtype=np.int32))
+
+
+def test_part_of_a_global_array(session: Session) -> None:
+    session.run(MESH + "x = make((8, 6), 'data')\ny = make((8, 6));")
+    part = session.pull("x", ranks=[1, 2])
+    assert_same(part[2:6], whole((8, 6))[2:6])
+    with pytest.raises(JaxnbError, match=(
+        r"`x` is what processes 1-2 made of it: only processes 1-2 were asked, .*Leave out `ranks`"
+    )):  # fmt: skip
+        np.asarray(part)
+    assert_same(session.pull("y", ranks=[3]), whole((8, 6)))
+
+
+def test_names_that_some_processes_lack(session: Session) -> None:
+    session.run("if process_index != 2: x = 1\nif process_index == 0: d = {'k': 5}\nelse: d = {}")
+    with pytest.raises(UsageError, match=(
+        r"Process 2 has no `x`. Nothing was moved. For that of processes 0-1,3 type "
+        r"`session.pull\('x', ranks=\[0, 1, 3\]\)`"
+    )):  # fmt: skip
+        session.pull("x")
+    assert session.pull("x", ranks=[0, 1, 3]) == 1
+    with pytest.raises(UsageError, match=r"Processes 0-3 have no `nothing`. Nothing was moved.$"):
+        session.pull("nothing")
+    with pytest.raises(UsageError, match=r"Processes 1-3 have no `d\['k'\]` \(KeyError: 'k'\)"):
+        session.pull("d['k']")
+    session.run("learning = 1")
+    with pytest.raises(UsageError, match=r"no `learnin` \(Did you mean 'learning'\?\)\. Nothing"):
+        session.pull("learnin")
+
+
+# ---------------------------------------------------------------------- errors
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        ("x = (i for i in ())", "generator"),
+        ("x = lambda: 1", "defined in a cell"),
+        ("import threading\nx = [threading.Lock()]", "lock"),
+        ("class C: pass\nx = C()", "defined in a cell: C"),
+        ("class C: pass\nx = C", "defined in a cell: C"),
+        ("x = np", "module"),
+        ("x = []\nx.append(x)\nclass E(Exception): pass\nx.append(E())", "defined in a cell: E"),
+        ("leak = []\njax.jit(lambda y: leak.append(y) or y)(1.0);\nx = leak", "tracer"),
+    ],
+    ids=["generator", "lambda", "lock", "object", "class", "module", "exception", "tracer"],
+)
+def test_what_cannot_be_pickled(session: Session, code: str, says: str) -> None:
+    session.run(code)
+    with pytest.raises(JaxnbError, match=says) as raised:
+        session.pull("x")
+    assert "`x` on process 0 cannot be brought to the notebook" in str(raised.value)
+    assert "still there" in str(raised.value)
+    assert "`session.run('repr(x)').value`" in str(raised.value)
+    assert session.run("1 + 1").value == 2
+
+
+def test_what_cannot_be_read_here(session: Session, tmp_path: Path) -> None:
+    (tmp_path / "only_there.py").write_text("class Thing:\n    pass\n")
+    session.run(f"import sys\nsys.path.insert(0, {str(tmp_path)!r})\nimport only_there\n"
+                "x = only_there.Thing()\nsys.path.pop(0);")  # fmt: skip
+    with pytest.raises(JaxnbError, match=r"`x` \(Thing\) on process 0 cannot be read in the "
+                       "notebook: ModuleNotFoundError: No module named 'only_there'"):  # fmt: skip
+        session.pull("x")
+
+
+@pytest.mark.parametrize("text", ["x + 1", "f(x)", "x[i]", "", "x[", "1", "'x'", "x.T()", "x\ny"])
+def test_what_is_no_name(session: Session, text: str) -> None:
+    session.run("x = 1")
+    with pytest.raises(UsageError, match="is not a name"):
+        session.pull(text)
+
+
+@pytest.mark.parametrize("text", ["x.T", "x.shape", "x[[0, 1]]", "x[True]", "x['a']"])
+def test_of_an_array_only_slices(session: Session, text: str) -> None:
+    session.run(MESH + "x = make((8, 6), 'data');")
+    with pytest.raises(UsageError):
+        session.pull(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("x.shape", r"notebook has of an array: type `session\.pull\('x'\)\.shape`\. Nothing"),
+        ("x[2:].shape[0]", r"type `session\.pull\('x\[2:\]'\)\.shape\[0\]`"),
+        ("x.sharding", r"\.sharding`; `session\.layout\('x'\)` is a picture"),
+        ("x[1.5]", r"would have to compute"),
+        ("x[1.5:]", r"`x\[1.5:\]`: slice indices must be integers"),
+    ],
+)
+def test_of_an_array_the_notebook_knows_the_rest(session: Session, text: str, says: str) -> None:
+    session.run(MESH + "x = make((8, 6), 'data');")
+    with pytest.raises(UsageError, match=says):
+        session.pull(text)
+
+
+def test_a_slice_has_no_layout(session: Session) -> None:
+    session.run(MESH + "x = make((8, 6), 'data');")
+    with pytest.raises(UsageError, match=r"have `x\[0\]` only as a slice.*: lay out `x`\."):
+        session.layout("x[0]")
+    assert session.layout("x")
+
+
+def test_a_cell_runs_after_a_failed_pull(session: Session) -> None:
+    session.run(MESH + "x = make((8, 6), 'data');")
+    for _ in range(3):
+        with pytest.raises(UsageError):
+            session.pull("x[9]")
+    assert_same(session.pull("x"), whole((8, 6)))
+
+
+def test_bad_ranks(session: Session) -> None:
+    for ranks in ([], [4], [-1]):
+        with pytest.raises(UsageError, match="There is no process"):
+            session.pull("process_index", ranks=ranks)
+    with pytest.raises(UsageError, match="text"):
+        session.pull(3)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="text"):
+        session[0]
+
+
+# ---------------------------------------------------------------------- at random
+
+MESHES = [((8,), "a"), ((4, 2), "ab"), ((2, 4), "ab"), ((2, 2, 2), "abc"), ((1, 8), "ab")]
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[tuple[int, ...], str, tuple[int, ...], list[Any], tuple]:
+    sizes, names = draw(st.sampled_from(MESHES))
+    ndim = draw(st.integers(0, 3))
+    left = list(names)
+    spec: list[Any] = []
+    shape: list[int] = []
+    for _ in range(ndim):
+        count = draw(st.integers(0, min(2, len(left))))
+        mine = [left.pop(draw(st.integers(0, len(left) - 1))) for _ in range(count)]
+        parts = math.prod(sizes[names.index(name)] for name in mine)
+        spec.append(tuple(mine) or None)
+        shape.append(parts * draw(st.integers(0, 3)))
+    index: list[Any] = [
+        draw(st.one_of(st.slices(n), st.integers(-n, n - 1) if n else st.slices(n))) for n in shape
+    ][: draw(st.integers(0, ndim))]
+    if draw(st.booleans()):
+        index.insert(draw(st.integers(0, len(index))), None)
+    return sizes, names, tuple(shape), spec, tuple(index)
+
+
+@settings(
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(case=cases())
+def test_any_array_and_any_slice(session: Session, case: Any) -> None:
+    sizes, names, shape, spec, index = case
+    session.run(
+        MESH + f"x = make({shape}, *{spec}, on=jax.make_mesh({sizes}, tuple('{names}'), "
+        f"axis_types=(AxisType.Auto,) * {len(sizes)}));"
+    )
+    expected = whole(shape)
+    array = session.pull("x")
+    assert_same(array, expected)
+    forget(array)
+    np.testing.assert_array_equal(array[index], expected[index])
+    text = ", ".join(
+        "None" if i is None else str(i) if isinstance(i, int)
+        else ":".join("" if p is None else str(p) for p in (i.start, i.stop, i.step))
+        for i in index
+    )  # fmt: skip
+    if text:
+        text = text if "," in text else text + ","
+        np.testing.assert_array_equal(session.pull(f"x[{text}]", lazy=False), expected[index])
+    forget(array)
+    assert_same(array, expected)
+    for shard in array.shards:
+        assert_same(shard.data, expected[shard.index])

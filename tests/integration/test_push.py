@@ -1,0 +1,927 @@
+"""What four real processes have when the notebook has pushed a value."""
+
+from __future__ import annotations
+
+import re
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from jaxnb.asking import Channel
+from jaxnb.errors import JaxnbError, NotEnoughMemoryError, UsageError
+from jaxnb.model import BindRequest, BuildRequest, WriteRequest
+from jaxnb.result import PerProcess
+from jaxnb.session import Session
+from jaxnb_arrays import ALL, DTYPES, MESH, SOME, assert_same, dtype_of, open_bytes, whole
+from jaxnb_fixtures import assert_usable
+
+
+def assert_there(
+    session: Session, name: str, expected: np.ndarray, spec: str = "", mesh: str = "mesh"
+) -> None:
+    """Compares every shard of an array on the processes, read there, and how it is spread."""
+    told = session.run(
+        f"(isinstance({name}, jax.Array), {name}.shape, {name}.dtype.name, {name}.weak_type,"
+        f" {name}.sharding == NamedSharding({mesh}, P({spec})),"
+        f" {name}.committed, [(s.device.id, s.index, np.asarray(s.data).dtype.name,"
+        f" np.asarray(s.data).tobytes()) for s in {name}.addressable_shards])"
+    ).per_process
+    dtype = expected.dtype.name
+    for process in told.values():
+        *facts, shards = process.value
+        assert facts == [True, expected.shape, dtype, False, True, True]
+        for _, index, host_dtype, data in shards:
+            assert host_dtype == dtype
+            assert data == expected[index].tobytes()
+
+
+def text_of(spec: tuple[Any, ...]) -> str:
+    return ", ".join(map(repr, spec))
+
+
+def assert_not_bound(session: Session, name: str = "x", old: Any = "old") -> None:
+    """Fails unless the name has its old value on every process."""
+    assert session.run(name).value == old
+
+
+@pytest.fixture
+def no_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails a test in which bytes are moved to the processes, or a name is bound."""
+    from jaxnb.moving import Mover
+
+    def refuse(*_: Any) -> None:
+        raise AssertionError("something was moved")
+
+    monkeypatch.setattr(Mover, "write", refuse)
+
+
+# ---------------------------------------------------------------------- without a spec
+
+VALUES: dict[str, Any] = {
+    "integer": 3,
+    "large integer": 2**200,
+    "float": 2.5,
+    "complex": 1j,
+    "text": "zażółć 🎉",
+    "bytes": b"\x00\xff",
+    "nothing": None,
+    "containers": {"a": [1, (2, {3: "x"})], "s": {1, 2}, None: ...},
+    "empty": [],
+    "a type": int,
+    "a scalar of NumPy": np.float32(1.5),
+    "a date": np.datetime64("2020-01-01"),
+}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_plain_values(session: Session, name: str) -> None:
+    session.push(x=VALUES[name])
+    result = session.run("[type(x).__name__, x]")
+    assert result.value == [type(VALUES[name]).__name__, VALUES[name]]
+    session["y"] = VALUES[name]
+    assert session.run("[y]").value == [VALUES[name]]
+
+
+ARRAYS: dict[str, np.ndarray] = {
+    **{name: whole((8, 6), dtype_of(name)) for name in DTYPES},
+    "float64": whole((8, 6), np.float64),
+    "int64": whole((8, 6), np.int64) << 40,
+    "big-endian": whole((8, 6), ">f4"),
+    "text": np.array(["a", "bc"]),
+    "objects": np.array([1, "a", None], object),
+    "dates": np.array(["2020-01-01"], "M8[D]"),
+    "records": np.array([(1, 2.0)], [("a", "i4"), ("b", "f8")]),
+    "of no dimensions": np.array(3.5),
+    "empty": np.zeros((0, 3)),
+    "Fortran order": np.asfortranarray(whole((300, 200))),
+    "strided": whole((400, 600), np.int16)[::2, ::-3],
+    "masked": np.ma.masked_array([1.0, 2.0], [True, False]),
+    "large": whole((512, 1025), np.float64),
+    "odd": whole((70_001,), np.uint8),
+}
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_numpy_stays_numpy(session: Session, name: str) -> None:
+    array = ARRAYS[name]
+    session.push(x=array, y=[array, array])
+    result = session.run(
+        "(type(x).__name__, str(x.dtype), x.shape, x.dtype.hasobject or x.tobytes(),"
+        " x.flags.writeable, y[0] is y[1], y[0] is x)"
+    )
+    data = array.dtype.hasobject or array.tobytes()
+    kind = type(array).__name__
+    assert result.value == (kind, str(array.dtype), array.shape, data, True, True, True)
+    if array.dtype.kind == "f" and array.size:
+        session.run("x[...] = process_index")  # each process's own memory
+        assert [v.value for v in session.run("float(x.max())").per_process.values()] == ALL
+        assert array.tobytes() == data
+
+
+def test_numpy_is_taken_by_jax_as_replicated(session: Session) -> None:
+    session.run(MESH + "f = jax.jit(lambda x, y: (x * y).sum());")
+    session.push(y=whole((8, 6)))
+    session.run("r = f(make((8, 6), 'data', 'model'), y)")
+    assert float(session.pull("r")) == (whole((8, 6)) ** 2).sum()
+
+
+def test_what_is_changed_here_later_stays_there(session: Session) -> None:
+    session.run(MESH)
+    large, small = whole((1024, 1024)), whole((8, 2))
+    session.push(large=large, small=small)
+    session.push(placed=large, spec=("data", "model"))
+    large[:] = small[:] = -1
+    assert_same(session.pull("large"), whole((1024, 1024)))
+    assert_same(session.pull("small"), whole((8, 2)))
+    assert_same(session.pull("placed"), whole((1024, 1024)))
+
+
+@pytest.mark.parametrize("size", [16_384, 20_000, 100_000, 2_000_000])
+def test_arrays_of_jax_do_not_change_with_the_users(session: Session, size: int) -> None:
+    session.push(w=[np.zeros(size, np.float32) for _ in range(4)])
+    session.run("y = [jax.device_put(w) for w in w] + [jnp.asarray(w) for w in w]")
+    session.run("for each in w: each[0] = 99")
+    assert session.run("[float(v[0]) for v in y]").value == [0] * 8
+    assert session.run("all(each.flags.aligned for each in w)").value is True
+
+
+def test_arrays_of_jax_of_the_notebook(session: Session) -> None:
+    session.run(MESH)
+    array = jax.numpy.arange(16, dtype=jax.numpy.bfloat16).reshape(8, 2)
+    session.push(x={"a": array, "n": 1})
+    assert_same(session.pull("x")["a"], np.asarray(array))
+    assert session.run("type(x['a']).__name__").value == "ndarray"
+    session.push(x=array, spec="data")
+    assert_there(session, "x", np.asarray(array), "'data'")
+
+
+def test_keys_of_the_notebook(session: Session) -> None:
+    session.run(MESH + "there = jax.random.split(jax.random.key(0), 8)")
+    here = jax.random.key(0), jax.random.split(jax.random.key(0), 8), session.pull("there")
+    for key in here:
+        for more in ({}, {"mesh": "mesh"}):
+            with pytest.raises(UsageError, match=r"key<fry>.*Nothing was moved.*wrap_key_data"):
+                session.push(x=key, **more)
+    session.push(words=np.asarray(here[2]))
+    code = "jax.random.wrap_key_data(words).dtype == there.dtype"
+    assert session.run(code).value is True
+    session.push(x=jax.random.key_data(jax.random.key(5)))
+    code = "bool((jax.random.key_data(jax.random.wrap_key_data(x)) == "\
+           "jax.random.key_data(jax.random.key(5))).all())"  # fmt: skip
+    assert session.run(code).value is True
+
+
+def test_arrays_that_were_pulled(session: Session) -> None:
+    session.run(MESH + "x = make((1024, 512), 'data', 'model');")
+    array = session.pull("x")
+    session.push(y=array)
+    assert session.run("type(y).__name__").value == "ndarray"
+    session.push(z=array, part=array[:16], spec="data")
+    assert_there(session, "z", whole((1024, 512)), "'data'")
+    assert_there(session, "part", whole((1024, 512))[:16], "'data'")
+
+
+def test_values_by_process(session: Session) -> None:
+    session.push(x=PerProcess({i: np.full(i, i) for i in ALL}), y="all")
+    told = session.run("x.tolist(), y")
+    assert {i: told.per_process[i].value for i in ALL} == {i: ([i] * i, "all") for i in ALL}
+    session.push(x=session.pull("process_index"))
+    assert session.run("x == process_index").value is True
+    with pytest.raises(UsageError, match=r"`x` has values for processes 1-2 and none for process"):
+        session.push(x=PerProcess({1: 1, 2: 2}))
+    session.push(x=PerProcess({1: "a", 2: "b"}), ranks=[1, 2])
+    assert session.pull("x") == {0: 0, 1: "a", 2: "b", 3: 3}
+    with pytest.raises(UsageError, match="a global array is one"):
+        session.push(x=PerProcess({i: np.ones(8) for i in ALL}), spec="data")
+
+
+def test_some_processes(session: Session) -> None:
+    session.push(x=0)
+    session.push(x=np.arange(100_000), ranks=[3])
+    assert [type(v).__name__ for v in session.pull("x").values()] == ["int"] * 3 + ["ndarray"]
+    for more in ({"spec": "data"}, {"mesh": "mesh"}):
+        with pytest.raises(UsageError, match="leave out `ranks`"):
+            session.push(x=1, ranks=[0], **more)
+
+
+@pytest.mark.parametrize("name", ["spec", "mesh", "ranks", "self", "values", "_x", "ß"])
+def test_any_name_can_be_assigned(session: Session, name: str) -> None:
+    session[name] = [1, name]
+    assert session.run(f"{name}").value == [1, name]
+    assert session[name] == [1, name]
+    session.run(f"del {name}")
+
+
+def test_settings_and_variables_of_the_same_names(session: Session) -> None:
+    session.run(MESH)
+    session.push_values({"spec": 1, "ranks": np.ones(8)}, spec=None, mesh="mesh")
+    assert_there(session, "spec", np.array(1, np.int32))
+    session.push_values({"mesh": 3}, ranks=[1])
+    assert session.run("mesh == 3").per_process[1].value is True
+    session.run("del spec, mesh, ranks")
+    with pytest.raises(UsageError, match="Nothing to push"):
+        session.push_values({})
+    for name in ("mesh", "spec", "ranks"):
+        with pytest.raises(UsageError, match=rf"settings of `push`.*session\['{name}'\] = "):
+            session.push(**{name: 3})
+
+
+@pytest.mark.parametrize("mesh", [3, jax.make_mesh((1,), ("a",))], ids=["number", "mesh"])
+def test_a_mesh_is_named(session: Session, no_writes: None, mesh: Any) -> None:
+    with pytest.raises(UsageError, match=r"mesh is the NAME of a mesh .* mesh='mesh'"):
+        session.push(x=np.ones(8), mesh=mesh)
+
+
+@pytest.mark.parametrize("name", ["class", "a b", "x.y", "x[0]", "", "1", "None"])
+def test_what_is_no_name(session: Session, no_writes: None, name: str) -> None:
+    with pytest.raises(UsageError, match="is not a variable's name"):
+        session[name] = 1
+    with pytest.raises(UsageError, match="is not a variable's name"):
+        session.push(**{name: 1})
+
+
+def test_names_that_are_pushed_are_the_users_own(session: Session) -> None:
+    """Seen by %who, and nothing else keeps their values alive."""
+    session.run(MESH)
+    session.push(x=whole((1024, 1024)), spec="data")
+    session.push(y=whole((1024, 1024)))
+    assert session.run("[n in get_ipython().user_ns_hidden for n in 'xy']").value == [False] * 2
+    session.run("import weakref\nrefs = [weakref.ref(x), weakref.ref(y)]\ndel x, y")
+    assert session.run("[r() is None for r in refs]").value == [True, True]
+
+
+def test_classes_that_both_have(session: Session, classes: ModuleType) -> None:
+    session.push(x=[classes.Layer(np.arange(3), name="a"), classes.Empty()])
+    code = "[type(x[0]) is classes.Layer, x[0].w.tolist(), x[0].name, x[1] == classes.Empty()]"
+    assert session.run(code).value == [True, [0, 1, 2], "a", True]
+
+
+# ---------------------------------------------------------------------- with a spec
+
+PLACED: dict[str, tuple[tuple[int, ...], Any, str]] = {
+    "one axis": ((8,), "data", "'data'"),
+    "the last dimension": ((3, 16), (None, "model"), "None, 'model'"),
+    "two axes": ((8, 6), ("data", "model"), "'data', 'model'"),
+    "two axes of one dimension": ((16, 3), (("data", "model"),), "('data', 'model')"),
+    "the other way": ((3, 16), (None, ("model", "data")), "None, ('model', 'data')"),
+    "three dimensions": ((4, 5, 6), ("data", None, "model"), "'data', None, 'model'"),
+    "four dimensions": ((2, 3, 4, 5), ("model", None, "data", None), "'model', None, 'data', None"),
+    "replicated": ((5, 3), (), ""),
+    "replicated, said": ((5, 3), (None, None), "None, None"),
+    "no dimensions": ((), (), ""),
+    "empty": ((0, 6), ("data", "model"), "'data', 'model'"),
+    "empty, replicated": ((0,), (), ""),
+    "odd": ((4 * 7919, 3), "data", "'data'"),
+    "large": ((1024, 1024), ("data", "model"), "'data', 'model'"),
+    "large, partly replicated": ((1024, 1022), ("data",), "'data'"),
+}
+
+
+@pytest.mark.parametrize("name", PLACED)
+def test_specs(session: Session, name: str) -> None:
+    shape, spec, text = PLACED[name]
+    session.run(MESH)
+    session.push(x=whole(shape), spec=spec)
+    assert_there(session, "x", whole(shape), text)
+    session.push(y=whole(shape), spec=jax.P(*spec) if isinstance(spec, tuple) else jax.P(spec))
+    assert_there(session, "y", whole(shape), text)
+    assert session.run("float(jax.jit(lambda x, y: (x - y).sum())(x, y))").value == 0
+
+
+@pytest.mark.parametrize("name", DTYPES)
+def test_dtypes(session: Session, name: str) -> None:
+    session.run(MESH)
+    array = whole((8, 6), dtype_of(name))
+    for spec in ("data",), (None, "model"), ():
+        session.push(x=array, spec=spec)
+        assert_there(session, "x", array, text_of(spec))
+
+
+SOURCES: dict[str, np.ndarray] = {
+    "Fortran order": np.asfortranarray(whole((1024, 600))),
+    "strided": whole((2048, 1200))[::2, ::-2],
+    "transposed": whole((600, 1024)).T,
+    "of one element, broadcast": np.broadcast_to(np.float32(3), (1024, 600)),
+    "broadcast rows": np.broadcast_to(whole((600,)), (1024, 600)),
+    "big-endian": whole((1024, 600), ">f4"),
+    "big-endian, strided": whole((1024, 1200), ">f4")[:, ::2],
+    "unaligned": np.frombuffer(b"\0" + whole((1024, 600)).tobytes(), "f4", offset=1).reshape(
+        1024, 600
+    ),
+    "an ndarray's subclass": whole((1024, 600)).view(np.matrix),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_sources_of_any_order(session: Session, name: str) -> None:
+    session.run(MESH)
+    array = SOURCES[name]
+    assert array.shape == (1024, 600)
+    for spec in ("data", "model"), (None, "data"), ():
+        session.push(x=array, spec=spec)
+        assert_there(session, "x", np.array(array, np.float32), text_of(spec))
+
+
+def test_read_only_sources(session: Session) -> None:
+    session.run(MESH)
+    array = whole((1024, 600))
+    array.flags.writeable = False
+    session.push(x=array, spec="data")
+    assert_there(session, "x", array, "'data'")
+
+
+def test_files_that_are_mapped(session: Session, tmp_path: Path) -> None:
+    session.run(MESH)
+    np.save(tmp_path / "x.npy", whole((1024, 600)))
+    array = np.load(tmp_path / "x.npy", mmap_mode="r")
+    session.push(x=array, spec=(None, "model"))
+    assert_there(session, "x", whole((1024, 600)), "None, 'model'")
+
+
+NARROWED = {"float64": "float32", "int64": "int32", "uint64": "uint32", "complex128": "complex64"}
+
+
+@pytest.mark.parametrize("name", NARROWED)
+def test_64_bits_become_32(session: Session, name: str) -> None:
+    session.run(MESH)
+    for shape in ((8, 6), (1024, 600)):
+        session.push(x=whole(shape, name), spec=("data", "model"))
+        assert_there(session, "x", whole(shape, name).astype(NARROWED[name]), "'data', 'model'")
+    session.push(x=np.dtype(name).type(3), mesh="mesh")
+    assert_there(session, "x", np.array(3, NARROWED[name]))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.full(8, 2**31), np.full(8, -(2**31) - 1), np.full(8, 2**32, np.uint64),
+        2**31, -(2**31) - 1, 2**64, np.int64(2**40), np.uint64(2**32), {"a": [1, 2**31]},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_integers_that_would_be_cut(session: Session, no_writes: None, value: Any) -> None:
+    session.run(MESH + "x = 'old'")
+    with pytest.raises(UsageError, match=r"(do|does) not fit"):
+        session.push(x=value, mesh="mesh")
+    assert_not_bound(session)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [np.array([1.0, 1e300, np.inf] * 8), {"a": 1e300}, -1e39, np.full(8, 1e300j), [1e300j],
+     np.full((4096, 64), -4e38), np.float64(1e200)],
+    ids=lambda v: type(v).__name__,
+)  # fmt: skip
+def test_floats_that_would_become_infinite(session: Session, no_writes: None, value: Any) -> None:
+    session.run(MESH + "x = 'old'")
+    with pytest.raises(UsageError, match=r"(do|does) not fit.*Nothing was moved"):
+        session.push(x=value, mesh="mesh")
+    assert_not_bound(session)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("size", [8, 400_000])
+def test_infinities_and_nan_are_no_overflow(session: Session, size: int) -> None:
+    session.run(MESH)
+    array = np.resize([np.inf, -np.inf, np.nan, 1e-300, 3e38], size)
+    session.push(x={"a": array, "n": float("inf"), "m": float("nan")}, mesh="mesh")
+    assert_there(session, "x['a']", array.astype(np.float32))
+    assert_there(session, "x['n']", np.array(np.inf, np.float32))
+
+
+@pytest.mark.parametrize("value", [2**31 - 1, -(2**31), np.int64(-5), np.uint32(2**32 - 1)])
+def test_integers_that_fit(session: Session, value: Any) -> None:
+    session.run(MESH)
+    session.push(x=value, y=np.full(8, value), mesh="mesh")
+    dtype = np.uint32 if value == 2**32 - 1 else np.int32
+    assert_there(session, "x", np.array(value, dtype))
+    assert_there(session, "y", np.full(8, value, dtype))
+
+
+def test_with_64_bits_nothing_is_narrowed(make_session: Callable[..., Session]) -> None:
+    session = make_session(2)
+    session.run("jax.config.update('jax_enable_x64', True)\nmesh = jax.make_mesh((2,), ('a',))")
+    for name in NARROWED:
+        array = whole((4, 6), name) * 3
+        session.push(x=array, n=2**40, spec=None, mesh="mesh")
+        assert_there(session, "x", array)
+        assert_there(session, "n", np.array(2**40))
+        session.push(x=array, spec="a")
+        assert_there(session, "x", array, "'a'")
+
+
+@pytest.mark.parametrize(
+    ("array", "says"),
+    [
+        (np.array(["a"] * 8), "dtype <U1"),
+        (np.array([b"a"] * 8), "dtype |S1"),
+        (np.array([None] * 8), "dtype object"),
+        (np.zeros(8, "M8[s]"), "dtype datetime64"),
+        (np.zeros(8, "m8[s]"), "dtype timedelta64"),
+        (np.zeros(8, [("a", "f4")]), "dtype [('a', '<f4')]"),
+        (np.zeros(8, np.longdouble), "dtype float128"),
+        (np.zeros(8, np.clongdouble), "dtype complex256"),
+        (np.ma.masked_array(np.ones(8), True), "lose its mask"),
+    ],
+    ids=lambda v: v if isinstance(v, str) else "",
+)
+def test_arrays_that_jax_does_not_have(
+    session: Session, no_writes: None, array: np.ndarray, says: str
+) -> None:
+    session.run(MESH + "x = 'old'")
+    for value in (array, {"a": [array]}):
+        with pytest.raises(UsageError, match=re.escape(says)) as raised:
+            session.push(x=value, spec="data")
+        assert "Nothing was moved" in str(raised.value)
+    assert_not_bound(session)
+
+
+def test_scalars(session: Session) -> None:
+    session.run(MESH)
+    session.push(x={"n": 3, "f": 2.5, "b": True, "c": 1j, "np": np.float16(1), "bf":
+                 dtype_of("bfloat16").type(2), "none": None, "text": "t", "nps": np.str_("s"),
+                 "day": np.datetime64("2020-01-01")}, mesh="mesh")  # fmt: skip
+    for key, expected in (
+        ("n", np.array(3, np.int32)), ("f", np.array(2.5, np.float32)), ("b", np.array(True)),
+        ("c", np.array(1j, np.complex64)), ("np", np.array(1, np.float16)),
+        ("bf", np.array(2, dtype_of("bfloat16"))),
+    ):  # fmt: skip
+        assert_there(session, f"x['{key}']", expected)
+    told = session.run("x['none'], x['text'], x['nps'], type(x['day']).__name__").value
+    assert told == (None, "t", "s", "datetime64")
+
+
+# ---------------------------------------------------------------------- trees
+
+
+def test_trees_with_one_spec(session: Session, classes: ModuleType) -> None:
+    session.run(MESH)
+    w, b = whole((8, 6)), whole((4,))
+    layer = classes.Layer(w, b, name="l")
+    session.push(x=layer, y=classes.Moments(3, [w], None), mesh="mesh")
+    assert_there(session, "x.w", w)
+    assert_there(session, "y.count", np.array(3, np.int32))
+    session.push(x=layer, spec="data")
+    assert_there(session, "x.w", w, "'data'")
+    assert_there(session, "x.b", b, "'data'")
+    told = session.run("type(x) is classes.Layer, x.name, type(y) is classes.Moments, y.nu").value
+    assert told == (True, "l", True, None)
+
+
+def test_trees_with_specs_of_their_own(session: Session, classes: ModuleType) -> None:
+    session.run(MESH)
+    w, b = whole((8, 6)), whole((6,))
+    tree = {"layers": [classes.Layer(w, b), (w, 2.5)], "state": classes.Moments(1, w, {"k": b})}
+    spec = {
+        "layers": [{"w": ("data", "model"), "b": "model"}, jax.P()],
+        "state": {"count": None, "mu": (None, "model"), "nu": {"k": None}},
+    }
+    with pytest.raises(UsageError, match="stands in two places with two specs"):
+        session.push(x=tree, spec=spec)
+    tree = {"layers": [classes.Layer(w, b), (w.copy(), 2.5)],
+            "state": classes.Moments(1, w.copy(), {"k": b.copy()})}  # fmt: skip
+    session.push(x=tree, spec=spec)
+    assert_there(session, "x['layers'][0].w", w, "'data', 'model'")
+    assert_there(session, "x['layers'][0].b", b, "'model'")
+    assert_there(session, "x['layers'][1][0]", w)
+    assert_there(session, "x['layers'][1][1]", np.array(2.5, np.float32))
+    assert_there(session, "x['state'].mu", w, "None, 'model'")
+    assert_there(session, "x['state'].nu['k']", b)
+    session.push(x=[w, {"b": b}], spec=[("data",), {"b": None}])
+    assert_there(session, "x[0]", w, "'data'")
+    assert_there(session, "x[1]['b']", b)
+
+
+def test_shared_arrays_stay_shared(session: Session) -> None:
+    session.run(MESH)
+    w = whole((8, 6))
+    session.push(x=[w, w, {"w": w}], spec="data")
+    assert session.run("x[0] is x[1] is x[2]['w']").value is True
+
+
+@pytest.mark.parametrize(
+    ("value", "spec", "says"),
+    [
+        ({"a": np.ones(8)}, {"b": "data"}, "The specs of `x` are for b, the value has a"),
+        ({"a": np.ones(8)}, ["data"], "The specs of `x` are for 0, the value has a"),
+        ([np.ones(8)], ["data", None], "The specs of `x` are for 0, 1, the value has 0"),
+        ({"a": {"b": np.ones(8)}}, {"a": {}}, "The specs of `x['a']` are for nothing"),
+        (np.ones(8), {"x": "data"}, "`x` is a single value and has no parts"),
+        ({"a": 3}, "data", "`x['a']` has shape ()"),
+        ({"w": np.ones(8), "b": 3}, "data", "specs by part: {'b': P(), 'w': P('data')}."),
+        ([np.ones(8), {"a": [1]}], "data", "specs by part: [P('data'), {'a': [P()]}]."),
+        ([np.ones(8), *range(99)], "data", "by part: {'w': P('data'), 'b': P()}."),
+        ({1: np.ones(8), "a": np.ones(8)}, "data", "JAX cannot take `x` apart"),
+    ],
+)
+def test_specs_that_do_not_fit_a_tree(
+    session: Session, no_writes: None, value: Any, spec: Any, says: str
+) -> None:
+    session.run(MESH + "x = 'old'")
+    with pytest.raises(UsageError, match=re.escape(says)) as raised:
+        session.push(x=value, spec=spec)
+    assert "Nothing was moved" in str(raised.value)
+    assert_not_bound(session)
+
+
+def test_arrays_that_jax_does_not_see(session: Session, classes: ModuleType) -> None:
+    session.run(MESH)
+    with pytest.raises(UsageError, match=r"shape \(8,\) is inside an object .* is no pytree"):
+        session.push(x=[classes.Opaque(np.ones(8))], spec="data")
+    array = whole((8,))
+    session.push(x=[array, classes.Opaque(array)], spec=["data", None])
+    assert session.run("x[1].array is x[0]").value is True
+    session.push(x=classes.Opaque(np.ones(8)))
+    assert session.run("x.array.sum()").value == 8
+
+
+# ---------------------------------------------------------------------- bad specs
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ("dat", "is no axis of the mesh. Did you mean 'data'?"),
+        (("data", "data"), "an axis divides once"),
+        ((("data", "data"),), "twice"),
+        ((None, None, "model"), "2 dimensions, but"),
+        ((None, "data"), "6 elements cannot be divided among the 4 parts"),
+        (3, "3 is not a partition spec"),
+        ((3,), "is not a partition spec"),
+        (object, "is not a partition spec"),
+        (np.array(["data"]), "is not a partition spec"),
+        (jax.P(jax.P.UNCONSTRAINED), "is not a partition spec"),
+    ],
+    ids=str,
+)
+def test_bad_specs(session: Session, no_writes: None, spec: Any, says: str) -> None:
+    session.run(MESH + "x = 'old'")
+    with pytest.raises(UsageError, match=re.escape(says)) as raised:
+        session.push(x=whole((8, 6)), spec=spec)
+    assert "Nothing was moved" in str(raised.value)
+    assert_not_bound(session)
+
+
+# ---------------------------------------------------------------------- meshes
+
+
+def test_which_mesh(session: Session, no_writes: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    array = whole((8, 6))
+    with pytest.raises(UsageError, match=r"There is no mesh on the processes.*jax.make_mesh"):
+        session.push(x=array, spec="data")
+    session.run(MESH + "a = mesh_of(shape=(8,), names=('a',))\ny = 1")
+    with pytest.raises(UsageError, match=r"more than one mesh: a, mesh.*mesh='a'"):
+        session.push(x=array, spec="data")
+    with pytest.raises(
+        UsageError, match=r"There is no `mes` .*Did you mean 'mesh'.*Meshes: a, mesh"
+    ):
+        session.push(x=array, spec="data", mesh="mes")
+    with pytest.raises(UsageError, match="`y` is no mesh but a int"):
+        session.push(x=array, spec="data", mesh="y")
+    monkeypatch.undo()
+    session.push(x=array, mesh="a", spec="a")
+    assert_there(session, "x", array, "'a'", mesh="a")
+    session.push(x=array, mesh="mesh")
+    assert_there(session, "x", array)
+    session.run("other = mesh\ndel a")  # two names of one mesh
+    session.push(x=array, spec="data")
+    assert_there(session, "x", array, "'data'")
+
+
+def test_the_mesh_that_is_set(session: Session) -> None:
+    session.run(MESH + "a = mesh_of(shape=(8,), names=('a',))\njax.set_mesh(a);")
+    try:
+        session.push(x=whole((8, 6)), spec="a")
+        assert_there(session, "x", whole((8, 6)), "'a'", mesh="a")
+    finally:
+        session.run("jax.set_mesh(jax.sharding.Mesh(np.empty((), object), ()));")
+
+
+def test_meshes_of_explicit_axes(session: Session) -> None:
+    session.run(MESH + "mesh = mesh_of('Explicit')")
+    session.push(x=whole((8, 6)), spec=("data", "model"))
+    assert_there(session, "x", whole((8, 6)), "'data', 'model'")
+    assert session.run("str(jax.typeof(x))").value == "float32[8@data,6@model]"
+    assert_same(session.run("(x * 2).sum(0)").value, (whole((8, 6)) * 2).sum(0))
+
+
+def test_devices_in_another_order(session: Session) -> None:
+    session.run(MESH + "mesh = Mesh(mesh.devices[::-1, ::-1], ('data', 'model'))")
+    session.push(x=whole((8, 6)), spec=("data", "model"))
+    assert_there(session, "x", whole((8, 6)), "'data', 'model'")
+
+
+def test_a_mesh_of_some_processes(session: Session) -> None:
+    session.run(MESH + SOME)
+    for shape in ((8, 6), (1024, 512)):
+        session.push(x=whole(shape), n=3, spec=None, mesh="some")
+        session.push(y=whole(shape), spec=("a", "b"), mesh="some")
+        assert_there(session, "x", whole(shape), mesh="some")
+        assert_there(session, "y", whole(shape), "'a', 'b'", mesh="some")
+        assert_same(session.pull("y"), whole(shape))
+        assert_there(session, "n", np.array(3, np.int32), mesh="some")
+
+
+def test_a_mesh_of_one_process(session: Session) -> None:
+    session.run(MESH + "one = Mesh(np.array(jax.devices()[2:4]), ('a',))")
+    session.push(x=whole((8, 6)), spec="a", mesh="one")
+    assert_there(session, "x", whole((8, 6)), "'a'", mesh="one")
+
+
+def test_meshes_that_differ_by_process(session: Session, no_writes: None) -> None:
+    session.run(MESH + "x = 'old'\nif process_index == 2: mesh = Mesh(mesh.devices[::-1],"
+                " ('data', 'model'))")  # fmt: skip
+    with pytest.raises(UsageError, match=r"meshes differ \(processes 0-1,3: .*; process 2: "):
+        session.push(x=whole((8, 6)), spec="data")
+    assert_not_bound(session)
+    assert open_bytes(session) == 0
+    session.run("if process_index == 1: del mesh")
+    with pytest.raises(UsageError, match="There is no mesh on the processes"):
+        session.push(x=whole((8, 6)), spec="data")
+    assert_not_bound(session)
+
+
+# ---------------------------------------------------------------------- all or nothing
+
+
+@pytest.mark.parametrize("more", [{}, {"mesh": "mesh"}], ids=["plain", "placed"])
+def test_a_value_that_one_process_cannot_make(
+    session: Session, classes: ModuleType, more: dict[str, Any]
+) -> None:
+    session.run(MESH + "x = y = 'old'")
+    with pytest.raises(JaxnbError, match=r"Process 2 of 4 raised RuntimeError: cannot be set"):
+        session.push(y=np.ones(100_000), x=[classes.Fails(on=(2,)), np.ones(8)], **more)
+    assert_not_bound(session, "x")
+    assert_not_bound(session, "y")
+    assert open_bytes(session) == 0
+    session.push(x=[classes.Fails(on=())])
+    assert session.run("type(x[0]).__name__").value == "Fails"
+    assert_usable(session)
+
+
+def test_a_class_that_the_processes_lack(
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "only_here.py").write_text("class Thing:\n    pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    import only_here  # type: ignore[import-not-found]
+
+    session.push(x="old")
+    with pytest.raises(JaxnbError, match="No module named 'only_here'"):
+        session.push(x=only_here.Thing(), y=1)
+    assert_not_bound(session)
+    with pytest.raises(UsageError, match="have no `y`"):
+        session.pull("y")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [lambda: 1, (i for i in ()), threading.Lock(), [{"a": open}, lambda: 2]],
+    ids=["lambda", "generator", "lock", "nested"],
+)
+def test_what_cannot_be_pickled(session: Session, no_writes: None, value: Any) -> None:
+    session.run("x = 'old'")
+    with pytest.raises(UsageError, match=r"`y`, `x` cannot be pickled .* Nothing was moved"):
+        session.push(y=1, x=value)
+    assert_not_bound(session)
+
+
+def test_an_interrupted_push_binds_nothing(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session.run(MESH + "x = 'old'")
+    from jaxnb.moving import Mover
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Mover, "write", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            session.push(x=whole((1024, 512)), spec="data")
+    assert_not_bound(session)
+    assert open_bytes(session) == 0
+    session.push(x=whole((1024, 512)), spec="data")
+    assert open_bytes(session) == 0
+    assert_there(session, "x", whole((1024, 512)), "'data'")
+
+
+def test_an_interrupt_that_comes_too_late_says_so(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session.run("x = 'old'")
+    ask = Channel.ask
+
+    def interrupt(self: Channel, requests: Any, nbytes: int = 0) -> Any:
+        if any(isinstance(request, BindRequest) for request in requests.values()):
+            signal.raise_signal(signal.SIGINT)
+        return ask(self, requests, nbytes)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Channel, "ask", interrupt)
+        with pytest.raises(KeyboardInterrupt, match=r"too late: `x` was pushed.*new values"):
+            session.push(x="new")
+    assert_not_bound(session, old="new")
+    assert open_bytes(session) == 0
+
+
+def test_an_interrupt_just_before_the_binding_binds_nothing(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session.run("x = 'old'")
+    ask = Channel.ask
+
+    def interrupt(self: Channel, requests: Any, nbytes: int = 0) -> Any:
+        answers = ask(self, requests, nbytes)
+        if any(isinstance(request, BuildRequest) for request in requests.values()):
+            signal.raise_signal(signal.SIGINT)
+        return answers
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Channel, "ask", interrupt)
+        with pytest.raises(KeyboardInterrupt) as raised:
+            session.push(x="new")
+    assert str(raised.value) == ""
+    assert_not_bound(session)
+
+
+def test_what_goes_in_the_first_message_counts_too(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session.run("x = 'old'")
+    monkeypatch.setattr("jaxnb.pushing.available_bytes", lambda: 1 << 24)
+    asked: list[Any] = []
+    monkeypatch.setattr(Channel, "ask", lambda *args, **more: asked.append(args))
+    with pytest.raises(NotEnoughMemoryError, match=r"`x` takes 19.1 MiB on the processes"):
+        session.push(x=bytes(5_000_000))
+    assert not asked
+    monkeypatch.undo()
+    assert_not_bound(session)
+
+
+def test_more_than_there_is_memory_for(
+    session: Session, no_writes: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session.run(MESH + "x = 'old'")
+    monkeypatch.setattr("jaxnb.pushing.available_bytes", lambda: 1 << 20)
+    with pytest.raises(NotEnoughMemoryError, match=r"`x` takes 4.00 MiB on the processes"):
+        session.push(x=whole((512, 512)), mesh="mesh")  # 1 MiB on each of 4 processes
+    assert_not_bound(session)
+
+
+def test_nothing_to_push(session: Session) -> None:
+    with pytest.raises(UsageError, match="Nothing to push"):
+        session.push()
+    with pytest.raises(UsageError, match="There is no process 7"):
+        session.push(x=1, ranks=[7])
+
+
+# ---------------------------------------------------------------------- what moves
+
+
+@pytest.mark.parametrize(
+    ("spec", "copies"), [(("data", "model"), 1), (("data",), 1), ((None, "model"), 4), ((), 4)]
+)
+def test_each_process_gets_its_own_part_once(
+    session: Session, monkeypatch: pytest.MonkeyPatch, spec: Any, copies: int
+) -> None:
+    """Devices of one process that hold the same part share its bytes."""
+    session.run(MESH)
+    moved: list[Any] = []
+    mover = session._pusher._mover
+    write = mover.write
+    monkeypatch.setattr(
+        mover, "write",
+        lambda channel, moves, label: moved.extend(moves) or write(channel, moves, label),
+    )  # fmt: skip
+    session.push(x=whole((1024, 512)), spec=spec)
+    assert sum(move.exposure.nbytes for move in moved) == copies * 1024 * 512 * 4
+    assert_there(session, "x", whole((1024, 512)), text_of(spec))
+
+
+def test_by_messages_where_memory_is_out_of_reach(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session.run(MESH)
+    sent: list[Any] = []
+    ask_all = Channel.ask_all
+
+    def spy(self: Channel, requests: Any, nbytes: int = 0) -> Any:
+        kept = {i: list(queue) for i, queue in requests.items()}
+        sent.extend(r for queue in kept.values() for r in queue)
+        return ask_all(self, kept, nbytes)
+
+    monkeypatch.setattr(Channel, "ask_all", spy)
+    monkeypatch.setattr("jaxnb.transport.memory.is_within_reach", lambda *_: False)
+    for mover in (session._pusher._mover, session._puller._mover):
+        monkeypatch.setattr(mover, "_reach", {})
+    arrays = {name: SOURCES[name] for name in ("strided", "big-endian")}
+    session.push(x=arrays, n=np.arange(3_000_001, dtype=np.int16)[::2], mesh="mesh")
+    assert any(isinstance(request, WriteRequest) for request in sent)
+    assert sum(isinstance(request, BindRequest) for request in sent) == 4
+    for name, array in arrays.items():
+        assert_there(session, f"x['{name}']", np.array(array, np.float32))
+        assert_same(session.pull(f"x['{name}']", lazy=False), np.array(array, np.float32))
+    session.push(p=arrays["strided"], spec=(None, "data"))
+    assert_there(session, "p", arrays["strided"], "None, 'data'")
+    assert_same(session.pull("p[::-3, 7:500:2]"), arrays["strided"][::-3, 7:500:2])
+
+
+# ---------------------------------------------------------------------- what is done with it
+
+
+def test_collectives_over_a_pushed_array(session: Session) -> None:
+    session.run(MESH + "f = jax.jit(lambda x, y: (x @ y).sum(0), out_shardings="
+                "NamedSharding(mesh, P()))")  # fmt: skip
+    x, y = whole((16, 8)), whole((8, 4))
+    session.push(x=x, spec=("data", "model"))
+    session.push(y=y, spec="model")
+    assert_same(session.run("f(x, y)").value, (x @ y).sum(0))
+
+
+@pytest.mark.parametrize("size", [1024 * 256, 4 * 4099, 16])
+@pytest.mark.parametrize("spec", [("data",), (), (None, "model"), ("data", "model")])
+def test_donation_spares_what_was_pushed_beside_it(
+    session: Session, spec: tuple[Any, ...], size: int
+) -> None:
+    """On the CPU the pushed memory is the array, and devices of one process share it."""
+    array = whole((size // 4, 4) if size == 16 else (size, 2))
+    session.run(MESH + "f = jax.jit(lambda x: x + 1, donate_argnums=0)")
+    session.push(x=array, spec=spec)
+    session.push(y=array, spec=spec)
+    session.run("for _ in range(3):\n    x = f(x)\nx.block_until_ready();")
+    assert_there(session, "y", array, text_of(spec))
+    found = session.run("[np.asarray(s.data).tobytes() == np.asarray(t.data + 3).tobytes() "
+                        "for s, t in zip(x.addressable_shards, y.addressable_shards)]")  # fmt: skip
+    assert [v.value for v in found.per_process.values()] == [[True, True]] * 4
+    session.run("y.delete()")
+    assert_same(session.pull("x"), array + 3)
+
+
+def test_pushed_in_a_tree_and_donated(session: Session) -> None:
+    w = whole((1024, 256))
+    session.run(MESH + "step = jax.jit(lambda s: jax.tree.map(lambda v: v * 2, s),"
+                " donate_argnums=0)")  # fmt: skip
+    session.push(state={"w": w, "m": w.copy(), "n": 3}, mesh="mesh")
+    for _ in range(3):
+        session.run("state = step(state)\nstate['w'].block_until_ready();")
+    state = session.pull("state", lazy=False)
+    assert_same(state["w"], w * 8)
+    assert_same(state["m"], w * 8)
+    assert int(state["n"]) == 24
+
+
+def test_what_was_pushed_comes_back(session: Session) -> None:
+    session.run(MESH)
+    tree = {"a": whole((8, 6)), "b": [whole((16, 4), np.float16)], "c": None}
+    session.push(tree=tree, mesh="mesh")
+    back = session.pull("tree")
+    assert_same(back["a"], tree["a"])
+    assert_same(back["b"][0], tree["b"][0])
+    assert back["c"] is None
+
+
+MESHES = [((8,), "a"), ((4, 2), "ab"), ((2, 4), "ab"), ((2, 2, 2), "abc")]
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Any:
+    sizes, names = draw(st.sampled_from(MESHES))
+    left, spec, shape = list(names), [], []
+    for _ in range(draw(st.integers(0, 4))):
+        mine = [left.pop(0) for _ in range(draw(st.integers(0, min(2, len(left)))))]
+        parts = 1
+        for name in mine:
+            parts *= sizes[names.index(name)]
+        spec.append(tuple(mine) or None)
+        shape.append(parts * draw(st.integers(0, 3)))
+    order = draw(st.permutations(range(len(shape))))
+    dtype = draw(st.sampled_from(["float32", ">i2", "float64", "bfloat16", "bool", "int4"]))
+    return sizes, names, tuple(shape), tuple(spec), order, dtype
+
+
+@settings(
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(case=cases())
+def test_any_array_and_any_spec(session: Session, case: Any) -> None:
+    sizes, names, shape, spec, order, dtype = case
+    session.run(MESH + f"mesh = jax.make_mesh({sizes}, tuple('{names}'), axis_types="
+                f"(AxisType.Auto,) * {len(sizes)})")  # fmt: skip
+    base = whole(tuple(shape[i] for i in order), dtype_of(dtype))
+    array = base.transpose(np.argsort(order)) if shape else base
+    assert array.shape == shape
+    session.push(x=array, spec=spec)
+    kept = {"float64": "float32", ">i2": "int16"}.get(dtype, dtype)
+    expected = array.astype(dtype_of(kept))
+    assert_there(session, "x", expected, text_of(spec))
+    assert_same(session.pull("x"), expected)

@@ -1,0 +1,319 @@
+"""``session.recover()``: a new group in the same processes, with every kind of variable."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+import jaxnb
+from jaxnb.errors import ArrayGoneError, ProcessDiedError
+from jaxnb.session import Session
+from jaxnb_fixtures import assert_usable
+
+VARIABLES = """
+import collections, dataclasses, functools, typing
+import ml_dtypes
+from jax.sharding import AxisType, Mesh, SingleDeviceSharding
+
+n = jax.device_count()
+local = jax.local_devices()
+mesh = jax.make_mesh((n,), ("d",), axis_types=(AxisType.Auto,))
+explicit = jax.make_mesh((n,), ("e",), axis_types=(AxisType.Explicit,))
+square = Mesh(np.array(jax.devices()).reshape(3, -1), ("p", "q"))
+own = Mesh(np.array(local), ("l",))
+last = Mesh(np.array(jax.devices()[-1:]), ("z",))
+
+def make(shape, spec, dtype=np.float32, on=mesh, kind=None):
+    whole = np.arange(int(np.prod(shape))).reshape(shape).astype(dtype)
+    sharding = NamedSharding(on, spec, memory_kind=kind)
+    return jax.make_array_from_callback(shape, sharding, lambda i: whole[i], dtype=dtype)
+
+arrays = {
+    "sharded": make((2 * n, 3), P("d")),
+    "replicated": make((5,), P()),
+    "partial": make((6, 4), P("p"), on=square),
+    "both": make((6, 3), P("q", "p"), on=square),
+    "explicit": make((n,), P("e"), on=explicit),
+    "local": make((4 * len(local),), P("l"), on=own),
+    "of the last": make((4,), P(), on=last),
+    "single": jax.device_put(np.arange(3) + process_index, local[-1]),
+    "uncommitted": jnp.arange(4.0) + process_index,
+    "empty": make((0, 3), P()),
+    "scalar": make((), P()),
+    "key": jax.random.key(process_index),
+    "keys": jax.random.split(jax.random.key(1, impl="rbg"), 4),
+    "sharded keys": jax.jit(lambda: jax.random.split(jax.random.key(3), n),
+                            out_shardings=NamedSharding(mesh, P("d")))(),
+}
+for dtype in ("bfloat16", "int4", "uint4", "float8_e4m3fn", "bool", "complex64", "int8", "float16",
+              "uint32"):
+    arrays[dtype] = make((2 * n,), P("d"), dtype=jnp.dtype(dtype))
+kinds = [m.kind for m in local[0].addressable_memories()]
+for kind in kinds:
+    arrays[kind] = make((n,), P("d"), kind=kind)
+
+Pair = collections.namedtuple("Pair", "left right")
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["w"], meta_fields=["mesh"])
+@dataclasses.dataclass
+class Layer:
+    w: typing.Any
+    mesh: typing.Any
+
+class Model:
+    shared_mesh = mesh
+    def __init__(self, w):
+        self.w, self.parts = w, [w]
+    @functools.partial(jax.jit, static_argnums=0)
+    def total(self, x):
+        return x.sum()
+
+def closure(a):
+    def inner(b=a):
+        return a, b
+    return inner
+
+x = arrays["sharded"]
+s = NamedSharding(mesh, P("d"))
+ds = SingleDeviceSharding(local[0])
+device = jax.devices()[-1]
+state = {"a": [x, 1, "text"], "b": (x, Pair(x, {"deep": x})), "numbers": np.arange(3)}
+layer, model, inner = Layer(x, mesh), Model(x), closure(x)
+bound, part = model.total, functools.partial(jnp.add, arrays["replicated"])
+by_device = {d: str(d) for d in jax.devices()}
+some = {jax.devices()[0]}
+jitted = jax.jit(lambda a: a.sum() * 2)
+placed = jax.jit(lambda a: a * 2, in_shardings=s, out_shardings=NamedSharding(mesh, P()))
+mapped = jax.jit(jax.shard_map(lambda a: jax.lax.psum(a.sum(), "d"),
+                               mesh=mesh, in_specs=P("d"), out_specs=P()))
+constrained = jax.jit(lambda a: jax.lax.with_sharding_constraint(a + 1, s))
+gradient = jax.grad(lambda a: placed(a).sum())
+plain, numbers, text = [1, {"two": 2}], state["numbers"], "text"
+for f in (jitted, placed, mapped, constrained, gradient, bound):
+    f(x)
+
+def facts_of(v):
+    is_key = jnp.issubdtype(v.dtype, jax.dtypes.prng_key)
+    return (str(v.dtype), v.shape, str(v.sharding), v.committed, v.sharding.memory_kind, [
+        (t.device.id, str(t.index), t.replica_id,
+         np.asarray(jax.random.key_data(t.data) if is_key else t.data).tobytes())
+        for t in v.addressable_shards])
+
+before = {k: facts_of(v) for k, v in arrays.items()}
+ids = {k: id(v) for k, v in globals().items()
+       if k in ("state", "model", "layer", "inner", "part", "by_device", "some", "jitted", "plain",
+                "numbers", "text", "bound", "Model")}
+"""
+
+CHECKS = """
+assert {k: facts_of(v) for k, v in arrays.items()} == before, [
+    k for k in before if facts_of(arrays[k]) != before[k]]
+new = set(jax.devices())
+for k, v in arrays.items():
+    assert v.sharding.device_set <= new, k
+for m in (mesh, explicit, square, own, last, model.shared_mesh, Model.shared_mesh, layer.mesh,
+          s.mesh):
+    assert set(m.devices.flat) <= new
+assert mesh.axis_types == (AxisType.Auto,) and explicit.axis_types == (AxisType.Explicit,)
+assert square.devices.shape[0] == 3
+assert s.device_set <= new and ds.device_set <= new and device is jax.devices()[-1]
+assert set(by_device) == new and some == {jax.devices()[0]} and set(local) <= new
+assert {k: id(globals()[k]) for k in ids} == ids
+for y in (arrays["sharded"], state["a"][0], state["b"][0], state["b"][1].left,
+          state["b"][1].right["deep"], layer.w, model.w, model.parts[0], inner()[0], inner()[1]):
+    assert y is x
+assert type(state["b"][1]) is Pair and part.args[0] is arrays["replicated"]
+assert state["numbers"] is numbers and numbers.tolist() == [0, 1, 2] and plain == [1, {"two": 2}]
+total = float(np.arange(6 * n).sum())
+own_part = lambda a: np.asarray(a.addressable_data(0))
+assert float(jitted(x)) == 2 * total
+assert own_part(placed(x)).sum() == 2 * total
+assert float(own_part(mapped(x))) == total
+assert float(constrained(x).sum()) == total + 6 * n
+assert (own_part(gradient(x)) == 2).all()
+assert float(bound(x)) == total
+assert own_part(part(arrays["replicated"])).tolist() == [0, 2, 4, 6, 8]
+assert float((arrays["replicated"] * jnp.float32(2)).sum()) == 20
+assert float((arrays["uncommitted"] + jax.device_put(np.ones(4), local[-1])).sum()) == (
+    10 + 4 * process_index)
+jax.random.normal(arrays["key"], (2,))
+jax.random.bits(arrays["keys"][0])
+float(explicit_total := jax.jit(jnp.sum)(arrays["explicit"]))
+"""
+
+
+@pytest.fixture(params=[1, 2], ids=["D1", "D2"])
+def group(request: pytest.FixtureRequest, make_session: Callable[..., Session]) -> Session:
+    return make_session(3, devices_per_process=request.param)
+
+
+def test_every_kind_of_variable_is_kept(group: Session) -> None:
+    group.run(VARIABLES)
+    for _ in range(2):
+        recovered = group.recover()
+        assert recovered.lost == ()
+        assert recovered.arrays >= 20
+        assert group.state == "ready"
+        group.run(CHECKS)
+        assert_usable(group)
+
+
+def test_the_last_values_are_kept(group: Session) -> None:
+    group.run("x = jnp.arange(3.0)\nx", cell=1)
+    group.run("(x, x + 1)", cell=2)
+    group.recover()
+    assert group.run("Out[1] is x, Out[2][0] is x, float((_[1] + __).sum())").value == (
+        True,
+        True,
+        9.0,
+    )
+
+
+def test_what_is_set_for_all_calls_is_kept(group: Session) -> None:
+    """``jax.set_mesh`` with fewer devices than there are, and the default device."""
+    group.run(
+        "mesh = jax.make_mesh((3,), ('d',), devices=jax.devices()[::len(jax.local_devices())])\n"
+        "jax.set_mesh(mesh)\n"
+        "jax.config.update('jax_default_device', jax.local_devices()[-1])\n"
+        "x = jax.make_array_from_callback((3,), NamedSharding(mesh, P('d')),\n"
+        "                                 lambda i: np.arange(3.0)[i])"
+    )
+    assert group.recover().lost == ()
+    group.run(
+        "assert jax.sharding.get_mesh() is mesh and set(mesh.devices.flat) <= set(jax.devices())\n"
+        "assert jax.config.jax_default_device is jax.local_devices()[-1]\n"
+        "y = jax.reshard(x * 2, P())\n"
+        "assert np.asarray(y.addressable_data(0)).tolist() == [0, 2, 4]"
+    )
+
+
+def test_exceptions_that_are_kept_hold_no_array_of_old(group: Session) -> None:
+    """Nor does IPython's traceback of the last error."""
+    group.run(
+        "def f(a):\n    big = a + 1\n    raise ValueError('kept')\n"
+        "try:\n    f(jnp.ones(3))\nexcept ValueError as error:\n    kept = error\nf(jnp.ones(4))",
+        raise_on_error=False,
+    )
+    assert group.recover().lost == ()
+    assert group.run("str(kept)").value == "kept"
+
+
+def test_what_cannot_be_kept_is_told(group: Session) -> None:
+    group.run("f = jax.jit(jnp.sum).lower(jnp.ones(3)).compile()\ng = (a for a in [jnp.ones(7)])")
+    (compiled, array) = group.recover().lost
+    assert "compile it again" in compiled
+    assert array == "float32[7]"
+    assert group.run("f is None").value
+
+
+def test_lazy_arrays_of_before_are_gone_or_right(group: Session) -> None:
+    group.run(
+        "mesh = jax.make_mesh((jax.device_count(),), ('d',))\n"
+        "x = jax.make_array_from_callback((6,), NamedSharding(mesh, P('d')),\n"
+        "                                 lambda i: np.arange(6.0)[i])"
+    )
+    of_cell, pulled, fetched = group.run("x").value, group["x"], group["x"]
+    np.testing.assert_array_equal(np.asarray(fetched), np.arange(6.0))
+    group.recover()
+    with pytest.raises(ArrayGoneError, match=r"value of cell \[2\] was replaced or dropped"):
+        np.asarray(of_cell)
+    np.testing.assert_array_equal(np.asarray(pulled), np.arange(6.0))  # found by its name
+    np.testing.assert_array_equal(np.asarray(fetched), np.arange(6.0))
+    np.testing.assert_array_equal(np.asarray(group["x"]), np.arange(6.0))
+    group["y"] = np.arange(4)
+    assert group.run("int(y.sum())").value == 6
+
+
+def resources(session: Session) -> dict[int, tuple[int, int, float]]:
+    """Returns threads, descriptors and MiB of resident memory, by process."""
+    found = {}
+    for info in session.processes:
+        process = psutil.Process(info.pid)
+        found[info.process_index] = (
+            len(os.listdir(f"/proc/{info.pid}/task")),
+            process.num_fds(),
+            process.memory_info().rss / 2**20,
+        )
+    return found
+
+
+def helpers() -> Iterator[psutil.Process]:
+    yield from psutil.Process().children(recursive=True)
+
+
+def test_five_recoveries_leave_nothing_behind(group: Session) -> None:
+    group.run(
+        "mesh = jax.make_mesh((jax.device_count(),), ('d',))\n"
+        "def make(i):\n"
+        "    return jax.make_array_from_callback((6, 2**16), NamedSharding(mesh, P('d')),\n"
+        "        lambda index: np.full((6, 2**16), i, np.float32)[index])\n"
+        "x = make(1)\nf = jax.jit(jnp.sum)\nfloat(f(x))"
+    )
+    for _ in range(2):  # what is allocated once
+        group.recover()
+        group.run("float(f(x))")
+    before, running = resources(group), len(list(helpers()))
+    seconds = []
+    for _ in range(5):
+        recovered = group.recover()
+        assert recovered.lost == ()
+        seconds.append(recovered.seconds)
+        assert group.run("float(f(x))").value == 6 * 2**16
+    after = resources(group)
+    print("before", before, "after", after, "seconds", [round(s, 2) for s in seconds])
+    for index, (threads, descriptors, mebibytes) in after.items():
+        assert threads <= before[index][0]
+        assert descriptors <= before[index][1]
+        assert mebibytes < before[index][2] + 15
+    assert len(list(helpers())) == running
+
+
+def test_a_dead_process_is_named(group: Session) -> None:
+    pid = group.processes[1].pid
+    os.kill(pid, signal.SIGKILL)
+    psutil.wait_procs([psutil.Process(pid)], timeout=5)
+    for _ in range(100):
+        if group.state == "broken":
+            break
+        threading.Event().wait(0.02)
+    with pytest.raises(
+        ProcessDiedError, match=rf"Process 1 of 3 \(pid {pid}\) .* SIGKILL"
+    ) as caught:
+        group.recover()
+    assert "%spmd_restart" in str(caught.value)
+
+
+def test_processes_of_another_launcher_recover(make_session: Callable[..., Session]) -> None:
+    group = make_session(2, launcher="local")
+    group.run("x = jnp.arange(3.0)")
+    for _ in range(2):
+        assert group.recover().lost == ()
+        assert group.run("float(x.sum())").value == 3.0
+        assert_usable(group)
+
+
+def test_a_cell_waits_for_the_recovery(group: Session) -> None:
+    group.run("x = jnp.arange(3.0)")
+    done: list[Any] = []
+
+    def recover() -> None:
+        done.append(group.recover(progress))
+
+    inside = threading.Event()
+
+    def progress(stage: str, detail: str) -> None:
+        inside.set()
+
+    thread = threading.Thread(target=recover)
+    thread.start()
+    assert inside.wait(10)
+    assert group.run("float(x.sum())").value == 3.0
+    thread.join(10)
+    assert isinstance(done[0], jaxnb.model.Recovered)

@@ -1,0 +1,283 @@
+"""The sentinel of each process: it answers whatever the main thread does, and only to us."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Any
+
+import psutil
+import pytest
+import zmq
+from jupyter_client.session import Session as Signer
+
+from jaxnb.errors import CellError
+from jaxnb.model import SentinelAddress, Whereabouts
+from jaxnb.session import Session
+from jaxnb.transport.sidechannel import ANSWER_SECONDS, Sentinels
+from jaxnb_fixtures import assert_usable
+
+DROPPED = """
+import gc
+from jaxnb.engine.sentinel import Sentinel
+(sentinel,) = (thing for thing in gc.get_objects() if type(thing) is Sentinel)
+dropped = sentinel.dropped
+del sentinel
+dropped
+"""
+
+
+def address_of(session: Session, index: int) -> SentinelAddress:
+    address = session._reports[index].sentinel
+    assert address is not None
+    return address
+
+
+def key_of(session: Session) -> bytes:
+    assert session._transport is not None
+    return session._transport.key
+
+
+def dropped(session: Session, index: int = 0) -> int:
+    return int(session.run(DROPPED, ranks=[index]).value)
+
+
+@contextmanager
+def connected(address: SentinelAddress) -> Iterator[zmq.Socket[bytes]]:
+    context = zmq.Context()
+    socket = context.socket(zmq.DEALER)
+    socket.connect(address.url)
+    try:
+        yield socket
+    finally:
+        context.destroy(linger=1000)
+
+
+def signed(key: bytes, token: str, kind: str = "where", **content: Any) -> list[bytes]:
+    signer = Signer(key=key)
+    return signer.serialize(signer.msg(kind, {"token": token, **content}))
+
+
+def wait_for(session: Session, index: int, found: Callable[[Whereabouts], bool]) -> Whereabouts:
+    """Asks until a process is somewhere."""
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        where = session.where([index]).get(index)
+        if where is not None and found(where):
+            return where
+        threading.Event().wait(0.02)
+    raise AssertionError(f"process {index} is {where}")
+
+
+@contextmanager
+def running(session: Session, code: str, **settings: Any) -> Iterator[None]:
+    """Runs a cell in a thread, and interrupts it in the end."""
+
+    def run() -> None:
+        with pytest.raises(CellError):
+            session.run(code, **settings)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        session.interrupt()
+        thread.join(20)
+    assert not thread.is_alive()
+
+
+def test_idle_processes_are_in_no_cell(session: Session) -> None:
+    found = session.where()
+    assert sorted(found) == [0, 1, 2, 3]
+    for index, where in found.items():
+        assert where.process_index == index
+        assert where.in_cell is None
+        assert where.stack
+        assert where.cpu_seconds > 0
+        rss = psutil.Process(session.processes[index].pid).memory_info().rss
+        assert where.rss_bytes == pytest.approx(rss, rel=0.5)
+
+
+def test_in_python(make_session: Callable[..., Session]) -> None:
+    session = make_session(1)
+    with running(session, "def spin(n):\n    while True: n += 1\n\nspin(0)", cell=12):
+        where = wait_for(session, 0, lambda w: w.in_cell is not None and w.in_cell.line == 2)
+        assert where.in_cell is not None
+        assert asdict(where.in_cell) == {
+            "file": "<cell 12>",
+            "line": 2,
+            "function": "spin",
+            "source": "while True: n += 1",
+            "cell": 12,
+        }
+        assert [(e.line, e.function) for e in where.stack if e.cell] == [
+            (4, "<module>"),
+            (2, "spin"),
+        ]
+
+
+def test_the_line_is_the_notebooks(make_session: Callable[..., Session]) -> None:
+    """With the line of ``%%spmd`` before it."""
+    session = make_session(1)
+    with running(session, "import time\ntime.sleep(1000)", first_line=2):
+        where = wait_for(session, 0, lambda w: w.in_cell is not None and w.sleeps_in == "sleep")
+        assert where.in_cell is not None
+        assert (where.in_cell.line, where.in_cell.source) == (3, "time.sleep(1000)")
+
+
+def test_in_cpp(make_session: Callable[..., Session]) -> None:
+    """In a collective that nobody else joins."""
+    session = make_session(2)
+    code = (
+        "import jax.experimental.multihost_utils as mh\n"
+        "if process_index == 0:\n    mh.process_allgather(np.ones(3))\n"
+        "else:\n    import time; time.sleep(1000)"
+    )
+    with running(session, code):
+        where = wait_for(session, 0, lambda w: w.in_cell is not None and w.sleeps_in == "futex")
+        assert where.in_cell is not None
+        assert (where.in_cell.line, where.in_cell.cell) == (3, 1)
+        assert "/jax/" in where.stack[-1].file
+        started = time.perf_counter()
+        for _ in range(20):
+            assert sorted(session.where()) == [0, 1]
+        print(f"{(time.perf_counter() - started) / 20 * 1e3:.1f} ms for an answer of both")
+    assert_usable(session)
+
+
+def test_a_deep_stack_is_told_by_its_innermost_calls(make_session: Callable[..., Session]) -> None:
+    session = make_session(1)
+    code = "import time\ndef down(n):\n    if n: down(n - 1)\n    else: time.sleep(1000)\ndown(300)"
+    with running(session, code):
+        where = wait_for(session, 0, lambda w: w.in_cell is not None and w.sleeps_in == "sleep")
+        assert len(where.stack) == 40
+        assert where.stack[-1].source == "else: time.sleep(1000)"
+
+
+def test_what_is_not_ours_is_dropped_and_counted(make_session: Callable[..., Session]) -> None:
+    session = make_session(2)
+    key, address, other = key_of(session), address_of(session, 0), address_of(session, 1)
+    good = signed(key, address.token)
+    tampered = signed(key, address.token)
+    tampered[-1] = tampered[-1].replace(b"}", b', "more": 1}')
+    garbage: list[list[bytes]] = [
+        [*good[:1], b"", *signed(key, address.token)[2:]],
+        signed(b"another key", address.token),
+        tampered,
+        signed(key, other.token),
+        signed(key, ""),
+        signed(key, address.token, "unknown"),
+        signed(key, address.token, "free"),  # without ports
+        [b""],
+        [b"<IDS|MSG>"],
+        [b"<IDS|MSG>", b"", b"{", b"{", b"{", b"{"],
+        [b"\xff" * 1000] * 50,
+        signed(key, address.token)[:-1],
+    ]
+    with connected(address) as socket:
+        for message in garbage:
+            socket.send_multipart(message)
+        assert not socket.poll(300)
+        assert dropped(session) == len(garbage)
+        socket.send_multipart(good)
+        assert socket.poll(5000)
+        socket.recv_multipart()
+        socket.send_multipart(good)  # said again
+        assert not socket.poll(300)
+    assert dropped(session) == len(garbage) + 1
+    assert dropped(session, 1) == 0
+    assert sorted(session.where()) == [0, 1]
+    assert_usable(session)
+
+
+def test_a_stranger_cannot_free(make_session: Callable[..., Session]) -> None:
+    session = make_session(2)
+    ports = [port for report in session._reports for port in report.collective_ports]
+    assert len(ports) == 2
+    with connected(address_of(session, 0)) as socket:
+        socket.send_multipart(signed(b"guess", address_of(session, 0).token, "free", ports=ports))
+        assert not socket.poll(300)
+    assert_usable(session)
+
+
+def test_answers_of_a_stranger_are_not_believed(make_session: Callable[..., Session]) -> None:
+    """Something else that listens at a process's address."""
+    session = make_session(1)
+    context = zmq.Context()
+    socket = context.socket(zmq.ROUTER)
+    port = socket.bind_to_random_port("tcp://127.0.0.1")
+
+    def answer() -> None:
+        identity, *_ = socket.recv_multipart()
+        signer = Signer(key=b"wrong")
+        socket.send_multipart([identity, *signer.serialize(signer.msg("reply", {}))])
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    report = session._reports[0]
+    object.__setattr__(report, "sentinel", SentinelAddress(f"tcp://127.0.0.1:{port}", "t"))
+    try:
+        assert Sentinels(key_of(session), [report]).where([0], 0.5) == {}
+    finally:
+        thread.join(5)
+        context.destroy(linger=0)
+
+
+def test_it_listens_on_loopback_only(session: Session) -> None:
+    for info in session.processes:
+        address = address_of(session, info.process_index)
+        port = int(address.url.rpartition(":")[2])
+        listening = {
+            c.laddr.port: c.laddr.ip
+            for c in psutil.Process(info.pid).net_connections("tcp")
+            if c.status == psutil.CONN_LISTEN
+        }
+        assert listening[port] == "127.0.0.1"
+        assert set(listening.values()) == {"127.0.0.1"}
+
+
+def test_it_sleeps_between_questions(session: Session) -> None:
+    processes = [psutil.Process(info.pid) for info in session.processes]
+
+    def used() -> list[float]:
+        return [sum(p.cpu_times()[:2]) for p in processes]
+
+    session.where()
+    before = used()
+    threading.Event().wait(2.0)  # measured over this time; nothing is waited for
+    shares = [(b - a) / 2.0 for a, b in zip(before, used(), strict=True)]
+    print("share of a core:", shares)
+    assert max(shares) <= 0.01
+
+
+def test_a_stopped_process_is_left_out(make_session: Callable[..., Session]) -> None:
+    session = make_session(3)
+    pid = session.processes[1].pid
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        started = time.monotonic()
+        assert sorted(session.where()) == [0, 2]
+        assert time.monotonic() - started < ANSWER_SECONDS + 0.5
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    wait_for(session, 1, lambda where: where.in_cell is None)
+    assert sorted(session.where()) == [0, 1, 2]
+
+
+def test_many_ask_at_once(session: Session) -> None:
+    found: list[dict[int, Whereabouts]] = []
+    threads = [
+        threading.Thread(target=lambda: found.extend(session.where() for _ in range(5)))
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert [sorted(each) for each in found] == [[0, 1, 2, 3]] * 20

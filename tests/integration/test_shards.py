@@ -1,0 +1,702 @@
+"""What is told of the shards of every kind of array, against what JAX itself says of them."""
+
+from __future__ import annotations
+
+import re
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jaxnb.arrays import edge_indices
+from jaxnb.model import ArrayInfo, ShardInfo
+from jaxnb.session import Session
+
+ALL = [0, 1, 2, 3]
+ON = [(0, 0), (0, 1), (1, 2048), (1, 2049), (2, 4096), (2, 4097), (3, 6144), (3, 6145)]
+"""(process, device id) of the group's devices on the CPU."""
+
+HELPERS = """
+from jax.sharding import AxisType, Mesh, SingleDeviceSharding
+from jaxnb.engine import shards
+
+def mesh_of(kind="Auto", shape=(4, 2), names=("data", "model"), devices=None):
+    return jax.make_mesh(shape, names, axis_types=(getattr(AxisType, kind),) * len(shape),
+                         devices=devices)
+
+mesh = mesh_of()
+
+def make(shape, *spec, dtype=np.float32, on=None, kind=None, start=1):
+    sharding = NamedSharding(on or mesh, P(*spec), memory_kind=kind)
+    whole = (np.arange(int(np.prod(shape))) + start).reshape(shape).astype(dtype)
+    return jax.make_array_from_callback(shape, sharding, lambda index: whole[index], dtype=dtype)
+
+def bounds(index, shape):
+    return tuple(s.indices(n)[:2] for s, n in zip(index, shape))
+
+def jax_says(x):
+    # Of a deleted array JAX tells neither shards nor data.
+    if x.is_deleted():
+        return {"deleted": True}
+    is_key = jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+    base = jax.random.key_data(x) if is_key else x
+    own = []
+    for s in x.addressable_shards:
+        host = np.asarray(jax.random.key_data(s.data) if is_key else s.data)
+        own.append((s.device.id, bounds(s.index[:x.ndim], x.shape), s.replica_id,
+                    host.dtype.name, host.shape, host.tolist()))
+    return {
+        "deleted": False,
+        "own": own,
+        "all": [(s.device.process_index, s.device.id, bounds(s.index[:x.ndim], x.shape),
+                 s.replica_id) for s in base.global_shards],
+        "fully": (x.is_fully_replicated, x.is_fully_addressable),
+        "memory_kind": x.sharding.memory_kind,
+    }
+"""
+
+Told = dict[int, tuple[ArrayInfo, dict[str, Any]]]
+
+
+def tell(session: Session, code: str) -> Told:
+    """Runs a cell that binds ``x``; process index to jaxnb's description of it and JAX's own."""
+    session.run(HELPERS + code + "\nNone")
+    result = session.run("info = shards.describe(x)\ninfo, jax_says(x)")
+    return {i: result.per_process[i].value for i in ALL}
+
+
+def check(session: Session, code: str) -> ArrayInfo:
+    """Compares the descriptions of all processes with JAX and each other; returns process 0's."""
+    told = tell(session, code)
+    for process, (info, facts) in told.items():
+        assert not facts["deleted"]
+        assert (info.fully_replicated, info.fully_addressable) == facts["fully"]
+        assert info.memory_kind == facts["memory_kind"]
+        theirs = sorted(facts["all"])
+        assert theirs == sorted(
+            (s.process_index, s.device_id, s.index, s.replica_id) for s in info.shards
+        )
+        mine = {s.device_id: s for s in info.shards if s.process_index == process}
+        assert sorted(mine) == sorted(own[0] for own in facts["own"])
+        for device, index, replica, host_dtype, host_shape, _ in facts["own"]:
+            assert (mine[device].index, mine[device].replica_id) == (index, replica)
+            assert info.host_dtype == host_dtype
+            assert host_shape == (*(stop - start for start, stop in index), *info.word_shape)
+    covered_once(told[0][0].shape, told)
+    corners(told)
+    return told[0][0]
+
+
+def groups(told: Told) -> list[list[int]]:
+    """The processes of each array: all of a global one, each of a process-local one."""
+    if told[0][0].fully_addressable and told[1][0].fully_addressable:
+        return [[i] for i in ALL]
+    return [ALL]
+
+
+def covered_once(shape: tuple[int, ...], told: Told) -> None:
+    for group in groups(told):
+        count = np.zeros(shape, int)
+        for shard in told[group[0]][0].shards:
+            if shard.replica_id == 0:
+                count[tuple(slice(*part) for part in shard.index)] += 1
+        assert (count == 1).all()
+
+
+def corners(told: Told) -> None:
+    """The elements that the processes tell are those that the shards have."""
+    for group in groups(told):
+        shape = told[group[0]][0].shape
+        expected: dict[tuple[int, ...], str] = {}
+        wanted = set(product(*(edge_indices(n) for n in shape)))
+        for process in group:
+            for _, index, _, _, host_shape, values in told[process][1]["own"]:
+                block = np.empty(host_shape, object)
+                block[...] = np.array(values, object).reshape(host_shape)
+                for place in product(*(range(start, stop) for start, stop in index)):
+                    if place in wanted:
+                        local = tuple(i - start for i, (start, _) in zip(place, index, strict=True))
+                        expected[place] = text(block[local])
+        found = [pair for process in group for pair in told[process][0].corner]
+        assert len(found) == len(dict(found)), "told twice"
+        assert dict(found) == expected
+
+
+def text(element: Any) -> str:
+    if isinstance(element, np.ndarray):
+        return "0x" + "".join(f"{word:08x}" for word in element.ravel())
+    return f"{element:.6g}" if isinstance(element, float | complex) else str(element)
+
+
+def displayed(session: Session) -> dict[int, ArrayInfo]:
+    """Process index to the description that travels when ``x`` is a cell's value."""
+    result = session.run("x")
+    infos = {i: result.per_process[i].value_info for i in ALL}
+    return {i: info.array for i, info in infos.items() if info and info.array}
+
+
+def parts(info: ArrayInfo) -> list[tuple[int, tuple[tuple[int, int], ...], int]]:
+    return [(s.device_id, s.index, s.replica_id) for s in info.shards]
+
+
+# ---------------------------------------------------------------------- kinds of layout
+
+LAYOUTS = {
+    "sharded": 'x = make((16, 10), "data", "model")',
+    "sharded by both axes": 'x = make((16, 10), ("data", "model"))',
+    "sharded by both axes the other way": 'x = make((3, 16), None, ("model", "data"))',
+    "partly replicated": 'x = make((16, 10), "data")',
+    "partly replicated over processes": 'x = make((16, 10), None, "model")',
+    "replicated": "x = make((16, 10))",
+    "of no dimensions": "x = make(())",
+    "of one element": "x = make((1, 1))",
+    "of four dimensions": 'x = make((4, 2, 3, 12), "data", None, None, "model")',
+    "empty, sharded": 'x = make((0, 6), "data", "model")',
+    "empty, sharded along the other": 'x = make((8, 0), "data")',
+    "empty, replicated": "x = make((0,))",
+    "devices in another order": (
+        'x = make((16, 10), "data", "model",'
+        ' on=Mesh(mesh.devices[::-1, ::-1].T.reshape(4, 2), ("data", "model")))'
+    ),
+    "an axis of size 1": 'x = make((8, 4), "a", "one", on=mesh_of("Auto", (8, 1), ("a", "one")))',
+    "of a computation": 'x = jax.jit(lambda x: (x * 2).T)(make((16, 10), "data", "model"))',
+    "explicit": 'x = make((16, 10), "data", "model", on=mesh_of("Explicit"))',
+    "explicit, of a computation": 'x = make((16, 10), "data", on=mesh_of("Explicit")).T + 1',
+    "of shard_map": (
+        'x = jax.shard_map(lambda x: x * 2, mesh=mesh, in_specs=P("data"),'
+        ' out_specs=P("data"))(make((16, 10), "data"))'
+    ),
+    "of pmap": "x = jax.pmap(lambda n: n * 2.0)(np.arange(2.0))",
+    "on one device": "x = jnp.arange(12.0).reshape(3, 4) + process_index",
+    "put on one device": "x = jax.device_put(np.ones((2, 5)), jax.local_devices()[1])",
+    "on one device's sharding": (
+        "x = jax.device_put(np.ones(3), SingleDeviceSharding(jax.local_devices()[1]))"
+    ),
+    "on one device's mesh": (
+        'x = make((3,), "a", on=Mesh(np.array(jax.local_devices()[:1]), ("a",)))'
+    ),
+    "process-local, sharded": (
+        'x = make((4, 3), "a", on=Mesh(np.array(jax.local_devices()), ("a",)), start=process_index)'
+    ),
+    "process-local, replicated": 'x = make((4,), on=Mesh(np.array(jax.local_devices()), ("a",)))',
+    "host memory, pinned": 'x = make((16, 10), "data", kind="pinned_host")',
+    "host memory, unpinned": 'x = make((16, 10), "data", "model", kind="unpinned_host")',
+    "host memory, one device": "x = jax.device_put(np.ones(3), jax.memory.Space.Host)",
+    "column-major": (
+        "from jax.experimental.layout import Format, Layout\n"
+        "x = jax.device_put(np.arange(12.0).reshape(3, 4),"
+        " Format(Layout((1, 0)), SingleDeviceSharding(jax.local_devices()[0])))"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_layouts(session: Session, name: str) -> None:
+    info = check(session, LAYOUTS[name])
+    told = displayed(session)
+    assert parts(told[0]) == parts(info)
+    assert sorted(told) == ALL
+
+
+def test_what_is_told_beside_the_shards(session: Session) -> None:
+    info = check(session, LAYOUTS["partly replicated"])
+    assert (info.spec, info.memory_kind) == ("P('data')", "device")
+    assert info.mesh is not None
+    assert info.mesh.axis_names == ("data", "model")
+    assert (info.mesh.shape, info.mesh.axis_types) == ((4, 2), ("Auto", "Auto"))
+    assert [(s.process_index, s.device_id) for s in info.shards] == ON
+    assert info.mesh.device_ids == tuple(device for _, device in ON)
+    assert [s.replica_id for s in info.shards] == [0, 1] * 4
+    assert [bool(s.digest) for s in info.shards] == [True, True] + [False] * 6
+    info = check(session, LAYOUTS["explicit"])
+    assert info.mesh is not None
+    assert info.mesh.axis_types == ("Explicit", "Explicit")
+    info = check(session, LAYOUTS["on one device"])
+    assert (info.mesh, info.spec) == (None, None)
+    info = check(session, LAYOUTS["host memory, pinned"])
+    assert info.memory_kind == "pinned_host"
+    info = check(session, LAYOUTS["host memory, unpinned"])
+    assert info.memory_kind == "unpinned_host"
+
+
+def test_mixed_axis_types(session: Session) -> None:
+    code = (
+        'mixed = jax.make_mesh((4, 2), ("data", "model"), axis_types='
+        '(AxisType.Auto, AxisType.Explicit))\nx = make((8, 6), "data", "model", on=mixed)'
+    )
+    info = check(session, code)
+    assert info.mesh is not None
+    assert info.mesh.axis_types == ("Auto", "Explicit")
+
+
+# ---------------------------------------------------------------------- kinds of element
+
+DTYPES = {
+    "float32": 32, "float16": 16, "bfloat16": 16, "int8": 8, "uint32": 32, "int16": 16,
+    "bool": 8, "complex64": 64, "int4": 4, "uint4": 4, "int2": 2, "uint2": 2,
+    "float8_e3m4": 8, "float8_e4m3": 8, "float8_e4m3b11fnuz": 8, "float8_e4m3fn": 8,
+    "float8_e4m3fnuz": 8, "float8_e5m2": 8, "float8_e5m2fnuz": 8, "float8_e8m0fnu": 8,
+    "float4_e2m1fn": 4,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_dtypes(session: Session, dtype: str) -> None:
+    code = f'x = make((8, 2), "data", dtype=jnp.dtype("{dtype}"))'
+    info = check(session, code)
+    assert (info.dtype, info.itemsize_bits) == (dtype, DTYPES[dtype])
+    assert (info.host_dtype, info.word_shape) == (dtype, ())
+    assert displayed(session)[3].itemsize_bits == DTYPES[dtype]
+
+
+def test_no_dtype_of_this_jax_is_forgotten(session: Session) -> None:
+    names = session.run(
+        "sorted(n for n in dir(jnp) if n[-1].isdigit() and hasattr(getattr(jnp, n), 'dtype')"
+        " or n.startswith(('float8', 'float6', 'float4')))"
+    ).value
+    # Off without jax_enable_x64; not supported by the backend; booleans to XLA.
+    apart = {"float64", "int64", "uint64", "complex128"}
+    apart |= {"float6_e2m3fn", "float6_e3m2fn", "int1", "uint1"}
+    plain = {"int32", "uint8", "uint16"}
+    assert set(names) - apart - plain <= set(DTYPES)
+
+
+def test_elements_of_under_a_byte_are_packed_on_the_device(session: Session) -> None:
+    code = (
+        "import ctypes\ny = jnp.asarray(np.array([1, 2, 3, 4], jnp.int4))\n"
+        "list((ctypes.c_uint8 * 2).from_address(y.unsafe_buffer_pointer()))"
+    )
+    assert session.run(code).value == [0x21, 0x43]
+
+
+def test_special_numbers_at_corners(session: Session) -> None:
+    code = "x = jnp.array([np.nan, np.inf, -np.inf, -0.0, 1e-45, 3.0e38, 1/3, 1e6])"
+    info = check(session, code)
+    assert [element for _, element in info.corner][:4] == ["nan", "inf", "-inf", "-0"]
+
+
+# ---------------------------------------------------------------------- PRNG keys
+
+KEYS = {"threefry2x32": ("key<fry>", (2,)), "rbg": ("key<rbg>", (4,)),
+        "unsafe_rbg": ("key<urbg>", (4,))}  # fmt: skip
+KEY_LAYOUTS = {
+    "single": "x = jax.random.key(3, impl='{impl}')",
+    "several": "x = jax.random.split(jax.random.key(3, impl='{impl}'), (3, 2))",
+    "sharded": "x = spread('{impl}', P('data'))",
+    "partly replicated": "x = spread('{impl}', P(None, 'model'))",
+    "replicated": "x = spread('{impl}', P())",
+    "a replicated one": "x = spread('{impl}', P())[0, 0]",
+}
+SPREAD = (
+    "def spread(impl, spec):\n"
+    "    return jax.jit(lambda: jax.random.split(jax.random.key(3, impl=impl), (4, 2)),\n"
+    "                   out_shardings=NamedSharding(mesh, spec))()\n"
+)
+
+
+@pytest.mark.parametrize("layout", KEY_LAYOUTS)
+@pytest.mark.parametrize("impl", KEYS)
+def test_keys(session: Session, impl: str, layout: str) -> None:
+    info = check(session, SPREAD + KEY_LAYOUTS[layout].format(impl=impl))
+    name, words = KEYS[impl]
+    assert (info.dtype, info.host_dtype, info.word_shape) == (name, "uint32", words)
+    assert info.itemsize_bits == 32 * words[0]
+    assert all(len(element) == 2 + 8 * words[0] for _, element in info.corner)
+    assert parts(displayed(session)[0]) == parts(info)
+
+
+def test_legacy_keys_are_integers(session: Session) -> None:
+    info = check(session, "x = jax.random.PRNGKey(0)")
+    assert (info.dtype, info.shape, info.word_shape) == ("uint32", (2,), ())
+
+
+def test_jax_has_no_global_shards_of_keys(session: Session) -> None:
+    """Why the replicas of keys are numbered here; when it fails, JAX has got them."""
+    code = (
+        HELPERS + SPREAD + "x = spread('rbg', P('data'))\n"
+        "try:\n    len(x.global_shards)\nexcept Exception as e:\n    type(e).__name__"
+    )
+    session.run(
+        code.replace("    len(", "    found = len(").replace("    type(", "    found = type(")
+    )
+    assert session.run("found").value == "TypeError"
+
+
+# ---------------------------------------------------------------------- deleted arrays
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        'x = make((16, 10), "data", "model")\nx.delete()',
+        'x = make((8, 6), "data")\ny = jax.jit(lambda x: x + 1, donate_argnums=0)(x)',
+        "x = jnp.ones(3) + 1\ny = jax.jit(lambda x: x + 1, donate_argnums=0)(x)",
+        SPREAD + "x = spread('rbg', P('data'))\nx.delete()",
+    ],
+    ids=["deleted", "donated", "local, donated", "keys"],
+)
+def test_deleted_arrays(session: Session, code: str) -> None:
+    # What JAX says of the layout before the array is deleted.
+    before = tell(session, code.rpartition("\n")[0])
+    after = tell(session, code)
+    for i in ALL:
+        info, facts = after[i]
+        assert facts == {"deleted": True}
+        assert info.deleted
+        assert info.corner == ()
+        assert not any(s.digest for s in info.shards)
+        assert parts(info) == parts(before[i][0])
+        assert (info.shape, info.dtype, info.sharding, info.spec, info.memory_kind) == (
+            before[i][0].shape, before[i][0].dtype, before[i][0].sharding, before[i][0].spec,
+            before[i][0].memory_kind,
+        )  # fmt: skip
+        assert (info.host_dtype, info.word_shape) == (
+            before[i][0].host_dtype, before[i][0].word_shape,
+        )  # fmt: skip
+    assert displayed(session)[2].deleted
+
+
+# ---------------------------------------------------------------------- some processes only
+
+SOME = (
+    "some = Mesh(np.array([d for d in jax.devices() if d.process_index in (1, 2)])"
+    '.reshape(2, 2), ("a", "b"))\n'
+    "def make_some(shape, *spec, dtype=np.float32):\n"
+    "    sharding = NamedSharding(some, P(*spec))\n"
+    "    whole = np.arange(int(np.prod(shape))).reshape(shape).astype(dtype)\n"
+    "    mine = [jax.device_put(whole[index], d) for d, index in\n"
+    "            sharding.addressable_devices_indices_map(shape).items()]\n"
+    "    return jax.make_array_from_single_device_arrays(shape, sharding, mine, dtype=dtype)\n"
+)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        'x = make_some((8, 6), "a", "b")',
+        'x = make_some((8, 6), "a")',
+        "x = make_some((8, 6))",
+        "x = make_some(())",
+        'x = make_some((0, 6), "a")',
+        'x = make_some((4,), "a", dtype=jnp.bfloat16)',
+    ],
+)
+def test_arrays_of_some_processes(session: Session, code: str) -> None:
+    """The others, which hold no shard, describe the same."""
+    info = check(session, SOME + code)
+    assert {s.process_index for s in info.shards} == {1, 2}
+    told = {i: described for i, (described, _) in tell(session, SOME + code).items()}
+    assert told[0].corner == told[3].corner == ()
+    plain = {(t.sharding, t.shape, tuple(parts(t)), t.fully_replicated) for t in told.values()}
+    assert len(plain) == 1
+
+
+def test_a_sharded_array_of_some_processes_as_a_value(session: Session) -> None:
+    tell(session, SOME + 'x = make_some((8, 6), "a", "b")')
+    assert {len(info.shards) for info in displayed(session).values()} == {4}
+
+
+def test_keys_of_some_processes(session: Session) -> None:
+    code = (
+        "x = jax.random.wrap_key_data(make_some((4, 2), 'a', dtype=np.uint32))"
+        " if process_index in (1, 2) else None"
+    )
+    session.run(HELPERS + SOME + code + "\nNone")
+    told = session.run("shards.describe(x)", ranks=[1, 2])
+    for i in (1, 2):
+        info = told.per_process[i].value
+        assert (info.shape, info.word_shape) == ((4,), (2,))
+        assert [s.index for s in info.shards] == [((0, 2),), ((0, 2),), ((2, 4),), ((2, 4),)]
+
+
+def test_a_subset_that_cuts_through_processes(session: Session) -> None:
+    code = (
+        'half = Mesh(np.array([d for d in jax.devices() if d.id % 2]), ("a",))\n'
+        'x = make((8,), "a", on=half)'
+    )
+    info = check(session, code)
+    assert [s.device_id for s in info.shards] == [1, 2049, 4097, 6145]
+
+
+# ---------------------------------------------------------------------- unreduced arrays
+
+UNREDUCED = (
+    'explicit = mesh_of("Explicit")\n'
+    'a = make((4, 8), None, "data", on=explicit, dtype=np.float32)\n'
+    'b = make((8, 6), "data", "model", on=explicit)\n'
+    "with jax.set_mesh(explicit):\n"
+    "    x = jax.jit(lambda a, b: jnp.einsum('ij,jk->ik', a, b,\n"
+    "        out_sharding=P(None, 'model', unreduced={'data'})))(a, b)\n"
+    "    total = jax.reshard(x, P(None, 'model'))\n"
+)
+
+
+def test_unreduced_arrays(session: Session) -> None:
+    """JAX has no indices for these: its own ``Shard.index`` raises."""
+    session.run(HELPERS + UNREDUCED + "None")
+    told = session.run("shards.describe(x)")
+    for i in ALL:
+        info = told.per_process[i].value
+        assert info.spec == "P(None, 'model', unreduced={'data'})"
+        assert info.sharding.count("unreduced={'data'}") == 1
+        assert (info.corner, info.fully_replicated, info.deleted) == ((), False, False)
+        assert [s.index for s in info.shards] == [((0, 4), (0, 3)), ((0, 4), (3, 6))] * 4
+        assert not any(s.digest for s in info.shards)
+    assert displayed(session)[0] == told.per_process[0].value
+    # The summands of the parts are in the shards, and can be read one by one.
+    summands = session.run(
+        "[shards.host_view(shards.shard_of(x, d.id)).tolist() for d in jax.local_devices()]"
+    ).value
+    total = session.run(
+        "[shards.host_view(shards.shard_of(total, d.id)).tolist() for d in jax.local_devices()]"
+    )
+    added = np.sum([summands[i] for i in ALL], axis=0)
+    np.testing.assert_allclose(added, total.per_process[0].value)
+
+
+def test_an_unreduced_local_array_is_not_read(session: Session) -> None:
+    session.run(
+        HELPERS + 'own = mesh_of("Explicit", (2,), ("a",), jax.local_devices())\n'
+        'v = make((4,), "a", on=own)\n'
+        "with jax.set_mesh(own):\n"
+        "    x = jax.jit(lambda v: jnp.einsum('i,i->', v, v,"
+        " out_sharding=P(unreduced={'a'})))(v)\n"
+        "try:\n    shards.host_view(x)\nexcept Exception as e:\n    said = type(e), str(e)\n"
+        "info = shards.describe(x)\nNone"
+    )
+    kind, message = session.run("said[0].__name__, said[1]").per_process[2].value
+    assert kind == "JaxnbError"
+    assert "process 2 cannot read an array that is unreduced over the mesh axes a" in message
+    info = session.run("info").per_process[0].value
+    assert (info.fully_addressable, info.corner) == (True, ())
+
+
+def test_names_of_several_axes_are_told_in_order(session: Session) -> None:
+    code = HELPERS + (
+        'cube = mesh_of("Explicit", (2, 2, 2), ("c", "b", "a"))\n'
+        "v = make((4, 6), on=cube)\n"
+        "with jax.set_mesh(cube):\n"
+        "    x = jax.reshard(v, P('c', reduced={'b', 'a'}))\n"
+        "info = shards.describe(x)\ninfo.spec, info.sharding"
+    )
+    spec, sharding = session.run(code).value
+    assert spec == "P('c', None, reduced={'a', 'b'})"
+    assert f"spec={spec}" in sharding
+
+
+# ---------------------------------------------------------------------- what cannot be
+
+REFUSED = {
+    "uneven callback": 'make((7, 6), "data")',
+    "uneven device_put": 'jax.device_put(np.ones(7), NamedSharding(mesh, P("data")))',
+    "uneven out_shardings": (
+        'jax.jit(lambda x: x[:7], out_shardings=NamedSharding(mesh, P("data")))(make((8,), "data"))'
+    ),
+    "uneven single-device arrays": (
+        'jax.make_array_from_single_device_arrays((7,), NamedSharding(mesh, P("data")),'
+        " [jax.device_put(np.ones(2), d) for d in jax.local_devices()])"
+    ),
+    "manual axes": 'make((8,), "data", on=mesh_of("Manual"))',
+    "manual axes, replicated": 'make((8,), on=mesh_of("Manual"))',
+    "abstract mesh": (
+        'make((8,), "data", on=jax.sharding.AbstractMesh((4, 2), ("data", "model")))'
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_arrays_that_jax_does_not_make(session: Session, name: str) -> None:
+    """There is nothing to describe; when one of these fails, there is."""
+    session.run(HELPERS + f"try:\n    {REFUSED[name]}\n    made = True\n"
+                "except Exception as e:\n    made = False")  # fmt: skip
+    assert session.run("made").value is False
+
+
+def test_uneven_results_are_replicated_by_jax(session: Session) -> None:
+    code = (
+        "f = jax.jit(lambda x: jax.lax.with_sharding_constraint(x[:7], "
+        'NamedSharding(mesh, P("data"))))\nx = f(make((8,), "data"))'
+    )
+    info = check(session, code)
+    assert info.fully_replicated
+    assert [s.index for s in info.shards] == [((0, 7),)] * 8
+
+
+# ---------------------------------------------------------------------- views
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "bool", "complex64", "float8_e5m2"])
+def test_a_view_is_the_arrays_own_memory(session: Session, dtype: str) -> None:
+    session.run(HELPERS + f'x = make((8, 6), "data", "model", dtype=jnp.dtype("{dtype}"));')
+    told = session.run(
+        "data = [shards.shard_of(x, d.id) for d in jax.local_devices()]\n"
+        "views = [shards.host_view(d) for d in data]\n"
+        "[(v.ctypes.data == d.unsafe_buffer_pointer(), v.flags.writeable, v.dtype.name, v.shape)"
+        " for v, d in zip(views, data)]"
+    )
+    assert told.value == [(True, False, dtype, (2, 3))] * 2
+
+
+def test_a_view_of_keys_is_their_own_memory(session: Session) -> None:
+    session.run(HELPERS + SPREAD + "x = spread('rbg', P('data'));")
+    told = session.run(
+        "data = shards.shard_of(x, jax.local_devices()[0].id)\nview = shards.host_view(data)\n"
+        "(view.ctypes.data == data.unsafe_buffer_pointer(), view.shape, view.dtype.name,"
+        " view.flags.writeable)"
+    )
+    assert told.value == (True, (1, 2, 4), "uint32", False)
+
+
+@pytest.mark.parametrize("dtype", ["int4", "uint2", "float4_e2m1fn"])
+def test_views_that_are_copies(session: Session, dtype: str) -> None:
+    told = session.run(
+        f"from jaxnb.engine import shards\ny = jnp.ones((3, 5), '{dtype}')\n"
+        "view = shards.host_view(y)\n"
+        "(view.ctypes.data == y.unsafe_buffer_pointer(), view.flags.writeable, view.nbytes,"
+        " shards.host_view(y).ctypes.data != view.ctypes.data)"  # JAX keeps no copy
+    )
+    assert told.value == (False, False, 15, True)
+
+
+def test_views_of_other_layouts(session: Session) -> None:
+    session.run(HELPERS + LAYOUTS["column-major"])
+    assert session.run("shards.host_view(x).tolist() == np.asarray(x).tolist()").value is True
+    session.run(HELPERS + LAYOUTS["process-local, sharded"])
+    view = session.run("v = shards.host_view(x)\nv.shape, v.flags.writeable, v[3, 2]")
+    assert view.per_process[1].value == ((4, 3), False, 12.0)
+    for code in ("jnp.zeros((0, 3))", "jnp.float32(2)"):
+        told = session.run(f"v = shards.host_view({code})\nv.shape, v.flags.writeable").value
+        assert told == (() if "2" in code else (0, 3), False)
+
+
+def test_a_view_outlives_its_array(session: Session) -> None:
+    told = session.run(
+        "from jaxnb.engine import shards\ny = jnp.arange(1 << 16)\nv = shards.host_view(y)\n"
+        "y.delete()\ndel y\nz = [jnp.full(1 << 16, -1) for _ in range(8)]\n"
+        "bool((v == np.arange(1 << 16)).all())"
+    )
+    assert told.value is True
+
+
+DONATE = (
+    "f = jax.jit(lambda x: x * 0 - 1, donate_argnums=0)\n"
+    "address = lambda a: a.addressable_shards[0].data.unsafe_buffer_pointer()\n"
+)
+
+
+def test_xla_does_not_write_where_a_view_looks_and_keeps_the_array(session: Session) -> None:
+    """On one device the donation is not taken, without a word: the array stays usable."""
+    session.run(HELPERS + DONATE + "x = jnp.arange(1 << 16) + 0\nv = shards.host_view(x)\n"
+                "there = address(x)\ny = f(x).block_until_ready();")  # fmt: skip
+    told = session.run("bool((v == np.arange(1 << 16)).all()), x.is_deleted(), address(y) == there")
+    assert told.value == (True, False, False)
+    # Without the view the memory is taken.
+    session.run("del v\nthere = address(x)\ny = f(x).block_until_ready();")
+    assert session.run("x.is_deleted(), address(y) == there").value == (True, True)
+
+
+def test_xla_copies_the_shard_that_a_view_looks_at(session: Session) -> None:
+    """Of a sharded array the donation is taken: it is deleted, and the view keeps its memory."""
+    session.run(HELPERS + DONATE + 'x = make((1 << 10, 8), "data", "model")\n'
+                "last = jax.local_devices()[1].id\n"
+                "v = shards.host_view(shards.shard_of(x, last))\nbefore = v.copy()\n"
+                "places = [s.data.unsafe_buffer_pointer() for s in x.addressable_shards]\n"
+                "y = f(x).block_until_ready();")  # fmt: skip
+    told = session.run(
+        "bool((v == before).all()), bool(before.all()), x.is_deleted(),"
+        " [s.data.unsafe_buffer_pointer() == p for s, p in zip(y.addressable_shards, places)]"
+    )
+    assert told.value == (True, True, True, [True, False])
+
+
+COUNT = (
+    "import gc\nfrom jaxnb.engine.stats import device_stats\n"
+    "def live():\n    gc.collect()\n"
+    "    in_use = [row.bytes_in_use for row in device_stats()]\n"  # looks at every shard
+    "    return len(jax.live_arrays()), in_use\n"
+)
+
+
+def test_views_leave_no_live_arrays(session: Session) -> None:
+    """A view holds an array of its own to the same memory, as long as it is held."""
+    session.run(HELPERS + COUNT + "x = jnp.ones((64, 64)).block_until_ready()\nbefore = live();")
+    told = session.run(
+        "v = shards.host_view(x)\nheld = len(jax.live_arrays())\nin_use = live()[1]\ndel v\n"
+        "held - before[0], in_use == before[1], live() == before"
+    )
+    assert told.value == (1, True, True)
+
+
+def test_shards_live_as_long_as_their_array(session: Session) -> None:
+    """JAX keeps the arrays of its shards, in the same memory, as long as the array lives."""
+    session.run(
+        HELPERS
+        + COUNT
+        + 'before = live()\nx = make((64, 64), "data", "model").block_until_ready()\n'
+        "whole = len(jax.live_arrays())\nd = shards.shard_of(x, jax.local_devices()[0].id)\n"
+        "v = shards.host_view(d)\ndel d, v\nheld = len(jax.live_arrays())\nmade = live();"
+    )
+    assert session.run("held - whole, [b - a for a, b in zip(before[1], made[1])]").value == (
+        2,
+        [64 * 64 * 4 // 8] * 2,
+    )
+    assert session.run("del x\nlive() == before").value is True
+
+
+def test_a_description_alone_makes_no_arrays(session: Session) -> None:
+    session.run(HELPERS + 'x = make((64, 64), "data").block_until_ready();')
+    told = session.run(
+        "before = len(jax.live_arrays())\n"
+        "info = shards.describe(x, digests=False, corner=False)\n"
+        "(len(jax.live_arrays()) == before, len(info.shards), info.corner,"
+        " any(s.digest for s in info.shards))"
+    )
+    assert told.value == (True, 8, (), False)
+
+
+# ---------------------------------------------------------------------- one shard
+
+
+def test_the_shard_on_a_device(session: Session) -> None:
+    session.run(HELPERS + 'x = make((8, 6), "data", "model");')
+    told = session.run(
+        "d = shards.shard_of(x, jax.local_devices()[1].id)\n"
+        "(d.shape, d.devices() == {jax.local_devices()[1]}, shards.host_view(d).tolist())"
+    )
+    whole = np.arange(1.0, 49.0).reshape(8, 6)
+    for i in ALL:
+        shape, there, values = told.per_process[i].value
+        assert (shape, there) == ((2, 3), True)
+        np.testing.assert_array_equal(values, whole[2 * i : 2 * i + 2, 3:])
+
+
+@pytest.mark.parametrize(
+    ("code", "device", "message"),
+    [
+        ('x = make((8, 6), "data")', 2048, r"process 0 has no shard on device 2048: its own "
+         r"devices are \[0, 1\]. This process holds shards of it on devices \[0, 1\]"),
+        ("x = jnp.ones(3)", 1, r"process 0 has no shard on device 1: the array has no shard "
+         r"there. This process holds shards of it on devices \[0\]"),
+        (SOME + "x = make_some((4,))", 0, r"process 0 has no shard on device 0: the array has "
+         r"no shard there. This process holds shards of it nowhere"),
+        ("x = make((8,))\nx.delete()", 0, r"process 0 has no shard on device 0: the array was "
+         r"deleted, or donated"),
+    ],
+    ids=["another process's", "none there", "none here", "deleted"],
+)  # fmt: skip
+def test_shards_that_are_not_there(session: Session, code: str, device: int, message: str) -> None:
+    session.run(HELPERS + code + f"\ntry:\n    shards.shard_of(x, {device})\n    said = ''\n"
+                "except Exception as e:\n    said = f'{type(e).__name__}: {e}'")  # fmt: skip
+    said = session.run("said").per_process[0].value
+    assert re.match("JaxnbError: " + message, said), said
+
+
+def test_replicas_are_numbered_in_device_order_where_jax_shuffles(session: Session) -> None:
+    code = (
+        'x = make((4,), "model", on=Mesh(np.array(jax.devices())[[5, 0, 7, 2, 1, 4, 3, 6]]'
+        '.reshape(4, 2), ("data", "model")))'
+    )
+    info = check(session, code)
+    first: dict[Any, ShardInfo] = {s.index: s for s in info.shards if s.replica_id == 0}
+    assert sorted(s.device_id for s in first.values()) == [0, 4097]

@@ -1,0 +1,242 @@
+"""An array of the processes in the notebook, without processes."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import basic_indices
+
+from jaxnb.errors import ArrayGoneError
+from jaxnb.gathered import ArrayKey, GatheredArray, Wanted
+from jaxnb.model import ArrayInfo, ShardInfo
+
+KEY = ArrayKey("h", 0, "x", "x", (0, 1), 0)
+
+
+class Numbers:
+    """Reads from an array here, as a session does from the processes."""
+
+    def __init__(self, whole: np.ndarray) -> None:
+        self.whole = whole
+        self.wanted: list[Wanted] = []
+        self.error: Exception | None = None
+
+    def read(self, wanted: Sequence[Wanted]) -> list[np.ndarray]:
+        if self.error is not None:
+            raise self.error
+        self.wanted.extend(wanted)
+        words = len(wanted[0].info.word_shape)
+        found = []
+        for each in wanted:
+            taken = self.whole
+            for d, positions in enumerate(each.region.ranges):
+                taken = taken.take(list(positions), axis=d)
+            found.append(each.region.finish(taken, words))
+        return found
+
+    def replaced(self, key: ArrayKey) -> str:
+        return f"{key.name} was replaced"
+
+
+def gathered(whole: np.ndarray, **more: Any) -> tuple[GatheredArray, Numbers]:
+    words = more.get("word_shape", ())
+    shape = whole.shape[: whole.ndim - len(words)]
+    index = tuple((0, n) for n in shape)
+    facts = {
+        "shape": shape, "dtype": whole.dtype.name, "itemsize_bits": 8 * whole.itemsize,
+        "sharding": "S", "spec": "P()", "mesh": None, "memory_kind": "device",
+        "fully_replicated": True, "fully_addressable": False,
+        "shards": (ShardInfo(0, 0, index, 0), ShardInfo(1, 1, index, 1)),
+        "host_dtype": whole.dtype.name,
+    } | more  # fmt: skip
+    reader = Numbers(whole)
+    return GatheredArray(ArrayInfo(**facts), KEY, reader), reader
+
+
+X = np.arange(12, dtype=np.float32).reshape(3, 4)
+
+
+def test_facts_need_no_data() -> None:
+    x, reader = gathered(X)
+    assert (x.shape, x.dtype, x.ndim, x.size, x.nbytes, len(x)) == ((3, 4), X.dtype, 2, 12, 48, 3)
+    assert (x.sharding.text, x.sharding.spec, str(x.sharding)) == ("S", "P()", "S")
+    assert (
+        repr(x) == "<GatheredArray float32[3, 4] P() of x, over 2 processes, data there until used>"
+    )
+    assert [s.replica_id for s in x.shards] == [0, 1]
+    assert x.replaced == "x was replaced"
+    assert x.itemsize == 4
+    assert not (x == None).any()  # noqa: E711
+    assert (x != None).all()  # noqa: E711
+    assert not x.is_here
+    for name in ("__array_interface__", "_repr_html_", "nonsense"):
+        assert not hasattr(x, name)
+    assert reader.wanted == []
+
+
+def test_data_are_read_once() -> None:
+    x, reader = gathered(X)
+    assert np.asarray(x) is np.asarray(x)
+    assert x.is_here
+    x.mean()
+    x[1:, 0]
+    np.exp(x)
+    assert len(reader.wanted) == 1
+    assert repr(x).endswith("data here>")
+
+
+@given(index=basic_indices((3, 4, 2), allow_newaxis=True, allow_ellipsis=True))
+def test_basic_indices_read_what_they_take(index: Any) -> None:
+    whole = np.arange(24).reshape(3, 4, 2)
+    x, reader = gathered(whole)
+    np.testing.assert_array_equal(x[index], whole[index])
+    assert type(x[index]) is type(whole[index][()])
+    assert not x.is_here
+    assert all(w.region.result_shape == np.shape(whole[index]) for w in reader.wanted)
+
+
+def test_other_indices_read_all() -> None:
+    for index in (X > 3, [0, 2], np.array([1]), (slice(None), [1]), True):
+        x, _ = gathered(X)
+        np.testing.assert_array_equal(x[index], X[index])
+        assert x.is_here
+
+
+@pytest.mark.parametrize("index", [3, (0, 4), (0, 0, 0), "a", 1.5])
+def test_wrong_indices_are_numpys_errors(index: Any) -> None:
+    with pytest.raises(IndexError) as numpys:
+        X[index]
+    for x in (gathered(X)[0], gathered(X)[0]):
+        with pytest.raises(IndexError) as raised:
+            x[index]
+        assert str(raised.value) == str(numpys.value)
+        assert not x.is_here
+
+
+def test_keys_have_words() -> None:
+    words = np.arange(12, dtype=np.uint32).reshape(2, 3, 2)
+    x, _ = gathered(words, dtype="key<fry>", word_shape=(2,))
+    assert (x.shape, x.dtype) == ((2, 3, 2), np.uint32)
+    assert "key<fry>[2, 3]" in repr(x)
+    np.testing.assert_array_equal(x[1, 2], words[1, 2])
+    np.testing.assert_array_equal(x[1, 2, 0], words[1, 2, 0])
+    np.testing.assert_array_equal(x, words)
+
+
+def test_a_shards_own_data() -> None:
+    x, reader = gathered(X)
+    np.testing.assert_array_equal(x.shards[1].data, X)
+    assert reader.wanted[0].shard == x.info.shards[1]
+    assert not x.is_here
+
+
+@pytest.mark.parametrize("ufunc", [np.add, np.matmul, np.hypot])
+def test_nothing_is_written_into_it(ufunc: np.ufunc) -> None:
+    x, _ = gathered(np.ones((3, 3)))
+    for out in (x, (x,)):
+        with pytest.raises(TypeError, match="cannot be written to"):
+            ufunc(np.ones((3, 3)), x, out=out)
+    with pytest.raises(TypeError, match="cannot be written to"):
+        x[0] = 1
+    with pytest.raises(TypeError, match="cannot be written to"):
+        x *= 2
+
+
+def test_operators_on_both_sides() -> None:
+    x, _ = gathered(X)
+    for found, expected in (
+        (x + x, X + X), (1 - x, 1 - X), (X - x, 0 * X), ([1] * 4 + x, X + 1), (x == X, X == X),
+        (x @ X.T, X @ X.T), (X.T @ x, X.T @ X), (divmod(x, 2)[1], X % 2), (-x, -X),
+        (np.add.outer(x[0], x[1]), np.add.outer(X[0], X[1])), (np.float32(2) ** x, 2**X),
+    ):  # fmt: skip
+        assert type(found) is np.ndarray
+        np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(("value", "spec"), [(7, "03d"), (2.5, ".2f"), (2.5, "")])
+def test_scalars(value: float, spec: str) -> None:
+    array = np.array(value)
+    x, _ = gathered(array)
+    assert (int(x), float(x), bool(x), complex(x)) == (int(value), float(value), True, value + 0j)
+    assert format(x, spec) == (format(value, spec) if spec else repr(x))
+    assert x == value
+    with pytest.raises(TypeError, match="unsized"):
+        len(x)
+    with pytest.raises(TypeError, match="0-d"):
+        iter(x)
+    if value == 7:
+        assert [*range(10)][x] == 7
+    else:
+        with pytest.raises(TypeError):
+            [][x]
+
+
+def test_rounding() -> None:
+    x, _ = gathered(np.array(2.567, np.float32))
+    assert (round(x, 2), round(x)) == (np.float32(2.57), 3)
+    np.testing.assert_array_equal(round(gathered(X / 8)[0], 1), np.round(X / 8, 1))
+
+
+def test_more_than_a_scalar() -> None:
+    x, _ = gathered(X)
+    for use in (bool, float, int, hash, lambda x: format(x, ".2f"), lambda x: [][x]):
+        with pytest.raises((TypeError, ValueError)):
+            use(x)
+
+
+def test_membership_and_iteration() -> None:
+    x, reader = gathered(X)
+    assert 5 in x
+    assert 50 not in x
+    assert [row.sum() for row in x] == [6, 22, 38]
+    assert len(reader.wanted) == 1
+
+
+@pytest.mark.parametrize(
+    "copier", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))]
+)
+def test_copies_are_numpys(copier: Any) -> None:
+    found = copier(gathered(X)[0])
+    assert type(found) is np.ndarray
+    np.testing.assert_array_equal(found, X)
+
+
+def test_conversion() -> None:
+    x, _ = gathered(X.copy())
+    assert np.asarray(x, np.float64).dtype == np.float64
+    assert np.asarray(x, np.float32) is np.asarray(x)
+    assert np.array(x).flags.writeable
+    assert not np.asarray(x).flags.writeable
+    with pytest.raises(ValueError, match="float64 without a copy"):
+        np.asarray(x, np.float64, copy=False)
+
+
+def test_errors_of_reading_come_through() -> None:
+    x, reader = gathered(X)
+    reader.error = ArrayGoneError("gone")
+    for use in (np.asarray, np.mean, lambda x: x[0], lambda x: x + 1, list, lambda x: x.T, bool):
+        with pytest.raises(ArrayGoneError, match="gone"):
+            use(x)
+    assert x.shape == (3, 4)
+    reader.error = None
+    assert x.sum() == 66
+
+
+@given(data=st.data())
+def test_a_region_of_a_region(data: st.DataObject) -> None:
+    whole = np.arange(60).reshape(5, 4, 3)
+    first = data.draw(basic_indices(whole.shape, allow_newaxis=True))
+    x, reader = gathered(whole)
+    part = GatheredArray(x.info, KEY, reader, x.wanted().region[first])
+    expected = whole[first]
+    assert part.shape == np.shape(expected)
+    second = data.draw(basic_indices(np.shape(expected), allow_newaxis=True))
+    np.testing.assert_array_equal(part[second], np.asarray(expected)[second])
+    np.testing.assert_array_equal(part, expected)

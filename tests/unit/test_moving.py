@@ -1,0 +1,182 @@
+"""Cutting arrays into pieces, and moving them in threads, within this process."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jaxnb import moving
+from jaxnb.asking import Channel
+from jaxnb.errors import JaxnbError
+from jaxnb.model import Exposure, MemoryPass
+from jaxnb.moving import Move, Mover, boxes
+
+shapes = st.lists(st.integers(0, 7), max_size=4).map(tuple)
+
+
+@given(shapes, st.integers(1, 200), st.booleans())
+def test_boxes_are_all_elements_in_order(shape: tuple[int, ...], limit: int, turned: bool) -> None:
+    array = np.arange(np.prod(shape, dtype=int), dtype=np.int32).reshape(shape)
+    array = array.T if turned else array
+    found = list(boxes(array, limit))
+    assert all(box.nbytes <= max(limit, array.itemsize) for box in found)
+    flat = [box.reshape(-1) for box in found]
+    np.testing.assert_array_equal(np.concatenate([*flat, []]), array.reshape(-1))
+    assert all(np.shares_memory(box, array) for box in found if box.size)
+
+
+class Group:
+    """This process's memory in the place of a process's, and a channel to nobody."""
+
+    def __init__(self) -> None:
+        self.interrupted = threading.Event()
+        self.signals: list[tuple[list[int], int]] = []
+        self.channel = Channel(
+            None,  # type: ignore[arg-type]  # nothing is asked
+            list,
+            {},
+            1,
+            self.interrupted,
+            lambda indices, sig: self.signals.append((indices, sig)),
+        )
+        self._nonce = np.frombuffer(os.urandom(16), np.uint8)
+
+    def move(self, there: np.ndarray[Any, Any], here: np.ndarray[Any, Any], **more: Any) -> Move:
+        access = MemoryPass(os.getpid(), self._nonce.ctypes.data, self._nonce.tobytes())
+        return Move(0, access, "t", Exposure(0, there.ctypes.data, there.nbytes), here, **more)
+
+
+@pytest.fixture
+def group() -> Group:
+    return Group()
+
+
+@pytest.fixture(params=[64, 1 << 10, 1 << 30], ids=["tiny", "small", "whole"])
+def pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(moving, "PIECE_BYTES", request.param)
+    monkeypatch.setattr(moving, "SCRATCH_BYTES", request.param // 2)
+    return int(request.param)
+
+
+@pytest.fixture(params=[0, 1 << 30], ids=["threads", "inline"])
+def inline_below(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(moving, "INLINE_BYTES", request.param)
+    return int(request.param)
+
+
+LAYOUTS = {
+    "contiguous": lambda a: a,
+    "rows": lambda a: a[::2],
+    "columns": lambda a: a[:, 1:-1],
+    "turned": lambda a: a.T,
+    "backwards": lambda a: a[::-1, ::-1],
+}
+
+
+@pytest.mark.usefixtures("pieces", "inline_below")
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_what_is_read_stands_where_it_belongs(group: Group, layout: str) -> None:
+    whole = np.full((40, 30), -1.0)
+    here = LAYOUTS[layout](whole)
+    there = np.arange(here.size, dtype=float).reshape(here.shape)
+    done: list[int] = []
+    mover = Mover(lambda: meter(done))
+    mover.read(group.channel, [group.move(there, here)], "`x` was pulled")
+    np.testing.assert_array_equal(here, there)
+    assert (whole == -1).sum() == whole.size - here.size
+    assert done == sorted(done)
+    assert done[-1] == there.nbytes
+
+
+@pytest.mark.usefixtures("pieces", "inline_below")
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", ["float64", "float32", "complex64"])
+def test_what_is_written_is_converted(group: Group, layout: str, dtype: str) -> None:
+    here = LAYOUTS[layout](np.arange(1200.0).reshape(40, 30))
+    there = np.full(here.shape, -1, dtype)
+    move = group.move(there, here, dtype=np.dtype(dtype))
+    Mover(lambda: moving.no_meter).write(group.channel, [move], "`x` was pushed")
+    np.testing.assert_array_equal(there, here.astype(dtype))
+
+
+@pytest.mark.usefixtures("inline_below")
+def test_progress_counts_the_bytes_that_move(group: Group) -> None:
+    here, there = np.ones((40, 30)), np.zeros((40, 30), np.float32)
+    done: list[int] = []
+    move = group.move(there, here, dtype=there.dtype)
+    Mover(lambda: meter(done)).write(group.channel, [move], "`x` was pushed")
+    assert done[-1] == there.nbytes
+
+
+@pytest.mark.usefixtures("inline_below")
+@pytest.mark.filterwarnings("error")
+def test_infinities_stay_without_a_warning(group: Group) -> None:
+    here, there = np.array([np.inf, -np.inf, np.nan, 1e-300] * 8), np.zeros(32, np.float32)
+    Mover(lambda: moving.no_meter).write(
+        group.channel, [group.move(there, here, dtype=there.dtype)], "`x` was pushed"
+    )
+    np.testing.assert_array_equal(there[:4], [np.inf, -np.inf, np.nan, 0])
+
+
+def meter(done: list[int]) -> Any:
+    @contextmanager
+    def shown(label: str, total_bytes: int) -> Iterator[Any]:
+        yield done.append
+
+    return shown
+
+
+@pytest.mark.usefixtures("inline_below")
+def test_an_error_in_a_thread_is_raised_and_no_thread_is_left(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(piece: Any) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(moving, "_read_direct", fail)
+    with pytest.raises(ZeroDivisionError):
+        Mover(lambda: moving.no_meter).read(
+            group.channel, [group.move(np.ones(100), np.ones(100))], "`x` was pulled"
+        )
+    assert not [t for t in threading.enumerate() if t.name.startswith("jaxnb-move")]
+
+
+def test_an_interrupt_and_an_abandonment_end_a_move(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(moving, "INLINE_BYTES", 0)
+    monkeypatch.setattr(moving, "PIECE_BYTES", 800)
+    there, here = np.ones(1000), np.zeros(1000)
+    mover = Mover(lambda: moving.no_meter)
+    group.interrupted.set()
+    with pytest.raises(KeyboardInterrupt):
+        mover.read(group.channel, [group.move(there, here)], "`x` was pulled")
+    group.channel.abandon(JaxnbError("the group is no more"))
+    with pytest.raises(JaxnbError, match="no more"):
+        mover.read(group.channel, [group.move(there, here)], "`x` was pulled")
+    assert not [t for t in threading.enumerate() if t.name.startswith("jaxnb-move")]
+
+
+def test_reach_is_asked_once_for_each_pass(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    original = moving.memory.is_within_reach
+
+    def ask(pid: int, address: int, nonce: bytes) -> bool:
+        asked.append(pid)
+        return original(pid, address, nonce)
+
+    monkeypatch.setattr(moving.memory, "is_within_reach", ask)
+    mover = Mover(lambda: moving.no_meter)
+    for _ in range(3):
+        here = np.zeros(10)
+        mover.read(group.channel, [group.move(np.ones(10), here)], "`x` was pulled")
+        assert here.all()
+    assert asked == [os.getpid()]

@@ -1,0 +1,108 @@
+"""Verdicts on snapshots of processes that wait, or do not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from jaxnb.model import StackEntry, Whereabouts
+from jaxnb.watch import IDLE_CPU, is_of_jax, left_behind, line_text, waits_in_jax
+
+CELL = StackEntry("<cell 7>", 3, "<module>", "y = f(x)", 7)
+IN_JAX = StackEntry("/v/site-packages/jax/_src/array.py", 9, "ArrayImpl._value", "", None)
+MULTIHOST = StackEntry("/v/site-packages/jax/experimental/multihost_utils.py", 9, "f", "", None)
+OTHER = StackEntry("/usr/lib/python3/queue.py", 171, "Queue.get", "self.not_empty.wait()", None)
+SHELL = StackEntry("/v/IPython/core/interactiveshell.py", 1, "run_code", "", None)
+
+
+def at(*stack: StackEntry, index: int = 0, call: str = "futex", cpu: float = 1.0) -> Whereabouts:
+    return Whereabouts(index, (SHELL, *stack), call, cpu, None)
+
+
+STUCK = at(CELL)
+
+
+@pytest.mark.parametrize("stack", [(CELL,), (CELL, IN_JAX), (CELL, MULTIHOST), (IN_JAX,)])
+def test_a_futex_below_a_cells_line_or_jax_is_a_wait_in_jax(stack: tuple[StackEntry, ...]) -> None:
+    assert waits_in_jax(at(*stack))
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        at(CELL, call=""),
+        at(CELL, call="sleep"),
+        at(CELL, OTHER),
+        at(CELL, IN_JAX, OTHER),  # a callback
+        at(),
+        Whereabouts(0, (), "futex", 0.0, None),
+    ],
+)
+def test_other_waits_are_not(where: Whereabouts) -> None:
+    assert not waits_in_jax(where)
+
+
+@pytest.mark.parametrize(
+    ("file", "expected"),
+    [
+        ("/v/jax/_src/pjit.py", True),
+        ("/v/jax/experimental/multihost_utils.py", True),
+        ("/v/jaxnb/engine/runner.py", False),
+        ("/home/me/jax_src/model.py", False),
+        ("<cell 3>", False),
+    ],
+)
+def test_what_is_jaxs_own(file: str, expected: bool) -> None:
+    assert is_of_jax(StackEntry(file, 1, "f", "", None)) is expected
+
+
+def test_who_waits_at_one_place_without_processor_is_left_behind() -> None:
+    both = {0: STUCK, 1: replace(STUCK, process_index=1)}
+    assert left_behind(both, both, [0, 1], 2.0)
+    assert left_behind(both, both, [1], 2.0)
+
+
+def test_a_little_processor_time_is_allowed() -> None:
+    seconds = 2.0
+    less = replace(STUCK, cpu_seconds=1.0 + 0.9 * IDLE_CPU * seconds)
+    more = replace(STUCK, cpu_seconds=1.0 + 1.1 * IDLE_CPU * seconds)
+    assert left_behind({0: STUCK}, {0: less}, [0], seconds)
+    assert not left_behind({0: STUCK}, {0: more}, [0], seconds)
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        ({}, {0: STUCK}),  # only now
+        ({0: STUCK}, {}),  # it does not tell any more
+        ({0: STUCK}, {0: at(replace(CELL, line=4))}),  # it went on
+        ({0: STUCK}, {0: at(CELL, IN_JAX)}),
+        ({0: STUCK}, {0: at(CELL, call="")}),
+        ({0: at(CELL, call="sleep")}, {0: STUCK}),
+        ({0: at(CELL, OTHER)}, {0: at(CELL, OTHER)}),
+    ],
+)
+def test_whoever_did_anything_else_is_not(
+    before: dict[int, Whereabouts], now: dict[int, Whereabouts]
+) -> None:
+    assert not left_behind(before, now, [0], 2.0)
+
+
+def test_one_that_is_not_stuck_is_enough() -> None:
+    busy = at(CELL, index=1, call="")
+    found = {0: STUCK, 1: busy}
+    assert not left_behind(found, found, [0, 1], 2.0)
+    assert left_behind(found, found, [0], 2.0)
+
+
+def test_nobody_is_not_left_behind() -> None:
+    assert not left_behind({}, {}, [], 2.0)
+
+
+def test_the_line_is_the_innermost_of_a_cell() -> None:
+    assert line_text(at(CELL, IN_JAX)) == "at line 3: `y = f(x)`"
+    inner = StackEntry("<cell 5>", 12, "step", "return g(x)", 5)
+    assert line_text(at(CELL, inner, IN_JAX)) == "at line 12: `return g(x)`"
+    assert line_text(at(replace(CELL, source=""))) == "at line 3"
+    assert line_text(at(OTHER)) == ""
