@@ -1,6 +1,7 @@
-"""``python -m benchmarks [NAME...] [--quick] [--side jaxnb|recipe]``: measure and print a table.
+"""``python -m benchmarks [NAME...] [--quick|--full] [--side jaxnb|recipe]``: print a table.
 
-Names: start, memory, idle, restart, stop, cells, lines, many. Without a name all are run.
+Names: start, memory, idle, restart, stop, cells, lines, many, pull, push. Without a name all
+are run.
 The exit status is 1 if a target is missed, 0 otherwise.
 """
 
@@ -12,11 +13,12 @@ import sys
 from types import FrameType
 from typing import Any, NoReturn
 
-from benchmarks import cells, lifecycle
+from benchmarks import arrays, cells, lifecycle
 from benchmarks.measure import Row, machine_facts, say, table, write_json
 from benchmarks.processes import ROOT
 
-NAMES = ("start", "memory", "idle", "restart", "stop", "cells", "lines", "many")
+LIVES = ("start", "memory", "idle", "restart", "stop")
+NAMES = (*LIVES, "cells", "lines", "many", "pull", "push")
 SIDES = ("recipe", "jaxnb")
 RESULTS = ROOT / "benchmarks" / "results" / "bench.json"
 
@@ -31,6 +33,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks")
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(NAMES))
     parser.add_argument("--quick", action="store_true", help="few repetitions: a smoke run")
+    parser.add_argument(
+        "--full", action="store_true", help="arrays of every size with every number of processes"
+    )
     parser.add_argument("--side", choices=SIDES, help="measure one side only")
     arguments = parser.parse_args()
     if unknown := set(arguments.names) - set(NAMES):
@@ -44,6 +49,7 @@ def main() -> int:
     try:
         rows.extend(lifecycle.measure(names, sides, arguments.quick))
         rows.extend(cells.measure(names, sides, arguments.quick))
+        rows.extend(arrays.measure(names, sides, arguments.quick, arguments.full))
     finally:  # What was measured before a failure is shown all the same.
         report(rows, facts | {"quick": arguments.quick})
     return 1 if any(row.met is False for row in rows) else 0

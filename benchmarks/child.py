@@ -1,6 +1,6 @@
 """One life of a group, timed from inside a fresh Python process.
 
-``python -m benchmarks.child SIDE N REPORT STEP...`` starts a group of N processes with one of
+``python -m benchmarks.child REPORT SIDE N STEP...`` starts a group of N processes with one of
 the two sides, goes through the steps, and writes what it measured to REPORT as JSON. The clock
 starts before the side's package is imported, and nothing that it needs is imported before.
 """
@@ -163,7 +163,7 @@ def stop(side: Side) -> dict[str, Any]:
 
 def main() -> None:
     """Go through the steps that the command line names; a stop comes last in any case."""
-    side_name, count, report_path, *steps = sys.argv[1:]
+    report_path, side_name, count, *steps = sys.argv[1:]
     report: dict[str, Any] = {}
     begin = time.perf_counter()
     side = SIDES[side_name](int(count))

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
+from benchmarks.children import run_reporting
 from benchmarks.measure import Row, Summary, Target, alternate, say, summarize
-from benchmarks.processes import ROOT, own_processes
 
 CHILD_TIMEOUT_SECONDS = 120.0
 MANY = 32
@@ -23,38 +20,14 @@ Report = dict[str, Any]
 Reports = dict[str, list[Report]]
 
 
-class ChildFailed(RuntimeError):
-    """A benchmark's child process failed; the message has the end of what it printed."""
-
-
 def run_child(side: str, num_processes: int, steps: list[str]) -> Report:
     """Run one life of a group in a fresh process; whatever it leaves is ended.
 
     Raises:
         ChildFailed: It failed, or did not end in time.
     """
-    with tempfile.TemporaryDirectory(prefix="jaxnb-bench-") as folder, own_processes() as env:
-        report_path, log_path = Path(folder, "report.json"), Path(folder, "log")
-        command = [sys.executable, "-m", "benchmarks.child", side, str(num_processes)]
-        command += [str(report_path), *steps]
-        with log_path.open("w") as log:
-            try:
-                subprocess.run(
-                    command,
-                    cwd=ROOT,
-                    env=env,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    timeout=CHILD_TIMEOUT_SECONDS,
-                    check=True,
-                )
-            except subprocess.SubprocessError as error:
-                tail = "\n".join(log_path.read_text(errors="replace").splitlines()[-25:])
-                raise ChildFailed(
-                    f"{side} with {num_processes} processes: {error}\n{tail}"
-                ) from None
-        report: Report = json.loads(report_path.read_text())
+    arguments = [side, str(num_processes), *steps]
+    report: Report = run_reporting("benchmarks.child", arguments, CHILD_TIMEOUT_SECONDS)
     say(f"  {side} × {num_processes}: {_brief(report)}")
     return report
 
