@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxnb.deaths import Death
+from jaxnb.display.labels import processes_label
 from jaxnb.errors import JaxnbError
 from jaxnb.model import ProcessError, Request, RequestFailed
 from jaxnb.outcome import death_error
@@ -28,7 +29,10 @@ IN_FLIGHT = 3
 TICK_SECONDS = 0.1
 
 FREE_SECONDS = 0.5
-"""How long to go on interrupting a process that nobody waits for any more."""
+"""How long to go on interrupting a process that was silent for too long."""
+
+NOTICE_SECONDS = 3.0
+"""After this long without an answer to an interrupt the user is told who is silent."""
 
 DEATH_SECONDS = 2.0
 """A death is known so much later at most than its first effects are seen."""
@@ -68,6 +72,8 @@ class Channel:
         num_processes: Size of the group.
         interrupted: Set by whoever wants the conversation to end with KeyboardInterrupt.
         send_signal: Sends a signal to processes.
+        give_up: Called when processes are left in what nobody waits for any more.
+        notice: Shows the user a sentence.
     """
 
     def __init__(
@@ -78,6 +84,8 @@ class Channel:
         num_processes: int,
         interrupted: threading.Event,
         send_signal: SendSignal,
+        give_up: Callable[[], None],
+        notice: Callable[[str], None],
     ) -> None:
         self._transport = transport
         self._deaths = deaths
@@ -85,6 +93,8 @@ class Channel:
         self.num_processes = num_processes
         self._interrupted = interrupted
         self._send_signal = send_signal
+        self._give_up = give_up
+        self._notice = notice
         self._abandoned: Exception | None = None
         self._must_finish = False
 
@@ -162,7 +172,7 @@ class Channel:
             try:
                 self.check()
             except KeyboardInterrupt:
-                self._free(pending, exchange)
+                self._free_after_interrupt(pending, exchange)
                 raise
             event = exchange.get(TICK_SECONDS)
             if isinstance(event, Reply) and event.process_index in pending:
@@ -173,7 +183,7 @@ class Channel:
                 continue
             late = time.monotonic() > deadline
             if late:
-                self._free(pending, exchange)
+                self._free_late(pending, exchange)
             for index in list(pending):
                 lost = self._lost(index)
                 if late and lost is None:
@@ -191,23 +201,60 @@ class Channel:
             self._transport.send_to(exchange, index, request)
         return 1
 
-    def _free(self, pending: Mapping[int, int], exchange: Exchange) -> None:
+    def _free_after_interrupt(self, pending: Mapping[int, int], exchange: Exchange) -> None:
+        """Interrupts processes until all have answered, or until the next interrupt.
+
+        Left alone, one that is in a loop would keep the next cell waiting for ever.
+        """
+        self._interrupted.clear()
+        started = time.monotonic()
+        told = False
+
+        def is_enough(busy: list[int]) -> bool:
+            nonlocal told
+            if not told and time.monotonic() - started > NOTICE_SECONDS:
+                told = True
+                self._interrupted.clear()
+                self._notice(
+                    f"{processes_label(busy)} did not answer the interrupt within "
+                    f"{NOTICE_SECONDS:g} s. Interrupt again to stop waiting; then "
+                    "`%spmd_restart` gives fresh processes."
+                )
+            return self._interrupted.is_set() and told
+
+        if self._free(pending, exchange, is_enough):
+            self._give_up()
+        self._interrupted.set()
+
+    def _free_late(self, pending: Mapping[int, int], exchange: Exchange) -> None:
+        deadline = time.monotonic() + FREE_SECONDS
+        self._free(pending, exchange, lambda busy: time.monotonic() > deadline)
+
+    def _free(
+        self,
+        pending: Mapping[int, int],
+        exchange: Exchange,
+        is_enough: Callable[[list[int]], bool],
+    ) -> list[int]:
         """Interrupts processes that are busy with what nobody waits for: a user's ``__reduce__``.
 
-        More than once, if need be: one that has not begun with its request would not notice.
+        Again and again, if need be: one that has not begun with its request does not notice.
+
+        Returns:
+            Those that have not answered when it was enough.
         """
         counts = dict(pending)
-        deadline = time.monotonic() + FREE_SECONDS
-        while time.monotonic() < deadline and self._abandoned is None:
+        while self._abandoned is None:
             counts = {i: n for i, n in counts.items() if n and self._lost(i) is None}
-            if not counts:
-                return
+            if not counts or is_enough(sorted(counts)):
+                return sorted(counts)
             self._send_signal(sorted(counts), signal.SIGINT)
             event = exchange.get(TICK_SECONDS)
             while event is not None:
                 if isinstance(event, Reply) and event.process_index in counts:
                     counts[event.process_index] -= 1
                 event = exchange.get(0)
+        return []
 
     def _lost(self, index: int) -> Unanswered | None:
         """Returns why a process will never answer; None as far as is known now."""

@@ -213,7 +213,16 @@ class Life(Verbs):
         if self._transport is None or self._is_stopped:
             raise out_of_step_error()
         transport, in_cells, n = self._transport, self._in_cells(), self.num_processes
-        return Channel(transport, lambda: self._deaths, in_cells, n, interrupted, send_signal)
+        return Channel(
+            transport,
+            lambda: self._deaths,
+            in_cells,
+            n,
+            interrupted,
+            send_signal,
+            self.mark_out_of_step,
+            StderrNotices().notice,
+        )
 
     def _in_cells(self) -> dict[int, str]:
         """Returns which processes are in a cell, given up or not, and in which."""

@@ -36,7 +36,8 @@ def left_behind(
 ) -> bool:
     """Whether the processes that are still in a cell, which others have left, will never end it.
 
-    Each has waited in JAX at one place for all of the time, and used no processor.
+    Each has waited in JAX at one place for all of the time, and used no processor; and none of
+    its threads would use one if it had it.
 
     Args:
         before: Snapshots from ``seconds`` ago.
@@ -49,6 +50,7 @@ def left_behind(
         and index in now
         and waits_in_jax(before[index])
         and waits_in_jax(now[index])
+        and not (before[index].works or now[index].works)
         and before[index].stack == now[index].stack
         and now[index].cpu_seconds - before[index].cpu_seconds < IDLE_CPU * seconds
         for index in waiting

@@ -16,10 +16,17 @@ import psutil
 import pytest
 
 import jaxnb
+from jaxnb.errors import JaxnbError
 from jaxnb.session import Session
 
 TOKEN = "JAXNB_TEST_TOKEN"
 """In the environment of this process, and so of every process that a test starts."""
+
+CLEAR = """%reset -f
+import jaxnb.engine.bootstrap as b
+get_ipython().push(b.namespace(), interactive=False)
+del b
+"""
 
 END_SECONDS = 5.0
 """A process of a group may take this long to end after its owner has."""
@@ -126,9 +133,11 @@ def shared_session() -> Iterator[Session]:
 
 @pytest.fixture
 def session(shared_session: Session) -> Session:
-    """The shared group with a cleared namespace."""
-    shared_session.run("%reset -f\nimport jaxnb.engine.bootstrap as b\n"
-                       "get_ipython().push(b.namespace(), interactive=False)\ndel b")  # fmt: skip
+    """The shared group with a cleared namespace; with fresh processes if a test has hurt it."""
+    try:
+        shared_session.run(CLEAR, timeout=END_SECONDS * 4)
+    except JaxnbError:
+        shared_session.restart()
     return shared_session
 
 

@@ -7,6 +7,7 @@ message is unpickled: they are JSON.
 
 from __future__ import annotations
 
+import contextlib
 import linecache
 import os
 import platform
@@ -81,6 +82,7 @@ class Sentinel:
             "stack": self.stack(),
             "sleeps_in": sleeps_in(),
             "rss_bytes": rss_bytes(),
+            "works": works(),
             "cpu_seconds": time.process_time(),
         }
 
@@ -122,6 +124,20 @@ def sleeps_in() -> str:
     except (OSError, IndexError):  # the system does not tell
         return ""
     return _CALLS.get(platform.machine(), {}).get(number, "")
+
+
+def works() -> bool:
+    """Returns whether a thread other than the caller's runs, could run, or waits for a disk.
+
+    On a busy machine a thread may get no processor for long: its processor time does not tell
+    it from one that waits for something that never comes.
+    """
+    for task in Path("/proc/self/task").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended
+            state = (task / "stat").read_text().rpartition(")")[2].split()[0]
+            if state in ("R", "D") and int(task.name) != threading.get_native_id():
+                return True
+    return False
 
 
 def rss_bytes() -> int | None:

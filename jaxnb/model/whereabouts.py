@@ -49,6 +49,8 @@ class Whereabouts:
             tell something: ``"futex"`` (a lock, or C++ that waits), ``"sleep"``; else empty.
         cpu_seconds: Processor time that it has used since it began.
         rss_bytes: Its resident memory; None where the system does not tell.
+        works: Whether one of its threads runs, would run if a core were free, or waits for a
+            disk. False where the system does not tell.
     """
 
     process_index: int
@@ -56,6 +58,7 @@ class Whereabouts:
     sleeps_in: str
     cpu_seconds: float
     rss_bytes: int | None
+    works: bool = False
 
     @property
     def in_cell(self) -> StackEntry | None:

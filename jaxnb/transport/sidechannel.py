@@ -93,5 +93,10 @@ def _answers(
 def _whereabouts(index: int, content: Mapping[str, Any]) -> Whereabouts:
     stack = tuple(StackEntry(**entry) for entry in content["stack"])
     return Whereabouts(
-        index, stack, content["sleeps_in"], content["cpu_seconds"], content["rss_bytes"]
+        index,
+        stack,
+        content["sleeps_in"],
+        content["cpu_seconds"],
+        content["rss_bytes"],
+        content["works"],
     )

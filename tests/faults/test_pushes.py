@@ -46,7 +46,8 @@ from jaxnb_transfers import (
 
 PROCESSES = 3
 
-SOON_SECONDS = 1.0
+SOON_SECONDS = 10.0
+"""Long before anybody's patience ends, on a busy machine too. Benchmarks measure how soon."""
 
 
 @pytest.fixture(params=PATHS)
@@ -103,7 +104,7 @@ def test_a_process_that_dies_halfway_is_named_and_the_others_keep_the_old_value(
     at_half(group, path, die, which, monkeypatch)
     with pytest.raises(ProcessDiedError) as caught:
         push(group)
-    assert time.monotonic() - died_at[0] < 2
+    assert time.monotonic() - died_at[0] < SOON_SECONDS
     assert_path(group, path)
     error = caught.value
     assert (error.process_index, error.pid) == (which, pid)

@@ -148,7 +148,9 @@ def test_what_is_changed_here_later_stays_there(session: Session) -> None:
 @pytest.mark.parametrize("size", [16_384, 20_000, 100_000, 2_000_000])
 def test_arrays_of_jax_do_not_change_with_the_users(session: Session, size: int) -> None:
     session.push(w=[np.zeros(size, np.float32) for _ in range(4)])
+    # JAX may still copy when the call has returned: what is written meanwhile may show.
     session.run("y = [jax.device_put(w) for w in w] + [jnp.asarray(w) for w in w]")
+    session.run("jax.block_until_ready(y);")
     session.run("for each in w: each[0] = 99")
     assert session.run("[float(v[0]) for v in y]").value == [0] * 8
     assert session.run("all(each.flags.aligned for each in w)").value is True

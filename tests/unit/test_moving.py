@@ -46,6 +46,8 @@ class Group:
             1,
             self.interrupted,
             lambda indices, sig: self.signals.append((indices, sig)),
+            lambda: None,
+            lambda text: None,
         )
         self._nonce = np.frombuffer(os.urandom(16), np.uint8)
 

@@ -81,6 +81,8 @@ def test_a_little_processor_time_is_allowed() -> None:
         ({0: STUCK}, {0: at(CELL, call="")}),
         ({0: at(CELL, call="sleep")}, {0: STUCK}),
         ({0: at(CELL, OTHER)}, {0: at(CELL, OTHER)}),
+        ({0: replace(STUCK, works=True)}, {0: STUCK}),
+        ({0: STUCK}, {0: replace(STUCK, works=True)}),
     ],
 )
 def test_whoever_did_anything_else_is_not(
