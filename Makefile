@@ -18,7 +18,7 @@ KINDS := unit integration faults notebooks browser gpu packaging
 RUN := .stamps/run
 DEV := .stamps/dev
 
-.PHONY: help demo lab test $(KINDS:%=test-%) bench docs lint format pins clean
+.PHONY: help demo lab test $(KINDS:%=test-%) bench soak docs lint format pins clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | \
@@ -39,8 +39,11 @@ $(KINDS:%=test-%): test-%: $(DEV)
 	@if [ $* = browser ]; then scripts/install_system_packages.sh; fi
 	@$(PYTEST) tests/$*
 
-bench: $(DEV) ## Measure start, stop, cells, memory and arrays beside ipyparallel's own
+bench: $(DEV) ## Measure start, stop, cells, memory, arrays and trouble beside ipyparallel's own
 	@$(BIN)/python -m benchmarks
+
+soak: $(DEV) ## Run MINUTES=5 of mixed healthy work on a group; fail on any false alarm (SEED=…)
+	@$(BIN)/python scripts/soak.py --minutes $(or $(MINUTES),5) $(if $(SEED),--seed $(SEED))
 
 docs: $(DEV) ## Build the documentation into docs/_build/html, executing its notebooks
 	@$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html

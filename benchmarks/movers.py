@@ -6,12 +6,15 @@ got, on its own.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+
+from benchmarks.processes import group
 
 Array = npt.NDArray[np.int32]
 
@@ -154,6 +157,39 @@ class Mover(Protocol):
 
     def stop(self) -> None:
         """End the group."""
+
+
+class GroupMover(ABC):
+    """What movers with a group of processes have in common.
+
+    Args:
+        num_processes: Size of the group, which is started here.
+
+    Attributes:
+        pids: The processes that were started, helpers included.
+    """
+
+    def __init__(self, num_processes: int) -> None:
+        before = {process.pid for process in group()}
+        self.start(num_processes)
+        self.pids = [process.pid for process in group() if process.pid not in before]
+        self.run(PROCESS_CODE)
+
+    @abstractmethod
+    def start(self, num_processes: int) -> None:
+        """Start the group."""
+
+    @abstractmethod
+    def run(self, code: str) -> None:
+        """Run code on every process."""
+
+    def make_tree(self) -> None:
+        """Have the dictionary of small global arrays on every process as ``tree``."""
+        self.run(MAKE_TREE.format(shape=LEAF_SHAPE, leaves=LEAVES))
+
+    def require(self, condition: str) -> None:
+        """Raise unless a condition holds on every process."""
+        self.run(f"assert {condition}, {condition!r}")
 
 
 class Memcpy:

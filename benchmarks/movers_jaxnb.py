@@ -8,33 +8,27 @@ import numpy as np
 
 import jaxnb
 from benchmarks.movers import (
-    LEAF_SHAPE,
-    LEAVES,
-    MAKE_TREE,
-    PROCESS_CODE,
     SLICE,
     Array,
+    GroupMover,
     Way,
     Work,
     equals,
     nothing,
     tree_equals,
 )
-from benchmarks.processes import group
 
 
-class Jaxnb:
+class Jaxnb(GroupMover):
     """The group that ``jaxnb.start`` makes."""
 
-    def __init__(self, num_processes: int) -> None:
-        before = {process.pid for process in group()}
+    def start(self, num_processes: int) -> None:
+        """Start a session."""
         self._session: Any = jaxnb.start(num_processes=num_processes, platform="cpu")
-        self.pids = [process.pid for process in group() if process.pid not in before]
-        self._run(PROCESS_CODE)
 
     def prepare(self, work: Work) -> None:
         """Every process has its part of ``x``."""
-        self._run(f"x = None\nx = make({work.shape}, {work.spec})")
+        self.run(f"x = None\nx = make({work.shape}, {work.spec})")
 
     def pulls(self, work: Work, host: Array) -> dict[str, Way]:
         """``session.pull``, read."""
@@ -44,13 +38,13 @@ class Jaxnb:
         """``session.push``."""
 
         def check(_: object) -> None:
-            self._require(f"holds(w, {work.spec})")
+            self.require(f"holds(w, {work.spec})")
 
         return {
             "jaxnb": Way(
                 lambda: self._session.push(w=host, spec=work.spec, mesh="mesh"),
                 check,
-                lambda: self._run("w = None"),
+                lambda: self.run("w = None"),
             )
         }
 
@@ -64,7 +58,7 @@ class Jaxnb:
 
     def tree_pulls(self, tree: dict[str, Array]) -> dict[str, Way]:
         """``session.pull`` of the dictionary: all data at once, and leaf by leaf."""
-        self._run(MAKE_TREE.format(shape=LEAF_SHAPE, leaves=LEAVES))
+        self.make_tree()
 
         def move(lazy: bool) -> dict[str, Array]:
             pulled = self._session.pull("tree", lazy=lazy)
@@ -80,13 +74,13 @@ class Jaxnb:
         """``session.push`` of the dictionary, all leaves laid out alike."""
 
         def check(_: object) -> None:
-            self._require("all(holds(leaf, ('x', None)) for leaf in w.values())")
+            self.require("all(holds(leaf, ('x', None)) for leaf in w.values())")
 
         return {
             "jaxnb": Way(
                 lambda: self._session.push(w=tree, spec=("x", None), mesh="mesh"),
                 check,
-                lambda: self._run("w = None"),
+                lambda: self.run("w = None"),
             )
         }
 
@@ -94,8 +88,6 @@ class Jaxnb:
         """Close the session."""
         self._session.close()
 
-    def _run(self, code: str) -> None:
+    def run(self, code: str) -> None:
+        """Run a cell."""
         self._session.run(code)
-
-    def _require(self, condition: str) -> None:
-        self._run(f"assert {condition}, {condition!r}")

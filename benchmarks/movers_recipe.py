@@ -11,33 +11,27 @@ from ipyparallel import Reference
 
 from benchmarks import recipe
 from benchmarks.movers import (
-    LEAF_SHAPE,
-    LEAVES,
-    MAKE_TREE,
-    PROCESS_CODE,
     SLICE,
     Array,
+    GroupMover,
     Way,
     Work,
     equals,
     tree_equals,
 )
-from benchmarks.processes import group
 
 
-class Recipe:
+class Recipe(GroupMover):
     """The group that :mod:`benchmarks.recipe` makes, with what one would write for it."""
 
-    def __init__(self, num_processes: int) -> None:
-        before = {process.pid for process in group()}
+    def start(self, num_processes: int) -> None:
+        """Start engines, and join them."""
         self._cluster, self._client = recipe.start(num_processes)
         self._view = self._client[:]
-        self.pids = [process.pid for process in group() if process.pid not in before]
-        self._run(PROCESS_CODE)
 
     def prepare(self, work: Work) -> None:
         """Every process has its part as NumPy too, and ``host``, the whole array."""
-        self._run(
+        self.run(
             f"x = local = host = None\nx = make({work.shape}, {work.spec})\nlocal = mine(x)\n"
             f"host = counted({work.shape})"
         )
@@ -51,7 +45,7 @@ class Recipe:
             return pulled
 
         def gathered(_: object) -> None:
-            self._require("np.array_equal(whole, host)")
+            self.require("np.array_equal(whole, host)")
 
         return {
             "recipe": Way(lambda: np.concatenate(parts(), axis), equals(host), self._purge, 4),
@@ -59,9 +53,9 @@ class Recipe:
                 parts, lambda found: equals(host)(np.concatenate(found, axis)), self._purge, 4
             ),
             "process_allgather": Way(
-                lambda: self._run("whole = process_allgather(x, tiled=True)"),
+                lambda: self.run("whole = process_allgather(x, tiled=True)"),
                 gathered,
-                lambda: self._run("whole = None"),
+                lambda: self.run("whole = None"),
                 len(self._view) + 2,
             ),
         }
@@ -72,11 +66,11 @@ class Recipe:
 
         def push() -> None:
             self._view.push({"w": host}, block=True)
-            self._run(f"y = spread({axes}, lambda index: w[index])")
+            self.run(f"y = spread({axes}, lambda index: w[index])")
 
         def scatter() -> None:
             self._view.scatter("w", host, block=True)
-            self._run(
+            self.run(
                 f"y = jax.make_array_from_process_local_data(sharding({work.spec}), w)\n"
                 "jax.block_until_ready(y)"
             )
@@ -84,16 +78,16 @@ class Recipe:
         put = f"y = jax.block_until_ready(jax.device_put(host, sharding({work.spec})))"
 
         def check(_: object) -> None:
-            self._require(f"holds(y, {work.spec})")
+            self.require(f"holds(y, {work.spec})")
 
         def drop() -> None:
-            self._run("y = w = None")
+            self.run("y = w = None")
             self._purge()
 
         return {
             "recipe, push": Way(push, check, drop, 2 * len(self._view) + 1),
             "recipe, scatter": Way(scatter, check, drop, 3),
-            "device_put": Way(lambda: self._run(put), check, drop),
+            "device_put": Way(lambda: self.run(put), check, drop),
         }
 
     def slice_pulls(self, host: Array) -> dict[str, Way]:
@@ -106,8 +100,8 @@ class Recipe:
 
     def tree_pulls(self, tree: dict[str, Array]) -> dict[str, Way]:
         """Pull dictionaries of parts, put each leaf together."""
-        self._run(MAKE_TREE.format(shape=LEAF_SHAPE, leaves=LEAVES))
-        self._run("local_tree = {name: mine(leaf) for name, leaf in tree.items()}")
+        self.make_tree()
+        self.run("local_tree = {name: mine(leaf) for name, leaf in tree.items()}")
 
         def move() -> dict[str, Array]:
             parts = self._view.pull("local_tree", block=True)
@@ -120,13 +114,13 @@ class Recipe:
 
         def move() -> None:
             self._view.push({"w": tree}, block=True)
-            self._run("y = {n: spread(v.shape, ('x', None), lambda i: v[i]) for n, v in w.items()}")
+            self.run("y = {n: spread(v.shape, ('x', None), lambda i: v[i]) for n, v in w.items()}")
 
         def check(_: object) -> None:
-            self._require("all(holds(leaf, ('x', None)) for leaf in y.values())")
+            self.require("all(holds(leaf, ('x', None)) for leaf in y.values())")
 
         def drop() -> None:
-            self._run("y = w = None")
+            self.run("y = w = None")
             self._purge()
 
         return {"recipe": Way(move, check, drop)}
@@ -135,11 +129,9 @@ class Recipe:
         """Stop engines and controller."""
         recipe.stop(self._cluster, self._client)
 
-    def _run(self, code: str) -> None:
+    def run(self, code: str) -> None:
+        """Run code, as ``%%px`` does."""
         self._view.execute(code, block=True)
-
-    def _require(self, condition: str) -> None:
-        self._run(f"assert {condition}, {condition!r}")
 
     def _purge(self) -> None:
         """Have the client and the hub forget results: they keep every array otherwise."""

@@ -11,6 +11,7 @@ from jaxnb._version import __version__
 
 if TYPE_CHECKING:
     from jaxnb.gathered import GatheredArray
+    from jaxnb.model import CheckMode
     from jaxnb.result import PerProcess
     from jaxnb.session import Session
 
@@ -36,6 +37,7 @@ def start(
     launcher: str | None = None,
     collectives: str = "gloo",
     bare: bool = False,
+    check: CheckMode = "record",
     timeout: float = 60.0,
     progress: Any = None,
 ) -> Session:
@@ -53,6 +55,10 @@ def start(
         collectives: The library of the CPU collectives: ``"gloo"``.
         bare: Do not put ``jax``, ``jnp``, ``np``, ``P``, ``NamedSharding``,
             ``process_index`` and ``num_processes`` into the processes' namespaces.
+        check: ``"record"``: computations that span processes are recorded on each, and compared
+            after every cell (``result.divergence``); ``"strict"``: the processes agree on each
+            before it runs, and raise :class:`~jaxnb.errors.DivergenceError` if they do not;
+            ``"off"``.
         timeout: Seconds that the start may take.
         progress: Called with the name of each stage and a detail.
 
@@ -73,6 +79,7 @@ def start(
         launcher=launcher,
         collectives=collectives,
         bare=bare,
+        check=check,
         timeout=timeout,
     )
     return Session(options, progress)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxnb.deaths import Death
-from jaxnb.display.labels import processes_label
 from jaxnb.errors import JaxnbError
+from jaxnb.labels import processes_label
 from jaxnb.model import ProcessError, Request, RequestFailed
 from jaxnb.outcome import death_error
 from jaxnb.transport.client import Exchange, Reply, Transport

@@ -25,7 +25,6 @@ from jaxnb.errors import SessionBrokenError, StartError
 from jaxnb.launch import controller_app
 from jaxnb.launch.engine_start import EngineStart
 from jaxnb.launch.forkclient import ForkServerClient
-from jaxnb.launch.placement import Placement
 from jaxnb.model import JoinRequest
 
 T = TypeVar("T")
@@ -37,10 +36,12 @@ class _IppCluster(ipp.Cluster):  # type: ignore[misc]
     """ipyparallel's cluster with what jaxnb's launchers look for in their parent."""
 
     fork_server = AnyTrait()
-    on_death = AnyTrait()
+    on_ended = AnyTrait()
 
-    def on_process_ended(self, index: int, pid: int, status: int | None, output: str) -> None:
-        self.on_death(Death("engine", index, pid, status, output[-16384:]))
+    def on_process_ended(
+        self, set_id: str, position: int, pid: int, status: int | None, output: str
+    ) -> None:
+        self.on_ended(set_id, position, pid, status, output[-16384:])
 
 
 class _Loop:
@@ -114,6 +115,7 @@ class ProcessGroup:
         self._helpers: dict[str, int] = {}
         self.pids: list[int] = []
         self.identities: dict[int, str] = {}
+        self._places: dict[int, tuple[str, int]] = {}  # process index to engine set and position
         self._directory = tempfile.mkdtemp(prefix="jaxnb-")
         try:
             if launcher == "fork":
@@ -145,7 +147,7 @@ class ProcessGroup:
             log=_quiet_log(),
         )
         cluster.fork_server = self._fork_server
-        cluster.on_death = self._report_death
+        cluster.on_ended = self._on_program_ended
         return cluster
 
     # ------------------------------------------------------------------ starting
@@ -242,43 +244,52 @@ class ProcessGroup:
             errors.seek(0)
             return "", status, errors.read()[-4096:]
 
-    def start_processes(self, placement: Placement, joins: list[JoinRequest]) -> None:
+    def start_processes(self, num_processes: int, joins: list[JoinRequest]) -> None:
         """Starts the processes of the group; :attr:`identities` names them from then on.
 
         Forked ones join at once, by ``joins``; others are told to join once they answer.
         """
-        environment = dict(os.environ)
+        self._partial_lines.clear()
+        self.identities, self._places = {}, {}
+        self.pids = [-1] * num_processes
+        self._stopping.clear()
+        self._start_set(joins)
+
+    def replace_processes(self, joins: list[JoinRequest]) -> None:
+        """Starts processes in the place of dead ones; the others are left alone.
+
+        They have the indices of those whom they replace, and identities of their own.
+        """
+        self._start_set(joins)
+
+    def _start_set(self, joins: list[JoinRequest]) -> None:
+        """Starts processes as one engine set of ipyparallel's."""
         self._generation += 1
         set_id = str(self._generation)
-        self._partial_lines.clear()
-        self.identities = {
-            i: f"{self._cluster.cluster_id}-{set_id}-{i}" for i in range(placement.num_processes)
-        }
-        starts = [
-            EngineStart(
-                {**environment, **join.environment},
-                "",
-                self.identities[join.process_index],
-                join,
-                os.getcwd(),
-            )
-            for join in joins
-        ]
-        self._stopping.clear()
-        self._submit_start(self._start_engines(placement.num_processes, set_id, starts)).result(60)
+        starts = []
+        for position, join in enumerate(joins):
+            index = join.process_index
+            self._places[index] = set_id, position
+            identity = f"{self._cluster.cluster_id}-{set_id}-{position}"
+            self.identities[index] = identity
+            environment = {**os.environ, **join.environment}
+            starts.append(EngineStart(environment, "", identity, join, os.getcwd()))
+        pids = self._submit_start(self._start_engines(set_id, starts)).result(60)
+        for join, pid in zip(joins, pids, strict=True):
+            self.pids[join.process_index] = pid
 
     def _note_service(self, answer: dict[str, Any]) -> str:
         self._helpers["service"] = answer["pid"]
         return str(answer["address"])
 
-    async def _start_engines(self, n: int, set_id: str, starts: list[EngineStart]) -> None:
+    async def _start_engines(self, set_id: str, starts: list[EngineStart]) -> list[int]:
+        n = len(starts)
         if self._fork_server is not None:
             await self._cluster.start_engines(n, set_id, starts=starts)
-            self.pids = list(self._cluster.engine_set.pids)
-        else:
-            await self._cluster.start_engines(n, set_id, delay=0)
-            launchers = self._cluster.engine_set.launchers
-            self.pids = [launchers[str(i)].pid for i in range(n)]
+            return list(self._cluster.engines[set_id].pids)
+        await self._cluster.start_engines(n, set_id, delay=0)
+        launchers = self._cluster.engines[set_id].launchers
+        return [launchers[str(i)].pid for i in range(n)]
 
     # ------------------------------------------------------------------ signals and ends
 
@@ -288,10 +299,11 @@ class ProcessGroup:
         if self._fork_server is not None:
             self._fork_server.request("signal", pids=pids, signal=int(sig)).result(10)
             return
-        launchers = self._cluster.engine_set.launchers
         for index in process_indices:
-            if str(index) in launchers:
-                launchers[str(index)].signal(sig)
+            set_id, position = self._places[index]
+            launchers = self._cluster.engines[set_id].launchers
+            if str(position) in launchers:
+                launchers[str(position)].signal(sig)
 
     def stop_processes(self) -> None:
         """Ends the processes and the coordination service; the controller stays."""
@@ -299,9 +311,7 @@ class ProcessGroup:
         self._loop.submit(self._stop_engines()).result(60)
         # Not before: XLA aborts every process that loses the service, and their exit handlers
         # would not run.
-        if self._fork_server is not None:
-            self._fork_server.request("stop", roles=["service"], grace_seconds=0).result(10)
-        self._stop_service_program()
+        self._end_services(keep_last=False)
         self.pids = []
 
     async def _stop_engines(self) -> None:
@@ -313,24 +323,22 @@ class ProcessGroup:
         async with self._stop_lock:
             await self._cluster.stop_controller()
 
-    def _stop_service_program(self) -> None:
-        with self._service_lock:
-            services = list(self._services)
-        _kill(services)
-        # Not before: an interrupted end can be repeated.
-        self._services = [s for s in self._services if s not in services]
-
     def end_old_services(self) -> None:
         """Ends the coordination services but for the one that was started last."""
+        self._end_services(keep_last=True)
+
+    def _end_services(self, *, keep_last: bool) -> None:
         if self._fork_server is not None:
-            keep = [self._helpers["service"]]
-            self._fork_server.request("stop", roles=["service"], keep=keep, grace_seconds=0).result(
-                10
-            )
+            keep = [self._helpers["service"]] if keep_last else []
+            stop = {"roles": ["service"], "keep": keep, "grace_seconds": 0}
+            self._fork_server.request("stop", **stop).result(10)
         with self._service_lock:
-            old = self._services[:-1]
-        _kill(old)
-        self._services = [s for s in self._services if s not in old]
+            ended = self._services[: -1 if keep_last else None]
+        for service in ended:
+            service.kill()
+            service.wait(10)
+        # Not before: an interrupted end can be repeated.
+        self._services = [s for s in self._services if s not in ended]
 
     def close(self) -> None:
         """Ends everything that this object has started, and removes its folder.
@@ -366,7 +374,7 @@ class ProcessGroup:
             self.stop_processes()
         except Exception as error:  # all that can be ended is
             problem = error
-        self._stop_service_program()
+        self._end_services(keep_last=False)
         self._loop.submit(self._stop_controller()).result(60)
         if self._service_thread is not None:
             self._service_thread.join(10)
@@ -418,6 +426,13 @@ class ProcessGroup:
         if whole and pid in self.pids:
             self._on_text(index, whole)
 
+    def _on_program_ended(
+        self, set_id: str, position: int, pid: int, status: int | None, output: str
+    ) -> None:
+        for index, place in self._places.items():
+            if place == (set_id, position):
+                self._report_death(Death("engine", index, pid, status, output))
+
     def _report_death(self, death: Death) -> None:
         if not self._stopping.is_set():
             self._on_death(death)
@@ -436,9 +451,3 @@ def _quiet_log() -> logging.Logger:
     log = logging.getLogger("jaxnb.cluster")
     log.setLevel(logging.CRITICAL)
     return log
-
-
-def _kill(services: list[subprocess.Popen[str]]) -> None:
-    for service in services:
-        service.kill()
-        service.wait(10)

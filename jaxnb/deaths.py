@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import signal
-from dataclasses import dataclass
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 # gloo says this on standard output whenever it connects, and no setting turns it off. It writes
 # a line in pieces, from several threads at once, so the pieces can come in any order.
@@ -29,6 +33,8 @@ class Death:
         pid: Its process id.
         status: Exit status; negative for a signal; None if unknown.
         tail: What it wrote last to standard output and error.
+        out_of_memory: The kernel's counters say that it has killed a process for want of
+            memory since the last look, and this one was killed by SIGKILL.
     """
 
     role: str
@@ -36,6 +42,56 @@ class Death:
     pid: int
     status: int | None
     tail: str
+    out_of_memory: bool = False
+
+
+class OomKills:
+    """The kernel's counters of processes that it has killed for want of memory.
+
+    Args:
+        files: Where they are; by default those of this process's control groups and of the
+            host, as far as they may be read.
+    """
+
+    def __init__(self, files: Sequence[Path] | None = None) -> None:
+        self._files = tuple(_oom_files() if files is None else files)
+        self._lock = threading.Lock()
+        self._seen = self._counts()
+
+    def judge(self, death: Death) -> Death:
+        """Returns a death with the kernel's word on it: whether memory was the reason."""
+        with self._lock:
+            now = self._counts()
+            grown = any(count > self._seen.get(file, count) for file, count in now.items())
+            self._seen = now
+        if not grown or death.status != -signal.SIGKILL:
+            return death
+        return replace(death, out_of_memory=True)
+
+    def _counts(self) -> dict[Path, int]:
+        found = {}
+        for file in self._files:
+            with contextlib.suppress(OSError):  # it is not there, or not for us
+                count = re.search(r"^oom_kill (\d+)$", file.read_text(), re.MULTILINE)
+                if count:
+                    found[file] = int(count[1])
+        return found
+
+
+def _oom_files() -> Iterator[Path]:
+    yield Path("/proc/vmstat")
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if not controllers:
+                root, name = "/sys/fs/cgroup", "memory.events"
+            elif "memory" in controllers.split(","):
+                root, name = "/sys/fs/cgroup/memory", "memory.oom_control"
+            else:
+                continue
+            # The limit that was reached may be one of a group further up.
+            own = Path(root, path.lstrip("/"))
+            yield from (group / name for group in (own, *own.parents) if group.is_relative_to(root))
 
 
 def quiet(text: str) -> str:

@@ -71,6 +71,17 @@ class CellError(JaxnbError):
         return [*self._rendering.splitlines(), "", *super()._render_traceback_()]
 
 
+class DivergenceWarning(UserWarning):
+    """The processes parted in a cell; in a notebook its output says so."""
+
+
+class DivergenceError(JaxnbError):
+    """The processes were about to part (``--check strict``); nothing of that has run.
+
+    Raised on each of the processes that were to compute together.
+    """
+
+
 class CellTimeoutError(CellError):
     """A cell ran longer than its ``timeout``; it was interrupted on every process."""
 

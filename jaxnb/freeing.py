@@ -6,8 +6,9 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
-from jaxnb.display.labels import processes_label
-from jaxnb.model import Whereabouts
+from jaxnb import divergence
+from jaxnb.labels import processes_label
+from jaxnb.model import Recording, Whereabouts
 from jaxnb.running import RunningCell
 from jaxnb.watch import left_behind, line_text, waits_in_jax
 
@@ -33,6 +34,9 @@ class Watched(Protocol):
 
     def where(self, processes: Iterable[int]) -> dict[int, Whereabouts]:
         """Returns where processes' main threads are, for those that tell."""
+
+    def recordings(self, processes: Iterable[int]) -> dict[int, Recording]:
+        """Returns what processes have dispatched in their cell, for those that tell."""
 
     def free(self) -> None:
         """Frees whoever waits in a collective; the group has to be formed anew."""
@@ -100,6 +104,16 @@ class Freer:
         parts = [f"{processes_label(who)} {place}" for place, who in places.items()]
         self._running.notice(
             f"all processes have waited for {ALL_WAIT_SECONDS:g} s and use no processor: "
-            f"{'; '.join(parts)}. If they wait for each other in different collectives this never "
-            "ends; Interrupt frees them, and variables are kept."
+            f"{'; '.join(parts)}. {self._where_they_part(found)} Interrupt frees them, and "
+            "variables are kept."
+        )
+
+    def _where_they_part(self, processes: Iterable[int]) -> str:
+        recordings = self._group.recordings(processes)
+        parted = divergence.compare(self._running.request.cell, recordings, {})
+        if parted is None:
+            return "If they wait for each other in different collectives this never ends."
+        return (
+            f"They wait for each other in different collectives, which never ends: their "
+            f"recordings part {divergence.sentence_of(parted)}."
         )

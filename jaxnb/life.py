@@ -8,14 +8,15 @@ import os
 import signal
 import threading
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import Self
 
 from jaxnb.asking import REPLY_SECONDS, Channel, SendSignal
 from jaxnb.cluster import ProcessGroup
 from jaxnb.conversing import Conversations
-from jaxnb.deaths import Death
+from jaxnb.deaths import Death, OomKills
 from jaxnb.errors import JaxnbError, SessionBrokenError, SessionClosedError, StartError
 from jaxnb.launch.gpus import visible_gpus
 from jaxnb.launch.placement import place
@@ -38,6 +39,8 @@ from jaxnb.outcome import (
     restarting_error,
 )
 from jaxnb.patience import sigint_held, sigint_sets
+from jaxnb.replacing import form_anew
+from jaxnb.replaying import History
 from jaxnb.result import CellResult
 from jaxnb.running import OutputSink, RunningCell, StderrNotices
 from jaxnb.starting import Progress, Starter, jax_environment
@@ -78,6 +81,8 @@ class Life(Verbs):
         self._current_ticket: object = None
         self._cells = itertools.count(1)
         self._cells_run = 0
+        self._history = History()
+        self._oom_kills = OomKills()
         self._last_result: CellResult | None = None
         self._reports: list[ProcessReport] = []
         self._transport: Transport | None = None
@@ -100,15 +105,7 @@ class Life(Verbs):
 
     def _bring_up(self, start: Callable[[Starter], tuple[Transport, list[ProcessReport]]]) -> None:
         try:
-            starter = Starter(
-                self._group,
-                self.options,
-                self._placement,
-                self._progress,
-                self._deaths,
-                self._on_stray,
-            )
-            self._transport, reports = start(starter)
+            self._transport, reports = start(self._starter())
             self._take_reports(reports)
         except BaseException as error:
             self.close()
@@ -119,6 +116,16 @@ class Life(Verbs):
             raise
         self._is_stopped = False
         self._state = "ready"
+
+    def _starter(self) -> Starter:
+        return Starter(
+            self._group,
+            self.options,
+            self._placement,
+            self._progress,
+            self._deaths,
+            self._on_stray,
+        )
 
     def _take_reports(self, reports: list[ProcessReport]) -> None:
         assert self._transport is not None
@@ -250,21 +257,43 @@ class Life(Verbs):
 
     def free(self) -> None:
         """Frees whoever waits in a collective of the CPU's; the group has to be formed anew."""
-        self._sentinels.free(range(self.num_processes))
+        dead = {death.index for death in self._deaths if death.role == "engine"}
+        self._sentinels.free(set(range(self.num_processes)) - dead)
 
     def send_interrupt(self, running: RunningCell) -> None:
         """Sends SIGINT to every process that is still in the cell."""
         self._group.signal(sorted(running.waiting_for), signal.SIGINT)
 
-    def restart(self, progress: Progress | None = None) -> None:
+    @abstractmethod
+    def run(
+        self,
+        code: str,
+        *,
+        ranks: Iterable[int] | None = None,
+        cell: int | None = None,
+        first_line: int = 1,
+    ) -> CellResult:
+        """Runs code on every process, as IPython would run a cell."""
+
+    def restart(self, progress: Progress | None = None, *, replay: bool = False) -> int:
         """Replaces all processes by fresh ones, joined and checked; variables are lost.
 
         Works from a broken session too. The number of processes and their devices stay. A
         running cell ends with an error.
 
+        Args:
+            progress: Called with the name of each stage and a detail.
+            replay: Run the session's successful cells again, in order, up to the first that
+                fails. They are those since the last restart; those before it if none has run
+                since. Values that were pushed are not pushed again.
+
+        Returns:
+            How many cells were run again.
+
         Raises:
             StartError: The new processes could not start; the session is closed.
             SessionClosedError: The session was closed.
+            JaxnbError: A cell failed when it was run again; the message says how far it went.
         """
         self._require_open()
         self._progress = progress or (lambda stage, detail: None)
@@ -283,20 +312,31 @@ class Life(Verbs):
         else:
             self._bring_up(lambda starter: (transport, starter.restart(transport)))
         self._start_seconds = time.perf_counter() - started
+        if replay:
+            return self._history.replay(self.run, self._progress)
+        self._history.end()
+        return 0
 
     def recover(self, progress: Progress | None = None) -> Recovered:
-        """Forms the group anew with its living processes; their variables are kept.
+        """Forms the group anew; variables of living processes are kept, dead ones replaced.
 
         Frees processes that wait in a collective. Each one's arrays are copied to host memory
         and put back on its devices, under the names and in the containers and closures that
         they were in; meshes and shardings too. Functions are compiled anew when they are next
         called. Arrays that the notebook has not brought yet cannot be brought any more.
 
+        A process that has died is replaced by a new one with its process index. It gets the
+        variables that all others hold equal, byte by byte; its shards of arrays are filled from
+        replicas. An array of which nobody else had a replica is lost: on all processes its name
+        is bound to what raises :class:`~jaxnb.errors.ArrayGoneError` at each use. What else the
+        new process does not have, the result says, and why.
+
         Args:
             progress: Called with the name of each stage and a detail.
 
         Raises:
-            SessionBrokenError: A process has died, or does not come back from a cell.
+            SessionBrokenError: A process that serves the group has died, or one does not come
+                back from a cell.
             StartError: The processes could not be joined anew; ``restart()`` gives fresh ones.
         """
         self._require_open()
@@ -310,26 +350,28 @@ class Life(Verbs):
 
     def _reform(self) -> Recovered:
         self._require_open()
-        if self._deaths:
-            raise death_error(self._deaths[0], self.num_processes, None)
-        if self._transport is None or self._is_stopped:
+        for death in self._deaths:
+            if death.role != "engine":
+                raise death_error(death, self.num_processes, None)
+        transport = self._transport
+        if transport is None or self._is_stopped:
             raise out_of_step_error()
         self._state = "broken"
         self.free()
         self._wait_for_the_left()
-        starter = Starter(
-            self._group,
-            self.options,
-            self._placement,
-            self._progress,
-            self._deaths,
-            self._on_stray,
-        )
-        reports, reformed = starter.reform(self._transport)
+        replaced, self._deaths[:] = self._deaths[:], []
+        dead = sorted({death.index for death in replaced})
+        try:
+            reports, recovered = form_anew(self._starter(), transport, self.num_processes, dead)
+        except BaseException:
+            self._deaths[:0] = replaced
+            with suppress(JaxnbError):  # what is half made must not live beside its successor
+                self._group.signal(dead, signal.SIGKILL)
+            raise
         self._take_reports(reports)
         self._left = None
-        self._state = "ready"
-        return Recovered(tuple(reformed))
+        self._state = "broken" if self._deaths else "ready"  # another may just have died
+        return recovered
 
     def _wait_for_the_left(self) -> None:
         """Waits for processes that were freed to come back from a cell that was given up."""
@@ -405,7 +447,7 @@ class Life(Verbs):
     # ------------------------------------------------------------------ trouble
 
     def _on_death(self, death: Death) -> None:
-        self._deaths.append(death)
+        self._deaths.append(self._oom_kills.judge(death))
         if self._state in ("ready", "broken"):
             self._state = "broken"
             transport = self._transport

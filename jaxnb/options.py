@@ -8,10 +8,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from jaxnb.errors import UsageError
+from jaxnb.model import CheckMode
 
 PLATFORMS = ("auto", "cpu", "gpu")
 LAUNCHERS = ("fork", "local")
 COLLECTIVES = ("gloo",)
+CHECKS = ("off", "record", "strict")
 DEFAULT_NUM_PROCESSES = 4
 
 
@@ -69,6 +71,8 @@ class StartOptions:
         launcher: ``"fork"``, ``"local"``; None for the best on this system.
         collectives: The library of the CPU collectives.
         bare: Leave the processes' namespaces empty.
+        check: ``"record"``: what the processes dispatch together is recorded, and compared after
+            every cell; ``"strict"``: they agree before it runs; ``"off"``.
         timeout: Seconds that the start may take; above a day (``inf`` too), a day.
     """
 
@@ -78,6 +82,7 @@ class StartOptions:
     launcher: str | None = None
     collectives: str = "gloo"
     bare: bool = False
+    check: CheckMode = "record"
     timeout: float = 60.0
 
     def __post_init__(self) -> None:
@@ -98,6 +103,7 @@ class StartOptions:
                 )
         one_of("platform", self.platform, PLATFORMS)
         one_of("collectives", self.collectives, COLLECTIVES)
+        one_of("check", self.check, CHECKS)
         if self.launcher is not None:
             one_of("launcher", self.launcher, LAUNCHERS)
         if not self.timeout > 0:  # nan is not, either

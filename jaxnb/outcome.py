@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import signal
-
 from jaxnb.deaths import Death, describe_death, last_lines
+from jaxnb.display._recovered import recovered_notes
 from jaxnb.display.cards_error import error_card, error_groups
-from jaxnb.display.labels import format_bytes, plural, processes_label
 from jaxnb.errors import (
     CellError,
     CellTimeoutError,
@@ -15,7 +13,8 @@ from jaxnb.errors import (
     SessionBrokenError,
     SessionClosedError,
 )
-from jaxnb.model import Recovered
+from jaxnb.labels import format_bytes, plural, processes_label
+from jaxnb.model import ProcessError, Recovered
 from jaxnb.result import CellResult
 
 
@@ -28,6 +27,11 @@ def cell_error(result: CellResult) -> CellError:
         parts.append(f"{processes_label(group.processes)} raised {first}{line}")
     message = f"{'; '.join(parts)} (cell [{result.cell}])"
     return CellError(message, result=result, rendering=error_card(result, ansi=True).text)
+
+
+def how_it_ended(error: ProcessError) -> str:
+    """Returns how a cell ended on a process that raised: ``"raised ValueError at line 3"``."""
+    return f"raised {error.type_name}{f' at line {error.line}' if error.line else ''}"
 
 
 def unshown_error(cell: int, cause: Exception) -> JaxnbError:
@@ -130,15 +134,20 @@ def death_error(
     when = f" while {doing}" if doing else ""
     if result is not None:
         when = f" while it ran cell [{result.cell}], {result.seconds:.1f} s after it began"
-    hint = ""
-    if death.role == "engine" and death.status == -signal.SIGKILL:
-        hint = " SIGKILL without a traceback often means that the host ran out of memory."
-    message = (
-        f"{describe_death(death, num_processes)}{when}.{hint} Type `%spmd_restart` for fresh "
-        f"processes; variables are lost.{last_lines(death)}"
-    )
+    died = f"{describe_death(death, num_processes)}{when}."
     if death.role != "engine":
-        return SessionBrokenError(message)
+        return SessionBrokenError(
+            f"{died} Type `%spmd_restart` for fresh processes; variables are lost."
+            f"{last_lines(death)}"
+        )
+    hint = ""
+    if death.out_of_memory:
+        hint = " Likely out of memory: the kernel has just killed a process for want of it."
+    message = (
+        f"{died}{hint} Type `%spmd_recover` to replace it: the other processes keep their "
+        "variables, and it gets what they hold equal. `%spmd_restart` gives fresh processes."
+        f"{last_lines(death)}"
+    )
     error = ProcessDiedError(message, process_index=death.index, pid=death.pid)
     error.result = result
     return error
@@ -151,9 +160,4 @@ def recovered_text(recovered: Recovered) -> str:
         f"{plural(recovered.arrays, 'array')} among them ({format_bytes(recovered.nbytes)} in "
         "all); functions are compiled anew when they are called."
     )
-    if recovered.lost:
-        text += (
-            f" Not kept, as something holds them that was not looked into: "
-            f"{', '.join(recovered.lost[:5])}{' …' if len(recovered.lost) > 5 else ''}."
-        )
-    return text
+    return " ".join([text, *recovered_notes(recovered)])

@@ -19,6 +19,9 @@ DEATH_GRACE_SECONDS = 2.0
 INTERRUPT_GRACE_SECONDS = 3.0
 """After this long without an answer to an interrupt the user is told who is silent."""
 
+LOOK_SECONDS = 0.5
+"""How often it is looked whether a silent process is on its way back."""
+
 INTERRUPT_GAP_SECONDS = 1.0
 """No second SIGINT sooner: one that strikes while IPython formats the traceback of the first
 would interrupt that."""
@@ -54,6 +57,7 @@ class Patience:
         self._interrupted_at: float | None = None
         self._died_at: float | None = None
         self._told = False
+        self._looked_at = 0.0
         self._freer = Freer(group, running)
         self.timed_out = False
 
@@ -111,8 +115,20 @@ class Patience:
         since = self._interrupted_at
         return since is not None and time.monotonic() - since > INTERRUPT_GRACE_SECONDS
 
+    def _are_on_their_way(self) -> bool:
+        """Whether all that are silent have left the cell's code: they format their errors."""
+        waiting = set(self._running.waiting_for)
+        found = self._group.where(waiting)
+        return all(i in found and found[i].in_cell is None for i in waiting)
+
     def _give_notice(self) -> bool:
         if self.timed_out or self._group.deaths:
+            now = time.monotonic()
+            if now - self._looked_at < LOOK_SECONDS:
+                return True
+            self._looked_at = now
+            if self._are_on_their_way():
+                return True
             self._group.mark_out_of_step()
             return False
         if not self._told:

@@ -16,10 +16,10 @@ from jaxnb.arrays.assembly import Piece, assemble, pieces
 from jaxnb.arrays.dtypes import numpy_dtype
 from jaxnb.arrays.regions import Region, view
 from jaxnb.asking import Channel, Unanswered
-from jaxnb.display.labels import format_bytes, processes_label
 from jaxnb.errors import ArrayGoneError, JaxnbError, NotEnoughMemoryError, UsageError
 from jaxnb.gathered import ArrayKey, GatheredArray, Wanted
 from jaxnb.headroom import available_bytes
+from jaxnb.labels import format_bytes, processes_label
 from jaxnb.model import (
     ArrayInfo,
     CurrentRequest,

@@ -17,10 +17,10 @@ from jaxnb.arrays import is_spec, normalize_spec
 from jaxnb.arrays.dtypes import largest_overflow, numpy_dtype
 from jaxnb.arrays.regions import view
 from jaxnb.asking import Channel
-from jaxnb.display.labels import format_bytes, processes_label
 from jaxnb.errors import JaxnbError, NotEnoughMemoryError, UsageError
 from jaxnb.gathered import GatheredArray
 from jaxnb.headroom import available_bytes
+from jaxnb.labels import format_bytes, processes_label
 from jaxnb.model import (
     ArrayLeaf,
     BindRequest,
@@ -32,11 +32,9 @@ from jaxnb.model import (
     ReleaseRequest,
 )
 from jaxnb.moving import Move, Mover
+from jaxnb.pickling import OutOfBand, adjacent
 from jaxnb.pulling import Group
 from jaxnb.result import PerProcess
-
-MIN_OUT_OF_BAND_BYTES = 64 << 10
-"""Larger buffers (NumPy arrays) are left out of the pickle."""
 
 
 class Pusher:
@@ -143,17 +141,10 @@ class _Pickler(pickle.Pickler):
     """
 
     def __init__(self, file: Any, place: bool) -> None:
-        super().__init__(file, protocol=5, buffer_callback=self._keep)
+        self.out_of_band = OutOfBand()
+        super().__init__(file, protocol=5, buffer_callback=self.out_of_band)
         self._place = place
         self.arrays: list[np.ndarray[Any, Any]] = []
-        self.buffers: list[np.ndarray[Any, Any]] = []
-
-    def _keep(self, buffer: pickle.PickleBuffer) -> bool:
-        raw = buffer.raw()
-        if raw.nbytes < MIN_OUT_OF_BAND_BYTES:
-            return True
-        self.buffers.append(np.frombuffer(raw, dtype=np.uint8))
-        return False
 
     def reducer_override(self, value: Any) -> Any:
         """Tells how to pickle arrays; pickle asks for each object that is not plain."""
@@ -167,10 +158,7 @@ class _Pickler(pickle.Pickler):
                     "`array.filled(...)` first."
                 )
             return self._of_array(value)
-        if type(value) is np.ndarray and not (value.flags.forc or value.dtype.hasobject):
-            # Out of band go adjacent bytes only.
-            return np.ascontiguousarray(value).__reduce_ex__(5)
-        return NotImplemented
+        return adjacent(value)
 
     def _of_array(self, array: np.ndarray[Any, Any]) -> Any:
         if not self._place:
@@ -249,7 +237,7 @@ def _package(
             "moved. Push plain data (arrays, numbers, text, containers of them), or make the "
             "object in a `%%spmd` cell."
         ) from error
-    arrays, buffers = tuple(pickler.arrays), tuple(pickler.buffers)
+    arrays, buffers = tuple(pickler.arrays), tuple(pickler.out_of_band.buffers)
     request = PlaceRequest(
         transfer=transfer,
         skeleton=file.getvalue(),

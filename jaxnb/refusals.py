@@ -9,9 +9,9 @@ from jaxnb.arrays.assembly import pieces
 from jaxnb.arrays.blocks import Index
 from jaxnb.arrays.regions import Region
 from jaxnb.asking import Unanswered
-from jaxnb.display.labels import plural, processes_label, ranks_label
 from jaxnb.errors import ArrayGoneError
 from jaxnb.gathered import ArrayKey, Wanted
+from jaxnb.labels import plural, processes_label, ranks_label
 from jaxnb.model import ArrayInfo, Gone
 
 

@@ -6,7 +6,7 @@ import sys
 
 from jaxnb.arrays import differing
 from jaxnb.arrays.blocks import Block
-from jaxnb.display.labels import plural, plural_word, processes_label, ranks_label
+from jaxnb.labels import plural, plural_word, processes_label, ranks_label
 from jaxnb.model import ArrayInfo
 
 

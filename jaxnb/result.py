@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from jaxnb.arrays import differing, merged
 from jaxnb.errors import JaxnbError
-from jaxnb.model import ArrayInfo, ProcessError, RichOutput, ValueInfo
+from jaxnb.model import ArrayInfo, Divergence, ProcessError, RichOutput, ValueInfo
 from jaxnb.unpickling import unpickle
 
 if TYPE_CHECKING:
@@ -125,7 +125,8 @@ class CellResult:
         seconds: Wall time as seen from the notebook, transport included.
         stdout: What all processes wrote to standard output, merged and labelled.
         stderr: The same for standard error.
-        divergence: None: the processes' recordings are not compared yet.
+        divergence: Where the processes parted: the first computation over several of them that
+            they did not all dispatch alike. None if they did, or if that was not checked.
         gather: Makes an array that stayed on the processes from its index and description.
     """
 
@@ -136,7 +137,7 @@ class CellResult:
     seconds: float
     stdout: str = ""
     stderr: str = ""
-    divergence: None = None
+    divergence: Divergence | None = None
     gather: Gather | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:

@@ -7,14 +7,16 @@ import sys
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
-from jaxnb.display.labels import Outputs, processes_label
+from jaxnb.display.floods import dropped_texts, flood_text
 from jaxnb.display.merge import MergedLine, StreamMerger
+from jaxnb.engine.allowance import Allowance, share_of
 from jaxnb.gathered import GatheredArray
+from jaxnb.labels import Outputs, processes_label
 from jaxnb.model import (
     ArrayInfo,
     CellReply,
@@ -23,10 +25,13 @@ from jaxnb.model import (
     RequestFailed,
     RichOutput,
     StreamChunk,
+    StreamName,
+    Trail,
     Whereabouts,
 )
+from jaxnb.outcome import how_it_ended
 from jaxnb.result import CellResult, Gather, ProcessResult
-from jaxnb.transport.client import ClearOutput, Display, Event, Exchange, Reply
+from jaxnb.transport.client import ClearOutput, Display, Dropped, Event, Exchange, Reply
 from jaxnb.watch import line_text
 
 HELD_SECONDS = 0.5
@@ -34,6 +39,16 @@ HELD_SECONDS = 0.5
 
 TICK_SECONDS = 0.05
 """How often output that waits for its twins is looked at again."""
+
+STEP_SECONDS = 0.1
+"""How long one step takes output at most, however much there is: between steps someone looks at
+interrupts, time-outs and deaths."""
+
+STEP_LINES = 10_000
+"""How many lines one step merges, about."""
+
+PIECE_CHARS = 1 << 18
+"""Longer text is taken in pieces, so that a step can end between them."""
 
 
 class OutputSink(Protocol):
@@ -128,6 +143,10 @@ class RunningCell:
             "stderr": defaultdict(list),
         }
         self._merged: dict[str, list[str]] = {"stdout": [], "stderr": []}
+        self._allowances: dict[tuple[int, StreamName], Allowance] = {}
+        self._pieces: deque[Event] = deque()
+        self._is_behind = False
+        self._dropped: dict[tuple[StreamName, int], Dropped] = {}
         self._displays: dict[int, list[RichOutput]] = defaultdict(list)
         self._replies: dict[int, CellReply] = {}
         self._live: list[MergedLine] = []
@@ -144,6 +163,11 @@ class RunningCell:
     def seconds(self) -> float:
         """Time since the cell was sent."""
         return time.perf_counter() - self._started
+
+    @property
+    def trails(self) -> dict[int, tuple[Trail, ...]]:
+        """What each process that has answered dispatched to several, in short."""
+        return {i: reply.trails for i, reply in self._replies.items()}
 
     def note_freed(self, stuck: Mapping[int, Whereabouts], *, interrupted: bool) -> None:
         """Notes which processes are about to be freed from where they wait.
@@ -167,8 +191,7 @@ class RunningCell:
             if reply.error is None:
                 parts.append(f"process {index} had finished")
             else:
-                line = f" at line {reply.error.line}" if reply.error.line else ""
-                parts.append(f"process {index} raised {reply.error.type_name}{line}")
+                parts.append(f"process {index} {how_it_ended(reply.error)}")
         others = sorted(set(range(self._num_processes)) - set(self._processes))
         if others:
             parts.append(f"{processes_label(others)} had not been asked to run the cell")
@@ -181,27 +204,48 @@ class RunningCell:
 
     def step(self, timeout_seconds: float = TICK_SECONDS) -> None:
         """Takes what has come, waiting for at most ``timeout_seconds`` if nothing has."""
-        event = self.exchange.get(timeout_seconds)
         # What has come in the meantime is taken together: merging by line is for people, and
         # doing it for each message would cost more than the messages.
-        if event is not None:
+        until = None
+        for event in self._arrived(0.0 if self._is_behind else timeout_seconds):
             self._take(event)
-            for more in self.exchange.drain():
-                self._take(more)
+            now = time.perf_counter()
+            until = until or now + STEP_SECONDS
+            if now > until:
+                break
         now = time.perf_counter()
+        self._is_behind = bool(self._pieces)
         for merger in self._distinct_mergers():
-            self._show(merger.drain(now))
+            lines = merger.drain(now, STEP_LINES)
+            self._is_behind |= len(lines) >= STEP_LINES
+            self._show(lines)
         self._show_held(now - HELD_SECONDS)
         self._show_live()
+        if hasattr(self._sink, "tick"):
+            self._to_sink(lambda sink: sink.tick())  # type: ignore[attr-defined]
+
+    def _arrived(self, timeout_seconds: float) -> Iterator[Event]:
+        """Yields what has come, in pieces that take no long time; waits if nothing has."""
+        if not self._pieces and timeout_seconds:
+            first = self.exchange.get(timeout_seconds)
+            if first is None:
+                return
+            self._pieces.extend(_pieces(first))
+        while self._pieces:
+            yield self._pieces.popleft()
+        for event in self.exchange.drain():
+            self._pieces.extend(_pieces(event))
+            while self._pieces:
+                yield self._pieces.popleft()
 
     def _take(self, event: Event) -> None:
         match event:
             case StreamChunk(index) | Display(index) if index not in self._processes:
                 pass  # output of an earlier cell's thread, on a process that this cell leaves out
             case StreamChunk(index, name, text):
-                self._texts[name][index].append(text)
-                if index in self._mergers:
-                    self._mergers[index].feed(index, name, text, time.perf_counter())
+                self._write(index, name, self._allowance(index, name).take(text))
+            case Dropped():
+                self._note_dropped(event)
             case Display(index, output):
                 self._displays[index].append(output)
                 self._held.append((time.perf_counter(), event))
@@ -209,6 +253,43 @@ class RunningCell:
                 self._held.append((time.perf_counter(), event))
             case Reply(index, answer):
                 self._finish(index, answer)
+
+    def _write(self, index: int, name: StreamName, text: str) -> None:
+        if not text:
+            return
+        self._texts[name][index].append(text)
+        if index in self._mergers:
+            self._mergers[index].feed(index, name, text, time.perf_counter())
+
+    def _allowance(self, index: int, name: StreamName) -> Allowance:
+        """Returns what the notebook takes of a stream: more than Python code can send.
+
+        What C code writes, and threads of earlier cells, has no limit where it is written.
+        """
+        key = (index, name)
+        if key not in self._allowances:
+            lines, chars = share_of(self._num_processes)
+            self._allowances[key] = Allowance(2 * lines, 2 * chars, time.monotonic())
+        return self._allowances[key]
+
+    def _note_dropped(self, event: Dropped) -> None:
+        if not self._dropped:
+            self.notice(flood_text(event))
+        self._dropped[event.name, event.process_index] = event
+
+    def _end_floods(self) -> None:
+        """Takes the ends of what was too much for the notebook, and says what is missing."""
+        lines, chars = share_of(self._num_processes)
+        for (index, name), allowance in self._allowances.items():
+            if not allowance.is_pending:
+                continue
+            self._write(index, name, allowance.end())
+            told = self._dropped.get((name, index), Dropped(index, name, 0, 0, lines, chars))
+            self._dropped[name, index] = replace(
+                told,
+                lines=told.lines + allowance.dropped_lines,
+                characters=told.characters + allowance.dropped_chars,
+            )
 
     def _finish(self, index: int, answer: object) -> None:
         if index not in self.waiting_for:
@@ -283,8 +364,9 @@ class RunningCell:
 
         Processes that have not answered have an error that says so.
         """
-        for event in self.exchange.drain():
+        for event in self._arrived(0.0):
             self._take(event)
+        self._end_floods()
         self._left_in_cell = set(self.waiting_for)
         for index in sorted(self.waiting_for):
             silence = ProcessError(
@@ -295,6 +377,8 @@ class RunningCell:
             self._show(merger.close(time.perf_counter()))
         self._show_held(math.inf)
         self._show_live()
+        for text in dropped_texts(self._dropped.values()):
+            self.notice(text)
         return CellResult(
             cell=self.request.cell,
             code=self.request.code,
@@ -321,6 +405,14 @@ class RunningCell:
             fetch=partial(self._fetch, index, reply.value.digest if reply.value else b""),
             gather=partial(self._gather, (index,)),
         )
+
+
+def _pieces(event: Event) -> list[Event]:
+    match event:
+        case StreamChunk(index, name, text) if len(text) > PIECE_CHARS:
+            starts = range(0, len(text), PIECE_CHARS)
+            return [StreamChunk(index, name, text[i : i + PIECE_CHARS]) for i in starts]
+    return [event]
 
 
 def _mergers(processes: tuple[int, ...], outputs: Outputs) -> dict[int, StreamMerger]:

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import threading
 import uuid
+import warnings
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
-from jaxnb.display.labels import Outputs
-from jaxnb.errors import JaxnbError
+from jaxnb import divergence
+from jaxnb.errors import DivergenceWarning, JaxnbError
+from jaxnb.labels import Outputs
 from jaxnb.life import Life
-from jaxnb.model import CellRequest, PackRequest
-from jaxnb.options import process_indices
-from jaxnb.outcome import error_of, recovered_text
+from jaxnb.model import CellRequest, CheckMode, PackRequest, Recording
+from jaxnb.options import CHECKS, one_of, process_indices
+from jaxnb.outcome import error_of, how_it_ended, recovered_text
 from jaxnb.patience import Patience, sigint_sets
 from jaxnb.pulling import CellKey
+from jaxnb.replicas import levels_to_caller
 from jaxnb.result import CellResult
 from jaxnb.running import NoSink, OutputSink, RunningCell
 from jaxnb.transport.client import Exchange
@@ -58,6 +62,7 @@ class Session(Life):
         ranks: Iterable[int] | None = None,
         timeout: float | None = None,
         raise_on_error: bool = True,
+        check: CheckMode | None = None,
         sink: OutputSink | None = None,
         cell: int | None = None,
         first_line: int = 1,
@@ -75,6 +80,7 @@ class Session(Life):
                 processes than these waits for the others.
             timeout: Seconds after which the cell is interrupted.
             raise_on_error: Raise if a process raised; else the result says so.
+            check: Overrides the session's ``check`` for this cell.
             sink: Where output goes as it comes; the result has it all in any case.
             cell: The number to give it; counted by the session by default.
             first_line: The line number of the first line of ``code`` in tracebacks.
@@ -94,6 +100,7 @@ class Session(Life):
             SessionBrokenError: The session was broken before.
         """
         indices = process_indices(ranks, self.num_processes)
+        mode = one_of("check", check or self.options.check, CHECKS)
         sink = sink or NoSink()
         ticket = object() if ticket is None else ticket
         generation = self._generation
@@ -102,12 +109,29 @@ class Session(Life):
         with sigint_sets(interrupted), self._turns.turn(ticket, on_wait, interrupted):
             self._require_ready(generation)
             number = next(self._cells) if cell is None else cell
-            request = CellRequest(cell=number, code=code, first_line=first_line)
+            request = CellRequest(
+                cell=number,
+                code=code,
+                first_line=first_line,
+                check=cast(CheckMode, mode),
+                ranks=tuple(indices),
+            )
             self._current_ticket = ticket
             running = self._send_cell(request, indices, sink, outputs, interrupted)
             result, timed_out, was_interrupted = self._wait(running, timeout)
+            self._history.note(request, result)
+            was_cut = was_interrupted or bool(running.waiting_for)
+            result = self._last_result = self._compared(running, result)
+            # Where the user stopped them anywhere, or some failed and others waited for them,
+            # there is nothing to warn of.
+            parted = None if was_cut or running.freed else result.divergence
+            if parted is not None:
+                running.notice(divergence.describe(parted))
             if self._is_out_of_step(running, result, was_interrupted):
                 self._recover_after(running)
+        if parted is not None and type(sink) is NoSink:
+            text = divergence.describe(parted)
+            warnings.warn(text, DivergenceWarning, stacklevel=levels_to_caller())
         died = [d for d in self._deaths if d.role != "engine" or d.index in result.per_process]
         error = running.abandoned or error_of(
             result,
@@ -120,6 +144,16 @@ class Session(Life):
         if error is not None:
             raise error
         return result
+
+    def recordings(self, processes: Iterable[int] | None = None) -> dict[int, Recording]:
+        """Returns what processes have dispatched together in their last cell, or in this one.
+
+        Answered while they wait in C++ too. One that is silent for some seconds is left out.
+
+        Args:
+            processes: Process indices; all by default.
+        """
+        return self._sentinels.recordings(process_indices(processes, self.num_processes))
 
     def _send_cell(
         self,
@@ -172,14 +206,32 @@ class Session(Life):
 
         They would pair with the wrong ones later, in silence. With one CPU device a process
         waits in C++ for its collective, and has been freed from it. With several, calls return
-        before their collectives have run: after an interrupt nobody knows how far each got.
+        before their collectives have run. What they have dispatched is compared; where it is
+        not recorded, nobody knows how far each got when it was interrupted.
         """
         if self._deaths or self._state != "ready":
             return False
+        if running.freed or self._is_recorded(running.request):
+            divergence = result.divergence
+            return bool(running.freed) or (divergence is not None and divergence.pending)
         errors = [each.error for each in result.per_process.values()]
         ends = {error and (error.type_name, error.line) for error in errors}
         is_asynchronous = self._placement.devices_per_process > 1 and self.num_processes > 1
-        return bool(running.freed) or (was_interrupted and (len(ends) > 1 or is_asynchronous))
+        return was_interrupted and (len(ends) > 1 or is_asynchronous)
+
+    def _is_recorded(self, request: CellRequest) -> bool:
+        return request.check != "off" and not any(r.unrecorded for r in self._reports)
+
+    def _compared(self, running: RunningCell, result: CellResult) -> CellResult:
+        """Compares what the processes dispatched together in a cell."""
+        asked = list(result.per_process)
+        trails = {i: running.trails.get(i, ()) for i in range(self.num_processes)}
+        if self._deaths or not self._is_recorded(running.request) or divergence.agree(trails):
+            return result
+        recordings = self._sentinels.recordings(asked)
+        notes = {i: "was not asked to run the cell" for i in trails if i not in asked}
+        notes |= {i: how_it_ended(error) for i, error in result.errors.items()}
+        return replace(result, divergence=divergence.compare(result.cell, recordings, notes))
 
     def _recover_after(self, running: RunningCell) -> None:
         """Forms the group anew after a cell whose processes are out of step."""

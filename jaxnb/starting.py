@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from jaxnb.cluster import LOOPBACK, ProcessGroup
@@ -20,6 +20,7 @@ from jaxnb.model import (
     Request,
     RequestFailed,
 )
+from jaxnb.model.recovery import JoinAgain
 from jaxnb.options import StartOptions
 from jaxnb.transport.client import Output, Reply, Transport, wait_for
 
@@ -58,7 +59,7 @@ class Starter:
         self._group = group
         self._options = options
         self._placement = placement
-        self._progress = progress
+        self.progress = progress
         self._deaths = deaths
         self._on_output = on_output
         self._deadline = time.monotonic() + min(options.timeout, MAX_SECONDS)
@@ -72,7 +73,7 @@ class Starter:
         Raises:
             StartError: With the reason; what had started is still there for the caller to end.
         """
-        self._progress("starting", "ipyparallel controller and coordination service")
+        self.progress("starting", "ipyparallel controller and coordination service")
         controller, service = self._group.start_services(self._placement.num_processes)
         connection = self._await(controller, "the ipyparallel controller")
         address = self._await(service, "JAX's coordination service")
@@ -86,7 +87,7 @@ class Starter:
 
     def restart(self, transport: Transport) -> list[ProcessReport]:
         """Starts new processes beside the controller that is still running."""
-        self._progress("starting", "coordination service")
+        self.progress("starting", "coordination service")
         service = self._group.start_service(self._placement.num_processes)
         address = self._await(service, "JAX's coordination service")
         self._launch(address)
@@ -94,9 +95,9 @@ class Starter:
 
     def _launch(self, address: str) -> None:
         n = self._placement.num_processes
-        self._progress("launching", f"{n} processes")
+        self.progress("launching", f"{n} processes")
         try:
-            self._group.start_processes(self._placement, self._joins(address))
+            self._group.start_processes(n, self._joins(address))
         except SessionBrokenError as error:
             raise StartError(str(error)) from error
 
@@ -120,41 +121,77 @@ class Starter:
 
     def _join(self, transport: Transport, address: str) -> list[ProcessReport]:
         n = self._placement.num_processes
-        self._progress("joining", f"{n} processes")
+        self.progress("joining", f"{n} processes")
         transport.wait_for(self._group.identities, self._deadline, self.check_alive)
         if self._group.launcher != "fork":
             joins = dict(enumerate(self._joins(address)))
-            self._ask(transport, joins, "join")
+            self.ask(transport, joins, "join")
         return self._check(transport)
 
     def _check(self, transport: Transport) -> list[ProcessReport]:
         n = self._placement.num_processes
-        self._progress("checking", "a psum over all devices")
-        answers = self._ask(transport, {i: CheckRequest() for i in range(n)}, "check")
+        self.progress("checking", "a psum over all devices")
+        answers = self.ask(transport, {i: CheckRequest() for i in range(n)}, "check")
         reports = [answers[i] for i in range(n)]
         verify(reports, self._placement)
         return reports
 
-    def reform(self, transport: Transport) -> tuple[list[ProcessReport], list[Reformed]]:
-        """Joins the living processes anew at a new coordination service; variables are kept.
+    def reform(
+        self, transport: Transport, dead: Collection[int] = ()
+    ) -> tuple[list[ProcessReport], list[Reformed]]:
+        """Joins the living processes, and new ones for the dead, at a new coordination service.
 
-        The old service ends, unless a process could not take its leave of it: XLA would abort
-        that process.
+        Variables of the living are kept. The old service ends, unless a process could not take
+        its leave of it: XLA would abort that process.
+
+        Args:
+            transport: The connection.
+            dead: The indices of those that have died.
+
+        Returns:
+            What all processes see, and what became of the variables of the living.
         """
         n = self._placement.num_processes
-        self._progress("re-forming", f"{n} processes")
+        detail = f", {len(dead)} of them new" if dead else ""
+        self.progress("re-forming", f"{n} processes{detail}")
         address = self._await(self._group.start_service(n), "JAX's coordination service")
         left = max(1, int(self._deadline - time.monotonic()))
-        request = ReformRequest(coordinator_address=address, timeout_seconds=left)
-        answers = self._ask(transport, dict.fromkeys(range(n), request), "join again")
+        step = JoinAgain(address, left, dead=tuple(sorted(dead)))
+        living = [i for i in range(n) if i not in dead]
+        requests: dict[int, Request] = dict.fromkeys(living, ReformRequest(step))
+        if dead:
+            requests |= self._launch_again(transport, address, dead)
+        answers = self.ask(transport, requests, "join again")
+        if dead:
+            transport.wait_for(self._group.identities, self._deadline, self.check_alive)
         reports = self._check(transport)
-        if all(answer.left_service for answer in answers.values()):
+        reformed = [answers[i] for i in living]
+        if all(answer.left_service for answer in reformed):
             self._group.end_old_services()
-        return reports, [answers[i] for i in range(n)]
+        return reports, reformed
 
-    def _ask(
+    def _launch_again(
+        self, transport: Transport, address: str, dead: Collection[int]
+    ) -> dict[int, Request]:
+        """Starts processes for the dead; returns what they have to be asked."""
+        joins = [join for join in self._joins(address) if join.process_index in dead]
+        try:
+            self._group.replace_processes(joins)
+        except SessionBrokenError as error:
+            raise StartError(str(error)) from error
+        if self._group.launcher == "fork":
+            return {}  # these join before they listen
+        transport.wait_for(self._group.identities, self._deadline, self.check_alive)
+        return {join.process_index: join for join in joins}
+
+    def ask(
         self, transport: Transport, requests: Mapping[int, Request], what: str
     ) -> dict[int, Any]:
+        """Sends requests to processes and waits for all answers.
+
+        Raises:
+            StartError: A process could not do it, in time or at all; the message names it.
+        """
         exchange = transport.send(requests)
         answers: dict[int, Any] = {}
         while len(answers) < len(requests):

@@ -1,4 +1,4 @@
-"""Reading what a process pickled."""
+"""Reading what was pickled in another process."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class _Unpickler(pickle.Unpickler):
 
 
 def unpickle(skeleton: bytes, buffers: Sequence[Any], array: Callable[[int], Any]) -> Any:
-    """Reads a value that a process pickled.
+    """Reads a value that a process pickled, or the notebook.
 
     Args:
         skeleton: The pickle. It came over a channel signed with the cluster's key, from a
-            process that this session started.
+            process that this session started, or from the notebook that started this process.
         buffers: What was left out of band.
         array: Returns the array for an index, where the pickle leaves one out.
 

@@ -6,8 +6,9 @@ from collections.abc import Collection, Mapping
 
 from jaxnb.model import StackEntry, Whereabouts
 
-IDLE_CPU = 0.02
-"""A thread that waits uses less processor time than this, per second."""
+IDLE_CPU = 0.05
+"""A process that waits uses less processor time than this, per second: on a busy machine its
+heartbeat and the answers to where it is take up to 0.02."""
 
 
 def waits_in_jax(where: Whereabouts) -> bool:
@@ -37,7 +38,7 @@ def left_behind(
     """Whether the processes that are still in a cell, which others have left, will never end it.
 
     Each has waited in JAX at one place for all of the time, and used no processor; and none of
-    its threads would use one if it had it.
+    its threads has waited for one for all of the time.
 
     Args:
         before: Snapshots from ``seconds`` ago.
@@ -50,7 +51,7 @@ def left_behind(
         and index in now
         and waits_in_jax(before[index])
         and waits_in_jax(now[index])
-        and not (before[index].works or now[index].works)
+        and not before[index].runnable & now[index].runnable
         and before[index].stack == now[index].stack
         and now[index].cpu_seconds - before[index].cpu_seconds < IDLE_CPU * seconds
         for index in waiting

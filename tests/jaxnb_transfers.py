@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,9 +15,15 @@ import numpy as np
 import psutil
 import pytest
 
-from jaxnb import moving
+from jaxnb import asking, moving
+from jaxnb.errors import JaxnbError, ProcessDiedError, SessionBrokenError, SessionClosedError
 from jaxnb.session import Session
 from jaxnb.transport import memory
+
+PROCESSES = 3
+
+SOON_SECONDS = 10.0
+"""Long before anybody's patience ends, on a busy machine too. Benchmarks measure how soon."""
 
 PATHS = ["direct", "messages"]
 
@@ -113,6 +120,23 @@ def at_half(
     return acted
 
 
+class Timed:
+    """Does something, and remembers when it had been done."""
+
+    def __init__(self, act: Callable[[], None]) -> None:
+        self._act = act
+        self._done_at: float | None = None
+
+    def __call__(self) -> None:
+        self._act()
+        self._done_at = time.monotonic()
+
+    def assert_recent(self, seconds: float = SOON_SECONDS) -> None:
+        """Fails if it was not done, or longer ago."""
+        assert self._done_at is not None
+        assert time.monotonic() - self._done_at < seconds
+
+
 def kill(pid: int) -> None:
     """Kills a process and waits until it is dead."""
     os.kill(pid, signal.SIGKILL)
@@ -130,6 +154,131 @@ def kill(pid: int) -> None:
 def press_interrupt() -> None:
     """What Jupyter does: SIGINT to the notebook's process."""
     os.kill(os.getpid(), signal.SIGINT)
+
+
+@contextmanager
+def pressed_when_asked(session: Session) -> Iterator[Timed]:
+    """Presses interrupt once the main threads of all processes are in a request."""
+    press = Timed(press_interrupt)
+
+    def wait_and_press() -> None:
+        deadline = time.monotonic() + 20
+        while session._conversations.current is None and time.monotonic() < deadline:
+            time.sleep(0.001)
+        time.sleep(0.2)
+        press()
+
+    presser = threading.Thread(target=wait_and_press)
+    presser.start()
+    try:
+        yield press
+    finally:
+        presser.join()
+
+
+def bears_interrupts(seed: int, seconds: float, attempt: Callable[[int], None]) -> Iterator[bool]:
+    """Tries something many times, and interrupts it at any moment; tells each time if it ended.
+
+    Args:
+        seed: Of the moments.
+        seconds: The latest moment after a try has begun.
+        attempt: What is tried, with the number of the try.
+    """
+    chance = np.random.default_rng(seed)
+    for n in range(40):
+        timer = threading.Timer(chance.random() * seconds, press_interrupt)
+        done = False
+        try:
+            timer.start()
+            attempt(n)
+            done = True
+            timer.join()
+            time.sleep(1)  # if the interrupt has not struck yet, it strikes here
+        except KeyboardInterrupt:
+            timer.join()
+        yield done
+
+
+def assert_names_who_dies_halfway(
+    session: Session,
+    path: str,
+    which: int,
+    move: Callable[[], object],
+    doing: str,
+    monkeypatch: Any,
+) -> None:
+    """Kills a process halfway; fails unless the error says so, and soon."""
+    pid = session.processes[which].pid
+    die = Timed(lambda: kill(pid))
+    at_half(session, path, die, which, monkeypatch)
+    with pytest.raises(ProcessDiedError) as caught:
+        move()
+    die.assert_recent()
+    assert_path(session, path)
+    error = caught.value
+    assert (error.process_index, error.pid) == (which, pid)
+    who = f"Process {which} of {PROCESSES} (pid {pid})"
+    for part in (f"{who} was killed by SIGKILL while {doing}.", "%spmd_restart"):
+        assert part in str(error)
+    assert session.state == "broken"
+
+
+def until_someone_dies(
+    session: Session, seed: int, move: Callable[[], None]
+) -> tuple[int, JaxnbError]:
+    """Moves again and again, and kills a process at any moment.
+
+    Returns:
+        Which process, and the error, which names it.
+    """
+    chance = np.random.default_rng(seed)
+    which = int(chance.integers(PROCESSES))
+    move()
+    timer = threading.Timer(chance.random() * 0.1, os.kill, (session.processes[which].pid, 9))
+    timer.start()
+
+    def move_until_it_fails() -> None:
+        while True:
+            move()
+
+    with pytest.raises(JaxnbError, match=f"rocess {which}") as caught:
+        move_until_it_fails()
+    timer.join()
+    return which, caught.value
+
+
+def assert_ends_with_its_group(
+    session: Session, path: str, end: str, move: Callable[[], object], monkeypatch: Any
+) -> None:
+    """Ends a group while something is moved, which has to fail, and soon."""
+    halfway, go_on = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        halfway.set()
+        assert go_on.wait(20)
+
+    at_half(session, path, wait, 1, monkeypatch)
+    kind = {"restart": SessionBrokenError, "close": SessionClosedError}[end]
+    with ThreadPoolExecutor(2) as pool:
+        moved = pool.submit(move)
+        assert halfway.wait(20)
+        conversation = session._conversations.current
+        assert conversation is not None
+        ended = pool.submit(getattr(session, end))
+        while conversation._abandoned is None:
+            time.sleep(0.001)
+        go_on.set()
+        started = time.monotonic()
+        with pytest.raises(kind, match="while data were on the way"):
+            moved.result(20)
+        assert time.monotonic() - started < SOON_SECONDS
+        ended.result(20)
+
+
+def shorten_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gives silent processes one second, however much there is to move."""
+    monkeypatch.setattr(asking, "REPLY_SECONDS", 1.0)
+    monkeypatch.setattr(asking, "BYTES_PER_SECOND", 1e12)
 
 
 def assert_nothing_open(session: Session) -> None:

@@ -22,7 +22,7 @@ from jaxnb.display._geometry import (
 from jaxnb.display._holders import LEVELS, Holders, devices_by_process, holders_of
 from jaxnb.display._panels import Panel, Picture, Place, index_label, picture
 from jaxnb.display._spec import dimension_label
-from jaxnb.display.labels import format_bytes
+from jaxnb.labels import format_bytes
 from jaxnb.model import ArrayInfo
 
 _WIDEST, _WIDEST_LONG, _HIGHEST = 720, 960, 620

@@ -8,7 +8,7 @@ from math import prod
 
 from jaxnb.display._drawing import Drawing, Shape, bands, centred, framed
 from jaxnb.display._geometry import LINE, Label, drawable, text_width
-from jaxnb.display.labels import plural
+from jaxnb.labels import plural
 from jaxnb.model import MeshInfo
 
 _MAX_SIDE = 16

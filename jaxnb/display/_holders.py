@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from jaxnb.arrays import Block
-from jaxnb.display.labels import plural, processes_label, ranks_label
+from jaxnb.labels import plural, processes_label, ranks_label
 from jaxnb.model import ArrayInfo
 
 _MAX_CHARS = 18

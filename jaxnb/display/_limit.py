@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from jaxnb.display._merged import MergedLine
-from jaxnb.display.labels import format_count, plural
+from jaxnb.labels import format_count, plural
 from jaxnb.model import StreamName
 
 

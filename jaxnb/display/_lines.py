@@ -9,6 +9,7 @@ _CONTROL = re.compile(r"(\r|\n|\x08|\x1b\[[0-?]*[ -/]*[@-~])")
 _PART_OF_ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*)?\Z")
 _MAX_ESCAPE = 64
 _MAX_ROWS = 256
+_MAX_COLUMNS = 10_000
 
 
 def _nothing() -> str | None:
@@ -25,6 +26,10 @@ class LineAssembler:
     A line is complete at its newline, unless the stream has moved the cursor up before: then
     the lines that it can reach again (as many as it went up) are held until it is past them,
     which a line that was never rewritten tells.
+
+    As in a terminal, what is rewritten is no wider than the screen: a line of more than
+    10 000 characters stays as it is, and what would rewrite it begins another. To copy it for
+    each character that a bar moves back would take hours.
     """
 
     def __init__(self) -> None:
@@ -113,6 +118,8 @@ class LineAssembler:
         return self._rows[row].rstrip() if self._rewritten[row] else self._rows[row]
 
     def _write(self, text: str) -> None:
+        if self._column != len(self._rows[self._row]):
+            self._wrap()
         row, column = self._rows[self._row], self._column
         if column == len(row):
             row += text
@@ -123,6 +130,14 @@ class LineAssembler:
             row = row.ljust(column)[:column] + text + row[column + len(text) :]
         self._rows[self._row] = row
         self._column = column + len(text)
+
+    def _wrap(self) -> None:
+        """Leaves a line that is too long to be rewritten, and begins one below it."""
+        if len(self._rows[self._row]) > _MAX_COLUMNS:
+            self._row += 1
+            self._column = 0
+            self._rows.insert(self._row, "")
+            self._rewritten.insert(self._row, False)
 
     def _control(self, control: str, take_back: Callable[[], str | None]) -> None:
         if control == "\n":
@@ -147,6 +162,8 @@ class LineAssembler:
                     self._row += 1
 
     def _erase(self, mode: str) -> None:
+        if mode in ("1", "2") or self._column != len(self._rows[self._row]):
+            self._wrap()
         row = self._rows[self._row]
         if mode == "2":
             row = ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from jaxnb.display.labels import ranks_label
+from jaxnb.labels import ranks_label
 from jaxnb.model import StreamName
 
 

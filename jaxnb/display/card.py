@@ -35,7 +35,7 @@ def _environment() -> Environment:
     # Imported late: only a session that displays HTML pays for Jinja2.
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    from jaxnb.display import labels
+    from jaxnb import labels
 
     environment = Environment(
         loader=PackageLoader("jaxnb.display"),

@@ -7,7 +7,7 @@ from statistics import median
 
 from jaxnb.display.card import Card, render, stacked
 from jaxnb.display.cards_value import value_card
-from jaxnb.display.labels import Outputs, format_seconds, plural, ranks_label
+from jaxnb.labels import Outputs, format_seconds, plural, ranks_label
 from jaxnb.result import CellResult
 
 _STRAGGLER_RATIO = 1.5

@@ -8,7 +8,7 @@ from jaxnb.display._ansi import ansi_runs, strip_ansi
 from jaxnb.display._text import one_line
 from jaxnb.display.card import Card, render
 from jaxnb.display.cards_value import NOTHING
-from jaxnb.display.labels import format_seconds, processes_label
+from jaxnb.labels import format_seconds, processes_label
 from jaxnb.model import ProcessError
 from jaxnb.result import CellResult
 

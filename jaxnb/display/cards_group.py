@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from jaxnb.display._recovered import recovered_notes
 from jaxnb.display._text import text_table
 from jaxnb.display.card import Card, render
-from jaxnb.display.labels import format_bytes, format_seconds, plural, ranks_label
+from jaxnb.labels import format_bytes, format_seconds, plural, processes_label, ranks_label
 from jaxnb.model import DeviceInfo, GroupInfo, ProcessInfo, Recovered
 
 FOLD_ABOVE = 8
@@ -23,18 +25,26 @@ class _Row:
     state: str
 
 
-def start_card(group: GroupInfo) -> Card:
-    """What was started: processes, devices, hosts, launcher, and the time it took."""
-    return _group_card(group, f"ready in {format_seconds(group.start_seconds)}", False)
+def start_card(group: GroupInfo, replayed: int | None = None) -> Card:
+    """What was started: processes, devices, hosts, launcher, and the time it took.
+
+    Args:
+        group: The group.
+        replayed: How many cells were run again.
+    """
+    tail = f"ready in {format_seconds(group.start_seconds)}"
+    if replayed is not None:
+        tail += f" · {plural(replayed, 'cell')} run again"
+    return _group_card(group, tail, False)
 
 
 def recovered_card(group: GroupInfo, recovered: Recovered) -> Card:
     """A group that was formed anew: the time it took, and what was kept and lost."""
     kept = f"{plural(recovered.arrays, 'array')} kept ({format_bytes(recovered.nbytes)})"
     tail = f"formed anew in {format_seconds(recovered.seconds)} · {kept}"
-    if recovered.lost:
-        tail += f" · not kept: {', '.join(recovered.lost)}"
-    return _group_card(group, tail, False)
+    if recovered.replaced:
+        tail = f"{processes_label(recovered.replaced)} replaced · {tail}"
+    return _group_card(group, tail, False, recovered_notes(recovered))
 
 
 def status_card(group: GroupInfo) -> Card:
@@ -70,7 +80,7 @@ def group_heading(group: GroupInfo) -> str:
     return f"{processes} × {each} = {plural(total, 'device')}"
 
 
-def _group_card(group: GroupInfo, tail: str, with_state: bool) -> Card:
+def _group_card(group: GroupInfo, tail: str, with_state: bool, notes: Sequence[str] = ()) -> Card:
     heading = group_heading(group)
     detail = " · ".join(
         [
@@ -93,6 +103,7 @@ def _group_card(group: GroupInfo, tail: str, with_state: bool) -> Card:
         hosts=hosts,
         with_state=with_state,
         broken=group.state == "broken",
+        notes=notes,
     )
     lines = [f"{heading} · {tail}", detail]
     shown = [row for row in rows if row.state != "ready"] if folded else rows
@@ -100,7 +111,7 @@ def _group_card(group: GroupInfo, tail: str, with_state: bool) -> Card:
         lines.append(f"{plural(len(rows), 'process')} on {hosts}")
     if shown:
         lines.append(_text_rows(shown, with_state))
-    return Card(html, "\n".join(lines))
+    return Card(html, "\n".join([*lines, *notes]))
 
 
 def _text_rows(rows: list[_Row], with_state: bool) -> str:

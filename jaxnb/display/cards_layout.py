@@ -11,7 +11,7 @@ from jaxnb.display._text import WIDTH, fitted_table, joined, middle
 from jaxnb.display._text_picture import bytes_lines
 from jaxnb.display.card import Card, render
 from jaxnb.display.cards_array import array_card, array_type
-from jaxnb.display.labels import format_bytes, plural
+from jaxnb.labels import format_bytes, plural
 from jaxnb.model import ArrayInfo, MeshInfo
 
 _MAX_ROWS = 100

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from jaxnb.display._rich import View, needs_front_end, view_of
 from jaxnb.display._text import labelled
 from jaxnb.display.card import Card, render
-from jaxnb.display.labels import Outputs, ranks_label
+from jaxnb.labels import Outputs, ranks_label
 from jaxnb.model import RichOutput
 from jaxnb.result import Agreement, CellResult
 

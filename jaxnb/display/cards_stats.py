@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from jaxnb.display._text import text_table, wrapped
 from jaxnb.display.card import Card, render
-from jaxnb.display.labels import format_bytes, format_count, plural
+from jaxnb.labels import format_bytes, format_count, plural
 from jaxnb.model import DeviceStats
 
 _SOURCES = {

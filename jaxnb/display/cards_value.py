@@ -16,7 +16,7 @@ from jaxnb.display.cards_array import (
     preview_text,
     replicas_differ_card,
 )
-from jaxnb.display.labels import Outputs, plural, processes_label, ranks_label
+from jaxnb.labels import Outputs, plural, processes_label, ranks_label
 from jaxnb.model import ArrayInfo, ValueInfo
 from jaxnb.result import Agreement, CellResult
 

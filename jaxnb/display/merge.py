@@ -79,9 +79,14 @@ class StreamMerger:
         """
         self._streams[name].feed(process_index, text, now)
 
-    def drain(self, now: float) -> list[MergedLine]:
-        """Returns, and forgets, the lines that can be decided at ``now``."""
-        return [line for stream in self._streams.values() for line in stream.drain(now)]
+    def drain(self, now: float, about: float = inf) -> list[MergedLine]:
+        """Returns, and forgets, the lines that can be decided at ``now``.
+
+        Args:
+            now: The time.
+            about: Return as soon as there are so many, of each stream; a few more may come.
+        """
+        return [line for stream in self._streams.values() for line in stream.drain(now, about)]
 
     def is_waiting(self, process_index: int) -> bool:
         """Whether complete lines of this process have not come out yet."""
@@ -128,10 +133,10 @@ class _Stream:
         if lines:
             process.queue.extend(lines, now)
 
-    def drain(self, now: float) -> list[MergedLine]:
+    def drain(self, now: float, about: float) -> list[MergedLine]:
         patient = self._is_flood() or self._someone_is_on_the_way(now)
         grace = IN_STEP_GRACE_SECONDS if patient else self._grace_seconds
-        return self._drain(now - grace, now - ROW_SECONDS)
+        return self._drain(now - grace, now - ROW_SECONDS, about)
 
     def is_waiting(self, process_index: int) -> bool:
         return bool(self._processes[process_index].queue)
@@ -153,7 +158,7 @@ class _Stream:
         self._last = now
         for process_index in self._processes:
             self.finish(process_index)
-        return self._drain(inf, inf)
+        return self._drain(inf, inf, inf)
 
     def live(self) -> list[MergedLine]:
         rows = {p: process.lines.open_rows() for p, process in self._processes.items()}
@@ -169,22 +174,23 @@ class _Stream:
     def _line(self, processes: frozenset[int], text: str) -> MergedLine:
         return MergedLine(self._name, processes, text, self._label_width)
 
-    def _drain(self, cutoff: float, row_cutoff: float) -> list[MergedLine]:
+    def _drain(self, cutoff: float, row_cutoff: float, about: float) -> list[MergedLine]:
         out: list[MergedLine] = []
-        while True:
+        while len(out) < about:
             queues = [p.queue for p in self._processes.values() if p.queue or not p.queue.finished]
             ready = [queue for queue in queues if queue]
             if not ready:
                 return out
             if len(ready) == len(queues):
                 if agreed := common_prefix(queues):
-                    self._show_agreed(queues, agreed, out)
+                    self._show_agreed(queues, int(min(agreed, about)), out)
                     continue
             elif not any(queue.expired(cutoff) for queue in ready):
                 # Someone may still say any of these lines.
                 return out
             if not self._align(queues, (cutoff, row_cutoff), out):
                 return out
+        return out
 
     def _show_agreed(self, queues: list[LineQueue], count: int, out: list[MergedLine]) -> None:
         everyone = frozenset(queue.process_index for queue in queues)

@@ -15,11 +15,16 @@ import sys
 from contextlib import suppress
 from typing import Any
 
+from jaxnb.engine import bootstrap, bundles, flood
+
 INTERRUPT_GRACE_SECONDS = 2.0
 
 
 def install(shell: Any) -> None:
-    """Makes ``!command`` of this shell run through :func:`run`, and ``exit()`` end nothing."""
+    """Makes ``!command`` of this shell run through :func:`run`, and ``exit()`` end nothing.
+
+    What its cells print and display is kept within bounds from then on.
+    """
 
     def system(command: str) -> None:
         __tracebackhide__ = True  # the cell's line is what matters in a traceback
@@ -30,6 +35,9 @@ def install(shell: Any) -> None:
 
     shell.system = system
     shell.ask_exit = ask_exit
+    joined = bootstrap.joined()
+    flood.install(shell, joined.num_processes if joined else 1)
+    bundles.install(shell)
 
 
 def run(shell: Any, command: str) -> None:

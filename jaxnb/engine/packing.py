@@ -12,15 +12,12 @@ from types import FunctionType
 from typing import Any
 
 import jax
-import numpy as np
 
 from jaxnb.engine import shards
 from jaxnb.engine.exposures import as_bytes
 from jaxnb.engine.layouts import Layout, unreduced_axes
 from jaxnb.model import ArrayInfo, ArrayLeaf, Record
-
-MIN_OUT_OF_BAND_BYTES = 64 << 10
-"""Larger buffers (NumPy arrays) are left out of the pickle."""
+from jaxnb.pickling import OutOfBand, adjacent
 
 
 class Pickler(pickle.Pickler):
@@ -56,9 +53,6 @@ class Pickler(pickle.Pickler):
                 return ArrayLeaf, (len(self.arrays) - 1,)
             # What is named here is imported by the notebook, so nothing that imports jax.
             return plain(value).__reduce_ex__(5)
-        if type(value) is np.ndarray and not (value.flags.forc or value.dtype.hasobject):
-            # Out of band go adjacent bytes only.
-            return np.ascontiguousarray(value).__reduce_ex__(5)
         if isinstance(value, type | FunctionType) or "__qualname__" in _own(value):
             if _module(value) == "__main__":
                 # Its pickle would be its name: equal for functions that are not, and in the
@@ -70,7 +64,7 @@ class Pickler(pickle.Pickler):
             parts = parts_of(value)
             if parts is not None:
                 return Record, (type(value).__qualname__, parts)
-        return NotImplemented
+        return adjacent(value)
 
 
 def _own(value: Any) -> dict[str, Any]:
@@ -163,21 +157,14 @@ class Package:
     """
 
     def __init__(self, value: Any, refers: Callable[[jax.Array], bool]) -> None:
-        self.buffers: list[Any] = []
-        file = io.BytesIO()
-        pickler = Pickler(file, refers, self._keep)
+        file, out_of_band = io.BytesIO(), OutOfBand()
+        pickler = Pickler(file, refers, out_of_band)
         pickler.dump(value)
+        self.buffers = out_of_band.buffers
         self.skeleton = file.getvalue()
         self.arrays = pickler.arrays
         known: dict[Any, Layout] = {}
         self.infos = tuple(shards.describe(a, corner=False, known=known) for a in self.arrays)
-
-    def _keep(self, buffer: pickle.PickleBuffer) -> bool:
-        raw = buffer.raw()
-        if raw.nbytes < MIN_OUT_OF_BAND_BYTES:
-            return True
-        self.buffers.append(as_bytes(raw))
-        return False
 
     def digest(self) -> bytes:
         """Returns what is equal on two processes only if the values are, but for their arrays."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import math
-import pickle
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,7 +16,8 @@ from jaxnb.engine import meshes
 from jaxnb.engine.exposures import Exposures
 from jaxnb.errors import UsageError
 from jaxnb.headroom import available_bytes
-from jaxnb.model import ArrayLeaf, Exposure, Placed, PlaceRequest, Refused
+from jaxnb.model import Exposure, Placed, PlaceRequest, Refused
+from jaxnb.unpickling import unpickle
 
 _NUMBERS = (bool, int, float, complex, np.generic)
 
@@ -51,19 +50,6 @@ class _Push:
     out_of_band: tuple[Exposure, ...] = ()
     blocks: dict[tuple[int, Index], Exposure] = field(default_factory=dict)
     values: dict[str, Any] = field(default_factory=dict)
-
-
-class _Unpickler(pickle.Unpickler):
-    """Reads a pushed value, with what stands for its arrays."""
-
-    def __init__(self, skeleton: bytes, buffers: list[Any], arrays: list[Any]) -> None:
-        super().__init__(io.BytesIO(skeleton), buffers=buffers)
-        self._arrays = arrays
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) == (ArrayLeaf.__module__, ArrayLeaf.__name__):
-            return self._arrays.__getitem__
-        return super().find_class(module, name)
 
 
 class Pushes:
@@ -121,7 +107,7 @@ class Pushes:
         push = self._open[transfer]
         arrays = [self._array(k, push) for k in range(len(push.slots))]
         received = [self._exposures.buffer(transfer, room.buffer) for room in push.out_of_band]
-        values = _Unpickler(push.request.skeleton, received, arrays).load()
+        values = unpickle(push.request.skeleton, received, arrays.__getitem__)
         for name, placed in push.shardings.items():
             leaves, structure = jax.tree.flatten(values[name])
             filled = [_placed_number(*pair) for pair in zip(leaves, placed, strict=True)]
@@ -171,7 +157,7 @@ def _lay_out(push: _Push, namespace: Mapping[str, Any]) -> None:
     mesh = meshes.find_mesh(namespace, request.mesh)
     # Only the structure counts: the buffers have their sizes, and no pages yet.
     empty = [np.empty(size, dtype=np.uint8) for size in request.buffers]
-    values = _Unpickler(request.skeleton, empty, push.slots).load()
+    values = unpickle(request.skeleton, empty, push.slots.__getitem__)
     leaves = {name: _leaves(name, value) for name, value in values.items()}
     _require_leaves(push.slots, leaves.values())
     for name, value in values.items():

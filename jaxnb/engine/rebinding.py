@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import is_dataclass
 from functools import partial
 from types import CellType, FunctionType, MethodType, ModuleType
@@ -181,3 +181,37 @@ def objects_of(namespace: dict[str, Any], wanted: Callable[[Any], bool]) -> Iter
 
     Rebinder(look).rebind(namespace)
     yield from found
+
+
+def paths_of(namespace: dict[str, Any], wanted: Sequence[Any]) -> dict[int, str]:
+    """Returns where things are, by their ids: ``"x"``, ``"state['mu']"``; the plainest of paths.
+
+    Of what is inside an object that is no pytree, the name alone is known: ``"model.…"``.
+    """
+    left = {id(thing) for thing in wanted}
+    found: dict[int, str] = {}
+
+    def note(thing: Any, path: str) -> None:
+        if id(thing) in left:
+            left.discard(id(thing))
+            found[id(thing)] = path
+
+    names = sorted(namespace, key=lambda name: name.startswith("_") or name in ("In", "Out"))
+    for name in names:
+        note(namespace[name], name)
+    for name in names:
+        for path, leaf in _leaves(namespace[name]) if left else ():
+            note(leaf, name + jax.tree_util.keystr(path))
+    for name in names if left else ():
+        for thing in objects_of({name: namespace[name]}, lambda value: id(value) in left):
+            note(thing, f"{name}.…")
+    return found
+
+
+def _leaves(value: Any) -> list[tuple[Any, Any]]:
+    if isinstance(value, _ATOMS):
+        return []
+    try:
+        return jax.tree_util.tree_leaves_with_path(value)
+    except Exception:  # raised by the flattening of the user's own class
+        return []

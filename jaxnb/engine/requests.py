@@ -7,7 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from jaxnb.engine import bootstrap, reforming, stats
+from jaxnb.engine.agreement import Agreement
 from jaxnb.engine.held import HeldArrays
+from jaxnb.engine.recorder import Recorder
 from jaxnb.engine.runner import Runner
 from jaxnb.engine.sentinel import Sentinel
 from jaxnb.engine.transfers import Transfers
@@ -36,6 +38,7 @@ class Responder:
         self._runner: Runner | None = None
         self._transfers: Transfers | None = None
         self._sentinel: Sentinel | None = None
+        self._recorder: Recorder | None = None
 
     async def answer(self, request: Request) -> Any:
         """Answers a request; an exception becomes a :class:`~jaxnb.model.RequestFailed`."""
@@ -57,7 +60,11 @@ class Responder:
             case CheckRequest():
                 self._joined_runner()
                 assert self._sentinel is not None
-                return replace(bootstrap.check(), sentinel=self._sentinel.address)
+                assert self._recorder is not None
+                report = bootstrap.check()
+                return replace(
+                    report, sentinel=self._sentinel.address, unrecorded=self._recorder.missing
+                )
             case StatsRequest():
                 return stats.device_stats()
         self._joined_runner()
@@ -69,12 +76,13 @@ class Responder:
         if identity is None:
             raise StartError("This process has not joined a group yet.")
         if self._runner is None:
-            self._sentinel = Sentinel(self._kernel.session.key, identity.bind_host)
+            index = identity.process_index
+            key, host = self._kernel.session.key, identity.bind_host
+            recorder = self._recorder = Recorder(index, Agreement(index, key, host))
+            self._sentinel = Sentinel(key, host, recorder)
             held = HeldArrays()
-            self._runner = Runner(self._kernel, identity.process_index, held)
-            self._transfers = Transfers(
-                self._kernel.shell, identity.process_index, held, self._runner.large_value
-            )
+            self._runner = Runner(self._kernel, index, held, recorder)
+            self._transfers = Transfers(self._kernel.shell, index, held, self._runner.large_value)
             if not identity.bare:
                 self._kernel.shell.push(bootstrap.namespace(), interactive=False)
         return self._runner

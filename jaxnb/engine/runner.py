@@ -17,8 +17,9 @@ from typing import Any
 import jax
 from ipykernel.displayhook import ZMQShellDisplayHook
 
-from jaxnb.engine import commands, values
+from jaxnb.engine import bundles, commands, values
 from jaxnb.engine.held import HeldArrays
+from jaxnb.engine.recorder import Recorder
 from jaxnb.errors import JaxnbError
 from jaxnb.model import CellReply, CellRequest, PackRequest, ProcessError, ValueInfo
 
@@ -90,10 +91,14 @@ class Runner:
         kernel: The process's ipykernel (ipyparallel's subclass of it).
         process_index: Who this process is.
         held: Remembers the arrays of cells' values.
+        recorder: Sees what cells dispatch.
     """
 
-    def __init__(self, kernel: Any, process_index: int, held: HeldArrays) -> None:
+    def __init__(
+        self, kernel: Any, process_index: int, held: HeldArrays, recorder: Recorder
+    ) -> None:
         self._kernel = kernel
+        self._recorder = recorder
         self._held = held
         self._shell = kernel.shell
         self.process_index = process_index
@@ -138,11 +143,13 @@ class Runner:
         shell.execution_count = request.cell
         self._clock.reset()
         started = time.perf_counter()
+        self._recorder.begin(request, self._code_name)
         try:
             await self._run_in_shell(_as_numbered(request))
         except KeyboardInterrupt as error:  # between IPython's own handlers
             self._keep_traceback(type(error), error, ["KeyboardInterrupt"])
         seconds = time.perf_counter() - started
+        trails = self._recorder.end(_how_it_ended(self._error))
         # To describe the value may compile something, which is not the cell's.
         compile_seconds, compiles = min(self._clock.seconds, seconds), self._clock.compiles
         return CellReply(
@@ -152,6 +159,7 @@ class Runner:
             seconds=seconds,
             compile_seconds=compile_seconds,
             compiles=compiles,
+            trails=trails,
         )
 
     async def _run_in_shell(self, code: str) -> None:
@@ -289,11 +297,11 @@ class Runner:
         return info
 
     def _keep_traceback(self, kind: type[BaseException], error: Any, lines: list[str]) -> None:
-        ansi = "\n".join(lines)
+        ansi = bundles.shortened("\n".join(lines))
         self._shell._last_traceback = lines
         self._error = ProcessError(
             type_name=kind.__name__,
-            message=str(error),
+            message=bundles.shortened(str(error)),
             traceback=_ANSI.sub("", ansi),
             traceback_ansi=ansi,
             line=_line_in_cell(error, self._code_name),
@@ -310,6 +318,12 @@ def _as_numbered(request: CellRequest) -> str:
     code = request.code.lstrip("\n")
     blank = "#\n" * (len(request.code) - len(code))
     return "# %%spmd\n" * (request.first_line - 1) + blank + code
+
+
+def _how_it_ended(error: ProcessError | None) -> str:
+    if error is None:
+        return "had finished"
+    return f"raised {error.type_name}{f' at line {error.line}' if error.line else ''}"
 
 
 def _is_in_a_cell(frame: FrameType | None) -> bool:

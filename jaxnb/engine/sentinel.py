@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -24,7 +25,8 @@ from typing import Any
 import zmq
 from jupyter_client.session import Session
 
-from jaxnb.engine import collective_sockets
+from jaxnb.engine import _jax_internals, collective_sockets
+from jaxnb.engine.recorder import Recorder
 from jaxnb.model import SentinelAddress
 
 MAX_FRAMES = 40
@@ -41,13 +43,15 @@ class Sentinel:
     Args:
         key: The cluster's key.
         host: The address to listen on.
+        recorder: Knows what this process has dispatched.
 
     Attributes:
         address: How to reach it.
         dropped: How many messages were dropped.
     """
 
-    def __init__(self, key: bytes, host: str) -> None:
+    def __init__(self, key: bytes, host: str, recorder: Recorder) -> None:
+        self._recorder = recorder
         self._session = Session(key=key)
         # Of its own: the kernel closes its context while this thread may still be asked.
         self._socket = zmq.Context().socket(zmq.ROUTER)
@@ -75,14 +79,18 @@ class Sentinel:
         if content["token"] != self.address.token:  # a message to another process, said again
             raise PermissionError
         if kind == "free":
-            return {"freed": collective_sockets.shut_down(set(content["ports"]))}
+            freed = collective_sockets.shut_down(set(content["ports"]))
+            return {"freed": freed + _jax_internals.cancel_waits_on_coordination_service()}
+        if kind == "recording":
+            return asdict(self._recorder.recording(content["most"]))
         if kind != "where":
             raise ValueError(f"unknown question {kind!r}")
         return {
             "stack": self.stack(),
             "sleeps_in": sleeps_in(),
             "rss_bytes": rss_bytes(),
-            "works": works(),
+            "runnable": runnable(),
+            "last_dispatch": [asdict(each) for each in self._recorder.recording(1).dispatches],
             "cpu_seconds": time.process_time(),
         }
 
@@ -126,18 +134,27 @@ def sleeps_in() -> str:
     return _CALLS.get(platform.machine(), {}).get(number, "")
 
 
-def works() -> bool:
-    """Returns whether a thread other than the caller's runs, could run, or waits for a disk.
+_SWITCHES = re.compile(r"^voluntary_ctxt_switches:\s*(\d+)", re.MULTILINE)
+
+
+def runnable() -> list[tuple[int, int]]:
+    """Returns the threads that run, would run if a core were free, or wait for a disk.
 
     On a busy machine a thread may get no processor for long: its processor time does not tell
     it from one that waits for something that never comes.
+
+    Returns:
+        Each one's number, and how often it has gone to sleep by itself so far. The caller's own
+        is left out.
     """
+    found = []
     for task in Path("/proc/self/task").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has ended
             state = (task / "stat").read_text().rpartition(")")[2].split()[0]
             if state in ("R", "D") and int(task.name) != threading.get_native_id():
-                return True
-    return False
+                switches = _SWITCHES.search((task / "status").read_text())
+                found.append((int(task.name), int(switches[1]) if switches else 0))
+    return found
 
 
 def rss_bytes() -> int | None:

@@ -33,9 +33,9 @@ def command(starts: list[EngineStart]) -> list[dict[str, Any]]:
     return [asdict(start) for start in starts]
 
 
-def prepare(command: dict[str, Any], index: int) -> EngineStart:
-    """Reads the start of engine ``index`` from a command."""
-    fields = dict(command["starts"][index])
+def prepare(command: dict[str, Any], position: int) -> EngineStart:
+    """Reads one of the starts from a command."""
+    fields = dict(command["starts"][position])
     join = fields.pop("join")
     return EngineStart(**fields, join=JoinRequest(**join) if join else None)
 

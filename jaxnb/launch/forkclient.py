@@ -19,6 +19,10 @@ from jaxnb.errors import SessionBrokenError, StartError
 EventHandler = Callable[[dict[str, Any]], None]
 
 
+def _for_this_user(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
 class ForkServerClient:
     """Owns a fork server.
 
@@ -41,7 +45,7 @@ class ForkServerClient:
         self._reader = threading.Thread(
             target=self._read_events, name="jaxnb-fork-events", daemon=True
         )
-        with self._log_path.open("wb") as log:
+        with open(self._log_path, "wb", opener=_for_this_user) as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "jaxnb.launch.forkserver", str(os.getpid()), cluster_dir],
                 stdin=subprocess.PIPE,

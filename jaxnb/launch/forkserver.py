@@ -163,8 +163,10 @@ class ForkServer(ForkLoop):
         from jaxnb.launch import engine_start
 
         pids = []
-        for index in range(command["n"]):
-            start = engine_start.prepare(command, index)
+        for position in range(command["n"]):
+            start = engine_start.prepare(command, position)
+            # One that replaces a dead process has that one's index.
+            index = position if start.join is None else start.join.process_index
             child = self._fork("engine", index, partial(engine_start.run, start, self._cluster_dir))
             pids.append(child.pid)
         self._emit(reply=command["id"], pids=pids)

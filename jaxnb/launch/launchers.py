@@ -163,4 +163,6 @@ class LocalEngineSetLauncher(launcher.LocalEngineSetLauncher):  # type: ignore[m
         output = ended.get_output() if ended is not None else ""
         super()._notice_engine_stopped(data)
         if hasattr(self.parent, "on_process_ended"):
-            self.parent.on_process_ended(index, data["pid"], data.get("exit_code"), output)
+            self.parent.on_process_ended(
+                self.engine_set_id, index, data["pid"], data.get("exit_code"), output
+            )

@@ -10,8 +10,9 @@ import shlex
 from collections.abc import Sequence
 from typing import Any, NoReturn, get_args
 
-from jaxnb.display.labels import Outputs
 from jaxnb.errors import UsageError
+from jaxnb.labels import Outputs
+from jaxnb.model import CheckMode
 from jaxnb.options import suggest
 
 
@@ -107,10 +108,22 @@ def start_parser() -> MagicParser:
     _add(parser, "--platform", default="auto", help="auto, cpu or gpu (default: auto)")
     _add(parser, "--launcher", help="fork or local (default: fork on Linux)")
     _add(parser, "--collectives", default="gloo", help="gloo (the CPU's collectives)")
+    _add(parser, "--check", default="record", metavar="MODE",
+         help="off, record (default: say where processes part) or strict (stop them)")  # fmt: skip
     _add(parser, "--bare", action="store_true",
          help="leave the processes' namespaces empty")  # fmt: skip
     _add(parser, "--timeout", type=positive_seconds, default=60.0, metavar="S",
          help="seconds the start may take (default: 60)")  # fmt: skip
+    return parser
+
+
+def restart_parser() -> MagicParser:
+    """Returns the parser of ``%spmd_restart``."""
+    parser = MagicParser(
+        "%spmd_restart", "Replaces all processes by fresh ones; variables are lost."
+    )
+    _add(parser, "--replay", action="store_true",
+         help="run the cells again that have run without an error")  # fmt: skip
     return parser
 
 
@@ -124,6 +137,9 @@ def cell_parser(magic: str) -> MagicParser:
          help="return at once; the card fills in when the cell ends")  # fmt: skip
     _add(parser, "--timeout", type=positive_seconds, metavar="S",
          help="interrupt the cell after this many seconds")  # fmt: skip
+    _add(
+        parser, "--check", choices=get_args(CheckMode), help="for this cell: off, record or strict"
+    )
     _add(parser, "--outputs", choices=get_args(Outputs), default="merged",
          help="merge equal lines (default), show all, or the first process's")  # fmt: skip
     return parser

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from IPython.display import display
 
 from jaxnb.display import cards
-from jaxnb.display.labels import Outputs
 from jaxnb.display.merge import LineLimiter, MergedLine
 from jaxnb.errors import CellError, JaxnbError
+from jaxnb.labels import Outputs
 from jaxnb.magics.sinks import DisplayIds, Sink, is_notebook
 from jaxnb.model import RichOutput
 from jaxnb.result import CellResult
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 LINES_SHOWN = 200
 """How many of the last lines of its output the card of a background cell shows."""
+
+CARD_SECONDS = 0.2
+"""Shortest time between two showings of a card whose lines change. What comes too soon is in the
+next; the last is shown when the cell ends."""
 
 
 class CardView:
@@ -44,15 +48,26 @@ class CardView:
         self._since = time.strftime("%H:%M:%S")
         self._limiter = LineLimiter(head=0, tail=LINES_SHOWN, holder=holder)
         self._columns = cards.DisplayColumns()
+        self._shown_at = time.monotonic()
+        self._is_behind = False
         self._handle = display(self._card(), display_id=True)
 
     def lines(self, lines: list[MergedLine]) -> None:
         """Shows the last lines, and counts those before."""
         self._limiter.feed(lines)
-        self._handle.update(self._card())
+        self._is_behind = True
+        self.tick()
 
     def live(self, lines: list[MergedLine]) -> None:
         """Does nothing: the final state comes as a line."""
+
+    def tick(self) -> None:
+        """Shows lines that came too soon after others; called a few times a second."""
+        now = time.monotonic()
+        if self._is_behind and now - self._shown_at >= CARD_SECONDS:
+            self._shown_at = now
+            self._is_behind = False
+            self._handle.update(self._card())
 
     def notice(self, text: str) -> None:
         """Shows a sentence of jaxnb's own."""

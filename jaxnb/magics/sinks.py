@@ -12,12 +12,15 @@ from IPython.display import DisplayHandle, clear_output, display, publish_displa
 
 from jaxnb.display import cards
 from jaxnb.display.card import Card
-from jaxnb.display.labels import Outputs
 from jaxnb.display.merge import LineLimiter, MergedLine
+from jaxnb.labels import Outputs
 from jaxnb.model import RichOutput
 
 LIVE_SECONDS = 0.2
 """Shortest time between two showings of lines that are being rewritten."""
+
+LIVE_LINES = 200
+"""How many lines that are being rewritten are shown, the lowest ones."""
 
 
 def is_notebook(shell: Any) -> bool:
@@ -175,6 +178,7 @@ class NotebookSink(Sink):
         if lines and now - self._shown_at < LIVE_SECONDS:
             return
         self._shown_at = now
+        lines = [self._limiter.cut(line) for line in lines[-LIVE_LINES:]]
         if self._handle is None:
             if not lines:
                 return
@@ -198,7 +202,7 @@ class TerminalSink(Sink):
 
     def live(self, lines: list[MergedLine]) -> None:
         """Shows the first of the lines; a terminal's cell has one line to rewrite."""
-        text = lines[0].labelled() if lines else ""
+        text = self._limiter.cut(lines[0]).labelled() if lines else ""
         sys.stderr.write("\r" + text.ljust(self._width) + ("" if lines else "\r"))
         sys.stderr.flush()
         self._width = len(text)

@@ -81,23 +81,24 @@ class SpmdMagics(Magics):
 
     @line_magic
     def spmd_restart(self, line: str) -> None:
-        """Replaces all processes by fresh ones; variables are lost."""
-        if not self._parse_plain(
-            "%spmd_restart", "Replaces all processes by fresh ones; variables are lost.", line
-        ):
+        """Replaces all processes by fresh ones; `--replay` runs the session's cells again."""
+        parser = arguments.restart_parser()
+        asked = parser.parse_line(line)
+        if asked.help:
+            print(parser.format_help())
             return
         session = self.started()
         with ProgressDisplay(self.shell) as progress:
-            session.restart(progress)
             self._ids.forget_all()
-        progress.show(cards.start_card(session.group))
+            replayed = session.restart(progress, replay=asked.replay)
+        progress.show(cards.start_card(session.group, replayed if asked.replay else None))
 
     @line_magic
     def spmd_recover(self, line: str) -> None:
-        """Forms the group anew with its living processes; variables are kept."""
+        """Forms the group anew: variables are kept, dead processes replaced."""
         if not self._parse_plain(
             "%spmd_recover",
-            "Forms the group anew with its living processes; variables are kept.",
+            "Forms the group anew: variables are kept, dead processes replaced.",
             line,
         ):
             return
@@ -154,6 +155,7 @@ class SpmdMagics(Magics):
         settings = {
             "ranks": asked.ranks,
             "timeout": asked.timeout,
+            "check": asked.check,
             # Not shell.execution_count: IPython 9.18 counts it up before the cell runs.
             "cell": self.shell.displayhook.prompt_count,
             "first_line": first_line,

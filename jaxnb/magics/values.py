@@ -13,7 +13,7 @@ from IPython.display import display
 
 from jaxnb.display import cards
 from jaxnb.display.card import Card
-from jaxnb.display.labels import plural, processes_label
+from jaxnb.labels import plural, processes_label
 from jaxnb.magics import value_arguments
 from jaxnb.magics.interrupts import plain_interrupt
 from jaxnb.magics.meter import TransferMeter

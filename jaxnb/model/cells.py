@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from jaxnb.model.dispatches import CheckMode, Trail
 from jaxnb.model.layout import ArrayInfo
 
 StreamName = Literal["stdout", "stderr"]
@@ -91,6 +92,8 @@ class CellRequest:
         first_line: The notebook's line number of the first line of ``code``: 2 under a
             ``%%spmd`` line, 1 otherwise.
         max_payload_bytes: A larger value is described but does not travel.
+        check: What is done so that processes which part are noticed.
+        ranks: The processes that run it.
         request_id: Names the run: cells' numbers repeat, within a notebook cell and after a
             restart.
     """
@@ -99,6 +102,8 @@ class CellRequest:
     code: str
     first_line: int = 1
     max_payload_bytes: int = 1 << 20
+    check: CheckMode = "record"
+    ranks: tuple[int, ...] = ()
     request_id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
 
@@ -113,6 +118,7 @@ class CellReply:
         seconds: Wall time of the cell on this process.
         compile_seconds: Part of it that JAX spent lowering and compiling.
         compiles: Number of computations that the backend compiled.
+        trails: What it dispatched to several processes, in short.
     """
 
     process_index: int
@@ -121,6 +127,7 @@ class CellReply:
     seconds: float
     compile_seconds: float
     compiles: int
+    trails: tuple[Trail, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

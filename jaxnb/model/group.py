@@ -45,6 +45,7 @@ class ProcessReport:
         check_seconds: Time for the ``psum``, its compilation included.
         sentinel: How to reach it while its main thread cannot answer.
         collective_ports: Where its collectives listen.
+        unrecorded: Why its dispatches are not recorded; empty if they are.
     """
 
     process_index: int
@@ -59,6 +60,7 @@ class ProcessReport:
     check_seconds: float
     sentinel: SentinelAddress | None = None
     collective_ports: tuple[int, ...] = ()
+    unrecorded: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,21 +1,74 @@
-"""Forming a group anew in living processes."""
+"""Forming a group anew: in living processes, and with new ones in the place of dead ones."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+Box = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class ReformRequest:
+class JoinAgain:
     """Asks a process to leave its broken group and to join a new one, with its variables.
 
     Attributes:
         coordinator_address: ``host:port`` of the new coordination service.
         timeout_seconds: How long to wait for the others.
+        dead: The processes that have died: their shards are gone.
     """
 
     coordinator_address: str
     timeout_seconds: int
+    dead: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """Asks a process that has outlived another what its names are bound to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Give:
+    """Asks a process for what new processes need of it.
+
+    Attributes:
+        names: The names whose values they get.
+        replaced: The new processes.
+        with_values: Give the values too; else shards only, and a digest of the values.
+    """
+
+    names: tuple[str, ...]
+    replaced: tuple[int, ...]
+    with_values: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """Gives a new process the names that it gets.
+
+    Attributes:
+        names: The names, in the order of the pickle.
+        pickle: Pairs of a name and its value.
+        buffers: What was left out of the pickle.
+        pieces: Shards for its devices.
+    """
+
+    names: tuple[str, ...]
+    pickle: bytes
+    buffers: tuple[Any, ...]
+    pieces: tuple[Piece, ...]
+
+
+Step = JoinAgain | Survey | Give | Take
+
+
+@dataclass(frozen=True, slots=True)
+class ReformRequest:
+    """Asks a process for one step of the forming anew."""
+
+    step: Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +83,7 @@ class Reformed:
         collective_ports: Where its collectives listen now.
         left_service: Whether the old coordination service may end, as far as it is concerned.
         seconds: What it took.
+        lost_shards: Names of arrays that had shards on dead processes only.
     """
 
     process_index: int
@@ -39,6 +93,75 @@ class Reformed:
     collective_ports: tuple[int, ...]
     left_service: bool
     seconds: float
+    lost_shards: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Possession:
+    """What a name is bound to on one process, as far as it could be given to another.
+
+    Attributes:
+        digest: Equal on two processes only if the values are, but for the elements of arrays
+            that are spread over processes; empty if it cannot be given.
+        reason: Why not.
+        is_common: It is the same on every process by its nature: it has arrays or meshes of
+            several processes in it, or is a module, or a function without values of its own.
+        arrays: The arrays in it that are spread over processes, as paths.
+        replicas: Digests of their shards that others hold too: (array, box) to digest.
+    """
+
+    digest: bytes
+    reason: str = ""
+    is_common: bool = False
+    arrays: tuple[str, ...] = ()
+    replicas: Mapping[tuple[int, Box], bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A shard on its way to a new process.
+
+    Attributes:
+        array: The array's place among those of the given values.
+        device_id: The device that it is for.
+        process_index: The process that has that device.
+        data: Its bytes on the host.
+    """
+
+    array: int
+    device_id: int
+    process_index: int
+    data: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Gift:
+    """What a process gives to new ones.
+
+    Attributes:
+        digest: Of the values' pickle.
+        pickle: The values, if asked for; else empty.
+        buffers: What was left out of the pickle.
+        pieces: Shards of which this process is to give its replica.
+    """
+
+    digest: bytes
+    pickle: bytes
+    buffers: tuple[Any, ...]
+    pieces: tuple[Piece, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A new process has its values, or none of them.
+
+    Attributes:
+        refused: Names that it cannot have, and why; then it has taken nothing.
+        nbytes: Bytes of the shards that it has put on its devices.
+    """
+
+    refused: Mapping[str, str]
+    nbytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +169,25 @@ class Recovered:
     """A group that was formed anew, with its variables.
 
     Attributes:
-        processes: What each process says.
+        processes: What each process says that was there before.
+        replaced: The processes that had died, and are new.
+        given: Names that the new ones have from the others, which hold them equal.
+        refilled: Arrays whose shards on the new ones were filled from replicas.
+        missing: Names that the new ones do not have, and why.
+        total_seconds: What it took in all; 0 if only the processes' own time is known.
     """
 
     processes: tuple[Reformed, ...]
+    replaced: tuple[int, ...] = ()
+    given: tuple[str, ...] = ()
+    refilled: tuple[str, ...] = ()
+    missing: Mapping[str, str] = field(default_factory=dict)
+    total_seconds: float = 0.0
 
     @property
     def arrays(self) -> int:
         """How many arrays were kept, on the process that has most."""
-        return max(process.arrays for process in self.processes)
+        return max((process.arrays for process in self.processes), default=0)
 
     @property
     def nbytes(self) -> int:
@@ -67,6 +200,12 @@ class Recovered:
         return tuple(dict.fromkeys(thing for p in self.processes for thing in p.lost))
 
     @property
+    def lost_shards(self) -> tuple[str, ...]:
+        """Arrays that had shards on the dead processes only; each use of one raises."""
+        return tuple(dict.fromkeys(name for p in self.processes for name in p.lost_shards))
+
+    @property
     def seconds(self) -> float:
-        """What the slowest process took."""
-        return max(process.seconds for process in self.processes)
+        """What it took; without replaced processes, the slowest process's own time."""
+        slowest = max((process.seconds for process in self.processes), default=0.0)
+        return max(self.total_seconds, slowest)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from jaxnb.model.dispatches import Dispatch
+
 
 @dataclass(frozen=True, slots=True)
 class SentinelAddress:
@@ -49,8 +51,10 @@ class Whereabouts:
             tell something: ``"futex"`` (a lock, or C++ that waits), ``"sleep"``; else empty.
         cpu_seconds: Processor time that it has used since it began.
         rss_bytes: Its resident memory; None where the system does not tell.
-        works: Whether one of its threads runs, would run if a core were free, or waits for a
-            disk. False where the system does not tell.
+        runnable: Its threads that run, would run if a core were free, or wait for a disk: the
+            number of each, and how often it has gone to sleep by itself.
+        last_dispatch: The last computation over several processes that it has dispatched in
+            its cell, or is dispatching; None if there is none.
     """
 
     process_index: int
@@ -58,7 +62,8 @@ class Whereabouts:
     sleeps_in: str
     cpu_seconds: float
     rss_bytes: int | None
-    works: bool = False
+    runnable: frozenset[tuple[int, int]] = frozenset()
+    last_dispatch: Dispatch | None = None
 
     @property
     def in_cell(self) -> StackEntry | None:

@@ -20,8 +20,9 @@ from typing import Any
 from ipyparallel import Client
 from ipyparallel.client.client import unpack_message
 
+from jaxnb.engine.flood import DROPPED_MESSAGE
 from jaxnb.errors import StartError
-from jaxnb.model import CellRequest, Request, RichOutput, StreamChunk
+from jaxnb.model import CellRequest, Request, RichOutput, StreamChunk, StreamName
 from jaxnb.transport.frames import dump, load
 from jaxnb.transport.signing import METADATA_KEY, digest
 
@@ -53,7 +54,28 @@ class ClearOutput:
     wait: bool
 
 
-Output = StreamChunk | Display | ClearOutput
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """A process has written more than a cell keeps.
+
+    Attributes:
+        process_index: The process.
+        name: Of which stream.
+        lines: How many lines were not sent; none yet when that begins.
+        characters: How many characters.
+        most_lines: How many lines it sends of a cell.
+        most_characters: How many characters.
+    """
+
+    process_index: int
+    name: StreamName
+    lines: int
+    characters: int
+    most_lines: int
+    most_characters: int
+
+
+Output = StreamChunk | Display | ClearOutput | Dropped
 Event = Output | Reply
 
 
@@ -299,4 +321,6 @@ def _event(message: Mapping[str, Any]) -> Output | None:
             )
         case "clear_output":
             return ClearOutput(-1, content.get("wait", False))
+        case msg_type if msg_type == DROPPED_MESSAGE:
+            return Dropped(-1, **content)
     return None

@@ -10,11 +10,17 @@ from typing import Any
 import zmq
 from jupyter_client.session import Session
 
-from jaxnb.model import ProcessReport, StackEntry, Whereabouts
+from jaxnb.model import Dispatch, ProcessReport, Recording, StackEntry, Trail, Whereabouts
 
 ANSWER_SECONDS = 1.0
 """A sentinel that is silent for longer cannot run: its process is stopped, or holds the lock of
 its Python interpreter."""
+
+RECORDING_SECONDS = 5.0
+"""To look through compiled programs for collectives takes longer."""
+
+MAX_DISPATCHES = 1000
+"""The last so many dispatches of a cell are looked through for where processes parted."""
 
 
 class Sentinels:
@@ -39,6 +45,11 @@ class Sentinels:
         """Returns where processes' main threads are, for those that tell in time."""
         answers = self._ask(processes, "where", {}, seconds)
         return {index: _whereabouts(index, content) for index, content in answers.items()}
+
+    def recordings(self, processes: Iterable[int]) -> dict[int, Recording]:
+        """Returns what processes have dispatched in their cell, for those that tell in time."""
+        answers = self._ask(processes, "recording", {"most": MAX_DISPATCHES}, RECORDING_SECONDS)
+        return {index: _recording(content) for index, content in answers.items()}
 
     def free(self, processes: Iterable[int]) -> int:
         """Shuts the connections of the CPU's collectives down: whoever waits on one is freed.
@@ -98,5 +109,22 @@ def _whereabouts(index: int, content: Mapping[str, Any]) -> Whereabouts:
         content["sleeps_in"],
         content["cpu_seconds"],
         content["rss_bytes"],
-        content["works"],
+        frozenset((thread, switches) for thread, switches in content["runnable"]),
+        next(map(_dispatch, content["last_dispatch"]), None),
+    )
+
+
+def _dispatch(content: Mapping[str, Any]) -> Dispatch:
+    return Dispatch(**{**content, "processes": tuple(content["processes"])})
+
+
+def _trail(content: Mapping[str, Any]) -> Trail:
+    return Trail(**{**content, "processes": tuple(content["processes"])})
+
+
+def _recording(content: Mapping[str, Any]) -> Recording:
+    return Recording(
+        content["process_index"],
+        tuple(map(_trail, content["trails"])),
+        tuple(map(_dispatch, content["dispatches"])),
     )

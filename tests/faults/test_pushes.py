@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import pickle
-import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -16,13 +13,11 @@ import pytest
 import zmq
 from ipyparallel.serialize import serialize_object
 
-from jaxnb import asking, pushing
+from jaxnb import pushing
 from jaxnb.errors import (
     CellError,
     JaxnbError,
     NotEnoughMemoryError,
-    ProcessDiedError,
-    SessionBrokenError,
     SessionClosedError,
 )
 from jaxnb.model import Chunk, ReadRequest, RequestFailed, WriteRequest
@@ -33,21 +28,24 @@ from jaxnb_fixtures import assert_usable
 from jaxnb_transfers import (
     NBYTES,
     PATHS,
+    PROCESSES,
     SHARDED,
+    SOON_SECONDS,
     Meter,
+    Timed,
+    assert_ends_with_its_group,
+    assert_names_who_dies_halfway,
     assert_nothing_open,
     assert_path,
     at_half,
+    bears_interrupts,
     expected,
-    kill,
     press_interrupt,
+    pressed_when_asked,
+    shorten_patience,
+    until_someone_dies,
     use_path,
 )
-
-PROCESSES = 3
-
-SOON_SECONDS = 10.0
-"""Long before anybody's patience ends, on a busy machine too. Benchmarks measure how soon."""
 
 
 @pytest.fixture(params=PATHS)
@@ -94,45 +92,15 @@ def restart(group: Session) -> None:
 def test_a_process_that_dies_halfway_is_named_and_the_others_keep_the_old_value(
     group: Session, path: str, which: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pid = group.processes[which].pid
-    died_at = []
-
-    def die() -> None:
-        kill(pid)
-        died_at.append(time.monotonic())
-
-    at_half(group, path, die, which, monkeypatch)
-    with pytest.raises(ProcessDiedError) as caught:
-        push(group)
-    assert time.monotonic() - died_at[0] < SOON_SECONDS
-    assert_path(group, path)
-    error = caught.value
-    assert (error.process_index, error.pid) == (which, pid)
-    for part in (
-        f"Process {which} of {PROCESSES} (pid {pid}) was killed by SIGKILL while `x` was pushed.",
-        "%spmd_restart",
-    ):
-        assert part in str(error)
-    assert group.state == "broken"
+    doing = "`x` was pushed"
+    assert_names_who_dies_halfway(group, path, which, lambda: push(group), doing, monkeypatch)
     assert_old(group, *(i for i in range(PROCESSES) if i != which))
     restart(group)
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_whenever_a_process_dies_a_push_is_whole_or_names_it(group: Session, seed: int) -> None:
-    chance = np.random.default_rng(seed)
-    which = int(chance.integers(PROCESSES))
-    push(group)
-    timer = threading.Timer(chance.random() * 0.1, os.kill, (group.processes[which].pid, 9))
-    timer.start()
-
-    def push_until_it_fails() -> None:
-        while True:
-            push(group)
-
-    with pytest.raises(JaxnbError, match=f"rocess {which}"):
-        push_until_it_fails()
-    timer.join()
+    which, _ = until_someone_dies(group, seed, lambda: push(group))
     # A survivor's name has what one push or another bound to it, never half of one.
     survivor = (which + 1) % PROCESSES
     there = group.pull("x", ranks=[survivor])
@@ -147,16 +115,11 @@ def test_whenever_a_process_dies_a_push_is_whole_or_names_it(group: Session, see
 def test_an_interrupt_halfway_keeps_the_old_value_on_every_process(
     group: Session, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pressed: list[float] = []
-
-    def press() -> None:
-        pressed.append(time.monotonic())
-        press_interrupt()
-
+    press = Timed(press_interrupt)
     at_half(group, path, press, 1, monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         push(group)
-    assert time.monotonic() - pressed[0] < SOON_SECONDS
+    press.assert_recent()
     assert_path(group, path)
     assert group.state == "ready"
     assert_nothing_open(group)
@@ -172,19 +135,12 @@ def test_interrupts_at_any_moment_bind_a_name_everywhere_or_nowhere(
     use_path(session, path, monkeypatch)
     session.run(SHARDED + "n = -1")
     filler = np.zeros((64, 1 << 14), np.float32)
-    chance = np.random.default_rng(11)
     bound = -1
-    for n in range(40):
-        timer = threading.Timer(chance.random() * 0.04, press_interrupt)
-        done = False
-        try:
-            timer.start()
-            session.push(n=n, filler=filler, mesh="mesh")
-            done = True
-            timer.join()
-            time.sleep(1)  # if the interrupt has not struck yet, it strikes here
-        except KeyboardInterrupt:
-            timer.join()
+
+    def attempt(n: int) -> None:
+        session.push(n=n, filler=filler, mesh="mesh")
+
+    for n, done in enumerate(bears_interrupts(11, 0.04, attempt)):
         now = int(session.run("int(n)").value)  # raises an error if they differ
         assert now == n if done else now in (n, bound)
         bound = now
@@ -201,21 +157,9 @@ def test_an_interrupt_frees_processes_that_unpickle_for_ever(session: Session) -
         def __reduce__(self) -> Any:
             return (_Named("slow_module", "wait"), ())
 
-    pressed: list[float] = []
-
-    def press_when_asked() -> None:
-        while session._conversations.current is None:
-            time.sleep(0.001)
-        time.sleep(0.2)
-        pressed.append(time.monotonic())
-        press_interrupt()
-
-    presser = threading.Thread(target=press_when_asked)
-    presser.start()
-    with pytest.raises(KeyboardInterrupt):
+    with pressed_when_asked(session) as press, pytest.raises(KeyboardInterrupt):
         session.push(x=Slow())
-    assert time.monotonic() - pressed[0] < SOON_SECONDS
-    presser.join()
+    press.assert_recent()
     assert_nothing_open(session)
     assert_old(session)
     assert_usable(session)
@@ -248,20 +192,14 @@ class _Module:
 def test_a_process_that_is_stopped_halfway_is_named(
     group: Session, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(asking, "REPLY_SECONDS", 1.0)
-    monkeypatch.setattr(asking, "BYTES_PER_SECOND", 1e12)
+    shorten_patience(monkeypatch)
     process = psutil.Process(group.processes[1].pid)
-    stopped: list[float] = []
-
-    def stop() -> None:
-        process.suspend()
-        stopped.append(time.monotonic())
-
+    stop = Timed(process.suspend)
     at_half(group, path, stop, 1, monkeypatch)
     try:
         with pytest.raises(JaxnbError, match=r"Process 1 of 3 gave no answer within 1 s"):
             push(group)
-        assert time.monotonic() - stopped[0] < 1.0 + SOON_SECONDS
+        stop.assert_recent(1.0 + SOON_SECONDS)
     finally:
         process.resume()
     assert group.state == "ready"
@@ -279,28 +217,7 @@ def test_a_process_that_is_stopped_halfway_is_named(
 def test_a_push_ends_with_its_group(
     group: Session, path: str, end: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    halfway, go_on = threading.Event(), threading.Event()
-
-    def wait() -> None:
-        halfway.set()
-        assert go_on.wait(20)
-
-    at_half(group, path, wait, 1, monkeypatch)
-    kind = {"restart": SessionBrokenError, "close": SessionClosedError}[end]
-    with ThreadPoolExecutor(2) as pool:
-        pushed = pool.submit(push, group)
-        assert halfway.wait(20)
-        conversation = group._conversations.current
-        assert conversation is not None
-        ended = pool.submit(getattr(group, end))
-        while conversation._abandoned is None:
-            time.sleep(0.001)
-        go_on.set()
-        started = time.monotonic()
-        with pytest.raises(kind, match="while data were on the way"):
-            pushed.result(20)
-        assert time.monotonic() - started < SOON_SECONDS
-        ended.result(20)
+    assert_ends_with_its_group(group, path, end, lambda: push(group), monkeypatch)
     if end == "restart":
         restart(group)
     else:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from jaxnb.engine import _jax_internals
+from jaxnb.engine._jax_internals import dispatch
 
 PRELUDE = """
 import socket
@@ -41,8 +42,9 @@ def python(code: str) -> str:
 def test_every_function_has_a_test_here() -> None:
     names = [
         name
-        for name, _ in inspect.getmembers(_jax_internals, inspect.isfunction)
-        if _.__module__ == _jax_internals.__name__ and not name.startswith("_")
+        for module in (_jax_internals, dispatch)
+        for name, each in inspect.getmembers(module, inspect.isfunction)
+        if each.__module__ == module.__name__ and not name.startswith("_")
     ]
     tests = {
         node.func.attr
@@ -62,14 +64,15 @@ def is_private(node: ast.AST) -> bool:
 
 
 def test_private_names_are_used_in_this_module_only() -> None:
-    package = Path(_jax_internals.__file__).parents[1]
+    package = Path(_jax_internals.__file__).parents[2]
     users = {
         file.relative_to(package).as_posix()
         for file in package.rglob("*.py")
         for node in ast.walk(ast.parse(file.read_text()))
         if is_private(node)
     }
-    assert users == {"engine/_jax_internals.py"}
+    home = "engine/_jax_internals"
+    assert users == {f"{home}/__init__.py", f"{home}/dispatch.py"}
 
 
 SERVICE = """
@@ -124,7 +127,18 @@ from jax._src import distributed
 service = internals.start_coordination_service(address, 1)
 internals.connect_coordination_service(address, 0, 1, timeout_seconds=20)
 internals.leave_coordination_service()
-print(distributed.global_state.client)
+print(distributed.global_state.client, internals.cancel_waits_on_coordination_service())
+"""
+
+CANCEL = """
+import threading
+service = internals.start_coordination_service(address, 1)
+internals.connect_coordination_service(address, 0, 1, timeout_seconds=20)
+client = internals.coordination_client()
+threading.Timer(0.3, internals.cancel_waits_on_coordination_service).start()
+try: client.blocking_key_value_get("nobody", 60_000)
+except Exception as error: print(str(error)[:9])
+internals.leave_coordination_service()
 """
 
 JIT = """
@@ -137,7 +151,78 @@ again = internals.jit_again(f, settings)
 print(again is not f, int(again(1)), internals.jit_settings(again) is settings)
 """
 
-SNIPPETS = (SERVICE, CONNECT, GLOO, INITIALIZED, PRELOAD, LEAVE, JIT)
+HOOKS = """
+from jaxnb.engine._jax_internals import dispatch
+import jax, numpy as np
+import jax.numpy as jnp
+
+class Hooks:
+    told, executables, on = [], [], True
+    def is_on(self): return self.on
+    def is_recorded(self, executable): return self.on and self.known(executable) is not None
+    def before(self, executable, arguments):
+        self.executables.append(executable)
+        if "local" in dispatch.executable_name(executable): return None
+        self.told.append(("first", len(arguments))); return "name"
+    def known(self, executable):
+        is_local = "local" in dispatch.executable_name(executable)
+        return "known" if self.on and not is_local else None
+    def watched(self, leaves): return [0]
+    def before_again(self, known, arguments):
+        self.told.append((known, len(arguments))); return "again"
+    def correct(self, name, executable): self.told.append("correct"); return True
+    def failed(self, name, error): self.told.append((name, type(error).__name__))
+
+def f(x, y): return x * y + 1
+def local(x): return x - 1
+hooks = Hooks()
+"""
+
+TOLD = (
+    HOOKS
+    + """
+print(repr(dispatch.hook_dispatches(hooks)))
+f, local = jax.jit(f), jax.jit(local)
+x = np.ones(3, np.float32)
+for _ in range(3): y = f(x, 2.0)
+print(y, hooks.told); hooks.told.clear()
+for _ in range(3): y = local(x)
+print(y, hooks.told, f.__name__, type(f).__name__)
+jax.clear_caches(); f(x, 2.0); print(hooks.told); hooks.told.clear()
+gone = jnp.ones(3) + 0; gone.delete(); hooks.told.clear()
+try: f(gone, 2.0)
+except RuntimeError: pass
+print(hooks.told); hooks.told.clear()
+compiled = f.lower(x, 2.0).compile(); compiled(x, 2.0); compiled(x, 2.0)
+print(hooks.told); hooks.told.clear()
+jnp.sin(x); jnp.sin(x); print(hooks.told); hooks.told.clear()
+hooks.on = False; dispatch.choose_paths_again()
+for _ in range(3): f(x, 3.0); jnp.cos(x)
+print(hooks.told); hooks.told.clear()
+hooks.on = True; jnp.cos(x); f(x, 3.0); print(hooks.told)
+dispatch.choose_paths_again(); jnp.cos(x); f(x, 3.0); print(hooks.told)
+"""
+)
+
+EXECUTABLE = (
+    HOOKS
+    + """
+dispatch.hook_dispatches(hooks)
+def g(x, y): return x * y + 1
+def h(x, y): return x * y + 2
+for each in (f, g, h): jax.jit(each)(np.ones(3, np.float32), 2.0)
+a, b, c = hooks.executables[-3:]
+print(dispatch.executable_name(a), dispatch.executable_devices(a) == set(jax.devices()))
+print([(r.shape, str(r.dtype)) for r in dispatch.executable_results(a)])
+texts = [dispatch.executable_text(each) for each in (a, b, c)]
+print(texts[0] == texts[1], texts[0] == texts[2], "ENTRY" in texts[0])
+key = jax.random.key(7)
+print(dispatch.key_words(key).tolist(), dispatch.key_words(3))
+print(internals.coordination_client())
+"""
+)
+
+SNIPPETS = (SERVICE, CONNECT, GLOO, INITIALIZED, PRELOAD, LEAVE, CANCEL, JIT, TOLD, EXECUTABLE)
 
 
 def test_preload_imports_and_starts_no_backend() -> None:
@@ -153,11 +238,60 @@ def test_get_distributed_runtime_client_joins_and_global_state_takes_it() -> Non
 
 
 def test_the_client_is_gone_when_it_was_left() -> None:
-    assert python(LEAVE) == "None"
+    assert python(LEAVE) == "None False"
+
+
+def test_waits_on_the_service_can_be_cancelled() -> None:
+    assert python(CANCEL).splitlines() == ["CANCELLED"]
 
 
 def test_what_a_function_was_jitted_with_is_known_and_can_be_changed() -> None:
     assert python(JIT).splitlines() == ["True None", "True 2 True"]
+
+
+def test_dispatches_are_told() -> None:
+    """The first call of a function and its later ones; what is local is told of once, if at all."""
+    assert python(TOLD).splitlines() == [
+        "''",
+        "[3. 3. 3.] [('first', 2), ('known', 1), ('known', 1)]",
+        "[0. 0. 0.] [] f PjitFunction",
+        "[('known', 1), 'correct']",
+        "[('first', 2), ('name', 'RuntimeError')]",
+        "[('first', 2), ('first', 2)]",
+        "[('first', 1), ('first', 1)]",
+        "[('first', 2), ('first', 1)]",
+        "[]",
+        "[('first', 1), ('known', 1), 'correct']",
+    ]
+
+
+def test_an_executable_tells_what_it_is() -> None:
+    assert python(EXECUTABLE).splitlines() == [
+        "jit(f) True",
+        "[((3,), 'float32')]",
+        "True False True",
+        "[0, 7] None",
+        "None",
+    ]
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        "from jax._src import pjit; del pjit._get_fastpath_data",
+        "from jax._src import pjit; del pjit._cpp_pjit",
+        "from jax._src.interpreters import pxla; del pxla.ExecuteReplicated",
+        "from jax._src.lib import hlo; del hlo.HloPrintOptions",
+    ],
+)
+def test_a_jax_that_tells_of_no_dispatches_is_told(state: str) -> None:
+    code = f"""
+{HOOKS}
+{state}
+print(dispatch.hook_dispatches(hooks) != "", int(jax.jit(f)(1, 2)) if "pjit; del pjit._cpp" not in
+      {state!r} and "_get_fast" not in {state!r} and "Replicated" not in {state!r} else 3)
+"""
+    assert python(code) == "True 3"
 
 
 def test_global_state_has_the_fields_that_are_set() -> None:

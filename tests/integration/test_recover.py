@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,7 +12,7 @@ import psutil
 import pytest
 
 import jaxnb
-from jaxnb.errors import ArrayGoneError, ProcessDiedError
+from jaxnb.errors import ArrayGoneError, CellError
 from jaxnb.session import Session
 from jaxnb_fixtures import assert_usable
 
@@ -275,19 +274,39 @@ def test_five_recoveries_leave_nothing_behind(group: Session) -> None:
     assert len(list(helpers())) == running
 
 
-def test_a_dead_process_is_named(group: Session) -> None:
-    pid = group.processes[1].pid
-    os.kill(pid, signal.SIGKILL)
-    psutil.wait_procs([psutil.Process(pid)], timeout=5)
-    for _ in range(100):
-        if group.state == "broken":
-            break
-        threading.Event().wait(0.02)
-    with pytest.raises(
-        ProcessDiedError, match=rf"Process 1 of 3 \(pid {pid}\) .* SIGKILL"
-    ) as caught:
-        group.recover()
-    assert "%spmd_restart" in str(caught.value)
+def test_replay_runs_the_cells_again(group: Session) -> None:
+    group.run("x = 1", cell=4)
+    group.run("x = x + process_index", ranks=[1, 2], cell=5)
+    group.run("x = x + 1; x", cell=5)
+    with pytest.raises(CellError):
+        group.run("x = 100; raise ValueError")  # did not succeed: is not run again
+    pids = [p.pid for p in group.processes]
+    stages: list[str] = []
+    assert group.restart(lambda *stage: stages.append(" ".join(stage)), replay=True) == 3
+    assert not set(pids) & {p.pid for p in group.processes}
+    assert stages[-3:] == [
+        "replaying cell [4], 1 of 3",
+        "replaying cell [5], 2 of 3",
+        "replaying cell [5], 3 of 3",
+    ]
+    result = group.run("x")
+    assert [result.per_process[i].value for i in range(3)] == [2, 3, 4]
+    assert group.restart() == 0
+    assert group.restart(replay=True) == 4  # no cell has run since: those of before
+
+
+def test_replay_stops_at_the_first_cell_that_fails(group: Session) -> None:
+    group.run("x = 1", cell=1)
+    group["given"] = 2
+    group.run("y = given", cell=2)
+    group.run("z = 3", cell=3)
+    for cells in (3, 4):  # the history stays as it was; what has run since belongs to it too
+        with pytest.raises(CellError, match=r"NameError: name 'given'.*") as caught:
+            group.restart(replay=True)
+        expected = f"of {cells} cells 1 had been run again when cell [2] failed"
+        assert expected in str(caught.value)
+        assert group.state == "ready"
+        assert group.run("x, 'z' in globals()", raise_on_error=False).value == (1, False)
 
 
 def test_processes_of_another_launcher_recover(make_session: Callable[..., Session]) -> None:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxnb.display.labels import ranks_label
 from jaxnb.errors import UsageError
+from jaxnb.labels import ranks_label
 from jaxnb.magics.arguments import cell_parser, ranks, split_options, start_parser, variable
 from jaxnb.magics.value_arguments import (
     Wish,
@@ -75,7 +75,7 @@ def test_python_keywords_are_no_variables() -> None:
 def test_start_line_in_full() -> None:
     found = start_parser().parse_line(
         "-n 8 --devices-per-process 2 --platform cpu --launcher local --collectives gloo "
-        "--bare --timeout 30"
+        "--check strict --bare --timeout 30"
     )
     assert vars(found) == {
         "help": False,
@@ -84,6 +84,7 @@ def test_start_line_in_full() -> None:
         "platform": "cpu",
         "launcher": "local",
         "collectives": "gloo",
+        "check": "strict",
         "bare": True,
         "timeout": 30.0,
     }
@@ -91,7 +92,7 @@ def test_start_line_in_full() -> None:
 
 def test_cell_line_in_full() -> None:
     found = cell_parser("%%spmd").parse_line(
-        "--ranks 0,2-3 --out r --async --timeout 1.5 --outputs all"
+        "--ranks 0,2-3 --out r --async --timeout 1.5 --check off --outputs all"
     )
     assert vars(found) == {
         "help": False,
@@ -99,6 +100,7 @@ def test_cell_line_in_full() -> None:
         "out": "r",
         "background": True,
         "timeout": 1.5,
+        "check": "off",
         "outputs": "all",
     }
 

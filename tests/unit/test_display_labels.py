@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from jaxnb.display._ansi import Run, ansi_runs, strip_ansi
 from jaxnb.display._text import joined, labelled, one_line, text_table
-from jaxnb.display.labels import (
+from jaxnb.labels import (
     format_bytes,
     format_seconds,
     plural,

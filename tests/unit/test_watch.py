@@ -21,6 +21,7 @@ def at(*stack: StackEntry, index: int = 0, call: str = "futex", cpu: float = 1.0
 
 
 STUCK = at(CELL)
+STARVED = replace(STUCK, runnable=frozenset({(7, 3), (8, 1)}))
 
 
 @pytest.mark.parametrize("stack", [(CELL,), (CELL, IN_JAX), (CELL, MULTIHOST), (IN_JAX,)])
@@ -63,6 +64,12 @@ def test_who_waits_at_one_place_without_processor_is_left_behind() -> None:
     assert left_behind(both, both, [1], 2.0)
 
 
+def test_threads_that_wake_up_now_and_then_do_not_count() -> None:
+    assert left_behind({0: STARVED}, {0: STUCK}, [0], 2.0)
+    woken = replace(STUCK, runnable=frozenset({(7, 4)}))
+    assert left_behind({0: STARVED}, {0: woken}, [0], 2.0)
+
+
 def test_a_little_processor_time_is_allowed() -> None:
     seconds = 2.0
     less = replace(STUCK, cpu_seconds=1.0 + 0.9 * IDLE_CPU * seconds)
@@ -81,8 +88,7 @@ def test_a_little_processor_time_is_allowed() -> None:
         ({0: STUCK}, {0: at(CELL, call="")}),
         ({0: at(CELL, call="sleep")}, {0: STUCK}),
         ({0: at(CELL, OTHER)}, {0: at(CELL, OTHER)}),
-        ({0: replace(STUCK, works=True)}, {0: STUCK}),
-        ({0: STUCK}, {0: replace(STUCK, works=True)}),
+        ({0: STARVED}, {0: replace(STARVED, runnable=frozenset({(9, 5), (8, 1)}))}),
     ],
 )
 def test_whoever_did_anything_else_is_not(

@@ -1,4 +1,4 @@
-"""Every use of a private JAX name, and nothing else.
+"""Every use of a private JAX name, and nothing else; those about dispatches in ``dispatch``.
 
 Each function states what happens where the installed JAX lacks the name it needs.
 ``tests/integration/test_jax_internals.py`` checks every name against the installed JAX.
@@ -101,11 +101,30 @@ def leave_coordination_service() -> bool:
     """
     from jax._src import distributed
 
-    client: Any = distributed.global_state.client
-    distributed.global_state.client = None
+    distributed.global_state.client, client = None, distributed.global_state.client
+    return _shut_down(client)
+
+
+def cancel_waits_on_coordination_service() -> bool:
+    """Makes whoever waits on the service in this process raise; it has to be left then.
+
+    May be called in any thread. A barrier, a key that nobody sets, and the exchange of addresses
+    before a collective's first run end within milliseconds.
+
+    Returns:
+        As :func:`leave_coordination_service`; False too if it was left already.
+    """
+    from jax._src import distributed
+
+    return _shut_down(distributed.global_state.client)
+
+
+def _shut_down(client: Any) -> bool:
+    if client is None:
+        return False
     try:
         client.shutdown()
-    except Exception:  # the service holds a process for failed: it was freed from a barrier, say
+    except Exception:  # the service holds this process for failed, or it was shut down before
         return False
     return True
 
@@ -166,6 +185,13 @@ def jit_again(function: Any, settings: Any) -> Any:
 
     make = getattr(pjit, "_cpp_pjit", None)
     return function if make is None else make(function.__wrapped__, settings)
+
+
+def coordination_client() -> Any:
+    """Returns this process's connection to the coordination service; None outside a group."""
+    from jax._src import distributed
+
+    return distributed.global_state.client
 
 
 def backends_are_initialized() -> bool:

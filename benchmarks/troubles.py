@@ -1,0 +1,176 @@
+"""Rows about trouble: freeing, re-forming, looking where processes are, recording dispatches."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from benchmarks import lifecycle
+from benchmarks.children import run_reporting
+from benchmarks.measure import Row, Summary, Target, say, summarize
+
+CHILD_TIMEOUT_SECONDS = 900.0
+STEPS = ("free", "recover", "where")
+NAMES = (*STEPS, "recorder")
+MODES = ("off", "record", "strict")
+CALLS = 2000
+STRICT_CALLS = 200
+PEER = "recipe's stop and start"
+
+Found = dict[str, Any]
+
+
+def measure(names: set[str], sides: list[str], quick: bool) -> Iterator[Row]:
+    """The rows that ``names`` selects, of free, recover, where and recorder."""
+    steps: list[str] = [step for step in STEPS if step in names]
+    if steps:
+        # The recipe never frees anybody: who is stuck stops it, starts it, and has no variables.
+        peer = again(1 if quick else 2) if "recipe" in sides and steps != ["where"] else None
+        for devices in (1, 2) if "jaxnb" in sides else ():
+            yield from one_size(devices, steps, peer, quick)
+    if "recorder" in names and "jaxnb" in sides:
+        yield from recorder_rows(1 if quick else 5)
+
+
+def again(repetitions: int) -> Summary | None:
+    """Seconds to stop and to start the recipe's group of 4."""
+    reports = [lifecycle.run_child("recipe", 4, ["restart"]) for _ in range(repetitions)]
+    return summarize([report["restart"] for report in reports])
+
+
+def one_size(devices: int, steps: list[str], peer: Summary | None, quick: bool) -> Iterator[Row]:
+    """The rows of 4 processes with so many devices each."""
+    say(f"4 processes × {devices}: {', '.join(steps)}")
+    plan = {"devices": devices, "steps": steps, "repetitions": 2 if quick else 10}
+    found = run_child(plan)
+    where = f"4 × {devices}"
+    if "free" in steps:
+        yield from free_rows(found, where, peer)
+    if "recover" in steps:
+        yield recover_row(found, where, peer)
+    if "where" in steps:
+        yield from where_rows(found, where)
+
+
+def run_child(plan: Found) -> Found:
+    """What one fresh process measured."""
+    found: Found = run_reporting(
+        "benchmarks.troubles_child", [json.dumps(plan)], CHILD_TIMEOUT_SECONDS
+    )
+    return found
+
+
+def free_rows(found: Found, where: str, peer: Summary | None) -> Iterator[Row]:
+    """A deadlocked cell: freed, usable; and one that its processes were left in."""
+    frees, left = found["free"], found["left"]
+    returned = summarize([each["returned"] for each in frees])
+    yield Row(
+        f"free a deadlocked cell, {where}: from Interrupt",
+        "s",
+        summarize([each["freed"] for each in frees]),
+        None,
+        target=Target(limit=0.5),
+        note="to the end of the user's code on the last process",
+        details={"frees": frees},
+    )
+    yield Row(
+        f"free a deadlocked cell, {where}: then usable",
+        "s",
+        summarize([each["usable"] for each in frees]),
+        peer,
+        PEER,
+        Target(limit=0.5),
+        note="from there to the end of a cell with a collective, compiled anew, and the variables "
+        f"of before; the notebook's cell ends {_median(returned)} s after the Interrupt",
+    )
+    yield Row(
+        f"left behind, {where}: from the cell's begin to usable",
+        "s",
+        summarize([each["usable"] for each in left]),
+        peer,
+        PEER,
+        note="2 s of it are the patience with processes that wait without progress",
+        details={"left": left},
+    )
+
+
+def recover_row(found: Found, where: str, peer: Summary | None) -> Row:
+    """A healthy group, formed anew with its arrays."""
+    recovered = found["recover"]
+    mib = recovered[0]["bytes"] / (1 << 20)
+    usable = summarize([each["usable"] for each in recovered])
+    return Row(
+        f"re-form, {where}, {mib:.0f} MiB of arrays kept",
+        "s",
+        summarize([each["returned"] for each in recovered]),
+        peer,
+        PEER,
+        Target(limit=0.5),
+        note=f"to the end of a cell with a collective, compiled anew: {_median(usable)} s",
+        details={"recover": recovered},
+    )
+
+
+def where_rows(found: Found, where: str) -> Iterator[Row]:
+    """Asking the sentinels, and what they use when nobody asks."""
+    stuck = summarize([seconds * 1e3 for seconds in found["where stuck"]])
+    yield Row(
+        f"session.where(), {where}, idle",
+        "ms",
+        summarize([seconds * 1e3 for seconds in found["where idle"]]),
+        None,
+        note=f"while 3 of them wait in a collective: {_median(stuck)} ms",
+        details={"stuck": stuck and stuck.as_json()},
+    )
+    watched = summarize(found["sentinel watched"])
+    yield Row(
+        f"sentinel's CPU, {where}, idle, each process",
+        "% core",
+        summarize(found["sentinel idle"]),
+        None,
+        target=Target(limit=1.0),
+        note=f"while a cell sleeps, and is looked at: {_median(watched)} %",
+        details={"watched": watched and watched.as_json()},
+    )
+
+
+def recorder_rows(repetitions: int) -> Iterator[Row]:
+    """A call of a jitted function on a global array, by what is done about each dispatch."""
+    say(f"4 processes: {CALLS} calls with check={', '.join(MODES)}")
+    plan = {
+        "modes": list(MODES),
+        "calls": {mode: STRICT_CALLS if mode == "strict" else CALLS for mode in MODES},
+        "repetitions": repetitions,
+    }
+    found: dict[str, list[Found]] = run_child(plan)["dispatches"]
+
+    def values(mode: str, clock: str, factor: float) -> Summary | None:
+        return summarize([each[clock] * factor for each in found[mode]])
+
+    walls = {mode: _median(values(mode, "wall", 1e6)) for mode in MODES}
+    yield Row(
+        "a dispatch, 4 × 1, check=record",
+        "µs",
+        values("record", "own", 1e6),
+        values("off", "own", 1e6),
+        "check=off",
+        Target(limit=60.0),
+        note="processor time of the thread that calls; by the clock, with more processes than "
+        f"cores: record {walls['record']}, off {walls['off']} µs",
+        details=found,
+    )
+    yield Row(
+        "a dispatch, 4 × 1, check=strict",
+        "ms",
+        values("strict", "wall", 1e3),
+        values("off", "wall", 1e3),
+        "check=off",
+        Target(limit=1.0),
+        note="by the clock: the processes wait for each other",
+    )
+
+
+def _median(summary: Summary | None) -> str:
+    """A median for people."""
+    return f"{summary.median:.3g}" if summary else "-"

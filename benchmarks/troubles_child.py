@@ -1,0 +1,275 @@
+"""Groups in trouble, timed from inside a fresh Python process.
+
+``python -m benchmarks.troubles_child REPORT PLAN`` starts groups as PLAN (JSON) says, goes
+through its steps, and writes what it measured to REPORT.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jaxnb
+from jaxnb.model import Whereabouts
+from jaxnb.session import Session
+from jaxnb.watch import waits_in_jax
+
+ABSENT = 1
+GIVE_UP_SECONDS = 60.0
+LOOK_SECONDS = 0.01
+WHERE_CALLS = 100
+IDLE_WINDOW_SECONDS = 10.0
+
+SETUP = """
+import time
+n = jax.device_count()
+mesh = jax.make_mesh((n,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+
+def make(elements):
+    return jax.make_array_from_callback(
+        (elements,), NamedSharding(mesh, P("data")),
+        lambda index: np.arange(elements, dtype=np.float32)[index])
+
+x, mine = make(2 * n), jnp.full(3, process_index)
+total = jax.jit(jnp.sum)
+expected = n * (2 * n - 1)
+assert float(total(x)) == expected
+"""
+# What is measured last is a collective with what there was before.
+USE = "assert float(total(x)) == expected and mine.tolist() == [process_index] * 3"
+# time.monotonic() is one clock for all processes of a host. The interrupt may strike in the first
+# `finally`, once the wait has been freed.
+STUCK = """
+try:
+    try:
+        if process_index == {absent}:
+            time.sleep(1000)
+        float(total(x))
+    finally:
+        freed_at = time.monotonic()
+finally:
+    freed_at = time.monotonic()
+"""
+LEFT_BEHIND = """
+if process_index == {absent}:
+    raise ValueError("left the road")
+float(total(x))
+"""
+ARRAYS = "arrays = {{f'a{{i}}': make({elements}) for i in range({count})}}"
+ARRAY_ELEMENTS, ARRAY_COUNT = 4 << 20, 4  # 64 MiB of float32 in all
+# No name is left that holds a shard: that of an old device could not be kept.
+CHECK_ARRAYS = """
+def check_shard(size, shard):
+    expected = np.arange(*shard.index[0].indices(size), dtype=np.float32)
+    assert (np.asarray(shard.data) == expected).all()
+[check_shard(a.size, shard) for a in arrays.values() for shard in a.addressable_shards]
+None
+"""
+SENTINEL_THREAD = """
+import threading
+next(t.native_id for t in threading.enumerate() if t.name == "jaxnb-sentinel")
+"""
+ADD = """
+add = jax.jit(lambda a: a + 1)
+def dispatch(count):
+    y = x
+    wall, own = time.perf_counter(), time.thread_time()
+    for _ in range(count):
+        y = add(y)
+    wall, own = time.perf_counter() - wall, time.thread_time() - own
+    y.block_until_ready()
+    return wall / count, own / count
+dispatch(100)
+"""
+
+Found = dict[str, Any]
+
+
+class Unexpected(RuntimeError):
+    """A group did something else than the benchmark is about."""
+
+
+@contextmanager
+def group(**settings: Any) -> Iterator[Session]:
+    """Four CPU processes with ``SETUP`` run on them."""
+    with jaxnb.start(num_processes=4, platform="cpu", **settings) as session:
+        session.run(SETUP)
+        yield session
+
+
+def when_stuck(session: Session, waiting: Iterable[int], call: Callable[[], None]) -> list[float]:
+    """Call something once processes wait in JAX, from another thread; return when, as a list."""
+    called: list[float] = []
+    wanted = set(waiting)
+
+    def watch() -> None:
+        deadline = time.monotonic() + GIVE_UP_SECONDS
+        while time.monotonic() < deadline:
+            found = session.where(wanted)
+            if set(found) == wanted and all(map(is_stuck, found.values())):
+                called.append(time.monotonic())
+                call()
+                return
+            time.sleep(LOOK_SECONDS)  # The pace of looking; nothing is timed by it.
+
+    threading.Thread(target=watch, daemon=True).start()
+    return called
+
+
+def is_stuck(where: Whereabouts) -> bool:
+    """Whether a process waits in the collective of a cell here."""
+    line = where.in_cell
+    return line is not None and "total(x)" in line.source and waits_in_jax(where)
+
+
+def require_errors(found: dict[int, str], expected: dict[int, str]) -> None:
+    """Raise unless processes raised what they have to."""
+    if found != expected:
+        raise Unexpected(f"the processes raised {found}, not {expected}")
+
+
+def free(session: Session) -> Found:
+    """A cell in which all but one wait, interrupted; then the group used again."""
+    others = [i for i in range(session.num_processes) if i != ABSENT]
+    called = when_stuck(session, others, session.interrupt)
+    result = session.run(STUCK.format(absent=ABSENT), raise_on_error=False)
+    returned = time.monotonic()
+    session.run(USE)
+    usable = time.monotonic()
+    types = {i: error.type_name for i, error in result.errors.items()}
+    require_errors(types, dict.fromkeys(range(session.num_processes), "KeyboardInterrupt"))
+    freed = session.run("freed_at").per_process
+    freed_at = max(process.value for process in freed.values())
+    return {
+        "freed": freed_at - called[0],
+        "usable": usable - freed_at,
+        "returned": returned - called[0],
+    }
+
+
+def left_behind(session: Session) -> Found:
+    """A cell that one process leaves by raising; the others are freed without an interrupt."""
+    begin = time.monotonic()
+    result = session.run(LEFT_BEHIND.format(absent=ABSENT), raise_on_error=False)
+    returned = time.monotonic()
+    session.run(USE)
+    usable = time.monotonic()
+    types = {i: error.type_name for i, error in result.errors.items()}
+    expected = dict.fromkeys(range(session.num_processes), "LeftBehindError")
+    require_errors(types, expected | {ABSENT: "ValueError"})
+    return {"returned": returned - begin, "usable": usable - begin}
+
+
+def recover(session: Session) -> Found:
+    """A healthy group with arrays, formed anew; then used."""
+    begin = time.monotonic()
+    recovered = session.recover()
+    returned = time.monotonic()
+    session.run(USE)
+    usable = time.monotonic()
+    session.run(CHECK_ARRAYS)
+    if recovered.lost:
+        raise Unexpected(f"not kept: {recovered.lost}")
+    return {
+        "returned": returned - begin,
+        "usable": usable - begin,
+        "bytes": recovered.nbytes,
+    }
+
+
+def where(session: Session) -> list[float]:
+    """Seconds of calls of ``session.where()``, which have to name every process."""
+    seconds = []
+    for _ in range(WHERE_CALLS):
+        begin = time.perf_counter()
+        found = session.where()
+        seconds.append(time.perf_counter() - begin)
+        if len(found) != session.num_processes:
+            raise Unexpected(f"where() told of processes {sorted(found)} only")
+    return seconds
+
+
+def where_while_stuck(session: Session) -> list[float]:
+    """The same while all but one wait in C++."""
+    seconds: list[float] = []
+
+    def ask_and_interrupt() -> None:
+        seconds.extend(where(session))
+        session.interrupt()
+
+    others = [i for i in range(session.num_processes) if i != ABSENT]
+    when_stuck(session, others, ask_and_interrupt)
+    session.run(STUCK.format(absent=ABSENT), raise_on_error=False)
+    return seconds
+
+
+def sentinel_percent(session: Session, meanwhile: Callable[[], object]) -> list[float]:
+    """Percent of a core that each process's sentinel used while something went on."""
+    threads = {
+        Path(f"/proc/{session.processes[i].pid}/task/{process.value}/schedstat")
+        for i, process in session.run(SENTINEL_THREAD).per_process.items()
+    }
+
+    def used() -> dict[Path, float]:
+        return {path: int(path.read_text().split()[0]) / 1e9 for path in threads}
+
+    before, begin = used(), time.perf_counter()
+    meanwhile()
+    after, seconds = used(), time.perf_counter() - begin
+    return [100 * (after[path] - before[path]) / seconds for path in sorted(threads)]
+
+
+def dispatches(modes: list[str], calls: dict[str, int], repetitions: int) -> Found:
+    """Seconds per call of a jitted function on a global array, by the recorder's mode, in turn."""
+    found: Found = {mode: [] for mode in modes}
+    with ExitStack() as stack:
+        sessions = {mode: stack.enter_context(group(check=mode)) for mode in modes}
+        for session in sessions.values():
+            session.run(ADD)
+        for _ in range(repetitions):
+            for mode, session in sessions.items():
+                values = session.run(f"dispatch({calls[mode]})").per_process.values()
+                wall, own = zip(*(process.value for process in values), strict=True)
+                found[mode].append({"wall": statistics.median(wall), "own": statistics.median(own)})
+    return found
+
+
+def run(plan: dict[str, Any]) -> Found:
+    """All that the plan lists."""
+    if modes := plan.get("modes"):
+        return {"dispatches": dispatches(modes, plan["calls"], plan["repetitions"])}
+    found: Found = {}
+    steps, repetitions = plan["steps"], plan["repetitions"]
+    with group(devices_per_process=plan["devices"]) as session:
+        if "where" in steps:
+            found["where idle"] = where(session)
+            found["where stuck"] = where_while_stuck(session)
+            code = f"time.sleep({IDLE_WINDOW_SECONDS})"
+            idle, watched = partial(time.sleep, IDLE_WINDOW_SECONDS), partial(session.run, code)
+            found["sentinel idle"] = sentinel_percent(session, idle)
+            found["sentinel watched"] = sentinel_percent(session, watched)
+        if "free" in steps:
+            found["free"] = [free(session) for _ in range(repetitions)]
+            found["left"] = [left_behind(session) for _ in range(max(1, repetitions // 3))]
+        if "recover" in steps:
+            session.run(ARRAYS.format(elements=ARRAY_ELEMENTS, count=ARRAY_COUNT))
+            found["recover"] = [recover(session) for _ in range(repetitions)]
+    return found
+
+
+def main() -> None:
+    """Follow the plan."""
+    report_path, plan = Path(sys.argv[1]), json.loads(sys.argv[2])
+    report_path.write_text(json.dumps(run(plan)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""What became of variables when a group was formed anew, in sentences."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from jaxnb.labels import processes_label
+from jaxnb.model import Recovered
+
+MAX_NAMES = 12
+
+
+def recovered_notes(recovered: Recovered) -> list[str]:
+    """Returns a sentence for each thing that was lost, refilled, given, or is missing."""
+    notes = []
+    if recovered.lost_shards:
+        notes.append(
+            f"These arrays lost shards: {names_label(recovered.lost_shards)}. Nobody else had a "
+            "replica. Each use of one raises; run the cells again that made them."
+        )
+    if recovered.lost:
+        notes.append(
+            f"Not kept, as something holds them that was not looked into: {_some(recovered.lost)}."
+        )
+    if not recovered.replaced:
+        return notes
+    who = processes_label(recovered.replaced)
+    many = len(recovered.replaced) > 1
+    given = [name for name in recovered.given if name not in recovered.lost_shards]
+    if given:
+        notes.append(
+            f"Given to {who}, as all others hold them equal: {names_label(given)}. What should "
+            f"differ on {'them' if many else 'it'} has to be made anew."
+        )
+    refilled = [name for name in recovered.refilled if name not in recovered.lost_shards]
+    if refilled:
+        notes.append(f"Shards filled from replicas: {names_label(refilled)}.")
+    if recovered.missing:
+        verb = "do not have" if many else "does not have"
+        notes.append(f"{who[0].upper()}{who[1:]} {verb}: {_missing(recovered)}.")
+    return notes
+
+
+def _missing(recovered: Recovered) -> str:
+    counts = Counter(recovered.missing.values())
+    parts = []
+    for reason, _ in counts.most_common():
+        names = [name for name, why in recovered.missing.items() if why == reason]
+        parts.append(f"{names_label(names)} ({reason})")
+    return _some(parts, "; ")
+
+
+def names_label(names: Sequence[str]) -> str:
+    """Returns names as a list: "`x`, `state['mu']`"; of many the first ones."""
+    return _some([f"`{name}`" for name in names])
+
+
+def _some(things: Sequence[str], separator: str = ", ") -> str:
+    shown = separator.join(things[:MAX_NAMES])
+    left = len(things) - MAX_NAMES
+    return f"{shown} and {left} more" if left > 0 else shown

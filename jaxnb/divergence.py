@@ -1,0 +1,217 @@
+"""Pure: what processes recorded, to where they parted, in words too."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from jaxnb.labels import processes_label, ranks_label
+from jaxnb.model import Dispatch, Divergence, DivergenceKind, Recording, Side, Trail
+
+Processes = tuple[int, ...]
+
+_OPEN = {"broken", "interrupted"}
+"""Ends after which nobody knows how far the other processes got."""
+
+
+def agree(trails: Mapping[int, Sequence[Trail]]) -> bool:
+    """Whether all processes dispatched the same.
+
+    Args:
+        trails: Process index to what it dispatched in short; of every process of the group,
+            empty for those that were not asked to run the cell.
+    """
+    by_process = {i: {t.processes: t for t in each} for i, each in trails.items()}
+    spanned = {t.processes for each in trails.values() for t in each}
+    return all(
+        len({by_process.get(i, {}).get(processes) for i in processes}) == 1 for processes in spanned
+    )
+
+
+def compare(
+    cell: int, recordings: Mapping[int, Recording], notes: Mapping[int, str]
+) -> Divergence | None:
+    """Returns where processes parted first; None if their recordings agree.
+
+    A computation over some of the processes is compared among those.
+
+    Args:
+        cell: The cell's number.
+        recordings: Process index to what it recorded. One that is missing dispatched nothing.
+        notes: Process index to why it dispatched no more: ``"raised ValueError at line 3"``.
+    """
+    spanned = {t.processes for each in recordings.values() for t in each.trails}
+    found = [
+        parted
+        for processes in sorted(spanned)
+        if (parted := _compare_over(cell, processes, recordings, notes)) is not None
+    ]
+    if not found:
+        return None
+    first = min(found, key=_when)
+    pending = any(each.pending for each in found)
+    return Divergence(first.cell, first.number, first.kind, first.sides, pending)
+
+
+def _when(divergence: Divergence) -> float:
+    return min(side.dispatch.seconds for side in divergence.sides if side.dispatch is not None)
+
+
+def _compare_over(
+    cell: int,
+    processes: Processes,
+    recordings: Mapping[int, Recording],
+    notes: Mapping[int, str],
+) -> Divergence | None:
+    counts = {i: _count(recordings.get(i), processes) for i in processes}
+    made = {
+        i: {d.number: d for d in recordings[i].dispatches if d.processes == processes}
+        if i in recordings
+        else {}
+        for i in processes
+    }
+    remembered = [min(each) for i, each in made.items() if each]
+    start = max(remembered, default=1)
+    for number in range(start, max(counts.values()) + 1):
+        at = {i: made[i].get(number) for i in processes}
+        ends = {each.end for each in at.values() if each is not None}
+        if len({_identity(each) for each in at.values()}) > 1 or ends & _OPEN:
+            rest = {i: [d for n, d in each.items() if n >= number] for i, each in made.items()}
+            older = number == start > 1
+            return Divergence(
+                cell=cell,
+                number=0 if older else number,
+                kind=_kind(at, rest),
+                sides=sides(at, notes),
+                pending=_is_pending(rest),
+            )
+    return None
+
+
+def _count(recording: Recording | None, processes: Processes) -> int:
+    trails = recording.trails if recording is not None else ()
+    return next((t.count for t in trails if t.processes == processes), 0)
+
+
+def _identity(dispatch: Dispatch | None) -> tuple[int, int, str] | None:
+    return None if dispatch is None else (dispatch.fingerprint, dispatch.inputs, dispatch.end)
+
+
+def sides(at: Mapping[int, Dispatch | None], notes: Mapping[int, str]) -> tuple[Side, ...]:
+    """Returns who did what at one place, those who did most alike first.
+
+    Args:
+        at: Process index to its dispatch, or None.
+        notes: Process index to why it made none.
+    """
+    groups: dict[tuple[object, str], list[int]] = {}
+    for i, dispatch in at.items():
+        note = notes.get(i, "had finished") if dispatch is None else ""
+        groups.setdefault((_identity(dispatch), note), []).append(i)
+    found = [Side(tuple(who), at[who[0]], note) for (_, note), who in groups.items()]
+    return tuple(sorted(found, key=lambda side: (side.dispatch is None, -len(side.processes))))
+
+
+def _kind(
+    at: Mapping[int, Dispatch | None], rest: Mapping[int, Sequence[Dispatch]]
+) -> DivergenceKind:
+    if None in at.values():
+        return "missing"
+    here = [dispatch for dispatch in at.values() if dispatch is not None]
+    if len({each.end for each in here}) > 1 or here[0].end:
+        return "failed"
+    if len({each.fingerprint for each in here}) == 1:
+        return "inputs"
+    counted = {frozenset(Counter(d.fingerprint for d in each).items()) for each in rest.values()}
+    if len(counted) == 1:
+        return "order"
+    if len({each.name for each in here}) == 1 and len({each.shapes for each in here}) > 1:
+        return "shapes"
+    return "computation"
+
+
+def _is_pending(rest: Mapping[int, Sequence[Dispatch]]) -> bool:
+    """Whether collectives may be waiting, or have met the wrong ones."""
+    waiting = [[d for d in each if d.collectives] for each in rest.values()]
+    if any(d.end in _OPEN for each in waiting for d in each):
+        return True
+    return len({tuple((d.fingerprint, d.end) for d in each) for each in waiting}) > 1
+
+
+_KINDS: Mapping[DivergenceKind, str] = {
+    "order": "The same computations came in another order.",
+    "missing": "Not all processes took part.",
+    "shapes": "The shapes differ.",
+    "computation": "The computations differ, in what they do or in a constant.",
+    "failed": "It did not come to its end everywhere.",
+    "inputs": "The computation is the same, but its inputs of Python or NumPy differ.",
+}
+
+
+def sentence_of(divergence: Divergence) -> str:
+    """Returns who dispatched what: ``"process 1 dispatched …; processes 0,2-3 dispatched …"``."""
+    everyone = sorted({i for side in divergence.sides for i in side.processes})
+    where = (
+        f"dispatch {divergence.number} over {processes_label(everyone)}"
+        if divergence.number
+        else f"dispatches over {processes_label(everyone)} that are no longer remembered"
+    )
+    if divergence.kind == "inputs" and len({str(side.dispatch) for side in divergence.sides}) == 1:
+        groups = " / ".join(ranks_label(side.processes) for side in divergence.sides)
+        dispatch = divergence.sides[0].dispatch
+        return f"at {where}: all dispatched {dispatch}, with other inputs on {groups}"
+    return f"at {where}: {'; '.join(map(_side_text, divergence.sides))}"
+
+
+def _side_text(side: Side) -> str:
+    who = processes_label(side.processes)
+    if side.dispatch is None:
+        return f"{who} dispatched nothing ({side.note})"
+    return f"{who} dispatched {side.dispatch}"
+
+
+def describe(divergence: Divergence) -> str:
+    """Returns where the processes parted, and what can be trusted since."""
+    return " ".join(
+        [
+            f"The processes parted in cell [{divergence.cell}], {sentence_of(divergence)}.",
+            _KINDS[divergence.kind],
+            trust(divergence),
+        ]
+    )
+
+
+def trust(divergence: Divergence) -> str:
+    """Returns whether what was computed since can be trusted."""
+    takers = [side for side in divergence.sides if side.dispatch is not None]
+    if divergence.kind == "missing" and len(takers) == 1:
+        others = [i for side in divergence.sides if side not in takers for i in side.processes]
+        return (
+            f"Its results have no part on {processes_label(others)}: what was computed from "
+            "there on cannot be trusted; what was computed before can."
+        )
+    return (
+        "What was computed over these processes from there on is made of parts that do not "
+        "belong together, and cannot be trusted; what was computed before can."
+    )
+
+
+def disagreement(run_cell: Iterable[Side], number: int) -> str:
+    """Returns the message of strict mode: nothing has run yet.
+
+    Args:
+        run_cell: Who was about to do what.
+        number: The dispatch's number over these processes.
+    """
+    found = tuple(run_cell)
+    everyone = sorted({i for side in found for i in side.processes})
+    does = []
+    for side in found:
+        who = processes_label(side.processes)
+        what = f"was to dispatch {side.dispatch}" if side.dispatch else side.note
+        does.append(f"{who}: {what}")
+    return (
+        f"The processes do not agree on dispatch {number} over {processes_label(everyone)}: "
+        f"{'; '.join(does)}. Nothing of it has run on any of them, so nobody waits and all that "
+        "was computed before can be trusted."
+    )

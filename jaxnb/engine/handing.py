@@ -1,0 +1,264 @@
+"""What a process that is new in a group gets from the others: names, values, replicas of shards.
+
+The processes that have outlived another first say what their names are bound to. What they
+hold equal is pickled on one of them, and read by the new one. In that pickle devices stand as
+numbers, functions that cells defined as their code, and arrays that are spread over processes
+as their shardings; the new process's shards of those come from whoever has a replica.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import os
+import pickle
+import random
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from types import FunctionType, ModuleType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxnb.arrays.dtypes import numpy_dtype
+from jaxnb.engine import shards
+from jaxnb.engine.canonical import canonical_digest
+from jaxnb.engine.exposures import as_bytes
+from jaxnb.engine.keeping import assembled
+from jaxnb.engine.layouts import Layout, dtype_facts, layout_of
+from jaxnb.engine.parcels import Packer, Unpacker, is_found_by_name, made
+from jaxnb.engine.rebinding import paths_of
+from jaxnb.model.recovery import Box, Gift, Give, Piece, Possession, Take, Taken
+
+MIN_OUT_OF_BAND_BYTES = 64 << 10
+"""Larger buffers are left out of the pickle: they are not copied then."""
+
+
+def survey(names: Mapping[str, Any], hidden: Mapping[str, Any]) -> dict[str, Possession]:
+    """Describes what names are bound to here, so that it can be compared with other processes'.
+
+    Args:
+        names: The namespace.
+        hidden: What IPython and jaxnb have put there; left out where it still is what it was.
+    """
+    values = {**{name: read() for name, (read, _) in STATE.items()}, **_of_user(names, hidden)}
+    return {name: _possession(name, value) for name, value in values.items()}
+
+
+def _of_user(names: Mapping[str, Any], hidden: Mapping[str, Any]) -> dict[str, Any]:
+    nothing = object()
+    found = {
+        name: value
+        for name, value in names.items()
+        if not name.startswith("_") and hidden.get(name, nothing) is not value
+    }
+    # First what the texts of classes use, which are run when the first object needs them.
+    return dict(sorted(found.items(), key=lambda item: not isinstance(item[1], ModuleType)))
+
+
+def _possession(name: str, value: Any) -> Possession:
+    try:
+        parcel = _Parcel({name: value})
+    except Exception as error:  # a user's __reduce__ may raise anything
+        return Possession(b"", f"{error}" or type(error).__name__)
+    paths = paths_of({name: value}, parcel.arrays)
+    return Possession(
+        digest=parcel.digest(),
+        is_common=name in COMMON_STATE or parcel.is_common or _is_code(value),
+        arrays=tuple(paths.get(id(array), f"{name}.…") for array in parcel.arrays),
+        replicas=parcel.replica_digests(),
+    )
+
+
+def _is_code(value: Any) -> bool:
+    """Whether a value is nothing but code, which all processes have run alike."""
+    if isinstance(value, ModuleType | type):
+        return True
+    while value is not None and not isinstance(value, FunctionType):
+        value = getattr(value, "__dict__", {}).get("__wrapped__")  # what was jitted
+    if value is None:
+        return False
+    has_values = value.__closure__ or value.__defaults__ or value.__kwdefaults__
+    return is_found_by_name(value) or not has_values
+
+
+class _Parcel:
+    """Values, pickled for another process of the group."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self.buffers: list[Any] = []
+        file = io.BytesIO()
+        packer = Packer(file, self._keep)
+        for name, value in values.items():  # with one memory: what they share stays shared
+            packer.dump((name, value, _size_of_tree(value)))
+        self.pickle = file.getvalue()
+        self.arrays = packer.arrays
+        self.is_common = packer.is_common
+        known: dict[Any, Layout] = {}
+        self._layouts = [layout_of(a.sharding, tuple(a.shape), known) for a in self.arrays]
+
+    def _keep(self, buffer: pickle.PickleBuffer) -> bool:
+        raw = buffer.raw()
+        if raw.nbytes < MIN_OUT_OF_BAND_BYTES:
+            return True
+        self.buffers.append(raw)
+        return False
+
+    def digest(self) -> bytes:
+        total = hashlib.blake2b(canonical_digest(self.pickle), digest_size=16)
+        for buffer in self.buffers:
+            total.update(buffer)
+        return total.digest()
+
+    def replica_digests(self) -> dict[tuple[int, Box], bytes]:
+        """Digests the shards that others should hold equal; JAX never compares them."""
+        found = {}
+        own = jax.process_index()
+        for k, layout in enumerate(self._layouts):
+            replicated = {shard.index for shard in layout.shards if shard.replica_id}
+            for shard in layout.shards:
+                if shard.process_index == own and shard.index in replicated:
+                    data = _host_bytes(self.arrays[k], shard.device_id)
+                    found[k, shard.index] = hashlib.blake2b(data, digest_size=16).digest()
+        return found
+
+    def pieces(self, process_index: int, replaced: Sequence[int]) -> list[Piece]:
+        """Returns the shards for new processes of which this process is to give its replica."""
+        found = []
+        for k, layout in enumerate(self._layouts):
+            givers: dict[Box, Any] = {}
+            for shard in layout.shards:
+                if shard.process_index not in replaced:
+                    givers.setdefault(shard.index, shard)
+            for shard in layout.shards:
+                giver = givers.get(shard.index)
+                if shard.process_index not in replaced:
+                    continue
+                if giver is not None and giver.process_index == process_index:
+                    data = _host_bytes(self.arrays[k], giver.device_id)
+                    found.append(
+                        Piece(k, shard.device_id, shard.process_index, pickle.PickleBuffer(data))
+                    )
+        return found
+
+
+def _host_bytes(array: jax.Array, device_id: int) -> Any:
+    return as_bytes(shards.host_view(shards.shard_of(array, device_id))).data
+
+
+def give(request: Give, process_index: int, names: Mapping[str, Any]) -> Gift:
+    """Pickles the values of names, and the replicas that new processes need."""
+    values = {name: STATE[name][0]() if name in STATE else names[name] for name in request.names}
+    parcel = _Parcel(values)
+    return Gift(
+        digest=parcel.digest(),
+        pickle=parcel.pickle if request.with_values else b"",
+        buffers=tuple(map(pickle.PickleBuffer, parcel.buffers)) if request.with_values else (),
+        pieces=tuple(parcel.pieces(process_index, request.replaced)),
+    )
+
+
+def _size_of_tree(value: Any) -> tuple[int, int]:
+    """Returns numbers that are other ones where JAX does not know a class for a pytree."""
+    try:
+        structure: Any = jax.tree.structure(value)
+    except Exception:  # raised by the flattening of the user's own class
+        return 0, 0
+    return structure.num_leaves, structure.num_nodes
+
+
+def take(request: Take, names: dict[str, Any]) -> Taken:
+    """Binds names to what the others have given; to none of it if one of them fails."""
+    data = {(piece.array, piece.device_id): piece.data for piece in request.pieces}
+
+    def array(k: int, shape: list[int], dtype: str, impl: Any, made_of: list[Any]) -> jax.Array:
+        sharding = made(made_of)
+        return _filled(tuple(shape), dtype, impl, sharding, lambda device: data[k, device.id])
+
+    # Copies: what is made of them may be written to, like what it was made from.
+    buffers = [bytearray(buffer) for buffer in request.buffers]
+    unpacker = Unpacker(io.BytesIO(request.pickle), buffers, array)
+    before = dict(names)
+    for name in request.names:
+        try:
+            _, value, size = unpacker.load()
+            if _size_of_tree(value) != size:
+                raise TypeError("a class in it is registered as a pytree: run that cell again")
+            if name in STATE:
+                STATE[name][1](value)
+            else:
+                names[name] = value  # at once: the text of a class may use it
+        except Exception as error:  # a module that is not found, a user's __setstate__
+            names.clear()
+            names.update(before)
+            return Taken({name: f"{type(error).__name__}: {error}"})
+    return Taken({}, sum(len(piece.data) for piece in request.pieces))
+
+
+def _filled(
+    shape: tuple[int, ...], dtype: str, impl: Any, sharding: Any, data: Callable[[Any], Any]
+) -> jax.Array:
+    """Makes this process's part of an array from its shards' bytes."""
+    kind = None if impl else jnp.dtype(dtype)
+    words = tuple(jax.random.key_data(jax.random.key(0, impl=impl)).shape) if impl else ()
+    host = numpy_dtype(dtype_facts(kind).host_name if kind is not None else "uint32")
+    parts = {}
+    for device, index in sharding.addressable_devices_indices_map(shape).items():
+        part = [len(range(*s.indices(n))) for s, n in zip(index, shape, strict=True)]
+        # Of shards without elements nobody sends any.
+        raw = np.frombuffer(data(device) if 0 not in part else b"", dtype=np.uint8)
+        parts[device.id] = raw.view(host).reshape((*part, *words))
+    return assembled(shape, kind, sharding, parts, impl)
+
+
+# ---------------------------------------------------------------------- state under no name
+
+
+def _settings() -> dict[str, Any]:
+    values = jax.config.values
+    plain = {k: v for k, v in values.items() if isinstance(v, bool | int | float | str | None)}
+    return {k: v for k, v in sorted(plain.items()) if k not in _SETTINGS_OF_JOINING}
+
+
+def _set_settings(settings: dict[str, Any]) -> None:
+    now = jax.config.values
+    for name, value in settings.items():
+        if now.get(name) != value:
+            with contextlib.suppress(Exception):  # it cannot be changed any more
+                jax.config.update(name, value)
+
+
+_SETTINGS_OF_JOINING = (
+    "jax_platforms", "jax_num_cpu_devices", "jax_cpu_collectives_implementation",
+)  # fmt: skip
+
+
+def _mesh() -> Any:
+    mesh = jax.sharding.get_mesh()
+    return None if mesh.empty else mesh
+
+
+def _set_mesh(mesh: Any) -> None:
+    if mesh is not None:
+        jax.set_mesh(mesh)
+
+
+def _set_path(path: list[str]) -> None:
+    sys.path[:] = path
+
+
+STATE: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
+    "jax.config": (_settings, _set_settings),
+    "sys.path": (lambda: list(sys.path), _set_path),
+    "os.getcwd()": (os.getcwd, os.chdir),
+    "np.random.get_state()": (np.random.get_state, np.random.set_state),
+    "random.getstate()": (random.getstate, random.setstate),
+    "jax.set_mesh(…)": (_mesh, _set_mesh),
+}
+"""What belongs to no name, in the order in which it is to be taken: how to read and to set it."""
+
+COMMON_STATE = ("jax.config", "sys.path", "os.getcwd()", "jax.set_mesh(…)")
+"""What is the same on every process by its nature."""

@@ -1,0 +1,291 @@
+"""The recorder: what this process dispatches to more processes than itself."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import re
+import sys
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+import numpy as np
+
+from jaxnb.engine import inputs
+from jaxnb.engine._jax_internals import dispatch as internals
+from jaxnb.engine.agreement import Agreement
+from jaxnb.model import CellRequest, CheckMode, Dispatch, DispatchEnd, Recording, Trail
+
+RING = 4096
+"""So many dispatches of a cell are remembered one by one; all are in its trails."""
+
+_COLLECTIVE = re.compile(
+    r"\b(?:all-reduce|all-gather|all-to-all|reduce-scatter|collective-permute"
+    r"|collective-broadcast|send|recv)(?:-start)?\("
+)
+
+Processes = tuple[int, ...]
+
+
+@dataclass(slots=True)
+class _Known:
+    """What is the same for all dispatches of one executable."""
+
+    name: str
+    processes: Processes
+    fingerprint: int = 0
+    collectives: bool = False
+    shapes: str = ""
+
+
+@dataclass(slots=True)
+class _Trail:
+    count: int = 0
+    digest: int = 0
+
+
+@dataclass(slots=True)
+class _Entry:
+    number: int
+    known: _Known
+    line: int | None
+    seconds: float
+    inputs: int
+    before: int = 0
+    end: DispatchEnd = ""
+
+
+@dataclass(slots=True)
+class _Cell:
+    mode: CheckMode = "off"
+    name: str = ""
+    started: float = 0.0
+    trails: dict[Processes, _Trail] = field(default_factory=dict)
+    ring: deque[_Entry] = field(default_factory=lambda: deque(maxlen=RING))
+
+
+class Recorder:
+    """Sees every dispatch of a computation that spans processes.
+
+    What a process computes alone is not recorded, and stays on JAX's fast path.
+
+    Args:
+        process_index: This process.
+        agreement: For strict mode.
+
+    Attributes:
+        missing: Why nothing is recorded in this process; empty if it is.
+    """
+
+    def __init__(self, process_index: int, agreement: Agreement) -> None:
+        self._process_index = process_index
+        self._agreement = agreement
+        self._cell = _Cell()
+        self._known: weakref.WeakKeyDictionary[Any, _Known] = weakref.WeakKeyDictionary()
+        self._lock = threading.Lock()
+        self._has_fast_paths = self._has_slow_paths = False
+        self.missing = internals.hook_dispatches(self)
+
+    def begin(self, request: CellRequest, code_name: str) -> None:
+        """Begins the recording of a cell.
+
+        Args:
+            request: The cell.
+            code_name: The file name of its code in tracebacks.
+        """
+        was_other = self._has_slow_paths if request.check == "off" else self._has_fast_paths
+        if was_other:
+            internals.choose_paths_again()
+            self._has_fast_paths = self._has_slow_paths = False
+        mode = "off" if self.missing else request.check
+        self._cell = _Cell(mode, code_name, time.monotonic())
+        if mode == "strict":
+            self._agreement.begin(request.request_id, request.ranks)
+
+    def end(self, note: str) -> tuple[Trail, ...]:
+        """Ends the recording of a cell: what is dispatched later, by a thread, is not compared.
+
+        Args:
+            note: How the cell ended on this process, for those that still wait for it.
+
+        Returns:
+            What it has dispatched, in short.
+        """
+        if self._cell.mode == "strict":
+            self._agreement.end(note)
+        self._cell.mode = "off"
+        return self.trails()
+
+    def trails(self) -> tuple[Trail, ...]:
+        """Returns what the cell has dispatched so far, in short."""
+        with self._lock:
+            found = [(p, t.count, t.digest) for p, t in self._cell.trails.items()]
+        return tuple(Trail(*each) for each in sorted(found))
+
+    def recording(self, most: int = RING) -> Recording:
+        """Returns the last dispatches of the cell."""
+        with self._lock:
+            entries = list(self._cell.ring)[-most:]
+        return Recording(
+            self._process_index, self.trails(), tuple(_as_dispatch(each) for each in entries)
+        )
+
+    # ------------------------------------------------------------------ what JAX tells
+
+    def is_on(self) -> bool:
+        """Whether dispatches are recorded now."""
+        return self._cell.mode != "off"
+
+    def is_recorded(self, executable: Any) -> bool:
+        """Whether an executable must be kept off JAX's fast path."""
+        if len(self._of(executable).processes) < 2:
+            return False
+        if self._cell.mode == "off":
+            self._has_fast_paths = True
+            return False
+        self._has_slow_paths = True
+        return True
+
+    def known(self, executable: Any) -> _Known | None:
+        """Returns what there is to know of an executable, if it is recorded."""
+        known = self._of(executable)
+        return known if self.is_on() and len(known.processes) > 1 else None
+
+    def watched(self, leaves: Sequence[Any]) -> list[int]:
+        """Returns the positions of the arguments that go into the digest of inputs."""
+        return [i for i, leaf in enumerate(leaves) if inputs.is_watched(leaf)]
+
+    def before(self, executable: Any, arguments: Sequence[Any]) -> _Entry | None:
+        """Records a dispatch that is about to be made, if it spans processes."""
+        if not self.is_on():
+            return None
+        known = self._of(executable)
+        if len(known.processes) < 2:
+            return None
+        if not known.shapes:
+            known.shapes = _shapes(arguments, executable)
+        watched = [each for each in arguments if inputs.is_watched(each)]
+        return self.before_again(known, watched)
+
+    def before_again(self, known: _Known, arguments: Sequence[Any]) -> _Entry:
+        """Records a dispatch of an executable that is known.
+
+        Args:
+            known: The executable.
+            arguments: Those that :meth:`watched` chose.
+        """
+        cell = self._cell
+        digest = inputs.digest(arguments) if arguments else 0
+        line = _line_in(sys._getframe(1), cell.name)
+        trail = cell.trails.get(known.processes)
+        if trail is None:
+            trail = cell.trails.setdefault(known.processes, _Trail())
+        entry = _Entry(0, known, line, time.monotonic() - cell.started, digest)
+        if cell.mode == "strict":
+            entry.number = trail.count + 1
+            self._agreement.agree(_as_dispatch(entry))
+        with self._lock:
+            trail.count = entry.number = trail.count + 1
+            entry.before = trail.digest
+            trail.digest = _next(entry)
+            cell.ring.append(entry)
+        return entry
+
+    def correct(self, entry: _Entry, executable: Any) -> bool:
+        """Sets right which executable a recorded dispatch is of; returns whether it can be it."""
+        known = self._of(executable)
+        if known.processes != entry.known.processes:
+            return False
+        with self._lock:
+            entry.known = known
+            trail = self._cell.trails.get(known.processes)
+            if trail is not None and trail.count == entry.number:
+                trail.digest = _next(entry)
+        return True
+
+    def failed(self, entry: _Entry, error: BaseException) -> None:
+        """Notes what a dispatch raised."""
+        entry.end = _end(error)
+        with self._lock:
+            trail = self._cell.trails.get(entry.known.processes, _Trail())
+            # All may fail alike, and go on. After the other ends nobody knows how far the
+            # others got: no two processes' trails are equal then.
+            mark = -1 if entry.end == "failed" else -2 - self._process_index
+            trail.digest = hash((trail.digest, mark))
+
+    def _of(self, executable: Any) -> _Known:
+        known = self._known.get(executable)
+        if known is None:
+            known = self._known[executable] = _known(executable)
+        return known
+
+
+def _next(entry: _Entry) -> int:
+    # Of integers only, which have the same hash in every process.
+    return hash((entry.before, entry.known.fingerprint, entry.inputs))
+
+
+def _end(error: BaseException) -> DispatchEnd:
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted"
+    return "broken" if "Gloo" in str(error) else "failed"
+
+
+def _known(executable: Any) -> _Known:
+    devices = internals.executable_devices(executable)
+    name = internals.executable_name(executable)
+    known = _Known(name, tuple(sorted({device.process_index for device in devices})))
+    if len(known.processes) > 1:
+        text = internals.executable_text(executable)
+        known.fingerprint = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest())
+        known.collectives = _COLLECTIVE.search(text) is not None
+    return known
+
+
+def _as_dispatch(entry: _Entry) -> Dispatch:
+    known = entry.known
+    return Dispatch(
+        number=entry.number,
+        name=known.name,
+        fingerprint=known.fingerprint,
+        shapes=known.shapes,
+        processes=known.processes,
+        line=entry.line,
+        seconds=entry.seconds,
+        inputs=entry.inputs,
+        end=entry.end,
+        collectives=known.collectives,
+    )
+
+
+def _line_in(frame: FrameType | None, code_name: str) -> int | None:
+    """Returns the innermost line of the cell that called; None if it did not."""
+    while frame is not None:
+        if frame.f_code.co_filename == code_name:
+            return frame.f_lineno
+        frame = frame.f_back
+    return None
+
+
+def _shapes(arguments: Sequence[Any], executable: Any) -> str:
+    results = internals.executable_results(executable)
+    return f"{_listed(arguments)} -> {_listed(results)}"
+
+
+def _listed(values: Any) -> str:
+    shown = [_shape(value) for value in values[:4]]
+    return ", ".join([*shown, f"… {len(values) - 4} more"] if len(values) > 4 else shown) or "()"
+
+
+def _shape(value: Any) -> str:
+    if isinstance(value, int | float | complex):
+        return type(value).__name__
+    with contextlib.suppress(AttributeError):
+        return f"{value.dtype}[{','.join(map(str, np.shape(value)))}]"
+    return type(value).__name__

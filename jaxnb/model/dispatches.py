@@ -1,0 +1,129 @@
+"""Dispatches: computations over several processes, as each process recorded them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+CheckMode = Literal["off", "record", "strict"]
+"""What is done so that processes which part are noticed: nothing; every dispatch of a computation
+over several processes is recorded, and compared after the cell; or agreed on before it runs."""
+
+DispatchEnd = Literal["", "failed", "broken", "interrupted"]
+
+DivergenceKind = Literal["order", "missing", "shapes", "computation", "inputs", "failed"]
+
+
+_ENDS = {
+    "": "",
+    "failed": ", which failed",
+    "broken": ", whose connections broke",
+    "interrupted": ", which was interrupted",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Trail:
+    """What one process dispatched in a cell to one set of processes, in short.
+
+    Attributes:
+        processes: The processes that the computations span.
+        count: How many there were.
+        digest: Equal on two processes only if they dispatched the same, in the same order.
+    """
+
+    processes: tuple[int, ...]
+    count: int
+    digest: int
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """One dispatch of a computation that spans processes.
+
+    Attributes:
+        number: Which one it is over these processes in its cell, from 1.
+        name: The computation's name: ``"jit(step)"``.
+        fingerprint: Equal for equal computations.
+        shapes: Shapes of arguments and results: ``"f32[8] -> f32[]"``.
+        processes: The processes that it spans.
+        line: The cell's line, as the notebook counts; None outside of its code.
+        seconds: When, since the cell began.
+        inputs: Digest of what JAX takes as equal on all processes without looking: Python's
+            numbers, NumPy arrays, small arrays of this process alone; 0 if there is none.
+        collectives: Whether processes wait for each other in it.
+        end: ``"failed"`` if it raised; ``"broken"`` if its collective did, as connections were
+            lost or shut; ``"interrupted"`` if an interrupt struck while it was made: then it
+            may run or not; else empty.
+    """
+
+    number: int
+    name: str
+    fingerprint: int = field(repr=False)
+    shapes: str
+    processes: tuple[int, ...]
+    line: int | None
+    seconds: float
+    inputs: int = field(default=0, repr=False)
+    collectives: bool = False
+    end: DispatchEnd = ""
+
+    def __str__(self) -> str:
+        line = f" at line {self.line}" if self.line is not None else ""
+        return f"{self.name} {self.shapes}{line}{_ENDS[self.end]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """The dispatches of one process in its last cell.
+
+    Attributes:
+        process_index: The process.
+        trails: How many there were, by the processes that they span.
+        dispatches: The last of them, oldest first: a ring forgets what came before.
+    """
+
+    process_index: int
+    trails: tuple[Trail, ...]
+    dispatches: tuple[Dispatch, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """Processes that did the same where processes parted.
+
+    Attributes:
+        processes: Who.
+        dispatch: What they dispatched; None if nothing.
+        note: Why they dispatched nothing, as far as that is known: ``"was not asked to run the
+            cell"``.
+    """
+
+    processes: tuple[int, ...]
+    dispatch: Dispatch | None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """Where the processes of a cell parted: the first dispatch that they did not all make.
+
+    Attributes:
+        cell: The cell's number.
+        number: Which dispatch over these processes it is, from 1; 0 if it is older than what
+            the processes remember.
+        kind: ``"order"``: the same computations in another order; ``"missing"``: some
+            dispatched fewer; ``"shapes"``: one name, other shapes; ``"computation"``: other
+            computations, or one that differs in what the code does or in a constant;
+            ``"inputs"``: one computation with other numbers or NumPy arrays as its input;
+            ``"failed"``: it raised on some, or was interrupted or broken.
+        sides: Who did what.
+        pending: Whether processes may still wait for each other, or have exchanged data that
+            do not belong together. Then the group is formed anew.
+    """
+
+    cell: int
+    number: int
+    kind: DivergenceKind
+    sides: tuple[Side, ...]
+    pending: bool

@@ -1,0 +1,183 @@
+"""Replacing processes that have died: new ones join, and get what the others hold equal."""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from jaxnb.labels import processes_label
+from jaxnb.model import ProcessReport, Recovered, ReformRequest
+from jaxnb.model.recovery import Gift, Give, Possession, Survey, Take
+from jaxnb.starting import Starter
+from jaxnb.transport.client import Transport
+
+Ask = Callable[[Mapping[int, Any], str], dict[int, Any]]
+"""Sends a request to each process; returns their answers, or raises."""
+
+MAX_ROUNDS = 20
+"""So many names may fail to be read by a new process, one after the other."""
+
+_NO_NAME = ("np.random.get_state()", "random.getstate()")
+"""Differ between processes as a rule, and whoever wants them equal has seen to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Handed:
+    """What new processes have been given.
+
+    Attributes:
+        given: The names.
+        refilled: The arrays among them that are spread over processes, as paths.
+        missing: Names that they do not have, and why.
+    """
+
+    given: tuple[str, ...] = ()
+    refilled: tuple[str, ...] = ()
+    missing: Mapping[str, str] = field(default_factory=dict)
+
+
+def form_anew(
+    starter: Starter, transport: Transport, num_processes: int, dead: Collection[int]
+) -> tuple[list[ProcessReport], Recovered]:
+    """Forms a group anew of its living processes, and of new ones in the place of the dead.
+
+    Args:
+        starter: Knows the group.
+        transport: The connection.
+        num_processes: Size of the group.
+        dead: The indices of those that have died.
+
+    Returns:
+        What all processes see, and what became of the variables.
+
+    Raises:
+        StartError: It failed; the group is of no use as it is.
+    """
+    started = time.perf_counter()
+    reports, reformed = starter.reform(transport, dead)
+    if not dead:
+        return reports, Recovered(tuple(reformed))
+    living = [i for i in range(num_processes) if i not in dead]
+    starter.progress("giving variables", f"to {processes_label(dead)}")
+    handed = hand_over(partial(starter.ask, transport), living, dead)
+    recovered = Recovered(
+        tuple(reformed),
+        tuple(dead),
+        given=handed.given,
+        refilled=handed.refilled,
+        missing=handed.missing,
+        total_seconds=time.perf_counter() - started,
+    )
+    return reports, recovered
+
+
+def hand_over(ask: Ask, survivors: Collection[int], replaced: Collection[int]) -> Handed:
+    """Gives new processes the values that all others hold equal.
+
+    Shards of arrays that are spread over processes come from whoever has a replica. What
+    differs, or cannot be pickled, is told.
+
+    Args:
+        ask: Asks processes.
+        survivors: The processes that were there before.
+        replaced: The new ones.
+    """
+    if not survivors or not replaced:
+        return Handed()
+    found = ask({i: ReformRequest(Survey()) for i in survivors}, "tell its variables")
+    missing = {}
+    for name in dict.fromkeys(name for possessions in found.values() for name in possessions):
+        reason = why_not({i: possessions.get(name) for i, possessions in found.items()})
+        if reason:
+            missing[name] = reason
+    first = found[min(survivors)]
+    names = [name for name in first if name not in missing]
+    # An ambient mesh would be in the way of the making of arrays.
+    names.sort(key=lambda name: name == "jax.set_mesh(…)")
+    given = _give(ask, names, survivors, replaced, missing)
+    arrays = [path for name in given for path in first[name].arrays]
+    return Handed(
+        given=tuple(name for name in given if name.isidentifier()),
+        refilled=tuple(dict.fromkeys(arrays)),
+        missing={name: why for name, why in missing.items() if name not in _NO_NAME},
+    )
+
+
+def why_not(held: Mapping[int, Possession | None]) -> str:
+    """Returns why a value cannot be given to a new process; empty if it can.
+
+    Args:
+        held: What each of the others has under the name.
+    """
+    without = sorted(i for i, possession in held.items() if possession is None)
+    possessions = [possession for possession in held.values() if possession is not None]
+    if without:
+        return f"process {without[0]} does not have it either"
+    for possession in possessions:
+        if not possession.digest:
+            return possession.reason
+    if len({possession.digest for possession in possessions}) > 1:
+        return "differs by process"
+    seen: dict[Any, bytes] = {}
+    for possession in possessions:
+        for place, digest in possession.replicas.items():
+            if seen.setdefault(place, digest) != digest:
+                return (
+                    f"replicas of `{possession.arrays[place[0]]}` differ: the others were not at "
+                    "the same step"
+                )
+    if len(possessions) == 1 and not possessions[0].is_common:
+        return "one process alone holds it: whether it is the same for all cannot be told"
+    return ""
+
+
+def _give(
+    ask: Ask,
+    names: list[str],
+    survivors: Collection[int],
+    replaced: Collection[int],
+    missing: dict[str, str],
+) -> list[str]:
+    """Gives names; those that fail are taken out and told in ``missing``."""
+    for _ in range(MAX_ROUNDS):
+        if not names:
+            return []
+        gifts = _ask_for(ask, names, survivors, replaced)
+        if len({gift.digest for gift in gifts}) > 1:
+            missing.update(dict.fromkeys(names, "what they share between them differs by process"))
+            return []
+        taken = ask({i: _take(i, names, gifts) for i in replaced}, "take its variables")
+        refused = {name: why for answer in taken.values() for name, why in answer.refused.items()}
+        if not refused:
+            return names
+        missing.update(refused)
+        names = [name for name in names if name not in refused]
+    missing.update(dict.fromkeys(names, "too many others could not be read"))
+    return []
+
+
+def _ask_for(
+    ask: Ask, names: list[str], survivors: Collection[int], replaced: Collection[int]
+) -> list[Gift]:
+    """Returns what the survivors give; the first one's has the values."""
+    requests = {
+        i: ReformRequest(Give(tuple(names), tuple(replaced), with_values=i == min(survivors)))
+        for i in sorted(survivors)
+    }
+    gifts = ask(requests, "give its variables")
+    return [gifts[i] for i in sorted(survivors)]
+
+
+def _take(process_index: int, names: list[str], gifts: list[Gift]) -> ReformRequest:
+    pieces = tuple(
+        replace(piece, data=pickle.PickleBuffer(piece.data))
+        for gift in gifts
+        for piece in gift.pieces
+        if piece.process_index == process_index
+    )
+    buffers = tuple(map(pickle.PickleBuffer, gifts[0].buffers))
+    return ReformRequest(Take(tuple(names), gifts[0].pickle, buffers, pieces))

@@ -1,0 +1,76 @@
+"""The cells that a group has run, to be run again by fresh processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from jaxnb.errors import JaxnbError
+from jaxnb.labels import plural
+from jaxnb.model import CellRequest
+from jaxnb.result import CellResult
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """A cell that has run without an error.
+
+    Attributes:
+        request: The cell.
+        processes: Those that it ran on.
+    """
+
+    request: CellRequest
+    processes: tuple[int, ...]
+
+
+class History:
+    """What successful cells a group has run, in order, one run more than once if it was."""
+
+    def __init__(self) -> None:
+        self._ran: list[Ran] = []
+        self._is_over = False
+
+    def note(self, request: CellRequest, result: CellResult) -> None:
+        """Notes a cell that has ended, if it has succeeded."""
+        if result.errors:
+            return
+        if self._is_over:
+            self._ran, self._is_over = [], False
+        self._ran.append(Ran(request, tuple(result.per_process)))
+
+    def end(self) -> None:
+        """Ends the history of processes that are gone; it is kept until the first new cell."""
+        self._is_over = True
+
+    def replay(self, run: Callable[..., Any], progress: Callable[[str, str], None]) -> int:
+        """Runs the cells again, in fresh processes, up to the first that fails.
+
+        Args:
+            run: ``Session.run``, which notes them anew.
+            progress: Told of each cell.
+
+        Returns:
+            How many have run.
+
+        Raises:
+            JaxnbError: What the first that failed raised, and how far it went. The history is
+                as it was, so that it can be run again.
+        """
+        cells = self._ran
+        self.end()
+        for done, ran in enumerate(cells):
+            cell = ran.request
+            progress("replaying", f"cell [{cell.cell}], {done + 1} of {len(cells)}")
+            try:
+                run(cell.code, ranks=ran.processes, cell=cell.cell, first_line=cell.first_line)
+            except JaxnbError as error:
+                self._ran, self._is_over = cells, False
+                error.args = (
+                    f"{error}\nThe processes are fresh; of {plural(len(cells), 'cell')} {done} "
+                    f"had been run again when cell [{cell.cell}] failed, and the others were "
+                    "not run. What cells got from elsewhere (`%spmd_push`) has to be given again.",
+                )
+                raise
+        return len(cells)

@@ -1,0 +1,425 @@
+"""Runs mixed healthy work on a group for a while, and fails on any false alarm.
+
+Cells that compile, compute, read, sleep, print, wait for a straggler or run on some processes
+only; pulls, pushes, background cells, and the group formed anew now and then. Every result is
+checked. A notice of jaxnb's, a divergence, a freed process, an error, a warning or a wrong number
+ends the soak with status 1, and says which work it was.
+
+The seed decides what is done in which order, and is printed: the same one does the same again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import re
+import signal
+import sys
+import tempfile
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+import numpy as np
+import psutil
+
+import jaxnb
+from jaxnb.result import CellResult
+from jaxnb.running import NoSink
+from jaxnb.session import Session
+
+PROCESSES = 4
+CELL_TIMEOUT_SECONDS = 300.0
+REPORT_SECONDS = 60.0
+WAITS_FOR_ITS_TURN = re.compile(r"waits for cell \[\d+\] to end")
+
+SETUP = """
+import os, subprocess, sys, threading, time
+from jax.experimental import multihost_utils
+n = jax.device_count()
+mesh = jax.make_mesh((n,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+
+def spread(whole):
+    return jax.make_array_from_callback(
+        whole.shape, NamedSharding(mesh, P("data")), lambda index: whole[index])
+
+x = spread(np.arange(4.0 * n, dtype=np.float32))
+steps = spread(np.zeros(n, np.float32))
+total = jax.jit(jnp.sum)
+step = jax.jit(lambda a: a + 1)
+matrix = spread(np.full((32 * n, 256), 1 / 256, np.float32))
+
+@jax.jit
+def grind(a, times):
+    weights = jnp.full((256, 256), 1 / 256)
+    return jax.lax.fori_loop(0, times, lambda i, a: a @ weights, a).sum()
+"""
+
+
+class FalseAlarmError(AssertionError):
+    """Something was called wrong that is not, or came out wrong."""
+
+
+class Alarms(NoSink):
+    """Keeps what jaxnb says of its own accord; healthy work gives it no reason to.
+
+    That a cell waits for its turn is no alarm.
+    """
+
+    def __init__(self) -> None:
+        self.notices: list[str] = []
+
+    def notice(self, text: str) -> None:
+        """Keeps a sentence."""
+        if not WAITS_FOR_ITS_TURN.match(text):
+            self.notices.append(text)
+
+
+@dataclass
+class Soak:
+    """A group, and what it should have come to.
+
+    Attributes:
+        session: The group.
+        chance: Decides.
+        folder: For files that cells read.
+        steps: How often ``steps`` was counted up.
+        cells: How many cells were run.
+    """
+
+    session: Session
+    chance: random.Random
+    folder: Path
+    steps: int = 0
+    cells: int = 0
+
+    @property
+    def devices(self) -> int:
+        """Devices of the whole group."""
+        return sum(len(process.devices) for process in self.session.processes)
+
+    @property
+    def sum_of_x(self) -> float:
+        """What ``total(x)`` has to give."""
+        return float(sum(range(4 * self.devices)))
+
+    def seconds(self, low: float, high: float) -> float:
+        """A time to take."""
+        return round(self.chance.uniform(low, high), 2)
+
+    def some(self) -> list[int]:
+        """Some of the processes, and not all."""
+        count = self.chance.randint(1, PROCESSES - 1)
+        return sorted(self.chance.sample(range(PROCESSES), count))
+
+    def run(self, code: str, ranks: list[int] | None = None) -> CellResult:
+        """Runs a cell that has to end well, in silence."""
+        sink = Alarms()
+        result = self.session.run(code, ranks=ranks, sink=sink, timeout=CELL_TIMEOUT_SECONDS)
+        self.cells += 1
+        require(not sink.notices, f"jaxnb said: {sink.notices}")
+        require(result.divergence is None, f"a divergence was seen: {result.divergence}")
+        return result
+
+    def value(self, code: str, expected: object) -> None:
+        """Runs a cell, whose value has to be this on every process."""
+        found = self.run(code).value
+        require(found == expected, f"{found!r} is not {expected!r}")
+
+
+def require(condition: bool, text: str) -> None:
+    """Fails the soak unless a condition holds."""
+    if not condition:
+        raise FalseAlarmError(text)
+
+
+# ---------------------------------------------------------------------- kinds of work
+
+
+def dispatch(soak: Soak) -> None:
+    """Many small computations on a global array, and a collective."""
+    count = soak.chance.randint(1, 300)
+    soak.run(f"for _ in range({count}): steps = step(steps)")
+    soak.steps += count
+    soak.value("float(total(steps))", float(soak.steps * soak.devices))
+
+
+def compile_anew(soak: Soak) -> None:
+    """A function that has never been compiled, of up to a few seconds."""
+    depth, constant = soak.chance.choice([1, 50, 400]), soak.chance.randrange(1000)
+    soak.value(
+        "@jax.jit\ndef fresh(a):\n    b = a\n"
+        f"    for i in range({depth}): b = jnp.sin(b) * {constant} + i\n"
+        "    return (b - b).sum() + a.sum()\nfloat(fresh(x))",
+        soak.sum_of_x,
+    )
+
+
+def compute(soak: Soak) -> None:
+    """One long call that ends in a collective."""
+    times = soak.chance.choice([10, 500, 3000])
+    soak.value(f"round(float(grind(matrix, {times})), 1)", 32.0 * soak.devices)
+
+
+def straggle(soak: Soak) -> None:
+    """One process comes late to a collective in which the others wait."""
+    late, seconds = soak.chance.randrange(PROCESSES), soak.seconds(0.1, 6)
+    how = soak.chance.choice(
+        [f"time.sleep({seconds})", f"subprocess.run(['sleep', '{seconds}'])", _loop(seconds)]
+    )
+    soak.value(f"if process_index == {late}:\n    {how}\nfloat(total(x))", soak.sum_of_x)
+
+
+def _loop(seconds: float) -> str:
+    return f"end = time.monotonic() + {seconds}\n    while time.monotonic() < end: pass"
+
+
+def leave_early(soak: Soak) -> None:
+    """Some are through at once; the others go on with something of their own for a while."""
+    seconds = soak.seconds(0.1, 6)
+    how = soak.chance.choice(
+        [
+            f"time.sleep({seconds})",
+            f"subprocess.run(['sleep', '{seconds}'])",
+            _loop(seconds),
+            f"t = threading.Timer({seconds}, int); t.start(); t.join()",
+            f"own = jnp.full((300, 300), 1 / 300); end = time.monotonic() + {seconds}\n"
+            "    while time.monotonic() < end: own = own @ own",
+        ]
+    )
+    soak.value(f"if process_index in {soak.some()}:\n    {how}\n'through'", "through")
+
+
+def sleep(soak: Soak) -> None:
+    """All sleep, long enough to be looked at."""
+    soak.value(f"time.sleep({soak.seconds(0.1, 12)})\n'awake'", "awake")
+
+
+def loop_in_python(soak: Soak) -> None:
+    """All compute without JAX."""
+    count = soak.chance.randint(10_000, 3_000_000)
+    soak.value(f"sum(range({count}))", sum(range(count)))
+
+
+def read_data(soak: Soak) -> None:
+    """Each process reads its part of a file and makes a global array of it."""
+    rows = PROCESSES * 2 * soak.chance.randint(100, 20_000)
+    path = soak.folder / "data.npy"
+    np.save(path, np.arange(rows, dtype=np.float32))
+    soak.value(
+        f"data = np.load({str(path)!r}, mmap_mode='r')\nbatch = spread(data)\n"
+        "float(jax.jit(lambda a: a[-1])(batch))",
+        float(rows - 1),
+    )
+
+
+def subprocesses(soak: Soak) -> None:
+    """Every process starts one and reads what it says."""
+    code = f"import time; time.sleep({soak.seconds(0, 2)}); print(7)"
+    soak.value(
+        f"int(subprocess.run([sys.executable, '-c', {code!r}], capture_output=True).stdout)", 7
+    )
+
+
+def on_some(soak: Soak) -> None:
+    """A cell on some processes, with arrays of their own."""
+    ranks, count = soak.some(), soak.chance.randint(1, 1000)
+    result = soak.run(f"float(jnp.arange({count}.0).sum()) + process_index", ranks)
+    found = {i: process.value for i, process in result.per_process.items()}
+    expected = float(np.arange(count, dtype=np.float32).sum())
+    wanted = {i: expected + i for i in ranks}
+    require(all(abs(found[i] - wanted[i]) < 1 for i in ranks), f"{found} is not {wanted}")
+
+
+def print_much(soak: Soak) -> None:
+    """Many lines, or one that is long."""
+    if soak.chance.random() < 0.5:
+        count = soak.chance.randint(1000, 20_000)
+        result = soak.run(f"for i in range({count}): print('step', i, process_index % 2)")
+    else:
+        count, length = 1, soak.chance.randint(1000, 5_000_000)
+        result = soak.run(f"print('-' * {length})")
+    for process in result.per_process.values():
+        lines = process.stdout.count("\n")
+        require(lines == count, f"{lines} of {count} lines came")
+
+
+def pull(soak: Soak) -> None:
+    """An array with one element for each of very many."""
+    rows = PROCESSES * 2 * soak.chance.randint(1, 300_000)
+    soak.run(f"big = spread(np.arange({rows}, dtype=np.float32))")
+    big = soak.session.pull("big", lazy=soak.chance.random() < 0.5)
+    require(np.array_equal(big, np.arange(rows, dtype=np.float32)), "the pulled array differs")
+
+
+def push(soak: Soak) -> None:
+    """An array spread over the processes, and a value for each."""
+    rows = PROCESSES * 2 * soak.chance.randint(1, 300_000)
+    host = np.arange(rows, dtype=np.float32)
+    soak.session.push(pushed=host, spec=("data",), mesh="mesh")
+    soak.session.push(plain={"rows": rows, "text": "as it is"})
+    soak.value("(float(jax.jit(jnp.max)(pushed)), plain['rows'])", (float(rows - 1), rows))
+
+
+def background(soak: Soak) -> None:
+    """A cell in another thread; one more waits for its turn, and somebody looks on."""
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(soak.run, f"time.sleep({soak.seconds(0.1, 4)})\nfloat(total(x))")
+        second = pool.submit(soak.run, "float(total(x)) + 1")
+        soak.session.stats()
+        soak.session.where()
+        found = sorted([first.result().value, second.result().value])
+    require(found == [soak.sum_of_x, soak.sum_of_x + 1], f"the background cells gave {found}")
+
+
+def gather(soak: Soak) -> None:
+    """JAX's own helpers for several processes."""
+    soak.value(
+        "multihost_utils.sync_global_devices('soak')\n"
+        "multihost_utils.process_allgather(np.array([process_index])).ravel().tolist()",
+        list(range(PROCESSES)),
+    )
+
+
+def recover(soak: Soak) -> None:
+    """The group formed anew: all variables are still there."""
+    recovered = soak.session.recover()
+    require(not recovered.lost, f"recover() lost {recovered.lost}")
+    soak.value("float(total(steps))", float(soak.steps * soak.devices))
+    soak.value("float(total(x))", soak.sum_of_x)
+
+
+WORK: dict[Callable[[Soak], None], int] = {
+    dispatch: 6,
+    compile_anew: 4,
+    compute: 4,
+    straggle: 4,
+    leave_early: 4,
+    sleep: 1,
+    loop_in_python: 3,
+    read_data: 3,
+    subprocesses: 2,
+    on_some: 3,
+    print_much: 3,
+    pull: 3,
+    push: 3,
+    background: 2,
+    gather: 3,
+    recover: 1,
+}
+"""Each kind of work, and how often it comes."""
+
+
+# ---------------------------------------------------------------------- the soak
+
+
+def say(text: str) -> None:
+    """Prints a line at once."""
+    print(text, flush=True)
+
+
+def memory(session: Session) -> list[int]:
+    """Resident bytes of this process and of those of the group."""
+    pids = [os.getpid(), *(process.pid for process in session.processes)]
+    return [psutil.Process(pid).memory_info().rss for pid in pids]
+
+
+def require_same_processes(soak: Soak, pids: list[int]) -> None:
+    """Fails if the group is not ready, or if a process was replaced."""
+    require(soak.session.state == "ready", f"the group is {soak.session.state}")
+    now = [process.pid for process in soak.session.processes]
+    require(now == pids, f"the processes are {now}, and were {pids}")
+
+
+def work_through(soak: Soak, minutes: float, done: Counter[str]) -> list[int]:
+    """Does all kinds of work once, then any until the time is over.
+
+    Returns:
+        Memory after the first round: what came before is caches filling.
+    """
+    session = soak.session
+    pids = [process.pid for process in session.processes]
+    deadline = time.monotonic() + 60 * minutes
+    told = time.monotonic()
+    first = soak.chance.sample(list(WORK), len(WORK))
+    early: list[int] = []
+    while first or time.monotonic() < deadline:
+        work = first.pop() if first else soak.chance.choices(list(WORK), list(WORK.values()))[0]
+        began = time.monotonic()
+        try:
+            work(soak)
+            require_same_processes(soak, pids)
+        except Exception as error:
+            error.add_note(
+                f"in `{work.__name__}`, work {done.total() + 1} and about cell {soak.cells}, "
+                f"{time.monotonic() - began:.1f} s after it began"
+            )
+            raise
+        done[work.__name__] += 1
+        if not first and not early:
+            early = memory(session)
+        if time.monotonic() - told > REPORT_SECONDS:
+            told = time.monotonic()
+            left = (deadline - told) / 60
+            say(f"  {left:.0f} min to go: {done.total()} works, {soak.cells} cells")
+    return early
+
+
+def summarize(soak: Soak, done: Counter[str], early: list[int], seconds: float) -> None:
+    """Prints what was done, and how memory grew."""
+    say(f"{done.total()} works in {soak.cells} cells, {seconds / 60:.1f} min, no false alarm:")
+    say("  " + ", ".join(f"{name} {count}" for name, count in done.most_common()))
+    names = ["notebook", *(f"process {i}" for i in range(PROCESSES))]
+    say("memory after the first round of all kinds, and at the end:")
+    for name, before, now in zip(names, early, memory(soak.session), strict=True):
+        grown = (now - before) / 1e6
+        say(f"  {name}: {before / 1e6:.0f} MB, {now / 1e6:.0f} MB ({grown:+.0f} MB)")
+
+
+def _terminated(signum: int, frame: FrameType | None) -> NoReturn:
+    """Unwinds as Ctrl-C does, so that the group is stopped."""
+    raise SystemExit(128 + signum)
+
+
+def main() -> int:
+    """Soaks; returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--minutes", type=float, default=5.0)
+    parser.add_argument("--seed", type=int, default=None, help="any by default")
+    parser.add_argument("--devices", type=int, default=None, help="of a process; 1 or 2 by seed")
+    arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, _terminated)
+    warnings.simplefilter("error", UserWarning)
+    seed = arguments.seed if arguments.seed is not None else random.randrange(10**6)
+    chance = random.Random(seed)
+    devices = chance.choice([1, 2])
+    devices = arguments.devices or devices
+    say(f"soak: seed {seed}, {arguments.minutes:g} min, {PROCESSES} processes × {devices} devices")
+    done: Counter[str] = Counter()
+    began = time.monotonic()
+    settings: dict[str, Any] = {"devices_per_process": devices, "platform": "cpu"}
+    with (
+        tempfile.TemporaryDirectory(prefix="jaxnb-soak-") as folder,
+        jaxnb.start(PROCESSES, **settings) as session,
+    ):
+        soak = Soak(session, chance, Path(folder))
+        try:
+            soak.run(SETUP)
+            early = work_through(soak, arguments.minutes, done)
+        except Exception as error:
+            say(f"FAILED with seed {seed} after {dict(done)}: {type(error).__name__}: {error}")
+            say("\n".join(getattr(error, "__notes__", [])))
+            return 1
+        summarize(soak, done, early, time.monotonic() - began)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

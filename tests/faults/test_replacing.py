@@ -1,0 +1,376 @@
+"""A process dies, ``recover()`` replaces it: who has which variables then, and what is told."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+
+import psutil
+import pytest
+
+from jaxnb.display import cards
+from jaxnb.errors import ArrayGoneError, CellError, ProcessDiedError, StartError
+from jaxnb.model import Recovered
+from jaxnb.session import Session
+from jaxnb_fixtures import assert_usable
+
+PROCESSES = 3
+
+SETUP = """
+import collections, dataclasses, functools, math, typing
+from jax.sharding import AxisType, Mesh
+n = jax.device_count()
+mesh = jax.make_mesh((n,), ("d",), axis_types=(AxisType.Auto,))
+
+def make(shape, spec, dtype=np.float32, on=mesh):
+    whole = np.arange(math.prod(shape)).reshape(shape).astype(dtype)
+    return jax.make_array_from_callback(
+        shape, NamedSharding(on, spec), lambda i: whole[i], dtype=dtype)
+
+x = make((2 * n,), P("d"))
+w = make((5,), P())
+f = jax.jit(jnp.sum)
+mine = jnp.full(3, process_index)
+state = {"w": [w], "step": 7}
+"""
+
+AFTER = """
+assert state["w"][0] is w and state["step"] == 7 and mesh is w.sharding.mesh
+assert w.sharding.device_set == set(jax.devices())
+assert [np.asarray(s.data).tolist() for s in w.addressable_shards] == [
+    [0, 1, 2, 3, 4]] * len(jax.local_devices())
+assert float(f(w * 2)) == 20
+"""
+
+
+@pytest.fixture(params=[1, 2], ids=["D1", "D2"])
+def group(request: pytest.FixtureRequest, make_session: Callable[..., Session]) -> Session:
+    session = make_session(PROCESSES, devices_per_process=request.param)
+    session.run(SETUP)
+    return session
+
+
+def wait_for_state(session: Session, state: str) -> None:
+    for _ in range(1000):
+        if session.state == state:
+            return
+        threading.Event().wait(0.01)
+    raise AssertionError(f"the session is {session.state}, not {state}")
+
+
+def kill(session: Session, *which: int) -> None:
+    """Kills processes, and waits until that is known."""
+    for index in which:
+        os.kill(session.processes[index].pid, signal.SIGKILL)
+    wait_for_state(session, "broken")
+    for _ in range(1000):
+        if sum(p.state == "dead" for p in session.processes) == len(which):
+            return
+        threading.Event().wait(0.01)
+    raise AssertionError("deaths were not noticed")
+
+
+def assert_recovered(session: Session, recovered: Recovered, which: int) -> None:
+    """Fails unless a group with the variables of ``SETUP`` has what it can have."""
+    print(f"recovered in {recovered.seconds:.2f} s")
+    assert recovered.replaced == (which,)
+    assert recovered.lost_shards == ("x",)
+    assert recovered.missing == {"mine": "differs by process"}
+    assert {"w", "state", "f", "mesh", "n", "make", "math"} <= set(recovered.given)
+    assert {"w", "state['w'][0]"} == set(recovered.refilled)
+    assert session.state == "ready"
+    assert [p.state for p in session.processes] == ["ready"] * PROCESSES
+    session.run(AFTER)
+    others = [i for i in range(PROCESSES) if i != which]
+    session.run("assert mine.tolist() == [process_index] * 3", ranks=others)
+    with pytest.raises(CellError, match=rf"process {which} raised NameError"):
+        session.run("mine")
+    with pytest.raises(CellError, match=r"ArrayGoneError: `x` .* lost the shards of process"):
+        session.run("f(x)")
+    session.run("x = make((2 * n,), P('d'))\nassert float(f(x)) == n * (2 * n - 1)")
+    assert_usable(session)
+
+
+DEATHS = {
+    "SIGKILL": ("os.kill(os.getpid(), signal.SIGKILL)", "killed by SIGKILL"),
+    "SIGSEGV": ("os.kill(os.getpid(), signal.SIGSEGV)", "killed by SIGSEGV"),
+    "os._exit": ("os._exit(7)", "exit status 7"),
+    "os.abort": ("os.abort()", "killed by SIGABRT"),
+}
+
+WHILE = {
+    "the others are in Python": "sum(range(1000))",
+    "the others sleep": "time.sleep(1000)",
+    "the others wait in a collective": "float(f(x))",
+    "the others compile": "float(jax.jit(lambda a: (a * 3).sum())(x))",
+}
+
+
+@pytest.mark.parametrize("which", [0, PROCESSES - 1])
+def test_idle(group: Session, which: int) -> None:
+    old = group.processes[which]
+    kill(group, which)
+    recovered = group.recover()
+    new = group.processes[which]
+    assert new.pid != old.pid
+    assert new.engine_id != old.engine_id
+    assert new.process_index == which
+    assert_recovered(group, recovered, which)
+
+
+@pytest.mark.parametrize("which", [0, PROCESSES - 1])
+@pytest.mark.parametrize("how", DEATHS)
+@pytest.mark.parametrize("doing", WHILE)
+def test_in_a_cell(make_session: Callable[..., Session], doing: str, how: str, which: int) -> None:
+    group = make_session(PROCESSES)
+    group.run(SETUP)
+    code, words = DEATHS[how]
+    with pytest.raises(ProcessDiedError, match=words) as caught:
+        group.run(
+            f"import os, signal, time\nif process_index == {which}:\n    {code}\n{WHILE[doing]}"
+        )
+    assert "%spmd_recover" in str(caught.value)
+    assert caught.value.process_index == which
+    recovered = group.recover()
+    assert_recovered(group, recovered, which)
+
+
+def test_two_of_three(group: Session) -> None:
+    kill(group, 0, 2)
+    recovered = group.recover()
+    assert recovered.replaced == (0, 2)
+    # One is left: of what is not spread over processes nobody can say that it is for all.
+    assert {"w", "mesh", "make", "f", "math"} <= set(recovered.given)
+    assert set(recovered.missing) == {"mine", "n"}
+    assert "one process alone" in recovered.missing["n"]
+    group.run("n = jax.device_count()")
+    group.run(AFTER)
+    assert_usable(group)
+
+
+def test_all(group: Session) -> None:
+    kill(group, 0, 1, 2)
+    recovered = group.recover()
+    assert recovered.replaced == (0, 1, 2)
+    assert (recovered.arrays, recovered.given) == (0, ())
+    assert_usable(group)
+
+
+def test_again_and_again(group: Session) -> None:
+    """Also one that is a replacement itself, and a helper's pids stay as many."""
+    children = len(psutil.Process().children(recursive=True))
+    for which in (1, 1, 0, 2):
+        kill(group, which)
+        assert group.recover().replaced == (which,)
+        group.run(AFTER)
+    assert len(psutil.Process().children(recursive=True)) == children
+    assert group.interrupt() is None
+    group.restart()
+    assert_usable(group)
+
+
+def test_of_another_launcher(make_session: Callable[..., Session]) -> None:
+    group = make_session(2, launcher="local")
+    group.run(SETUP)
+    kill(group, 0)
+    assert group.recover().replaced == (0,)
+    with pytest.raises(ProcessDiedError, match="Process 0 of 2"):  # its new place is known
+        group.run("import os\nif process_index == 0: os._exit(3)")
+    group.recover()
+    group.run("assert float(f(w * 2)) == 20")
+    assert_usable(group)
+
+
+VALUES = """
+import collections, dataclasses, functools, typing
+from jax.sharding import SingleDeviceSharding
+jax.config.update("jax_enable_x64", True)
+square = Mesh(np.array(jax.devices()).reshape(3, 2), ("p", "q"))
+tall = Mesh(np.array(jax.devices()).reshape(2, 3), ("p", "q"))
+own = Mesh(np.array(jax.local_devices()), ("l",))
+arrays = {
+    "replicated": make((5,), P()),
+    "over q": make((6, 4), P("q"), on=square),
+    "over tall p": make((4,), P("p"), on=tall),
+    "empty": make((0, 3), P("q"), on=square),
+    "scalar": make((), P()),
+    "double": make((3,), P(), dtype=np.float64),
+    "local": make((4,), P("l"), on=own),
+    "uncommitted": jnp.arange(4.0),
+    "key": jax.random.key(0),
+    "keys": jax.random.split(jax.random.key(1, impl="rbg"), 4),
+    "global keys": jax.jit(lambda: jax.random.split(jax.random.key(3), 2),
+                           out_shardings=NamedSharding(mesh, P()))(),
+}
+for dtype in ("bfloat16", "int4", "float8_e4m3fn", "bool", "complex64", "uint32"):
+    arrays[dtype] = make((6,), P("q"), dtype=jnp.dtype(dtype), on=square)
+lost = {"x": make((6,), P("p"), on=square), "both": make((2 * n,), P("d"))}
+
+Pair = collections.namedtuple("Pair", "left right")
+
+class Stats(typing.NamedTuple):
+    mu: typing.Any
+    count: int = 0
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["w"], meta_fields=["name"])
+@dataclasses.dataclass
+class Layer:
+    w: typing.Any
+    name: str = "layer"
+    def apply(self, a):
+        return a * self.w.sum()
+
+class Late:
+    pass
+
+jax.tree_util.register_pytree_node(Late, lambda late: ((), None), lambda aux, parts: Late())
+
+def scaled(a, by=2.0):
+    return a * by * offset
+
+def closure(a):
+    def inner(b=3):
+        return a.sum() * b
+    return inner
+
+offset = 3.0
+shared = [1]
+holders = {"a": shared, "b": shared}
+pair, stats, layer, late = Pair(1, shared), Stats(arrays["scalar"]), Layer(w), Late()
+opt = {"stats": stats, "lost": lost["both"]}
+big = np.arange(1 << 16)
+turned = np.arange(12.0).reshape(3, 4).T[::2]
+inner, part = closure(w), functools.partial(scaled, by=5.0)
+jitted = jax.jit(scaled, out_shardings=NamedSharding(mesh, P()))
+mapped = jax.jit(jax.shard_map(lambda a: jax.lax.psum(a.sum(), "d"),
+                               mesh=mesh, in_specs=P("d"), out_specs=P()))
+gradient = jax.jit(jax.grad(lambda a: scaled(a).sum()))
+rank, device = process_index, jax.local_devices()[0]
+generator = (i for i in range(3))
+np.random.seed(4)
+jax.set_mesh(mesh)
+
+def facts_of(v):
+    is_key = jnp.issubdtype(v.dtype, jax.dtypes.prng_key)
+    return (str(v.dtype), v.shape, v.committed, [
+        (jax.local_devices().index(t.device), t.replica_id if v.is_fully_addressable else 0,
+         np.asarray(jax.random.key_data(t.data) if is_key else t.data).tobytes())
+        for t in v.addressable_shards])
+"""
+
+
+def test_every_kind_of_value(make_session: Callable[..., Session]) -> None:
+    group = make_session(PROCESSES, devices_per_process=2)
+    group.run(SETUP)
+    group.run(VALUES)
+    before = group.run("{k: facts_of(v) for k, v in arrays.items()}").per_process[1].value
+    kill(group, 1)
+    recovered = group.recover()
+    assert set(recovered.lost_shards) == {"x", "lost['x']", "lost['both']"}
+    print(dict(recovered.missing))
+    assert set(recovered.missing) == {"mine", "rank", "device", "generator", "late"}
+    assert "registered as a pytree" in recovered.missing["late"]
+    assert "generator" in recovered.missing["generator"]
+    assert recovered.missing["rank"] == recovered.missing["device"] == "differs by process"
+    after = group.run("{k: facts_of(v) for k, v in arrays.items()}").per_process[1].value
+    assert after == before
+    group.run(
+        "assert holders['a'] is holders['b'] is shared is pair.right and type(pair) is Pair\n"
+        "assert type(stats) is Stats and stats.mu is arrays['scalar'] and opt['stats'] is stats\n"
+        "assert type(layer) is Layer and layer.w is w and jax.tree.leaves(layer) == [w]\n"
+        "assert big.flags.writeable and big.sum() == sum(range(1 << 16))\n"
+        "assert turned.tolist() == [[0, 4, 8], [2, 6, 10]]\n"
+        "assert float(inner()) == 30 and scaled(1.0) == 6 and part(1.0) == 15\n"
+        "offset = 1.0\nassert scaled(1.0) == 2.0\n"
+        "assert np.asarray(jitted(w).addressable_data(0)).tolist() == [0, 2, 4, 6, 8]\n"
+        "assert float(mapped(make((2 * n,), P('d')))) == n * (2 * n - 1)\n"
+        "assert np.asarray(gradient(w).addressable_data(0)).tolist() == [2] * 5\n"
+        "assert float(jax.jit(lambda l, a: l.apply(a))(layer, w).sum()) == 100\n"
+        "assert jax.config.jax_enable_x64 and jax.sharding.get_mesh() == mesh\n"
+        "assert own.devices.tolist() == jax.local_devices()\n"
+        "assert type(lost['x']).__name__ == 'LostArray' is not None"
+    )
+    assert group.run("np.random.rand(), int(jax.random.bits(arrays['key']))").value is not None
+    with pytest.raises(CellError) as caught:
+        group.run("lost['both'] + 1")
+    assert [e.type_name for e in caught.value.result.errors.values()] == ["ArrayGoneError"] * 3
+    with pytest.raises(ArrayGoneError, match=r"`x` .* lost the shards of process 1"):
+        group.pull("x").sum()
+    sizes = group.run("sum(part.size for _, part in lost['both'].shards)")
+    assert [sizes.per_process[i].value for i in range(3)] == [4, 0, 4]
+    text = cards.recovered_card(group.group, recovered).text
+    for part in (
+        "process 1 replaced",
+        "These arrays lost shards: `x`, `lost['x']`, `lost['both']`",
+        "Process 1 does not have: ",
+        "(differs by process)",
+        "Shards filled from replicas: `w`",
+    ):
+        assert part in text
+    assert_usable(group)
+
+
+def test_replicas_that_differ_are_not_given(group: Session) -> None:
+    """The processes were not at the same step when one died: which of the values is right?"""
+    group.run(
+        "class Params(typing.NamedTuple):\n    a: typing.Any\n"
+        "value = np.full(4, process_index, np.float32)\n"
+        "params = Params(jax.make_array_from_callback((4,), NamedSharding(mesh, P()),\n"
+        "                                             lambda i: value[i]))"
+    )
+    kill(group, 1)
+    recovered = group.recover()
+    assert recovered.missing["params"] == (
+        "replicas of `params.a` differ: the others were not at the same step"
+    )
+
+
+def test_what_a_new_process_cannot_import_is_told(group: Session, tmp_path: object) -> None:
+    """All the rest is given."""
+    group.run(
+        "import sys, types\n"
+        "sys.modules['made_here'] = module = types.ModuleType('made_here')\n"
+        "import made_here\n"
+        f"sys.path.append({str(tmp_path)!r})"
+    )
+    kill(group, 0)
+    recovered = group.recover()
+    assert set(recovered.missing) == {"mine", "made_here", "module"}
+    assert "No module named 'made_here'" in recovered.missing["module"]
+    group.run(AFTER + f"assert {str(tmp_path)!r} in __import__('sys').path")
+
+
+def test_gloo_aborts(group: Session) -> None:
+    """Two sizes of one collective end a process inside gloo, or give garbage, or hang."""
+    group.run("y = make((64 * n,), P('d')); z = make((n,), P('d'))")
+    with pytest.raises((ProcessDiedError, CellError)):
+        group.run(
+            "g = jax.jit(lambda a: a, out_shardings=NamedSharding(mesh, P()))\n"
+            "g(y if process_index == 1 else z).block_until_ready()",
+            timeout=10,
+        )
+    dead = {p.process_index for p in group.processes if p.state == "dead"}
+    print("dead:", dead)
+    recovered = group.recover()
+    assert set(recovered.replaced) == dead
+    assert_usable(group)
+
+
+def test_a_death_while_it_is_replaced(group: Session) -> None:
+    """It cannot be recovered from; the state says so, and a restart helps."""
+    kill(group, 1)
+    pid = group.processes[2].pid
+
+    def progress(stage: str, detail: str) -> None:
+        if stage == "re-forming":
+            os.kill(pid, signal.SIGKILL)
+
+    with pytest.raises(StartError, match=rf"Process 2 of 3 \(pid {pid}\) was killed by SIGKILL"):
+        group.recover(progress)
+    assert group.state == "broken"
+    with pytest.raises(ProcessDiedError):
+        group.run("1")
+    group.restart()
+    assert_usable(group)

@@ -1,0 +1,311 @@
+"""What processes dispatch together is recorded, compared, and agreed on, on real processes."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+from jaxnb.errors import CellError, DivergenceWarning, UsageError
+from jaxnb.model import Divergence
+from jaxnb.running import NoSink
+from jaxnb.session import Session
+from jaxnb_fixtures import assert_usable
+
+SETUP = """
+import functools, threading
+from jax.experimental import multihost_utils as mh
+n = jax.device_count()
+mesh = jax.make_mesh((n,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+def make(size):
+    return jax.make_array_from_callback((size,), NamedSharding(mesh, P("d")),
+                                        lambda i: np.arange(float(size), dtype=np.float32)[i])
+x, long = make(2 * n), make(4 * n)
+total, doubled = jax.jit(jnp.sum), jax.jit(lambda a: (2 * a).sum())
+scaled = jax.jit(lambda a, b: a * b)
+step = jax.jit(lambda a: a + 1)
+mine = jax.jit(lambda a: a + 1)(np.arange(3.0))
+float(total(x)), float(total(long)), float(doubled(x))
+"""
+
+
+@pytest.fixture(scope="module", params=[(3, 1), (2, 2)], ids=["3x1", "2x2"])
+def module_group(request: pytest.FixtureRequest) -> Iterator[Session]:
+    import jaxnb
+
+    n, devices = request.param
+    with jaxnb.start(n, devices_per_process=devices, platform="cpu") as session:
+        yield session
+
+
+@pytest.fixture
+def group(module_group: Session) -> Session:
+    module_group.run("%reset -f\nimport jaxnb.engine.bootstrap as b\n"
+                     "get_ipython().push(b.namespace(), interactive=False)\ndel b")  # fmt: skip
+    module_group.run(SETUP)
+    return module_group
+
+
+def parted(group: Session, code: str, **settings: object) -> Divergence:
+    """Runs code whose processes part; returns where, and checks what it leaves behind."""
+    with pytest.warns(DivergenceWarning, match=r"The processes parted in cell \[\d+\]"):
+        result = group.run(code, **settings)  # type: ignore[arg-type]
+    assert group.last_result is result
+    assert result.divergence is not None
+    assert_usable(group)
+    assert group.run("float(total(x))").value == sum(range(2 * group.run("n").value))
+    return result.divergence
+
+
+class Silent(NoSink):
+    """Takes notices, so that they are no warnings."""
+
+
+@contextmanager
+def no_alarm() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", DivergenceWarning)
+        yield
+
+
+EVERYONE = {
+    "order": (
+        "if process_index == 1:\n    a, b = doubled(x), total(x)\n"
+        "else:\n    a, b = total(x), doubled(x)\nfloat(a), float(b)",
+        "order",
+        True,
+    ),
+    "constant": (
+        "float(jax.jit(lambda a: (a * (3 if process_index else 4)).sum())(x))",
+        "computation",
+        True,
+    ),
+    "closed-over NumPy array": (
+        "c = np.full(2 * n, process_index, np.float32)\njax.jit(lambda a: a + c)(x);",
+        "computation",
+        False,
+    ),
+    "number": ("scaled(x, float(process_index));", "inputs", False),
+    "NumPy array": ("scaled(x, np.full(2 * n, process_index, np.float32));", "inputs", False),
+    "large NumPy array": (
+        "big = np.zeros((1 << 20, 1), np.float32); big[77] = process_index\nscaled(x[:1], big);",
+        "inputs",
+        False,
+    ),
+    "key": (
+        "u = jax.random.bits(jax.random.key(process_index), (2 * n,))\nscaled(x, u);",
+        "inputs",
+        False,
+    ),
+    "eager": ("x + process_index;", "inputs", False),
+    "eager, other function": ("(x + 1) if process_index else (x * 2);", "computation", False),
+    "one fewer, no collective": ("step(x)\nif process_index:\n    step(x);", "missing", False),
+}
+
+
+@pytest.mark.parametrize("case", EVERYONE)
+def test_processes_that_part_are_told_apart(group: Session, case: str) -> None:
+    code, kind, pending = EVERYONE[case]
+    found = parted(group, code)
+    assert (found.kind, found.pending) == (kind, pending)
+    named = [side.dispatch for side in found.sides if side.dispatch is not None]
+    assert all(dispatch.line is not None for dispatch in named)
+
+
+def test_other_shapes_over_one_cell(group: Session) -> None:
+    """The collectives have equal sizes: without a recording the numbers would just be wrong."""
+    found = parted(group, "float(total(long if process_index == 1 else x))")
+    assert (found.kind, found.pending) == ("shapes", True)
+
+
+def test_a_cell_on_some_processes_that_touches_a_global_array(group: Session) -> None:
+    found = parted(group, "step(x);", ranks=[0])
+    assert found.kind == "missing"
+    assert found.sides[-1].note == "was not asked to run the cell"
+
+
+def test_one_that_raises_before_the_others_collective(group: Session) -> None:
+    """With two devices the others' calls return at once: pending, if nobody looks."""
+    code = "if process_index == 1: raise ValueError('mine')\nresult = total(x)"
+    with pytest.raises(CellError) as caught:
+        group.run(code, sink=Silent())
+    found = caught.value.result.divergence
+    assert found is not None
+    assert (found.kind, found.pending) == ("missing", True)
+    assert found.sides[-1].note == "raised ValueError at line 1"
+    assert_usable(group)
+
+
+HEALTHY = {
+    "loop": "for _ in range(50): y = step(x)\nfloat(total(y))",
+    "other lines": "y = total(x) if process_index else (\n    total(x))\nfloat(y)",
+    "first called elsewhere": (
+        "g = jax.jit(lambda a: (a * 5).sum())\n"
+        "if process_index:\n    y = g(x)\nelse:\n\n    y = g(x)\nfloat(y)"
+    ),
+    "work of one": "if process_index == 0: mine = jax.jit(lambda a: a @ a)(jnp.ones((9, 9)));",
+    "nested": "outer = jax.jit(lambda a: total(a) + doubled(a))\nfloat(outer(x))",
+    "grad": "jax.jit(jax.grad(lambda a: (a ** 2).sum()))(x);",
+    "vmap": "jax.vmap(step)(x);",
+    "scan": "jax.lax.scan(lambda c, _: (c + 1, c.sum()), x, None, length=3);",
+    "shard_map": (
+        "jax.shard_map(lambda a: jax.lax.psum(a, 'd'), mesh=mesh, in_specs=P('d'),\n"
+        "              out_specs=P())(x);"
+    ),
+    "keyword, static, donated": (
+        "f = jax.jit(lambda a, k, m: a * k + m, static_argnums=1, donate_argnums=0)\n"
+        "f(x + 0, 3, m=2.0); f(x + 0, 3, m=2.0); f(x + 0, 4, m=2.0);"
+    ),
+    "pytree": "jax.jit(lambda t: t['a'] + t['b'][0])({'a': x, 'b': [x, None]});",
+    "ahead of time": "c = total.lower(x).compile()\nfloat(c(x)), float(c(x))",
+    "jit of a jit": "float(jax.jit(total)(x)), float(jax.jit(total)(x))",
+    "partial": "float(jax.jit(functools.partial(jnp.sum, axis=0))(x))",
+    "multihost": "mh.process_allgather(np.ones(3)); mh.sync_global_devices('here')",
+    "device_put": "jax.device_put(np.ones(2 * n, np.float32), x.sharding);",
+    "all fail alike": (
+        "y = x + 0; y.delete()\ntry: step(y)\nexcept RuntimeError: pass\nexcept ValueError: pass"
+    ),
+    "thread": "t = threading.Thread(target=lambda: step(x)); t.start(); t.join()",
+    "callback": "jax.jit(lambda a: jax.debug.callback(lambda v: None, a.sum()))(jnp.ones(3));",
+    "clear_caches": "step(x); jax.clear_caches(); step(x); step(x);",
+    "set_mesh": "with jax.set_mesh(mesh):\n    step(x); step(x);",
+}
+
+
+@pytest.mark.parametrize("mode", ["record", "strict"])
+@pytest.mark.parametrize("case", HEALTHY)
+def test_processes_in_step_raise_no_alarm(group: Session, case: str, mode: str) -> None:
+    with no_alarm():
+        for _ in range(2):
+            assert group.run(HEALTHY[case], check=mode).divergence is None  # type: ignore[arg-type]
+    assert_usable(group)
+
+
+def test_every_call_is_recorded_once(group: Session) -> None:
+    code = "for _ in range(5): y = step(x)\nz = total(y)\nstep(mine);"
+    for _ in range(3):
+        group.run(code)
+        for recording in group.recordings().values():
+            names = [d.name for d in recording.dispatches]
+            assert names == ["jit(<lambda>)"] * 5 + [names[-1]]
+            assert [d.number for d in recording.dispatches] == [1, 2, 3, 4, 5, 6]
+            assert [d.line for d in recording.dispatches] == [1] * 5 + [2]
+            assert [d.collectives for d in recording.dispatches] == [False] * 5 + [True]
+
+
+def test_functions_compute_what_they_would_without(group: Session) -> None:
+    code = "v = scaled(step(x), 3.0)\nnp.concatenate([s.data for s in v.addressable_shards])"
+    by_mode = [group.run(code, check=mode) for mode in ("off", "record", "strict", "off")]  # type: ignore[arg-type]
+    for index in by_mode[0].per_process:
+        first, *others = (result.per_process[index].value for result in by_mode)
+        for other in others:
+            np.testing.assert_array_equal(first, other)
+
+
+def test_what_was_called_while_it_was_off_is_recorded_afterwards(group: Session) -> None:
+    group.run("for _ in range(3): step(x), x * 2", check="off")
+    assert not group.recordings()[0].dispatches
+    parted(group, "step(x)\nif process_index:\n    step(x);")
+    parted(group, "x * (2 + process_index);")
+
+
+def test_a_long_cell_is_remembered_at_its_end(group: Session) -> None:
+    parted_at = 4500
+    found = parted(
+        group, f"for i in range(5000): y = step(x) if i != {parted_at} or process_index else x * 2"
+    )
+    assert (found.number, found.kind) == (parted_at + 1, "computation")
+    found = parted(group, "for i in range(5000): y = step(x) if i or process_index else x * 2")
+    assert found.number == 0
+
+
+def test_where_tells_the_last_dispatch(group: Session) -> None:
+    group.run("step(x);")
+    last = group.where()[0].last_dispatch
+    assert last is not None
+    assert (last.name, last.line, last.number) == ("jit(<lambda>)", 1, 1)
+
+
+def test_an_interrupt_between_collectives_needs_no_new_group(group: Session) -> None:
+    """What each has dispatched is known, with several devices too: nothing is pending."""
+
+    class Interrupt(NoSink):
+        def lines(self, lines: object) -> None:
+            group.interrupt()
+
+        def notice(self, text: str) -> None:
+            notices.append(text)
+
+    notices: list[str] = []
+    service = group.helper_pids()
+    with pytest.raises(CellError):
+        group.run("float(total(x)); print('now')\nimport time; time.sleep(1000)", sink=Interrupt())
+    assert (notices, group.helper_pids()) == ([], service)
+    assert_usable(group)
+
+
+# ---------------------------------------------------------------------- strict
+
+
+STRICT = {
+    **{name: code for name, (code, _, _) in EVERYONE.items()},
+    "shapes": "float(total(long if process_index == 1 else x))",
+    "one fewer": "total(x)\nif process_index:\n    total(x);",
+    "one fewer, first": "if process_index:\n    total(x);",
+}
+
+
+@pytest.mark.parametrize("case", STRICT)
+def test_strict_stops_all_before_anything_runs(group: Session, case: str) -> None:
+    service = group.helper_pids()
+    with pytest.raises(CellError) as caught:
+        group.run(STRICT[case], check="strict")
+    result = caught.value.result
+    raised = {i: error.type_name for i, error in result.errors.items()}
+    assert set(raised.values()) == {"DivergenceError"}
+    if "fewer" not in case:
+        assert set(raised) == set(result.per_process)
+    message = next(iter(result.errors.values())).message
+    assert "Nothing of it has run on any of them" in message
+    assert "process 0" in message or "processes 0" in message
+    assert group.helper_pids() == service  # nothing was pending: no new group was needed
+    with no_alarm():
+        assert group.run("float(total(x))", check="strict").divergence is None
+
+
+def test_strict_tells_of_one_that_raised_or_was_not_asked(group: Session) -> None:
+    with pytest.raises(CellError) as caught:
+        group.run("if process_index: raise ValueError('mine')\ntotal(x);", check="strict")
+    errors = caught.value.result.errors
+    assert errors[1].type_name == "ValueError"
+    assert "raised ValueError at line 1" in errors[0].message
+    with pytest.raises(CellError, match="was not asked to run the cell"):
+        group.run("total(x);", ranks=[0], check="strict")
+    assert_usable(group)
+
+
+def test_many_agreements_leave_little_behind(group: Session) -> None:
+    with no_alarm():
+        group.run("for _ in range(700): y = step(x)", check="strict")
+        group.run("step(x);", check="strict")
+    left = group.run(
+        "from jax._src import distributed\n"
+        "len(distributed.global_state.client.key_value_dir_get('jaxnb/'))"
+    ).value
+    assert left <= 3 * group.num_processes
+
+
+def test_the_mode_of_a_session(make_session: Callable[..., Session]) -> None:
+    strict = make_session(2, check="strict")
+    strict.run(SETUP)
+    with pytest.raises(CellError, match="DivergenceError"):
+        strict.run("x * process_index;")
+    with pytest.raises(UsageError, match=r"Unknown check 'strickt'.*'strict'"):
+        strict.run("1", check="strickt")  # type: ignore[arg-type]
+    with pytest.warns(DivergenceWarning):
+        strict.run("x * process_index;", check="record")
+    with no_alarm():
+        strict.run("x * process_index;", check="off")

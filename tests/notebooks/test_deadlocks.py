@@ -1,0 +1,141 @@
+"""The notebook on deadlocks, run whole on four real processes: each is caught and survived."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "deadlocks.ipynb"
+CELL_TIMEOUT_SECONDS = 120
+RAISES = "raises-exception"
+
+ALL_WAIT = "--timeout 4"
+LAST_BATCH = "for batch in my_batches:\n"
+
+
+class Executed:
+    """The notebook's code cells after its run."""
+
+    def __init__(self, cells: list[Any]) -> None:
+        self.cells = cells
+
+    def cell(self, fragment: str) -> Any:
+        """The one code cell whose source has the fragment."""
+        (found,) = [cell for cell in self.cells if fragment in cell.source]
+        return found
+
+    def lines(self, fragment: str) -> list[str]:
+        """What that cell shows, as lines of plain text."""
+        return shown(self.cell(fragment)).splitlines()
+
+    def error(self, fragment: str) -> tuple[str, str]:
+        """That cell's error: its kind, and all of its text."""
+        outputs = self.cell(fragment).outputs
+        (error,) = [output for output in outputs if output.output_type == "error"]
+        text = "\n".join([error.evalue, *error.traceback])
+        return error.ename, re.sub(r"\x1b\[[\d;]*m", "", text)
+
+    def after(self, fragment: str) -> Any:
+        """The code cell that comes next."""
+        return self.cells[self.cells.index(self.cell(fragment)) + 1]
+
+
+def shown(cell: Any) -> str:
+    """Streams and the plain text of everything displayed, in order."""
+    parts = []
+    for output in cell.outputs:
+        if output.output_type == "stream":
+            parts.append(output.text)
+        elif output.output_type != "error":
+            parts.append(output.data.get("text/plain", "") + "\n")
+    return "".join(parts)
+
+
+def code_cells(notebook: Any) -> list[Any]:
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+@pytest.fixture(scope="module")
+def executed() -> Executed:
+    """The notebook, executed by nbclient in a kernel of its own."""
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    client = NotebookClient(
+        notebook,
+        timeout=CELL_TIMEOUT_SECONDS,
+        resources={"metadata": {"path": str(NOTEBOOK.parent)}},
+        coalesce_streams=True,
+    )
+    client.execute()
+    return Executed(code_cells(notebook))
+
+
+def test_is_stored_without_outputs() -> None:
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    assert notebook.metadata.kernelspec.name == "python3"
+    assert all(c.outputs == [] and c.execution_count is None for c in code_cells(notebook))
+
+
+def test_cells_fail_that_are_meant_to_and_no_others(executed: Executed) -> None:
+    assert all(cell.execution_count for cell in executed.cells)
+    failed = [c for c in executed.cells if any(o.output_type == "error" for o in c.outputs)]
+    tagged = [c for c in executed.cells if RAISES in c.metadata.get("tags", [])]
+    assert [c.source for c in failed] == [c.source for c in tagged]
+    assert failed == [executed.cell(ALL_WAIT), executed.cell(LAST_BATCH)]
+
+
+def test_other_shapes_give_other_means(executed: Executed) -> None:
+    lines = executed.lines("jax.jit(jnp.mean)")
+    assert "[0-2] the mean of 16 rows is 0.9375" in lines
+    assert "[3] the mean of 12 rows is 1.2500" in lines
+
+
+def test_all_wait_for_each_other_and_are_freed(executed: Executed) -> None:
+    name, text = executed.error(ALL_WAIT)
+    assert name == "CellTimeoutError"
+    assert "The group is ready" in text
+    # Who was seen waiting is told so; where that came too late, the traceback points there.
+    assert re.search(r"(line|-->) 4.*everywhere\(x\)", text)
+    assert re.search(r"(line|-->) 5.*total\(x\)", text)
+    assert "the group was formed anew" in shown(executed.cell(ALL_WAIT))
+
+
+def test_variables_outlive_the_deadlock(executed: Executed) -> None:
+    lines = shown(executed.after(ALL_WAIT)).splitlines()
+    assert "[0-3] steps: 2 and the sum over all processes is still 12.0" in lines
+    assert "[0-3] rows by process: [4, 4, 4, 3] so all have gathered (8,)" in executed.lines(
+        "rows by process"
+    )
+
+
+def test_the_last_batch_frees_who_is_left_behind(executed: Executed) -> None:
+    name, text = executed.error(LAST_BATCH)
+    assert name == "CellError"
+    assert text.count("LeftBehindError") >= 3
+    assert "waited in a collective at line 3: `loss = float(total(spread(batch)))`" in text
+    assert "process 3 had finished" in text
+    assert "the group was formed anew" in shown(executed.cell(LAST_BATCH))
+
+
+def test_variables_outlive_the_last_batch(executed: Executed) -> None:
+    lines = shown(executed.after(LAST_BATCH)).splitlines()
+    assert "[0-3] steps: 4 and the sum over all processes is still 12.0" in lines
+    assert "[0-3] 2 steps, the loss of the last: 20.0" in executed.lines("common = ")
+
+
+def test_sets_in_another_order_give_wrong_sums(executed: Executed) -> None:
+    lines = executed.lines("PYTHONHASHSEED")
+    assert "[0-1] ['bias', 'scale', 'weight']" in lines
+    assert "[2-3] ['weight', 'scale', 'bias']" in lines
+    assert "[0-3] bias 602 scale 80 weight 602" in executed.lines("params = {")
+    assert "[0-3] bias 4 scale 80 weight 1200" in executed.lines("sorted(order)")
+
+
+def test_everything_is_still_there_at_the_end(executed: Executed) -> None:
+    lines = shown(executed.cells[-2]).splitlines()
+    assert "[0-3] steps: 4 and the sum over all processes is still 12.0" in lines
+    assert "no process is left" in shown(executed.cells[-1])

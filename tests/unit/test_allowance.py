@@ -1,0 +1,148 @@
+"""What is kept of a cell that prints without end, and what is said of the rest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from jaxnb.display.floods import dropped_texts, flood_text
+from jaxnb.engine import allowance, bundles
+from jaxnb.engine.allowance import TAIL_CHARS, Allowance, share_of
+from jaxnb.model import RichOutput, StreamChunk
+from jaxnb.strays import MAX_CHARS, MAX_STRAYS, Strays
+from jaxnb.transport.client import Display, Dropped, Exchange
+
+
+def written(given: Allowance, texts: list[str], seconds: float = 0.0) -> str:
+    return "".join(given.take(text, lambda: seconds) for text in texts)
+
+
+def test_what_fits_is_sent_as_it_comes():
+    given = Allowance(3, 100, 0.0)
+    assert written(given, ["a\n", "b", "\n", "c\n"]) == "a\nb\nc\n"
+    assert not given.is_pending
+    assert given.end() == ""
+
+
+def test_the_end_of_the_rest_follows_its_count():
+    given = Allowance(3, 10**9, 0.0)
+    lines = [f"line {i:06}\n" for i in range(10_000)]
+    assert written(given, lines) == "".join(lines[:3])
+    first, *kept = given.end().splitlines(keepends=True)
+    missing = 10_000 - 3 - len(kept)
+    assert first == f"… {allowance.count(missing, 'line')} ({allowance.count(missing * 12)} " + (
+        "characters) not kept\n"
+    )
+    assert kept == lines[-len(kept) :]
+    assert TAIL_CHARS - 12 < len("".join(kept)) <= TAIL_CHARS
+    assert (given.dropped_lines, given.dropped_chars) == (missing, missing * 12)
+    assert not given.is_pending
+
+
+def test_nothing_is_said_where_nothing_is_missing():
+    given = Allowance(1, 100, 0.0)
+    assert written(given, ["a\nb\nc\n"]) == "a\n"
+    assert given.end() == "b\nc\n"
+    assert given.dropped_chars == 0
+
+
+@pytest.mark.parametrize("piece", [1, 7, 999, 1_001, 300_000])
+def test_a_long_line_is_cut_however_it_is_written(piece: int):
+    text = "x" * 300_000
+    given = Allowance(10, 100_000, 0.0)
+    sent = written(given, [text[i : i + piece] for i in range(0, len(text), piece)])
+    assert 100_000 - piece < len(sent) <= 100_000
+    end = given.end()
+    assert end.startswith("\n… 0 lines (")  # the line it cut is ended first
+    assert len(sent) + given.dropped_chars + TAIL_CHARS == len(text)
+
+
+def test_a_notice_is_a_line_of_its_own_when_a_newline_was_the_first_too_many():
+    given = Allowance(1, 1_000_000, 0.0)
+    assert written(given, ["a", "\n", "b", "\n" * 100_000]) == "a\nb"
+    assert given.end().startswith("\n… 67 ")
+
+
+def test_what_comes_after_an_end_counts_anew():
+    given = Allowance(2, 10, 0.0)
+    long = "y" * 100_000 + "\n"
+    assert written(given, ["a\n", long]) == "a\nyyyyyyyy"
+    given.end()
+    dropped = given.dropped_chars
+    assert written(given, ["more\n"]) == ""
+    assert given.is_pending
+    assert given.end() == "more\n"
+    assert given.dropped_chars == dropped
+
+
+def test_a_bar_that_moves_for_hours_is_no_flood():
+    given = Allowance(100, 10_000, 0.0)
+    for second in range(36_000):
+        assert given.take("\r" + "#" * 80, lambda now=second: float(now))
+    assert not given.full
+
+
+def test_few_processes_have_larger_shares_and_many_have_enough():
+    assert share_of(1) == (allowance.TOTAL_LINES, allowance.TOTAL_CHARS)
+    assert share_of(8)[0] * 8 == allowance.TOTAL_LINES
+    assert share_of(8)[0] >= 20_000
+    assert share_of(1_000) == (allowance.LEAST_LINES, allowance.LEAST_CHARS)
+
+
+# ------------------------------------------------------------------ values and displays
+
+
+def test_a_long_repr_is_cut_and_that_is_said():
+    text = "r" * 1_000_000
+    kept = bundles.bounded({"text/plain": text})["text/plain"]
+    assert len(kept) <= bundles.MAX_TEXT_CHARS
+    assert kept.endswith("… 800 200 of 1 000 000 characters not shown")
+    assert bundles.shortened(kept) == kept
+
+
+def test_large_html_is_left_out_and_that_is_said():
+    html = "h" * (bundles.MAX_DATA_CHARS + 1)
+    kept = bundles.bounded({"text/plain": "a table", "text/html": html, "image/png": "iVBOR"})
+    assert kept == {
+        "text/plain": "a table\n… its text/html is not shown: 33 554 433 characters",
+        "image/png": "iVBOR",
+    }
+
+
+@pytest.mark.parametrize("kind", ["application/json", "application/vnd.plotly.v1+json"])
+def test_nested_data_count_whole(kind: str):
+    data: dict[str, Any] = {"rows": [["x" * 1_000_000] * 40]}
+    assert kind not in bundles.bounded({kind: data})
+    small = {"rows": [[1, None, "x"]]}
+    assert bundles.bounded({kind: small}) == {kind: small}
+
+
+# ------------------------------------------------------------------ the notebook's side
+
+
+def test_the_sentences():
+    event = Dropped(2, "stdout", 0, 0, 125_000, 1 << 20)
+    assert flood_text(event) == (
+        "process 2 has written more to standard output than a cell keeps (125 000 lines or "
+        "1 048 576 characters of each process). What follows is counted, and only its end is "
+        "kept."
+    )
+    assert dropped_texts([event]) == []
+    more = [Dropped(i, "stderr", 41_203, 10, 125_000, 1 << 20) for i in (0, 1)]
+    (text,) = dropped_texts([event, *more])
+    assert text.startswith("processes 0-1 wrote 82 406 lines (20 characters) more to standard err")
+
+
+def test_strays_are_bounded_by_number_and_by_size():
+    strays, exchange = Strays(), Exchange()
+    for i in range(MAX_STRAYS + 5):
+        strays.add(StreamChunk(0, "stdout", str(i)))
+    assert strays.move_to(exchange) == 5
+    kept = list(exchange.drain())
+    assert [event.text for event in kept[:1]] == ["5"]
+    for _ in range(10):
+        strays.add(Display(0, RichOutput({"text/html": "x" * (MAX_CHARS // 4)})))
+    assert strays.move_to(exchange) == 6
+    assert len(list(exchange.drain())) == 4
+    assert strays.move_to(exchange) == 0

@@ -1,0 +1,42 @@
+"""What the kernel's counters say of a process that was killed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from jaxnb.deaths import Death, OomKills
+from jaxnb.outcome import death_error
+
+DEATH = Death("engine", 1, 31337, -9, "")
+
+
+@pytest.mark.parametrize("text", ["oom 3\noom_kill {}\n", "oom_kill_disable 0\noom_kill {}\n"])
+def test_only_a_counter_that_has_grown_says_so(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "memory.events"
+    file.write_text(text.format(5))
+    kills = OomKills([file, tmp_path / "gone"])
+    assert not kills.judge(DEATH).out_of_memory
+    file.write_text(text.format(6))
+    assert not kills.judge(replace(DEATH, status=-11)).out_of_memory  # that was a segfault
+    file.write_text(text.format(7))
+    assert kills.judge(DEATH).out_of_memory
+    assert not kills.judge(DEATH).out_of_memory  # it was another one
+
+
+def test_where_no_counter_may_be_read_nothing_is_said(tmp_path: Path) -> None:
+    assert not OomKills([tmp_path / "gone"]).judge(DEATH).out_of_memory
+    assert OomKills().judge(replace(DEATH, status=7)) == replace(DEATH, status=7)
+
+
+def test_what_is_said() -> None:
+    plain, of_memory = (
+        str(death_error(replace(DEATH, out_of_memory=oom), 4, None)) for oom in (False, True)
+    )
+    assert "memory" not in plain
+    assert "Likely out of memory" in of_memory
+    for text in (plain, of_memory):
+        assert text.startswith("Process 1 of 4 (pid 31337) was killed by SIGKILL.")
+        assert "%spmd_recover" in text
