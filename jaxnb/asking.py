@@ -72,7 +72,7 @@ class Channel:
         num_processes: Size of the group.
         interrupted: Set by whoever wants the conversation to end with KeyboardInterrupt.
         send_signal: Sends a signal to processes.
-        give_up: Called when processes are left in what nobody waits for any more.
+        give_up: Called with processes that are left in what nobody waits for any more.
         notice: Shows the user a sentence.
     """
 
@@ -84,7 +84,7 @@ class Channel:
         num_processes: int,
         interrupted: threading.Event,
         send_signal: SendSignal,
-        give_up: Callable[[], None],
+        give_up: Callable[[list[int]], None],
         notice: Callable[[str], None],
     ) -> None:
         self._transport = transport
@@ -218,12 +218,12 @@ class Channel:
                 self._notice(
                     f"{processes_label(busy)} did not answer the interrupt within "
                     f"{NOTICE_SECONDS:g} s. Interrupt again to stop waiting; then "
-                    "`%spmd_restart` gives fresh processes."
+                    "`%spmd_recover` ends it by force and replaces it."
                 )
             return self._interrupted.is_set() and told
 
-        if self._free(pending, exchange, is_enough):
-            self._give_up()
+        if busy := self._free(pending, exchange, is_enough):
+            self._give_up(busy)
         self._interrupted.set()
 
     def _free_late(self, pending: Mapping[int, int], exchange: Exchange) -> None:

@@ -54,7 +54,8 @@ def compare(
 
 
 def _when(divergence: Divergence) -> float:
-    return min(side.dispatch.seconds for side in divergence.sides if side.dispatch is not None)
+    times = [side.dispatch.seconds for side in divergence.sides if side.dispatch is not None]
+    return min(times, default=0.0)
 
 
 def _compare_over(
@@ -85,12 +86,34 @@ def _compare_over(
                 sides=sides(at, notes),
                 pending=_is_pending(rest),
             )
-    return None
+    return _compare_trails(cell, processes, recordings)
+
+
+def _compare_trails(
+    cell: int, processes: Processes, recordings: Mapping[int, Recording]
+) -> Divergence | None:
+    """Returns that processes parted before what they remember, if they did."""
+    groups: dict[Trail | None, list[int]] = {}
+    for i in processes:
+        groups.setdefault(_trail(recordings.get(i), processes), []).append(i)
+    if len(groups) == 1:
+        return None
+    found = tuple(
+        Side(tuple(who), None, f"{trail.count if trail else 0} in all")
+        for trail, who in sorted(groups.items(), key=lambda group: -len(group[1]))
+    )
+    # Of what kind they were is not known any more: the worst is taken for true.
+    return Divergence(cell, 0, "computation", found, pending=True)
+
+
+def _trail(recording: Recording | None, processes: Processes) -> Trail | None:
+    trails = recording.trails if recording is not None else ()
+    return next((t for t in trails if t.processes == processes), None)
 
 
 def _count(recording: Recording | None, processes: Processes) -> int:
-    trails = recording.trails if recording is not None else ()
-    return next((t.count for t in trails if t.processes == processes), 0)
+    trail = _trail(recording, processes)
+    return trail.count if trail is not None else 0
 
 
 def _identity(dispatch: Dispatch | None) -> tuple[int, int, str] | None:
@@ -150,6 +173,8 @@ _KINDS: Mapping[DivergenceKind, str] = {
 
 def sentence_of(divergence: Divergence) -> str:
     """Returns who dispatched what: ``"process 1 dispatched …; processes 0,2-3 dispatched …"``."""
+    if all(side.dispatch is None for side in divergence.sides):
+        return _unknown_text(divergence)
     everyone = sorted({i for side in divergence.sides for i in side.processes})
     where = (
         f"dispatch {divergence.number} over {processes_label(everyone)}"
@@ -168,6 +193,11 @@ def _side_text(side: Side) -> str:
     if side.dispatch is None:
         return f"{who} dispatched nothing ({side.note})"
     return f"{who} dispatched {side.dispatch}"
+
+
+def _unknown_text(divergence: Divergence) -> str:
+    sides = (f"{processes_label(side.processes)} ({side.note})" for side in divergence.sides)
+    return f"so early that the dispatch is no longer remembered: {' apart from '.join(sides)}"
 
 
 def describe(divergence: Divergence) -> str:

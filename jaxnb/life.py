@@ -18,6 +18,7 @@ from jaxnb.cluster import ProcessGroup
 from jaxnb.conversing import Conversations
 from jaxnb.deaths import Death, OomKills
 from jaxnb.errors import JaxnbError, SessionBrokenError, SessionClosedError, StartError
+from jaxnb.labels import processes_label
 from jaxnb.launch.gpus import visible_gpus
 from jaxnb.launch.placement import place
 from jaxnb.members import process_infos
@@ -39,7 +40,7 @@ from jaxnb.outcome import (
     restarting_error,
 )
 from jaxnb.patience import sigint_held, sigint_sets
-from jaxnb.replacing import form_anew
+from jaxnb.replacing import end_by_force, form_anew
 from jaxnb.replaying import History
 from jaxnb.result import CellResult
 from jaxnb.running import OutputSink, RunningCell, StderrNotices
@@ -76,6 +77,7 @@ class Life(Verbs):
         self._turns = Turns()
         self._current: RunningCell | None = None
         self._left: RunningCell | None = None
+        self._stuck: set[int] = set()  # in what an interrupted pull asked for
         self._conversations = Conversations(self._turns)
         self._is_stopped = False  # by a restart, which did not get as far as new processes
         self._current_ticket: object = None
@@ -227,7 +229,7 @@ class Life(Verbs):
             n,
             interrupted,
             send_signal,
-            self.mark_out_of_step,
+            self._give_up,
             StderrNotices().notice,
         )
 
@@ -348,7 +350,7 @@ class Life(Verbs):
         ):
             return self._reform()
 
-    def _reform(self) -> Recovered:
+    def _reform(self, come_back_seconds: float = COME_BACK_SECONDS) -> Recovered:
         self._require_open()
         for death in self._deaths:
             if death.role != "engine":
@@ -358,7 +360,7 @@ class Life(Verbs):
             raise out_of_step_error()
         self._state = "broken"
         self.free()
-        self._wait_for_the_left()
+        self._wait_for_the_left(come_back_seconds)
         replaced, self._deaths[:] = self._deaths[:], []
         dead = sorted({death.index for death in replaced})
         try:
@@ -370,25 +372,28 @@ class Life(Verbs):
             raise
         self._take_reports(reports)
         self._left = None
+        self._stuck.clear()
         self._state = "broken" if self._deaths else "ready"  # another may just have died
         return recovered
 
-    def _wait_for_the_left(self) -> None:
-        """Waits for processes that were freed to come back from a cell that was given up."""
-        deadline = time.monotonic() + COME_BACK_SECONDS
-        while in_cells := self._in_cells():
+    def _wait_for_the_left(self, seconds: float) -> None:
+        """Waits for processes to come back from a cell that was given up, or ends them by force."""
+        deadline = time.monotonic() + seconds
+        while stuck := (set(self._in_cells()) | self._stuck) - self._dead():
             if time.monotonic() > deadline or self._left is None:
-                who = ", ".join(f"process {i} {doing}" for i, doing in in_cells.items())
-                raise SessionBrokenError(
-                    f"The group cannot be formed anew: {who}, and does not come back. Type "
-                    "`%spmd_restart` for fresh processes; variables are lost."
-                )
+                self._progress("ending by force", processes_label(stuck))
+                end_by_force(sorted(stuck), self._group.signal, self._dead)
+                return
             self._left.still_in_cell(0.05)
+
+    def _dead(self) -> set[int]:
+        return {death.index for death in self._deaths if death.role == "engine"}
 
     def _abandon(self, kind: type[JaxnbError], reason: str) -> None:
         """Ends the wait for the running cell, or for data; what waits for its turn will not run."""
         self._generation += 1
         self._left = None
+        self._stuck.clear()
         running = self._current
         if running is not None:
             running.abandon(kind(f"{reason} while the cell ran or waited."))
@@ -479,6 +484,10 @@ class Life(Verbs):
         if self._deaths:
             raise death_error(self._deaths[0], self.num_processes, None)
         raise out_of_step_error() if self._state == "broken" else restarted_error()
+
+    def _give_up(self, indices: Iterable[int]) -> None:
+        self._stuck.update(indices)
+        self.mark_out_of_step()
 
     def mark_out_of_step(self) -> None:
         """Notes that processes did not come back, so nothing more can be run on the group."""

@@ -85,7 +85,8 @@ def out_of_step_error() -> SessionBrokenError:
     """Returns the error for a cell on a group whose processes did not come back."""
     return SessionBrokenError(
         "The group is out of step: processes did not answer an interrupt, or a restart was "
-        "interrupted. Nothing was run. Type `%spmd_restart` for fresh processes."
+        "interrupted. Nothing was run. Type `%spmd_recover` to form it anew with the variables, or "
+        "`%spmd_restart` for fresh processes."
     )
 
 
@@ -110,7 +111,8 @@ def timeout_error(result: CellResult, timeout: float, state: str) -> CellTimeout
     now = (
         "The group is ready."
         if state == "ready"
-        else "Some processes did not answer: type `%spmd_restart` for fresh processes."
+        else "Some processes did not answer: type `%spmd_recover` to end them by force and replace "
+        "them, or `%spmd_restart` for fresh processes."
     )
     return CellTimeoutError(
         f"Cell [{result.cell}] ran longer than its time-out of {timeout:g} s and was interrupted. "
@@ -155,8 +157,9 @@ def death_error(
 
 def recovered_text(recovered: Recovered) -> str:
     """Returns what became of a group that was formed anew."""
+    new = f", with a new {processes_label(recovered.replaced)}" if recovered.replaced else ""
     text = (
-        f"the group was formed anew in {recovered.seconds:.2f} s. Variables were kept, "
+        f"the group was formed anew in {recovered.seconds:.2f} s{new}. Variables were kept, "
         f"{plural(recovered.arrays, 'array')} among them ({format_bytes(recovered.nbytes)} in "
         "all); functions are compiled anew when they are called."
     )

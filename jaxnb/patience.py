@@ -13,7 +13,7 @@ from jaxnb.deaths import Death
 from jaxnb.freeing import Freer, Watched
 from jaxnb.running import RunningCell
 
-DEATH_GRACE_SECONDS = 2.0
+DEATH_GRACE_SECONDS = 0.3
 """After a death the other processes may go on with their cell for so long."""
 
 INTERRUPT_GRACE_SECONDS = 3.0
@@ -60,6 +60,7 @@ class Patience:
         self._looked_at = 0.0
         self._freer = Freer(group, running)
         self.timed_out = False
+        self.gave_up = False
 
     def go_on(self) -> bool:
         """Looks at interrupts, the clock and deaths; returns whether to go on waiting."""
@@ -91,6 +92,7 @@ class Patience:
     def _interrupt_again(self) -> bool:
         """Passes an interrupt on; once the user has been told who is silent, gives up."""
         if self._told:
+            self.gave_up = True
             self._group.mark_out_of_step()
             return False
         now = time.monotonic()
@@ -137,8 +139,8 @@ class Patience:
             self._running.notice(
                 f"Process {waiting} did not answer the interrupt within "
                 f"{INTERRUPT_GRACE_SECONDS:g} s: it waits in C++ code that nothing here can "
-                "free, or swallows interrupts. Interrupt again to stop waiting; then "
-                "`%spmd_restart` gives fresh processes."
+                "free, or swallows interrupts. Interrupt again to end it by force and replace it; "
+                "the others keep their variables."
             )
         return True
 

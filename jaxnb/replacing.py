@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import pickle
+import signal
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from jaxnb.errors import SessionBrokenError
 from jaxnb.labels import processes_label
 from jaxnb.model import ProcessReport, Recovered, ReformRequest
 from jaxnb.model.recovery import Gift, Give, Possession, Survey, Take
 from jaxnb.starting import Starter
-from jaxnb.transport.client import Transport
+from jaxnb.transport.client import Exchange, Transport
 
 Ask = Callable[[Mapping[int, Any], str], dict[int, Any]]
 """Sends a request to each process; returns their answers, or raises."""
 
 MAX_ROUNDS = 20
 """So many names may fail to be read by a new process, one after the other."""
+
+DIE_SECONDS = 5.0
+"""A process that was killed is gone sooner, unless the kernel holds it (a disk that hangs)."""
 
 _NO_NAME = ("np.random.get_state()", "random.getstate()")
 """Differ between processes as a rule, and whoever wants them equal has seen to it."""
@@ -38,6 +43,32 @@ class Handed:
     given: tuple[str, ...] = ()
     refilled: tuple[str, ...] = ()
     missing: Mapping[str, str] = field(default_factory=dict)
+
+
+def end_by_force(
+    indices: Collection[int],
+    send_signal: Callable[[list[int], int], None],
+    dead: Callable[[], Collection[int]],
+) -> None:
+    """Kills processes that do not come back, and waits until they are known to be dead.
+
+    Args:
+        indices: The processes.
+        send_signal: Sends a signal to processes.
+        dead: Returns who has died so far.
+
+    Raises:
+        SessionBrokenError: They are not dead after seconds.
+    """
+    send_signal(sorted(indices), signal.SIGKILL)
+    deadline = time.monotonic() + DIE_SECONDS
+    while left := set(indices) - set(dead()):
+        if time.monotonic() > deadline:
+            raise SessionBrokenError(
+                f"{processes_label(left)} could not be ended by force. Type `%spmd_restart` for "
+                "fresh processes; variables are lost."
+            )
+        Exchange().get(0.01)
 
 
 def form_anew(

@@ -13,7 +13,7 @@ from typing import Any, cast
 from jaxnb import divergence
 from jaxnb.errors import DivergenceWarning, JaxnbError
 from jaxnb.labels import Outputs
-from jaxnb.life import Life
+from jaxnb.life import COME_BACK_SECONDS, Life
 from jaxnb.model import CellRequest, CheckMode, PackRequest, Recording
 from jaxnb.options import CHECKS, one_of, process_indices
 from jaxnb.outcome import error_of, how_it_ended, recovered_text
@@ -23,6 +23,9 @@ from jaxnb.replicas import levels_to_caller
 from jaxnb.result import CellResult
 from jaxnb.running import NoSink, OutputSink, RunningCell
 from jaxnb.transport.client import Exchange
+
+COME_BACK_AGAIN_SECONDS = 0.5
+"""The same for a process that has not answered an interrupt for seconds, and another one."""
 
 
 class Session(Life):
@@ -118,16 +121,18 @@ class Session(Life):
             )
             self._current_ticket = ticket
             running = self._send_cell(request, indices, sink, outputs, interrupted)
-            result, timed_out, was_interrupted = self._wait(running, timeout)
+            result, patience = self._wait(running, timeout)
             self._history.note(request, result)
-            was_cut = was_interrupted or bool(running.waiting_for)
+            was_cut = patience.interrupted or bool(running.waiting_for)
             result = self._last_result = self._compared(running, result)
             # Where the user stopped them anywhere, or some failed and others waited for them,
             # there is nothing to warn of.
             parted = None if was_cut or running.freed else result.divergence
             if parted is not None:
                 running.notice(divergence.describe(parted))
-            if self._is_out_of_step(running, result, was_interrupted):
+            if patience.gave_up:
+                self._recover_after(running, COME_BACK_AGAIN_SECONDS)
+            elif self._is_out_of_step(running, result, patience.interrupted):
                 self._recover_after(running)
         if parted is not None and type(sink) is NoSink:
             text = divergence.describe(parted)
@@ -136,7 +141,7 @@ class Session(Life):
         error = running.abandoned or error_of(
             result,
             death=died[0] if died and self._state == "broken" else None,
-            timed_out_after=timeout if timed_out else None,
+            timed_out_after=timeout if patience.timed_out else None,
             unshown=running.sink_error,
             state=self.state,
             raise_on_error=raise_on_error,
@@ -187,8 +192,8 @@ class Session(Life):
         self._cells_run += 1
         return running
 
-    def _wait(self, running: RunningCell, timeout: float | None) -> tuple[CellResult, bool, bool]:
-        """Waits for a cell; returns its result, and whether it timed out, or was interrupted."""
+    def _wait(self, running: RunningCell, timeout: float | None) -> tuple[CellResult, Patience]:
+        """Waits for a cell; returns its result, and how the wait ended."""
         patience = Patience(self, running, timeout)
         try:
             while patience.go_on():
@@ -197,7 +202,7 @@ class Session(Life):
             self._current = None
             self._left = running if running.waiting_for else None
             result = self._last_result = running.finish()
-        return result, patience.timed_out, patience.interrupted
+        return result, patience
 
     def _is_out_of_step(
         self, running: RunningCell, result: CellResult, was_interrupted: bool
@@ -228,15 +233,18 @@ class Session(Life):
         trails = {i: running.trails.get(i, ()) for i in range(self.num_processes)}
         if self._deaths or not self._is_recorded(running.request) or divergence.agree(trails):
             return result
-        recordings = self._sentinels.recordings(asked)
+        recordings = {i: Recording(i, trails[i], ()) for i in asked}
+        recordings |= self._sentinels.recordings(asked)
         notes = {i: "was not asked to run the cell" for i in trails if i not in asked}
         notes |= {i: how_it_ended(error) for i, error in result.errors.items()}
         return replace(result, divergence=divergence.compare(result.cell, recordings, notes))
 
-    def _recover_after(self, running: RunningCell) -> None:
+    def _recover_after(
+        self, running: RunningCell, come_back_seconds: float = COME_BACK_SECONDS
+    ) -> None:
         """Forms the group anew after a cell whose processes are out of step."""
         try:
-            recovered = self._reform()
+            recovered = self._reform(come_back_seconds)
         except JaxnbError as error:
             running.notice(f"the group could not be formed anew: {error}")
             return

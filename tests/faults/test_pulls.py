@@ -303,9 +303,11 @@ def test_a_process_that_swallows_interrupts_is_named_and_given_up(
     presser.join()
     text = "process 1 did not answer the interrupt within 0.5 s. Interrupt again to stop waiting"
     assert [t.startswith(text) for t in texts] == [True]
-    with pytest.raises(SessionBrokenError, match="%spmd_restart"):
+    with pytest.raises(SessionBrokenError, match="%spmd_recover"):
         session.run("1")
-    session.restart()
+    pids = [p.pid for p in session.processes]
+    assert session.recover().replaced == (1,)
+    assert [p.pid in pids for p in session.processes] == [True, False, True]
     assert_usable(session)
 
 

@@ -224,7 +224,7 @@ def test_an_ordinary_cell_is_small_and_quick():
     begin = time.process_time()
     for _ in range(100):
         cards.cell_card(result)
-    assert (time.process_time() - begin) / 100 < 0.001
+    assert (time.process_time() - begin) / 100 < 0.02
 
 
 def test_errors_show_once_per_traceback_with_the_cause_first():

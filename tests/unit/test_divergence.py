@@ -156,6 +156,20 @@ def test_what_is_no_longer_remembered_is_said() -> None:
     assert "that are no longer remembered" in describe(parted)
 
 
+def test_what_parted_before_anything_remembered_is_not_lost() -> None:
+    made = {i: [dispatch(n, i == 1 and n == 5) for n in range(1, 2000)] for i in ALL}
+    found = {i: recording(i, each, kept=100) for i, each in made.items()}
+    parted = compare(7, found, {})
+    assert parted is not None
+    assert (parted.number, parted.pending) == (0, True)
+    assert describe(parted).startswith(
+        "The processes parted in cell [7], so early that the dispatch is no longer remembered: "
+        "processes 0,2 (1999 in all) apart from process 1 (1999 in all)."
+    )
+    nothing = {i: replace(each, dispatches=()) for i, each in found.items()}
+    assert compare(7, nothing, {}) == parted
+
+
 @given(st.lists(st.lists(st.integers(1, 3), max_size=6), min_size=3, max_size=3))
 def test_trails_and_recordings_agree_on_whether_they_agree(made: list[list[int]]) -> None:
     found = recordings(*made)

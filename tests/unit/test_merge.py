@@ -323,8 +323,8 @@ def test_a_flood_of_lines_takes_little_time(prefix: str):
             shown += len(merger.drain(0.0))
     shown += len(merger.close(0.0))
     assert shown == (160_000 if prefix else 20_000)
-    # Ten times what was measured, so that only a change of complexity fails.
-    assert time.process_time() - begin < (2.5 if prefix else 0.5)
+    # A hundred times what was measured: only a change of complexity fails, on a busy machine too.
+    assert time.process_time() - begin < (25.0 if prefix else 5.0)
 
 
 def test_a_long_line_that_grows_by_small_chunks_is_not_quadratic():
@@ -333,7 +333,7 @@ def test_a_long_line_that_grows_by_small_chunks_is_not_quadratic():
     for _ in range(50_000):
         merger.feed(0, "stdout", "x" * 40, 0.0)
     assert [len(line.text) for line in merger.close(0.0)] == [2_000_000]
-    assert time.process_time() - begin < 2.0
+    assert time.process_time() - begin < 20.0
 
 
 def line(text: str, name: str = "stdout") -> MergedLine:
