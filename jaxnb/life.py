@@ -191,8 +191,6 @@ class Life(Verbs):
         elif self._conversations.current is not None:
             sink.notice("waits for a pull or push to end")
 
-    # ------------------------------------------------------------------ conversations
-
     @property
     def generation(self) -> int:
         """How often the group has been restarted."""
@@ -348,7 +346,10 @@ class Life(Verbs):
             sigint_sets(interrupted),
             self._turns.turn(object(), lambda: self._say_who_runs(StderrNotices()), interrupted),
         ):
-            return self._reform()
+            recovered = self._reform()
+        if interrupted.is_set():  # what was under way could not be left half done
+            raise KeyboardInterrupt
+        return recovered
 
     def _reform(self, come_back_seconds: float = COME_BACK_SECONDS) -> Recovered:
         self._require_open()
@@ -449,8 +450,6 @@ class Life(Verbs):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # ------------------------------------------------------------------ trouble
-
     def _on_death(self, death: Death) -> None:
         self._deaths.append(self._oom_kills.judge(death))
         if self._state in ("ready", "broken"):
@@ -468,7 +467,7 @@ class Life(Verbs):
     def _on_stray(self, output: Output) -> None:
         """Takes output that no request owns: into the running cell, else into the next one."""
         running = self._current
-        if running is not None:
+        if running is not None and output.process_index in running.processes:
             running.exchange.events.put(output)
         elif self._state != "starting":
             self._strays.add(output)

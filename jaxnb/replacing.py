@@ -179,8 +179,15 @@ def _give(
             return []
         gifts = _ask_for(ask, names, survivors, replaced)
         if len({gift.digest for gift in gifts}) > 1:
-            missing.update(dict.fromkeys(names, "what they share between them differs by process"))
-            return []
+            if len(names) == 1:
+                missing[names[0]] = "what is in it differs by process"
+                return []
+            half = len(names) // 2  # some names of one half share things that others' do not
+            return [
+                name
+                for part in (names[:half], names[half:])
+                for name in _give(ask, part, survivors, replaced, missing)
+            ]
         taken = ask({i: _take(i, names, gifts) for i in replaced}, "take its variables")
         refused = {name: why for answer in taken.values() for name, why in answer.refused.items()}
         if not refused:

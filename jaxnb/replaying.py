@@ -55,22 +55,31 @@ class History:
             How many have run.
 
         Raises:
-            JaxnbError: What the first that failed raised, and how far it went. The history is
-                as it was, so that it can be run again.
+            JaxnbError: What the first that failed raised, and how far it went. After this or an
+                interrupt the history is as it was, so that it can be run again.
         """
         cells = self._ran
         self.end()
-        for done, ran in enumerate(cells):
-            cell = ran.request
-            progress("replaying", f"cell [{cell.cell}], {done + 1} of {len(cells)}")
-            try:
-                run(cell.code, ranks=ran.processes, cell=cell.cell, first_line=cell.first_line)
-            except JaxnbError as error:
-                self._ran, self._is_over = cells, False
+        done = 0
+        try:
+            for done, ran in enumerate(cells):
+                cell = ran.request
+                progress("replaying", f"cell [{cell.cell}], {done + 1} of {len(cells)}")
+                run(
+                    cell.code,
+                    ranks=ran.processes,
+                    cell=cell.cell,
+                    first_line=cell.first_line,
+                    check=cell.check,
+                )
+        except BaseException as error:
+            self._ran, self._is_over = cells, False
+            if isinstance(error, JaxnbError):
                 error.args = (
                     f"{error}\nThe processes are fresh; of {plural(len(cells), 'cell')} {done} "
-                    f"had been run again when cell [{cell.cell}] failed, and the others were "
-                    "not run. What cells got from elsewhere (`%spmd_push`) has to be given again.",
+                    f"had been run again when cell [{cells[done].request.cell}] failed, and the "
+                    "others were not run. What cells got from elsewhere (`%spmd_push`) has to be "
+                    "given again.",
                 )
-                raise
+            raise
         return len(cells)

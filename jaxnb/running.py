@@ -165,6 +165,11 @@ class RunningCell:
         return time.perf_counter() - self._started
 
     @property
+    def processes(self) -> tuple[int, ...]:
+        """The indices of the processes that the cell runs on."""
+        return self._processes
+
+    @property
     def trails(self) -> dict[int, tuple[Trail, ...]]:
         """What each process that has answered dispatched to several, in short."""
         return {i: reply.trails for i, reply in self._replies.items()}

@@ -134,6 +134,10 @@ class Session(Life):
                 self._recover_after(running, COME_BACK_AGAIN_SECONDS)
             elif self._is_out_of_step(running, result, patience.interrupted):
                 self._recover_after(running)
+        if (
+            interrupted.is_set() and not patience.interrupted
+        ):  # it came when the cell had ended, or while the group was formed
+            raise KeyboardInterrupt
         if parted is not None and type(sink) is NoSink:
             text = divergence.describe(parted)
             warnings.warn(text, DivergenceWarning, stacklevel=levels_to_caller())
@@ -187,7 +191,7 @@ class Session(Life):
         self._current = running  # before the first process can be in the cell
         for index in indices:
             self._transport.send_to(exchange, index, request)
-        if dropped := self._strays.move_to(exchange):
+        if dropped := self._strays.move_to(exchange, indices):
             running.notice(f"{dropped} pieces of output that came between cells were dropped")
         self._cells_run += 1
         return running

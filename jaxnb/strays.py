@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
+from collections.abc import Collection
 
 from jaxnb.model import StreamChunk
 from jaxnb.transport.client import Display, Exchange, Output
@@ -16,24 +18,34 @@ class Strays:
     """Keeps output for the next cell; beyond a limit the oldest is dropped, and counted."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()  # output comes in the connection's thread
         self._kept: deque[Output] = deque()
         self._chars = 0
         self._dropped = 0
 
     def add(self, output: Output) -> None:
         """Keeps a piece of output."""
-        self._kept.append(output)
-        self._chars += _chars(output)
-        while len(self._kept) > MAX_STRAYS or self._chars > MAX_CHARS:
-            self._chars -= _chars(self._kept.popleft())
-            self._dropped += 1
+        with self._lock:
+            self._kept.append(output)
+            self._chars += _chars(output)
+            while len(self._kept) > MAX_STRAYS or self._chars > MAX_CHARS:
+                self._chars -= _chars(self._kept.popleft())
+                self._dropped += 1
 
-    def move_to(self, exchange: Exchange) -> int:
-        """Hands all of it to a cell; returns how many pieces had been dropped."""
-        while self._kept:
-            exchange.events.put(self._kept.popleft())
-        self._chars = 0
-        dropped, self._dropped = self._dropped, 0
+    def move_to(self, exchange: Exchange, processes: Collection[int]) -> int:
+        """Hands the output of a cell's processes to it, and keeps that of the others.
+
+        Returns:
+            How many pieces had been dropped.
+        """
+        with self._lock:
+            others = deque(each for each in self._kept if each.process_index not in processes)
+            for output in self._kept:
+                if output.process_index in processes:
+                    exchange.events.put(output)
+            self._kept = others
+            self._chars = sum(map(_chars, others))
+            dropped, self._dropped = self._dropped, 0
         return dropped
 
 

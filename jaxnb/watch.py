@@ -10,6 +10,8 @@ IDLE_CPU = 0.05
 """A process that waits uses less processor time than this, per second: on a busy machine its
 heartbeat and the answers to where it is take up to 0.02."""
 
+_JAX_CODE = ("/jax/_src/", "/jax/experimental/", "/jaxnb/engine/_jax_internals/")
+
 
 def waits_in_jax(where: Whereabouts) -> bool:
     """Whether a process's main thread waits in JAX's C++ code, as far as can be told.
@@ -25,8 +27,8 @@ def waits_in_jax(where: Whereabouts) -> bool:
 
 
 def is_of_jax(entry: StackEntry) -> bool:
-    """Whether a call is of JAX's own code."""
-    return "/jax/_src/" in entry.file or "/jax/experimental/" in entry.file
+    """Whether a call is of JAX's own code, or of what the recorder has put around it."""
+    return any(part in entry.file for part in _JAX_CODE)
 
 
 def left_behind(

@@ -7,7 +7,13 @@ import os
 import socket
 import threading
 from collections.abc import Collection
-from multiprocessing.connection import Client, Connection, Listener
+from multiprocessing.connection import (
+    Client,
+    Connection,
+    Listener,
+    answer_challenge,
+    deliver_challenge,
+)
 from typing import Any
 
 from jaxnb.divergence import disagreement, sides
@@ -41,7 +47,7 @@ class Agreement:
         self._service: object = None
         self._peers: dict[int, _Peer] = {}
         self._changed = threading.Condition()
-        self._one_at_a_time = threading.RLock()
+        self.one_at_a_time = threading.RLock()
         self._asked: frozenset[int] = frozenset()
         self._run = ""
 
@@ -63,7 +69,7 @@ class Agreement:
 
     def _listen(self) -> tuple[str, int]:
         if self._listener is None:
-            self._listener = Listener((self._host, 0), "AF_INET", authkey=self._key)
+            self._listener = Listener((self._host, 0), "AF_INET")  # _greet asks for the key
             threading.Thread(target=self._accept, name="jaxnb-agreement", daemon=True).start()
         host, port = self._listener.address
         return str(host), int(port)
@@ -73,10 +79,19 @@ class Agreement:
         while True:
             try:
                 connection = self._listener.accept()
-                greeting = json.loads(connection.recv_bytes(1 << 10))
-                self._add(int(greeting["from"]), connection)
-            except Exception:  # whoever it was does not know the key, or has gone again
+            except OSError:  # whoever it was has gone again
                 continue
+            # Apart: one that says nothing must not keep the others waiting.
+            threading.Thread(target=self._greet, args=(connection,), daemon=True).start()
+
+    def _greet(self, connection: Connection) -> None:
+        try:
+            deliver_challenge(connection, self._key)
+            answer_challenge(connection, self._key)
+            greeting = json.loads(connection.recv_bytes(1 << 10))
+            self._add(int(greeting["from"]), connection)
+        except Exception:  # whoever it was does not know the key, or has gone again
+            connection.close()
 
     def _add(self, peer: int, connection: Connection) -> None:
         _send_at_once(connection)
@@ -125,7 +140,7 @@ class Agreement:
             DivergenceError: They are about to make another, or none.
         """
         over = "-".join(map(str, dispatch.processes))
-        with self._one_at_a_time:
+        with self.one_at_a_time:
             others = [peer for peer in dispatch.processes if peer != self._me]
             for peer in others:
                 if peer in self._asked:

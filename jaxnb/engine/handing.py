@@ -59,27 +59,33 @@ def _of_user(names: Mapping[str, Any], hidden: Mapping[str, Any]) -> dict[str, A
     return dict(sorted(found.items(), key=lambda item: not isinstance(item[1], ModuleType)))
 
 
+MAX_WRAPPED = 100
+"""A function that was wrapped more often, or by itself, is taken for no function."""
+
+
 def _possession(name: str, value: Any) -> Possession:
     try:
         parcel = _Parcel({name: value})
-    except Exception as error:  # a user's __reduce__ may raise anything
+        paths = paths_of({name: value}, parcel.arrays)
+        return Possession(
+            digest=parcel.digest(),
+            is_common=name in COMMON_STATE or parcel.is_common or _is_code(value),
+            arrays=tuple(paths.get(id(array), f"{name}.…") for array in parcel.arrays),
+            replicas=parcel.replica_digests(),
+        )
+    except Exception as error:  # a user's __reduce__, or a property of theirs, may raise anything
         return Possession(b"", f"{error}" or type(error).__name__)
-    paths = paths_of({name: value}, parcel.arrays)
-    return Possession(
-        digest=parcel.digest(),
-        is_common=name in COMMON_STATE or parcel.is_common or _is_code(value),
-        arrays=tuple(paths.get(id(array), f"{name}.…") for array in parcel.arrays),
-        replicas=parcel.replica_digests(),
-    )
 
 
 def _is_code(value: Any) -> bool:
     """Whether a value is nothing but code, which all processes have run alike."""
     if isinstance(value, ModuleType | type):
         return True
-    while value is not None and not isinstance(value, FunctionType):
+    for _ in range(MAX_WRAPPED):
+        if value is None or isinstance(value, FunctionType):
+            break
         value = getattr(value, "__dict__", {}).get("__wrapped__")  # what was jitted
-    if value is None:
+    if not isinstance(value, FunctionType):
         return False
     has_values = value.__closure__ or value.__defaults__ or value.__kwdefaults__
     return is_found_by_name(value) or not has_values

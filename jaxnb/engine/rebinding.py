@@ -157,7 +157,7 @@ def _dict_of(value: Any) -> dict[str, Any]:
     """Returns an object's attributes, past what its class makes of access to them."""
     try:
         found = object.__getattribute__(value, "__dict__")
-    except AttributeError:
+    except Exception:  # it has none, or a property of the user's own class raised
         return {}
     return found if isinstance(found, dict) else {}
 

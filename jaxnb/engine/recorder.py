@@ -57,7 +57,6 @@ class _Entry:
     line: int | None
     seconds: float
     inputs: int
-    before: int = 0
     end: DispatchEnd = ""
 
 
@@ -68,6 +67,13 @@ class _Cell:
     started: float = 0.0
     trails: dict[Processes, _Trail] = field(default_factory=dict)
     ring: deque[_Entry] = field(default_factory=lambda: deque(maxlen=RING))
+
+
+class _Making(threading.local):
+    """What a thread is dispatching; something may be dispatched within a dispatch."""
+
+    def __init__(self) -> None:
+        self.entries: list[_Entry] = []
 
 
 class Recorder:
@@ -89,6 +95,7 @@ class Recorder:
         self._cell = _Cell()
         self._known: weakref.WeakKeyDictionary[Any, _Known] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
+        self._making = _Making()
         self._has_fast_paths = self._has_slow_paths = False
         self.missing = internals.hook_dispatches(self)
 
@@ -125,7 +132,7 @@ class Recorder:
     def trails(self) -> tuple[Trail, ...]:
         """Returns what the cell has dispatched so far, in short."""
         with self._lock:
-            found = [(p, t.count, t.digest) for p, t in self._cell.trails.items()]
+            found = [(p, t.count, t.digest) for p, t in self._cell.trails.items() if t.count]
         return tuple(Trail(*each) for each in sorted(found))
 
     def recording(self, most: int = RING) -> Recording:
@@ -138,10 +145,6 @@ class Recorder:
 
     # ------------------------------------------------------------------ what JAX tells
 
-    def is_on(self) -> bool:
-        """Whether dispatches are recorded now."""
-        return self._cell.mode != "off"
-
     def is_recorded(self, executable: Any) -> bool:
         """Whether an executable must be kept off JAX's fast path."""
         if len(self._of(executable).processes) < 2:
@@ -152,83 +155,62 @@ class Recorder:
         self._has_slow_paths = True
         return True
 
-    def known(self, executable: Any) -> _Known | None:
-        """Returns what there is to know of an executable, if it is recorded."""
-        known = self._of(executable)
-        return known if self.is_on() and len(known.processes) > 1 else None
+    def depth(self) -> int:
+        """Returns how many dispatches this thread is making."""
+        return len(self._making.entries)
 
-    def watched(self, leaves: Sequence[Any]) -> list[int]:
-        """Returns the positions of the arguments that go into the digest of inputs."""
-        return [i for i, leaf in enumerate(leaves) if inputs.is_watched(leaf)]
-
-    def before(self, executable: Any, arguments: Sequence[Any]) -> _Entry | None:
+    def before(self, executable: Any, arguments: Sequence[Any]) -> None:
         """Records a dispatch that is about to be made, if it spans processes."""
-        if not self.is_on():
-            return None
+        cell = self._cell
+        if cell.mode == "off":
+            return
         known = self._of(executable)
         if len(known.processes) < 2:
-            return None
+            return
         if not known.shapes:
             known.shapes = _shapes(arguments, executable)
-        watched = [each for each in arguments if inputs.is_watched(each)]
-        return self.before_again(known, watched)
-
-    def before_again(self, known: _Known, arguments: Sequence[Any]) -> _Entry:
-        """Records a dispatch of an executable that is known.
-
-        Args:
-            known: The executable.
-            arguments: Those that :meth:`watched` chose.
-        """
-        cell = self._cell
-        digest = inputs.digest(arguments) if arguments else 0
+        used = internals.executable_inputs(executable, arguments)
+        digest = inputs.digest([each for each in used if inputs.is_watched(each)])
         line = _line_in(sys._getframe(1), cell.name)
-        trail = cell.trails.get(known.processes)
-        if trail is None:
-            trail = cell.trails.setdefault(known.processes, _Trail())
         entry = _Entry(0, known, line, time.monotonic() - cell.started, digest)
+        with self._lock:
+            trail = cell.trails.setdefault(known.processes, _Trail())
         if cell.mode == "strict":
-            entry.number = trail.count + 1
-            self._agreement.agree(_as_dispatch(entry))
+            with self._agreement.one_at_a_time:  # two threads must not both be the next
+                entry.number = trail.count + 1
+                self._agreement.agree(_as_dispatch(entry))
+                self._note(cell, trail, entry)
+        else:
+            self._note(cell, trail, entry)
+
+    def _note(self, cell: _Cell, trail: _Trail, entry: _Entry) -> None:
+        self._making.entries.append(entry)  # first: an interrupt may strike anywhere
         with self._lock:
             trail.count = entry.number = trail.count + 1
-            entry.before = trail.digest
-            trail.digest = _next(entry)
+            # Of integers only, which have the same hash in every process.
+            trail.digest = hash((trail.digest, entry.known.fingerprint, entry.inputs))
             cell.ring.append(entry)
-        return entry
 
-    def correct(self, entry: _Entry, executable: Any) -> bool:
-        """Sets right which executable a recorded dispatch is of; returns whether it can be it."""
-        known = self._of(executable)
-        if known.processes != entry.known.processes:
-            return False
-        with self._lock:
-            entry.known = known
-            trail = self._cell.trails.get(known.processes)
-            if trail is not None and trail.count == entry.number:
-                trail.digest = _next(entry)
-        return True
+    def failed(self, depth: int, error: BaseException) -> None:
+        """Notes what was raised while dispatches were made."""
+        for entry in self._making.entries[depth:]:
+            entry.end = _end(error)
+            with self._lock:
+                trail = self._cell.trails.get(entry.known.processes, _Trail())
+                # All may fail alike, and go on. After the other ends nobody knows how far the
+                # others got: no two processes' trails are equal then.
+                mark = -1 if entry.end == "failed" else -2 - self._process_index
+                trail.digest = hash((trail.digest, mark))
 
-    def failed(self, entry: _Entry, error: BaseException) -> None:
-        """Notes what a dispatch raised."""
-        entry.end = _end(error)
-        with self._lock:
-            trail = self._cell.trails.get(entry.known.processes, _Trail())
-            # All may fail alike, and go on. After the other ends nobody knows how far the
-            # others got: no two processes' trails are equal then.
-            mark = -1 if entry.end == "failed" else -2 - self._process_index
-            trail.digest = hash((trail.digest, mark))
+    def done(self, depth: int) -> None:
+        """Notes that dispatches have ended."""
+        del self._making.entries[depth:]
 
     def _of(self, executable: Any) -> _Known:
         known = self._known.get(executable)
         if known is None:
             known = self._known[executable] = _known(executable)
         return known
-
-
-def _next(entry: _Entry) -> int:
-    # Of integers only, which have the same hash in every process.
-    return hash((entry.before, entry.known.fingerprint, entry.inputs))
 
 
 def _end(error: BaseException) -> DispatchEnd:

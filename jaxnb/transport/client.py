@@ -200,8 +200,13 @@ class Transport:
                 len(self._client.ids) + 1, block=False, interactive=False
             )
             wait_for(arrival, min(left, 0.1))
-        self._uuids = {index: name.encode() for index, name in identities.items()}
-        self._requests.clear()
+        uuids = {index: name.encode() for index, name in identities.items()}
+        new = {index for index, uuid in uuids.items() if self._uuids.get(index) != uuid}
+        self._uuids = uuids
+        # A thread of an earlier cell still prints under its request, where its process lives on.
+        for request, (index, _) in list(self._requests.items()):
+            if index in new:
+                self._requests.pop(request, None)
         self.engine_ids = {index: engine_ids[name] for index, name in identities.items()}
 
     def forget(self, process_index: int) -> None:

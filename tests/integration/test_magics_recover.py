@@ -52,3 +52,29 @@ def test_recover_has_help_and_needs_a_group(group: Notebook) -> None:
 
 def test_where_tells_the_stacks(group: Notebook) -> None:
     assert "[0, 1, 2]" in group.good("print(sorted(spmd.where()))").text
+
+
+PART = "if process_index == 1:\n    y = x * 2\nelse:\n    y = x + 1"
+
+
+def test_processes_that_part_are_told_apart_under_their_cell(group: Notebook) -> None:
+    shown = group.good(f"%%spmd --out result\n{PART}").text
+    assert "The processes parted in cell [" in shown
+    assert "processes 0,2 dispatched jit(add) float32[6], int -> float32[6] at line 5" in shown
+    assert "process 1 dispatched jit(multiply) float32[6], int -> float32[6] at line 3" in shown
+    assert "computation" in group.good("result.divergence.kind").text
+    assert "parted" not in group.good(f"%%spmd --check off\n{PART}").text
+    message = group.bad(f"%%spmd --check strict\n{PART}", "CellError")
+    assert "DivergenceError: The processes do not agree on dispatch 1 over processes 0-2" in message
+    assert "15.0" in group.good("%spmd float(total(x))").text
+
+
+def test_a_dead_process_is_replaced_and_the_cells_can_be_replayed(group: Notebook) -> None:
+    group.bad("%%spmd\nimport os\nif process_index == 1: os._exit(3)\nfloat(total(x))",
+              "ProcessDiedError")  # fmt: skip
+    shown = group.good("%spmd_recover").text
+    assert "process 1" in shown
+    assert "`x`" in shown
+    group.bad("%spmd float(total(x))", "CellError")
+    group.good("%spmd_restart --replay")
+    assert "15.0" in group.good("%spmd float(total(x))").text

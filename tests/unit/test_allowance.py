@@ -138,11 +138,21 @@ def test_strays_are_bounded_by_number_and_by_size():
     strays, exchange = Strays(), Exchange()
     for i in range(MAX_STRAYS + 5):
         strays.add(StreamChunk(0, "stdout", str(i)))
-    assert strays.move_to(exchange) == 5
+    assert strays.move_to(exchange, [0]) == 5
     kept = list(exchange.drain())
     assert [event.text for event in kept[:1]] == ["5"]
     for _ in range(10):
         strays.add(Display(0, RichOutput({"text/html": "x" * (MAX_CHARS // 4)})))
-    assert strays.move_to(exchange) == 6
+    assert strays.move_to(exchange, [0]) == 6
     assert len(list(exchange.drain())) == 4
-    assert strays.move_to(exchange) == 0
+    assert strays.move_to(exchange, [0]) == 0
+
+
+def test_strays_wait_for_a_cell_of_their_process():
+    strays, exchange = Strays(), Exchange()
+    for i in range(3):
+        strays.add(StreamChunk(i, "stdout", str(i)))
+    assert strays.move_to(exchange, [0, 2]) == 0
+    assert [e.process_index for e in exchange.drain()] == [0, 2]
+    strays.move_to(exchange, [0, 1, 2])
+    assert [e.process_index for e in exchange.drain()] == [1]

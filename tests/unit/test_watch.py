@@ -49,6 +49,7 @@ def test_other_waits_are_not(where: Whereabouts) -> None:
     [
         ("/v/jax/_src/pjit.py", True),
         ("/v/jax/experimental/multihost_utils.py", True),
+        ("/v/jaxnb/engine/_jax_internals/dispatch.py", True),
         ("/v/jaxnb/engine/runner.py", False),
         ("/home/me/jax_src/model.py", False),
         ("<cell 3>", False),
