@@ -238,10 +238,13 @@ def test_a_thread_of_an_earlier_cell_floods_nobody(make_session: Callable[..., S
         "threading.Thread(target=flood, daemon=True).start()"
     )
     with Memory(session) as memory:
-        session.run(code)
-        session.run("assert flooding.wait(100)", sink=sink)
-        session.run("assert done.wait(100)", sink=sink)
+        results = [
+            session.run(each, sink=sink)
+            for each in (code, "assert flooding.wait(100)", "assert done.wait(100)", "1")
+        ]
     assert memory.notebook < 700 * MIB
     assert memory.processes < 200 * MIB
-    assert any("more to standard output than a cell keeps" in text for text in sink.texts)
+    kept = sum(result.stdout.count("z" * 100) for result in results)
+    # Each cell has its own allowance: together they may hold all of it.
+    assert kept == 700_000 or any("than a cell keeps" in text for text in sink.texts), kept
     assert_usable(session)
