@@ -634,7 +634,9 @@ def test_a_chain_of_exceptions_is_shown_whole(session: Session) -> None:
 
 def test_a_huge_message(session: Session) -> None:
     result = fails(session, "raise ValueError('x' * 1_000_000)")
-    assert len(result.errors[0].message) == 1_000_000
+    message = result.errors[0].message
+    assert len(message) < 250_000
+    assert message.endswith("of 1 000 000 characters not shown")
 
 
 @pytest.mark.parametrize("method", ["__str__", "__repr__"])
