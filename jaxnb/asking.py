@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from jaxnb.deaths import Death
+from jaxnb.deaths import Death, dead_processes
 from jaxnb.errors import JaxnbError
 from jaxnb.labels import processes_label
 from jaxnb.model import ProcessError, Request, RequestFailed
@@ -129,7 +129,7 @@ class Channel:
     @property
     def able(self) -> list[int]:
         """The processes that are alive and not in a cell."""
-        dead = {death.index for death in self._deaths() if death.role == "engine"}
+        dead = dead_processes(self._deaths())
         return [i for i in range(self.num_processes) if i not in dead and i not in self.in_cells]
 
     def ask(self, requests: Mapping[int, Request], nbytes: int = 0) -> dict[int, Any]:

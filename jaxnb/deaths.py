@@ -6,7 +6,7 @@ import contextlib
 import re
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -43,6 +43,11 @@ class Death:
     status: int | None
     tail: str
     out_of_memory: bool = False
+
+
+def dead_processes(deaths: Iterable[Death]) -> set[int]:
+    """Returns the indices of the processes that have died; what served the group left out."""
+    return {death.index for death in deaths if death.role == "engine"}
 
 
 class OomKills:

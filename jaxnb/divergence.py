@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from jaxnb.labels import processes_label, ranks_label
 from jaxnb.model import Dispatch, Divergence, DivergenceKind, Recording, Side, Trail
@@ -206,12 +206,12 @@ def describe(divergence: Divergence) -> str:
         [
             f"The processes parted in cell [{divergence.cell}], {sentence_of(divergence)}.",
             _KINDS[divergence.kind],
-            trust(divergence),
+            _trust(divergence),
         ]
     )
 
 
-def trust(divergence: Divergence) -> str:
+def _trust(divergence: Divergence) -> str:
     """Returns whether what was computed since can be trusted."""
     takers = [side for side in divergence.sides if side.dispatch is not None]
     if divergence.kind == "missing" and len(takers) == 1:
@@ -226,14 +226,13 @@ def trust(divergence: Divergence) -> str:
     )
 
 
-def disagreement(run_cell: Iterable[Side], number: int) -> str:
+def disagreement(found: Sequence[Side], number: int) -> str:
     """Returns the message of strict mode: nothing has run yet.
 
     Args:
-        run_cell: Who was about to do what.
+        found: Who was about to do what.
         number: The dispatch's number over these processes.
     """
-    found = tuple(run_cell)
     everyone = sorted({i for side in found for i in side.processes})
     does = []
     for side in found:

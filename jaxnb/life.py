@@ -16,7 +16,7 @@ from typing import Self
 from jaxnb.asking import REPLY_SECONDS, Channel, SendSignal
 from jaxnb.cluster import ProcessGroup
 from jaxnb.conversing import Conversations
-from jaxnb.deaths import Death, OomKills
+from jaxnb.deaths import Death, OomKills, dead_processes
 from jaxnb.errors import JaxnbError, SessionBrokenError, SessionClosedError, StartError
 from jaxnb.labels import processes_label
 from jaxnb.launch.gpus import visible_gpus
@@ -251,13 +251,13 @@ class Life(Verbs):
             processes: Their indices; all by default.
         """
         self._require_open()
-        dead = {death.index for death in self._deaths if death.role == "engine"}
+        dead = dead_processes(self._deaths)
         asked = process_indices(processes, self.num_processes)
         return self._sentinels.where(set(asked) - dead)
 
     def free(self) -> None:
         """Frees whoever waits in a collective of the CPU's; the group has to be formed anew."""
-        dead = {death.index for death in self._deaths if death.role == "engine"}
+        dead = dead_processes(self._deaths)
         self._sentinels.free(set(range(self.num_processes)) - dead)
 
     def send_interrupt(self, running: RunningCell) -> None:
@@ -388,7 +388,7 @@ class Life(Verbs):
             self._left.still_in_cell(0.05)
 
     def _dead(self) -> set[int]:
-        return {death.index for death in self._deaths if death.role == "engine"}
+        return dead_processes(self._deaths)
 
     def _abandon(self, kind: type[JaxnbError], reason: str) -> None:
         """Ends the wait for the running cell, or for data; what waits for its turn will not run."""

@@ -14,7 +14,7 @@ from jaxnb.errors import (
     SessionClosedError,
 )
 from jaxnb.labels import format_bytes, plural, processes_label
-from jaxnb.model import ProcessError, Recovered
+from jaxnb.model import Recovered
 from jaxnb.result import CellResult
 
 
@@ -27,11 +27,6 @@ def cell_error(result: CellResult) -> CellError:
         parts.append(f"{processes_label(group.processes)} raised {first}{line}")
     message = f"{'; '.join(parts)} (cell [{result.cell}])"
     return CellError(message, result=result, rendering=error_card(result, ansi=True).text)
-
-
-def how_it_ended(error: ProcessError) -> str:
-    """Returns how a cell ended on a process that raised: ``"raised ValueError at line 3"``."""
-    return f"raised {error.type_name}{f' at line {error.line}' if error.line else ''}"
 
 
 def unshown_error(cell: int, cause: Exception) -> JaxnbError:

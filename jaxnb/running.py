@@ -29,7 +29,6 @@ from jaxnb.model import (
     Trail,
     Whereabouts,
 )
-from jaxnb.outcome import how_it_ended
 from jaxnb.result import CellResult, Gather, ProcessResult
 from jaxnb.transport.client import ClearOutput, Display, Dropped, Event, Exchange, Reply
 from jaxnb.watch import line_text
@@ -196,7 +195,7 @@ class RunningCell:
             if reply.error is None:
                 parts.append(f"process {index} had finished")
             else:
-                parts.append(f"process {index} {how_it_ended(reply.error)}")
+                parts.append(f"process {index} {reply.error.ending}")
         others = sorted(set(range(self._num_processes)) - set(self._processes))
         if others:
             parts.append(f"{processes_label(others)} had not been asked to run the cell")

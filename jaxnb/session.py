@@ -16,7 +16,7 @@ from jaxnb.labels import Outputs
 from jaxnb.life import COME_BACK_SECONDS, Life
 from jaxnb.model import CellRequest, CheckMode, PackRequest, Recording
 from jaxnb.options import CHECKS, one_of, process_indices
-from jaxnb.outcome import error_of, how_it_ended, recovered_text
+from jaxnb.outcome import error_of, recovered_text
 from jaxnb.patience import Patience, sigint_sets
 from jaxnb.pulling import CellKey
 from jaxnb.replicas import levels_to_caller
@@ -220,9 +220,10 @@ class Session(Life):
         """
         if self._deaths or self._state != "ready":
             return False
-        if running.freed or self._is_recorded(running.request):
-            divergence = result.divergence
-            return bool(running.freed) or (divergence is not None and divergence.pending)
+        if running.freed:
+            return True
+        if self._is_recorded(running.request):
+            return result.divergence is not None and result.divergence.pending
         errors = [each.error for each in result.per_process.values()]
         ends = {error and (error.type_name, error.line) for error in errors}
         is_asynchronous = self._placement.devices_per_process > 1 and self.num_processes > 1
@@ -240,7 +241,7 @@ class Session(Life):
         recordings = {i: Recording(i, trails[i], ()) for i in asked}
         recordings |= self._sentinels.recordings(asked)
         notes = {i: "was not asked to run the cell" for i in trails if i not in asked}
-        notes |= {i: how_it_ended(error) for i, error in result.errors.items()}
+        notes |= {i: error.ending for i, error in result.errors.items()}
         return replace(result, divergence=divergence.compare(result.cell, recordings, notes))
 
     def _recover_after(

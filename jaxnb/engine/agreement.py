@@ -136,22 +136,25 @@ class Agreement:
     def agree(self, dispatch: Dispatch) -> None:
         """Waits until all processes of a dispatch are about to make it.
 
+        Whoever calls holds ``one_at_a_time``, from the choice of the dispatch's number on: two
+        threads must not both be the next.
+
         Raises:
             DivergenceError: They are about to make another, or none.
         """
         over = "-".join(map(str, dispatch.processes))
-        with self.one_at_a_time:
-            others = [peer for peer in dispatch.processes if peer != self._me]
-            for peer in others:
-                if peer in self._asked:
-                    self._say(peer, [self._run, over, dispatch.number, *_as_word(dispatch)])
-            at: dict[int, Dispatch | None] = {self._me: dispatch}
-            notes: dict[int, str] = {}
-            for peer in others:
-                word = self._hear(peer, over, dispatch.number, notes)
-                at[peer] = None if word is None else _as_dispatch(word, dispatch)
-        if len({(d.fingerprint, d.inputs) if d else None for d in at.values()}) > 1:
-            raise DivergenceError(disagreement(sides(at, notes), dispatch.number))
+        others = [peer for peer in dispatch.processes if peer != self._me]
+        for peer in others:
+            if peer in self._asked:
+                self._say(peer, [self._run, over, dispatch.number, *_as_word(dispatch)])
+        at: dict[int, Dispatch | None] = {self._me: dispatch}
+        notes: dict[int, str] = {}
+        for peer in others:
+            word = self._hear(peer, over, dispatch.number, notes)
+            at[peer] = None if word is None else _as_dispatch(word, dispatch)
+        found = sides(at, notes)
+        if len(found) > 1:
+            raise DivergenceError(disagreement(found, dispatch.number))
 
     def _say(self, peer: int, message: list[object]) -> None:
         try:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from jaxnb.labels import plural
+
 TOTAL_LINES = 500_000
 """How many lines of one cell all processes together send, of each of the two streams."""
 
@@ -115,7 +117,7 @@ class Allowance:
         self.dropped_chars += chars
         first = "" if self._sent.endswith("\n") else "\n"
         self._sent = "\n"
-        return f"{first}… {count(lines, 'line')} ({count(chars, 'character')}) not kept\n{tail}"
+        return f"{first}… {plural(lines, 'line')} ({plural(chars, 'character')}) not kept\n{tail}"
 
     @property
     def is_pending(self) -> bool:
@@ -139,9 +141,3 @@ def _after_lines(text: str, lines: int) -> int:
         if not end:
             return len(text)
     return end
-
-
-def count(number: int, word: str = "") -> str:
-    """Returns ``"41 203 lines"``, or without a word ``"41 203"``."""
-    digits = f"{number:,}".replace(",", " ")
-    return f"{digits} {word}{'' if number == 1 else 's'}" if word else digits

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from jaxnb.engine.allowance import count
+from jaxnb.labels import format_count, plural
 
 MAX_TEXT_CHARS = 200_000
 """Longer plain text is cut. IPython makes the whole of it first, whatever is kept."""
@@ -26,7 +26,7 @@ def bounded(bundle: Mapping[str, Any]) -> dict[str, Any]:
         elif (size := _size(data)) <= MAX_DATA_CHARS:
             kept[kind] = data
         else:
-            notes.append(f"… its {kind} is not shown: {count(size, 'character')}")
+            notes.append(f"… its {kind} is not shown: {plural(size, 'character')}")
     if notes:
         kept["text/plain"] = "\n".join([*filter(None, [kept.get("text/plain")]), *notes])
     return kept
@@ -37,7 +37,8 @@ def shortened(text: str, most: int = MAX_TEXT_CHARS) -> str:
     if len(text) <= most:
         return text
     kept = text[: most - _NOTE_CHARS]
-    return f"{kept}… {count(len(text) - len(kept))} of {count(len(text), 'character')} not shown"
+    missing = format_count(len(text) - len(kept))
+    return f"{kept}… {missing} of {plural(len(text), 'character')} not shown"
 
 
 def install(shell: Any) -> None:

@@ -32,9 +32,7 @@ from jaxnb.engine.layouts import Layout, dtype_facts, layout_of
 from jaxnb.engine.parcels import Packer, Unpacker, is_found_by_name, made
 from jaxnb.engine.rebinding import paths_of
 from jaxnb.model.recovery import Box, Gift, Give, Piece, Possession, Take, Taken
-
-MIN_OUT_OF_BAND_BYTES = 64 << 10
-"""Larger buffers are left out of the pickle: they are not copied then."""
+from jaxnb.pickling import OutOfBand
 
 
 def survey(names: Mapping[str, Any], hidden: Mapping[str, Any]) -> dict[str, Possession]:
@@ -95,28 +93,21 @@ class _Parcel:
     """Values, pickled for another process of the group."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
-        self.buffers: list[Any] = []
-        file = io.BytesIO()
-        packer = Packer(file, self._keep)
+        file, out_of_band = io.BytesIO(), OutOfBand()
+        packer = Packer(file, out_of_band)
         for name, value in values.items():  # with one memory: what they share stays shared
             packer.dump((name, value, _size_of_tree(value)))
         self.pickle = file.getvalue()
+        self.buffers = out_of_band.buffers
         self.arrays = packer.arrays
         self.is_common = packer.is_common
         known: dict[Any, Layout] = {}
         self._layouts = [layout_of(a.sharding, tuple(a.shape), known) for a in self.arrays]
 
-    def _keep(self, buffer: pickle.PickleBuffer) -> bool:
-        raw = buffer.raw()
-        if raw.nbytes < MIN_OUT_OF_BAND_BYTES:
-            return True
-        self.buffers.append(raw)
-        return False
-
     def digest(self) -> bytes:
         total = hashlib.blake2b(canonical_digest(self.pickle), digest_size=16)
         for buffer in self.buffers:
-            total.update(buffer)
+            total.update(buffer.data)
         return total.digest()
 
     def replica_digests(self) -> dict[tuple[int, Box], bytes]:
@@ -162,7 +153,9 @@ def give(request: Give, process_index: int, names: Mapping[str, Any]) -> Gift:
     return Gift(
         digest=parcel.digest(),
         pickle=parcel.pickle if request.with_values else b"",
-        buffers=tuple(map(pickle.PickleBuffer, parcel.buffers)) if request.with_values else (),
+        buffers=tuple(pickle.PickleBuffer(each.data) for each in parcel.buffers)
+        if request.with_values
+        else (),
         pieces=tuple(parcel.pieces(process_index, request.replaced)),
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -22,41 +22,37 @@ SAMPLED_BYTES = 1 << 20
 _SAMPLES = 256
 
 
-def is_watched(value: Any) -> bool:
-    """Whether a value goes into the digest: a number, a NumPy array, a small local array.
+def digest(arguments: Iterable[Any]) -> int:
+    """Returns a digest of the numbers, NumPy arrays and small local arrays among arguments.
 
-    Arrays that span processes do not: the processes' replicas may differ all the same (a pull
-    compares them).
-    """
-    if not isinstance(value, jax.Array):
-        return True
-    if not value.is_fully_addressable or value.is_deleted():
-        return False
-    is_key = jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
-    words = dispatch.key_words(value) if is_key else value
-    if words is None or words.nbytes > MAX_ARRAY_BYTES:
-        return False
-    return bool(next(iter(words.devices())).platform == "cpu")
-
-
-def digest(values: Sequence[Any]) -> int:
-    """Returns a digest of values that are watched.
+    Arrays that span processes are not looked at: the processes' replicas may differ all the same
+    (a pull compares them).
 
     Returns:
         A checksum, 0 if there is none of these. It is for accidents, not against malice.
     """
     found = 0
-    for value in values:
-        if isinstance(value, jax.Array):
-            is_key = jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
-            words = dispatch.key_words(value) if is_key else value
-            # A replica on each local device, or one device: any of them will do.
-            found = _of_host_array(np.asarray(words), found)
-        elif isinstance(value, int | float | complex):
-            found = zlib.crc32(repr(value).encode(), found) or 1
+    for argument in arguments:
+        if isinstance(argument, jax.Array):
+            if (words := _small_and_local(argument)) is not None:
+                # A replica on each local device, or one device: any of them will do.
+                found = _of_host_array(np.asarray(words), found)
+        elif isinstance(argument, int | float | complex):
+            found = zlib.crc32(repr(argument).encode(), found) or 1
         else:
-            found = _of_host_array(np.asarray(value), found)
+            found = _of_host_array(np.asarray(argument), found)
     return found
+
+
+def _small_and_local(array: jax.Array) -> jax.Array | None:
+    """Returns what is to be looked at of an array, of keys their words; None for nothing."""
+    if not array.is_fully_addressable or array.is_deleted():
+        return None
+    is_key = jnp.issubdtype(array.dtype, jax.dtypes.prng_key)
+    words: jax.Array | None = dispatch.key_words(array) if is_key else array
+    if words is None or words.nbytes > MAX_ARRAY_BYTES:
+        return None
+    return words if next(iter(words.devices())).platform == "cpu" else None
 
 
 def _of_host_array(array: np.ndarray[Any, Any], before: int) -> int:

@@ -23,6 +23,7 @@ from jaxnb.engine.exposures import as_bytes
 from jaxnb.engine.keeping import assembled, is_known, key_impl, uncommitted
 from jaxnb.engine.layouts import dtype_facts
 from jaxnb.engine.lost import LostArray
+from jaxnb.pickling import adjacent
 
 MakeArray = Callable[[int, list[int], str, Any, list[Any]], jax.Array]
 
@@ -77,13 +78,10 @@ class Packer(pickle.Pickler):
                 self.is_common = True
             case type() if value.__module__ == "__main__":
                 return reduced_class(value)
-            case np.ndarray() if not (value.flags.forc or value.dtype.hasobject):
-                # Out of band go adjacent bytes only.
-                return np.ascontiguousarray(value).__reduce_ex__(5)
         settings = _jax_internals.jit_settings(value)
         if settings is not None:
             return _jitted, (value.__wrapped__, settings)
-        return NotImplemented
+        return adjacent(value)
 
     def _array(self, array: jax.Array) -> Any:
         if array.is_deleted():

@@ -169,14 +169,13 @@ class Recorder:
             return
         if not known.shapes:
             known.shapes = _shapes(arguments, executable)
-        used = internals.executable_inputs(executable, arguments)
-        digest = inputs.digest([each for each in used if inputs.is_watched(each)])
+        digest = inputs.digest(internals.executable_inputs(executable, arguments))
         line = _line_in(sys._getframe(1), cell.name)
         entry = _Entry(0, known, line, time.monotonic() - cell.started, digest)
         with self._lock:
             trail = cell.trails.setdefault(known.processes, _Trail())
         if cell.mode == "strict":
-            with self._agreement.one_at_a_time:  # two threads must not both be the next
+            with self._agreement.one_at_a_time:
                 entry.number = trail.count + 1
                 self._agreement.agree(_as_dispatch(entry))
                 self._note(cell, trail, entry)

@@ -149,7 +149,7 @@ class Runner:
         except KeyboardInterrupt as error:  # between IPython's own handlers
             self._keep_traceback(type(error), error, ["KeyboardInterrupt"])
         seconds = time.perf_counter() - started
-        trails = self._recorder.end(_how_it_ended(self._error))
+        trails = self._recorder.end(self._ending())
         # To describe the value may compile something, which is not the cell's.
         compile_seconds, compiles = min(self._clock.seconds, seconds), self._clock.compiles
         return CellReply(
@@ -192,6 +192,9 @@ class Runner:
             self._keep_error_of(result)
         finally:
             self._kernel._restore_input()
+
+    def _ending(self) -> str:
+        return "had finished" if self._error is None else self._error.ending
 
     def _keep_error_of(self, result: Any) -> None:
         """Keeps an error that IPython has not shown.
@@ -318,12 +321,6 @@ def _as_numbered(request: CellRequest) -> str:
     code = request.code.lstrip("\n")
     blank = "#\n" * (len(request.code) - len(code))
     return "# %%spmd\n" * (request.first_line - 1) + blank + code
-
-
-def _how_it_ended(error: ProcessError | None) -> str:
-    if error is None:
-        return "had finished"
-    return f"raised {error.type_name}{f' at line {error.line}' if error.line else ''}"
 
 
 def _is_in_a_cell(frame: FrameType | None) -> bool:

@@ -64,6 +64,11 @@ class ProcessError:
     def __str__(self) -> str:
         return f"{self.type_name}: {self.message}" if self.message else self.type_name
 
+    @property
+    def ending(self) -> str:
+        """How the cell ended with it: ``"raised ValueError at line 3"``."""
+        return f"raised {self.type_name}{f' at line {self.line}' if self.line else ''}"
+
 
 @dataclass(frozen=True, slots=True)
 class RichOutput:

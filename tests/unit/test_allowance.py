@@ -9,6 +9,7 @@ import pytest
 from jaxnb.display.floods import dropped_texts, flood_text
 from jaxnb.engine import allowance, bundles
 from jaxnb.engine.allowance import TAIL_CHARS, Allowance, share_of
+from jaxnb.labels import format_count, plural
 from jaxnb.model import RichOutput, StreamChunk
 from jaxnb.strays import MAX_CHARS, MAX_STRAYS, Strays
 from jaxnb.transport.client import Display, Dropped, Exchange
@@ -31,7 +32,7 @@ def test_the_end_of_the_rest_follows_its_count():
     assert written(given, lines) == "".join(lines[:3])
     first, *kept = given.end().splitlines(keepends=True)
     missing = 10_000 - 3 - len(kept)
-    assert first == f"… {allowance.count(missing, 'line')} ({allowance.count(missing * 12)} " + (
+    assert first == f"… {plural(missing, 'line')} ({format_count(missing * 12)} " + (
         "characters) not kept\n"
     )
     assert kept == lines[-len(kept) :]
