@@ -44,6 +44,11 @@ def digest(arguments: Iterable[Any]) -> int:
     return found
 
 
+def may_differ(argument: Any) -> bool:
+    """Whether arguments of this kind (type and sharding) are looked at."""
+    return not isinstance(argument, jax.Array) or argument.is_fully_addressable
+
+
 def _small_and_local(array: jax.Array) -> jax.Array | None:
     """Returns what is to be looked at of an array, of keys their words; None for nothing."""
     if not array.is_fully_addressable or array.is_deleted():

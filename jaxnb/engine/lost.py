@@ -68,6 +68,7 @@ _OPERATORS = [
     "truediv",
     "xor",
     "array",
+    "format",
 ]
 
 
@@ -122,3 +123,5 @@ def _refusal(name: str) -> Callable[..., NoReturn]:
 
 for _name in _OPERATORS:
     setattr(LostArray, f"__{_name}__", _refusal(f"__{_name}__"))
+# JAX looks whether it is there, and asks for another kind of object if it is.
+LostArray.__jax_array__ = property(LostArray._raise)  # type: ignore[attr-defined]

@@ -19,6 +19,7 @@ import numpy as np
 
 from jaxnb.engine import inputs
 from jaxnb.engine._jax_internals import dispatch as internals
+from jaxnb.engine._jax_internals.shortcut import Shortcut
 from jaxnb.engine.agreement import Agreement
 from jaxnb.model import CellRequest, CheckMode, Dispatch, DispatchEnd, Recording, Trail
 
@@ -74,6 +75,7 @@ class _Making(threading.local):
 
     def __init__(self) -> None:
         self.entries: list[_Entry] = []
+        self.noted: Any = None  # the executable that JAX's Python path need not tell of
 
 
 class Recorder:
@@ -98,6 +100,9 @@ class Recorder:
         self._making = _Making()
         self._has_fast_paths = self._has_slow_paths = False
         self.missing = internals.hook_dispatches(self)
+        self._shortcut = Shortcut(self)
+        if not self.missing:
+            self._shortcut.install()
 
     def begin(self, request: CellRequest, code_name: str) -> None:
         """Begins the recording of a cell.
@@ -109,6 +114,7 @@ class Recorder:
         was_other = self._has_slow_paths if request.check == "off" else self._has_fast_paths
         if was_other:
             internals.choose_paths_again()
+            self._shortcut.cache_clear()
             self._has_fast_paths = self._has_slow_paths = False
         mode = "off" if self.missing else request.check
         self._cell = _Cell(mode, code_name, time.monotonic())
@@ -161,17 +167,34 @@ class Recorder:
 
     def before(self, executable: Any, arguments: Sequence[Any]) -> None:
         """Records a dispatch that is about to be made, if it spans processes."""
-        cell = self._cell
-        if cell.mode == "off":
+        if self._cell.mode == "off":
+            return
+        if self._making.noted is executable:
+            self._making.noted = None
             return
         known = self._of(executable)
         if len(known.processes) < 2:
             return
         if not known.shapes:
             known.shapes = _shapes(arguments, executable)
-        digest = inputs.digest(internals.executable_inputs(executable, arguments))
-        line = _line_in(sys._getframe(1), cell.name)
-        entry = _Entry(0, known, line, time.monotonic() - cell.started, digest)
+        self._record(known, internals.executable_inputs(executable, arguments))
+
+    def places(self, executable: Any, arguments: Sequence[Any]) -> tuple[int, ...]:
+        """Returns which arguments of an executable have to be looked at."""
+        used = internals.executable_inputs(executable, range(len(arguments)))
+        return tuple(i for i in used if inputs.may_differ(arguments[i]))
+
+    def before_again(self, executable: Any, arguments: Sequence[Any]) -> None:
+        """Records a dispatch like one before, with those arguments that are to be looked at."""
+        if self._cell.mode != "off":
+            self._record(self._of(executable), arguments)
+            self._making.noted = executable
+
+    def _record(self, known: _Known, arguments: Sequence[Any]) -> None:
+        cell = self._cell
+        line = _line_in(sys._getframe(2), cell.name)
+        seconds = time.monotonic() - cell.started
+        entry = _Entry(0, known, line, seconds, inputs.digest(arguments))
         with self._lock:
             trail = cell.trails.setdefault(known.processes, _Trail())
         if cell.mode == "strict":
@@ -203,6 +226,7 @@ class Recorder:
 
     def done(self, depth: int) -> None:
         """Notes that dispatches have ended."""
+        self._making.noted = None
         del self._making.entries[depth:]
 
     def _of(self, executable: Any) -> _Known:

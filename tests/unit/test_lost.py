@@ -35,6 +35,9 @@ USES: dict[str, Callable[[], object]] = {
     "jnp": lambda: jnp.sum(LOST),
     "jit": lambda: jax.jit(lambda a: a["x"])({"x": LOST}),
     "device_put": lambda: jax.device_put(LOST),
+    "stack": lambda: jnp.stack([LOST, LOST]),
+    "where": lambda: jnp.where(True, LOST, 0),
+    "a format": lambda: f"{LOST:.3}",
 }
 
 

@@ -6,6 +6,7 @@ only if it has them.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -39,7 +40,8 @@ def hook_dispatches(hooks: DispatchHooks) -> str:
     """Has every dispatch of a computation told in this process, before it runs.
 
     JAX's fast path, in C++, calls nothing of ours: computations that are recorded do not get on
-    it. They take JAX's Python path, some 70 µs longer; all others stay as fast as they were.
+    it. They take JAX's Python path, some 70 µs longer (less with a ``Shortcut``); all others
+    stay as fast as they were.
 
     Returns:
         Why that is not possible where this JAX lacks a name; empty if it was done. Then nothing
@@ -68,6 +70,7 @@ def hook_dispatches(hooks: DispatchHooks) -> str:
         finally:
             hooks.done(depth)
 
+    @functools.wraps(get_fastpath_data)
     def fastpath_data(executable: Any, *rest: Any) -> Any:
         call = getattr(executable, "unsafe_call", None)
         if isinstance(call, pxla.ExecuteReplicated) and hooks.is_recorded(call):

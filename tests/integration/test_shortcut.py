@@ -1,0 +1,272 @@
+"""The short way of recorded dispatches, against JAX's own paths, each in a fresh interpreter."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+PRELUDE = """
+import gc, weakref
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import NamedSharding
+from jaxnb.engine._jax_internals import dispatch, shortcut
+
+jax.config.update("jax_num_cpu_devices", 2)
+
+class Hooks:
+    # Told of what is called "told": by either way, and how often JAX's Python path was gone.
+    def __init__(self):
+        self.told, self.python, self.noted, self.raised = [], 0, None, []
+    def is_recorded(self, executable):
+        return "told" in dispatch.executable_name(executable)
+    def depth(self): return 0
+    def before(self, executable, arguments):
+        if self.is_recorded(executable):
+            self.python += 1
+            if self.noted is not executable:
+                self.told.append(len(dispatch.executable_inputs(executable, arguments)))
+            self.noted = None
+    def places(self, executable, arguments):
+        return tuple(dispatch.executable_inputs(executable, range(len(arguments))))
+    def before_again(self, executable, arguments):
+        self.told.append(len(arguments))
+        self.noted = executable
+    def failed(self, depth, error): self.raised.append(type(error).__name__)
+    def done(self, depth): self.noted = None
+
+def count(hooks):
+    told, python = len(hooks.told), hooks.python
+    hooks.told.clear(); hooks.python = 0
+    return told, python
+
+hooks = Hooks()
+short = shortcut.Shortcut(hooks)
+"""
+INSTALL = """
+assert dispatch.hook_dispatches(hooks) == ""
+assert short.install()
+"""
+
+
+def python(code: str, install: str = INSTALL) -> list[str]:
+    """Runs code in a fresh interpreter; returns the lines that it printed."""
+    done = subprocess.run(
+        [sys.executable, "-c", PRELUDE + install + code],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_every_call_is_told_of_and_few_take_the_python_path() -> None:
+    code = """
+def told(x, y, unused): return {"product": x * y, "sum": [x + y]}
+f = jax.jit(told)
+x, y = jnp.ones(3), jnp.full(3, 2.0)
+for i in range(5): z = f(x, y, 1)
+print(jax.tree.map(np.asarray, z), count(hooks))
+for i in range(5): z = f(x, np.full(3, i, np.float32), unused=0)
+print(z["product"], count(hooks))
+for i in range(5): z = f(x, float(i), 0)
+print(z["product"], count(hooks))
+"""
+    assert python(code) == [
+        "{'product': array([2., 2., 2.], dtype=float32), "
+        "'sum': [array([3., 3., 3.], dtype=float32)]} (5, 2)",
+        "[4. 4. 4.] (5, 2)",
+        "[4. 4. 4.] (5, 2)",
+    ]
+
+
+# What a call is given, or what it is called under, so that another program must run than before:
+# a first call, the change, a second one. ``f`` must return what JAX alone returns.
+CHANGES = {
+    "values": "x = x + 1",
+    "shape": "x = jnp.ones(7)",
+    "dtype": "x = jnp.ones(8, jnp.int32)",
+    "weak type": "x = 2.0",
+    "sharding": "x = jax.device_put(x, shardings[0])",
+    "another sharding": "x = jax.device_put(x, shardings[1])",
+    "committed": "x = jax.device_put(x, jax.devices()[0])",
+    "device": "x = jax.device_put(x, jax.devices()[1])",
+    "memory of NumPy": "x = np.ones(8, np.float32)",
+    "NumPy's double": "x = np.ones(8)",
+    "structure": "x = {'a': x, 'b': [x]}",
+    "mesh": "jax.set_mesh(jax.make_mesh((2,), ('q',), axis_types=(jax.sharding.AxisType.Auto,)))",
+    "x64": "jax.config.update('jax_enable_x64', True)",
+    "default device": "jax.config.update('jax_default_device', jax.devices()[1])",
+    "precision": "jax.config.update('jax_default_matmul_precision', 'highest')",
+    "keys": "x = jax.random.split(jax.random.key(3), 8)",
+    "key data": "x = jax.random.key_data(jax.random.key(3))",
+    "static argument": "n = 3",
+    "caches": "jax.clear_caches()",
+    "the function's own cache": "f.clear_cache()",
+    "bool": "x = True",
+    "layout": "x = jax.device_put(jnp.ones((4, 2)), layout)",
+    "token": "x = jnp.zeros((0,))",
+}
+
+
+@pytest.mark.parametrize("donate", ["", ", donate_argnums=0"])
+def test_what_runs_is_what_jax_would_run(donate: str) -> None:
+    """After any change, in both directions, on 2 devices; twice each, so on the short way too."""
+    code = f"""
+from jax.experimental.layout import Format, Layout
+mesh = jax.make_mesh((2,), ("p",), axis_types=(jax.sharding.AxisType.Auto,))
+shardings = [NamedSharding(mesh, jax.P("p")), NamedSharding(mesh, jax.P())]
+layout = Format(Layout((0, 1)), NamedSharding(mesh, jax.P("p", None)))
+settings = {{each: getattr(jax.config, each) for each in
+            ("jax_enable_x64", "jax_default_device", "jax_default_matmul_precision")}}
+
+def told(x, n):
+    if jax.dtypes.issubdtype(jax.tree.leaves(x)[0].dtype, jax.dtypes.prng_key):
+        return jax.random.key_data(x), x
+    return jax.tree.map(lambda leaf: leaf * n + 1, x), jnp.arange(3) / 2
+
+def facts(y):
+    return [(type(leaf).__name__, str(leaf.aval), str(leaf.sharding), leaf._committed,
+             leaf.weak_type if hasattr(leaf, "weak_type") else None,
+             np.asarray(jax.random.key_data(leaf) if "key" in str(leaf.dtype) else leaf).tolist())
+            for leaf in jax.tree.leaves(y)]
+
+def again(function, x, n):  # a donated argument can be used once
+    return facts(function(jax.tree.map(lambda leaf: leaf.copy() if hasattr(leaf, "copy") else leaf,
+                                       x), n))
+
+for change in {list(CHANGES.values())!r}:
+    f = jax.jit(told, static_argnames="n"{donate})
+    alone = jax.jit(lambda x, n: told(x, n), static_argnames="n"{donate})
+    start, n = jnp.ones(8), 2
+    x = start
+    for _ in range(3): assert again(f, x, n) == again(alone, x, n)
+    exec(change)
+    for _ in range(3): assert again(f, x, n) == again(alone, x, n), change
+    for name, value in settings.items(): jax.config.update(name, value)
+    jax.set_mesh(None) if "set_mesh" in change else None
+    for _ in range(3): assert again(f, start, 2) == again(alone, start, 2), change
+    told_of, of_python = count(hooks)
+    assert told_of == 9, (change, told_of)
+    print(of_python < 9, end=" ")
+"""
+    assert python(code) == ["True " * len(CHANGES)]
+
+
+def test_donated_arguments_are_gone() -> None:
+    code = """
+def told(x, y): return x + y
+f = jax.jit(told, donate_argnums=0)
+for _ in range(4):
+    x = jnp.ones(8) * 2
+    y = f(x, 1.0)
+    print(x.is_deleted(), y[0])
+try: f(x, 1.0)
+except (RuntimeError, ValueError) as error: print("deleted" in str(error), hooks.raised)
+print(count(hooks))
+"""
+    found = python(code)
+    assert found[:4] == ["True 3.0"] * 4
+    assert found[4].startswith("True ['")
+    assert found[5].startswith("(5, ")
+
+
+def test_errors_are_jaxs() -> None:
+    """Of checks for NaN, of callbacks, of a callee: raised, told of, and the next call is right."""
+    code = """
+def told(x): return jnp.log(x)
+f = jax.jit(told)
+for _ in range(3): f(jnp.ones(3))
+jax.config.update("jax_debug_nans", True)
+try: f(-jnp.ones(3))
+except FloatingPointError as error: print("nan" in str(error))
+jax.config.update("jax_debug_nans", False)
+print(np.isnan(f(-jnp.ones(3))).all(), set(hooks.raised))
+hooks.raised.clear()
+
+def fail(x):
+    if x.sum() > 5: raise ValueError("too much")
+    return np.asarray(x)
+def told(x): return jax.pure_callback(fail, x, x)
+g = jax.jit(told)
+for _ in range(3): g(jnp.ones(3)).block_until_ready()
+try: g(jnp.full(3, 4.0)).block_until_ready()
+except Exception as error: print("too much" in str(error))
+print(g(jnp.ones(3)))
+"""
+    found = [line for line in python(code) if "Invalid nan value" not in line]  # said by JAX
+    assert found == ["True", "True {'InternalFloatingPointError'}", "True", "[1. 1. 1.]"]
+
+
+def test_transformations_go_jaxs_way() -> None:
+    code = """
+def told(x): return (x ** 2).sum()
+f = jax.jit(told)
+x = jnp.arange(3.0)
+for _ in range(3):
+    f(x)
+    print(jax.grad(f)(x), jax.vmap(f)(jnp.ones((2, 3))), jax.jit(lambda x: f(x) + 1)(x),
+          jax.eval_shape(f, x).shape)
+"""
+    assert python(code) == ["[0. 2. 4.] [3. 3.] 6.0 ()"] * 3
+
+
+def test_nothing_is_held_but_programs() -> None:
+    """Neither what a call was given or returned, nor anything after the caches were cleared."""
+    code = """
+def told(x): return x + 1
+f = jax.jit(told)
+x = jnp.ones(1000); held = [weakref.ref(x)]
+for _ in range(3): y = f(x); held.append(weakref.ref(y))
+mesh = jax.make_mesh((2,), ("p",)); sharding = NamedSharding(mesh, jax.P("p"))
+z = jax.device_put(np.ones(8), sharding)
+for _ in range(3): f(z)
+del x, y, z; gc.collect()
+print([ref() is None for ref in held], len(short._ways))
+program = weakref.ref(next(iter(short._ways.values())).executable)
+jax.clear_caches(); gc.collect()
+print(len(short._ways), program() is None)
+"""
+    assert python(code) == ["[True, True, True, True] 2", "0 True"]
+
+
+def test_the_ways_are_bounded() -> None:
+    code = """
+shortcut.MAX_WAYS = 4
+def told(x): return x + 1
+f = jax.jit(told)
+for size in range(20):
+    for _ in range(2): assert f(jnp.ones(size)).shape == (size,)
+    assert 0 < len(short._ways) <= 4
+print(count(hooks))
+"""
+    assert python(code) == ["(40, 40)"]
+
+
+@pytest.mark.parametrize(
+    ("home", "name"),
+    [
+        ("jax._src.util", "register_cache"),
+        ("jax._src.pjit", "_run_python_pjit"),
+        ("jax._src.dispatch", "needs_check_special"),
+        ("jax._src.interpreters.pxla", "cc_shard_arg"),
+    ],
+)
+def test_without_a_name_all_take_the_python_path(home: str, name: str) -> None:
+    install = f"""
+import {home} as home
+assert dispatch.hook_dispatches(hooks) == ""
+kept = home.{name}; del home.{name}
+assert not short.install()
+home.{name} = kept  # JAX itself needs it
+"""
+    code = """
+def told(x): return x + 1
+f = jax.jit(told)
+for _ in range(3): f(np.ones(3, np.float32))
+print(count(hooks))
+"""
+    assert python(code, install) == ["(3, 3)"]
