@@ -167,7 +167,7 @@ _KINDS: Mapping[DivergenceKind, str] = {
     "shapes": "The shapes differ.",
     "computation": "The computations differ, in what they do or in a constant.",
     "failed": "It did not come to its end everywhere.",
-    "inputs": "The computation is the same, but its inputs of Python or NumPy differ.",
+    "inputs": "The computation is the same, but inputs that JAX takes as equal differ.",
 }
 
 

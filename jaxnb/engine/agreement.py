@@ -130,8 +130,7 @@ class Agreement:
 
     def end(self, note: str) -> None:
         """Tells who still waits for this process that it has left the cell, and how."""
-        for peer in self._asked - {self._me}:
-            self._say(peer, [self._run, "left", note])
+        self._say(self._asked - {self._me}, [self._run, "left", note])
 
     def agree(self, dispatch: Dispatch) -> None:
         """Waits until all processes of a dispatch are about to make it.
@@ -144,23 +143,24 @@ class Agreement:
         """
         over = "-".join(map(str, dispatch.processes))
         others = [peer for peer in dispatch.processes if peer != self._me]
-        for peer in others:
-            if peer in self._asked:
-                self._say(peer, [self._run, over, dispatch.number, *_as_word(dispatch)])
+        word = [self._run, over, dispatch.number, *_as_word(dispatch)]
+        self._say(self._asked.intersection(others), word)
         at: dict[int, Dispatch | None] = {self._me: dispatch}
         notes: dict[int, str] = {}
         for peer in others:
-            word = self._hear(peer, over, dispatch.number, notes)
-            at[peer] = None if word is None else _as_dispatch(word, dispatch)
+            said = self._hear(peer, over, dispatch.number, notes)
+            at[peer] = None if said is None else _as_dispatch(said, dispatch)
         found = sides(at, notes)
         if len(found) > 1:
             raise DivergenceError(disagreement(found, dispatch.number))
 
-    def _say(self, peer: int, message: list[object]) -> None:
-        try:
-            self._peers[peer].connection.send_bytes(json.dumps(message).encode())
-        except (KeyError, OSError):  # it has died, or the group is being formed anew
-            self._peers.pop(peer, None)
+    def _say(self, peers: Collection[int], message: list[object]) -> None:
+        encoded = json.dumps(message).encode()
+        for peer in peers:
+            try:
+                self._peers[peer].connection.send_bytes(encoded)
+            except (KeyError, OSError):  # it has died, or the group is being formed anew
+                self._peers.pop(peer, None)
 
     def _hear(self, peer: int, over: str, number: int, notes: dict[int, str]) -> list[Any] | None:
         """Returns what a process says; None if it has left the cell or was not asked to run it."""

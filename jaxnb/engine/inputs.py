@@ -22,11 +22,13 @@ SAMPLED_BYTES = 1 << 20
 _SAMPLES = 256
 
 
-def digest(arguments: Iterable[Any]) -> int:
+def digest(arguments: Iterable[Any], *, replicas: bool = False) -> int:
     """Returns a digest of the numbers, NumPy arrays and small local arrays among arguments.
 
-    Arrays that span processes are not looked at: the processes' replicas may differ all the same
-    (a pull compares them).
+    Args:
+        arguments: What is given to a computation.
+        replicas: Whether this process's replica counts too, of small arrays of which every
+            device has one. It is waited for.
 
     Returns:
         A checksum, 0 if there is none of these. It is for accidents, not against malice.
@@ -34,7 +36,7 @@ def digest(arguments: Iterable[Any]) -> int:
     found = 0
     for argument in arguments:
         if isinstance(argument, jax.Array):
-            if (words := _small_and_local(argument)) is not None:
+            if (words := _looked_at(argument, replicas)) is not None:
                 # A replica on each local device, or one device: any of them will do.
                 found = _of_host_array(np.asarray(words), found)
         elif isinstance(argument, int | float | complex):
@@ -45,19 +47,32 @@ def digest(arguments: Iterable[Any]) -> int:
 
 
 def may_differ(argument: Any) -> bool:
-    """Whether arguments of this kind (type and sharding) are looked at."""
-    return not isinstance(argument, jax.Array) or argument.is_fully_addressable
+    """Whether an argument is looked at; so are all others of its type, shape and sharding."""
+    return not isinstance(argument, jax.Array) or _is_small_and_whole(argument)
 
 
-def _small_and_local(array: jax.Array) -> jax.Array | None:
+def _is_small_and_whole(array: jax.Array) -> bool:
+    """Whether this process has all of an array, and may look at it."""
+    is_key = jnp.issubdtype(array.dtype, jax.dtypes.prng_key)
+    item_bytes = 16 if is_key else array.dtype.itemsize  # the most of JAX's own kinds of keys
+    if array.size * item_bytes > MAX_ARRAY_BYTES:
+        return False
+    device: Any = next(iter(array.sharding.device_set))
+    is_whole = array.is_fully_addressable or array.is_fully_replicated
+    return is_whole and device.platform == "cpu"
+
+
+def _looked_at(array: jax.Array, replicas: bool) -> jax.Array | None:
     """Returns what is to be looked at of an array, of keys their words; None for nothing."""
-    if not array.is_fully_addressable or array.is_deleted():
+    if not (_is_small_and_whole(array) and (replicas or array.is_fully_addressable)):
+        return None
+    if array.is_deleted():
         return None
     is_key = jnp.issubdtype(array.dtype, jax.dtypes.prng_key)
     words: jax.Array | None = dispatch.key_words(array) if is_key else array
-    if words is None or words.nbytes > MAX_ARRAY_BYTES:
-        return None
-    return words if next(iter(words.devices())).platform == "cpu" else None
+    if words is None or words.is_fully_addressable:
+        return words
+    return words.addressable_data(0)
 
 
 def _of_host_array(array: np.ndarray[Any, Any], before: int) -> int:

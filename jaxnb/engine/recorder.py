@@ -194,10 +194,11 @@ class Recorder:
         cell = self._cell
         line = _line_in(sys._getframe(2), cell.name)
         seconds = time.monotonic() - cell.started
-        entry = _Entry(0, known, line, seconds, inputs.digest(arguments))
+        is_strict = cell.mode == "strict"
+        entry = _Entry(0, known, line, seconds, inputs.digest(arguments, replicas=is_strict))
         with self._lock:
             trail = cell.trails.setdefault(known.processes, _Trail())
-        if cell.mode == "strict":
+        if is_strict:
             with self._agreement.one_at_a_time:
                 entry.number = trail.count + 1
                 self._agreement.agree(_as_dispatch(entry))

@@ -50,7 +50,8 @@ class Dispatch:
         line: The cell's line, as the notebook counts; None outside of its code.
         seconds: When, since the cell began.
         inputs: Digest of what JAX takes as equal on all processes without looking: Python's
-            numbers, NumPy arrays, small arrays of this process alone; 0 if there is none.
+            numbers, NumPy arrays, small arrays of this process alone, and in strict mode its
+            replicas of small arrays; 0 if there is none.
         collectives: Whether processes wait for each other in it.
         end: ``"failed"`` if it raised; ``"broken"`` if its collective did, as connections were
             lost or shut; ``"interrupted"`` if an interrupt struck while it was made: then it
@@ -115,7 +116,8 @@ class Divergence:
         kind: ``"order"``: the same computations in another order; ``"missing"``: some
             dispatched fewer; ``"shapes"``: one name, other shapes; ``"computation"``: other
             computations, or one that differs in what the code does or in a constant;
-            ``"inputs"``: one computation with other numbers or NumPy arrays as its input;
+            ``"inputs"``: one computation with other numbers, NumPy arrays or replicas as its
+            input;
             ``"failed"``: it raised on some, or was interrupted or broken.
         sides: Who did what.
         pending: Whether processes may still wait for each other, or have exchanged data that

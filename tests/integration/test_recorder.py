@@ -253,6 +253,15 @@ def test_an_interrupt_between_collectives_needs_no_new_group(group: Session) -> 
 STRICT = {
     **{name: code for name, (code, _, _) in EVERYONE.items()},
     "shapes": "float(total(long if process_index == 1 else x))",
+    "replicas": (
+        "mine = jax.make_array_from_callback((4,), NamedSharding(mesh, P()), "
+        "lambda index: np.full(4, process_index))\ntotal(mine);"
+    ),
+    "replicas of keys": (
+        "words = np.array([0, process_index], np.uint32)\n"
+        "mine = jax.random.wrap_key_data(jax.make_array_from_callback((2,), "
+        "NamedSharding(mesh, P()), lambda index: words))\ntotal(jax.random.key_data(mine));"
+    ),
     "one fewer": "total(x)\nif process_index:\n    total(x);",
     "one fewer, first": "if process_index:\n    total(x);",
 }
