@@ -41,6 +41,9 @@ class Watched(Protocol):
     def free(self) -> None:
         """Frees whoever waits in a collective; the group has to be formed anew."""
 
+    def send_interrupt(self, processes: Iterable[int]) -> None:
+        """Sends SIGINT to processes."""
+
 
 class Freer:
     """Watches one running cell.
@@ -58,6 +61,7 @@ class Freer:
         self._since = time.monotonic()
         self._before: Mapping[int, Whereabouts] = {}
         self._told = False
+        self._interrupted_late: dict[int, float] = {}
 
     def after_interrupt(self, since: float) -> None:
         """Frees processes that an interrupt did not reach.
@@ -68,13 +72,27 @@ class Freer:
         running = self._running
         if time.monotonic() - max(since, self._tried_at) < FREE_SECONDS:
             return
+        asked = time.monotonic()
         found = self._group.where(running.waiting_for)
+        self._interrupt_late(found, since, asked)
         stuck = {i: where for i, where in found.items() if waits_in_jax(where)}
         if stuck:
             running.note_freed(stuck, interrupted=True)
             # Again, if need be: who was compiling the first time opens connections after it.
             self._group.free()
         self._tried_at = time.monotonic()
+
+    def _interrupt_late(self, found: Mapping[int, Whereabouts], since: float, asked: float) -> None:
+        """Interrupts who has begun the cell after the interrupt, which was ignored outside it.
+
+        Nobody else: code may catch an interrupt, and a second one would strike its handling.
+        """
+        for index, where in found.items():
+            interrupted = max(since, self._interrupted_late.get(index, 0.0))
+            # The answer was given after the question: it cannot have begun earlier than that.
+            if where.cell_seconds is not None and asked - where.cell_seconds > interrupted:
+                self._interrupted_late[index] = time.monotonic()
+                self._group.send_interrupt([index])
 
     def look(self) -> None:
         """Looks whether the processes wait for something that will never come."""

@@ -260,9 +260,9 @@ class Life(Verbs):
         dead = dead_processes(self._deaths)
         self._sentinels.free(set(range(self.num_processes)) - dead)
 
-    def send_interrupt(self, running: RunningCell) -> None:
-        """Sends SIGINT to every process that is still in the cell."""
-        self._group.signal(sorted(running.waiting_for), signal.SIGINT)
+    def send_interrupt(self, processes: Iterable[int]) -> None:
+        """Sends SIGINT to processes; one that runs nothing for the notebook ignores it."""
+        self._group.signal(sorted(processes), signal.SIGINT)
 
     @abstractmethod
     def run(

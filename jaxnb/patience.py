@@ -34,9 +34,6 @@ class Interruptible(Watched, Protocol):
     def deaths(self) -> Sequence[Death]:
         """Processes of the group that died without having been told to."""
 
-    def send_interrupt(self, running: RunningCell) -> None:
-        """Sends SIGINT to every process that is still in the cell."""
-
     def mark_out_of_step(self) -> None:
         """Notes that processes did not come back."""
 
@@ -102,7 +99,7 @@ class Patience:
 
     def _interrupt(self) -> None:
         self._interrupted_at = time.monotonic()
-        self._group.send_interrupt(self._running)
+        self._group.send_interrupt(self._running.waiting_for)
 
     def _others_had_time(self) -> bool:
         """Whether those that outlived a death have had time to end their cell by themselves.
@@ -124,24 +121,24 @@ class Patience:
         return all(i in found and found[i].in_cell is None for i in waiting)
 
     def _give_notice(self) -> bool:
+        """Says who is silent, once nobody is on the way back; returns whether to go on waiting."""
+        now = time.monotonic()
+        if self._told or now - self._looked_at < LOOK_SECONDS:
+            return True
+        self._looked_at = now
+        if self._are_on_their_way():
+            return True
         if self.timed_out or self._group.deaths:
-            now = time.monotonic()
-            if now - self._looked_at < LOOK_SECONDS:
-                return True
-            self._looked_at = now
-            if self._are_on_their_way():
-                return True
             self._group.mark_out_of_step()
             return False
-        if not self._told:
-            self._told = True
-            waiting = ", ".join(map(str, sorted(self._running.waiting_for)))
-            self._running.notice(
-                f"Process {waiting} did not answer the interrupt within "
-                f"{INTERRUPT_GRACE_SECONDS:g} s: it waits in C++ code that nothing here can "
-                "free, or swallows interrupts. Interrupt again to end it by force and replace it; "
-                "the others keep their variables."
-            )
+        self._told = True
+        waiting = ", ".join(map(str, sorted(self._running.waiting_for)))
+        self._running.notice(
+            f"Process {waiting} did not answer the interrupt within "
+            f"{INTERRUPT_GRACE_SECONDS:g} s: it waits in C++ code that nothing here can "
+            "free, or swallows interrupts. Interrupt again to end it by force and replace it; "
+            "the others keep their variables."
+        )
         return True
 
 

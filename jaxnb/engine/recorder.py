@@ -66,6 +66,7 @@ class _Cell:
     mode: CheckMode = "off"
     name: str = ""
     started: float = 0.0
+    has_ended: bool = False
     trails: dict[Processes, _Trail] = field(default_factory=dict)
     ring: deque[_Entry] = field(default_factory=lambda: deque(maxlen=RING))
 
@@ -94,7 +95,7 @@ class Recorder:
     def __init__(self, process_index: int, agreement: Agreement) -> None:
         self._process_index = process_index
         self._agreement = agreement
-        self._cell = _Cell()
+        self._cell = _Cell(has_ended=True)
         self._known: weakref.WeakKeyDictionary[Any, _Known] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
         self._making = _Making()
@@ -133,7 +134,13 @@ class Recorder:
         if self._cell.mode == "strict":
             self._agreement.end(note)
         self._cell.mode = "off"
+        self._cell.has_ended = True
         return self.trails()
+
+    def cell_seconds(self) -> float | None:
+        """Returns for how long a cell has been running; None if none is."""
+        cell = self._cell
+        return None if cell.has_ended else time.monotonic() - cell.started
 
     def trails(self) -> tuple[Trail, ...]:
         """Returns what the cell has dispatched so far, in short."""

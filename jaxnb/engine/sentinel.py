@@ -90,6 +90,7 @@ class Sentinel:
             "sleeps_in": sleeps_in(),
             "rss_bytes": rss_bytes(),
             "runnable": runnable(),
+            "cell_seconds": self._recorder.cell_seconds(),
             "last_dispatch": [asdict(each) for each in self._recorder.recording(1).dispatches],
             "cpu_seconds": time.process_time(),
         }

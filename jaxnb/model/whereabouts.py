@@ -53,6 +53,7 @@ class Whereabouts:
         rss_bytes: Its resident memory; None where the system does not tell.
         runnable: Its threads that run, would run if a core were free, or wait for a disk: the
             number of each, and how often it has gone to sleep by itself.
+        cell_seconds: How long it has been at the cell that it runs; None if it runs none.
         last_dispatch: The last computation over several processes that it has dispatched in
             its cell, or is dispatching; None if there is none.
     """
@@ -63,6 +64,7 @@ class Whereabouts:
     cpu_seconds: float
     rss_bytes: int | None
     runnable: frozenset[tuple[int, int]] = frozenset()
+    cell_seconds: float | None = None
     last_dispatch: Dispatch | None = None
 
     @property

@@ -110,6 +110,7 @@ def _whereabouts(index: int, content: Mapping[str, Any]) -> Whereabouts:
         content["cpu_seconds"],
         content["rss_bytes"],
         frozenset((thread, switches) for thread, switches in content["runnable"]),
+        content["cell_seconds"],
         next(map(_dispatch, content["last_dispatch"]), None),
     )
 

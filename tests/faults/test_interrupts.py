@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import psutil
 import pytest
 
 from jaxnb.display.merge import MergedLine
@@ -75,6 +76,29 @@ def test_sigint_ends_the_cell_on_every_process(session: Session, body: str) -> N
     assert_usable(session)
 
 
+@pytest.mark.parametrize("late", [0, 3])
+def test_who_begins_late_is_interrupted_too(session: Session, late: int) -> None:
+    """A process outside cells ignores SIGINT: one press must do for it as well."""
+    process = psutil.Process(session.processes[late].pid)
+    other = (late + 1) % 4
+    process.suspend()
+
+    def press_and_wake() -> None:
+        press_interrupt()
+        while session.where([other])[other].in_cell is not None:
+            threading.Event().wait(0.02)
+        process.resume()
+
+    waker = threading.Thread(target=press_and_wake)
+    sink = OnFirstLine(waker.start, 3)
+    with pytest.raises(CellError) as caught:
+        session.run(BODIES["sleep"], sink=sink)
+    assert {e.type_name for e in caught.value.result.errors.values()} == {"KeyboardInterrupt"}
+    assert len(caught.value.result.errors) == 4
+    waker.join()
+    assert_usable(session)
+
+
 @pytest.mark.parametrize("gap_seconds", [0.0, 0.02, 0.1])
 def test_interrupt_pressed_twice_is_one_interrupt(session: Session, gap_seconds: float) -> None:
     """A second SIGINT must not make a process forget that it was interrupted."""
@@ -136,40 +160,6 @@ def test_a_timeout_interrupts(session: Session) -> None:
     with pytest.raises(CellTimeoutError, match=r"time-out of 0.2 s"):
         session.run("import time; time.sleep(1000)", timeout=0.2)
     assert_usable(session)
-
-
-def test_a_process_that_does_not_answer_is_told_of_and_a_second_interrupt_replaces_it(
-    make_session: Callable[..., Session],
-) -> None:
-    """A process that swallows interrupts: nothing frees it."""
-    group = make_session(2)
-    group.run("kept = process_index + 5")
-    pids = [p.pid for p in group.processes]
-    sink = OnFirstLine(press_interrupt, 2)
-    told = threading.Event()
-    original = sink.notice
-
-    def notice(text: str) -> None:
-        original(text)
-        if not told.is_set():
-            told.set()
-            press_interrupt()
-
-    sink.notice = notice  # type: ignore[method-assign]
-    code = (
-        "import signal, time\nif process_index == 0: signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
-        "print('in')\nif process_index == 0: time.sleep(1000)"
-    )
-    with pytest.raises(CellError) as caught:
-        group.run(code, sink=sink)
-    assert told.is_set()
-    assert "Process 0 did not answer the interrupt" in sink.notices[0]
-    assert "NoAnswer" in str(caught.value.result.per_process[0].error)
-    assert ", with a new process 0. Variables were kept" in sink.notices[1]
-    assert group.state == "ready"
-    assert [p.pid == pid for p, pid in zip(group.processes, pids, strict=True)] == [False, True]
-    assert group.run("kept", ranks=[1]).value == 6
-    assert_usable(group)
 
 
 @pytest.mark.parametrize("devices", [1, 2])
