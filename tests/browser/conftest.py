@@ -8,12 +8,16 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import ViewportSize, sync_playwright
+from playwright.sync_api import ViewportSize, expect, sync_playwright
 
 from browser.lab import CHROMIUM_ARGS, TOKEN, LabPage, LabServer, assert_none_left, opened
 from jaxnb_pytest_hooks import NO_CHROMIUM, find_chromium
 
 OpenLab = Callable[..., LabPage]
+
+# It tells what comes from what never does. On two cores the notebook's processes and Chromium
+# share the processor, and a page may show what has long happened only after 5 s, the default.
+expect.set_options(timeout=40_000)
 
 _PAGE_SIZE: ViewportSize = {"width": 1280, "height": 900}
 
