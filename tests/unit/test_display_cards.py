@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import time
 from html.parser import HTMLParser
+from pathlib import Path
 
+from jaxnb import display
 from jaxnb.display import cards
 from jaxnb.display.cards_live import background_card, live_card
 from jaxnb.display.merge import MergedLine
@@ -16,6 +19,8 @@ from jaxnb.model import (
     GroupInfo,
     ProcessError,
     ProcessInfo,
+    Recovered,
+    Reformed,
     RichOutput,
     ValueInfo,
 )
@@ -129,7 +134,10 @@ def test_nothing_from_a_process_becomes_markup():
     stats = DeviceStats(
         DeviceInfo(0, 0, "cpu", EVIL), EVIL, 1, 1, None, None, "none", 0, 1, 1, EVIL
     )
+    lost = Reformed(0, 1, 4, (EVIL,), (), True, 0.1, (EVIL,))
+    recovered = Recovered((lost,), (1,), (EVIL,), (EVIL,), {EVIL: EVIL})
     made = [
+        cards.recovered_card(group(), recovered),
         cards.start_card(group(text=EVIL)),
         cards.status_card(group(text=EVIL, detail=EVIL)),
         cards.start_card(group(9, text=EVIL)),
@@ -148,6 +156,19 @@ def test_nothing_from_a_process_becomes_markup():
         assert isinstance(card, cards.Card)
         assert "script" not in Tags(card.html).seen
         assert "alert(1)" in card.html
+
+
+def test_no_template_passes_text_through():
+    """Every value is escaped; what an object of the user's says in HTML has one way in."""
+    package = Path(display.__file__).parent
+    templates = list((package / "templates").glob("*.j2"))
+    assert len(templates) > 10
+    for template in templates:
+        assert not re.search(r"\|\s*safe|autoescape|Markup", template.read_text()), template.name
+    callers = [
+        f.name for f in package.glob("*.py") if re.search(r"trusted\(|Markup", f.read_text())
+    ]
+    assert sorted(callers) == ["_rich.py", "card.py"]
 
 
 def test_same_value_is_shown_once_and_says_that_bytes_were_compared():
