@@ -10,14 +10,27 @@ from typing import TYPE_CHECKING, Any
 from jaxnb._version import __version__
 
 if TYPE_CHECKING:
+    from jaxnb.collectives import Collectives
     from jaxnb.gathered import GatheredArray
     from jaxnb.model import CheckMode
     from jaxnb.result import PerProcess
     from jaxnb.session import Session
 
-__all__ = ["GatheredArray", "PerProcess", "__version__", "load_ipython_extension", "start"]
+__all__ = [
+    "Collectives",
+    "GatheredArray",
+    "PerProcess",
+    "__version__",
+    "load_ipython_extension",
+    "plan",
+    "start",
+]
 
-_HOMES = {"GatheredArray": "jaxnb.gathered", "PerProcess": "jaxnb.result"}
+_HOMES = {
+    "Collectives": "jaxnb.collectives",
+    "GatheredArray": "jaxnb.gathered",
+    "PerProcess": "jaxnb.result",
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -83,6 +96,32 @@ def start(
         timeout=timeout,
     )
     return Session(options, progress)
+
+
+def plan(call: str, *, devices: int, setup: str = "") -> Collectives:
+    """Compiles a call for devices that there need not be; no group is needed, nothing is run.
+
+    A scratch process with that many CPU devices runs ``setup``, and lowers and compiles the
+    call; then it ends. It has ``jax``, ``jnp``, ``np``, ``P`` and ``NamedSharding`` from the
+    start, and knows nothing of this process's variables. With ``jax.ShapeDtypeStruct`` as
+    arguments no data are needed.
+
+    Args:
+        call: The call, as an expression: ``"step(state, batch)"``. Lines before it are run.
+        devices: How many devices to plan for, e.g. 256.
+        setup: Code to run first: it makes the mesh, the function and the arguments.
+
+    Returns:
+        Its collectives and what it costs each device; ``print`` shows them as a table.
+
+    Raises:
+        UsageError: The last line is not a call.
+        NotCompiledError: The code raised, or the call cannot be compiled.
+        JaxnbError: The scratch process ended early.
+    """
+    from jaxnb import planning
+
+    return planning.plan(f"{setup}\n{call}" if setup else call, devices=devices)
 
 
 def load_ipython_extension(shell: Any) -> None:

@@ -132,12 +132,15 @@ class Channel:
         dead = dead_processes(self._deaths())
         return [i for i in range(self.num_processes) if i not in dead and i not in self.in_cells]
 
-    def ask(self, requests: Mapping[int, Request], nbytes: int = 0) -> dict[int, Any]:
+    def ask(
+        self, requests: Mapping[int, Request], nbytes: int = 0, seconds: float = REPLY_SECONDS
+    ) -> dict[int, Any]:
         """Sends a request to each process and waits for the answers.
 
         Args:
             requests: Process index to request.
             nbytes: How much data the answers take to make.
+            seconds: How long a process may be silent besides.
 
         Returns:
             Process index to answer; an :class:`Unanswered` where there is none.
@@ -145,11 +148,14 @@ class Channel:
         Raises:
             KeyboardInterrupt: It was interrupted.
         """
-        answers = dict(self.ask_all({i: [r] for i, r in requests.items()}, nbytes))
+        answers = dict(self.ask_all({i: [r] for i, r in requests.items()}, nbytes, seconds))
         return {i: answers[i] for i in requests}
 
     def ask_all(
-        self, requests: Mapping[int, Iterable[Request]], nbytes: int = 0
+        self,
+        requests: Mapping[int, Iterable[Request]],
+        nbytes: int = 0,
+        seconds: float = REPLY_SECONDS,
     ) -> Iterator[tuple[int, Any]]:
         """Sends several requests to each process, a few ahead; yields answers as they come.
 
@@ -166,7 +172,7 @@ class Channel:
             pending[index] = sum(
                 self._send_next(exchange, index, left[index]) for _ in range(IN_FLIGHT)
             )
-        patience = REPLY_SECONDS + nbytes / BYTES_PER_SECOND
+        patience = seconds + nbytes / BYTES_PER_SECOND
         deadline = time.monotonic() + patience
         while pending := {i: count for i, count in pending.items() if count}:
             try:

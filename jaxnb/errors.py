@@ -71,6 +71,18 @@ class CellError(JaxnbError):
         return [*self._rendering.splitlines(), "", *super()._render_traceback_()]
 
 
+class NotCompiledError(JaxnbError):
+    """A call could not be compiled; it was not run, and nothing has changed."""
+
+    def __init__(self, message: str, *, rendering: str = "") -> None:
+        super().__init__(message)
+        self._rendering = rendering
+
+    def _render_traceback_(self) -> list[str]:
+        """The user's own lines, as they were on the process that raised; then the message."""
+        return [*self._rendering.splitlines(), "", *super()._render_traceback_()]
+
+
 class DivergenceWarning(UserWarning):
     """The processes parted in a cell; in a notebook its output says so."""
 

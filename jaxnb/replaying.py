@@ -32,6 +32,11 @@ class History:
         self._ran: list[Ran] = []
         self._is_over = False
 
+    @property
+    def cells(self) -> list[CellRequest]:
+        """The cells."""
+        return [ran.request for ran in self._ran]
+
     def note(self, request: CellRequest, result: CellResult) -> None:
         """Notes a cell that has ended, if it has succeeded."""
         if result.errors:

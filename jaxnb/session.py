@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import uuid
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
@@ -42,6 +42,11 @@ class Session(Life):
     def last_result(self) -> CellResult | None:
         """What the last cell did; None before the first."""
         return self._last_result
+
+    @property
+    def cells_run(self) -> Sequence[CellRequest]:
+        """The cells that have run without an error, in order; those that a restart replays."""
+        return self._history.cells
 
     def interrupt(self, ticket: object = None) -> None:
         """Interrupts the running cell on every process that is still in it.
@@ -124,7 +129,8 @@ class Session(Life):
             result, patience = self._wait(running, timeout)
             self._history.note(request, result)
             was_cut = patience.interrupted or bool(running.waiting_for)
-            result = self._last_result = self._compared(running, result)
+            if not patience.gave_up:  # whoever is stopped would be waited for
+                result = self._last_result = self._compared(running, result)
             # Where the user stopped them anywhere, or some failed and others waited for them,
             # there is nothing to warn of.
             parted = None if was_cut or running.freed else result.divergence

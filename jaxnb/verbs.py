@@ -1,22 +1,32 @@
-"""What a session asks of its processes beside cells: statistics, pull, push, layout."""
+"""What a session asks of its processes beside cells: statistics, pull, push, layout, compile."""
 
 from __future__ import annotations
 
 import keyword
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 from jaxnb.arrays import merged
 from jaxnb.asking import Channel
+from jaxnb.collectives import Collectives
+from jaxnb.compiling import compile_on
 from jaxnb.errors import UsageError
 from jaxnb.layout import ArrayLayout
 from jaxnb.members import rows_without_numbers
-from jaxnb.model import DeviceStats, LayoutReply, LayoutRequest, ProcessInfo, StatsRequest
+from jaxnb.model import (
+    CellRequest,
+    DeviceStats,
+    LayoutReply,
+    LayoutRequest,
+    ProcessInfo,
+    StatsRequest,
+)
 from jaxnb.moving import Meter, Mover, no_meter
 from jaxnb.options import process_indices
 from jaxnb.paths import parse_path
+from jaxnb.planning import plan
 from jaxnb.pulling import Puller, missing_error
 from jaxnb.pushing import Pusher
 
@@ -54,6 +64,11 @@ class Verbs(ABC):
     @abstractmethod
     def processes(self) -> list[ProcessInfo]:
         """The processes, by process index."""
+
+    @property
+    @abstractmethod
+    def cells_run(self) -> Sequence[CellRequest]:
+        """The cells that have run without an error, in order."""
 
     @abstractmethod
     def channel_now(self) -> Channel:
@@ -223,6 +238,44 @@ class Verbs(ABC):
             for k, text in enumerate(paths[0])
         )
         return ArrayLayout(entries, replies[0].others)
+
+    def collectives(
+        self,
+        code: str,
+        *,
+        devices: int | None = None,
+        cell: int | None = None,
+        first_line: int = 1,
+    ) -> Collectives:
+        """Returns what a call compiles to: its collectives, and what it costs each device.
+
+        The call is lowered and compiled on all processes, and not run; nothing is donated. Its
+        function and its arguments are evaluated, as in a cell. They may be
+        ``jax.ShapeDtypeStruct``, which have no data.
+
+        With ``devices`` it is compiled for that many CPU devices, in a scratch process that
+        ends with the call; the group is not asked. Then ``code`` may have several lines, of
+        which the last is the call: it makes the mesh and the arguments. Functions, classes and
+        imports of cells that have run are taken along.
+
+        Args:
+            code: The call, as an expression: ``"step(state, batch)"``.
+            devices: How many devices to plan for.
+            cell: The number of the notebook's cell, for a plan's tracebacks.
+            first_line: The notebook's number of the first line of the code, likewise.
+
+        Raises:
+            UsageError: It is not a call, or the plan needs a value that a cell has made.
+            NotCompiledError: It cannot be evaluated, traced, lowered or compiled.
+            ProcessDiedError: A process died meanwhile.
+            JaxnbError: The processes compiled different programs.
+        """
+        if devices is not None:
+            name = "<plan>" if cell is None else f"<cell {cell}>"
+            cells = self.cells_run
+            return plan(code, devices=devices, cells=cells, name=name, first_line=first_line)
+        with self.channel() as channel:
+            return compile_on(channel, code)
 
     def __getitem__(self, name: str) -> Any:
         """Returns what :meth:`pull` returns for a name."""

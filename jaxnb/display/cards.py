@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from jaxnb.display.card import Card, stacked
     from jaxnb.display.cards_array import array_card, replicas_differ_card
     from jaxnb.display.cards_cell import cell_card, footer_card, straggler
+    from jaxnb.display.cards_collectives import collectives_card
     from jaxnb.display.cards_error import ErrorGroup, error_card, error_groups
     from jaxnb.display.cards_group import (
         progress_card,
@@ -41,6 +42,7 @@ __all__ = [
     "array_card",
     "background_card",
     "cell_card",
+    "collectives_card",
     "displays_card",
     "error_card",
     "error_groups",
@@ -81,6 +83,7 @@ __getattr__ = lazy(
             "cards_array",
             "cards_layout",
             "cards_stats",
+            "cards_collectives",
             "cards_transfer",
         )
     ],

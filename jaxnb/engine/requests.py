@@ -6,7 +6,7 @@ import traceback
 from dataclasses import replace
 from typing import Any
 
-from jaxnb.engine import bootstrap, reforming, stats
+from jaxnb.engine import bootstrap, compiled, reforming, stats
 from jaxnb.engine.agreement import Agreement
 from jaxnb.engine.held import HeldArrays
 from jaxnb.engine.recorder import Recorder
@@ -17,6 +17,7 @@ from jaxnb.errors import StartError
 from jaxnb.model import (
     CellRequest,
     CheckRequest,
+    CollectivesRequest,
     JoinRequest,
     ProcessError,
     ReformRequest,
@@ -41,10 +42,14 @@ class Responder:
         self._recorder: Recorder | None = None
 
     async def answer(self, request: Request) -> Any:
-        """Answers a request; an exception becomes a :class:`~jaxnb.model.RequestFailed`."""
+        """Answers a request; an exception becomes a :class:`~jaxnb.model.RequestFailed`.
+
+        Also ``sys.exit()`` in a user's ``__reduce__``: it would end the process, which it does not
+        in a cell.
+        """
         try:
             return await self._answer(request)
-        except (Exception, KeyboardInterrupt) as error:
+        except (Exception, KeyboardInterrupt, SystemExit) as error:
             return failure(error)
 
     async def _answer(self, request: Request) -> Any:
@@ -67,6 +72,9 @@ class Responder:
                 )
             case StatsRequest():
                 return stats.device_stats()
+            case CollectivesRequest(code):
+                index = self._joined_runner().process_index
+                return compiled.collectives(code, self._kernel.shell.user_ns, index)
         self._joined_runner()
         assert self._transfers is not None
         return self._transfers.answer(request)

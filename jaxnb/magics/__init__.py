@@ -8,11 +8,16 @@ from typing import Any
 def load(shell: Any) -> None:
     """Registers the magics with an IPython shell; loading twice does nothing more."""
     from jaxnb.magics import formats
+    from jaxnb.magics.compiling import CompilingMagics
     from jaxnb.magics.spmd import SpmdMagics
     from jaxnb.magics.values import ValueMagics
 
     if isinstance(shell.magics_manager.registry.get("SpmdMagics"), SpmdMagics):
         return
     magics = SpmdMagics(shell)
-    shell.register_magics(magics, ValueMagics(shell, magics.started, magics.meter))
+    shell.register_magics(
+        magics,
+        ValueMagics(shell, magics.started, magics.meter),
+        CompilingMagics(shell, magics.started, lambda: magics.session),
+    )
     formats.register(shell, lambda: magics.session)

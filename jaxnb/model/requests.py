@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from jaxnb.model.cells import CellRequest, ProcessError
+from jaxnb.model.collectives import CollectivesRequest
 from jaxnb.model.recovery import ReformRequest
 from jaxnb.model.transfers import (
     BindRequest,
@@ -89,4 +90,5 @@ Request = (
     | BuildRequest
     | BindRequest
     | ReformRequest
+    | CollectivesRequest
 )

@@ -13,11 +13,20 @@ from typing import Any
 from ipyparallel.serialize import serialize_object
 
 from jaxnb.engine.requests import Responder, failure
-from jaxnb.model import BuildRequest, CellRequest, ExposeRequest, PackRequest, PlaceRequest
+from jaxnb.model import (
+    BuildRequest,
+    CellRequest,
+    CollectivesRequest,
+    ExposeRequest,
+    PackRequest,
+    PlaceRequest,
+)
 from jaxnb.transport.frames import dump, load
 from jaxnb.transport.signing import METADATA_KEY, digest
 
-INTERRUPTIBLE = (CellRequest, PackRequest, ExposeRequest, PlaceRequest, BuildRequest)
+INTERRUPTIBLE = (
+    CellRequest, CollectivesRequest, PackRequest, ExposeRequest, PlaceRequest, BuildRequest,
+)  # fmt: skip
 """What runs code of the user's (``__reduce__``, ``__getitem__``) or waits for computations. The
 rest is short, and would be left half done."""
 
@@ -75,7 +84,7 @@ async def _answer(responder: Responder, parent: Any) -> Any:
             if isinstance(request, INTERRUPTIBLE):
                 signal.signal(signal.SIGINT, signal.default_int_handler)
             reply = await responder.answer(request)
-        except (Exception, KeyboardInterrupt) as error:
+        except (Exception, KeyboardInterrupt, SystemExit) as error:
             reply = failure(error)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     except KeyboardInterrupt as error:  # it struck on the way out

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from jaxnb.engine import _jax_internals
-from jaxnb.engine._jax_internals import dispatch
+from jaxnb.engine._jax_internals import dispatch, hlo
+from jaxnb_programs import GPU_TEXT
 
 PRELUDE = """
 import socket
@@ -42,7 +43,7 @@ def python(code: str) -> str:
 def test_every_function_has_a_test_here() -> None:
     names = [
         name
-        for module in (_jax_internals, dispatch)
+        for module in (_jax_internals, dispatch, hlo)
         for name, each in inspect.getmembers(module, inspect.isfunction)
         if each.__module__ == module.__name__ and not name.startswith("_")
     ]
@@ -72,7 +73,7 @@ def test_private_names_are_used_in_this_module_only() -> None:
         if is_private(node)
     }
     home = "engine/_jax_internals"
-    assert users == {f"{home}/{name}.py" for name in ("__init__", "dispatch", "shortcut")}
+    assert users == {f"{home}/{name}.py" for name in ("__init__", "dispatch", "hlo", "shortcut")}
 
 
 SERVICE = """
@@ -218,7 +219,51 @@ print(internals.coordination_client())
 """
 )
 
-SNIPPETS = (SERVICE, CONNECT, GLOO, INITIALIZED, PRELOAD, LEAVE, CANCEL, JIT, TOLD, EXECUTABLE)
+HLO = """
+from jaxnb.engine._jax_internals import hlo
+import jax, jax.numpy as jnp
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_num_cpu_devices", 4)
+mesh = jax.sharding.Mesh(jax.devices()[::-1], ("x",))
+def made(number):
+    @jax.jit
+    @jax.shard_map(mesh=mesh, in_specs=jax.P("x"), out_specs=jax.P("x"))
+    def f(x):
+        return jax.lax.fori_loop(0, number, lambda i, x: jax.lax.all_to_all(
+            x, "x", 0, 0, tiled=True), x)
+    return f.lower(jax.ShapeDtypeStruct((16,), jnp.float32)).compile()
+compiled = made(3)
+program, = hlo.programs(compiled)
+lines = [line.opcode for lines in program.computations.values() for line in lines]
+print(program.name, program.partitions, sorted(set(lines) & {"while", "all-to-all"}))
+print(program.entry in program.computations, "StackFrames" in program.header)
+print(hlo.device_ids(compiled), hlo.device_ids(None))
+print(hlo.fingerprint(compiled) == hlo.fingerprint(made(3)),
+      hlo.fingerprint(compiled) == hlo.fingerprint(made(4)))
+texts = {name: [line.text for line in lines] for name, lines in program.computations.items()}
+class NoParser:
+    as_text = compiled.as_text
+again, = hlo.programs(NoParser())
+print(len(texts) == len(again.computations),
+      [line.opcode for lines in again.computations.values() for line in lines] == lines)
+print(len(hlo.fingerprint(NoParser())), hlo.parsed(compiled.runtime_executable().hlo_modules()[0])
+      == program)
+"""
+
+PAIRS = f"""
+from jaxnb.engine._jax_internals import hlo
+from jaxnb.insight import table
+from jaxnb.insight.program import from_text
+from jax._src.lib import hlo as parser
+text = {GPU_TEXT!r}
+for program in (hlo.parsed(parser.hlo_module_from_text(text)), from_text(text)):
+    for each in table.collectives(program, range(8), []):
+        print(each.kind, each.asynchronous, each.bytes, each.count, each.source)
+"""
+
+SNIPPETS = (
+    SERVICE, CONNECT, GLOO, INITIALIZED, PRELOAD, LEAVE, CANCEL, JIT, TOLD, EXECUTABLE, HLO,
+)  # fmt: skip
 
 
 def test_preload_imports_and_starts_no_backend() -> None:
@@ -269,6 +314,28 @@ def test_an_executable_tells_what_it_is() -> None:
         "[0, 7] None",
         "None",
     ]
+
+
+def test_compiled_programs_are_read_by_the_parser_of_xla_or_without_it() -> None:
+    assert python(HLO).splitlines() == [
+        "jit_f 4 ['all-to-all', 'while']",
+        "True True",
+        "(3, 2, 1, 0) None",
+        "True False",
+        "True True",
+        "32 True",
+    ]
+
+
+def test_async_pairs_are_one_collective_each_by_the_parser_and_without_it() -> None:
+    by_hand = [
+        "all-gather True 28672 1 train.py:12",  # 7/8 of 64 × 128 float32
+        "reduce-scatter True 28672 1 train.py:14",  # 7 × 8 × 128 float32
+        "all-reduce True 1792 1 None",  # 2 × 7/8 × (192 + 64) float32, combined
+        "collective-permute True 4096 6 train.py:20",  # 8 × 128 float32, in a loop of 6
+        "all-to-all True 3584 1 None",  # 7/8 of 8 × 128 float32
+    ]
+    assert python(PAIRS).splitlines() == by_hand * 2
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,89 @@
+"""Compiled programs, as XLA's own parser has them and as JAX's private names tell of them."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Any
+
+from jaxnb.insight.program import Line, Program, from_text, header_and_entry, matters
+
+_NAMES = re.compile(r"^ *(?:ROOT )?%?([\w.$-]+) = ", re.MULTILINE)
+
+
+def programs(compiled: Any) -> list[Program]:
+    """Returns the programs of a ``jax.stages.Compiled``; mostly one.
+
+    By XLA's own parser; where this JAX does not expose it, from the text.
+    """
+    try:
+        return [parsed(module) for module in compiled.runtime_executable().hlo_modules()]
+    except AttributeError:
+        return [from_text(compiled.as_text() or "")]
+
+
+def parsed(module: Any) -> Program:
+    """Returns a module of XLA as data.
+
+    Raises:
+        AttributeError: The wheel does not expose XLA's parser.
+    """
+    text = module.to_string()
+    header, entry = header_and_entry(text)
+    # The parser lists instructions in the order in which they were made, the text in that in
+    # which they are run.
+    order = {name: place for place, name in enumerate(_NAMES.findall(text))}
+    computations = {}
+    for computation in module.computations():
+        known = sorted(computation.instructions(), key=lambda each: order.get(each.name, 0))
+        found = [line for each in known if (line := _line(each)) is not None]
+        computations[computation.name] = found
+    return Program(module.name, entry, computations, header)
+
+
+def _line(instruction: Any) -> Line | None:
+    opcode = _words(instruction.opcode)
+    if opcode == "async-start":
+        wrapped = instruction.async_wrapped_root()
+        inner = _words(wrapped.opcode)
+        # Only the wrapped one has the facts in its text; the pair may have the metadata.
+        return Line(f"{inner}-start", wrapped.to_string(), wrapped=True) if matters(inner) else None
+    return Line(opcode, instruction.to_string()) if matters(opcode) else None
+
+
+def _words(opcode: Any) -> str:
+    """Returns an opcode as it stands in the text: ``HloOpcode.kAllGather`` is ``all-gather``."""
+    name = str(opcode).rpartition(".")[2].removeprefix("k")
+    return re.sub(r"(?<!^)(?=[A-Z])", "-", name).lower()
+
+
+def device_ids(compiled: Any) -> tuple[int, ...] | None:
+    """Returns the devices of a ``jax.stages.Compiled`` in the program's order.
+
+    None where this JAX has no such attribute: then they are taken to be in the order of the
+    mesh.
+    """
+    executable = getattr(getattr(compiled, "_executable", None), "_unloaded_executable", None)
+    devices = getattr(executable, "device_list", None)
+    return None if devices is None else tuple(device.id for device in devices)
+
+
+def fingerprint(compiled: Any) -> str:
+    """Returns a digest of a compiled program that is equal for equal programs.
+
+    Names and source lines are left out; they are in the text where this JAX cannot print
+    without them.
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    try:
+        from jax._src.lib import hlo  # type: ignore[attr-defined]
+
+        options = hlo.HloPrintOptions.canonical()
+        options.print_large_constants, options.print_metadata = True, False
+        modules = compiled.runtime_executable().hlo_modules()
+        texts = [module.to_string(options).partition(",")[2] for module in modules]
+    except (ImportError, AttributeError):
+        texts = [compiled.as_text() or ""]
+    for text in texts:
+        digest.update(text.encode())
+    return digest.hexdigest()

@@ -1,0 +1,61 @@
+"""A call in text, taken apart so that it can be compiled instead of run."""
+
+from __future__ import annotations
+
+import ast
+
+from jaxnb.errors import UsageError
+
+EXAMPLE = "`f(x)`, or `jax.jit(f)(x, key=3)`"
+
+
+def parse_call(code: str) -> ast.Call:
+    """Returns the call that an expression is.
+
+    Raises:
+        UsageError: It is none: no expression, or one that calls nothing at its outermost.
+    """
+    text = code.strip()
+    if not text:
+        raise UsageError(f"Name the call whose collectives you want: {EXAMPLE}. Nothing was run.")
+    try:
+        body = ast.parse(text, mode="eval").body
+    except (SyntaxError, ValueError) as error:
+        reason = error.msg if isinstance(error, SyntaxError) else str(error)
+        raise UsageError(
+            f"`{_short(text)}` is no expression of Python ({reason}). Nothing was run. Type the "
+            f"call whose collectives you want: {EXAMPLE}."
+        ) from None
+    return require_call(body, text)
+
+
+def require_call(body: ast.expr, text: str) -> ast.Call:
+    """Returns an expression if it is a call.
+
+    Raises:
+        UsageError: It is none.
+    """
+    if isinstance(body, ast.Call):
+        return body
+    advice = f"Type the call whose collectives you want: {EXAMPLE}."
+    if isinstance(body, ast.Name | ast.Attribute):
+        advice = f"If it is a function, type it with its arguments: `{_short(text)}(...)`."
+    elif isinstance(body, ast.BinOp | ast.UnaryOp | ast.Compare | ast.Subscript):
+        advice = f"Put it into a function: `def f(...): return {_short(text)}`, then `f(...)`."
+    raise UsageError(f"`{_short(text)}` is not a call. Nothing was run. {advice}")
+
+
+def taken_apart(call: ast.Call) -> ast.Expression:
+    """Returns an expression of a call's parts: the function, a tuple and a dict of arguments."""
+    keywords = ast.Dict(
+        keys=[None if k.arg is None else ast.Constant(k.arg) for k in call.keywords],
+        values=[k.value for k in call.keywords],
+    )
+    positional = ast.Tuple(elts=list(call.args), ctx=ast.Load())
+    parts = ast.Tuple(elts=[call.func, positional, keywords], ctx=ast.Load())
+    return ast.fix_missing_locations(ast.Expression(ast.copy_location(parts, call)))
+
+
+def _short(text: str) -> str:
+    flat = " ".join(text.split())
+    return flat if len(flat) <= 60 else f"{flat[:59]}…"

@@ -1,0 +1,87 @@
+"""``%spmd_collectives``: what a call compiles to, on the group or for devices nobody has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.magic import Magics, line_cell_magic, magics_class
+from IPython.display import display
+
+from jaxnb.errors import UsageError
+from jaxnb.magics import arguments
+from jaxnb.magics.interrupts import plain_interrupt
+
+if TYPE_CHECKING:
+    from jaxnb.session import Session
+
+
+def _parser(magic: str) -> arguments.MagicParser:
+    parser = arguments.MagicParser(
+        magic, "Compiles a call without running it, and lists its collectives."
+    )
+    parser.usage = "%%spmd_collectives [--devices N] CALL"
+    parser.epilog = (
+        "CALL is an expression such as step(state, batch); jax.ShapeDtypeStruct will do for "
+        "arguments. With --devices as a cell magic: lines that make mesh and arguments, then CALL."
+    )
+    parser.add_argument("--devices", type=int, metavar="N",
+                        help="plan for this many devices, in a process of its own")  # fmt: skip
+    return parser
+
+
+@magics_class
+class CompilingMagics(Magics):
+    """The magic that shows what the compiler does.
+
+    Args:
+        shell: The notebook's shell.
+        started: Returns the notebook's session; raises if there is none.
+        current: Returns the session, or None.
+    """
+
+    shell: Any  # an InteractiveShell; traitlets allows None
+
+    def __init__(
+        self,
+        shell: Any,
+        started: Callable[[], Session],
+        current: Callable[[], Session | None],
+    ) -> None:
+        super().__init__(shell)
+        self._started = started
+        self._current = current
+
+    @line_cell_magic
+    def spmd_collectives(self, line: str, cell: str | None = None) -> None:
+        """Lists the collectives that a call compiles to. `--help` lists the options."""
+        magic = "%spmd_collectives" if cell is None else "%%spmd_collectives"
+        parser = _parser(magic)
+        options, rest = arguments.split_options(line, parser)
+        asked = parser.parse_line(options)
+        if asked.help:
+            print(parser.format_help())
+            return
+        if cell is not None and rest.strip():
+            raise UsageError(
+                f"`{rest.strip()}` stands behind `{magic}`, where only options do: put the call on "
+                "the cell's last line. Nothing was run."
+            )
+        first_line = 1 if cell is None else 2
+        code = rest if cell is None else cell
+        where = "Interrupted; nothing was run, and the group can be used."
+        with plain_interrupt(where):
+            if asked.devices is None:
+                found = self._started().collectives(code)
+            else:
+                found = self._planned(code, asked.devices, first_line)
+        display(found)
+
+    def _planned(self, code: str, devices: int, first_line: int) -> Any:
+        session = self._current()
+        number = self.shell.displayhook.prompt_count
+        if session is not None:
+            return session.collectives(code, devices=devices, cell=number, first_line=first_line)
+        from jaxnb import planning
+
+        return planning.plan(code, devices=devices, name=f"<cell {number}>", first_line=first_line)

@@ -1,0 +1,376 @@
+"""What calls compile to, on a group of 4 processes × 2 devices, and planned for more."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterable
+from html.parser import HTMLParser
+from pathlib import Path
+
+import psutil
+import pytest
+
+import jaxnb
+from jaxnb.collectives import Collectives
+from jaxnb.errors import JaxnbError, NotCompiledError, UsageError
+from jaxnb.model import Collective
+from jaxnb.session import Session
+from jaxnb_programs import COMMON, PROGRAMS, Program, Row
+
+
+@pytest.fixture
+def programs(session: Session) -> Session:
+    """The group, with what all programs use."""
+    session.run(COMMON)
+    return session
+
+
+def result(each: Collective) -> str:
+    first, count = each.parts[0], len(each.parts)
+    return f"{count} × {first}" if count > 1 else str(first)
+
+
+def as_rows(found: Iterable[Collective]) -> list[Row]:
+    rows = [
+        Row(each.kind, each.axes, each.group_size, result(each), each.bytes, each.count or -1)
+        for each in found
+    ]
+    return sorted(rows, key=repr)
+
+
+def well_formed(html: str) -> bool:
+    """Whether every element is closed, in order."""
+    open_tags: list[str] = []
+
+    class Parser(HTMLParser):
+        def handle_starttag(self, tag: str, attrs: object) -> None:
+            if tag != "br":
+                open_tags.append(tag)
+
+        def handle_endtag(self, tag: str) -> None:
+            assert open_tags.pop() == tag
+
+    Parser().feed(html)
+    return not open_tags
+
+
+def require_readable(found: Collectives) -> None:
+    """The card fits a terminal, and its HTML is well-formed."""
+    text = str(found)
+    assert max(map(len, text.splitlines())) <= 80, text
+    assert well_formed(found._repr_mimebundle_()["text/html"])
+
+
+# ---------------------------------------------------------------------- the six programs
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_compiles_to_what_was_computed_by_hand(programs: Session, name: str) -> None:
+    program: Program = PROGRAMS[name]
+    programs.run(program.setup)
+    found = programs.collectives(program.call)
+    assert as_rows(found) == sorted(program.rows, key=repr)
+    assert sum(total.bytes for total in found.totals) == sum(
+        row.bytes * row.count for row in program.rows
+    )
+    assert found.num_devices == 8
+    assert found.memory is not None
+    assert found.memory.argument_bytes > 0
+    assert found.flops
+    for each in found:
+        assert each.whole_axes
+        assert each.source is not None
+        assert str(each.source).startswith("cell [")
+        line = program.setup.splitlines()[each.source.line - 1]
+        assert any(word in line for word in ("all_", "ppermute", "@", "grad"))
+    require_readable(found)
+
+
+def test_nothing_is_run_and_nothing_donated(programs: Session) -> None:
+    programs.run("""
+mesh = jax.make_mesh((8,), ("x",), axis_types=(Auto,))
+x = jax.make_array_from_callback((8,), NamedSharding(mesh, P("x")), lambda i: np.arange(8.0)[i])
+ran = []
+f = jax.jit(lambda x: (jax.debug.callback(lambda: ran.append(1)), x - x.mean())[1],
+            donate_argnums=0)
+""")
+    found = programs.collectives("f(x)")
+    assert [each.kind for each in found] == ["all-reduce"]
+    assert found.memory is not None
+    assert found.memory.alias_bytes == 4
+    assert programs.run("(len(ran), x.is_deleted())").value == (0, False)
+    assert "(4 B donated)" in str(found)
+
+
+def test_what_is_not_jitted_is_and_methods_take_their_array(programs: Session) -> None:
+    programs.run("""
+mesh = jax.make_mesh((2, 4), ("a", "b"), axis_types=(Auto, Auto))
+x = jax.make_array_from_callback((8,), NamedSharding(mesh, P(("a", "b"))),
+                                 lambda i: np.arange(8.0)[i])
+def f(x, *, factor): return jnp.sum(x) * factor
+arguments, settings = (x,), {"factor": 3}
+""")
+    for call in (
+        "f(x, factor=2)",
+        "f(*arguments, **settings)",
+        "x.sum()",
+        "jax.grad(f)(x, factor=1)",
+        "x.sum(axis=0)",
+        "jnp.sum(x, axis=(0,), keepdims=False)",
+        "jax.jit(f).lower(x, factor=1).compile()(x)",
+    ):
+        found = programs.collectives(call)
+        if "grad" in call:
+            assert found == []
+        else:
+            assert as_rows(found) == [
+                Row("all-reduce", ("a", "b"), 8, "float32[]", 7)  # 2 × 7/8 × 4 bytes
+            ]
+
+
+def test_loops_conditionals_and_parts_of_axes(programs: Session) -> None:
+    """Known trip counts multiply, also nested; unknown ones and branches are said to be so."""
+    programs.run("""
+mesh = jax.make_mesh((8,), ("x",), axis_types=(Auto,))
+halves = [[0, 1, 2, 3], [4, 5, 6, 7]]
+@partial(jax.shard_map, mesh=mesh, in_specs=(P("x"), P()), out_specs=P("x"), check_vma=False)
+def f(x, n):
+    turn = lambda x, axis="x": jax.lax.ppermute(x, axis, [(0, 1), (1, 0)])
+    inner = lambda _, x: jax.lax.fori_loop(0, 3, lambda _, x: turn(x), x)
+    x = jax.lax.fori_loop(0, 5, inner, x)
+    x = jax.lax.fori_loop(0, n, lambda _, x: x + jax.lax.psum(x, "x"), x)
+    x = jax.lax.cond(n > 3, lambda x: jax.lax.all_gather(x, "x").sum(0), lambda x: x, x)
+    return x + jax.lax.psum_scatter(jnp.concatenate([x] * 4), "x", tiled=True,
+                                    axis_index_groups=halves)
+""")
+    found = programs.collectives(
+        "f(abstract(mesh, (32,), 'x'), abstract(mesh, (), dtype=np.int32))"
+    )
+    by_kind = {each.kind: each for each in found}
+    assert len(by_kind) == len(found) == 4
+    assert by_kind["collective-permute"].count == 15
+    assert by_kind["collective-permute"].group_size == 2
+    assert by_kind["all-reduce"].count is None
+    assert by_kind["all-reduce"].total_bytes is None
+    assert by_kind["all-gather"].count == 1
+    assert by_kind["all-gather"].at_most
+    scatter = by_kind["reduce-scatter"]
+    assert (scatter.axes, scatter.whole_axes, scatter.group_size) == (("x",), False, 4)
+    assert scatter.bytes == 3 * 4 * 4  # 4 float32 on each device, 3 other ones
+    (total,) = found.totals
+    assert total.at_least
+    assert total.at_most
+    text = str(found)
+    for said in ("?", "≤ 1", "x (part)", "≥ ", "XLA counts the body"):
+        assert said in text
+    require_readable(found)
+
+
+def test_a_reversed_mesh(programs: Session) -> None:
+    """Numbers in a program are places in its device assignment, not ids of devices."""
+    programs.run("""
+devices = np.array(jax.devices()).reshape(4, 2).T[::-1]
+mesh = jax.sharding.Mesh(devices, ("a", "b"))
+@partial(jax.shard_map, mesh=mesh, in_specs=P("a", "b"), out_specs=P(None, "b"))
+def f(x): return jax.lax.psum(x, "a")
+@partial(jax.shard_map, mesh=mesh, in_specs=P("a", "b"), out_specs=P("a", None))
+def g(x): return jax.lax.psum(x, "b")
+x = abstract(mesh, (8, 8), "a", "b")
+bare = jax.ShapeDtypeStruct((8, 8), jnp.float32)
+""")
+    for x in ("x", "bare"):
+        assert [each.axes for each in programs.collectives(f"f({x})")] == [("a",)]
+        assert [each.axes for each in programs.collectives(f"g({x})")] == [("b",)]
+
+
+def test_bfloat16_is_said_to_be_moved_as_float32(programs: Session) -> None:
+    programs.run("mesh = jax.make_mesh((8,), ('x',), axis_types=(Auto,))")
+    wide = programs.collectives("jnp.sum(abstract(mesh, (64,), 'x', dtype=jnp.bfloat16))")
+    inner = "jax.jit(lambda x: jnp.sum(x.astype(jnp.bfloat16)))(abstract(mesh, (64,), 'x'))"
+    narrow = programs.collectives("jnp.sum(abstract(mesh, (64,), 'x'))")
+    assert wide.report.widened
+    assert programs.collectives(inner).report.widened
+    assert not narrow.report.widened
+    assert "XLA moves bfloat16 as float32" in " ".join(str(wide).split())
+
+
+def test_an_interrupt_ends_it_and_the_group_goes_on(session: Session, tmp_path: Path) -> None:
+    path = tmp_path / "fifo"
+    os.mkfifo(path)
+    session.run(f"def f(x):\n    open({str(path)!r}).read()\n    return x")
+    opened: list[int] = []
+
+    def interrupt() -> None:
+        opened.append(os.open(path, os.O_WRONLY))  # returns when a process traces it
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        session.collectives("f(3)")
+    thread.join()
+    os.close(opened[0])
+    assert session.run("jax.device_count()").value == 8
+
+
+# ---------------------------------------------------------------------- what cannot be compiled
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("", "Name the call"),
+        ("f(", "is no expression of Python"),
+        ("x = f(3)", "is no expression of Python"),
+        ("jnp.sum", "`jnp.sum` is not a call. Nothing was run. If it is a function, type"),
+        ("np.ones(3) + 1", "Put it into a function"),
+    ],
+)
+def test_what_is_no_call(session: Session, code: str, said: str) -> None:
+    with pytest.raises(UsageError, match=r".") as caught:
+        session.collectives(code)
+    assert said in str(caught.value)
+
+
+def shown(error: NotCompiledError) -> str:
+    return "\n".join(error._render_traceback_())
+
+
+def test_what_does_not_lower_shows_the_line_of_the_cell(programs: Session) -> None:
+    programs.run("def f(x):\n    y = x + 1\n    return y @ jnp.ones((7, 7))", cell=41, first_line=2)
+    with pytest.raises(NotCompiledError) as caught:
+        programs.collectives("f(jax.ShapeDtypeStruct((3, 4), np.float32))")
+    text = shown(caught.value)
+    assert 'File "<cell 41>", line 4, in f\n    return y @' in text
+    assert "jax/_src" not in text
+    assert "JAX could not trace it. It was not run. TypeError: " in text
+    with pytest.raises(NotCompiledError, match="could not be evaluated") as caught:
+        programs.collectives("nothing(3)")
+    assert "NameError: name 'nothing' is not defined" in str(caught.value)
+    programs.run("number = 3")
+    with pytest.raises(NotCompiledError, match="`number` is of type int, and cannot be called"):
+        programs.collectives("number(3)")
+
+
+def test_a_mesh_bigger_than_the_group_is_told_of_the_plan(session: Session) -> None:
+    with pytest.raises(NotCompiledError, match=r"%%spmd_collectives --devices N"):
+        session.collectives("jnp.sin(jax.make_mesh((16, 16), ('a', 'b')))")
+
+
+def test_processes_that_compile_different_programs_are_named(programs: Session) -> None:
+    programs.run("mesh = jax.make_mesh((8,), ('x',))\nk = 1 + (process_index > 1)\n"
+                 "g = jax.jit(lambda x: x * k)")  # fmt: skip
+    with pytest.raises(JaxnbError, match=r"different programs .* processes 0-1 ≠ processes 2-3"):
+        programs.collectives("g(abstract(mesh, (8,), 'x'))")
+    programs.run("if process_index == 2: del g")
+    with pytest.raises(NotCompiledError, match="on process 2; processes 0-1,3 compiled it"):
+        programs.collectives("g(abstract(mesh, (8,), 'x'))")
+    assert programs.run("jax.device_count()").value == 8
+
+
+# ---------------------------------------------------------------------- plans
+
+MESH_16 = """
+mesh = jax.make_mesh((16, 16), ("data", "model"), axis_types=(Auto, Auto))
+print("made", mesh.shape)
+x = abstract(mesh, (4096, 512), "data", None)
+w1, w2 = abstract(mesh, (512, 2048), None, "model"), abstract(mesh, (2048, 512), "model", None)
+mlp(x, w1, w2)
+"""
+
+
+def test_a_plan_for_256_devices_takes_definitions_of_cells_along(
+    programs: Session, capsys: pytest.CaptureFixture[str]
+) -> None:
+    programs.run(
+        "SCALE = 2\ndef half(x): return x / SCALE\n%time\nmesh = jax.make_mesh((8,), ('x',))"
+    )
+    programs.run("def mlp(x, w1, w2): return half(jnp.tanh(x @ w1)) @ w2", cell=52, first_line=2)
+    programs.run("mlp = jax.jit(mlp)")
+    found = programs.collectives(MESH_16, devices=256)
+    # 256 rows of 512 float32 on each device, summed by 16 of them.
+    assert as_rows(found) == [
+        Row("all-reduce", ("model",), 16, "float32[256, 512]", 2 * 15 * 256 * 512 * 4 // 16)
+    ]
+    assert found.num_devices == 256
+    assert str(found[0].source) == "cell [52] line 2"
+    assert capsys.readouterr().out.startswith("made OrderedDict")
+    assert "planned for 256 devices · mesh data 16 × model 16" in str(found)
+    require_readable(found)
+
+
+def test_a_plan_does_not_take_values_of_the_group(programs: Session) -> None:
+    code = """mesh = jax.make_mesh((8,), ("x",))
+@partial(jax.shard_map, mesh=mesh, in_specs=P("x"), out_specs=P())
+def f(x): return jax.lax.psum(x, "x")
+"""
+    programs.run(code, cell=53)
+    with pytest.raises(UsageError, match=r"`f` needs `mesh`, which cell \[53\] has made at line 1"):
+        programs.collectives("f(jax.ShapeDtypeStruct((32,), np.float32))", devices=32)
+    # A mesh as jax.make_mesh makes it by default: with explicit axes.
+    code = "mesh = jax.make_mesh((32,), ('x',))\nf(abstract(mesh, (32,), 'x'))"
+    found = programs.collectives(code, devices=32)
+    assert as_rows(found) == [Row("all-reduce", ("x",), 32, "float32[1]", 8)]  # 2 × 31/32 × 4
+
+
+@pytest.mark.parametrize(
+    ("code", "devices", "kind", "said"),
+    [
+        ("f(x)", 0, UsageError, "from 1 to 65536, not 0"),
+        ("f(x)", True, UsageError, "must be a whole number, not True"),
+        ("x = 3", 8, UsageError, "has to be the call to compile"),
+        ("%time\nf(x)", 8, UsageError, "The plan is no Python at line 1"),
+        ("nothing(3)", 8, NotCompiledError, "other variables have to be made in the plan"),
+        ("exit()\nf(x)", 8, NotCompiledError, "the code before it raised for 8 devices"),
+        ("import os\nos._exit(3)\nf(x)", 8, JaxnbError, "ended with status 3 before it had"),
+    ],
+)
+def test_a_plan_that_cannot_be_made(
+    code: str, devices: int, kind: type[Exception], said: str
+) -> None:
+    with pytest.raises(kind) as caught:
+        jaxnb.plan(code, devices=devices)
+    assert said in str(caught.value)
+
+
+def test_a_plan_shows_the_line_that_raised() -> None:
+    with pytest.raises(NotCompiledError) as caught:
+        jaxnb.plan("f(3)", setup="def f(x):\n    raise ValueError('no such luck')", devices=2)
+    assert 'File "<plan>", line 2, in f\n    raise ValueError' in shown(caught.value)
+
+
+def test_a_scratch_process_ends_with_its_owner(tmp_path: Path) -> None:
+    path = tmp_path / "fifo"
+    os.mkfifo(path)
+    setup = f"open({str(path)!r}).read()"
+    code = f"import jaxnb; jaxnb.plan('f(3)', setup={setup!r}, devices=2)"
+    owner = subprocess.Popen([sys.executable, "-c", code])
+    writer = os.open(path, os.O_WRONLY)  # returns when the scratch process reads
+    (scratch,) = psutil.Process(owner.pid).children()
+    owner.kill()
+    owner.wait(10)
+    scratch.wait(10)
+    os.close(writer)
+
+
+def test_a_plan_is_interrupted_and_leaves_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "fifo"
+    os.mkfifo(path)
+    before = set(psutil.Process().children())
+    opened: list[int] = []
+
+    def interrupt() -> None:
+        opened.append(os.open(path, os.O_WRONLY))  # returns when the scratch process reads
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        jaxnb.plan("f(3)", setup=f"open({str(path)!r}).read()", devices=2)
+    thread.join()
+    os.close(opened[0])
+    assert set(psutil.Process().children()) == before
