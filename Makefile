@@ -18,7 +18,7 @@ KINDS := unit integration faults notebooks browser gpu packaging
 RUN := .stamps/run
 DEV := .stamps/dev
 
-.PHONY: help demo lab test $(KINDS:%=test-%) bench soak docs lint format pins clean
+.PHONY: help demo lab test $(KINDS:%=test-%) bench soak faults-report docs lint format pins clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | \
@@ -44,6 +44,9 @@ bench: $(DEV) ## Measure start, stop, cells, memory, arrays and trouble beside i
 
 soak: $(DEV) ## Run MINUTES=5 of mixed healthy work on a group; fail on any false alarm (SEED=…)
 	@$(BIN)/python scripts/soak.py --minutes $(or $(MINUTES),5) $(if $(SEED),--seed $(SEED))
+
+faults-report: $(DEV) ## Run the table of faults, print it with times (TIMES=20, MARKDOWN=docs/what_goes_wrong.md)
+	@$(BIN)/python scripts/faults_report.py --times $(or $(TIMES),1) $(if $(MARKDOWN),--markdown $(MARKDOWN))
 
 docs: $(DEV) ## Build the documentation into docs/_build/html, executing its notebooks
 	@$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html

@@ -11,7 +11,10 @@ from typing import Protocol
 
 from jaxnb.deaths import Death
 from jaxnb.freeing import Freer, Watched
+from jaxnb.labels import processes_label
+from jaxnb.model import Whereabouts
 from jaxnb.running import RunningCell
+from jaxnb.watch import formats_its_error, line_text
 
 DEATH_GRACE_SECONDS = 0.3
 """After a death the other processes may go on with their cell for so long."""
@@ -114,32 +117,36 @@ class Patience:
         since = self._interrupted_at
         return since is not None and time.monotonic() - since > INTERRUPT_GRACE_SECONDS
 
-    def _are_on_their_way(self) -> bool:
-        """Whether all that are silent have left the cell's code: they format their errors."""
-        waiting = set(self._running.waiting_for)
-        found = self._group.where(waiting)
-        return all(i in found and found[i].in_cell is None for i in waiting)
-
     def _give_notice(self) -> bool:
         """Says who is silent, once nobody is on the way back; returns whether to go on waiting."""
         now = time.monotonic()
         if self._told or now - self._looked_at < LOOK_SECONDS:
             return True
         self._looked_at = now
-        if self._are_on_their_way():
+        waiting = sorted(self._running.waiting_for)
+        found = self._group.where(waiting)
+        if all(i in found and formats_its_error(found[i]) for i in waiting):
             return True
         if self.timed_out or self._group.deaths:
             self._group.mark_out_of_step()
             return False
         self._told = True
-        waiting = ", ".join(map(str, sorted(self._running.waiting_for)))
+        silent = "; ".join(f"process {i} {_what_it_does(found.get(i))}" for i in waiting)
         self._running.notice(
-            f"Process {waiting} did not answer the interrupt within "
-            f"{INTERRUPT_GRACE_SECONDS:g} s: it waits in C++ code that nothing here can "
+            f"{processes_label(waiting).capitalize()} did not answer the interrupt within "
+            f"{INTERRUPT_GRACE_SECONDS:g} s: {silent}. It waits in C++ code that nothing here can "
             "free, or swallows interrupts. Interrupt again to end it by force and replace it; "
             "the others keep their variables."
         )
         return True
+
+
+def _what_it_does(where: Whereabouts | None) -> str:
+    if where is None:
+        return "does not tell where it is"
+    if where.cell_seconds is None:
+        return "is not in the cell"
+    return f"is {line_text(where)}" if line_text(where) else "has left the cell's lines"
 
 
 @contextmanager

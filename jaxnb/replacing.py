@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from jaxnb.errors import SessionBrokenError
+from jaxnb.errors import SessionBrokenError, StartError
 from jaxnb.labels import processes_label
 from jaxnb.model import ProcessReport, Recovered, ReformRequest
 from jaxnb.model.recovery import Gift, Give, Possession, Survey, Take
@@ -88,6 +88,18 @@ def form_anew(
     Raises:
         StartError: It failed; the group is of no use as it is.
     """
+    try:
+        return _form_anew(starter, transport, num_processes, dead)
+    except StartError as error:
+        raise StartError(
+            f"{error}\nThe group could not be formed anew. Type `%spmd_restart` for fresh "
+            "processes; variables are lost."
+        ) from error.__cause__
+
+
+def _form_anew(
+    starter: Starter, transport: Transport, num_processes: int, dead: Collection[int]
+) -> tuple[list[ProcessReport], Recovered]:
     started = time.perf_counter()
     reports, reformed = starter.reform(transport, dead)
     if not dead:

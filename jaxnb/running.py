@@ -49,6 +49,9 @@ STEP_LINES = 10_000
 PIECE_CHARS = 1 << 18
 """Longer text is taken in pieces, so that a step can end between them."""
 
+NO_ANSWER = "NoAnswer"
+"""What stands for the error of a process that did not come back from the cell."""
+
 
 class OutputSink(Protocol):
     """Where a running cell's output goes, as it comes."""
@@ -190,12 +193,11 @@ class RunningCell:
 
     def _how_others_left(self) -> str:
         """Returns what the processes did that are not in the cell any more."""
-        parts = []
+        ends: dict[str, list[int]] = {}
         for index, reply in sorted(self._replies.items()):
-            if reply.error is None:
-                parts.append(f"process {index} had finished")
-            else:
-                parts.append(f"process {index} {reply.error.ending}")
+            end = "had finished" if reply.error is None else reply.error.ending
+            ends.setdefault(end, []).append(index)
+        parts = [f"{processes_label(who)} {end}" for end, who in ends.items()]
         others = sorted(set(range(self._num_processes)) - set(self._processes))
         if others:
             parts.append(f"{processes_label(others)} had not been asked to run the cell")
@@ -302,7 +304,7 @@ class RunningCell:
         if index in self._mergers:
             self._mergers[index].finish(index)
         reply = _as_reply(index, answer, self.seconds)
-        if index in self.freed and reply.error is not None:
+        if index in self.freed and reply.error is not None and reply.error.type_name != NO_ANSWER:
             kind, message = self.freed[index]
             reply = replace(reply, error=replace(reply.error, type_name=kind, message=message))
         self._replies[index] = reply
@@ -374,7 +376,7 @@ class RunningCell:
         self._left_in_cell = set(self.waiting_for)
         for index in sorted(self.waiting_for):
             silence = ProcessError(
-                "NoAnswer", f"process {index} has not answered; it may still be running", "", ""
+                NO_ANSWER, f"process {index} has not answered; it may still be running", "", ""
             )
             self._finish(index, CellReply(index, None, silence, self.seconds, 0.0, 0))
         for merger in self._distinct_mergers():

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+import psutil
+
 from jaxnb.cluster import LOOPBACK, ProcessGroup
 from jaxnb.deaths import Death, describe_death, last_lines
 from jaxnb.errors import SessionBrokenError, StartError
+from jaxnb.labels import processes_label
 from jaxnb.launch.placement import Placement
 from jaxnb.model import (
     CheckRequest,
@@ -22,12 +26,18 @@ from jaxnb.model import (
 )
 from jaxnb.model.recovery import JoinAgain
 from jaxnb.options import StartOptions
-from jaxnb.transport.client import Output, Reply, Transport, wait_for
+from jaxnb.transport.client import Exchange, Output, Reply, Transport, wait_for
 
 Progress = Callable[[str, str], None]
 
 MAX_SECONDS = 24 * 3600
 """A start may take no longer, whatever was asked for: XLA takes no infinite time-out."""
+
+DEATH_SECONDS = 2.0
+"""A death is known so much later at most than its first effects are seen."""
+
+_WORDS = {psutil.STATUS_RUNNING: "computing", psutil.STATUS_SLEEPING: "waiting"}
+"""The kernel's words for what a process does, where ours say more; ``stopped`` stays."""
 
 
 def jax_environment() -> dict[str, str]:
@@ -62,6 +72,7 @@ class Starter:
         self.progress = progress
         self._deaths = deaths
         self._on_output = on_output
+        self._doing = "was starting"
         self._deadline = time.monotonic() + min(options.timeout, MAX_SECONDS)
 
     def start(self) -> tuple[Transport, list[ProcessReport]]:
@@ -122,7 +133,7 @@ class Starter:
     def _join(self, transport: Transport, address: str) -> list[ProcessReport]:
         n = self._placement.num_processes
         self.progress("joining", f"{n} processes")
-        transport.wait_for(self._group.identities, self._deadline, self.check_alive)
+        self._wait_for_registration(transport)
         if self._group.launcher != "fork":
             joins = dict(enumerate(self._joins(address)))
             self.ask(transport, joins, "join")
@@ -152,6 +163,7 @@ class Starter:
             What all processes see, and what became of the variables of the living.
         """
         n = self._placement.num_processes
+        self._doing = "was being formed anew"
         detail = f", {len(dead)} of them new" if dead else ""
         self.progress("re-forming", f"{n} processes{detail}")
         address = self._await(self._group.start_service(n), "JAX's coordination service")
@@ -163,7 +175,7 @@ class Starter:
             requests |= self._launch_again(transport, address, dead)
         answers = self.ask(transport, requests, "join again")
         if dead:
-            transport.wait_for(self._group.identities, self._deadline, self.check_alive)
+            self._wait_for_registration(transport)
         reports = self._check(transport)
         reformed = [answers[i] for i in living]
         if all(answer.left_service for answer in reformed):
@@ -181,7 +193,7 @@ class Starter:
             raise StartError(str(error)) from error
         if self._group.launcher == "fork":
             return {}  # these join before they listen
-        transport.wait_for(self._group.identities, self._deadline, self.check_alive)
+        self._wait_for_registration(transport)
         return {join.process_index: join for join in joins}
 
     def ask(
@@ -199,7 +211,8 @@ class Starter:
             missing = sorted(set(requests) - set(answers))
             if time.monotonic() > self._deadline:
                 raise StartError(
-                    f"Processes {missing} did not {what} within {self._options.timeout:g} s."
+                    f"Processes {missing} did not {what} within {self._options.timeout:g} s"
+                    f"{self._what_they_do()}."
                 )
             event = exchange.get(0.1)
             if not isinstance(event, Reply):
@@ -210,9 +223,38 @@ class Starter:
                     f"Process {event.process_index} could not {what}: {error}\n{error.traceback}"
                 )
             if isinstance(event.answer, BaseException):
+                self._wait_for_news()  # of how it died, which says more
                 raise StartError(f"Process {event.process_index}: {event.answer}")
             answers[event.process_index] = event.answer
         return answers
+
+    def _wait_for_registration(self, transport: Transport) -> None:
+        try:
+            transport.wait_for(self._group.identities, self._deadline, self.check_alive)
+        except TimeoutError as error:
+            raise StartError(f"{error}{self._what_they_do()}.") from None
+
+    def _what_they_do(self) -> str:
+        """Returns what the processes do, if not all the same: the others wait for the odd one."""
+        doing: dict[str, list[int]] = {}
+        for index, pid in enumerate(self._group.pids):
+            with contextlib.suppress(psutil.Error):  # it has just ended
+                status = psutil.Process(pid).status()
+                doing.setdefault(_WORDS.get(status, status), []).append(index)
+        if len(doing) < 2:
+            return ""
+        parts = [
+            f"{processes_label(who)} {'is' if len(who) == 1 else 'are'} {what}"
+            for what, who in doing.items()
+        ]
+        return f": {', '.join(parts)}"
+
+    def _wait_for_news(self) -> None:
+        """Waits a moment for a death to be known; raises what :meth:`check_alive` raises."""
+        deadline = time.monotonic() + DEATH_SECONDS
+        while time.monotonic() < deadline:
+            self.check_alive()
+            Exchange().get(0.01)
 
     def _await(self, future: Any, what: str) -> Any:
         while not wait_for(future, 0.1):
@@ -233,7 +275,7 @@ class Starter:
         if self._deaths:
             raise StartError(
                 describe_death(self._deaths[0], self._placement.num_processes)
-                + " while the group was starting."
+                + f" while the group {self._doing}."
                 + last_lines(self._deaths[0])
             )
 

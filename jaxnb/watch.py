@@ -26,6 +26,14 @@ def waits_in_jax(where: Whereabouts) -> bool:
     return innermost.cell is not None or is_of_jax(innermost)
 
 
+def formats_its_error(where: Whereabouts) -> bool:
+    """Whether a process has left the code of its cell, and has not yet ended it.
+
+    On a busy machine that takes seconds, the first time: IPython reads JAX's sources.
+    """
+    return where.in_cell is None and where.cell_seconds is not None
+
+
 def is_of_jax(entry: StackEntry) -> bool:
     """Whether a call is of JAX's own code, or of what the recorder has put around it."""
     return any(part in entry.file for part in _JAX_CODE)

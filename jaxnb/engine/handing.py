@@ -71,8 +71,14 @@ def _possession(name: str, value: Any) -> Possession:
             arrays=tuple(paths.get(id(array), f"{name}.…") for array in parcel.arrays),
             replicas=parcel.replica_digests(),
         )
-    except Exception as error:  # a user's __reduce__, or a property of theirs, may raise anything
-        return Possession(b"", f"{error}" or type(error).__name__)
+    except (Exception, SystemExit) as error:  # a user's __reduce__, or a property of theirs
+        return Possession(b"", _reason(error))
+
+
+def _reason(error: BaseException) -> str:
+    """Returns why something cannot be pickled; what pickle itself says needs no type before it."""
+    is_of_pickle = isinstance(error, TypeError | pickle.PicklingError) and str(error)
+    return str(error) if is_of_pickle else f"{type(error).__name__}: {error}"
 
 
 def _is_code(value: Any) -> bool:
@@ -190,7 +196,7 @@ def take(request: Take, names: dict[str, Any]) -> Taken:
                 STATE[name][1](value)
             else:
                 names[name] = value  # at once: the text of a class may use it
-        except Exception as error:  # a module that is not found, a user's __setstate__
+        except (Exception, SystemExit) as error:  # a module that is not found, a __setstate__
             names.clear()
             names.update(before)
             return Taken({name: f"{type(error).__name__}: {error}"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -54,6 +55,7 @@ def run(start: EngineStart, cluster_dir: str) -> None:
     os.environ.update(start.environment)
     os.environ["IPP_CONNECTION_INFO"] = start.connection_info
     os.chdir(start.directory)
+    faulthandler.enable(2)  # before it joins: a plugin that JAX loads then may crash
     if start.join is not None:
         bootstrap.join(start.join)
     engine_app.run(engine_app.engine_config(cluster_dir, start.identity))

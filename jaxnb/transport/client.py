@@ -21,7 +21,6 @@ from ipyparallel import Client
 from ipyparallel.client.client import unpack_message
 
 from jaxnb.engine.flood import DROPPED_MESSAGE
-from jaxnb.errors import StartError
 from jaxnb.model import CellRequest, Request, RichOutput, StreamChunk, StreamName
 from jaxnb.transport.frames import dump, load
 from jaxnb.transport.signing import METADATA_KEY, digest
@@ -182,7 +181,7 @@ class Transport:
             check: Called a few times a second; raises to give up.
 
         Raises:
-            StartError: Some did not come in time; the message names them.
+            TimeoutError: Some did not come in time; the message names them.
         """
         while True:
             check()
@@ -192,8 +191,8 @@ class Transport:
                 break
             left = deadline - time.monotonic()
             if left <= 0:
-                raise StartError(
-                    f"Processes {missing} did not register with the ipyparallel controller in time."
+                raise TimeoutError(
+                    f"Processes {missing} did not register with the ipyparallel controller in time"
                 )
             # A future of ipyparallel's that its notification of the next engine resolves.
             arrival = self._client.wait_for_engines(

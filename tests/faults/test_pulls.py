@@ -28,7 +28,7 @@ from jaxnb.errors import (
     SessionBrokenError,
     SessionClosedError,
 )
-from jaxnb.running import NoSink, StderrNotices
+from jaxnb.running import NoSink
 from jaxnb.session import Session
 from jaxnb_fixtures import END_SECONDS, assert_usable, processes_of_tests
 from jaxnb_transfers import (
@@ -264,51 +264,6 @@ def test_an_interrupt_reaches_a_process_that_begins_late(session: Session) -> No
         timer.join()
     assert session.state == "ready"
     assert_nothing_open(session)
-    assert_usable(session)
-
-
-STUBBORN = """
-import time
-class Stubborn:
-    def __reduce__(self):
-        while True:
-            try:
-                time.sleep(1000)
-            except KeyboardInterrupt:
-                pass
-stubborn = Stubborn() if process_index == 1 else 0
-"""
-
-
-def test_a_process_that_swallows_interrupts_is_named_and_given_up(
-    make_session: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(asking, "NOTICE_SECONDS", 0.5)
-    session = make_session(PROCESSES)
-    session.run(STUBBORN)
-    told = threading.Event()
-    texts: list[str] = []
-    monkeypatch.setattr(
-        StderrNotices, "notice", lambda self, text: (texts.append(text), told.set())
-    )
-
-    def press_again() -> None:
-        press_interrupt()
-        assert told.wait(20)
-        press_interrupt()
-
-    presser = threading.Timer(0.5, press_again)
-    presser.start()
-    with pytest.raises(KeyboardInterrupt):
-        session.pull("stubborn")
-    presser.join()
-    text = "process 1 did not answer the interrupt within 0.5 s. Interrupt again to stop waiting"
-    assert [t.startswith(text) for t in texts] == [True]
-    with pytest.raises(SessionBrokenError, match="%spmd_recover"):
-        session.run("1")
-    pids = [p.pid for p in session.processes]
-    assert session.recover().replaced == (1,)
-    assert [p.pid in pids for p in session.processes] == [True, False, True]
     assert_usable(session)
 
 
@@ -614,15 +569,15 @@ def test_hundreds_of_pulls_and_pushes_take_no_more_memory_than_some(
     use_path(session, path, monkeypatch, small=False)
     session.run(SHARDED + "x = spread((64, 1 << 14), P('data'))")
     x = np.ones((64, 1 << 14), np.float32)
-    for n in range(200):
+    for n in range(100):
         session.pull("x", lazy=False)
         session.push(y=x, spec=("data",))
         session.push(z=x[:8])
-        if n == 49:
+        if n == 24:
             early = footprint(session)
     late = footprint(session)
     grown = [b - a for a, b in zip(early["bytes"], late["bytes"], strict=True)]
-    # One array that stays each time would be 600 MiB here, and 225 MiB in each process.
+    # One array that stays each time would be 300 MiB here, and 112 MiB in each process.
     assert max(grown) < 24 << 20, grown
     assert late["files"] == early["files"]
     assert max(np.subtract(late["threads"], early["threads"])) <= 0

@@ -52,22 +52,6 @@ def test_a_process_that_dies_while_it_joins_shows_its_last_lines(
     assert "xla_there_is_no_such_flag" in message
 
 
-@pytest.mark.parametrize("which", [0, 2])
-def test_a_process_that_is_killed_while_the_group_joins(which: int) -> None:
-    before = set(processes_of_tests())
-
-    def kill_one(stage: str, detail: str) -> None:
-        if stage == "joining":
-            new = [p for pid, p in processes_of_tests().items() if pid not in before]
-            server = next(p for p in new if "forkserver" in " ".join(p.cmdline()))
-            # Forked in this order: controller, service, processes.
-            processes = sorted(server.children(), key=lambda p: p.pid)[-3:]
-            os.kill(processes[which].pid, signal.SIGKILL)
-
-    with pytest.raises(StartError, match=rf"Process {which} of 3 .* was killed by SIGKILL"):
-        jaxnb.start(3, platform="cpu", launcher="fork", progress=kill_one)
-
-
 @pytest.mark.parametrize("helper", ["controller", "service"])
 def test_a_helper_that_is_killed_while_the_group_joins(helper: str) -> None:
     before = set(processes_of_tests())

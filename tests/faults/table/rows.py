@@ -1,0 +1,312 @@
+"""The rows: what is done, and what the user then sees and types."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from faults.table.axes import (
+    DEADLOCKS,
+    WAITS_IN_JAX,
+    WAITS_IN_PYTHON,
+    WHICH,
+    index_of,
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One fault, and what becomes of it.
+
+    Attributes:
+        when: What the group is doing.
+        how: What happens to one process.
+        which: That process.
+        raises: The name of the exception or warning that the notebook gets; empty for none.
+        names: What its message, or the notices before it, have in them. ``{which}`` is the
+            process index, ``{pid}`` its process id, ``{others}`` the others, ``{ranks}`` their
+            indices, ``{cell}`` the cell's number, ``{fault}`` and ``{wait}`` the lines of the fault
+            and of the wait.
+        state: The session's state then.
+        presses: How often the user presses Interrupt.
+        then: What the user types: nothing, ``"recover"``, ``"restart"`` or ``"start"``.
+        is_replaced: Whether the process is a new one in the end.
+    """
+
+    when: str
+    how: str
+    which: str
+    raises: str
+    names: tuple[str, ...] = ()
+    state: str = "ready"
+    presses: int = 0
+    then: str = ""
+    is_replaced: bool = False
+
+    @property
+    def index(self) -> int:
+        """The process index."""
+        return index_of(self.which)
+
+    @property
+    def kind(self) -> str:
+        """What is after the colon of ``how``; all of it if there is none."""
+        return self.how.rpartition(": ")[2]
+
+    @property
+    def what_is_raised(self) -> str:
+        """The exception, and what the user pressed before it, for people."""
+        pressed = ("", " after Interrupt", " after Interrupt, twice")[self.presses]
+        return f"{self.raises or 'nothing'}{pressed}"
+
+    @property
+    def afterwards(self) -> str:
+        """The state, and what the user types to go on, for people."""
+        typed = {
+            "": "",
+            "recover": ", then `%spmd_recover`",
+            "restart": ", then `%spmd_restart`",
+            "start": ", then `%spmd_start`",
+        }[self.then]
+        new = ", the process is a new one" if self.is_replaced and not self.then else ""
+        return f"{self.state}{new}{typed}"
+
+    def __str__(self) -> str:
+        how = self.how.replace(": ", "-").replace(" ", "_")
+        return f"{self.when}-{how}-{self.which}"
+
+
+WHO = "Process {which} of 3 (pid {pid})"
+DEATHS = {
+    "os._exit": f"{WHO} ended with exit status 7",
+    "SIGSEGV": f"{WHO} was killed by SIGSEGV",
+    "SIGKILL": f"{WHO} was killed by SIGKILL",
+}
+RAISED = {
+    "raise": "process {which} raised ValueError: boom at line {fault}",
+    "sys.exit": "process {which} raised SystemExit: 3 at line {fault}",
+}
+INTERRUPTED = "raised KeyboardInterrupt"
+FREED = "KeyboardInterrupt: waited in a collective at line {wait}"
+SILENT = ("did not answer the interrupt", "process {which} raised NoAnswer")
+REPLACED = (
+    "with a new process {which}",
+    "These arrays lost shards: `x`",
+    "`mine` (differs by process)",
+)
+
+
+def both(when: str, how: str, raises: str, *names: str, **settings: object) -> Iterator[Row]:
+    """Yields a row for each of the processes."""
+    for which in WHICH:
+        yield Row(when, how, which, raises, names, **settings)  # type: ignore[arg-type]
+
+
+def starting() -> Iterator[Row]:
+    """The processes join each other: one cannot import what JAX loads, or never comes."""
+    ends = {
+        "raise": ("ended with exit status 1", "ValueError: boom"),
+        "sys.exit": ("ended with exit status 3",),
+        "os._exit": ("ended with exit status 7",),
+        "SIGSEGV": ("was killed by SIGSEGV", "Segmentation fault"),
+        "SIGKILL": ("was killed by SIGKILL",),
+    }
+    stopped = "Everything that had started has been stopped"
+    for how, told in ends.items():
+        names = ("Process {which} of 3", "while the group was starting", *told, stopped)
+        yield from both("starting", how, "StartError", *names, state="closed", then="start")
+    for how, doing in {"SIGSTOP": "is stopped", "loop": "is computing"}.items():
+        told = ("did not register", f"process {{which}} {doing}", stopped)
+        yield from both("starting", how, "StartError", *told, state="closed", then="start")
+
+
+def idle() -> Iterator[Row]:
+    """No cell runs; what Python does is done in a thread that an earlier cell has left."""
+    for how in ("raise", "sys.exit", "loop"):
+        yield from both("idle", how, "", *(("ValueError: boom",) if how == "raise" else ()))
+    for how, told in DEATHS.items():
+        yield from _death("idle", how, told)
+    yield from both("idle", "SIGSTOP", "CellError", *SILENT, *REPLACED, presses=2, is_replaced=True)
+
+
+def _death(when: str, how: str, *told: str) -> Iterator[Row]:
+    yield from both(
+        when,
+        how,
+        "ProcessDiedError",
+        *told,
+        "%spmd_recover",
+        state="broken",
+        then="recover",
+        is_replaced=True,
+    )
+
+
+def in_python() -> Iterator[Row]:
+    """A cell runs Python code on all processes; but for deaths, the others come to its end."""
+    for how, told in RAISED.items():
+        yield from both("Python", how, "CellError", told, "(cell [{cell}])")
+    for how, told in DEATHS.items():
+        yield from _death("Python", how, told, "while it ran cell [{cell}]")
+    yield from both(
+        "Python", "SIGSTOP", "CellError", *SILENT, *REPLACED, presses=2, is_replaced=True
+    )
+    yield from both("Python", "loop", "CellError", "process {which} " + INTERRUPTED, presses=1)
+    for kind in WAITS_IN_JAX:
+        yield from both(
+            "Python",
+            f"deadlock: {kind}",
+            "CellError",
+            "process {which} raised LeftBehindError: waited in a collective at line {fault}",
+            "{others} had finished",
+        )
+    for kind in WAITS_IN_PYTHON[:2]:
+        told = "process {which} " + INTERRUPTED
+        yield from both("Python", f"deadlock: {kind}", "CellError", told, presses=1)
+    yield from both(
+        "Python", "deadlock: swallow", "CellError", *SILENT, *REPLACED, presses=2, is_replaced=True
+    )
+
+
+def in_a_collective() -> Iterator[Row]:
+    """All other processes wait in a collective for the one; in deadlocks in one of a kind."""
+    for how, told in RAISED.items():
+        left = "LeftBehindError: waited in a collective at line {wait}"
+        yield from both("collective", how, "CellError", told, left)
+    for how, told in DEATHS.items():
+        yield from _death("collective", how, told, "while it ran cell [{cell}]")
+    yield from both(
+        "collective", "SIGSTOP", "CellError", *SILENT, FREED, *REPLACED, presses=2, is_replaced=True
+    )
+    told = "process {which} " + INTERRUPTED
+    yield from both("collective", "loop", "CellError", told, FREED, presses=1)
+    for kind in DEADLOCKS[:-1]:
+        yield from both("collective", f"deadlock: {kind}", "CellError", told, FREED, presses=1)
+    yield from both(
+        "collective",
+        "deadlock: swallow",
+        "CellError",
+        *SILENT,
+        FREED,
+        *REPLACED,
+        presses=2,
+        is_replaced=True,
+    )
+
+
+PARTED = {
+    "order": ("process {which} dispatched jit(doubled)", "came in another order"),
+    "constant": ("process {which} dispatched jit(<lambda>)", "in what they do or in a constant"),
+    "shape": ("process {which} dispatched jit(total) float32[12]", "The shapes differ"),
+    "some ranks": ("{others} dispatched nothing (was not asked to run the cell)",),
+    "scalars": ("with other inputs on {ranks} / {which}",),
+    "NumPy arrays": ("with other inputs on {ranks} / {which}",),
+    "keys": ("with other inputs on {ranks} / {which}",),
+}
+
+
+def parted() -> Iterator[Row]:
+    """The processes do not dispatch the same computations."""
+    for kind, names in PARTED.items():
+        told = ("The processes parted in cell [{cell}]", *names, "cannot be trusted")
+        yield from both("collective", f"mismatch: {kind}", "DivergenceWarning", *told)
+    left = "raised LeftBehindError: waited in a collective at line {wait}"
+    yield from both(
+        "collective",
+        "mismatch: one more",
+        "CellError",
+        "process {which} " + left,
+        "{others} had finished",
+    )
+    yield from both(
+        "collective",
+        "mismatch: one fewer",
+        "CellError",
+        left,
+        "process {which} had finished",
+    )
+    yield from both("collective", "mismatch: replicas", "", "Replicas differ", "[{which}]", "≠")
+
+
+def pull() -> Iterator[Row]:
+    """One process runs code of the user's to give a value: its ``__reduce__``."""
+    for how, told in {"raise": "ValueError: boom", "sys.exit": "SystemExit: 3"}.items():
+        names = ("`faulty` on process {which} cannot be brought", told, "Nothing was moved")
+        yield from both("pull", how, "JaxnbError", *names)
+    yield from _moving("pull", "`faulty` was pulled")
+    yield from both("pull", "mismatch: shape", "", "{others}: (6,)", "process {which}: (12,)")
+    yield from both(
+        "pull",
+        "mismatch: some ranks",
+        "UsageError",
+        "{Others} have no `odd`",
+        "For that of process {which} type `session.pull('odd', ranks=[{which}])`",
+    )
+    for kind in ("scalars", "NumPy arrays", "keys"):
+        yield from both("pull", f"mismatch: {kind}", "", "{others}: 0", "process {which}: 1")
+    yield from both(
+        "pull",
+        "mismatch: replicas",
+        "ReplicasDifferWarning",
+        "The replicas of `odd` differ",
+        "{others}",
+        "process {which}",
+    )
+
+
+def push() -> Iterator[Row]:
+    """One process runs code of the user's to make a value; the old one must stay everywhere."""
+    for how, told in {"raise": "ValueError: boom", "sys.exit": "SystemExit: 3"}.items():
+        names = ("Process {which} of 3 raised", told, "`plain` was pushed only in part")
+        yield from both("push", how, "JaxnbError", *names)
+    yield from _moving("push", "`plain` was pushed")
+
+
+def _moving(when: str, doing: str) -> Iterator[Row]:
+    for how, told in DEATHS.items():
+        yield from _death(when, how, told, f"while {doing}")
+    silent = ("process {which} did not answer the interrupt", "%spmd_recover")
+    for how in ("SIGSTOP", "deadlock: collective", "deadlock: swallow"):
+        yield from both(
+            when,
+            how,
+            "KeyboardInterrupt",
+            *silent,
+            state="broken",
+            presses=2,
+            then="recover",
+            is_replaced=True,
+        )
+    for how in ("loop", "deadlock: subprocess", "deadlock: lock"):
+        yield from both(when, how, "KeyboardInterrupt", presses=1)
+
+
+def re_forming() -> Iterator[Row]:
+    """Process 1 has died; while it is being replaced, another one runs code of the user's."""
+    for how, told in {"raise": "ValueError: boom", "sys.exit": "SystemExit: 3"}.items():
+        yield from both("re-forming", how, "", "`faulty`", told)
+    settings = {"state": "broken", "then": "restart"}
+    for how, died in DEATHS.items():
+        names = (died, "%spmd_restart")
+        yield from both("re-forming", how, "StartError", *names, **settings)
+    for how, doing in {"SIGSTOP": "is stopped", "loop": "is computing"}.items():
+        names = (f"process {{which}} {doing}", "%spmd_restart")
+        yield from both("re-forming", how, "StartError", *names, **settings)
+    for kind in ("shape", "scalars", "NumPy arrays", "keys"):
+        yield from both("re-forming", f"mismatch: {kind}", "", "`odd`", "differs by process")
+    yield from both(
+        "re-forming", "mismatch: some ranks", "", "`odd` (process {other} does not have it either)"
+    )
+    yield from both("re-forming", "mismatch: replicas", "", "replicas of `odd` differ")
+
+
+ROWS: tuple[Row, ...] = (
+    *starting(),
+    *idle(),
+    *in_python(),
+    *in_a_collective(),
+    *parted(),
+    *pull(),
+    *push(),
+    *re_forming(),
+)

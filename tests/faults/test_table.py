@@ -1,0 +1,241 @@
+"""The table: when × how × which -> exception, what it names, state; then usable again.
+
+The rows are data, in ``faults.table``. ``make faults-report`` shows them with times.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+import jaxnb
+from faults.table import PROCESSES, ROWS, Row
+from faults.table import code as codes
+from faults.table.scenes import SCENES
+from faults.table.stage import Stage
+from jaxnb import asking, freeing, patience
+from jaxnb.errors import JaxnbError, ProcessDiedError, SessionBrokenError, StartError
+from jaxnb.labels import processes_label, ranks_label
+from jaxnb.session import Session
+from jaxnb_fixtures import END_SECONDS, Left, assert_nothing_left
+
+# How soon jaxnb acts by itself is not what the rows are about.
+PATIENCE = {
+    (freeing, "LOOK_SECONDS"): 0.15,
+    (freeing, "LEFT_BEHIND_SECONDS"): 0.4,
+    (patience, "INTERRUPT_GRACE_SECONDS"): 0.5,
+    (patience, "LOOK_SECONDS"): 0.1,
+    (asking, "NOTICE_SECONDS"): 0.5,
+}
+
+START_SECONDS = 6.0
+"""How long a start may take whose processes never come; 60 unless told otherwise."""
+
+
+class Group:
+    """One group for all rows; a fresh one after a row that has failed or is about a start."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._session: Session | None = None
+        self._fresh = Left.now()
+        self._size = 0
+        for index in range(PROCESSES):
+            os.mkfifo(folder / str(index))
+
+    def get(self) -> Session:
+        """Returns a healthy group with variables in it."""
+        session = self._session
+        if session is None or session.state != "ready":
+            self.close()
+            session = self._session = jaxnb.start(PROCESSES, platform="cpu")
+            self._fresh, self._size = Left.now(), len(self._family())
+        session.run(codes.SETUP.format(folder=str(self.folder)), timeout=60)
+        return session
+
+    def _family(self) -> set[int]:
+        """Returns the process ids of all that belongs to the group, and is not a zombie.
+
+        Python's ``subprocess.run`` does not reap its child when it is interrupted.
+        """
+        assert self._session is not None
+        server = psutil.Process(self._session.helper_pids()["fork server"])
+        found = {server.pid}
+        for child in server.children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if child.status() != psutil.STATUS_ZOMBIE:
+                    found.add(child.pid)
+        return found
+
+    def assert_nothing_left(self) -> None:
+        """Fails if there is anything but what a fresh group has; processes may take a moment."""
+        deadline = time.monotonic() + END_SECONDS
+        while len(family := self._family()) != self._size:
+            if time.monotonic() > deadline:
+                names = [" ".join(psutil.Process(pid).cmdline())[:80] for pid in family]
+                raise AssertionError(f"{len(family)} processes, not {self._size}: {names}")
+            threading.Event().wait(0.01)
+        assert_nothing_left(replace(self._fresh, processes=frozenset(family)))
+
+    def close(self) -> None:
+        """Ends the group, if there is one."""
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+
+
+@pytest.fixture(scope="module")
+def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
+    group = Group(tmp_path_factory.mktemp("gates"))
+    yield group
+    group.close()
+
+
+@pytest.fixture(autouse=True)
+def nothing_left() -> None:
+    """In the place of the one for all tests, which takes the group for left behind."""
+
+
+@pytest.fixture(autouse=True)
+def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    for (module, name), seconds in PATIENCE.items():
+        monkeypatch.setattr(module, name, seconds)
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row.when != "starting"], ids=str)
+def test_a_fault_is_told_and_the_group_computes_again(
+    row: Row, group: Group, record_property: Callable[[str, object], None]
+) -> None:
+    session = group.get()
+    stage = Stage(session, row, group.folder)
+    try:
+        play(row, stage, record_property)
+        group.assert_nothing_left()
+    except BaseException:
+        group.close()  # the next row must not suffer from this one
+        raise
+
+
+def play(row: Row, stage: Stage, record_property: Callable[[str, object], None]) -> None:
+    session = stage.session
+    pids = [p.pid for p in session.processes]
+    raised, shown = None, []
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        try:
+            shown = SCENES[row.when](stage)
+        except (JaxnbError, KeyboardInterrupt, UserWarning) as error:
+            raised = error
+    record_property("to_exception_s", time.monotonic() - stage.fault_at)
+    assert type(raised).__name__ == (row.raises or "NoneType"), raised
+    told = "\n".join([*shown, *stage.sink.texts, str(raised)])
+    print(told)
+    for name in row.names:
+        assert name.format(**words_of(stage)) in told
+    assert "out of memory" not in told
+    assert "Not kept" not in told.replace("it is None now", "")
+    assert session.state == row.state
+    if row.state == "broken":
+        assert_broken(row, stage, raised)
+    begun = time.monotonic()
+    what_the_user_types(row, stage)
+    new = replaced(row, stage)
+    assert session.state == "ready"
+    assert [p.state for p in session.processes] == ["ready"] * PROCESSES
+    if row.then == "restart":
+        session.run(codes.SETUP.format(folder=stage.folder))
+    else:
+        kept = [p.pid == pid for p, pid in zip(session.processes, pids, strict=True)]
+        assert kept == [i not in new for i in range(PROCESSES)]
+    assert session.run(codes.CHECK.format(new=new)).value == codes.SUM
+    record_property("to_usable_s", time.monotonic() - begun)
+
+
+def assert_broken(row: Row, stage: Stage, raised: BaseException | None) -> None:
+    """Fails unless it shows everywhere who is dead, and what to type."""
+    session = stage.session
+    with pytest.raises(SessionBrokenError, match=f"%spmd_{row.then}"):
+        session.run("1")
+    if not isinstance(raised, ProcessDiedError):
+        return
+    assert (raised.process_index, raised.pid) == (stage.which, stage.pid)
+    notes = [stats.note for stats in session.stats()]
+    for process, note in zip(session.processes, notes, strict=True):
+        is_dead = process.process_index == stage.which
+        assert (process.state == "dead") is is_dead
+        assert bool(note) is is_dead
+        assert not is_dead or note.startswith(f"process {stage.which}: ")
+
+
+def words_of(stage: Stage) -> dict[str, object]:
+    """Returns what the fragments of a row are filled with."""
+    others = processes_label(stage.others)
+    return {
+        "which": stage.which,
+        "pid": stage.pid,
+        "cell": stage.cell,
+        "others": others,
+        "Others": others.capitalize(),
+        "ranks": ranks_label(stage.others),
+        "other": next(i for i in stage.others if i != 1),
+        **codes.lines(stage.source, stage.row),
+    }
+
+
+def what_the_user_types(row: Row, stage: Stage) -> None:
+    """Does what the message said, and looks whether what was lost is named."""
+    if row.then == "restart":
+        stage.session.restart()
+    elif row.then == "recover":
+        recovered = stage.session.recover()
+        assert recovered.replaced == (row.index,)
+        assert set(recovered.lost_shards) == {"x", "long"}
+        assert recovered.missing == {"mine": "differs by process"}
+        assert set(recovered.refilled) == {"r", "state['r'][0]"}
+        assert {"plain", "state", "r", "total", "mesh"} <= set(recovered.given)
+
+
+def replaced(row: Row, stage: Stage) -> set[int]:
+    """Returns which processes are new, and cannot have all variables."""
+    if stage.recovered is not None:
+        return set(stage.recovered.replaced)
+    return {row.index} if row.is_replaced else set()
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row.when == "starting"], ids=str)
+def test_a_fault_in_a_start_is_told_and_the_next_one_starts(
+    row: Row,
+    group: Group,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    record_property: Callable[[str, object], None],
+) -> None:
+    package = tmp_path / "jax_plugins" / "of_the_table"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(codes.plugin(row))
+    group.close()
+    before, begun = Left.now(), time.monotonic()
+    seconds = START_SECONDS if row.how in ("SIGSTOP", "loop") else 60
+    with monkeypatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(tmp_path))
+        with pytest.raises(StartError) as caught:
+            jaxnb.start(PROCESSES, platform="cpu", timeout=seconds)
+    record_property("to_exception_s", time.monotonic() - begun)
+    print(caught.value)
+    assert row.raises == "StartError"
+    for name in row.names:
+        assert name.format(which=row.index) in str(caught.value)
+    assert_nothing_left(before)
+    begun = time.monotonic()
+    session = group.get()
+    assert session.run(codes.CHECK.format(new=set())).value == codes.SUM
+    record_property("to_usable_s", time.monotonic() - begun)
