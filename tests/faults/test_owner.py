@@ -70,8 +70,15 @@ def owner(launcher: str, end: str) -> Iterator[subprocess.Popen[str]]:
             process.wait()
 
 
-@pytest.mark.parametrize("end", ENDS)
-@pytest.mark.parametrize("launcher", ["fork", "local"])
+# How an owner ends matters to the fork server, which sees it; the processes of the local launcher
+# look for themselves.
+LOCAL_ENDS = ("clean exit", "SIGKILL", "SIGKILL in a cell")
+
+
+@pytest.mark.parametrize(
+    ("launcher", "end"),
+    [*(("fork", end) for end in ENDS), *(("local", end) for end in LOCAL_ENDS)],
+)
 def test_no_process_outlives_its_owner(launcher: str, end: str) -> None:
     before = set(processes_of_tests())
     with owner(launcher, end) as process:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, get_args, get_origin
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxnb import model
@@ -54,6 +54,7 @@ def test_all_are_covered() -> None:
 
 
 @pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
+@settings(max_examples=20)
 @given(data=st.data())
 def test_pickles_whole(kind: type, data: st.DataObject) -> None:
     thing = data.draw(values_of(kind))
