@@ -148,9 +148,34 @@ def make_session() -> Iterator[Callable[..., Session]]:
 
         def make(*args: Any, **settings: Any) -> Session:
             settings.setdefault("platform", "cpu")
-            return stack.enter_context(jaxnb.start(*args, **settings))
+            session = stack.enter_context(jaxnb.start(*args, **settings))
+            sessions.append(session)
+            return session
 
+        sessions: list[Session] = []
+        make.sessions = sessions  # type: ignore[attr-defined]  # for the report of a failure
         yield make
+
+
+def whereabouts(session: Session) -> str:
+    """Returns where a group's processes are: what to look at when a test has hung."""
+    lines = [f"{session.state}, {session.deaths}"]
+    try:
+        found = session.where()
+    except JaxnbError as error:
+        return f"{lines[0]}\n{error}"
+    for process in session.processes:
+        where = found.get(process.process_index)
+        lines.append(f"process {process.process_index} (pid {process.pid}) is {process.state}")
+        if where is None:
+            lines.append("    it does not tell where it is")
+            continue
+        lines.append(
+            f"    waits in {where.sleeps_in or 'nothing known'}, at its cell for "
+            f"{where.cell_seconds} s, {where.cpu_seconds:.2f} s of processor time"
+        )
+        lines += [f"    {e.file}:{e.line} {e.function}: {e.source}" for e in where.stack[-12:]]
+    return "\n".join(lines)
 
 
 def assert_usable(session: Session) -> None:

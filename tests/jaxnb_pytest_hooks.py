@@ -70,7 +70,21 @@ def pytest_runtest_makereport(
     expected_failure = hasattr(report, "wasxfail")
     if report.skipped and not expected_failure and not _may_be_skipped(item):
         _fail(report)
+    if report.failed and report.when == "call":
+        report.sections += [("Where the processes are", text) for text in _whereabouts(item)]
     return report
+
+
+def _whereabouts(item: pytest.Item) -> list[str]:
+    """Returns where the processes are of groups that a test has used, and that have not ended."""
+    given = getattr(item, "funcargs", {})
+    sessions = [given[name] for name in ("session", "group") if hasattr(given.get(name), "where")]
+    sessions += getattr(given.get("make_session"), "sessions", [])
+    if not sessions:
+        return []
+    from jaxnb_fixtures import whereabouts  # pytest rewrites its asserts, once it is a plugin
+
+    return [whereabouts(each) for each in dict.fromkeys(sessions) if each.state != "closed"]
 
 
 @pytest.hookimpl(wrapper=True)

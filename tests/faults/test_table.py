@@ -26,7 +26,7 @@ from jaxnb import asking, freeing, patience
 from jaxnb.errors import JaxnbError, ProcessDiedError, SessionBrokenError, StartError
 from jaxnb.labels import processes_label, ranks_label
 from jaxnb.session import Session
-from jaxnb_fixtures import END_SECONDS, Left, assert_nothing_left
+from jaxnb_fixtures import END_SECONDS, Left, assert_nothing_left, whereabouts
 
 # How soon jaxnb acts by itself is not what the rows are about.
 PATIENCE = {
@@ -121,6 +121,7 @@ def test_a_fault_is_told_and_the_group_computes_again(
         play(row, stage, record_property)
         group.assert_nothing_left()
     except BaseException:
+        print(whereabouts(session))
         group.close()  # the next row must not suffer from this one
         raise
 
