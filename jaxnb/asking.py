@@ -133,14 +133,14 @@ class Channel:
         return [i for i in range(self.num_processes) if i not in dead and i not in self.in_cells]
 
     def ask(
-        self, requests: Mapping[int, Request], nbytes: int = 0, seconds: float = REPLY_SECONDS
+        self, requests: Mapping[int, Request], nbytes: int = 0, seconds: float | None = None
     ) -> dict[int, Any]:
         """Sends a request to each process and waits for the answers.
 
         Args:
             requests: Process index to request.
             nbytes: How much data the answers take to make.
-            seconds: How long a process may be silent besides.
+            seconds: How long a process may be silent besides; ``REPLY_SECONDS`` by default.
 
         Returns:
             Process index to answer; an :class:`Unanswered` where there is none.
@@ -155,7 +155,7 @@ class Channel:
         self,
         requests: Mapping[int, Iterable[Request]],
         nbytes: int = 0,
-        seconds: float = REPLY_SECONDS,
+        seconds: float | None = None,
     ) -> Iterator[tuple[int, Any]]:
         """Sends several requests to each process, a few ahead; yields answers as they come.
 
@@ -172,7 +172,7 @@ class Channel:
             pending[index] = sum(
                 self._send_next(exchange, index, left[index]) for _ in range(IN_FLIGHT)
             )
-        patience = seconds + nbytes / BYTES_PER_SECOND
+        patience = (REPLY_SECONDS if seconds is None else seconds) + nbytes / BYTES_PER_SECOND
         deadline = time.monotonic() + patience
         while pending := {i: count for i, count in pending.items() if count}:
             try:
