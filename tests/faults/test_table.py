@@ -84,7 +84,8 @@ class Group:
                 names = [" ".join(psutil.Process(pid).cmdline())[:80] for pid in family]
                 raise AssertionError(f"{len(family)} processes, not {self._size}: {names}")
             threading.Event().wait(0.01)
-        assert_nothing_left(replace(self._fresh, processes=frozenset(family)))
+        known = self._fresh.processes | family  # those of other groups too
+        assert_nothing_left(replace(self._fresh, processes=known))
 
     def close(self) -> None:
         """Ends the group, if there is one."""

@@ -817,10 +817,10 @@ def test_by_messages_where_memory_is_out_of_reach(
     sent: list[Any] = []
     ask_all = Channel.ask_all
 
-    def spy(self: Channel, requests: Any, nbytes: int = 0) -> Any:
+    def spy(self: Channel, requests: Any, *settings: Any) -> Any:
         kept = {i: list(queue) for i, queue in requests.items()}
         sent.extend(r for queue in kept.values() for r in queue)
-        return ask_all(self, kept, nbytes)
+        return ask_all(self, kept, *settings)
 
     monkeypatch.setattr(Channel, "ask_all", spy)
     monkeypatch.setattr("jaxnb.transport.memory.is_within_reach", lambda *_: False)
