@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import selectors
 import subprocess
 import sys
 import tempfile
@@ -14,6 +15,9 @@ from jaxnb.errors import JaxnbError
 from jaxnb.model.collectives import PlanReply, PlanRequest
 
 _LAST_LINES = 15
+
+LOOK_SECONDS = 0.2
+"""How often it is looked whether an interrupt has come, at least."""
 
 
 def ask_scratch(request: PlanRequest) -> PlanReply:
@@ -41,7 +45,7 @@ def ask_scratch(request: PlanRequest) -> PlanReply:
             with suppress(BrokenPipeError):  # the end of its answer says so
                 process.stdin.write(pickle.dumps(request))
                 process.stdin.flush()
-            answer = process.stdout.read()
+            answer = _read(process.stdout.fileno())
         finally:
             process.kill()  # it has answered, or nobody waits for it
             _close(process)
@@ -53,6 +57,24 @@ def ask_scratch(request: PlanRequest) -> PlanReply:
             )
     reply: PlanReply = pickle.loads(answer)
     return reply
+
+
+def _read(descriptor: int) -> bytes:
+    """Reads to the end.
+
+    Not in one blocking call: where a signal reaches another thread than the main one it would
+    not end that, and Python handles signals between its own instructions only.
+    """
+    parts = []
+    with selectors.DefaultSelector() as selector:
+        selector.register(descriptor, selectors.EVENT_READ)
+        while True:
+            if not selector.select(LOOK_SECONDS):
+                continue
+            part = os.read(descriptor, 1 << 16)
+            if not part:
+                return b"".join(parts)
+            parts.append(part)
 
 
 def _close(process: subprocess.Popen[bytes]) -> None:
