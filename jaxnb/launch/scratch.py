@@ -65,7 +65,7 @@ def _read(descriptor: int) -> bytes:
     Not in one blocking call: where a signal reaches another thread than the main one it would
     not end that, and Python handles signals between its own instructions only.
     """
-    parts = []
+    parts: list[bytes] = []
     with selectors.DefaultSelector() as selector:
         selector.register(descriptor, selectors.EVENT_READ)
         while True:
