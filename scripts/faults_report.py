@@ -67,6 +67,7 @@ def run_once(number: int, pattern: str, runs: Mapping[str, Runs]) -> bool:
         ended = subprocess.run(
             [*command, *(["-k", pattern] if pattern else [])],
             cwd=ROOT,
+            env=os.environ | {"JAXNB_ALL_ROWS": "1"},
             capture_output=True,
             text=True,
             check=False,
