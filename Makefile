@@ -45,8 +45,8 @@ bench: $(DEV) ## Measure start, stop, cells, memory, arrays and trouble beside i
 soak: $(DEV) ## Run MINUTES=5 of mixed healthy work on a group; fail on any false alarm (SEED=…)
 	@$(BIN)/python scripts/soak.py --minutes $(or $(MINUTES),5) $(if $(SEED),--seed $(SEED))
 
-faults-report: $(DEV) ## Run the table of faults, print it with times (TIMES=20, MARKDOWN=docs/what_goes_wrong.md)
-	@$(BIN)/python scripts/faults_report.py --times $(or $(TIMES),1) $(if $(MARKDOWN),--markdown $(MARKDOWN))
+faults-report: $(DEV) ## Run the table of faults, print it with times (TIMES=20, WORKERS=3, MARKDOWN=docs/what_goes_wrong.md)
+	@$(BIN)/python scripts/faults_report.py --times $(or $(TIMES),1) --workers $(or $(WORKERS),1) $(if $(MARKDOWN),--markdown $(MARKDOWN))
 
 docs: $(DEV) ## Build the documentation into docs/_build/html, executing its notebooks
 	@$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html

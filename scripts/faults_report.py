@@ -18,6 +18,7 @@ import time
 import xml.etree.ElementTree as ET
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
@@ -157,12 +158,13 @@ def page_rows(when: str) -> list[list[str]]:
     ]
 
 
-def markdown(runs: Mapping[str, Runs]) -> str:
+def markdown(runs: Mapping[str, Runs], workers: int) -> str:
     """Returns the tables, one for each *when*, and what has no row."""
     times = max((r.passed for r in runs.values()), default=0)
+    beside = f", {workers} at a time" if workers > 1 else ""
     parts = [
         f"Measured on {os.cpu_count()} cores on {date.today():%Y-%m-%d}: medians over both "
-        f"processes and {times} runs.\n"
+        f"processes and {times} {'run' if times == 1 else 'runs'}{beside}.\n"
     ]
     for when in WHEN:
         parts.append(f"### {when[0].upper()}{when[1:]}\n\n{ABOUT[when]}\n")
@@ -193,34 +195,38 @@ def _without_rows() -> list[str]:
     return [*lines, ""]
 
 
-def write_page(page: Path, runs: Mapping[str, Runs]) -> None:
+def write_page(page: Path, runs: Mapping[str, Runs], workers: int) -> None:
     """Puts the table between the marks of a page."""
     text = page.read_text()
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
-    page.write_text(f"{before}{BEGIN}\n\n{markdown(runs)}\n{END}{after}")
+    page.write_text(f"{before}{BEGIN}\n\n{markdown(runs, workers)}\n{END}{after}")
 
 
 def main() -> int:
     """Runs the table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--times", type=int, default=1, help="how often each row is run")
+    parser.add_argument("--workers", type=int, default=1, help="how many runs go on at a time")
     parser.add_argument("-k", dest="pattern", default="", help="only rows that match, as pytest's")
     parser.add_argument("--markdown", type=Path, help="a page to write the table into")
     arguments = parser.parse_args()
     runs = {str(row): Runs() for row in ROWS}
-    ok = True
-    for number in range(1, arguments.times + 1):
+
+    def run(number: int) -> bool:
         began = time.monotonic()
         passed = run_once(number, arguments.pattern, runs)
-        ok &= passed
         end = "passed" if passed else "FAILED"
         seconds = time.monotonic() - began
         print(f"run {number} of {arguments.times}: {end} in {seconds:.0f} s", flush=True)
+        return passed
+
+    with ThreadPoolExecutor(arguments.workers) as pool:
+        passed = list(pool.map(run, range(1, arguments.times + 1)))
     print_table(runs)
     if arguments.markdown is not None:
-        write_page(arguments.markdown, runs)
-    return 0 if ok else 1
+        write_page(arguments.markdown, runs, arguments.workers)
+    return 0 if all(passed) else 1
 
 
 if __name__ == "__main__":
