@@ -10,6 +10,9 @@ Outputs = Literal["merged", "all", "first"]
 
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
+MAX_CODE = 60
+"""Longer code is cut in a sentence."""
+
 
 def ranks_label(processes: Iterable[int]) -> str:
     """Returns process indices as ranges: ``{0, 2, 3}`` gives ``"0,2-3"``."""
@@ -82,3 +85,9 @@ def _three_digits(size: float) -> str:
     if size < 9.995:
         return f"{size:.2f}"
     return f"{size:.1f}" if size < 99.95 else f"{size:.0f}"
+
+
+def on_one_line(code: str) -> str:
+    """Returns code on one line, and short: for messages."""
+    flat = " ".join(code.split())
+    return flat if len(flat) <= MAX_CODE else f"{flat[: MAX_CODE - 1]}…"

@@ -12,10 +12,11 @@ import ast
 from collections.abc import Iterable
 
 from jaxnb.collectives import Collectives
-from jaxnb.compiling import not_compiled, short
+from jaxnb.compiling import not_compiled
 from jaxnb.errors import UsageError
 from jaxnb.insight.calls import EXAMPLE, require_call
 from jaxnb.insight.definitions import Definitions, statement_text
+from jaxnb.labels import on_one_line
 from jaxnb.launch.scratch import ask_scratch
 from jaxnb.model import CellRequest
 from jaxnb.model.collectives import NotCompiled, PlanPiece, PlanRequest
@@ -63,7 +64,7 @@ def plan(
     reply = ask_scratch(PlanRequest(devices, tuple(pieces[:-1]), pieces[-1]))
     if reply.output:
         print(reply.output, end="")  # noqa: T201  # what the user's code has printed
-    call = short(ast.unparse(body[-1]))
+    call = on_one_line(ast.unparse(body[-1]))
     if isinstance(reply.answer, NotCompiled):
         advice = ""
         if reply.answer.error.type_name == "NameError":

@@ -46,9 +46,14 @@ def collectives(code: str, namespace: dict[str, Any], process_index: int) -> Com
         namespace: Where its names are.
         process_index: Who answers.
     """
-    lines = [f"{line}\n" for line in code.strip().splitlines()]
-    linecache.cache[_CODE] = (len(code), None, lines, _CODE)
+    keep_lines(_CODE, code.strip())
     return compile_call(parse_call(code), namespace, process_index, _CODE)
+
+
+def keep_lines(file: str, code: str) -> None:
+    """Lets tracebacks show the lines of code that is in no file."""
+    lines = [f"{line}\n" for line in code.splitlines()]
+    linecache.cache[file] = (len(code), None, lines, file)
 
 
 def compile_call(

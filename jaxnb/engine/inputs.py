@@ -51,10 +51,14 @@ def may_differ(argument: Any) -> bool:
     return not isinstance(argument, jax.Array) or _is_small_and_whole(argument)
 
 
+def _is_key(array: jax.Array) -> bool:
+    return bool(jnp.issubdtype(array.dtype, jax.dtypes.prng_key))
+
+
 def _is_small_and_whole(array: jax.Array) -> bool:
     """Whether this process has all of an array, and may look at it."""
-    is_key = jnp.issubdtype(array.dtype, jax.dtypes.prng_key)
-    item_bytes = 16 if is_key else array.dtype.itemsize  # the most of JAX's own kinds of keys
+    # The most of JAX's own kinds of keys have 16 bytes.
+    item_bytes = 16 if _is_key(array) else array.dtype.itemsize
     if array.size * item_bytes > MAX_ARRAY_BYTES:
         return False
     device: Any = next(iter(array.sharding.device_set))
@@ -64,12 +68,11 @@ def _is_small_and_whole(array: jax.Array) -> bool:
 
 def _looked_at(array: jax.Array, replicas: bool) -> jax.Array | None:
     """Returns what is to be looked at of an array, of keys their words; None for nothing."""
-    if not (_is_small_and_whole(array) and (replicas or array.is_fully_addressable)):
+    if not (replicas or array.is_fully_addressable):
+        return None  # first: what most dispatches are given needs no other question
+    if not _is_small_and_whole(array) or array.is_deleted():
         return None
-    if array.is_deleted():
-        return None
-    is_key = jnp.issubdtype(array.dtype, jax.dtypes.prng_key)
-    words: jax.Array | None = dispatch.key_words(array) if is_key else array
+    words: jax.Array | None = dispatch.key_words(array) if _is_key(array) else array
     if words is None or words.is_fully_addressable:
         return words
     return words.addressable_data(0)

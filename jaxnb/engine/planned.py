@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import io
-import linecache
 import os
 import sys
 import types
@@ -15,7 +14,7 @@ import jax
 
 from jaxnb.engine import bootstrap, compiled
 from jaxnb.insight.calls import require_call
-from jaxnb.model.collectives import Compiled, NotCompiled, PlanPiece, PlanReply, PlanRequest
+from jaxnb.model.collectives import Compiled, NotCompiled, PlanReply, PlanRequest
 
 MAX_OUTPUT = 20_000
 """Characters of what a plan prints; its end is kept."""
@@ -47,9 +46,9 @@ def _answer(request: PlanRequest) -> Compiled | NotCompiled:
     namespace.update(bootstrap.namespace())
     try:
         for piece in request.pieces:
-            _keep_lines(piece)
+            compiled.keep_lines(piece.name, piece.whole)
             exec(compile(piece.code, piece.name, "exec", dont_inherit=True), namespace)
-        _keep_lines(request.call)
+        compiled.keep_lines(request.call.name, request.call.whole)
         # Parsed as a statement: its lines count as the notebook's do.
         expression = ast.parse(request.call.code).body[0]
         assert isinstance(expression, ast.Expr)
@@ -57,12 +56,6 @@ def _answer(request: PlanRequest) -> Compiled | NotCompiled:
     except (Exception, SystemExit) as error:
         return NotCompiled(0, "prepared", compiled.described(error))
     return compiled.compile_call(call, namespace, 0, request.call.name)
-
-
-def _keep_lines(piece: PlanPiece) -> None:
-    """Lets tracebacks show the lines of a piece."""
-    lines = [f"{line}\n" for line in piece.whole.splitlines()]
-    linecache.cache[piece.name] = (len(piece.whole), None, lines, piece.name)
 
 
 def _end_of(text: str) -> str:

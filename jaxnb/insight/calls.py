@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from jaxnb.errors import UsageError
+from jaxnb.labels import on_one_line
 
 EXAMPLE = "`f(x)`, or `jax.jit(f)(x, key=3)`"
 
@@ -23,8 +24,8 @@ def parse_call(code: str) -> ast.Call:
     except (SyntaxError, ValueError) as error:
         reason = error.msg if isinstance(error, SyntaxError) else str(error)
         raise UsageError(
-            f"`{_short(text)}` is no expression of Python ({reason}). Nothing was run. Type the "
-            f"call whose collectives you want: {EXAMPLE}."
+            f"`{on_one_line(text)}` is no expression of Python ({reason}). Nothing was run. Type "
+            f"the call whose collectives you want: {EXAMPLE}."
         ) from None
     return require_call(body, text)
 
@@ -39,10 +40,10 @@ def require_call(body: ast.expr, text: str) -> ast.Call:
         return body
     advice = f"Type the call whose collectives you want: {EXAMPLE}."
     if isinstance(body, ast.Name | ast.Attribute):
-        advice = f"If it is a function, type it with its arguments: `{_short(text)}(...)`."
+        advice = f"If it is a function, type it with its arguments: `{on_one_line(text)}(...)`."
     elif isinstance(body, ast.BinOp | ast.UnaryOp | ast.Compare | ast.Subscript):
-        advice = f"Put it into a function: `def f(...): return {_short(text)}`, then `f(...)`."
-    raise UsageError(f"`{_short(text)}` is not a call. Nothing was run. {advice}")
+        advice = f"Put it into a function: `def f(...): return {on_one_line(text)}`, then `f(...)`."
+    raise UsageError(f"`{on_one_line(text)}` is not a call. Nothing was run. {advice}")
 
 
 def taken_apart(call: ast.Call) -> ast.Expression:
@@ -54,8 +55,3 @@ def taken_apart(call: ast.Call) -> ast.Expression:
     positional = ast.Tuple(elts=list(call.args), ctx=ast.Load())
     parts = ast.Tuple(elts=[call.func, positional, keywords], ctx=ast.Load())
     return ast.fix_missing_locations(ast.Expression(ast.copy_location(parts, call)))
-
-
-def _short(text: str) -> str:
-    flat = " ".join(text.split())
-    return flat if len(flat) <= 60 else f"{flat[:59]}…"
