@@ -222,7 +222,11 @@ def main() -> int:
         return passed
 
     with ThreadPoolExecutor(arguments.workers) as pool:
-        passed = list(pool.map(run, range(1, arguments.times + 1)))
+        try:
+            passed = list(pool.map(run, range(1, arguments.times + 1)))
+        except KeyboardInterrupt:
+            pool.shutdown(cancel_futures=True)  # a terminal interrupts the tests themselves too
+            raise
     print_table(runs)
     if arguments.markdown is not None:
         write_page(arguments.markdown, runs, arguments.workers)
