@@ -29,7 +29,7 @@ def waits_in_jax(where: Whereabouts) -> bool:
 def formats_its_error(where: Whereabouts) -> bool:
     """Whether a process has left the code of its cell, and has not yet ended it.
 
-    On a busy machine that takes seconds, the first time: IPython reads JAX's sources.
+    On a busy machine that may take a second.
     """
     return where.in_cell is None and where.cell_seconds is not None
 

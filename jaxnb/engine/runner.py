@@ -17,7 +17,7 @@ from typing import Any
 import jax
 from ipykernel.displayhook import ZMQShellDisplayHook
 
-from jaxnb.engine import bundles, commands, values
+from jaxnb.engine import bundles, commands, tracebacks, values
 from jaxnb.engine.held import HeldArrays
 from jaxnb.engine.recorder import Recorder
 from jaxnb.errors import JaxnbError
@@ -111,6 +111,7 @@ class Runner:
     def _install_hooks(self) -> None:
         shell = self._shell
         commands.install(shell)
+        tracebacks.install(shell)
         old = shell.displayhook
         hook = CapturingDisplayHook(  # type: ignore[no-untyped-call]
             shell=shell, parent=shell, cache_size=shell.cache_size

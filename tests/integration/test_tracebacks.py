@@ -1,0 +1,66 @@
+"""What a cell raised, in IPython's form: the user's frames whole, the libraries' in short."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+from jaxnb.session import Session
+
+MODULE = """
+import jax.numpy as jnp
+
+def product(x):
+    return x @ x
+"""
+
+
+def test_frames_of_the_user_are_whole_and_those_of_libraries_short(
+    session: Session, tmp_path: Path
+) -> None:
+    (tmp_path / "the_users.py").write_text(MODULE)
+    session.run(f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import the_users")
+    result = session.run("x = jnp.ones((2, 3))\nthe_users.product(x)", raise_on_error=False)
+    text = result.errors[0].traceback
+    assert "      1 x = jnp.ones((2, 3))\n----> 2 the_users.product(x)\n" in text
+    assert "      4 def product(x):\n----> 5     return x @ x\n" in text
+    jax_frames = re.findall(r"^File (\S+/jax/\S+):(\d+), in (\S+)\n----> (\d+) (.*)$", text, re.M)
+    assert jax_frames
+    for file, line, _, number, source in jax_frames:
+        assert line == number
+        assert Path(file).read_text().splitlines()[int(line) - 1].strip() == source
+    assert text.index("x = jnp.ones") < text.index("def product") < text.index("/jax/")
+    assert "IPython" not in text
+    session.run("sys.path.pop(0)")
+
+
+def test_no_source_of_a_library_is_parsed(session: Session) -> None:
+    """That takes a second of processor time for JAX's, on every process."""
+    session.run("jnp.ones((2, 3)) @ jnp.ones((2, 3))", raise_on_error=False)
+    code = "from stack_data import Source\nsorted(str(file) for file, _ in {})"
+    name = "Source.__dict__['__source_cache_with_lines']"  # where the package has what it parsed
+    parsed = session.run(code.format(name)).value
+    assert any("<cell " in file for file in parsed)
+    assert not [file for file in parsed if "/jax/" in file]
+
+
+def test_a_chain_of_errors_and_a_recursion(session: Session) -> None:
+    code = (
+        "def down(n):\n    return n and down(n - 1) or 1 / 0\n"
+        "try:\n    down(50)\nexcept ZeroDivisionError as error:\n"
+        "    raise RuntimeError('outer') from error"
+    )
+    text = session.run(code, raise_on_error=False).errors[1].traceback
+    assert "ZeroDivisionError: division by zero" in text
+    assert "The above exception was the direct cause" in text
+    assert "[... skipping similar frames: down at line 2 (" in text
+    assert text.index("ZeroDivisionError") < text.index("RuntimeError: outer")
+
+
+def test_an_error_in_a_library_alone_has_its_frames(session: Session) -> None:
+    text = session.run("import json; json.loads('{')", raise_on_error=False).errors[0].traceback
+    file = sys.modules["json.decoder"].__file__ if "json.decoder" in sys.modules else "decoder.py"
+    assert f"{Path(str(file)).name}:" in text
+    assert "raw_decode" in text
+    assert "JSONDecodeError" in text
