@@ -56,6 +56,12 @@ NO_ANSWER = "NoAnswer"
 class OutputSink(Protocol):
     """Where a running cell's output goes, as it comes."""
 
+    def begin(self, processes: tuple[int, ...]) -> None:
+        """Takes which processes run the cell, before any output."""
+
+    def tick(self) -> None:
+        """Does what is due; called a few times a second while the cell runs."""
+
     def lines(self, lines: list[MergedLine]) -> None:
         """Takes lines that are final."""
 
@@ -74,6 +80,12 @@ class OutputSink(Protocol):
 
 class NoSink:
     """Drops everything: the result holds it all the same. A base for sinks that take a part."""
+
+    def begin(self, processes: tuple[int, ...]) -> None:
+        """Does nothing."""
+
+    def tick(self) -> None:
+        """Does nothing."""
 
     def lines(self, lines: list[MergedLine]) -> None:
         """Does nothing."""
@@ -154,12 +166,11 @@ class RunningCell:
         self._live: list[MergedLine] = []
         self._held: deque[tuple[float, Display | ClearOutput]] = deque()
         self._started = time.perf_counter()
-        if hasattr(sink, "first"):
-            sink.first = min(self._processes)
         self._left_in_cell: set[int] | None = None
         self.sink_error: Exception | None = None
         self.abandoned: Exception | None = None
         self.freed: dict[int, tuple[str, str]] = {}
+        self._to_sink(lambda sink: sink.begin(self._processes))
 
     @property
     def seconds(self) -> float:
@@ -227,8 +238,7 @@ class RunningCell:
             self._show(lines)
         self._show_held(now - HELD_SECONDS)
         self._show_live()
-        if hasattr(self._sink, "tick"):
-            self._to_sink(lambda sink: sink.tick())  # type: ignore[attr-defined]
+        self._to_sink(lambda sink: sink.tick())
 
     def _arrived(self, timeout_seconds: float) -> Iterator[Event]:
         """Yields what has come, in pieces that take no long time; waits if nothing has."""

@@ -35,12 +35,7 @@ class CardView:
         cell: The cell's number.
         holder: The name of its result.
         outputs: What is shown of what processes displayed alike.
-
-    Attributes:
-        first: The first of the processes that the cell runs on.
     """
-
-    first: int = 0
 
     def __init__(self, cell: int, holder: str, outputs: Outputs) -> None:
         self._cell = cell
@@ -48,9 +43,14 @@ class CardView:
         self._since = time.strftime("%H:%M:%S")
         self._limiter = LineLimiter(head=0, tail=LINES_SHOWN, holder=holder)
         self._columns = cards.DisplayColumns()
+        self._first = 0
         self._shown_at = time.monotonic()
         self._is_behind = False
         self._handle = display(self._card(), display_id=True)
+
+    def begin(self, processes: tuple[int, ...]) -> None:
+        """Takes which processes run the cell."""
+        self._first = min(processes)
 
     def lines(self, lines: list[MergedLine]) -> None:
         """Shows the last lines, and counts those before."""
@@ -87,7 +87,7 @@ class CardView:
         self._handle.update(self._card(result, trouble))
 
     def _card(self, result: CellResult | None = None, trouble: str | None = None) -> cards.Card:
-        displays = cards.displays_card(self._columns, self.first, self._outputs, with_first=True)
+        displays = cards.displays_card(self._columns, self._first, self._outputs, with_first=True)
         kept = self._limiter.kept()
         return cards.background_card(self._cell, self._since, kept, displays, result, trouble)
 

@@ -72,17 +72,13 @@ class Sink:
     Args:
         ids: The notebook's names for displays.
         holder: The name of the cell's result.
-
-    Attributes:
-        first: The first of the processes that the cell runs on.
     """
-
-    first: int = 0
 
     def __init__(self, ids: DisplayIds | None = None, holder: str = "spmd.last_result") -> None:
         self._ids = ids or DisplayIds()
         self._holder = holder
         self._columns = cards.DisplayColumns()
+        self._first = 0
         self._limiter = LineLimiter(holder=holder)
 
     def __enter__(self) -> Sink:
@@ -90,6 +86,13 @@ class Sink:
 
     def __exit__(self, *_: object) -> None:
         self._write(self._limiter.finish())
+
+    def begin(self, processes: tuple[int, ...]) -> None:
+        """Takes which processes run the cell."""
+        self._first = min(processes)
+
+    def tick(self) -> None:
+        """Does nothing: all is shown as it comes."""
 
     def lines(self, lines: list[MergedLine]) -> None:
         """Shows lines, up to a limit; what is not shown is counted and said at the end."""
@@ -101,7 +104,7 @@ class Sink:
     def display(self, process_index: int, output: RichOutput) -> None:
         """Shows a rich output of the first process; one of another is kept."""
         self._columns.add(process_index, output)
-        if process_index == self.first:
+        if process_index == self._first:
             self._ids.publish(process_index, output)
 
     def clear(self, process_index: int, wait: bool) -> None:
@@ -110,7 +113,7 @@ class Sink:
 
     def rest(self, outputs: Outputs = "merged") -> Card:
         """Returns what the processes displayed and was not shown yet."""
-        return cards.displays_card(self._columns, self.first, outputs)
+        return cards.displays_card(self._columns, self._first, outputs)
 
     def notice(self, text: str) -> None:
         """Shows a sentence of jaxnb's own."""
@@ -147,13 +150,13 @@ class NotebookSink(Sink):
 
     def display(self, process_index: int, output: RichOutput) -> None:
         """Shows a rich output of the first process; one of another is kept."""
-        if process_index == self.first:
+        if process_index == self._first:
             self._clear_if_asked()
         super().display(process_index, output)
 
     def clear(self, process_index: int, wait: bool) -> None:
         """Clears what the cell has shown, if it is the first process that asks."""
-        if process_index == self.first:
+        if process_index == self._first:
             for output in self._columns.get(process_index, ()):
                 if output.display_id is not None:
                     self._ids.forget(process_index, output.display_id)
@@ -215,7 +218,7 @@ class TerminalSink(Sink):
 
     def display(self, process_index: int, output: RichOutput) -> None:
         """Shows the plain text of a rich output of the first process; others' is kept."""
-        if process_index == self.first:
+        if process_index == self._first:
             self._clear_line()
         super().display(process_index, output)
 

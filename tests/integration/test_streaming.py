@@ -10,7 +10,7 @@ import pytest
 
 from jaxnb.display.merge import MergedLine
 from jaxnb.errors import CellError, JaxnbError
-from jaxnb.running import Outputs
+from jaxnb.running import NoSink, Outputs
 from jaxnb.session import Session
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 ALL = [0, 1, 2, 3]
 
 
-class Recorder:
+class Recorder(NoSink):
     """A sink that keeps what it is shown, and does something once it has seen enough."""
 
     def __init__(
