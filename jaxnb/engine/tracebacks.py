@@ -49,7 +49,8 @@ def install(shell: Any) -> None:
     IPython parses every module that a traceback goes through, to mark what was evaluated, and
     highlights lines around. With JAX's modules, which no user has written, that takes 1.5 s of
     processor time at a process's first error and 0.5 s at each other, on every process. Frames
-    of cells and of users' modules stay as IPython shows them.
+    of cells and of users' modules stay as IPython shows them; and after ``%xmode Verbose`` in a
+    cell, which asks for the variables of all, so do all.
 
     Args:
         shell: The kernel's shell.
@@ -58,6 +59,8 @@ def install(shell: Any) -> None:
     records, record = formatter.get_records, formatter.format_record
 
     def get_records(self: Any, etb: TracebackType, context: int, tb_offset: int) -> list[Any]:
+        if self.include_vars:
+            return list(records(etb, context, tb_offset))
         found: list[Any] = []
         for is_library, group in groupby(_entries(etb), key=_is_of_library):
             entries = list(group)

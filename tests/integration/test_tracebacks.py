@@ -64,3 +64,12 @@ def test_an_error_in_a_library_alone_has_its_frames(session: Session) -> None:
     assert f"{Path(str(file)).name}:" in text
     assert "raw_decode" in text
     assert "JSONDecodeError" in text
+
+
+def test_who_asks_for_variables_has_all_frames_whole(session: Session) -> None:
+    session.run("%xmode Verbose")
+    text = session.run("jnp.ones((2, 3)) @ jnp.ones((2, 3))", raise_on_error=False).errors[0]
+    assert "_dot_general_shape_rule(lhs=ShapedArray(float32[2,3])" in text.traceback
+    session.run("%xmode Context")
+    text = session.run("jnp.ones((2, 3)) @ jnp.ones((2, 3))", raise_on_error=False).errors[0]
+    assert "_dot_general_shape_rule\n" in text.traceback
