@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Any
 from jaxnb._version import __version__
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from jaxnb.collectives import Collectives
+    from jaxnb.comparison import Comparison
     from jaxnb.gathered import GatheredArray
     from jaxnb.model import CheckMode
     from jaxnb.result import PerProcess
@@ -18,9 +21,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Collectives",
+    "Comparison",
     "GatheredArray",
     "PerProcess",
     "__version__",
+    "compare",
     "load_ipython_extension",
     "plan",
     "start",
@@ -28,6 +33,7 @@ __all__ = [
 
 _HOMES = {
     "Collectives": "jaxnb.collectives",
+    "Comparison": "jaxnb.comparison",
     "GatheredArray": "jaxnb.gathered",
     "PerProcess": "jaxnb.result",
 }
@@ -122,6 +128,61 @@ def plan(call: str, *, devices: int, setup: str = "") -> Collectives:
     from jaxnb import planning
 
     return planning.plan(f"{setup}\n{call}" if setup else call, devices=devices)
+
+
+def compare(
+    function: Callable[..., Any],
+    args: Any,
+    *,
+    specs: Mapping[str, Any],
+    kwargs: Mapping[str, Any] | None = None,
+    mesh: Any = None,
+    meshes: Mapping[str, Any] | None = None,
+    out_specs: Mapping[str, Any] | None = None,
+    repeats: int | None = None,
+    run: bool = True,
+) -> Comparison:
+    """Compiles and times a function under several shardings.
+
+    For a ``%%spmd`` cell, or a script that all processes run; from the notebook it is
+    ``session.compare("f(x, w)", specs=...)``. All processes of the cell take part, and each
+    returns the same.
+
+    For each variant the arguments are laid out as its specs say, and the function is jitted anew,
+    compiled, called twice, and then called as often as is measured. It is traced with the
+    variant's mesh set, so that ``with_sharding_constraint(x, P("data"))`` in it means that mesh.
+    Nothing is changed: arrays are copied where they have to be moved, and none is donated. A
+    variant that does not work is a row that says why.
+
+    Args:
+        function: The function, best not jitted.
+        args: Its positional arguments, a tuple; with ``jax.ShapeDtypeStruct`` among them nothing
+            is run. What is no array stays what it is. Arrays that each process holds for itself
+            (NumPy's, ``jnp.ones``) must be the same on all.
+        specs: Name of a variant to its specs: one for all arrays, or a tuple with one for each
+            argument; for an argument that is a pytree, one for all of it or a pytree of specs.
+            None leaves an array as it is.
+        kwargs: Its keyword arguments; none has arrays.
+        mesh: The mesh, or axes and sizes to make one of (``{"data": 4, "model": 2}``); by default
+            that of the specs, of the arguments, or the only one there is.
+        meshes: Name of a variant to a mesh of its own.
+        out_specs: Name of a variant to specs of its outputs, as ``jax.jit``'s ``out_shardings``;
+            else the compiler chooses.
+        repeats: How many calls to measure; by default as many as take about a second, 5 to 200.
+        run: False compiles only.
+
+    Returns:
+        A row for each variant; ``print`` shows a table, ``.plot()`` draws a chart.
+
+    Raises:
+        UsageError: There is nothing to compare; nothing was run.
+        JaxnbError: A call raised on some processes, and others did not come back from it.
+    """
+    from jaxnb import comparing
+
+    return comparing.compare_here(
+        function, args, kwargs, specs, mesh, meshes, out_specs, repeats, run
+    )
 
 
 def load_ipython_extension(shell: Any) -> None:

@@ -19,7 +19,8 @@ from jaxnb.insight.definitions import Definitions, statement_text
 from jaxnb.labels import on_one_line
 from jaxnb.launch.scratch import ask_scratch
 from jaxnb.model import CellRequest
-from jaxnb.model.collectives import NotCompiled, PlanPiece, PlanRequest
+from jaxnb.model.collectives import Compiled, NotCompiled, PlanPiece, PlanRequest
+from jaxnb.model.comparisons import ComparisonReport
 
 MAX_DEVICES = 65536
 
@@ -47,6 +48,33 @@ def plan(
         NotCompiledError: The code raised, or the call cannot be compiled.
         JaxnbError: The process ended early.
     """
+    found = answer(code, devices=devices, cells=cells, name=name, first_line=first_line)
+    assert isinstance(found, Compiled)
+    return Collectives(found.report, planned=True)
+
+
+def answer(
+    code: str,
+    *,
+    devices: int,
+    cells: Iterable[CellRequest] = (),
+    name: str = "<plan>",
+    first_line: int = 1,
+    label: str = "",
+) -> Compiled | ComparisonReport:
+    """Asks a scratch process; see :func:`plan`.
+
+    Args:
+        code: As there.
+        devices: As there.
+        cells: As there.
+        name: As there.
+        first_line: As there.
+        label: The call is one of ``jaxnb.compare``, and is made; what to call it in messages.
+
+    Returns:
+        What the call compiles to, or what it has compared.
+    """
     if isinstance(devices, bool) or not isinstance(devices, int):
         raise UsageError(f"The number of devices must be a whole number, not {devices!r}.")
     if not 1 <= devices <= MAX_DEVICES:
@@ -61,12 +89,15 @@ def plan(
     for statement, needed in known.along(body):
         pieces += needed
         pieces.append(PlanPiece(name, statement_text(numbered, statement), numbered))
-    reply = ask_scratch(PlanRequest(devices, tuple(pieces[:-1]), pieces[-1]))
+    request = PlanRequest(devices, tuple(pieces[:-1]), pieces[-1], compares=bool(label))
+    reply = ask_scratch(request)
     if reply.output:
         print(reply.output, end="")  # noqa: T201  # what the user's code has printed
-    call = on_one_line(ast.unparse(body[-1]))
+    call = on_one_line(label or ast.unparse(body[-1]))
     if isinstance(reply.answer, NotCompiled):
         advice = ""
+        if reply.answer.error.type_name == "UsageError":
+            raise UsageError(reply.answer.error.message)
         if reply.answer.error.type_name == "NameError":
             advice = (
                 f"A plan for {devices} devices is made in a process of its own. It has what the "
@@ -74,7 +105,7 @@ def plan(
                 "variables have to be made in the plan."
             )
         raise not_compiled(call, reply.answer, f" for {devices} devices", advice)
-    return Collectives(reply.answer.report, planned=True)
+    return reply.answer
 
 
 def _parsed(numbered: str, code: str) -> list[ast.stmt]:

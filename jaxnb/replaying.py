@@ -39,7 +39,7 @@ class History:
 
     def note(self, request: CellRequest, result: CellResult) -> None:
         """Notes a cell that has ended, if it has succeeded."""
-        if result.errors:
+        if result.errors or request.aside:
             return
         if self._is_over:
             self._ran, self._is_over = [], False

@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 import uuid
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
-from jaxnb import divergence
-from jaxnb.errors import DivergenceWarning, JaxnbError
+from jaxnb import comparing, divergence
+from jaxnb.comparison import Comparison
+from jaxnb.errors import DivergenceWarning, JaxnbError, UsageError
 from jaxnb.labels import Outputs
 from jaxnb.life import COME_BACK_SECONDS, Life
 from jaxnb.model import CellRequest, CheckMode, PackRequest, Recording
@@ -76,6 +77,7 @@ class Session(Life):
         first_line: int = 1,
         outputs: Outputs = "merged",
         ticket: object = None,
+        aside: bool = False,
     ) -> CellResult:
         """Runs code on every process, as IPython would run a cell.
 
@@ -94,6 +96,8 @@ class Session(Life):
             first_line: The line number of the first line of ``code`` in tracebacks.
             outputs: ``"merged"``, ``"all"`` or ``"first"``: what the sink gets of equal lines.
             ticket: Names this run to :meth:`interrupt`.
+            aside: The code is an expression, evaluated beside the user's cells: it leaves nothing
+                in ``In``, ``Out`` and ``_``, and a restart does not replay it.
 
         Returns:
             What every process printed, returned or raised.
@@ -123,6 +127,7 @@ class Session(Life):
                 first_line=first_line,
                 check=cast(CheckMode, mode),
                 ranks=tuple(indices),
+                aside=aside,
             )
             self._current_ticket = ticket
             running = self._send_cell(request, indices, sink, outputs, interrupted)
@@ -159,6 +164,60 @@ class Session(Life):
         if error is not None:
             raise error
         return result
+
+    def compare(
+        self,
+        call: str,
+        *,
+        specs: Mapping[str, Any],
+        mesh: Any = None,
+        meshes: Mapping[str, Any] | None = None,
+        out_specs: Mapping[str, Any] | None = None,
+        repeats: int | None = None,
+        run: bool = True,
+        devices: int | None = None,
+        setup: str = "",
+    ) -> Comparison:
+        """Compiles and times a call under several shardings, on all processes.
+
+        As :func:`jaxnb.compare`, of names that live on the processes: the call, the specs and the
+        mesh are expressions in text, evaluated there as in a cell. It can be interrupted, and
+        leaves nothing behind on the processes.
+
+        With ``devices`` it is compiled for that many CPU devices in a scratch process, as
+        :meth:`collectives` does, and not run.
+
+        Args:
+            call: The call, as an expression: ``"step(state, batch)"``.
+            specs: Name of a variant to its specs, one for each argument:
+                ``{"data": "P(), P('data')", "whole": "P()"}``.
+            mesh: The mesh, as text or as axes and sizes (``{"data": 4, "model": 2}``); by default
+                the one that the arguments are on, or the one there is.
+            meshes: Name of a variant to a mesh of its own.
+            out_specs: Name of a variant to specs of its outputs; else the compiler chooses.
+            repeats: How many calls to measure; by default as many as take about a second.
+            run: False compiles only.
+            devices: How many devices to plan for.
+            setup: Code that makes the mesh and the arguments of a plan.
+
+        Raises:
+            UsageError: There is nothing to compare, or something is no expression.
+            CellError: A process raised: a name does not exist, or a call failed on some only.
+            NotCompiledError: A plan's setup raised.
+            ProcessDiedError: A process died meanwhile.
+        """
+        runs = run and devices is None
+        code = comparing.code_of(call, specs, mesh, meshes, out_specs, repeats, runs)
+        if devices is None:
+            if setup:
+                raise UsageError(
+                    "`setup` is for a plan: give `devices` too. Nothing was run. On the group's "
+                    "own devices, run the setup as a cell."
+                )
+            return comparing.compare_on(self.run, code)
+        return comparing.compare_planned(
+            code, devices=devices, setup=setup, cells=self.cells_run, label=call
+        )
 
     def recordings(self, processes: Iterable[int] | None = None) -> dict[int, Recording]:
         """Returns what processes have dispatched together in their last cell, or in this one.

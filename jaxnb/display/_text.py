@@ -71,9 +71,9 @@ def fitted_table(
     return text_table(short, align)
 
 
-def wrapped(text: str) -> str:
-    """Returns a sentence or more on lines of at most :data:`WIDTH` columns."""
-    return textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False)
+def wrapped(text: str, width: int = WIDTH) -> str:
+    """Returns a sentence or more on lines of at most ``width`` columns."""
+    return textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)
 
 
 def labelled(rows: Iterable[tuple[str, str]]) -> list[str]:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from jaxnb.display.cards_array import array_card, replicas_differ_card
     from jaxnb.display.cards_cell import cell_card, footer_card, straggler
     from jaxnb.display.cards_collectives import collectives_card
+    from jaxnb.display.cards_comparison import comparison_card
     from jaxnb.display.cards_error import ErrorGroup, error_card, error_groups
     from jaxnb.display.cards_group import (
         progress_card,
@@ -43,6 +44,7 @@ __all__ = [
     "background_card",
     "cell_card",
     "collectives_card",
+    "comparison_card",
     "displays_card",
     "error_card",
     "error_groups",
@@ -84,6 +86,7 @@ __getattr__ = lazy(
             "cards_layout",
             "cards_stats",
             "cards_collectives",
+            "cards_comparison",
             "cards_transfer",
         )
     ],

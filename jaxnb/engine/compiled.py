@@ -74,12 +74,22 @@ def compile_call(
             stage = "compiled"
             compiled = lowered.compile()
         stage = "read"
-        given = (arguments, keywords)
-        report = _report(compiled, _meshes(given, traced, compiled))
-        widened = report.platform == "cpu" and _has_bfloat16(given, traced)
-        return Compiled(process_index, replace(report, widened=widened))
+        return Compiled(process_index, report_of((arguments, keywords), traced, compiled))
     except (Exception, SystemExit) as error:
         return NotCompiled(process_index, stage, described(error))
+
+
+def report_of(given: Any, traced: Any, compiled: Any) -> CompiledReport:
+    """Tells what a compiled call does.
+
+    Args:
+        given: Its arguments, a pytree.
+        traced: What tracing it has given; None if it was compiled before.
+        compiled: The ``jax.stages.Compiled``.
+    """
+    report = _report(compiled, _meshes(given, traced, compiled))
+    widened = report.platform == "cpu" and _has_bfloat16(given, traced)
+    return replace(report, widened=widened)
 
 
 def described(error: BaseException) -> ProcessError:
@@ -213,7 +223,7 @@ def _meshes(arguments: Any, traced: Any, compiled: Any) -> list[MeshInfo]:
     return list(known.values())
 
 
-def _equations(traced: Any) -> Iterator[Any]:
+def equations(traced: Any) -> Iterator[Any]:
     """Returns the equations of JAX's own description of a function, nested ones included."""
     waiting = [(getattr(traced, "jaxpr", None), MAX_NESTING)]
     while waiting:
@@ -232,7 +242,7 @@ def _values(equation: Any) -> Iterator[Any]:
 
 def _named_meshes(traced: Any) -> Iterator[Any]:
     """Returns the meshes that JAX's description of a function names."""
-    for equation in _equations(traced):
+    for equation in equations(traced):
         for value in _values(equation):
             if isinstance(value, jax.sharding.Mesh):
                 yield value
@@ -246,6 +256,6 @@ def _has_bfloat16(arguments: Any, traced: Any) -> bool:
         return True
     return any(
         getattr(result.aval, "dtype", None) == jnp.bfloat16
-        for equation in _equations(traced)
+        for equation in equations(traced)
         for result in equation.outvars
     )

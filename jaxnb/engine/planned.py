@@ -8,12 +8,14 @@ import os
 import sys
 import types
 from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import replace
 from typing import Any
 
 import jax
 
 from jaxnb.engine import bootstrap, compiled
 from jaxnb.insight.calls import require_call
+from jaxnb.model import ComparisonReport
 from jaxnb.model.collectives import Compiled, NotCompiled, PlanReply, PlanRequest
 
 MAX_OUTPUT = 20_000
@@ -38,7 +40,7 @@ def answer(request: PlanRequest) -> PlanReply:
     return PlanReply(found, _end_of(printed.getvalue()))
 
 
-def _answer(request: PlanRequest) -> Compiled | NotCompiled:
+def _answer(request: PlanRequest) -> Compiled | NotCompiled | ComparisonReport:
     # A module of its own as __main__: dataclasses and pickle look a class's module up.
     module = types.ModuleType("__main__")
     sys.modules["__main__"] = module
@@ -49,6 +51,10 @@ def _answer(request: PlanRequest) -> Compiled | NotCompiled:
             compiled.keep_lines(piece.name, piece.whole)
             exec(compile(piece.code, piece.name, "exec", dont_inherit=True), namespace)
         compiled.keep_lines(request.call.name, request.call.whole)
+        if request.compares:
+            code = compile(request.call.code.strip(), request.call.name, "eval")
+            report: ComparisonReport = eval(code, namespace).report
+            return replace(report, planned=True)
         # Parsed as a statement: its lines count as the notebook's do.
         expression = ast.parse(request.call.code).body[0]
         assert isinstance(expression, ast.Expr)

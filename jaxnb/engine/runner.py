@@ -17,7 +17,7 @@ from typing import Any
 import jax
 from ipykernel.displayhook import ZMQShellDisplayHook
 
-from jaxnb.engine import bundles, commands, tracebacks, values
+from jaxnb.engine import aside, bundles, commands, together, tracebacks, values
 from jaxnb.engine.held import HeldArrays
 from jaxnb.engine.recorder import Recorder
 from jaxnb.errors import JaxnbError
@@ -145,8 +145,12 @@ class Runner:
         self._clock.reset()
         started = time.perf_counter()
         self._recorder.begin(request, self._code_name)
+        together.begin(request)
         try:
-            await self._run_in_shell(_as_numbered(request))
+            if request.aside:
+                aside.evaluate(shell, request.code, self._code_name)
+            else:
+                await self._run_in_shell(_as_numbered(request))
         except KeyboardInterrupt as error:  # between IPython's own handlers
             self._keep_traceback(type(error), error, ["KeyboardInterrupt"])
         seconds = time.perf_counter() - started

@@ -8,6 +8,7 @@ from typing import Any
 def load(shell: Any) -> None:
     """Registers the magics with an IPython shell; loading twice does nothing more."""
     from jaxnb.magics import formats
+    from jaxnb.magics.comparing import ComparingMagics
     from jaxnb.magics.compiling import CompilingMagics
     from jaxnb.magics.spmd import SpmdMagics
     from jaxnb.magics.values import ValueMagics
@@ -19,5 +20,6 @@ def load(shell: Any) -> None:
         magics,
         ValueMagics(shell, magics.started, magics.meter),
         CompilingMagics(shell, magics.started, lambda: magics.session),
+        ComparingMagics(shell, magics.started, lambda: magics.session),
     )
     formats.register(shell, lambda: magics.session)

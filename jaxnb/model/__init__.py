@@ -38,6 +38,16 @@ if TYPE_CHECKING:
         PlanRequest,
         SourceLine,
     )
+    from jaxnb.model.comparisons import (
+        Column,
+        ComparisonReport,
+        ComparisonStage,
+        LeafLayout,
+        OutputWarning,
+        Timing,
+        Variant,
+        VariantFailure,
+    )
     from jaxnb.model.dispatches import (
         CheckMode,
         Dispatch,
@@ -116,6 +126,9 @@ __all__ = [
     "Collective",
     "CollectiveKind",
     "CollectivesRequest",
+    "Column",
+    "ComparisonReport",
+    "ComparisonStage",
     "CompileStage",
     "Compiled",
     "CompiledReport",
@@ -136,11 +149,13 @@ __all__ = [
     "JoinRequest",
     "LayoutReply",
     "LayoutRequest",
+    "LeafLayout",
     "Memory",
     "MemoryPass",
     "MeshInfo",
     "NotCompiled",
     "NotFound",
+    "OutputWarning",
     "PackRequest",
     "Packed",
     "Part",
@@ -175,8 +190,11 @@ __all__ = [
     "StatsRequest",
     "StreamChunk",
     "StreamName",
+    "Timing",
     "Trail",
     "ValueInfo",
+    "Variant",
+    "VariantFailure",
     "Whereabouts",
     "WriteRequest",
 ]
@@ -196,6 +214,7 @@ __getattr__ = lazy(
             "transfers",
             "requests",
             "collectives",
+            "comparisons",
         )
     ],
 )

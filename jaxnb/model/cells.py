@@ -101,6 +101,7 @@ class CellRequest:
         ranks: The processes that run it.
         request_id: Names the run: cells' numbers repeat, within a notebook cell and after a
             restart.
+        aside: It is jaxnb's own, an expression: it leaves nothing in ``In``, ``Out`` and ``_``.
     """
 
     cell: int
@@ -110,6 +111,7 @@ class CellRequest:
     check: CheckMode = "record"
     ranks: tuple[int, ...] = ()
     request_id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    aside: bool = False
 
 
 @dataclass(frozen=True, slots=True)

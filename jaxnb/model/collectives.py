@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from jaxnb.model.cells import ProcessError
 from jaxnb.model.layout import MeshInfo
+
+if TYPE_CHECKING:
+    from jaxnb.model.comparisons import ComparisonReport
 
 CollectiveKind = Literal[
     "all-reduce",
@@ -243,11 +246,13 @@ class PlanRequest:
         num_devices: How many devices it makes.
         pieces: What to run first, in order.
         call: The call, the last expression of the last piece.
+        compares: The call is one of ``jaxnb.compare``, and is made.
     """
 
     num_devices: int
     pieces: tuple[PlanPiece, ...]
     call: PlanPiece
+    compares: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,9 +260,10 @@ class PlanReply:
     """What a scratch process answers.
 
     Attributes:
-        answer: The report, or why there is none.
+        answer: What the call compiles to, a :class:`~jaxnb.model.ComparisonReport`, or why there
+            is neither.
         output: What the code has printed.
     """
 
-    answer: Compiled | NotCompiled
+    answer: Compiled | NotCompiled | ComparisonReport
     output: str = field(default="", repr=False)

@@ -136,6 +136,11 @@ import threading
 service = internals.start_coordination_service(address, 1)
 internals.connect_coordination_service(address, 0, 1, timeout_seconds=20)
 client = internals.coordination_client()
+client.key_value_set("word", "said")
+assert client.blocking_key_value_get("word", 1000) == "said"
+client.key_value_delete("word")
+try: client.blocking_key_value_get("word", 1)
+except Exception as error: assert "DEADLINE_EXCEEDED" in str(error), error
 threading.Timer(0.3, internals.cancel_waits_on_coordination_service).start()
 try: client.blocking_key_value_get("nobody", 60_000)
 except Exception as error: print(str(error)[:9])

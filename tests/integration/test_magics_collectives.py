@@ -36,6 +36,12 @@ def test_without_a_group_only_plans_can_be_made() -> None:
         shown = notebook.good(PLAN.replace("mlp(", define, 1))
         assert ROW in shown.text
         assert "planned for 256 devices · mesh data 16 × model 16" in shown.text
+        shape = "jax.ShapeDtypeStruct((64, 64), jnp.float32)"
+        line = f"%%spmd_compare jnp.dot({shape}, {shape}) --devices 64 --mesh {{'x': 64}}"
+        shown = notebook.good(f"{line}\na = P('x')")
+        # Of 64 × 64 float32 each has gathered all but one row.
+        assert "a: 1 all-gather over x 15.8 KiB" in shown.text
+        assert "planned for 64 devices" in shown.text
 
 
 def test_a_line(nb: Notebook) -> None:
@@ -66,3 +72,28 @@ def test_errors_show_the_lines_of_the_notebook(nb: Notebook) -> None:
     assert "unknown option '--device'" in nb.bad("%spmd_collectives --device 3 mlp(1)")
     assert "stands behind `%%spmd_collectives`" in nb.bad("%%spmd_collectives mlp(x)\nmlp(x)")
     assert "usage: %spmd_collectives [--devices N] CALL" in nb.good("%spmd_collectives -h").text
+
+
+def test_comparing_shardings(nb: Notebook) -> None:
+    nb.good("%spmd mesh = jax.make_mesh((4,), ('x',), axis_types=(jax.sharding.AxisType.Auto,))")
+    nb.good("%spmd x, w1, w2 = (np.ones((8, 8), np.float32) for _ in range(3))")
+    line = "%%spmd_compare mlp(x, w1, w2) --repeats 2 --plot --out found\n"
+    shown = nb.good(f"{line}rows = P('x')\nwhole = P()")
+    # Both weights, 8 × 8 float32, of which each has gathered 3 quarters from others.
+    assert "rows: 2 all-gather over x 384 B" in shown.text
+    assert "4 devices · mesh x 4 · 2 processes · 2 calls each" in shown.text
+    assert "<b>rows</b>" in shown.html
+    assert nb.good("found.best('bytes').name").text.strip() == "'whole'"
+    assert nb.good("found").text.startswith("mlp · 2 shardings")
+    inside = nb.good(
+        "%%spmd\nimport jaxnb\njaxnb.compare(mlp, (x, w1, w2), specs={'rows': P('x')}, run=False)"
+    )
+    assert "rows: 2 all-gather over x 384 B" in inside.text
+    line = "%spmd_compare mlp(x, w1, w2) --spec a=P('x') --no-run --mesh {'y':4}"
+    assert "a: 2 all-gather over y 384 B" in nb.good(line).text
+
+
+def test_what_the_magic_cannot_compare(nb: Notebook) -> None:
+    assert "there is no sharding to compare" in nb.bad("%spmd_compare mlp(x, w1, w2)")
+    assert "`mlp` is not a call" in nb.bad("%spmd_compare mlp --spec a=P()")
+    assert "usage: %spmd_compare CALL [--spec NAME=SPECS]" in nb.good("%spmd_compare -h").text

@@ -1,0 +1,27 @@
+"""Evaluates an expression of jaxnb's own beside the user's cells."""
+
+from __future__ import annotations
+
+import linecache
+from typing import Any
+
+
+def evaluate(shell: Any, code: str, name: str) -> None:
+    """Evaluates an expression in a shell's namespace; its value goes to the display hook.
+
+    Nothing is left in ``In``, ``Out`` and ``_``. What it raises goes where a cell's error goes.
+
+    Args:
+        shell: The shell of this process's kernel.
+        code: The expression.
+        name: The file name of the code in tracebacks.
+    """
+    linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
+    hook = shell.displayhook
+    try:
+        with shell.builtin_trap:
+            hook.value = eval(compile(code, name, "eval"), shell.user_ns)
+        hook.bundle = hook.compute_format_data(hook.value)[0]
+    except (Exception, SystemExit, KeyboardInterrupt):
+        hook.take()
+        shell.showtraceback()

@@ -1,0 +1,283 @@
+"""One function under several shardings, on a group of 4 processes × 2 devices."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from integration.test_collectives import well_formed
+from jaxnb.comparison import Comparison
+from jaxnb.display.cards import cell_card
+from jaxnb.errors import CellError, NotCompiledError, UsageError
+from jaxnb.session import Session
+from jaxnb_fixtures import assert_usable
+
+SETUP = """
+import jaxnb
+Auto = jax.sharding.AxisType.Auto
+mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(Auto, Auto))
+def mlp(x, w1, w2):
+    return jnp.tanh(x @ w1) @ w2
+def ones(*shape):
+    return np.ones(shape, np.float32)
+x, w1, w2 = ones(64, 32), ones(32, 128), ones(128, 32)
+"""
+
+SHARDINGS = {
+    "replicated": "P()",
+    "fsdp": "P(('data', 'model')), P(('data', 'model')), P(('data', 'model'))",
+    "tensor": "P('data'), P(None, 'model'), P('model')",
+}
+
+
+@pytest.fixture
+def group(session: Session) -> Session:
+    """The group, with a mesh, a function and arguments."""
+    session.run(SETUP)
+    return session
+
+
+def compare(group: Session, call: str, specs: dict[str, str], **settings: Any) -> Comparison:
+    found = group.compare(call, specs=specs, **{"repeats": 2} | settings)
+    require_readable(found)
+    return found
+
+
+def require_readable(found: Comparison) -> None:
+    text = str(found)
+    assert max(map(len, text.splitlines())) <= 80, text
+    assert well_formed(found._repr_mimebundle_()["text/html"])
+
+
+def test_fsdp_tensor_parallel_and_replicated_as_computed_by_hand(group: Session) -> None:
+    names = "sorted(k for k in globals() if k[0] != '_'), repr(_), len(Out), len(In)"
+    group.run("5")
+    before = group.run(names).value
+    ran = len(group.cells_run)
+    found = compare(group, "mlp(x, w1, w2)", SHARDINGS)
+    assert {v.name: v.bytes for v in found.variants} == {
+        "replicated": 0,
+        "fsdp": 7 * (32 * 128 + 128 * 32) * 4 // 8,  # both weights are gathered over all 8
+        "tensor": 2 * 1 * (16 * 32 * 4) // 2,  # 16 × 32 summands on each of 2, all-reduced
+    }
+    assert [v.collectives for v in found.variants] == [0, 2, 1]
+    arguments = [v.report.memory.argument_bytes for v in found.variants if v.report]
+    assert arguments == [4 * (64 * 32 + 2 * 32 * 128), 4 * (64 * 32 + 2 * 32 * 128) // 8,
+                         4 * (64 * 32 // 4 + 2 * 32 * 128 // 2)]  # fmt: skip
+    for each in found.variants:
+        assert each.timing is not None
+        assert each.compile_seconds is not None
+        assert 0 < each.timing.low <= each.timing.median <= each.timing.high
+        assert each.timing.repeats == 2
+        assert each.timing.slowest in range(4)
+        assert each.failure is None
+        assert each.warnings == ()
+    assert found.best("bytes").name == "replicated"
+    assert "tensor: 1 all-reduce over model 2.00 KiB" in str(found)
+    # Nothing is left: no name, nothing in `_`, `Out` and `In` (but for the two cells), no replay.
+    after = group.run(names).value
+    assert after[0] == before[0]
+    assert after[2] - before[2] == after[3] - before[3] == 1
+    assert [request.code for request in group.cells_run[ran:]] == [names]
+
+
+def test_in_a_cell_on_its_own_objects(group: Session) -> None:
+    result = group.run("""
+def step(params, x, *, rate=0.1):
+    grads = jax.grad(lambda p: jnp.sum(jnp.tanh(x @ p["w"]) + p["b"]))(params)
+    return jax.tree.map(lambda p, g: p - rate * g, params, grads)
+batch = jax.make_array_from_callback((64, 32), NamedSharding(mesh, P("data")), lambda i: x[i])
+params = {"w": w1, "b": jnp.zeros(128)}
+jaxnb.compare(step, (params, batch), kwargs={"rate": 0.5}, repeats=2, specs={
+    "as they are": None,
+    "fsdp": ({"w": P("data"), "b": P()}, None),
+    "half": P("x"),
+    "whole outputs": ({"w": P("data"), "b": P()}, P("data")),
+    "turned": P("y"),
+}, meshes={"half": {"x": 4}, "turned": jax.sharding.Mesh(jax.devices()[::-1], ("y",))},
+   out_specs={"whole outputs": P()})
+""")
+    found = result.value
+    assert isinstance(found, Comparison)
+    assert "same on 4 processes, bytes compared" in cell_card(result).text
+    by_name = {v.name: v for v in found.variants}
+    # The gradient of w, from the part of the batch that each has, is summed over data. That of b
+    # depends on no data.
+    assert by_name["as they are"].bytes == 2 * 3 * 32 * 128 * 4 // 4
+    half = by_name["half"]
+    assert half.mesh is not None
+    assert (half.mesh.axis_names, half.mesh.shape) == (("x",), (4,))
+    assert half.timing is None
+    assert "half: it did not run: `x` is on 8 devices, and this mesh has 4" in str(found)
+    assert all(v.timing is not None for v in found.variants if v is not half), str(found)
+    assert not found.warnings  # of "whole outputs" it was asked for
+    assert "mesh x 4: half; mesh y 8: turned." in " ".join(str(found).split())
+    assert group.run("batch.sharding.spec == P('data') and not batch.is_deleted()").value
+
+
+def test_outputs_that_nobody_has_asked_for(group: Session) -> None:
+    group.run("""
+def step(params, x):
+    grads = jax.grad(lambda p: jnp.sum(x @ p["w"]))(params)
+    new = jax.tree.map(jnp.subtract, params, grads)
+    return jax.lax.with_sharding_constraint(new, P()), jnp.sum(x)
+def flat(x): return (x - 1).T.reshape(-1)
+big, params = ones(512, 512), {"w": ones(32, 128)}
+""")
+    specs = {"a": "P('data')", "b": "P()", "c": "{'w': P('data')}, P('data')"}
+    (found,) = compare(group, "step(params, x)", {"c": specs["c"]}, run=False).warnings["c"]
+    assert (found.kind, found.output, found.argument) == ("resharded", "output[0]['w']",
+                                                          "params['w']")  # fmt: skip
+    assert (found.spec, found.expected) == ("P()", "P('data')")
+    assert (found.device_bytes, found.expected_bytes) == (32 * 128 * 4, 32 * 128)
+    flat = compare(group, "flat(big)", {"a": "P('data')", "b": "P()"}, run=False)
+    assert list(flat.warnings) == ["a"]
+    (found,) = flat.warnings["a"]
+    assert (found.kind, found.output, found.device_bytes) == ("replicated", "output", 1 << 20)
+    told = compare(group, "flat(big)", {"a": "P('data')"}, out_specs={"a": "P()"}, run=False)
+    assert not told.warnings
+
+
+def test_a_variant_that_does_not_work_is_a_row(group: Session) -> None:
+    group.run("""
+def f(x):
+    if jax.sharding.get_abstract_mesh().axis_names == ("no",): raise ValueError("no such mesh")
+    return jnp.sum(x)
+vast = jax.ShapeDtypeStruct((1 << 20, 1 << 20), jnp.float32)
+row = ones(1 << 20)
+def huge(x, y): return (x[:, None] * x[None, :]).sum(0)[:1]
+""")
+    found = compare(group, "f(x)", {
+        "good": "P('data')", "axis": "P('nothing')", "odd": "P(None, None, 'data')",
+        "split": "P(None, ('data', 'model'))", "many": "P(), P()", "raises": "P()",
+        "large": "P('a')",
+    }, meshes={"raises": {"no": 8}, "large": {"a": 16}, "split": {"data": 1, "model": 5}},
+    )  # fmt: skip
+    said = {v.name: v.failure and f"{v.failure.message}{v.failure.error}" for v in found.variants}
+    assert said["good"] is None
+    assert found["good"].timing is not None
+    assert "nothing of P('nothing',) is not found in mesh" in str(said["axis"])
+    assert "it has 3 entries for 2 dimensions" in str(said["odd"])
+    assert "data × model would split the 32 of dimension 1 into 5" in str(said["split"])
+    assert "There are 2 specs for 1 argument." in str(said["many"])
+    assert "ValueError: no such mesh" in str(said["raises"])
+    assert "must be >= the product of mesh_shape (16,)" in str(said["large"])
+    assert "raises: JAX could not trace it: ValueError: no such mesh" in str(found)
+    assert_usable(group)
+
+
+def test_what_would_not_fit_into_memory_is_not_run(group: Session) -> None:
+    group.run("def outer(x): return (x[:, None] * x[None, :]).sort(0)\nlong = ones(1 << 18)")
+    found = compare(group, "outer(long)", {"a": "P('data')"})
+    assert found["a"].timing is None
+    assert found["a"].bytes is not None
+    assert "a: it did not run: it needs " in str(found)
+
+
+def test_nothing_is_run_without_data_and_nothing_donated(group: Session) -> None:
+    group.run("""
+s = jax.ShapeDtypeStruct((8,), np.float32)
+ran = []
+def f(x):
+    jax.debug.callback(lambda: ran.append(1))
+    return x - jnp.mean(x)
+g = jax.jit(f, donate_argnums=0, in_shardings=NamedSharding(mesh, P("data")))
+v = jax.make_array_from_callback((8,), NamedSharding(mesh, P("data")), lambda i: np.ones(8)[i])
+""")
+    found = compare(group, "f(s)", {"a": "P('data')"})
+    assert "Nothing was run: `x` has a shape and no data" in " ".join(str(found).split())
+    assert found["a"].timing is None
+    assert group.run("len(ran)").value == 0
+    found = compare(group, "g(v)", {"a": "P('data')", "b": "P('model')"})
+    flat = " ".join(str(found).split())
+    assert "The function donates arguments; here it does not" in flat
+    assert "jitted with shardings of its own, which hold in every variant" in flat
+    assert found["a"].timing is not None
+    assert not group.run("v.is_deleted()").value
+
+
+def test_keys_numbers_and_arrays_of_each_process(group: Session) -> None:
+    group.run("""
+key = jax.random.key(3)
+def draw(key, x, scale, *, low): return jax.random.key_data(key).sum() + x * scale + low
+""")
+    found = compare(group, "draw(key, jnp.asarray(x), 3.0, low=1)",
+                    {"a": "P(), P('data'), None", "b": "P()"}, mesh="mesh")  # fmt: skip
+    assert all(v.timing is not None for v in found.variants), str(found)
+
+
+def test_processes_that_compile_different_programs(group: Session) -> None:
+    group.run("k = 1.0 + (process_index > 1)\ndef f(x): return jnp.sum(x * k)")
+    found = compare(group, "f(x)", {"a": "P('data')"})
+    assert found["a"].timing is None
+    text = " ".join(str(found).split())
+    assert "they compiled different programs, processes 0-1 ≠ processes 2-3. It was not" in text
+    group.run("def f(x):\n    if process_index == 2: raise ValueError('not me')\n    return x + 1")
+    found = compare(group, "f(x)", {"a": "P('data')"})
+    assert "a: JAX could not trace it: on process 2 only. ValueError: not me" in str(found)
+    assert_usable(group)
+
+
+def test_a_call_that_raises_while_it_runs(group: Session) -> None:
+    group.run("def f(x):\n    jax.debug.callback(lambda: 1 / 0)\n    return x + 1")
+    found = group.compare("f(np.ones(8))", specs={"a": "P()"}, mesh={"x": 1}, repeats=1)
+    assert found["a"].failure is not None
+    assert "it did not run" in str(found)
+    assert "ZeroDivisionError" in str(found)
+    assert_usable(group)
+
+
+def test_an_interrupt_ends_it_and_the_group_goes_on(group: Session, tmp_path: Path) -> None:
+    """One process is in Python; the others wait for its word."""
+    path = tmp_path / "fifo"
+    os.mkfifo(path)
+    group.run(f"def f(x):\n    if process_index == 0: open({str(path)!r}).read()\n    return x")
+    opened: list[int] = []
+
+    def interrupt() -> None:
+        opened.append(os.open(path, os.O_WRONLY))  # returns when the process traces it
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(CellError, match="KeyboardInterrupt"):
+        group.compare("f(x)", specs={"a": "P()"})
+    thread.join()
+    os.close(opened[0])
+    assert_usable(group)
+    found = compare(group, "mlp(x, w1, w2)", {"tensor": SHARDINGS["tensor"]})
+    assert found["tensor"].timing is not None
+
+
+def test_a_plan_for_256_devices_takes_definitions_of_cells_along(group: Session) -> None:
+    found = group.compare(
+        "mlp(x, w1, w2)",
+        specs=SHARDINGS | {"odd": "P(('data', 'model'), None)"},
+        mesh={"data": 16, "model": 16},
+        devices=256,
+        setup="def abstract(*shape): return jax.ShapeDtypeStruct(shape, jnp.float32)\n"
+        "x, w1, w2 = abstract(4096, 512), abstract(512, 2048), abstract(2048, 512)",
+    )
+    require_readable(found)
+    assert [v.bytes for v in found.variants[:3]] == [
+        0, 255 * 2 * 512 * 2048 * 4 // 256, 2 * 15 * (4096 // 16) * 512 * 4 // 16,
+    ]  # fmt: skip
+    assert "planned for 256 devices · mesh data 16 × model 16\n" in str(found)
+    with pytest.raises(NotCompiledError, match="NameError: name 'nothing' is not defined"):
+        group.compare("mlp(nothing)", specs={"a": "P()"}, mesh={"x": 2}, devices=2)
+
+
+def test_what_cannot_be_compared(group: Session) -> None:
+    with pytest.raises(UsageError, match="is an array given by keyword"):
+        group.compare("mlp(x, w1, w2=w2)", specs={"a": "P()"})
+    with pytest.raises(UsageError, match="`setup` is for a plan"):
+        group.compare("mlp(x, w1, w2)", specs={"a": "P()"}, setup="x = 3")
+    with pytest.raises(CellError, match="NameError: name 'w9' is not defined"):
+        group.compare("mlp(x, w9)", specs={"a": "P()"})
+    with pytest.raises(CellError, match="A call in text is compared from the notebook"):
+        group.run("jaxnb.compare('mlp(x)', (), specs={'a': P()})")
