@@ -19,8 +19,9 @@ from jaxnb.insight.definitions import Definitions, statement_text
 from jaxnb.labels import on_one_line
 from jaxnb.launch.scratch import ask_scratch
 from jaxnb.model import CellRequest
-from jaxnb.model.collectives import Compiled, NotCompiled, PlanPiece, PlanRequest
+from jaxnb.model.collectives import Compiled, NotCompiled
 from jaxnb.model.comparisons import ComparisonReport
+from jaxnb.model.plans import PlanPiece, PlanRequest
 
 MAX_DEVICES = 65536
 

@@ -13,15 +13,14 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding
 
-from jaxnb.engine import measuring, variants
+from jaxnb.engine import agreeing, measuring, placing, variants
 from jaxnb.engine.compiled import described, equations, report_of
 from jaxnb.engine.layouts import mesh_and_spec
 from jaxnb.engine.together import exchange, members
 from jaxnb.engine.variants import Given
 from jaxnb.errors import UsageError
-from jaxnb.headroom import available_bytes
 from jaxnb.insight import outputs, table
-from jaxnb.labels import format_bytes, processes_label
+from jaxnb.labels import processes_label
 from jaxnb.model.comparisons import (
     ComparisonReport,
     ComparisonStage,
@@ -208,11 +207,11 @@ def _together(made: _Made, *, will_run: bool) -> Variant:
         "fingerprint": row.report.fingerprint if row.report else "",
         "seconds": made.seconds,
         "host": socket.gethostname(),
-        "needs": used * _local_devices(made.mesh),
-        "free": _free_bytes(made.mesh),
+        "needs": used * agreeing.local_devices(made.mesh),
+        "free": agreeing.free_bytes(made.mesh),
     })  # fmt: skip
     words = {i: word for i, word in words.items() if word["here"]}
-    if (failure := _failure(words)) is not None:
+    if (failure := agreeing.failure(words)) is not None:
         return replace(row, report=None, failure=failure)
     if row.report is None:  # this process has no device of the mesh
         return replace(row, failure=None, compile_seconds=_most(words, "seconds"))
@@ -224,7 +223,7 @@ def _together(made: _Made, *, will_run: bool) -> Variant:
         memory_bytes=None if memory is None else used,
         compile_seconds=_most(words, "seconds"),
         warnings=made.warnings,
-        failure=_too_large(words) if will_run else None,
+        failure=agreeing.too_large(words) if will_run else None,
     )
 
 
@@ -232,94 +231,25 @@ def _most(words: Mapping[int, Mapping[str, Any]], key: str) -> float:
     return float(max(word[key] for word in words.values()))
 
 
-def _failure(words: Mapping[int, Mapping[str, Any]]) -> VariantFailure | None:
-    """Returns why the processes cannot run a variant together; None if they can."""
-    failed = {i: word for i, word in words.items() if word["failure"]}
-    if failed:
-        first = next(iter(failed.values()))
-        stage, message = first["failure"]
-        if len(failed) < len(words):
-            message = f"on {processes_label(failed)} only. {message}".strip()
-        return VariantFailure(stage, message, measuring.as_error(first["error"]))
-    groups: dict[str, list[int]] = {}
-    for index, word in words.items():
-        groups.setdefault(word["fingerprint"], []).append(index)
-    if len(groups) > 1:
-        sides = " ≠ ".join(map(processes_label, groups.values()))
-        return VariantFailure(
-            "agreed",
-            f"they compiled different programs, {sides}. It was not run: the results would be "
-            "wrong, and JAX would not notice.",
-        )
-    return None
-
-
-def _local_devices(mesh: Mesh | None) -> int:
-    if mesh is None:
-        return 0
-    return sum(device.process_index == jax.process_index() for device in mesh.devices.flat)
-
-
-def _free_bytes(mesh: Mesh | None) -> int | None:
-    """Returns what the devices of a mesh that are here can still take; None if unknown."""
-    if mesh is None or not _local_devices(mesh):
-        return None
-    local = [d for d in mesh.devices.flat if d.process_index == jax.process_index()]
-    if local[0].platform == "cpu":
-        return available_bytes()
-    free = []
-    for device in local:
-        known = device.memory_stats() or {}
-        if "bytes_limit" in known and "bytes_in_use" in known:
-            free.append(known["bytes_limit"] - known["bytes_in_use"])
-    return min(free) * len(local) if len(free) == len(local) else None
-
-
-def _too_large(words: Mapping[int, Mapping[str, Any]]) -> VariantFailure | None:
-    """Returns why a variant is not run: where its memory is wanted, there is not enough.
-
-    On a CPU the processes of a host share its memory, and Linux would kill one of them instead of
-    refusing.
-    """
-    hosts: dict[str, list[Mapping[str, Any]]] = {}
-    for word in words.values():
-        if word["free"] is not None:
-            hosts.setdefault(word["host"], []).append(word)
-    is_cpu = jax.default_backend() == "cpu"
-    for host, known in hosts.items():
-        pairs = [(word["needs"], word["free"]) for word in known]
-        if is_cpu:
-            pairs = [(sum(needs for needs, _ in pairs), min(free for _, free in pairs))]
-        for needs, free in pairs:
-            if needs > free:
-                return VariantFailure(
-                    "run",
-                    f"it needs {format_bytes(needs)} on {host}, where {format_bytes(free)} are "
-                    "free.",
-                )
-    return None
-
-
 def _run(call: Given, made: _Made, row: Variant, repeats: int | None) -> Variant:
     """Runs a variant on its processes; the others hear how it went."""
     arrays: list[jax.Array] = []
-    assert made.mesh is not None
-    try:
-        variants.require_devices(call, made.mesh)
-    except UsageError as error:  # on all processes alike
-        return replace(row, failure=VariantFailure("run", str(error)))
 
     def prepare() -> None:
+        assert made.mesh is not None
+        placing.require_devices(call, made.mesh)
         pairs = zip(call.arrays, made.shardings, strict=True)
-        arrays.extend(variants.placed(leaf, sharding) for leaf, sharding in pairs)
+        arrays.extend(placing.placed(leaf, sharding) for leaf, sharding in pairs)
         jax.block_until_ready(arrays)
 
     run = (lambda: made.compiled(*arrays)) if made.is_here else None
     try:
         return replace(row, timing=measuring.measure(run, prepare, repeats))
     except measuring.CallFailedError as error:
-        who = f"on {processes_label(error.errors)}" if len(error.errors) > 1 else ""
         first = next(iter(error.errors.values()))
+        if first.type_name == "UsageError":
+            return replace(row, failure=VariantFailure("run", first.message))
+        who = f"on {processes_label(error.errors)}:" if len(members()) > 1 else ""
         return replace(row, failure=VariantFailure("run", who, first))
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from jaxnb.errors import UsageError
 from jaxnb.labels import on_one_line
 from jaxnb.model.cells import CellRequest
-from jaxnb.model.collectives import PlanPiece
+from jaxnb.model.plans import PlanPiece
 
 _MAKERS = frozenset(
     {

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import IO
 
 from jaxnb.errors import JaxnbError
-from jaxnb.model.collectives import PlanReply, PlanRequest
+from jaxnb.model.plans import PlanReply, PlanRequest
 
 _LAST_LINES = 15
 

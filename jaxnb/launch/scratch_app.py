@@ -8,7 +8,7 @@ import sys
 import threading
 
 from jaxnb.launch.lifeline import watch_owner
-from jaxnb.model.collectives import PlanRequest
+from jaxnb.model.plans import PlanRequest
 
 
 def main() -> None:

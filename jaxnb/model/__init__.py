@@ -33,9 +33,6 @@ if TYPE_CHECKING:
         Memory,
         NotCompiled,
         Part,
-        PlanPiece,
-        PlanReply,
-        PlanRequest,
         SourceLine,
     )
     from jaxnb.model.comparisons import (
@@ -74,6 +71,7 @@ if TYPE_CHECKING:
         MeshInfo,
         ShardInfo,
     )
+    from jaxnb.model.plans import PlanPiece, PlanReply, PlanRequest
     from jaxnb.model.record import Record
     from jaxnb.model.recovery import Recovered, Reformed, ReformRequest
     from jaxnb.model.requests import (
@@ -215,6 +213,7 @@ __getattr__ = lazy(
             "requests",
             "collectives",
             "comparisons",
+            "plans",
         )
     ],
 )

@@ -89,7 +89,7 @@ def test_comparing_shardings(nb: Notebook) -> None:
         "%%spmd\nimport jaxnb\njaxnb.compare(mlp, (x, w1, w2), specs={'rows': P('x')}, run=False)"
     )
     assert "rows: 2 all-gather over x 384 B" in inside.text
-    line = "%spmd_compare mlp(x, w1, w2) --spec a=P('x') --no-run --mesh {'y':4}"
+    line = "%spmd_compare mlp(x, w1, w2) --spec a=P('y') --no-run --mesh {'y':4}"
     assert "a: 2 all-gather over y 384 B" in nb.good(line).text
 
 
