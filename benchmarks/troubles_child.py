@@ -227,11 +227,17 @@ def sentinel_percent(session: Session, meanwhile: Callable[[], object]) -> list[
     return [100 * (after[path] - before[path]) / seconds for path in sorted(threads)]
 
 
+def settings_of(mode: str) -> Found:
+    """The settings of a group by what is done about each dispatch: ``"record, no pitfalls"``."""
+    check, *quiet = mode.split(", ")
+    return {"check": check, "pitfalls": not quiet}
+
+
 def dispatches(modes: list[str], calls: dict[str, int], repetitions: int) -> Found:
     """Seconds per call of a jitted function on a global array, by the recorder's mode, in turn."""
     found: Found = {mode: [] for mode in modes}
     with ExitStack() as stack:
-        sessions = {mode: stack.enter_context(group(check=mode)) for mode in modes}
+        sessions = {mode: stack.enter_context(group(**settings_of(mode))) for mode in modes}
         for session in sessions.values():
             session.run(ADD)
         for _ in range(repetitions):

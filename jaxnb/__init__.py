@@ -57,6 +57,7 @@ def start(
     collectives: str = "gloo",
     bare: bool = False,
     check: CheckMode = "record",
+    pitfalls: bool = True,
     timeout: float = 60.0,
     progress: Any = None,
 ) -> Session:
@@ -78,6 +79,9 @@ def start(
             after every cell (``result.divergence``); ``"strict"``: the processes agree on each
             before it runs, and raise :class:`~jaxnb.errors.DivergenceError` if they do not;
             ``"off"``.
+        pitfalls: Say once of each cause what a cell does that JAX says nothing of, such as a
+            hidden all-gather or a recompilation in a loop (``result.pitfalls``). Not with
+            ``check="off"``.
         timeout: Seconds that the start may take.
         progress: Called with the name of each stage and a detail.
 
@@ -99,6 +103,7 @@ def start(
         collectives=collectives,
         bare=bare,
         check=check,
+        pitfalls=pitfalls,
         timeout=timeout,
     )
     return Session(options, progress)

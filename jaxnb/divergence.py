@@ -165,7 +165,8 @@ _KINDS: Mapping[DivergenceKind, str] = {
     "order": "The same computations came in another order.",
     "missing": "Not all processes took part.",
     "shapes": "The shapes differ.",
-    "computation": "The computations differ, in what they do or in a constant.",
+    "computation": "The computations differ, in what they do or in a constant, or in "
+    "the order of their meshes' devices.",
     "failed": "It did not come to its end everywhere.",
     "inputs": "The computation is the same, but inputs that JAX takes as equal differ.",
 }

@@ -87,6 +87,10 @@ class DivergenceWarning(UserWarning):
     """The processes parted in a cell; in a notebook its output says so."""
 
 
+class PitfallWarning(UserWarning):
+    """A cell did what JAX says nothing of; in a notebook its card says so."""
+
+
 class DivergenceError(JaxnbError):
     """The processes were about to part (``--check strict``); nothing of that has run.
 

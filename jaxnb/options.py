@@ -73,6 +73,7 @@ class StartOptions:
         bare: Leave the processes' namespaces empty.
         check: ``"record"``: what the processes dispatch together is recorded, and compared after
             every cell; ``"strict"``: they agree before it runs; ``"off"``.
+        pitfalls: Tell of pitfalls, unless ``check`` is off.
         timeout: Seconds that the start may take; above a day (``inf`` too), a day.
     """
 
@@ -83,6 +84,7 @@ class StartOptions:
     collectives: str = "gloo"
     bare: bool = False
     check: CheckMode = "record"
+    pitfalls: bool = True
     timeout: float = 60.0
 
     def __post_init__(self) -> None:

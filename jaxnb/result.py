@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from jaxnb.arrays import differing, merged
 from jaxnb.errors import JaxnbError
-from jaxnb.model import ArrayInfo, Divergence, ProcessError, RichOutput, ValueInfo
+from jaxnb.model import ArrayInfo, Divergence, Pitfall, ProcessError, RichOutput, ValueInfo
 from jaxnb.unpickling import unpickle
 
 if TYPE_CHECKING:
@@ -127,6 +127,8 @@ class CellResult:
         stderr: The same for standard error.
         divergence: Where the processes parted: the first computation over several of them that
             they did not all dispatch alike. None if they did, or if that was not checked.
+        pitfalls: What the cell did that JAX says nothing of; a cause that an earlier cell has
+            told of is left out.
         gather: Makes an array that stayed on the processes from its index and description.
     """
 
@@ -138,6 +140,7 @@ class CellResult:
     stdout: str = ""
     stderr: str = ""
     divergence: Divergence | None = None
+    pitfalls: tuple[Pitfall, ...] = ()
     gather: Gather | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:

@@ -21,6 +21,7 @@ from jaxnb.model import (
     ArrayInfo,
     CellReply,
     CellRequest,
+    Pitfall,
     ProcessError,
     RequestFailed,
     RichOutput,
@@ -29,6 +30,7 @@ from jaxnb.model import (
     Trail,
     Whereabouts,
 )
+from jaxnb.pitfalls import merged
 from jaxnb.result import CellResult, Gather, ProcessResult
 from jaxnb.transport.client import ClearOutput, Display, Dropped, Event, Exchange, Reply
 from jaxnb.watch import line_text
@@ -54,7 +56,13 @@ NO_ANSWER = "NoAnswer"
 
 
 class OutputSink(Protocol):
-    """Where a running cell's output goes, as it comes."""
+    """Where a running cell's output goes, as it comes.
+
+    Attributes:
+        shows_cards: Whoever shows this shows the cell's card too, which tells of pitfalls.
+    """
+
+    shows_cards: bool
 
     def begin(self, processes: tuple[int, ...]) -> None:
         """Takes which processes run the cell, before any output."""
@@ -80,6 +88,8 @@ class OutputSink(Protocol):
 
 class NoSink:
     """Drops everything: the result holds it all the same. A base for sinks that take a part."""
+
+    shows_cards = False
 
     def begin(self, processes: tuple[int, ...]) -> None:
         """Does nothing."""
@@ -186,6 +196,11 @@ class RunningCell:
     def trails(self) -> dict[int, tuple[Trail, ...]]:
         """What each process that has answered dispatched to several, in short."""
         return {i: reply.trails for i, reply in self._replies.items()}
+
+    @property
+    def pitfalls(self) -> tuple[Pitfall, ...]:
+        """What the processes that have answered saw of pitfalls, each cause once."""
+        return merged({i: reply.pitfalls for i, reply in self._replies.items()})
 
     def note_freed(self, stuck: Mapping[int, Whereabouts], *, interrupted: bool) -> None:
         """Notes which processes are about to be freed from where they wait.

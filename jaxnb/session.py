@@ -12,17 +12,19 @@ from typing import Any, cast
 
 from jaxnb import comparing, divergence
 from jaxnb.comparison import Comparison
-from jaxnb.errors import DivergenceWarning, JaxnbError, UsageError
+from jaxnb.errors import DivergenceWarning, JaxnbError, PitfallWarning, UsageError
 from jaxnb.labels import Outputs
 from jaxnb.life import COME_BACK_SECONDS, Life
 from jaxnb.model import CellRequest, CheckMode, PackRequest, Recording
-from jaxnb.options import CHECKS, one_of, process_indices
+from jaxnb.options import CHECKS, StartOptions, one_of, process_indices
 from jaxnb.outcome import error_of, recovered_text
 from jaxnb.patience import Patience, sigint_sets
+from jaxnb.pitfalls import Said, describe
 from jaxnb.pulling import CellKey
 from jaxnb.replicas import levels_to_caller
 from jaxnb.result import CellResult
 from jaxnb.running import NoSink, OutputSink, RunningCell
+from jaxnb.starting import Progress
 from jaxnb.transport.client import Exchange
 
 COME_BACK_AGAIN_SECONDS = 0.5
@@ -38,6 +40,10 @@ class Session(Life):
     Attributes:
         options: How it was started.
     """
+
+    def __init__(self, options: StartOptions, progress: Progress | None = None) -> None:
+        self._said = Said()
+        super().__init__(options, progress)
 
     @property
     def last_result(self) -> CellResult | None:
@@ -128,6 +134,7 @@ class Session(Life):
                 check=cast(CheckMode, mode),
                 ranks=tuple(indices),
                 aside=aside,
+                pitfalls=self.options.pitfalls,
             )
             self._current_ticket = ticket
             running = self._send_cell(request, indices, sink, outputs, interrupted)
@@ -136,6 +143,7 @@ class Session(Life):
             was_cut = patience.interrupted or bool(running.waiting_for)
             if not patience.gave_up:  # whoever is stopped would be waited for
                 result = self._last_result = self._compared(running, result)
+            result = self._last_result = self._with_pitfalls(running, result)
             # Where the user stopped them anywhere, or some failed and others waited for them,
             # there is nothing to warn of.
             parted = None if was_cut or running.freed else result.divergence
@@ -161,6 +169,7 @@ class Session(Life):
             state=self.state,
             raise_on_error=raise_on_error,
         )
+        self._tell_pitfalls(running, result, sink, error)
         if error is not None:
             raise error
         return result
@@ -308,6 +317,25 @@ class Session(Life):
         notes = {i: "was not asked to run the cell" for i in trails if i not in asked}
         notes |= {i: error.ending for i, error in result.errors.items()}
         return replace(result, divergence=divergence.compare(result.cell, recordings, notes))
+
+    def _with_pitfalls(self, running: RunningCell, result: CellResult) -> CellResult:
+        """Returns a result with those pitfalls that no cell before it has told of."""
+        found = self._said.new(running.pitfalls, self._generation)
+        return replace(result, pitfalls=found) if found else result
+
+    def _tell_pitfalls(
+        self, running: RunningCell, result: CellResult, sink: OutputSink, error: Exception | None
+    ) -> None:
+        """Tells them to who does not see the cell's card."""
+        if not result.pitfalls or sink.shows_cards:
+            return
+        text = describe(result.pitfalls, len(result.per_process))
+        if type(sink) is not NoSink:
+            running.notice(text)
+        elif error is not None:
+            error.add_note(text)
+        else:
+            warnings.warn(text, PitfallWarning, stacklevel=levels_to_caller())
 
     def _recover_after(
         self, running: RunningCell, come_back_seconds: float = COME_BACK_SECONDS

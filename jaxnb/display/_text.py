@@ -71,9 +71,23 @@ def fitted_table(
     return text_table(short, align)
 
 
-def wrapped(text: str, width: int = WIDTH) -> str:
-    """Returns a sentence or more on lines of at most ``width`` columns."""
-    return textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)
+def wrapped(text: str, width: int = WIDTH, indent: int = 0) -> str:
+    """Returns a sentence or more on lines of at most ``width`` columns.
+
+    Args:
+        text: The text.
+        width: Columns, the indent included.
+        indent: Blanks before each line.
+    """
+    blanks = " " * indent
+    return textwrap.fill(
+        text,
+        width,
+        initial_indent=blanks,
+        subsequent_indent=blanks,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def labelled(rows: Iterable[tuple[str, str]]) -> list[str]:

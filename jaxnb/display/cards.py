@@ -9,7 +9,7 @@ from jaxnb._lazy import lazy
 if TYPE_CHECKING:
     from jaxnb.display.card import Card, stacked
     from jaxnb.display.cards_array import array_card, replicas_differ_card
-    from jaxnb.display.cards_cell import cell_card, footer_card, straggler
+    from jaxnb.display.cards_cell import below_card, cell_card, footer_card, straggler
     from jaxnb.display.cards_collectives import collectives_card
     from jaxnb.display.cards_comparison import comparison_card
     from jaxnb.display.cards_error import ErrorGroup, error_card, error_groups
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from jaxnb.display.cards_layout import layout_card
     from jaxnb.display.cards_live import background_card, live_card
     from jaxnb.display.cards_output import DisplayColumns, displays_card, native_value
+    from jaxnb.display.cards_pitfalls import pitfalls_card
     from jaxnb.display.cards_stats import stats_card
     from jaxnb.display.cards_transfer import (
         Moved,
@@ -42,6 +43,7 @@ __all__ = [
     "Moved",
     "array_card",
     "background_card",
+    "below_card",
     "cell_card",
     "collectives_card",
     "comparison_card",
@@ -57,6 +59,7 @@ __all__ = [
     "narrowed",
     "native_value",
     "per_process_card",
+    "pitfalls_card",
     "progress_card",
     "recovered_card",
     "replicas_differ_card",
@@ -81,6 +84,7 @@ __getattr__ = lazy(
             "cards_output",
             "cards_error",
             "cards_value",
+            "cards_pitfalls",
             "cards_cell",
             "cards_array",
             "cards_layout",

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from jaxnb.display.card import Card, render, stacked
+from jaxnb.display.cards_pitfalls import pitfalls_card
 from jaxnb.display.cards_value import value_card
 from jaxnb.labels import Outputs, format_seconds, plural, ranks_label
 from jaxnb.result import CellResult
@@ -24,8 +25,13 @@ class _Bar:
 
 
 def cell_card(result: CellResult, outputs: Outputs = "merged") -> Card:
-    """The value of a cell with the footer below it; the footer alone if it has no value."""
-    return stacked([value_card(result, outputs), footer_card(result)])
+    """The value of a cell with what comes below it; that alone if it has no value."""
+    return stacked([value_card(result, outputs), below_card(result)])
+
+
+def below_card(result: CellResult) -> Card:
+    """What a cell did that JAX says nothing of, and the footer."""
+    return stacked([pitfalls_card(result), footer_card(result)])
 
 
 def footer_card(result: CellResult) -> Card:

@@ -199,7 +199,7 @@ class Recorder:
 
     def _record(self, known: _Known, arguments: Sequence[Any]) -> None:
         cell = self._cell
-        line = _line_in(sys._getframe(2), cell.name)
+        line = line_in(sys._getframe(2), cell.name)
         seconds = time.monotonic() - cell.started
         is_strict = cell.mode == "strict"
         entry = _Entry(0, known, line, seconds, inputs.digest(arguments, replicas=is_strict))
@@ -255,7 +255,9 @@ def _known(executable: Any) -> _Known:
     name = internals.executable_name(executable)
     known = _Known(name, tuple(sorted({device.process_index for device in devices})))
     if len(known.processes) > 1:
-        text = internals.executable_text(executable)
+        # Processes whose meshes have the devices in different order wait for each other for ever.
+        order = internals.executable_order(executable)
+        text = f"{order} {internals.executable_text(executable)}"
         known.fingerprint = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest())
         known.collectives = _COLLECTIVE.search(text) is not None
     return known
@@ -277,7 +279,7 @@ def _as_dispatch(entry: _Entry) -> Dispatch:
     )
 
 
-def _line_in(frame: FrameType | None, code_name: str) -> int | None:
+def line_in(frame: FrameType | None, code_name: str) -> int | None:
     """Returns the innermost line of the cell that called; None if it did not."""
     while frame is not None:
         if frame.f_code.co_filename == code_name:

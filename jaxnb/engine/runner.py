@@ -19,6 +19,7 @@ from ipykernel.displayhook import ZMQShellDisplayHook
 
 from jaxnb.engine import aside, bundles, commands, together, tracebacks, values
 from jaxnb.engine.held import HeldArrays
+from jaxnb.engine.pitfalls import Pitfalls
 from jaxnb.engine.recorder import Recorder
 from jaxnb.errors import JaxnbError
 from jaxnb.model import CellReply, CellRequest, PackRequest, ProcessError, ValueInfo
@@ -104,6 +105,8 @@ class Runner:
         self.process_index = process_index
         self._clock = _CompileClock()
         self._error: ProcessError | None = None
+        self._raised: BaseException | None = None
+        self._pitfalls = Pitfalls()
         self._code_name = ""
         self._large_values: OrderedDict[str, Any] = OrderedDict()
         self._install_hooks()
@@ -138,7 +141,7 @@ class Runner:
     async def run(self, request: CellRequest) -> CellReply:
         """Runs one cell; whatever it raises is in the reply."""
         shell = self._shell
-        self._error = None
+        self._error = self._raised = None
         self._code_name = f"<cell {request.cell}>"
         shell.displayhook.take()
         shell.execution_count = request.cell
@@ -146,6 +149,7 @@ class Runner:
         started = time.perf_counter()
         self._recorder.begin(request, self._code_name)
         together.begin(request)
+        self._pitfalls.begin(request, self._code_name)
         try:
             if request.aside:
                 aside.evaluate(shell, request.code, self._code_name)
@@ -155,6 +159,8 @@ class Runner:
             self._keep_traceback(type(error), error, ["KeyboardInterrupt"])
         seconds = time.perf_counter() - started
         trails = self._recorder.end(self._ending())
+        raised, self._raised = self._raised, None
+        pitfalls = self._pitfalls.end(raised)
         # To describe the value may compile something, which is not the cell's.
         compile_seconds, compiles = min(self._clock.seconds, seconds), self._clock.compiles
         return CellReply(
@@ -165,6 +171,7 @@ class Runner:
             compile_seconds=compile_seconds,
             compiles=compiles,
             trails=trails,
+            pitfalls=pitfalls,
         )
 
     async def _run_in_shell(self, code: str) -> None:
@@ -307,6 +314,7 @@ class Runner:
     def _keep_traceback(self, kind: type[BaseException], error: Any, lines: list[str]) -> None:
         ansi = bundles.shortened("\n".join(lines))
         self._shell._last_traceback = lines
+        self._raised = error
         self._error = ProcessError(
             type_name=kind.__name__,
             message=bundles.shortened(str(error)),

@@ -110,6 +110,8 @@ def start_parser() -> MagicParser:
     _add(parser, "--collectives", default="gloo", help="gloo (the CPU's collectives)")
     _add(parser, "--check", default="record", metavar="MODE",
          help="off, record (default: say where processes part) or strict (stop them)")  # fmt: skip
+    _add(parser, "--no-pitfalls", dest="pitfalls", action="store_false",
+         help="say nothing of pitfalls (hidden all-gathers and the like)")  # fmt: skip
     _add(parser, "--bare", action="store_true",
          help="leave the processes' namespaces empty")  # fmt: skip
     _add(parser, "--timeout", type=positive_seconds, default=60.0, metavar="S",

@@ -37,6 +37,8 @@ class CardView:
         outputs: What is shown of what processes displayed alike.
     """
 
+    shows_cards = True
+
     def __init__(self, cell: int, holder: str, outputs: Outputs) -> None:
         self._cell = cell
         self._outputs = outputs

@@ -74,6 +74,8 @@ class Sink:
         holder: The name of the cell's result.
     """
 
+    shows_cards = True
+
     def __init__(self, ids: DisplayIds | None = None, holder: str = "spmd.last_result") -> None:
         self._ids = ids or DisplayIds()
         self._holder = holder

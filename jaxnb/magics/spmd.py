@@ -200,7 +200,7 @@ class SpmdMagics(Magics):
         native = cards.native_value(result)
         if native is not None:
             self._show(native)
-            self._show(cards.footer_card(result))
+            self._show(cards.below_card(result))
         else:
             self._show(cards.cell_card(result, asked.outputs))
 

@@ -71,6 +71,7 @@ if TYPE_CHECKING:
         MeshInfo,
         ShardInfo,
     )
+    from jaxnb.model.pitfalls import PITFALL_KINDS, Pitfall, PitfallKind
     from jaxnb.model.plans import PlanPiece, PlanReply, PlanRequest
     from jaxnb.model.record import Record
     from jaxnb.model.recovery import Recovered, Reformed, ReformRequest
@@ -111,6 +112,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MAX_DIGEST_BYTES",
+    "PITFALL_KINDS",
     "ArrayInfo",
     "ArrayLeaf",
     "AxisTotal",
@@ -158,6 +160,8 @@ __all__ = [
     "Packed",
     "Part",
     "PartRequest",
+    "Pitfall",
+    "PitfallKind",
     "PlaceRequest",
     "Placed",
     "PlanPiece",
@@ -205,6 +209,7 @@ __getattr__ = lazy(
             "layout",
             "cells",
             "dispatches",
+            "pitfalls",
             "group",
             "record",
             "recovery",

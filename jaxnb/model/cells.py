@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from jaxnb.model.dispatches import CheckMode, Trail
 from jaxnb.model.layout import ArrayInfo
+from jaxnb.model.pitfalls import Pitfall
 
 StreamName = Literal["stdout", "stderr"]
 
@@ -99,6 +100,7 @@ class CellRequest:
         max_payload_bytes: A larger value is described but does not travel.
         check: What is done so that processes which part are noticed.
         ranks: The processes that run it.
+        pitfalls: Look for pitfalls too, unless ``check`` is off.
         request_id: Names the run: cells' numbers repeat, within a notebook cell and after a
             restart.
         aside: It is jaxnb's own, an expression: it leaves nothing in ``In``, ``Out`` and ``_``.
@@ -110,6 +112,7 @@ class CellRequest:
     max_payload_bytes: int = 1 << 20
     check: CheckMode = "record"
     ranks: tuple[int, ...] = ()
+    pitfalls: bool = True
     request_id: str = field(default_factory=lambda: uuid.uuid4().hex)
     aside: bool = False
 
@@ -126,6 +129,7 @@ class CellReply:
         compile_seconds: Part of it that JAX spent lowering and compiling.
         compiles: Number of computations that the backend compiled.
         trails: What it dispatched to several processes, in short.
+        pitfalls: What it did that JAX says nothing of.
     """
 
     process_index: int
@@ -135,6 +139,7 @@ class CellReply:
     compile_seconds: float
     compiles: int
     trails: tuple[Trail, ...] = ()
+    pitfalls: tuple[Pitfall, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from jaxnb.engine import _jax_internals
-from jaxnb.engine._jax_internals import dispatch, hlo
+from jaxnb.engine._jax_internals import dispatch, hlo, pitfalls
 from jaxnb_programs import GPU_TEXT
 
 PRELUDE = """
@@ -43,7 +43,7 @@ def python(code: str) -> str:
 def test_every_function_has_a_test_here() -> None:
     names = [
         name
-        for module in (_jax_internals, dispatch, hlo)
+        for module in (_jax_internals, dispatch, hlo, pitfalls)
         for name, each in inspect.getmembers(module, inspect.isfunction)
         if each.__module__ == module.__name__ and not name.startswith("_")
     ]
@@ -73,7 +73,8 @@ def test_private_names_are_used_in_this_module_only() -> None:
         if is_private(node)
     }
     home = "engine/_jax_internals"
-    assert users == {f"{home}/{name}.py" for name in ("__init__", "dispatch", "hlo", "shortcut")}
+    modules = ("__init__", "dispatch", "hlo", "pitfalls", "shortcut")
+    assert users == {f"{home}/{name}.py" for name in modules}
 
 
 SERVICE = """
@@ -221,6 +222,7 @@ print(texts[0] == texts[1], texts[0] == texts[2], "ENTRY" in texts[0])
 key = jax.random.key(7)
 print(dispatch.key_words(key).tolist(), dispatch.key_words(3))
 print(internals.coordination_client())
+print(dispatch.executable_order(a) == (jax.devices()[0].id,))
 """
 )
 
@@ -266,8 +268,60 @@ for program in (hlo.parsed(parser.hlo_module_from_text(text)), from_text(text)):
         print(each.kind, each.asynchronous, each.bytes, each.count, each.source)
 """
 
+PITFALLS = """
+from jaxnb.engine._jax_internals import pitfalls
+import jax, numpy as np
+import jax.numpy as jnp
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_num_cpu_devices", 2)
+
+class Hooks:
+    def __getattr__(self, name): return lambda *_: print(name)
+    def lowered(self, read):
+        found = read()
+        if found.name == "step":
+            print(found.name, found.source.split()[0], found.file, found.names,
+                  [a.shape for a in found.arguments], [s is None for s in found.shardings],
+                  [c.nbytes for c in pitfalls.constants(found.jaxpr)])
+"""
+
+LISTENED = (
+    PITFALLS
+    + """
+print(pitfalls.hook_pitfalls(Hooks()))
+table = np.ones((3, 4), np.float32)
+inner = jax.jit(lambda a: a @ table)
+@jax.jit
+def step(tree, rate): return inner(tree["w"]) * rate
+mesh = jax.make_mesh((2,), ("d",))
+w = jax.device_put(np.ones((2, 3), np.float32), jax.NamedSharding(mesh, jax.P("d")))
+for _ in range(2): step({"w": w}, 2.0)
+step.lower({"w": np.ones((1, 3), np.float32)}, 2.0)
+jax.pmap(lambda a: a)(jnp.ones(2)); jax.jit(jax.pmap(lambda a: a))(jnp.ones(2))
+from jax.experimental import multihost_utils
+multihost_utils.assert_equal(np.ones(2))
+other = jax.sharding.Mesh(mesh.devices[::-1], ("d",))
+y = jax.device_put(w, jax.NamedSharding(other, jax.P("d")))
+"""
+)
+
+ITERATED = (
+    PITFALLS
+    + """
+def raised(call):
+    try: call()
+    except BaseException as error: return pitfalls.iterates_over_parts(error)
+def fail(): assert False
+class Spread:
+    ndim = 1
+    is_fully_replicated = is_fully_addressable = False
+print(raised(lambda: type(jnp.ones(2)).__iter__(Spread())), raised(fail))
+"""
+)
+
 SNIPPETS = (
     SERVICE, CONNECT, GLOO, INITIALIZED, PRELOAD, LEAVE, CANCEL, JIT, TOLD, EXECUTABLE, HLO,
+    LISTENED, ITERATED,
 )  # fmt: skip
 
 
@@ -318,6 +372,7 @@ def test_an_executable_tells_what_it_is() -> None:
         "True False True",
         "[0, 7] None",
         "None",
+        "True",
     ]
 
 
@@ -354,6 +409,34 @@ def test_async_pairs_are_one_collective_each_by_the_parser_and_without_it() -> N
 )
 def test_a_jax_that_tells_of_no_dispatches_is_told(state: str) -> None:
     assert python(f"{HOOKS}\n{state}\nprint(dispatch.hook_dispatches(hooks) != '')") == "True"
+
+
+def test_what_is_lowered_traced_and_moved_is_told() -> None:
+    lines = python(LISTENED).splitlines()
+    assert lines[0] == "{}"
+    assert lines[1] == (
+        "step step <string> (\"tree['w']\", 'rate') [(2, 3), ()] [False, True] [48]"
+    )
+    assert [line.split()[0] for line in lines[2:]] == ["traced_pmap", "reordered"]
+
+
+def test_going_through_an_array_not_all_here_is_told_from_other_assertions() -> None:
+    assert python(ITERATED) == "True False"
+
+
+@pytest.mark.parametrize(
+    ("state", "kind"),
+    [
+        ("from jax._src.interpreters import pxla; del pxla.lower_sharding_computation", "constant"),
+        ("from jax._src import pmap; pmap._get_mesh_devices = lambda devices: None", "jit-of-pmap"),
+        ("from jax._src import dispatch; dispatch._device_put_sharding_impl = print", "device-put"),
+        ("from jax._src import dispatch; del dispatch._different_device_order_reshard",
+         "device-order"),
+    ],
+)  # fmt: skip
+def test_a_jax_that_does_not_tell_of_a_pitfall_tells_of_the_others(state: str, kind: str) -> None:
+    code = f"{PITFALLS}\n{state}\nprint(*pitfalls.hook_pitfalls(Hooks()))"
+    assert python(code) == kind
 
 
 def test_global_state_has_the_fields_that_are_set() -> None:

@@ -537,3 +537,19 @@ def test_a_name_of_the_users_is_not_overwritten(notebook: Notebook) -> None:
     notebook.good("%spmd_start -n 1 --platform cpu")
     assert token in notebook.good("print(spmd)").text
     notebook.good("%spmd_stop")
+
+
+def test_pitfalls_stand_under_the_cell_once(nb: Notebook) -> None:
+    loop = "%%spmd --ranks 1\nf = jax.jit(lambda a: a * 3)\nfor i in range(8): f(np.ones(i + 1))"
+    shown = nb.good(loop)
+    assert "⚠ line 3: `for i in range(8): f(np.ones(i + 1))`\n  `<lambda>` was comp" in shown.text
+    assert "docs/pitfalls/recompiled.md" in shown.text
+    assert "<b>line 3</b> <code>for i in range(8)" in shown.html
+    assert "⚠" not in nb.good(loop).text
+    spread = nb.run(
+        "%%spmd\nm = jax.make_mesh((jax.device_count(),), ('m',))\n"
+        "s = jax.make_array_from_callback((4,), NamedSharding(m, P('m')), lambda i: np.ones(4)[i])"
+        "\ns.tolist()"
+    )
+    assert spread.failed
+    assert "⚠ line 4: `s.tolist()`" in spread.text

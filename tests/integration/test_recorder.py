@@ -262,6 +262,11 @@ STRICT = {
         "mine = jax.random.wrap_key_data(jax.make_array_from_callback((2,), "
         "NamedSharding(mesh, P()), lambda index: words))\ntotal(jax.random.key_data(mine));"
     ),
+    "devices in another order": (
+        "devices = mesh.devices[::-1] if process_index else mesh.devices\n"
+        "other = NamedSharding(jax.sharding.Mesh(devices, ('d',)), P('d'))\n"
+        "total(jax.make_array_from_callback((n,), other, lambda i: np.zeros(n, np.float32)[i]));"
+    ),
     "one fewer": "total(x)\nif process_index:\n    total(x);",
     "one fewer, first": "if process_index:\n    total(x);",
 }

@@ -75,7 +75,7 @@ def test_python_keywords_are_no_variables() -> None:
 def test_start_line_in_full() -> None:
     found = start_parser().parse_line(
         "-n 8 --devices-per-process 2 --platform cpu --launcher local --collectives gloo "
-        "--check strict --bare --timeout 30"
+        "--check strict --no-pitfalls --bare --timeout 30"
     )
     assert vars(found) == {
         "help": False,
@@ -85,6 +85,7 @@ def test_start_line_in_full() -> None:
         "launcher": "local",
         "collectives": "gloo",
         "check": "strict",
+        "pitfalls": False,
         "bare": True,
         "timeout": 30.0,
     }

@@ -1,0 +1,236 @@
+"""Where JAX does what is easily overlooked: what its private names tell of it.
+
+Nothing here is on the way of a dispatch: functions are replaced that JAX calls when it traces a
+``pmap``, lowers a computation, or moves an array to other devices. Each is replaced by itself:
+where this JAX lacks one, what that one tells of is not looked for.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, Protocol
+
+from jaxnb.model import PitfallKind
+
+
+@dataclass(slots=True)
+class Lowering:
+    """A computation that is about to be compiled.
+
+    Attributes:
+        name: The function's name.
+        source: Where it is defined: ``"step at <cell 3>:5"``.
+        file: That file; empty where JAX does not know it.
+        names: Of its arguments, ``"params['w']"``; empty where JAX does not know them.
+        arguments: What JAX knows of them: shape, dtype, and whether it is weak.
+        shardings: Theirs; no sharding for what was given no devices.
+        jaxpr: What it computes.
+    """
+
+    name: str
+    source: str
+    file: str
+    names: tuple[str, ...]
+    arguments: Sequence[Any]
+    shardings: Sequence[Any]
+    jaxpr: Any
+
+
+class PitfallHooks(Protocol):
+    """What is told. Nothing of it may raise, or compute with JAX."""
+
+    def lowered(self, read: Callable[[], Lowering]) -> None:
+        """Takes a computation that a call has lowered; not what ``lower()`` was called for.
+
+        Args:
+            read: Returns it. That may raise where this JAX describes it otherwise.
+        """
+
+    def traced_pmap(self, devices: Sequence[Any], asked: Sequence[Any] | None) -> None:
+        """Takes a ``pmap`` within another transformation, its devices, and those asked for."""
+
+    def gathered(self, value: Any) -> None:
+        """Takes a value that ``device_put`` has sent to all processes to compare it."""
+
+    def reordered(self, array: Any, sharding: Any) -> None:
+        """Takes an array that moves onto the same devices in another order."""
+
+
+def hook_pitfalls(hooks: PitfallHooks) -> dict[PitfallKind, str]:
+    """Has it told in this process.
+
+    Returns:
+        For each kind that cannot be told of in this JAX, why. Then nothing was changed there.
+    """
+    ways: dict[PitfallKind, Callable[[PitfallHooks], None]] = {
+        "constant": _hook_lowering,  # replicated and recompiled too
+        "jit-of-pmap": _hook_pmap,
+        "device-put": _hook_comparison,
+        "device-order": _hook_reorder,
+    }
+    missing: dict[PitfallKind, str] = {}
+    for kind, hook in ways.items():
+        try:
+            hook(hooks)
+        except (ImportError, AttributeError) as error:
+            missing[kind] = str(error)
+    return missing
+
+
+def _reader(function: Callable[..., Any], *names: str) -> Callable[..., list[Any]]:
+    """Returns what reads the named parameters from a call of a function of JAX's.
+
+    Raises:
+        AttributeError: It has no such parameters.
+    """
+    signature = inspect.signature(function)
+    if unknown := [name for name in names if name not in signature.parameters]:
+        raise AttributeError(f"{function.__name__} has no parameter {unknown[0]}")
+
+    def read(arguments: Sequence[Any], settings: Mapping[str, Any]) -> list[Any]:
+        bound = signature.bind(*arguments, **settings).arguments
+        return [bound.get(name) for name in names]
+
+    return read
+
+
+def _hook_lowering(hooks: PitfallHooks) -> None:
+    from jax._src import stages
+    from jax._src.interpreters import pxla
+
+    lower = pxla.lower_sharding_computation
+    read = _reader(lower, "closed_jaxpr", "fun_name", "in_shardings")
+    explicit = stages.Traced.lower.__code__
+
+    def lower_sharding_computation(*arguments: Any, **settings: Any) -> Any:
+        __tracebackhide__ = True
+        lowered = lower(*arguments, **settings)
+        if not _is_within(sys._getframe(1), explicit):
+            hooks.lowered(lambda: _lowering(*read(arguments, settings)))
+        return lowered
+
+    pxla.lower_sharding_computation = lower_sharding_computation
+
+
+def _is_within(frame: FrameType | None, code: Any) -> bool:
+    while frame is not None:
+        if frame.f_code is code:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _lowering(jaxpr: Any, name: str, shardings: Sequence[Any]) -> Lowering:
+    info = getattr(jaxpr.jaxpr, "debug_info", None)
+    arguments = jaxpr.in_avals
+    names = tuple(getattr(info, "arg_names", None) or ())
+    return Lowering(
+        name=name,
+        source=str(getattr(info, "func_src_info", name)),
+        file=getattr(info, "func_filename", None) or "",
+        names=names if len(names) == len(arguments) else (),
+        arguments=arguments,
+        # UnspecifiedValue stands for none.
+        shardings=[each if hasattr(each, "device_set") else None for each in shardings],
+        jaxpr=jaxpr,
+    )
+
+
+def constants(jaxpr: Any) -> Iterator[Any]:
+    """Yields what a computation, or one within it, closes over; from a ``Lowering``'s jaxpr."""
+    seen = set()
+    left = [jaxpr]
+    while left:
+        closed = left.pop()
+        if id(closed) in seen:
+            continue
+        seen.add(id(closed))
+        yield from getattr(closed, "consts", ())
+        for equation in getattr(closed, "eqns", ()):
+            # Under jax_use_simplified_jaxpr_constants constants stand where they are used.
+            yield from (v.val for v in equation.invars if _has(v, "val"))
+            for value in equation.params.values():
+                values = value if isinstance(value, tuple | list) else (value,)
+                left += [each for each in values if _has(each, "eqns")]
+
+
+_HAVING: dict[tuple[type, str], bool] = {}
+
+
+def _has(value: Any, name: str) -> bool:
+    """Whether objects of a value's class have an attribute: to find that one has not is slow."""
+    key = (type(value), name)
+    found = _HAVING.get(key)
+    if found is None:
+        found = _HAVING[key] = hasattr(value, name)
+    return found
+
+
+def _hook_pmap(hooks: PitfallHooks) -> None:
+    from jax._src import pmap
+
+    choose = pmap._get_mesh_devices
+    read = _reader(choose, "devices", "trace_state_clean")
+
+    def get_mesh_devices(*arguments: Any, **settings: Any) -> Any:
+        __tracebackhide__ = True
+        found = choose(*arguments, **settings)
+        asked, is_outermost = read(arguments, settings)
+        if not is_outermost:
+            hooks.traced_pmap(found, asked)
+        return found
+
+    pmap._get_mesh_devices = get_mesh_devices
+
+
+def _hook_comparison(hooks: PitfallHooks) -> None:
+    from jax._src import dispatch
+    from jax.experimental import multihost_utils
+
+    compare = multihost_utils.assert_equal
+    caller = dispatch._device_put_sharding_impl.__code__
+    if "assert_equal" not in caller.co_names:
+        raise AttributeError("device_put does not call assert_equal")
+
+    @functools.wraps(compare)
+    def assert_equal(in_tree: Any, *rest: Any, **settings: Any) -> Any:
+        __tracebackhide__ = True
+        if sys._getframe(1).f_code is caller:
+            hooks.gathered(in_tree)  # before it: where values differ, it raises
+        return compare(in_tree, *rest, **settings)
+
+    multihost_utils.assert_equal = assert_equal
+
+
+def _hook_reorder(hooks: PitfallHooks) -> None:
+    from jax._src import dispatch
+
+    move = dispatch._different_device_order_reshard
+    read = _reader(move, "x", "target_sharding")
+
+    def reshard(*arguments: Any, **settings: Any) -> Any:
+        __tracebackhide__ = True
+        hooks.reordered(*read(arguments, settings))
+        return move(*arguments, **settings)
+
+    dispatch._different_device_order_reshard = reshard
+
+
+def iterates_over_parts(error: BaseException) -> bool:
+    """Whether it is the AssertionError, without a word, of going through an array not all here.
+
+    False where this JAX has its arrays elsewhere: then it is not explained.
+    """
+    if not isinstance(error, AssertionError) or str(error):
+        return False
+    from jax._src import array
+
+    iterate = getattr(getattr(array, "ArrayImpl", None), "__iter__", None)
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return bool(frames) and frames[-1].f_code is getattr(iterate, "__code__", None)

@@ -1,0 +1,66 @@
+"""Pure: the processes' pitfalls as one list, and which of them have been said before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from jaxnb.labels import processes_label
+from jaxnb.model import Pitfall
+
+
+def merged(by_process: Mapping[int, Iterable[Pitfall]]) -> tuple[Pitfall, ...]:
+    """Returns what processes saw, the same cause once, with who saw it; by line.
+
+    Args:
+        by_process: Process index to what it saw in a cell.
+    """
+    found: dict[tuple[str, str], Pitfall] = {}
+    for index, pitfalls in sorted(by_process.items()):
+        for each in pitfalls:
+            key = (each.kind, each.cause)
+            # Numbers of a process's own are those of the first that saw it.
+            known = found.setdefault(key, replace(each, processes=()))
+            if index not in known.processes:
+                found[key] = replace(known, processes=(*known.processes, index))
+    return tuple(sorted(found.values(), key=lambda each: (each.line or 0, each.kind)))
+
+
+class Said:
+    """What a session has said of pitfalls since the last restart.
+
+    A group that was formed anew runs the same code in the same processes: nothing of it is said
+    again.
+    """
+
+    def __init__(self) -> None:
+        self._generation = 0
+        self._causes: set[tuple[str, str]] = set()
+
+    def new(self, pitfalls: Iterable[Pitfall], generation: int) -> tuple[Pitfall, ...]:
+        """Returns those that have not been said, and takes them as said.
+
+        Args:
+            pitfalls: What was seen in a cell.
+            generation: How often the group has been restarted.
+        """
+        if generation != self._generation:
+            self._generation = generation
+            self._causes.clear()
+        unsaid = tuple(p for p in pitfalls if (p.kind, p.cause) not in self._causes)
+        self._causes.update((p.kind, p.cause) for p in unsaid)
+        return unsaid
+
+
+def describe(pitfalls: Iterable[Pitfall], num_processes: int) -> str:
+    """Returns pitfalls as sentences, a line each; whose they are, unless all processes'."""
+    return "\n".join(
+        f"{who(each, num_processes)}: {each}" if who(each, num_processes) else str(each)
+        for each in pitfalls
+    )
+
+
+def who(pitfall: Pitfall, num_processes: int) -> str:
+    """Returns ``"process 2"``; empty if all processes saw it."""
+    seen_by = pitfall.processes
+    return processes_label(seen_by) if 0 < len(seen_by) < num_processes else ""

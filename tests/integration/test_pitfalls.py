@@ -1,0 +1,293 @@
+"""Each pitfall is told of once, with its line; healthy code is left alone. On real processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from jaxnb.errors import CellError, PitfallWarning
+from jaxnb.model import Pitfall
+from jaxnb.pitfalls import Said
+from jaxnb.running import NoSink
+from jaxnb.session import Session
+
+SETUP = """
+import functools
+from jax.experimental import multihost_utils as mh
+Mesh, Auto = jax.sharding.Mesh, jax.sharding.AxisType.Auto
+n = jax.device_count()
+mesh = jax.make_mesh((n,), ("d",), axis_types=(Auto,))
+grid = jax.make_mesh((2, n // 2), ("data", "model"), axis_types=(Auto, Auto))
+rows, everywhere = NamedSharding(mesh, P("d")), NamedSharding(mesh, P())
+def put(whole, sharding=rows):
+    return jax.make_array_from_callback(whole.shape, sharding, lambda i: whole[i])
+def shaped(shape, sharding, dtype=jnp.float32):
+    return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
+x = put(np.arange(2.0 * n, dtype=np.float32))
+total = jax.jit(jnp.sum)
+float(total(x))
+"""
+
+
+class Silent(NoSink):
+    """Takes notices, so that they are no warnings."""
+
+
+@pytest.fixture
+def group(session: Session) -> Iterator[Session]:
+    """The shared group, which has not told of anything yet."""
+    session.run(SETUP)
+    session._said = Said()
+    yield session
+    session.run("globals().pop('x', None);")
+
+
+def pitfalls(group: Session, code: str, **settings: object) -> tuple[Pitfall, ...]:
+    """Runs a cell, and returns what it tells of; an error of the cell may be a part of it."""
+    try:
+        return group.run(code, sink=Silent(), **settings).pitfalls  # type: ignore[arg-type]
+    except CellError as error:
+        return error.result.pitfalls
+
+
+ALONE = ("recompiled", "constant")
+
+TRIGGERS = {
+    "jit of pmap": (
+        "f = jax.pmap(lambda a: jax.lax.psum(a, 'i'), axis_name='i')\n"
+        "y = jax.jit(f)(jnp.ones(jax.local_device_count()))",
+        ("jit-of-pmap", 2, "2 devices of its own process, not over all 8"),
+    ),
+    "grad of pmap": (
+        "f = jax.pmap(lambda a: jax.lax.pmean(a, 'i'), axis_name='i')\n"
+        "g = jax.grad(lambda a: f(a).sum())(jnp.ones(jax.local_device_count()))",
+        ("jit-of-pmap", 2, "not over all 8"),
+    ),
+    "host array": (
+        "w = np.ones((n, 1 << 15), np.float32)\ny = jax.device_put(w, rows)",
+        ("device-put", 2, "a host array float32[8,32768] (1.00 MiB)"),
+    ),
+    "pytree of host arrays": (
+        "w = [np.ones((n, 1 << 13), np.float32)] * 8\ny = jax.device_put(w, rows)",
+        ("device-put", 2, "8 host arrays"),
+    ),
+    "array on one device, put in a function": (
+        "def load():\n    w = jnp.ones((n, 1 << 15))\n    return jax.device_put(w, rows)\nload();",
+        ("device-put", 3, "4.00 MiB on each"),
+    ),
+    "fetch by NumPy": ("1\nnp.asarray(x)", ("fetch", 2, "No process has all")),
+    "fetch by iteration": ("for a in x: print(a)", ("fetch", 1, "No process has all")),
+    "fetch in a helper": (
+        "def show(a):\n    return a.tolist()\nshow(x)",
+        ("fetch", 2, "No process has all"),
+    ),
+    "constant": (
+        "w = np.ones((2048, 2048), np.float32)\n@jax.jit\ndef step(a): return (a[0] * w).sum()\n"
+        "float(step(np.ones(3)))",
+        (
+            "constant",
+            4,
+            "`step` closes over 16.0 MiB of arrays (the largest is float32[2048,2048])",
+        ),
+    ),
+    "constant of an inner function": (
+        "w = jnp.ones((2048, 2048))\n@jax.jit\ndef inner(a): return (a[0] * w).sum()\n"
+        "outer = jax.jit(lambda a: inner(a) + 1)\nfloat(outer(np.ones(3)))",
+        ("constant", 5, "16.0 MiB"),
+    ),
+    "replicated over the whole mesh": (
+        "w = put(np.zeros((4096, 4096), np.float32), everywhere)\n"
+        "y = jax.jit(lambda w, a: w[0, 0] + a)(w, x)",
+        (
+            "replicated",
+            2,
+            "64.0 MiB on each of 8 devices. Mesh axis 'd' (8) would divide that into",
+        ),
+    ),
+    "shapes in a loop": (
+        "f = jax.jit(lambda a: a * 2)\nfor i in range(10):\n    f(np.ones(i + 1));",
+        (
+            "recompiled",
+            3,
+            "`<lambda>` was compiled 10 times at this line. The last two differ in "
+            "argument `a` float32[9], then float32[10]",
+        ),
+    ),
+    "a new function in a loop": (
+        "for i in range(8):\n    jax.jit(lambda a: a * 2)(1.0)",
+        ("recompiled", 2, "it is a new function each time"),
+    ),
+    "a static argument in a loop": (
+        "f = jax.jit(lambda a, k: a * k, static_argnums=1)\nfor i in range(9): f(1.0, i)",
+        ("recompiled", 2, "a static argument, or a value that the function closes over, differed"),
+    ),
+    "the structure in a loop": (
+        "f = jax.jit(lambda a: sum(a))\nfor i in range(1, 10): f([1.0] * i)",
+        ("recompiled", 2, "differ in 9 arrays among the arguments, and 8"),
+    ),
+    "a mesh in another order, put": (
+        "other = Mesh(mesh.devices[::-1], ('d',))\n"
+        "y = jax.device_put(x, NamedSharding(other, P('d')))",
+        ("device-order", 2, "different order"),
+    ),
+    "a mesh in another order, added": (
+        "other = Mesh(mesh.devices[::-1], ('d',), axis_types=(Auto,))\n"
+        "y = put(np.ones(2 * n, np.float32), NamedSharding(other, P('d')))\nx + y",
+        ("device-order", 3, "The two have the same 8 devices in different order"),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", TRIGGERS)
+def test_a_pitfall_is_told_of_once(group: Session, case: str) -> None:
+    code, expected = TRIGGERS[case]
+    kind, line, words = expected
+    # What each process compiles for itself one does as well as four.
+    ranks = [0] if kind in ALONE else range(group.num_processes)
+    found = pitfalls(group, code, ranks=ranks)
+    assert [(each.kind, each.line) for each in found] == [(kind, line)]
+    assert words in found[0].message
+    assert found[0].processes == tuple(ranks)
+    assert pitfalls(group, code, ranks=ranks) == ()
+
+
+HEALTHY = {
+    "jit-of-pmap": [
+        "f = jax.pmap(lambda a: jax.lax.psum(a, 'i'), axis_name='i')\n"
+        "for _ in range(3): f(jnp.ones(jax.local_device_count()))",
+        # Who names the devices of one process means them.
+        "f = jax.pmap(lambda a: jax.lax.psum(a, 'i'), axis_name='i', devices=jax.local_devices())\n"
+        "jax.jit(f)(jnp.ones(jax.local_device_count()));",
+        "inner = jax.vmap(lambda a: a + 1, axis_name='i')\njax.jit(inner)(x);",
+    ],
+    "device-put": [
+        "step = jax.device_put((0, jax.random.PRNGKey(0)), everywhere)",
+        "y = jax.device_put(np.ones((n, 1 << 14), np.float32), rows)",
+        "w = np.ones((n, 1 << 17), np.float32)\n"
+        "local = jax.make_mesh((2,), ('l',), devices=jax.local_devices())\n"
+        "y = jax.device_put(w, NamedSharding(local, P('l')))\nz = jax.device_put(w)",
+        "w = put(np.ones((n, 1 << 17), np.float32))\ny = jax.device_put(w, everywhere)",
+        # The user's own comparison.
+        "mh.assert_equal(np.ones((n, 1 << 15), np.float32))",
+    ],
+    "fetch": [
+        "print(x, float(total(x)))\n"
+        "np.asarray(x.addressable_data(0)), mh.process_allgather(x, tiled=True)",
+        "try: np.asarray(x)\nexcept RuntimeError: print('as one should')",
+        "try: list(x)\nexcept AssertionError: print('as one should')",
+        "x",
+    ],
+    "constant": [
+        "mask = np.tril(np.ones((2048, 2048), bool))\n"
+        "jax.jit(lambda a: jnp.where(mask, a[0], 0).sum())(np.ones(3));",
+        "jax.jit(lambda a: (jnp.ones((2048, 2048)) * a[0]).sum())(np.ones(3));",
+        "w = np.ones((2048, 2048), np.float32)\n"
+        "jax.jit(lambda a, w: (w * a[0]).sum())(np.ones(3), w);",
+    ],
+    "replicated": [
+        "bias = put(np.zeros(1 << 18, np.float32), everywhere)\n"
+        "jax.jit(lambda a, b, c: a[0] + b + c)(x, bias, bias);",
+        # Divided by one axis, and by no other: tensor and data parallelism.
+        "w = put(np.zeros((4096, 4096), np.float32), NamedSharding(grid, P(None, 'model')))\n"
+        "jax.jit(lambda w: w[0, 0])(w);",
+        "w = np.zeros((4096, 4096), np.float32)\njax.jit(lambda w: w[0, 0])(w);",
+    ],
+    "recompiled": [
+        "f = jax.jit(lambda a: a * 2)\nfor i in range(7): f(np.ones(i + 1));",
+        "f = jax.jit(lambda a: a * 2)\nfor i in range(50): f(np.ones(3));",
+        # A library's function, and eager operations: a layer each.
+        "params = [jnp.ones(i + 1) * 2 for i in range(9)]\nfor p in params: jnp.linalg.norm(p)",
+        "f = jax.jit(lambda a: a * 2)\nfor i in range(9): f.lower(np.ones(i + 1));",
+    ],
+    "device-order": [
+        # Another view of the same devices.
+        "turned = Mesh(grid.devices.T, ('model', 'data'), axis_types=(Auto, Auto))\n"
+        "y = jax.device_put(x, NamedSharding(turned, P('model')))\nfloat(total(y))",
+        "same = Mesh(np.array(jax.devices()), ('d',), axis_types=(Auto,))\n"
+        "y = jax.device_put(x, NamedSharding(same, P('d')))\nfloat(total(y + x))",
+        "y = jax.device_put(x, NamedSharding(grid, P(('data', 'model'))))\nfloat(total(y + x))",
+    ],
+}
+
+ERRORS_OF_THEIR_OWN = {
+    "an error of the user": "raise RuntimeError('of the user')",
+    "an assertion without words": "assert process_index > n",
+    "some of the devices": (
+        "raise ValueError('Received incompatible devices for jitted computation. Got argument x of "
+        "f with shape float32[2] and device ids [0, 1] on platform CPU and argument y of f with "
+        "shape float32[4] and device ids [0, 1, 2, 3] on platform CPU')"
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", HEALTHY)
+def test_healthy_code_is_left_alone(group: Session, kind: str) -> None:
+    ranks = [0] if kind in ALONE else None
+    for code in HEALTHY[kind]:
+        assert group.run(code, sink=Silent(), ranks=ranks).pitfalls == (), code
+
+
+def test_errors_that_say_it_themselves_are_left_alone(group: Session) -> None:
+    for code in ERRORS_OF_THEIR_OWN.values():
+        result = group.run(code, sink=Silent(), raise_on_error=False)
+        assert len(result.errors) == group.num_processes
+        assert result.pitfalls == (), code
+
+
+FETCH = "np.asarray(x)"
+LOOP = "f = jax.jit(lambda a: a * 3)\nfor i in range(8): f(np.ones(i + 1))"
+
+
+def test_a_line_that_was_told_of_is_not_told_of_in_another_cell(group: Session) -> None:
+    (first,) = pitfalls(group, LOOP, ranks=[1])
+    assert (first.processes, first.source) == ((1,), "for i in range(8): f(np.ones(i + 1))")
+    assert pitfalls(group, f"print('moved')\n{LOOP}", ranks=[2]) == ()
+    (other,) = pitfalls(group, LOOP.replace("i + 1", "i + 2"), ranks=[2])
+    assert other.kind == "recompiled"
+
+
+def test_python_is_warned_and_an_error_has_a_note(group: Session) -> None:
+    with pytest.warns(PitfallWarning, match=r"process 1: line 2: `<lambda>` was compiled 8 times"):
+        result = group.run(LOOP.replace("range(8)", "range(8 * (process_index == 1))"))
+    assert [each.kind for each in result.pitfalls] == ["recompiled"]
+    with pytest.raises(CellError) as caught:
+        group.run(FETCH)
+    assert "No process has all of this array" in caught.value.__notes__[0]
+    assert "docs/pitfalls/fetch.md" in caught.value.__notes__[0]
+    # JAX's own exception is as it was.
+    error = caught.value.result.errors[0]
+    assert "%spmd_pull" not in f"{error.message}{error.traceback}"
+
+
+def test_the_user_sees_no_frame_of_ours(group: Session) -> None:
+    code = "jax.jit(lambda a: jax.pmap(lambda b: b, axis_name='i')(a))(jnp.ones((9, 9)))"
+    with pytest.raises(CellError) as caught:
+        group.run(code)
+    assert "_jax_internals" not in caught.value.result.errors[0].traceback
+
+
+def test_it_can_be_switched_off(group: Session, make_session: Callable[..., Session]) -> None:
+    assert pitfalls(group, LOOP, ranks=[0], check="off") == ()
+    assert len(pitfalls(group, LOOP, ranks=[0])) == 1
+    quiet = make_session(1, pitfalls=False)
+    assert quiet.run(LOOP).pitfalls == ()
+
+
+def test_a_check_that_fails_does_no_harm_and_is_told_of_once(
+    make_session: Callable[..., Session],
+) -> None:
+    group = make_session(2)
+    group.run("import jaxnb.engine.pitfalls.lowered as lowered\nlowered.constants = None")
+    result = group.run("float(jax.jit(lambda a: a + 1)(1.0))", sink=Silent())
+    assert result.value == 2.0
+    (told,) = result.pitfalls
+    assert (told.kind, told.processes) == ("unchecked", (0, 1))
+    assert "TypeError" in told.message
+    assert "constants(lowering.jaxpr)" in told.message
+    assert pitfalls(group, LOOP) == ()  # what is broken is switched off
+    # A restart begins anew, a group that is formed anew does not.
+    group.restart()
+    assert [each.kind for each in pitfalls(group, LOOP)] == ["recompiled"]
+    group.recover()
+    assert pitfalls(group, LOOP) == ()

@@ -1,0 +1,97 @@
+"""Pitfalls of several processes as one list, their card, and their pages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from jaxnb.display import cards
+from jaxnb.model import PITFALL_KINDS, Pitfall
+from jaxnb.pitfalls import Said, describe, merged
+from jaxnb.result import CellResult, ProcessResult
+
+ROOT = Path(__file__).parents[2]
+EVIL = "<script>alert(1)</script>\"'"
+
+
+def pitfall(kind: str = "fetch", cause: str = "a", line: int | None = 2, **more: str) -> Pitfall:
+    texts = {"message": "It happens.", "advice": "Type `y`.", "source": "x()"} | more
+    return Pitfall(kind, line=line, cause=cause, **texts)  # type: ignore[arg-type]
+
+
+def result(*pitfalls: Pitfall, processes: int = 2) -> CellResult:
+    each = {i: ProcessResult(i, None, "", "", (), None, 0.1, 0.0) for i in range(processes)}
+    return CellResult(1, "", each, processes, 0.1, pitfalls=pitfalls)
+
+
+def test_one_cause_of_several_processes_is_one() -> None:
+    found = merged({1: [pitfall(line=3)], 0: [pitfall(line=3)], 2: [pitfall(cause="b", line=1)]})
+    assert [(each.cause, each.processes) for each in found] == [("b", (2,)), ("a", (0, 1))]
+
+
+def test_a_cause_seen_twice_in_a_process_counts_once() -> None:
+    (found,) = merged({0: [pitfall(line=3), pitfall(line=7)]})
+    assert (found.line, found.processes) == (3, (0,))
+
+
+def test_a_cause_is_said_once_until_a_restart() -> None:
+    said = Said()
+    assert said.new([pitfall()], 0) == (pitfall(),)
+    assert said.new([pitfall(), pitfall(cause="b")], 0) == (pitfall(cause="b"),)
+    assert said.new([pitfall(kind="constant")], 0) == (pitfall(kind="constant"),)
+    assert said.new([pitfall()], 1) == (pitfall(),)
+
+
+def test_sentences_name_processes_unless_all_saw_it() -> None:
+    one, both = merged({0: [pitfall(), pitfall(cause="b")], 1: [pitfall(cause="b")]})
+    assert describe([one], 2) == (
+        "process 0: line 2: It happens. Type `y`. (docs/pitfalls/fetch.md)"
+    )
+    assert describe([both], 2).startswith("line 2: ")
+    assert describe([pitfall(line=None)], 0).startswith("It happens.")
+
+
+def test_the_card_has_line_advice_and_page() -> None:
+    (each,) = merged({0: [pitfall()]})
+    card = cards.cell_card(result(each))
+    assert "⚠ line 2: `x()` · process 0\n  It happens. Type `y`.\n" in card.text
+    assert "docs/pitfalls/fetch.md" in card.text
+    for text in (
+        "line 2",
+        "x()",
+        "process 0",
+        "It happens.",
+        "Type <code>y</code>.",
+        "docs/pitfalls/fetch.md",
+    ):
+        assert text in card.html
+    assert cards.pitfalls_card(result()) == cards.Card("", "")
+
+
+def test_the_card_is_at_most_80_columns_wide_and_inert() -> None:
+    long = pitfall(message="It happens. " * 30, source="f(" + "a" * 300 + EVIL + ")", advice=EVIL)
+    card = cards.pitfalls_card(result(long))
+    assert max(map(len, card.text.splitlines())) <= 80
+    assert "<script>" not in card.html
+
+
+def test_a_pitfall_outside_the_cell_has_no_line() -> None:
+    card = cards.pitfalls_card(result(*merged({0: [pitfall(line=None, source="")]}), processes=1))
+    assert card.text.startswith("⚠\n  It happens.")
+
+
+@pytest.mark.parametrize("kind", PITFALL_KINDS)
+def test_each_kind_has_its_page_and_is_in_the_index(kind: str) -> None:
+    page = ROOT / pitfall(kind).page
+    text = page.read_text()
+    assert "**What happens.**" in text
+    assert pitfall(kind).page in text, "the output that it shows names the page"
+    index = (page.parent / "index.md").read_text()
+    assert f"\n{kind}\n" in index
+    assert f"{{doc}}`{kind}`" in index
+
+
+def test_every_page_is_of_a_kind() -> None:
+    pages = {page.stem for page in (ROOT / "docs" / "pitfalls").glob("*.md")}
+    assert pages == {"index", *PITFALL_KINDS}
