@@ -81,6 +81,14 @@ def format_seconds(seconds: float) -> str:
     return f"{hours} h {minutes} min"
 
 
+def format_precisely(seconds: float) -> str:
+    """Returns a duration to three digits: ``"3.21 µs"``, ``"45.0 ms"``, ``"1.20 s"``."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= 0.9995 * size:
+            return f"{_three_digits(seconds / size)} {unit}"
+    return f"{_three_digits(seconds / 1e-6)} µs"
+
+
 def _three_digits(size: float) -> str:
     if size < 9.995:
         return f"{size:.2f}"

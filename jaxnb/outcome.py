@@ -14,7 +14,7 @@ from jaxnb.errors import (
     SessionClosedError,
 )
 from jaxnb.labels import format_bytes, plural, processes_label
-from jaxnb.model import Recovered
+from jaxnb.model import CellOutcome, Recovered
 from jaxnb.result import CellResult
 
 
@@ -67,6 +67,30 @@ def error_of(
     raised = cell_error(result)
     raised.__cause__ = error
     return raised
+
+
+def outcome_of(
+    error: object, *, is_parted: bool, was_abandoned: bool, was_interrupted: bool
+) -> CellOutcome:
+    """Returns how a cell ended, in a word.
+
+    Args:
+        error: What was raised for it, or by a process in it; None if nothing was.
+        is_parted: Whether the processes parted.
+        was_abandoned: Whether the session was restarted or closed meanwhile.
+        was_interrupted: Whether it was interrupted, for whatever reason.
+    """
+    if was_abandoned:
+        return "abandoned"
+    if isinstance(error, SessionBrokenError):
+        return "died"
+    if isinstance(error, CellTimeoutError):
+        return "timed out"
+    if was_interrupted:
+        return "interrupted"
+    if error is not None:
+        return "error"
+    return "diverged" if is_parted else "ok"
 
 
 def closed_error() -> SessionClosedError:

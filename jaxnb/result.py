@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from jaxnb.arrays import differing, merged
 from jaxnb.errors import JaxnbError
-from jaxnb.model import ArrayInfo, Divergence, Pitfall, ProcessError, RichOutput, ValueInfo
+from jaxnb.model import (
+    ArrayInfo,
+    CellTiming,
+    Divergence,
+    Pitfall,
+    ProcessError,
+    RichOutput,
+    ValueInfo,
+)
 from jaxnb.unpickling import unpickle
 
 if TYPE_CHECKING:
@@ -129,6 +137,7 @@ class CellResult:
             they did not all dispatch alike. None if they did, or if that was not checked.
         pitfalls: What the cell did that JAX says nothing of; a cause that an earlier cell has
             told of is left out.
+        timing: How long its calls took, if it was timed.
         gather: Makes an array that stayed on the processes from its index and description.
     """
 
@@ -141,6 +150,7 @@ class CellResult:
     stderr: str = ""
     divergence: Divergence | None = None
     pitfalls: tuple[Pitfall, ...] = ()
+    timing: CellTiming | None = None
     gather: Gather | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:

@@ -32,6 +32,7 @@ from jaxnb.model import (
 )
 from jaxnb.pitfalls import merged
 from jaxnb.result import CellResult, Gather, ProcessResult
+from jaxnb.timing import timing_of
 from jaxnb.transport.client import ClearOutput, Display, Dropped, Event, Exchange, Reply
 from jaxnb.watch import line_text
 
@@ -201,6 +202,11 @@ class RunningCell:
     def pitfalls(self) -> tuple[Pitfall, ...]:
         """What the processes that have answered saw of pitfalls, each cause once."""
         return merged({i: reply.pitfalls for i, reply in self._replies.items()})
+
+    @property
+    def replies(self) -> Mapping[int, CellReply]:
+        """What the processes have answered; after :meth:`finish` of all, said or not."""
+        return self._replies
 
     def note_freed(self, stuck: Mapping[int, Whereabouts], *, interrupted: bool) -> None:
         """Notes which processes are about to be freed from where they wait.
@@ -419,6 +425,9 @@ class RunningCell:
             stdout="".join(line + "\n" for line in self._merged["stdout"]),
             stderr="".join(line + "\n" for line in self._merged["stderr"]),
             gather=partial(self._gather, self._processes),
+            timing=timing_of({i: self._replies[i].calls for i in self._processes})
+            if self.request.calls
+            else None,
         )
 
     def _process_result(self, index: int) -> ProcessResult:
@@ -436,6 +445,13 @@ class RunningCell:
             fetch=partial(self._fetch, index, reply.value.digest if reply.value else b""),
             gather=partial(self._gather, (index,)),
         )
+
+
+def ending_of(reply: CellReply) -> str:
+    """Returns how a cell ended on a process: ``"raised ValueError at line 3"``; empty if well."""
+    if reply.error is None:
+        return ""
+    return "did not come back" if reply.error.type_name == NO_ANSWER else reply.error.ending
 
 
 def _pieces(event: Event) -> list[Event]:

@@ -6,29 +6,54 @@ import threading
 import uuid
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import partial, reduce
 from typing import Any, cast
 
 from jaxnb import comparing, divergence
 from jaxnb.comparison import Comparison
+from jaxnb.deaths import dead_processes
 from jaxnb.errors import DivergenceWarning, JaxnbError, PitfallWarning, UsageError
+from jaxnb.history import CellHistory, record_of
 from jaxnb.labels import Outputs
 from jaxnb.life import COME_BACK_SECONDS, Life
-from jaxnb.model import CellRequest, CheckMode, PackRequest, Recording
+from jaxnb.model import CellRequest, CheckMode, Divergence, PackRequest, Recording
 from jaxnb.options import CHECKS, StartOptions, one_of, process_indices
-from jaxnb.outcome import error_of, recovered_text
+from jaxnb.outcome import cell_error, error_of, outcome_of, recovered_text
 from jaxnb.patience import Patience, sigint_sets
 from jaxnb.pitfalls import Said, describe
 from jaxnb.pulling import CellKey
 from jaxnb.replicas import levels_to_caller
 from jaxnb.result import CellResult
-from jaxnb.running import NoSink, OutputSink, RunningCell
+from jaxnb.running import NoSink, OutputSink, RunningCell, ending_of
 from jaxnb.starting import Progress
+from jaxnb.timelines import CellTimeline, Timelines, Told
+from jaxnb.timing import calls_to_come, first_calls, joined
 from jaxnb.transport.client import Exchange
 
 COME_BACK_AGAIN_SECONDS = 0.5
 """The same for a process that has not answered an interrupt for seconds, and another one."""
+
+WATCH_AFTER_SECONDS = 0.05
+"""In a cell that runs for longer the processes look at their main threads now and then."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Ran:
+    """A request that was run.
+
+    Attributes:
+        running: It.
+        result: What it did.
+        patience: How the wait for it ended.
+        parted: Where the processes parted, if that is to be told.
+    """
+
+    running: RunningCell
+    result: CellResult
+    patience: Patience
+    parted: Divergence | None
 
 
 class Session(Life):
@@ -39,10 +64,13 @@ class Session(Life):
 
     Attributes:
         options: How it was started.
+        history: A line for each cell that was run.
     """
 
     def __init__(self, options: StartOptions, progress: Progress | None = None) -> None:
         self._said = Said()
+        self.history = CellHistory()
+        self._timelines = Timelines()
         super().__init__(options, progress)
 
     @property
@@ -84,6 +112,8 @@ class Session(Life):
         outputs: Outputs = "merged",
         ticket: object = None,
         aside: bool = False,
+        time: bool = False,
+        repeats: int | None = None,
     ) -> CellResult:
         """Runs code on every process, as IPython would run a cell.
 
@@ -104,6 +134,12 @@ class Session(Life):
             ticket: Names this run to :meth:`interrupt`.
             aside: The code is an expression, evaluated beside the user's cells: it leaves nothing
                 in ``In``, ``Out`` and ``_``, and a restart does not replay it.
+            time: Run it once, then again as often as fits into about a second, and time each
+                call: ``result.timing``. All processes make the same number of calls. What the
+                cell does, it does that many times; what it prints is in the result of each call.
+                A call ends when the arrays of the last expression, and of the variables that
+                the cell binds, are there.
+            repeats: How many calls after the first there are to be, if it is timed.
 
         Returns:
             What every process printed, returned or raised.
@@ -112,7 +148,7 @@ class Session(Life):
             CellError: A process raised (its ``result`` has everything).
             CellTimeoutError: It took longer than ``timeout``.
             ProcessDiedError: A process died; the session is broken now.
-            UsageError: ``ranks`` names a process that there is not.
+            UsageError: ``ranks`` names a process that there is not, or ``repeats`` is not possible.
             KeyboardInterrupt: It was interrupted before its turn came; nothing was run.
             SessionClosedError: The session was closed.
             SessionBrokenError: The session was broken before.
@@ -135,41 +171,38 @@ class Session(Life):
                 ranks=tuple(indices),
                 aside=aside,
                 pitfalls=self.options.pitfalls,
+                calls=first_calls(repeats) if time else 0,
             )
             self._current_ticket = ticket
-            running = self._send_cell(request, indices, sink, outputs, interrupted)
-            result, patience = self._wait(running, timeout)
-            self._history.note(request, result)
-            was_cut = patience.interrupted or bool(running.waiting_for)
-            if not patience.gave_up:  # whoever is stopped would be waited for
-                result = self._last_result = self._compared(running, result)
-            result = self._last_result = self._with_pitfalls(running, result)
-            # Where the user stopped them anywhere, or some failed and others waited for them,
-            # there is nothing to warn of.
-            parted = None if was_cut or running.freed else result.divergence
-            if parted is not None:
-                running.notice(divergence.describe(parted))
-            if patience.gave_up:
-                self._recover_after(running, COME_BACK_AGAIN_SECONDS)
-            elif self._is_out_of_step(running, result, patience.interrupted):
-                self._recover_after(running)
-        if (
-            interrupted.is_set() and not patience.interrupted
-        ):  # it came when the cell had ended, or while the group was formed
-            raise KeyboardInterrupt
-        if parted is not None and type(sink) is NoSink:
-            text = divergence.describe(parted)
-            warnings.warn(text, DivergenceWarning, stacklevel=levels_to_caller())
+            self._cells_run += 1
+            began = datetime.now()
+            ran = [self._run_request(request, sink, outputs, interrupted, timeout)]
+            if time and repeats is None and self._may_repeat(ran[0], interrupted):
+                ran += self._run_repeats(ran[0], sink, outputs, interrupted, timeout)
+            self._history.note(replace(request, calls=0), ran[-1].result)
+            result = reduce(joined, [each.result for each in ran])
+            result = self._last_result = self._with_pitfalls(ran, result)
+            last = ran[-1]
         died = [d for d in self._deaths if d.role != "engine" or d.index in result.per_process]
-        error = running.abandoned or error_of(
+        error = last.running.abandoned or error_of(
             result,
             death=died[0] if died and self._state == "broken" else None,
-            timed_out_after=timeout if patience.timed_out else None,
-            unshown=running.sink_error,
+            timed_out_after=timeout if last.patience.timed_out else None,
+            unshown=last.running.sink_error,
             state=self.state,
             raise_on_error=raise_on_error,
         )
-        self._tell_pitfalls(running, result, sink, error)
+        failure = error or (cell_error(result) if result.errors else None)
+        if not aside:
+            self._note(ran, result, began, failure)
+        if (
+            interrupted.is_set() and not last.patience.interrupted
+        ):  # it came when the cell had ended, or while the group was formed
+            raise KeyboardInterrupt
+        if last.parted is not None and type(sink) is NoSink:
+            text = divergence.describe(last.parted)
+            warnings.warn(text, DivergenceWarning, stacklevel=levels_to_caller())
+        self._tell_pitfalls(last.running, result, sink, error)
         if error is not None:
             raise error
         return result
@@ -228,6 +261,98 @@ class Session(Life):
             code, devices=devices, setup=setup, cells=self.cells_run, label=call
         )
 
+    def _run_request(
+        self,
+        request: CellRequest,
+        sink: OutputSink,
+        outputs: Outputs,
+        interrupted: threading.Event,
+        timeout: float | None,
+    ) -> _Ran:
+        """Runs a cell, once the turn is ours; the group is in step then, if that is possible."""
+        running = self._send_cell(request, sink, outputs, interrupted)
+        result, patience = self._wait(running, timeout)
+        was_cut = patience.interrupted or bool(running.waiting_for)
+        if not patience.gave_up:  # whoever is stopped would be waited for
+            result = self._last_result = self._compared(running, result)
+        # Where the user stopped them anywhere, or some failed and others waited for them,
+        # there is nothing to warn of.
+        parted = None if was_cut or running.freed else result.divergence
+        if parted is not None:
+            running.notice(divergence.describe(parted))
+        if patience.gave_up:
+            self._recover_after(running, COME_BACK_AGAIN_SECONDS)
+        elif self._is_out_of_step(running, result, patience.interrupted):
+            self._recover_after(running)
+        return _Ran(running, result, patience, parted)
+
+    def _may_repeat(self, ran: _Ran, interrupted: threading.Event) -> bool:
+        was_cut = ran.patience.interrupted or interrupted.is_set() or bool(self._deaths)
+        failed = ran.result.errors or ran.running.sink_error or ran.running.abandoned
+        return not (was_cut or failed or ran.parted) and self._state == "ready"
+
+    def _run_repeats(
+        self,
+        first: _Ran,
+        sink: OutputSink,
+        outputs: Outputs,
+        interrupted: threading.Event,
+        timeout: float | None,
+    ) -> list[_Ran]:
+        """Runs a timed cell's other repeats, as many as its first one lets expect."""
+        assert first.result.timing is not None
+        calls = calls_to_come(first.result.timing)
+        left = None if timeout is None else timeout - first.running.seconds
+        if calls < 1 or (left is not None and left <= 0):
+            return []
+        request = replace(first.running.request, calls=calls, request_id=uuid.uuid4().hex)
+        return [self._run_request(request, sink, outputs, interrupted, left)]
+
+    def _note(
+        self, ran: Sequence[_Ran], result: CellResult, began: datetime, error: object
+    ) -> None:
+        """Notes a cell that has ended, well or not, for its timeline and the history."""
+        self._timelines.note(result.cell, [self._told(each.running) for each in ran])
+        is_recorded = self._is_recorded(ran[0].running.request)
+        last = ran[-1]
+        parted = None if last.parted is None else divergence.describe(last.parted)
+        record = record_of(
+            result,
+            began=began,
+            trails=[each.running.trails for each in ran] if is_recorded else None,
+            outcome=outcome_of(
+                error,
+                is_parted=parted is not None,
+                was_abandoned=last.running.abandoned is not None,
+                was_interrupted=last.patience.interrupted,
+            ),
+            detail=str(error or parted or ""),
+            generation=self._generation,
+        )
+        self.history.note(record)
+
+    def _told(self, running: RunningCell) -> dict[int, Told]:
+        hosts = {report.process_index: report.host for report in self._reports}
+        return {
+            index: Told(reply.activity, reply.seconds, hosts.get(index, ""), ending_of(reply))
+            for index, reply in running.replies.items()
+        }
+
+    def timeline(self, cell: int | None = None) -> CellTimeline:
+        """Returns what each process did in a cell, when, and who kept the others waiting.
+
+        Kept are the last 200 cells, over restarts too; those that failed or were interrupted among
+        them. Of a process that did not come back from its cell there is nothing. A notebook shows
+        it as a picture, ``print`` as text. What is measured and what is sampled, its notes say.
+
+        Args:
+            cell: The cell's number; by default the last cell's.
+
+        Raises:
+            UsageError: None is kept of such a cell.
+        """
+        return self._timelines.timeline(cell)
+
     def recordings(self, processes: Iterable[int] | None = None) -> dict[int, Recording]:
         """Returns what processes have dispatched together in their last cell, or in this one.
 
@@ -241,11 +366,11 @@ class Session(Life):
     def _send_cell(
         self,
         request: CellRequest,
-        indices: list[int],
         sink: OutputSink,
         outputs: Outputs,
         interrupted: threading.Event,
     ) -> RunningCell:
+        indices = list(request.ranks)
         assert self._transport is not None
         generation = self._generation
         exchange = Exchange()
@@ -267,15 +392,20 @@ class Session(Life):
             self._transport.send_to(exchange, index, request)
         if dropped := self._strays.move_to(exchange, indices):
             running.notice(f"{dropped} pieces of output that came between cells were dropped")
-        self._cells_run += 1
         return running
 
     def _wait(self, running: RunningCell, timeout: float | None) -> tuple[CellResult, Patience]:
         """Waits for a cell; returns its result, and how the wait ended."""
         patience = Patience(self, running, timeout)
+        # To look at a thread takes a little of its time: not while calls are timed.
+        is_watched = running.request.calls > 0
         try:
             while patience.go_on():
                 running.step()
+                if not is_watched and running.seconds > WATCH_AFTER_SECONDS:
+                    is_watched = True
+                    asked = running.waiting_for - dead_processes(self._deaths)
+                    self._sentinels.watch(asked, running.request.request_id)
         finally:
             self._current = None
             self._left = running if running.waiting_for else None
@@ -318,9 +448,10 @@ class Session(Life):
         notes |= {i: error.ending for i, error in result.errors.items()}
         return replace(result, divergence=divergence.compare(result.cell, recordings, notes))
 
-    def _with_pitfalls(self, running: RunningCell, result: CellResult) -> CellResult:
+    def _with_pitfalls(self, ran: Sequence[_Ran], result: CellResult) -> CellResult:
         """Returns a result with those pitfalls that no cell before it has told of."""
-        found = self._said.new(running.pitfalls, self._generation)
+        generation = self._generation
+        found = tuple(p for e in ran for p in self._said.new(e.running.pitfalls, generation))
         return replace(result, pitfalls=found) if found else result
 
     def _tell_pitfalls(

@@ -49,7 +49,11 @@ def middle(text: str, width: int) -> str:
 
 
 def fitted_table(
-    rows: Sequence[Sequence[str]], align: str, shrink: Mapping[int, int], width: int = WIDTH
+    rows: Sequence[Sequence[str]],
+    align: str,
+    shrink: Mapping[int, int],
+    width: int = WIDTH,
+    gap: int = 2,
 ) -> str:
     """Returns a table of at most ``width`` columns, long cells shortened in the middle.
 
@@ -58,9 +62,10 @@ def fitted_table(
         align: As for :func:`text_table`.
         shrink: The columns that may be shortened, and to what at least. The widest goes first.
         width: Columns that there are.
+        gap: Blanks between columns.
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    excess = 2 + sum(widths) + 2 * (len(widths) - 1) - width
+    excess = 2 + sum(widths) + gap * (len(widths) - 1) - width
     while excess > 0:
         able = [i for i, least in shrink.items() if widths[i] > least]
         if not able:
@@ -68,7 +73,7 @@ def fitted_table(
         widths[max(able, key=lambda i: widths[i])] -= 1
         excess -= 1
     short = [[middle(cell, size) for cell, size in zip(row, widths, strict=True)] for row in rows]
-    return text_table(short, align)
+    return text_table(short, align, gap=gap)
 
 
 def wrapped(text: str, width: int = WIDTH, indent: int = 0) -> str:

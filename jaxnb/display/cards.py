@@ -20,11 +20,14 @@ if TYPE_CHECKING:
         status_card,
         stopped_card,
     )
+    from jaxnb.display.cards_history import history_card
     from jaxnb.display.cards_layout import layout_card
     from jaxnb.display.cards_live import background_card, live_card
     from jaxnb.display.cards_output import DisplayColumns, displays_card, native_value
     from jaxnb.display.cards_pitfalls import pitfalls_card
     from jaxnb.display.cards_stats import stats_card
+    from jaxnb.display.cards_timeline import timeline_card
+    from jaxnb.display.cards_timing import timing_card
     from jaxnb.display.cards_transfer import (
         Moved,
         gathered_card,
@@ -52,6 +55,7 @@ __all__ = [
     "error_groups",
     "footer_card",
     "gathered_card",
+    "history_card",
     "layout_card",
     "live_card",
     "moved",
@@ -69,6 +73,8 @@ __all__ = [
     "status_card",
     "stopped_card",
     "straggler",
+    "timeline_card",
+    "timing_card",
     "transfer_card",
     "value_card",
 ]
@@ -91,6 +97,9 @@ __getattr__ = lazy(
             "cards_stats",
             "cards_collectives",
             "cards_comparison",
+            "cards_timeline",
+            "cards_timing",
+            "cards_history",
             "cards_transfer",
         )
     ],

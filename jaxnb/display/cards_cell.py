@@ -7,6 +7,7 @@ from statistics import median
 
 from jaxnb.display.card import Card, render, stacked
 from jaxnb.display.cards_pitfalls import pitfalls_card
+from jaxnb.display.cards_timing import timing_card
 from jaxnb.display.cards_value import value_card
 from jaxnb.labels import Outputs, format_seconds, plural, ranks_label
 from jaxnb.result import CellResult
@@ -47,8 +48,8 @@ def footer_card(result: CellResult) -> Card:
     if result.errors:
         parts.append(f"error on {ranks_label(result.errors)}")
     text = " · ".join(parts)
-    html = render("footer", parts=parts, bars=_bars(result, slowest))
-    return Card(html, text)
+    footer = Card(render("footer", parts=parts, bars=_bars(result, slowest)), text)
+    return footer if result.timing is None else stacked([timing_card(result.timing), footer])
 
 
 def straggler(result: CellResult) -> int | None:

@@ -59,6 +59,7 @@ class _Entry:
     seconds: float
     inputs: int
     end: DispatchEnd = ""
+    stop: float = 0.0  # when the call has returned, if it is the main thread's
 
 
 @dataclass(slots=True)
@@ -77,6 +78,7 @@ class _Making(threading.local):
     def __init__(self) -> None:
         self.entries: list[_Entry] = []
         self.noted: Any = None  # the executable that JAX's Python path need not tell of
+        self.is_main = threading.current_thread() is threading.main_thread()
 
 
 class Recorder:
@@ -141,6 +143,16 @@ class Recorder:
         """Returns for how long a cell has been running; None if none is."""
         cell = self._cell
         return None if cell.has_ended else time.monotonic() - cell.started
+
+    @property
+    def started(self) -> float:
+        """When the last cell began, on ``time.monotonic()``: what its times are counted from."""
+        return self._cell.started
+
+    def entries(self) -> list[_Entry]:
+        """Returns the last dispatches of the cell, oldest first."""
+        with self._lock:
+            return list(self._cell.ring)
 
     def trails(self) -> tuple[Trail, ...]:
         """Returns what the cell has dispatched so far, in short."""
@@ -234,8 +246,14 @@ class Recorder:
 
     def done(self, depth: int) -> None:
         """Notes that dispatches have ended."""
-        self._making.noted = None
-        del self._making.entries[depth:]
+        making = self._making
+        making.noted = None
+        entries = making.entries
+        if making.is_main and len(entries) > depth:
+            stop = time.monotonic() - self._cell.started
+            for entry in entries[depth:]:
+                entry.stop = stop
+        del entries[depth:]
 
     def _of(self, executable: Any) -> _Known:
         known = self._known.get(executable)

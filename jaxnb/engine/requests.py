@@ -12,6 +12,7 @@ from jaxnb.engine.held import HeldArrays
 from jaxnb.engine.recorder import Recorder
 from jaxnb.engine.runner import Runner
 from jaxnb.engine.sentinel import Sentinel
+from jaxnb.engine.timekeeper import Timekeeper
 from jaxnb.engine.transfers import Transfers
 from jaxnb.errors import StartError
 from jaxnb.model import (
@@ -87,9 +88,10 @@ class Responder:
             index = identity.process_index
             key, host = self._kernel.session.key, identity.bind_host
             recorder = self._recorder = Recorder(index, Agreement(index, key, host))
-            self._sentinel = Sentinel(key, host, recorder)
+            timekeeper = Timekeeper()
+            self._sentinel = Sentinel(key, host, recorder, timekeeper)
             held = HeldArrays()
-            self._runner = Runner(self._kernel, index, held, recorder)
+            self._runner = Runner(self._kernel, index, held, recorder, timekeeper)
             self._transfers = Transfers(self._kernel.shell, index, held, self._runner.large_value)
             if not identity.bare:
                 self._kernel.shell.push(bootstrap.namespace(), interactive=False)

@@ -10,6 +10,7 @@ import time
 import traceback
 from collections import OrderedDict
 from collections.abc import Coroutine
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from types import FrameType, TracebackType
 from typing import Any
@@ -21,6 +22,8 @@ from jaxnb.engine import aside, bundles, commands, together, tracebacks, values
 from jaxnb.engine.held import HeldArrays
 from jaxnb.engine.pitfalls import Pitfalls
 from jaxnb.engine.recorder import Recorder
+from jaxnb.engine.repeating import Repeats
+from jaxnb.engine.timekeeper import Timekeeper
 from jaxnb.errors import JaxnbError
 from jaxnb.model import CellReply, CellRequest, PackRequest, ProcessError, ValueInfo
 
@@ -29,6 +32,7 @@ MAX_LARGE_VALUES = 16
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _NOTHING = object()
+_ONCE = nullcontext()
 
 
 class _CompileClock:
@@ -58,11 +62,17 @@ class _CompileClock:
 class CapturingDisplayHook(ZMQShellDisplayHook):
     """Keeps the last expression's value and its formats instead of publishing them."""
 
+    nothing = _NOTHING
     value: Any = _NOTHING
     bundle: dict[str, Any]
+    keeps_only = False
+    """Whether values are kept and not formatted: to format an array is to wait for it."""
 
     def __call__(self, result: Any = None) -> None:
         """Takes the value; IPython calls this for the last expression."""
+        if self.keeps_only:
+            self.value = _NOTHING if result is None else result
+            return
         if result is not None and not self.quiet():  # type: ignore[no-untyped-call]
             self.value = result
         super().__call__(result)  # type: ignore[no-untyped-call]
@@ -93,13 +103,20 @@ class Runner:
         process_index: Who this process is.
         held: Remembers the arrays of cells' values.
         recorder: Sees what cells dispatch.
+        timekeeper: Keeps what the main thread did when.
     """
 
     def __init__(
-        self, kernel: Any, process_index: int, held: HeldArrays, recorder: Recorder
+        self,
+        kernel: Any,
+        process_index: int,
+        held: HeldArrays,
+        recorder: Recorder,
+        timekeeper: Timekeeper,
     ) -> None:
         self._kernel = kernel
         self._recorder = recorder
+        self._timekeeper = timekeeper
         self._held = held
         self._shell = kernel.shell
         self.process_index = process_index
@@ -146,14 +163,18 @@ class Runner:
         shell.displayhook.take()
         shell.execution_count = request.cell
         self._clock.reset()
+        self._timekeeper.begin(request.request_id)
         started = time.perf_counter()
         self._recorder.begin(request, self._code_name)
         together.begin(request)
         self._pitfalls.begin(request, self._code_name)
+        calls: list[float] = []
         try:
             if request.aside:
                 aside.evaluate(shell, request.code, self._code_name)
             else:
+                with self._repeated(request.calls, calls):
+                    await self._run_in_shell(_as_numbered(request))
                 await self._run_in_shell(_as_numbered(request))
         except KeyboardInterrupt as error:  # between IPython's own handlers
             self._keep_traceback(type(error), error, ["KeyboardInterrupt"])
@@ -161,6 +182,9 @@ class Runner:
         trails = self._recorder.end(self._ending())
         raised, self._raised = self._raised, None
         pitfalls = self._pitfalls.end(raised)
+        activity = self._timekeeper.end(
+            self._recorder.entries(), sum(t.count for t in trails), self._recorder.started
+        )
         # To describe the value may compile something, which is not the cell's.
         compile_seconds, compiles = min(self._clock.seconds, seconds), self._clock.compiles
         return CellReply(
@@ -172,7 +196,16 @@ class Runner:
             compiles=compiles,
             trails=trails,
             pitfalls=pitfalls,
+            calls=tuple(calls),
+            activity=activity,
         )
+
+    def _repeated(self, calls: int, seconds: list[float]) -> AbstractContextManager[None]:
+        """Has the shell run its next cell several times; 0 for once, as ever."""
+        if not calls:
+            return _ONCE
+        hook = self._shell.displayhook
+        return Repeats(self._shell, hook, calls, seconds, self._timekeeper).installed()
 
     async def _run_in_shell(self, code: str) -> None:
         """Runs code as ipykernel's ``do_execute`` does.

@@ -27,6 +27,8 @@ from jupyter_client.session import Session
 
 from jaxnb.engine import _jax_internals, collective_sockets
 from jaxnb.engine.recorder import Recorder
+from jaxnb.engine.sampling import Sampler
+from jaxnb.engine.timekeeper import Timekeeper
 from jaxnb.model import SentinelAddress
 
 SWITCH_SECONDS = 1e-4
@@ -41,20 +43,23 @@ _CELL = re.compile(r"<cell (\d+)>")
 class Sentinel:
     """Answers the notebook's questions about this process, whatever its main thread does.
 
-    It sleeps in a poll between questions. It ends with the process.
+    It sleeps in a poll between questions, and between its looks at the main thread, where the
+    notebook has asked for them. It ends with the process.
 
     Args:
         key: The cluster's key.
         host: The address to listen on.
         recorder: Knows what this process has dispatched.
+        timekeeper: Takes what is seen of the main thread.
 
     Attributes:
         address: How to reach it.
         dropped: How many messages were dropped.
     """
 
-    def __init__(self, key: bytes, host: str, recorder: Recorder) -> None:
+    def __init__(self, key: bytes, host: str, recorder: Recorder, timekeeper: Timekeeper) -> None:
         self._recorder = recorder
+        self._sampler = Sampler(timekeeper, sleeps_in)
         self._session = Session(key=key)
         # Of its own: the kernel closes its context while this thread may still be asked.
         self._socket = zmq.Context().socket(zmq.ROUTER)
@@ -67,6 +72,9 @@ class Sentinel:
 
     def _serve(self) -> None:
         while True:
+            if not self._socket.poll(self._sampler.pause):
+                self._look()
+                continue
             parts = self._socket.recv_multipart()
             try:
                 identities, frames = self._session.feed_identities(parts)
@@ -78,6 +86,12 @@ class Sentinel:
             reply = self._session.msg("reply", content, parent=message["header"])
             self._socket.send_multipart([*identities, *self._session.serialize(reply)])
 
+    def _look(self) -> None:
+        try:
+            self._sampler.look()
+        except Exception:  # this thread has to stay, to answer
+            self._sampler.stop()
+
     def _answer(self, kind: str, content: dict[str, Any]) -> dict[str, Any]:
         if content["token"] != self.address.token:  # a message to another process, said again
             raise PermissionError
@@ -86,6 +100,8 @@ class Sentinel:
             return {"freed": freed + _jax_internals.cancel_waits_on_coordination_service()}
         if kind == "recording":
             return asdict(self._recorder.recording(content["most"]))
+        if kind == "watch":
+            return {"watches": self._sampler.watch(content["request_id"])}
         if kind != "where":
             raise ValueError(f"unknown question {kind!r}")
         with _quickly_back():

@@ -10,6 +10,7 @@ def load(shell: Any) -> None:
     from jaxnb.magics import formats
     from jaxnb.magics.comparing import ComparingMagics
     from jaxnb.magics.compiling import CompilingMagics
+    from jaxnb.magics.looking_back import LookingBackMagics
     from jaxnb.magics.spmd import SpmdMagics
     from jaxnb.magics.values import ValueMagics
 
@@ -21,5 +22,6 @@ def load(shell: Any) -> None:
         ValueMagics(shell, magics.started, magics.meter),
         CompilingMagics(shell, magics.started, lambda: magics.session),
         ComparingMagics(shell, magics.started, lambda: magics.session),
+        LookingBackMagics(shell, magics.started),
     )
     formats.register(shell, lambda: magics.session)

@@ -160,6 +160,8 @@ class SpmdMagics(Magics):
             "cell": self.shell.displayhook.prompt_count,
             "first_line": first_line,
             "outputs": asked.outputs,
+            "time": asked.time or asked.repeats is not None,
+            "repeats": asked.repeats,
         }
         if asked.background:
             return self._run_in_background(session, code, settings, asked)

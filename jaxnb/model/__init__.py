@@ -64,6 +64,7 @@ if TYPE_CHECKING:
         ProcessState,
         SessionState,
     )
+    from jaxnb.model.history import CellOutcome, CellRecord
     from jaxnb.model.layout import (
         MAX_DIGEST_BYTES,
         ArrayInfo,
@@ -82,6 +83,18 @@ if TYPE_CHECKING:
         RequestFailed,
         StatsRequest,
     )
+    from jaxnb.model.timeline import (
+        SPAN_KINDS,
+        Activity,
+        CallSite,
+        Late,
+        ProcessTimeline,
+        Span,
+        SpanKind,
+        Straggler,
+        Timeline,
+    )
+    from jaxnb.model.timing import CellTiming, ProcessTiming
     from jaxnb.model.transfers import (
         BindRequest,
         BuildRequest,
@@ -113,13 +126,19 @@ if TYPE_CHECKING:
 __all__ = [
     "MAX_DIGEST_BYTES",
     "PITFALL_KINDS",
+    "SPAN_KINDS",
+    "Activity",
     "ArrayInfo",
     "ArrayLeaf",
     "AxisTotal",
     "BindRequest",
     "BuildRequest",
+    "CallSite",
+    "CellOutcome",
+    "CellRecord",
     "CellReply",
     "CellRequest",
+    "CellTiming",
     "CheckMode",
     "CheckRequest",
     "Chunk",
@@ -147,6 +166,7 @@ __all__ = [
     "GroupInfo",
     "HostArray",
     "JoinRequest",
+    "Late",
     "LayoutReply",
     "LayoutRequest",
     "LeafLayout",
@@ -171,6 +191,8 @@ __all__ = [
     "ProcessInfo",
     "ProcessReport",
     "ProcessState",
+    "ProcessTimeline",
+    "ProcessTiming",
     "ReadRequest",
     "Record",
     "Recording",
@@ -188,10 +210,14 @@ __all__ = [
     "Side",
     "SliceInfo",
     "SourceLine",
+    "Span",
+    "SpanKind",
     "StackEntry",
     "StatsRequest",
+    "Straggler",
     "StreamChunk",
     "StreamName",
+    "Timeline",
     "Timing",
     "Trail",
     "ValueInfo",
@@ -219,6 +245,9 @@ __getattr__ = lazy(
             "collectives",
             "comparisons",
             "plans",
+            "timeline",
+            "timing",
+            "history",
         )
     ],
 )

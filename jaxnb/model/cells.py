@@ -10,6 +10,7 @@ from typing import Any, Literal
 from jaxnb.model.dispatches import CheckMode, Trail
 from jaxnb.model.layout import ArrayInfo
 from jaxnb.model.pitfalls import Pitfall
+from jaxnb.model.timeline import Activity
 
 StreamName = Literal["stdout", "stderr"]
 
@@ -104,6 +105,7 @@ class CellRequest:
         request_id: Names the run: cells' numbers repeat, within a notebook cell and after a
             restart.
         aside: It is jaxnb's own, an expression: it leaves nothing in ``In``, ``Out`` and ``_``.
+        calls: So many times it is run, and each call timed; 0 to run it once as ever.
     """
 
     cell: int
@@ -115,6 +117,7 @@ class CellRequest:
     pitfalls: bool = True
     request_id: str = field(default_factory=lambda: uuid.uuid4().hex)
     aside: bool = False
+    calls: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +133,8 @@ class CellReply:
         compiles: Number of computations that the backend compiled.
         trails: What it dispatched to several processes, in short.
         pitfalls: What it did that JAX says nothing of.
+        calls: Seconds of each call that ended without an error, if the cell is timed.
+        activity: What its main thread did when; None if it did not tell.
     """
 
     process_index: int
@@ -140,6 +145,8 @@ class CellReply:
     compiles: int
     trails: tuple[Trail, ...] = ()
     pitfalls: tuple[Pitfall, ...] = ()
+    calls: tuple[float, ...] = ()
+    activity: Activity | None = None
 
 
 @dataclass(frozen=True, slots=True)

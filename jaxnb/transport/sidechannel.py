@@ -19,6 +19,9 @@ its Python interpreter."""
 RECORDING_SECONDS = 5.0
 """To look through compiled programs for collectives takes longer."""
 
+WATCH_SECONDS = 0.2
+"""The cell's output waits so long at most: who does not answer in time may watch all the same."""
+
 MAX_DISPATCHES = 1000
 """The last so many dispatches of a cell are looked through for where processes parted."""
 
@@ -50,6 +53,10 @@ class Sentinels:
         """Returns what processes have dispatched in their cell, for those that tell in time."""
         answers = self._ask(processes, "recording", {"most": MAX_DISPATCHES}, RECORDING_SECONDS)
         return {index: _recording(content) for index, content in answers.items()}
+
+    def watch(self, processes: Iterable[int], request_id: str) -> None:
+        """Has processes look at their main threads now and then, as long as that cell runs."""
+        self._ask(processes, "watch", {"request_id": request_id}, WATCH_SECONDS)
 
     def free(self, processes: Iterable[int]) -> int:
         """Shuts the connections of the CPU's collectives down: whoever waits on one is freed.

@@ -1,0 +1,136 @@
+"""The timekeeper: what the main thread of this process did in a cell, as far as that is told."""
+
+from __future__ import annotations
+
+import threading
+import time
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+
+from jaxnb.insight.spans import Interval, painted, shortened
+from jaxnb.model import Activity, CallSite, Span, SpanKind
+
+MAX_SPANS = 500
+"""So many spans of a cell are told of."""
+
+MAX_EVENTS = 20_000
+"""So many events are kept one by one; then what there is so far is shortened."""
+
+_KINDS: dict[str, SpanKind] = {
+    "/jax/core/compile/jaxpr_trace_duration": "tracing",
+    "/jax/core/compile/jaxpr_to_mlir_module_duration": "compiling",
+    "/jax/core/compile/backend_compile_duration": "compiling",
+}
+
+WAITS_LAYER, EVENTS_LAYER = 0, 1
+"""XLA's own threads compile while the main thread sleeps: that is compiling."""
+
+
+@dataclass(slots=True)
+class WatchedCell:
+    """A cell, as the timekeeper and the sampler see it; times are of ``time.monotonic()``.
+
+    Attributes:
+        request_id: Names the run.
+        started: When it began.
+        has_ended: Whether it has.
+        events: What JAX told of.
+        waits: When the main thread waited, as far as the sampler or jaxnb's own call saw.
+        sampled_from: When the sampler began to look.
+        dropped: How many spans were left out so far.
+    """
+
+    request_id: str
+    started: float
+    has_ended: bool = False
+    events: list[Interval] = field(default_factory=list)
+    waits: list[Interval] = field(default_factory=list)
+    sampled_from: float | None = None
+    dropped: int = 0
+
+
+class Timekeeper:
+    """Keeps what JAX and the sampler tell of the running cell.
+
+    A call that is compiled already costs nothing here: JAX tells of tracing and compiling only.
+
+    Attributes:
+        cell: The last cell.
+    """
+
+    def __init__(self) -> None:
+        self.cell = WatchedCell("", 0.0, has_ended=True)
+        jax.monitoring.register_event_duration_secs_listener(self._on_event)
+
+    def begin(self, request_id: str) -> None:
+        """Begins a cell."""
+        self.cell = WatchedCell(request_id, time.monotonic())
+
+    def waited(self, since: float) -> None:
+        """Takes that the main thread has waited for results, from ``since`` until now."""
+        self.cell.waits.append(Interval(WAITS_LAYER, since, time.monotonic(), "waiting"))
+
+    def _on_event(self, event: str, duration_secs: float, **_: str | int) -> None:
+        kind = _KINDS.get(event)
+        cell = self.cell
+        if kind is None or cell.has_ended:
+            return
+        if threading.current_thread() is not threading.main_thread():
+            return
+        now = time.monotonic()  # JAX tells when it has ended
+        cell.events.append(Interval(EVENTS_LAYER, now - duration_secs, now, kind))
+        if len(cell.events) > MAX_EVENTS:
+            spans, dropped = shortened(painted(cell.events), MAX_SPANS)
+            cell.dropped += dropped
+            cell.events = [Interval(EVENTS_LAYER, s.start, s.stop, s.kind) for s in spans]
+
+    def end(self, entries: Iterable[Any], dispatches: int, recorded_from: float) -> Activity:
+        """Ends the cell.
+
+        Args:
+            entries: The recorder's, of the computations over several processes.
+            dispatches: How many of them there were.
+            recorded_from: What the recorder's times are counted from.
+        """
+        cell = self.cell
+        cell.has_ended = True
+        started = cell.started
+        spans, dropped = shortened(painted([*cell.waits, *cell.events]), MAX_SPANS)
+        told = (Span(s.start - started, s.stop - started, s.kind) for s in spans)
+        from_cell = None if cell.sampled_from is None else cell.sampled_from - started
+        if not dispatches:
+            return Activity(started, tuple(told), cell.dropped + dropped, from_cell)
+        return _with_dispatches(
+            Activity(started, tuple(told), cell.dropped + dropped, from_cell),
+            entries,
+            dispatches,
+            recorded_from - started,
+        )
+
+
+def _with_dispatches(
+    activity: Activity, entries: Iterable[Any], dispatches: int, offset: float
+) -> Activity:
+    sites: dict[tuple[int, int | None], int] = {}
+    known: list[CallSite] = []
+    numbers, origins, starts, stops = array("I"), array("I"), array("d"), array("d")
+    for entry in entries:
+        # Every dispatch comes by here: no objects are made but one for each origin.
+        key = (id(entry.known), entry.line)
+        place = sites.get(key)
+        if place is None:
+            place = sites[key] = len(known)
+            what = entry.known
+            known.append(CallSite(what.name, entry.line, what.processes, what.collectives))
+        numbers.append(entry.number)
+        origins.append(place)
+        starts.append(entry.seconds + offset)
+        stops.append(entry.stop + offset if entry.stop else 0.0)
+    return Activity(
+        activity.started, activity.spans, activity.dropped, activity.sampled_from,
+        tuple(known), numbers, origins, starts, stops, dispatches,
+    )  # fmt: skip

@@ -1,0 +1,96 @@
+"""Pure: intervals that overlap and nest, to what a thread did when."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from jaxnb.model.timeline import Span, SpanKind
+
+
+class Interval(NamedTuple):
+    """Something that was going on.
+
+    Attributes:
+        layer: Of two at a time the one in the higher layer is what the thread did; of two in
+            one layer, the one that began later: it is within the other.
+        start: Seconds.
+        stop: Seconds.
+        kind: What it was.
+    """
+
+    layer: int
+    start: float
+    stop: float
+    kind: SpanKind
+
+
+def painted(intervals: Iterable[Interval]) -> list[Span]:
+    """Returns what was done when: spans that do not overlap, in order, equal neighbours as one.
+
+    What no interval covers is in no span.
+    """
+    coming = sorted((i for i in intervals if i.stop > i.start), key=lambda each: each.start)
+    spans: list[Span] = []
+    going: list[tuple[int, float, float, SpanKind]] = []  # a heap; the topmost first
+    place, now = 0, 0.0
+    while place < len(coming) or going:
+        while going and -going[0][2] <= now:
+            heapq.heappop(going)
+        if not going:
+            if place == len(coming):
+                break
+            now = max(now, coming[place].start)
+        while place < len(coming) and coming[place].start <= now:
+            each = coming[place]
+            heapq.heappush(going, (-each.layer, -each.start, -each.stop, each.kind))
+            place += 1
+        if not going or -going[0][2] <= now:
+            continue
+        until = -going[0][2]
+        if place < len(coming):
+            until = min(until, coming[place].start)
+        _append(spans, Span(now, until, going[0][3]))
+        now = until
+    return spans
+
+
+def _append(spans: list[Span], span: Span, gap: float = 0.0) -> None:
+    last = spans[-1] if spans else None
+    if last is not None and last.kind == span.kind and span.start - last.stop <= gap:
+        spans[-1] = Span(last.start, span.stop, span.kind)
+    else:
+        spans.append(span)
+
+
+def shortened(spans: Sequence[Span], most: int) -> tuple[list[Span], int]:
+    """Returns at most ``most`` spans: those of a kind that are near are taken for one.
+
+    Where that is not enough, the shortest are left out; how near is near grows until it is.
+
+    Returns:
+        The spans, and how many of the given ones were left out.
+    """
+    kept, dropped = list(spans), 0
+    if len(kept) <= most:
+        return kept, 0
+    near = (kept[-1].stop - kept[0].start) / (16 * most)
+    while len(kept) > most:
+        dropped += sum(1 for span in kept if span.seconds < near)
+        long = [span for span in kept if span.seconds >= near]
+        kept = []
+        for span in long:
+            _append(kept, span, gap=near)
+        near *= 2
+    return kept, dropped
+
+
+def union_seconds(intervals: Iterable[tuple[float, float]]) -> float:
+    """Returns how much time intervals cover together, what several cover once."""
+    total, until = 0.0, float("-inf")
+    for start, stop in sorted(intervals):
+        if stop > until:
+            total += stop - max(start, until)
+            until = stop
+    return total

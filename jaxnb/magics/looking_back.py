@@ -1,0 +1,97 @@
+"""``%spmd_timeline`` and ``%spmd_history``: what processes did when, and what was run."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.magic import Magics, line_magic, magics_class
+from IPython.display import display
+
+from jaxnb.labels import plural
+from jaxnb.magics import arguments
+
+if TYPE_CHECKING:
+    from jaxnb.session import Session
+
+
+def _count(text: str) -> int:
+    count = int(text)
+    if count < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return count
+
+
+def _cell(text: str) -> int:
+    try:
+        return int(text.strip("[]"))
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no cell's number, such as 7 or [7]"
+        ) from None
+
+
+def _timeline_parser() -> arguments.MagicParser:
+    parser = arguments.MagicParser(
+        "%spmd_timeline", "Shows what each process did in a cell, and who kept others waiting."
+    )
+    parser.add_argument("cell", nargs="?", type=_cell, metavar="CELL",
+                        help="the cell's number; by default the last cell's")  # fmt: skip
+    return parser
+
+
+def _history_parser() -> arguments.MagicParser:
+    parser = arguments.MagicParser("%spmd_history", "Shows the cells that were run.")
+    parser.add_argument("--last", type=_count, metavar="N", help="the last N cells only")
+    parser.add_argument("--json", metavar="FILE", dest="file",
+                        help="write them to FILE, a JSON object per line")  # fmt: skip
+    parser.add_argument("--overwrite", action="store_true",
+                        help="replace FILE if it exists")  # fmt: skip
+    return parser
+
+
+@magics_class
+class LookingBackMagics(Magics):
+    """The magics that show what has been.
+
+    Args:
+        shell: The notebook's shell.
+        started: Returns the notebook's session; raises if there is none.
+    """
+
+    shell: Any  # an InteractiveShell; traitlets allows None
+
+    def __init__(self, shell: Any, started: Callable[[], Session]) -> None:
+        super().__init__(shell)
+        self._started = started
+
+    @line_magic
+    def spmd_timeline(self, line: str) -> None:
+        """Shows what each process did in a cell. `%spmd_timeline 7` shows that of cell [7]."""
+        parser = _timeline_parser()
+        asked = parser.parse_line(line)
+        if asked.help:
+            print(parser.format_help())
+            return
+        display(self._started().timeline(asked.cell))
+
+    @line_magic
+    def spmd_history(self, line: str) -> None:
+        """Shows the cells that were run. `%spmd_history --help` lists the options."""
+        parser = _history_parser()
+        asked = parser.parse_line(line)
+        if asked.help:
+            print(parser.format_help())
+            return
+        history = self._started().history
+        if asked.last is not None:
+            history = history.last(asked.last)
+        if asked.file is None:
+            if asked.overwrite:
+                parser.error("--overwrite goes with --json FILE.")
+            display(history)
+            return
+        written = history.to_jsonl(asked.file, overwrite=asked.overwrite)
+        before = f"; {history.forgotten} before them are not in it" if history.forgotten else ""
+        print(f"{plural(written, 'cell')} written to {asked.file}{before}")

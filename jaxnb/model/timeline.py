@@ -1,0 +1,196 @@
+"""Timelines: what the main thread of each process did in a cell, and who waited for whom."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+SpanKind = Literal["python", "tracing", "compiling", "dispatching", "waiting"]
+"""``"python"``: everything that is not one of the others, NumPy and what C++ computes on the main
+thread among it. ``"tracing"``, ``"compiling"`` (lowering too): as ``jax.monitoring`` tells.
+``"dispatching"``: in the call of a computation over several processes. ``"waiting"``: asleep until
+a result is there, or another process."""
+
+SPAN_KINDS: tuple[SpanKind, ...] = get_args(SpanKind)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A piece of a main thread's time.
+
+    Attributes:
+        start: Seconds; from when on, its owner says.
+        stop: Seconds.
+        kind: What the thread did.
+    """
+
+    start: float
+    stop: float
+    kind: SpanKind
+
+    @property
+    def seconds(self) -> float:
+        """How long it is."""
+        return self.stop - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class CallSite:
+    """From where a computation over several processes is dispatched.
+
+    Attributes:
+        name: The computation: ``"jit(step)"``.
+        line: The cell's line, as the notebook counts; None outside of its code.
+        processes: The processes that it spans.
+        collectives: Whether processes wait for each other in it.
+    """
+
+    name: str
+    line: int | None
+    processes: tuple[int, ...]
+    collectives: bool
+
+    def __str__(self) -> str:
+        return f"`{self.name}`" + (f" at line {self.line}" if self.line is not None else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """What one process tells of its main thread in a cell; times are since the cell began there.
+
+    Attributes:
+        started: When that was, on ``time.monotonic()``: one clock for the processes of a host.
+        spans: Tracing, compiling, and sampled waiting; the rest of the time is not in it.
+        dropped: How many spans were too short to be told of one by one.
+        sampled_from: From when on the thread was looked at; None if it was not.
+        sites: From where computations over several processes were dispatched.
+        numbers: Of each dispatch, which one it is over its processes, from 1.
+        origins: Of each, the place of its origin in ``sites``.
+        starts: When each began.
+        stops: When each call returned; 0 if it was another thread's, or has not.
+        dispatches: How many there were; the arrays have the last of them.
+    """
+
+    started: float
+    spans: tuple[Span, ...] = ()
+    dropped: int = 0
+    sampled_from: float | None = None
+    sites: tuple[CallSite, ...] = ()
+    numbers: Sequence[int] = field(default=(), repr=False)
+    origins: Sequence[int] = field(default=(), repr=False)
+    starts: Sequence[float] = field(default=(), repr=False)
+    stops: Sequence[float] = field(default=(), repr=False)
+    dispatches: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """A collective to which one process came last.
+
+    Attributes:
+        number: Which dispatch it is over its processes, from 1.
+        site: From where the last process dispatched it.
+        last: The last process.
+        at: When it came, in seconds since the cell's begin.
+        waited: Of each other process, for how long it had been there by then.
+    """
+
+    number: int
+    site: CallSite
+    last: int
+    at: float
+    waited: Mapping[int, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Straggler:
+    """A process for which others had to wait.
+
+    Attributes:
+        process_index: Who.
+        came_last: To how many collectives it came last.
+        waited: Of each other process, for how long it had been at a collective to which this
+            one had not come. Time that counts for several collectives counts once.
+        site: Where most of that was.
+    """
+
+    process_index: int
+    came_last: int
+    waited: Mapping[int, float]
+    site: CallSite
+
+    @property
+    def seconds(self) -> float:
+        """For how long the process that waited most did so."""
+        return max(self.waited.values(), default=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessTimeline:
+    """One process in a cell.
+
+    Attributes:
+        process_index: Who.
+        start: When the cell began on it, in seconds after it began on the first of its host.
+        stop: When it ended there.
+        spans: What its main thread did, in order, without gaps but between repeats of a timed
+            cell.
+        sampled_from: From when on the thread was looked at, so that waiting in C++ is seen;
+            None if it was not.
+        dropped: How many spans were too short to be told of.
+        ending: How the cell ended on it: ``"raised ValueError at line 3"``; empty if it finished.
+    """
+
+    process_index: int
+    start: float
+    stop: float
+    spans: tuple[Span, ...]
+    sampled_from: float | None = None
+    dropped: int = 0
+    ending: str = ""
+
+    @property
+    def totals(self) -> dict[SpanKind, float]:
+        """Seconds by kind."""
+        found: dict[SpanKind, float] = dict.fromkeys(SPAN_KINDS, 0.0)
+        for span in self.spans:
+            found[span.kind] += span.seconds
+        return found
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """What each process did in a cell, when, and who kept the others waiting.
+
+    Attributes:
+        cell: The cell's number.
+        processes: Process index to its part, for those that told.
+        missing: Process index to why there is nothing of it.
+        collectives: How many collectives could be compared: dispatches that all processes of
+            the computation remember.
+        forgotten: How many more there were: a process remembers its last 4096.
+        lates: Those to which one came clearly last, in order.
+        stragglers: Who kept others waiting; whom they waited for longest comes first.
+        hosts: How many hosts the processes are on. Clocks of several are aligned by when the
+            cell began on each.
+    """
+
+    cell: int
+    processes: Mapping[int, ProcessTimeline]
+    missing: Mapping[int, str]
+    collectives: int = 0
+    forgotten: int = 0
+    lates: tuple[Late, ...] = ()
+    stragglers: tuple[Straggler, ...] = ()
+    hosts: int = 1
+
+    @property
+    def seconds(self) -> float:
+        """From the cell's begin on the first process to its end on the last."""
+        return max((each.stop for each in self.processes.values()), default=0.0)
+
+    @property
+    def straggler(self) -> Straggler | None:
+        """Whom the others waited for longest; None if nobody kept them waiting."""
+        return self.stragglers[0] if self.stragglers else None

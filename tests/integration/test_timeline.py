@@ -1,0 +1,221 @@
+"""Timelines, timed cells and history of real processes."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from integration.conftest import Gate
+from jaxnb.errors import CellError, UsageError
+from jaxnb.running import NoSink
+from jaxnb.session import Session
+from jaxnb_fixtures import assert_usable
+
+SETUP = """
+import os, time
+mesh = jax.make_mesh((jax.device_count(),), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+x = jax.make_array_from_callback((8,), NamedSharding(mesh, P("d")), lambda i: np.arange(8.0)[i])
+step = jax.jit(lambda a: a / a.sum())
+"""
+
+
+@pytest.fixture
+def group(session: Session) -> Session:
+    session.run(SETUP)
+    return session
+
+
+def open_when_others_wait(group: Session, gate: Gate) -> None:
+    """Opens a gate once all others have waited at their collective for a while."""
+    while True:
+        found = group.where([0, 1, 3])
+        waited = [
+            (where.cell_seconds or 0.0) - where.last_dispatch.seconds
+            for where in found.values()
+            if where.last_dispatch is not None
+        ]
+        if len(waited) == 3 and min(waited) > 0.5:
+            return gate.open()
+
+
+def test_who_kept_the_others_waiting(group: Session, gate: Gate) -> None:
+    group.run("step(x).block_until_ready(); None")  # compiled
+    opener = threading.Thread(target=open_when_others_wait, args=(group, gate))
+    opener.start()
+    code = f"if process_index == 2:\n    {gate.wait}\ny = step(x)\ny.block_until_ready()\nNone"
+    result = group.run(code)
+    opener.join()
+    timeline = group.timeline()
+    assert timeline.cell == result.cell
+    assert sorted(timeline.processes) == [0, 1, 2, 3]
+    assert timeline.collectives == 1
+    straggler = timeline.straggler
+    assert straggler is not None
+    assert (straggler.process_index, straggler.came_last) == (2, 1)
+    assert (straggler.site.line, straggler.site.name) == (3, "jit(<lambda>)")
+    assert sorted(straggler.waited) == [0, 1, 3]
+    assert min(straggler.waited.values()) > 0.5
+    for each in timeline.processes.values():
+        assert sum(each.totals.values()) == pytest.approx(each.stop - each.start)
+        assert each.sampled_from is not None
+    # The calls return before they have run: the wait is in block_until_ready, and sampled. That
+    # process 2 waits for a file is none of JAX.
+    totals = {i: each.totals for i, each in timeline.processes.items()}
+    assert all(totals[i]["waiting"] > 0 for i in (0, 1, 3))
+    assert totals[2]["python"] > 0.5
+    assert "Process 2 came last to 1 of 1 collective" in str(timeline)
+    assert timeline._repr_mimebundle_()["text/html"].count('class="jaxnb-late"') == 1
+
+
+def test_tracing_and_compiling(group: Session) -> None:
+    group.run("jax.jit(lambda a: jnp.sin(a) @ jnp.cos(a).T)(jnp.ones((8, 8))); None")
+    for each in group.timeline().processes.values():
+        assert each.totals["tracing"] > 0
+        assert each.totals["compiling"] > 0
+
+
+def test_a_process_whose_cell_failed_has_a_timeline(group: Session) -> None:
+    failed = group.run(
+        "if process_index == 1: raise ValueError('x')", raise_on_error=False, ranks=[1, 3]
+    )
+    later = group.run("1")
+    assert group.timeline().cell == later.cell
+    timeline = group.timeline(failed.cell)
+    assert sorted(timeline.processes) == [1, 3]
+    assert timeline.processes[1].ending == "raised ValueError at line 1"
+    assert "Process 1 raised ValueError at line 1." in str(timeline)
+    with pytest.raises(UsageError, match="no timeline of cell"):
+        group.timeline(-1)
+
+
+def test_processes_look_at_themselves_in_long_cells_only(group: Session, gate: Gate) -> None:
+    asked = []
+    watch = group._sentinels.watch
+
+    def watched(*each: Any) -> None:
+        asked.append(each)
+        watch(*each)
+        gate.open()
+
+    group._sentinels.watch = watched  # type: ignore[method-assign]
+    try:
+        group.run(gate.wait)
+        assert [set(processes) for processes, _ in asked] == [{0, 1, 2, 3}]
+        # To look takes a little time: not while calls are timed.
+        group.run("step(x)", time=True, repeats=300)
+        assert len(asked) == 1
+    finally:
+        group._sentinels.watch = watch  # type: ignore[method-assign]
+
+
+# ---------------------------------------------------------------------- timed cells
+
+
+def test_a_timed_cell(group: Session) -> None:
+    result = group.run("counted = globals().get('counted', 0) + 1\ny = step(x)\nnp.pi", time=True)
+    timing = result.timing
+    assert timing is not None
+    counts = {len(each.repeats) for each in timing.per_process.values()}
+    assert counts == {timing.repeats}
+    assert 3 <= timing.repeats <= 1000
+    # What it does, it does in each call.
+    assert group.run("counted").value == 1 + timing.repeats
+    assert result.value == pytest.approx(3.14159, abs=1e-5)
+    assert all(each.first is not None for each in timing.per_process.values())
+    assert result.divergence is None
+    assert [each.cell for each in group.history[-2:]] == [result.cell, result.cell + 1]
+    assert group.history[-2].dispatches == 1 + timing.repeats
+    assert group.cells_run[-2].calls == 0
+    waits = group.timeline(result.cell).processes.values()
+    assert all(each.totals["waiting"] > 0 for each in waits)
+
+
+@pytest.mark.parametrize(
+    ("code", "waited_for"),
+    [("a + 1", 1), ("a + 1;", 1), ("z = a + 1", 1), ("d['z'] = a + 1", 2), ("h.z = a + 1", 0),
+     ("for i in (1,): z = a", 1), ("z = [a + 1, {'b': a}]", 2), ("call()", 0),
+     ("z = 1; np.ones(3)", 0)],
+)  # fmt: skip
+def test_calls_end_when_their_results_are_there(group: Session, code: str, waited_for: int) -> None:
+    """The last value's arrays are waited for, and those of the names that the cell binds."""
+    group.run("""
+class Holder: pass
+h, a, seen = Holder(), jnp.ones(3), []
+d = {"other": a}
+def call(): h.z = a + 1
+wait = jax.block_until_ready
+def noting(found):
+    seen.append(len(found))
+    return wait(found)
+jax.block_until_ready = noting""")
+    try:
+        group.run(code, time=True, repeats=2, ranks=[0])
+        assert group.run("seen", ranks=[0]).value == [waited_for] * 3
+    finally:
+        group.run("jax.block_until_ready = wait")
+
+
+def test_numbers_of_repeats(group: Session) -> None:
+    result = group.run("print('called')\nprocess_index", time=True, repeats=4)
+    assert result.timing is not None
+    assert result.timing.repeats == 4
+    assert result.stdout == "[0-3] called\n" * 5
+    assert result.value == {i: i for i in range(4)}
+    before = len(group.history)
+    with pytest.raises(UsageError, match="from 1 to"):
+        group.run("1", time=True, repeats=0)
+    assert len(group.history) == before
+
+
+def test_an_error_in_a_repeat(group: Session) -> None:
+    group.run("calls = 0")
+    with pytest.raises(CellError, match=r"process 1 raised ValueError: third at line 2") as caught:
+        group.run("calls += 1\nif calls == 3 and process_index == 1: raise ValueError('third')",
+                  time=True, repeats=5)  # fmt: skip
+    result = caught.value.result
+    assert result is not None
+    assert result.timing is not None
+    counts = {i: len(each.repeats) for i, each in result.timing.per_process.items()}
+    assert counts == {0: 5, 1: 1, 2: 5, 3: 5}
+    assert group.history[-1].outcome == "error"
+    assert_usable(group)
+
+
+def test_await_magics_and_cells_within(group: Session) -> None:
+    code = "import asyncio\nawait asyncio.sleep(0)\nget_ipython().run_cell('w = 1')\n%pwd\n7"
+    result = group.run(code, time=True, repeats=2)
+    assert result.value == 7
+    assert result.timing is not None
+    assert result.timing.repeats == 2
+    assert group.run("1 + 1").value == 2  # formatted again
+
+
+def test_an_interrupt_ends_the_repeats(group: Session) -> None:
+    class AtFirst(NoSink):
+        def lines(self, lines: object) -> None:
+            group.interrupt()
+
+    with pytest.raises(CellError, match="KeyboardInterrupt") as caught:
+        group.run("print('call', flush=True)\ntime.sleep(0.05)", time=True, repeats=10_000,
+                  sink=AtFirst())  # fmt: skip
+    assert caught.value.result is not None
+    assert group.history[-1].outcome == "interrupted"
+    assert_usable(group)
+
+
+# ---------------------------------------------------------------------- history
+
+
+def test_the_history_of_a_group(group: Session) -> None:
+    before = len(group.history)
+    ran = group.run("\nfloat(step(x).sum())\n\n# done", ranks=range(4))
+    group.run("1", check="off")
+    one, other = list(group.history)[before:]
+    assert (one.cell, one.code, one.processes) == (ran.cell, "float(step(x).sum())", (0, 1, 2, 3))
+    assert one.lines == 3
+    assert one.outcome == "ok"
+    assert one.dispatches == 2
+    assert one.seconds >= one.process_seconds > 0
+    assert other.dispatches is None

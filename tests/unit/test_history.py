@@ -1,0 +1,180 @@
+"""Times and history of cells, without processes."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from jaxnb.errors import CellTimeoutError, ProcessDiedError, UsageError
+from jaxnb.history import MAX_CELLS, CellHistory, record_of
+from jaxnb.model import CellRecord, Trail
+from jaxnb.outcome import outcome_of
+from jaxnb.result import CellResult, ProcessResult
+from jaxnb.timing import (
+    LEAST_REPEATS,
+    MOST_REPEATS,
+    calls_to_come,
+    first_calls,
+    joined,
+    timing_of,
+)
+
+
+def process(index: int, seconds: float = 0.5, stdout: str = "") -> ProcessResult:
+    return ProcessResult(index, None, stdout, "", (), None, seconds, 0.25, 2)
+
+
+def result(**settings: Any) -> CellResult:
+    return CellResult(7, "\n  a = 1\nb", {0: process(0), 2: process(2, 0.75)}, 4, 1.0, **settings)
+
+
+def record(cell: int = 1, **settings: Any) -> CellRecord:
+    known = {"began": "2026-01-31T12:00:00.000+00:00", "code": "x", "lines": 1, "processes": (0,),
+             "seconds": 0.1, "process_seconds": 0.1, "compile_seconds": 0.0, "compiles": 0,
+             "dispatches": 0, "outcome": "ok"}  # fmt: skip
+    return CellRecord(cell=cell, **{**known, **settings})  # type: ignore[arg-type]
+
+
+# ---------------------------------------------------------------------- times
+
+
+def test_the_first_call_is_apart() -> None:
+    timing = timing_of({0: (9.0, 1.0, 2.0, 3.0, 4.0), 1: (8.0, 5.0), 2: ()})
+    zero, one, two = timing.per_process.values()
+    assert (zero.first, zero.median, zero.spread) == (9.0, 2.5, (1.75, 3.25))
+    assert (zero.fastest, zero.slowest) == (1.0, 4.0)
+    assert (one.median, one.spread) == (5.0, None)
+    assert (two.first, two.median, two.spread, two.fastest) == (None, None, None, None)
+    assert (timing.repeats, timing.median) == (0, None)
+    assert timing_of({0: (9.0, 1.0), 1: (8.0, 5.0)}).median == 5.0
+
+
+@pytest.mark.parametrize(
+    ("second", "more"),
+    [(1e-9, MOST_REPEATS - 1), (0.01, 99), (0.3, 3), (0.9, LEAST_REPEATS - 1),
+     (5.0, LEAST_REPEATS - 1), (11.0, 0)],
+)  # fmt: skip
+def test_as_many_repeats_as_fit_into_a_second(second: float, more: int) -> None:
+    assert calls_to_come(timing_of({0: (7.0, second / 2), 1: (7.0, second)})) == more
+
+
+def test_without_a_second_call_there_are_no_more() -> None:
+    assert calls_to_come(timing_of({0: (7.0,), 1: (7.0, 0.1)})) == 0
+
+
+def test_the_number_that_the_user_wants() -> None:
+    assert first_calls(None) == 2
+    assert first_calls(1) == 2
+    assert first_calls(40) == 41
+    for bad in (0, -3, 10**6, "9", 2.0, True):
+        with pytest.raises(UsageError, match="number of repeats"):
+            first_calls(bad)  # type: ignore[arg-type]
+
+
+def test_two_requests_are_one_result() -> None:
+    first = CellResult(1, "x", {0: process(0, 1.0, "a\n")}, 1, 2.0, "a\n",
+                       timing=timing_of({0: (0.7, 0.1)}))  # fmt: skip
+    then = CellResult(1, "x", {0: process(0, 3.0, "b\n")}, 1, 4.0, "b\n",
+                      timing=timing_of({0: (0.2, 0.3)}))  # fmt: skip
+    both = joined(first, then)
+    assert both.timing == timing_of({0: (0.7, 0.1, 0.2, 0.3)})
+    assert (both.seconds, both.stdout, both.per_process[0].stdout) == (6.0, "a\nb\n", "a\nb\n")
+    assert (both.per_process[0].seconds, both.per_process[0].compiles) == (4.0, 4)
+
+
+# ---------------------------------------------------------------------- records
+
+
+def test_what_is_kept_of_a_cell() -> None:
+    trails = [{0: (Trail((0, 2), 3, 1), Trail((0, 1, 2, 3), 2, 1)), 2: (Trail((0, 2), 3, 1),)},
+              {0: (Trail((0, 2), 10, 1),), 2: ()}]  # fmt: skip
+    kept = record_of(
+        result(),
+        began=datetime(2026, 1, 31, 12, tzinfo=UTC),
+        trails=trails,
+        outcome="error",
+        detail="boom\n" + "x" * 400,
+        generation=2,
+    )
+    assert (kept.cell, kept.code, kept.lines, kept.processes) == (7, "a = 1", 2, (0, 2))
+    assert datetime.fromisoformat(kept.began) == datetime(2026, 1, 31, 12, tzinfo=UTC)
+    assert (kept.seconds, kept.process_seconds, kept.compile_seconds, kept.compiles) == (
+        1.0, 0.75, 0.25, 2,
+    )  # fmt: skip
+    assert kept.dispatches == 15
+    assert (kept.outcome, kept.generation) == ("error", 2)
+    assert kept.detail.startswith("boom x")
+    assert len(kept.detail) == 300
+    assert kept.allocated_bytes == {}
+
+
+def test_bytes_by_device() -> None:
+    class Measured(ProcessResult):
+        memory = (
+            SimpleNamespace(device_id=4, before_bytes=100, after_bytes=350, peak_bytes=400),
+            SimpleNamespace(device_id=5, before_bytes=None, after_bytes=7, peak_bytes=None),
+        )
+
+    one = Measured(0, None, "", "", (), None, 0.5, 0.0)
+    kept = record_of(
+        CellResult(1, "x", {0: one}, 1, 1.0),
+        began=datetime.now(),
+        trails=None,
+        outcome="ok",
+        detail="",
+        generation=0,
+    )
+    assert (kept.allocated_bytes, kept.peak_bytes) == ({4: 250}, {4: 400})
+    assert kept.dispatches is None
+
+
+def test_how_a_cell_ended() -> None:
+    def outcome(error: object = None, **how: bool) -> str:
+        known = {"is_parted": False, "was_abandoned": False, "was_interrupted": False}
+        return outcome_of(error, **{**known, **how})
+
+    assert outcome() == "ok"
+    assert outcome(is_parted=True) == "diverged"
+    assert outcome(ValueError("x"), is_parted=True) == "error"
+    assert outcome(ValueError("x"), was_interrupted=True) == "interrupted"
+    timed_out = CellTimeoutError("x", result=result(), rendering="")
+    assert outcome(timed_out, was_interrupted=True) == "timed out"
+    died = ProcessDiedError("x", process_index=0, pid=1)
+    assert outcome(died, was_interrupted=True) == "died"
+    assert outcome(died, was_abandoned=True) == "abandoned"
+
+
+def test_json_lines(tmp_path: Path) -> None:
+    history = CellHistory()
+    for cell in (1, 2):
+        history.note(record(cell, allocated_bytes={2048: 5}, detail="é\n<b>"))
+    file = tmp_path / "cells.jsonl"
+    assert history.to_jsonl(file) == 2
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [line["cell"] for line in lines] == [1, 2]
+    assert lines[0]["allocated_bytes"] == {"2048": 5}
+    assert lines[0]["detail"] == "é\n<b>"
+    file.write_text("precious")
+    with pytest.raises(UsageError, match=r"exists. Nothing was written.*--overwrite"):
+        history.to_jsonl(file)
+    assert file.read_text() == "precious"
+    assert history.last(1).to_jsonl(str(file), overwrite=True) == 1
+    assert len(file.read_text().splitlines()) == 1
+
+
+def test_it_is_bounded_and_says_so() -> None:
+    history = CellHistory()
+    for cell in range(MAX_CELLS + 3):
+        history.note(record(cell))
+    assert (len(history), history.forgotten, history[0].cell) == (MAX_CELLS, 3, 3)
+    last = history.last(2)
+    assert ([each.cell for each in last], last.forgotten) == (
+        [MAX_CELLS + 1, MAX_CELLS + 2], MAX_CELLS + 1,
+    )  # fmt: skip
+    assert len(history[-2:]) == 2
+    assert history[-1].cell == MAX_CELLS + 2
