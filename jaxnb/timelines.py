@@ -63,9 +63,7 @@ class _Kept:
 def _nbytes(requests: Sequence[Mapping[int, Told]]) -> int:
     told = [each.activity for request in requests for each in request.values()]
     known = [each for each in told if each is not None]
-    return sum(
-        _DISPATCH_BYTES * len(each.numbers) + _SPAN_BYTES * len(each.spans) for each in known
-    )
+    return sum(_DISPATCH_BYTES * each.known + _SPAN_BYTES * len(each.spans) for each in known)
 
 
 class Timelines:
@@ -161,9 +159,7 @@ def _arrivals(
                 continue
             offset = _offset(told, begins)
             mine = found.setdefault(index, {})
-            columns = (activity.numbers, activity.origins, activity.starts, activity.stops)
-            for number, origin, start, stop in zip(*columns, strict=True):
-                site = activity.sites[origin]
+            for number, site, start, stop in activity.calls():
                 key = (place, site.processes, number)
                 mine[key] = Arrival(start + offset, max(start, stop) + offset, site)
     return found
@@ -190,7 +186,7 @@ def _process(
             # An event may have begun before the cell: another thread's lock was waited for.
             one, other = max(start, start + span.start), min(stop, start + span.stop)
             intervals.append(Interval(_TOLD, one, other, span.kind))
-        for began, ended in zip(activity.starts, activity.stops, strict=True):
+        for _, _, began, ended in activity.calls():
             if ended:
                 intervals.append(
                     Interval(_DISPATCHING, start + began, min(stop, start + ended), "dispatching")
@@ -210,4 +206,4 @@ def _process(
 
 def _forgotten(request: Mapping[int, Told]) -> int:
     activities = [told.activity for told in request.values() if told.activity is not None]
-    return max((each.dispatches - len(each.starts) for each in activities), default=0)
+    return max((each.dispatches - each.known for each in activities), default=0)

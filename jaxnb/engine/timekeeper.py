@@ -6,7 +6,7 @@ import threading
 import time
 from array import array
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -102,14 +102,10 @@ class Timekeeper:
         spans, dropped = shortened(painted([*cell.waits, *cell.events]), MAX_SPANS)
         told = (Span(s.start - started, s.stop - started, s.kind) for s in spans)
         from_cell = None if cell.sampled_from is None else cell.sampled_from - started
+        activity = Activity(started, tuple(told), cell.dropped + dropped, from_cell)
         if not dispatches:
-            return Activity(started, tuple(told), cell.dropped + dropped, from_cell)
-        return _with_dispatches(
-            Activity(started, tuple(told), cell.dropped + dropped, from_cell),
-            entries,
-            dispatches,
-            recorded_from - started,
-        )
+            return activity
+        return _with_dispatches(activity, entries, dispatches, recorded_from - started)
 
 
 def _with_dispatches(
@@ -130,7 +126,12 @@ def _with_dispatches(
         origins.append(place)
         starts.append(entry.seconds + offset)
         stops.append(entry.stop + offset if entry.stop else 0.0)
-    return Activity(
-        activity.started, activity.spans, activity.dropped, activity.sampled_from,
-        tuple(known), numbers, origins, starts, stops, dispatches,
-    )  # fmt: skip
+    return replace(
+        activity,
+        sites=tuple(known),
+        numbers=numbers.tobytes(),
+        origins=origins.tobytes(),
+        starts=starts.tobytes(),
+        stops=stops.tobytes(),
+        dispatches=dispatches,
+    )

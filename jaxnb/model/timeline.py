@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
@@ -65,10 +65,11 @@ class Activity:
         dropped: How many spans were too short to be told of one by one.
         sampled_from: From when on the thread was looked at; None if it was not.
         sites: From where computations over several processes were dispatched.
-        numbers: Of each dispatch, which one it is over its processes, from 1.
-        origins: Of each, the place of its origin in ``sites``.
-        starts: When each began.
-        stops: When each call returned; 0 if it was another thread's, or has not.
+        numbers: Of each dispatch, which one it is over its processes, from 1; as the bytes of an
+            array of unsigned integers, there may be thousands.
+        origins: Of each, the place of its origin in ``sites``; likewise.
+        starts: When each began; as the bytes of an array of doubles.
+        stops: When each call returned; 0 if it was another thread's, or has not; likewise.
         dispatches: How many there were; the arrays have the last of them.
     """
 
@@ -77,11 +78,23 @@ class Activity:
     dropped: int = 0
     sampled_from: float | None = None
     sites: tuple[CallSite, ...] = ()
-    numbers: Sequence[int] = field(default=(), repr=False)
-    origins: Sequence[int] = field(default=(), repr=False)
-    starts: Sequence[float] = field(default=(), repr=False)
-    stops: Sequence[float] = field(default=(), repr=False)
+    numbers: bytes = field(default=b"", repr=False)
+    origins: bytes = field(default=b"", repr=False)
+    starts: bytes = field(default=b"", repr=False)
+    stops: bytes = field(default=b"", repr=False)
     dispatches: int = 0
+
+    @property
+    def known(self) -> int:
+        """How many dispatches it tells of one by one."""
+        return len(memoryview(self.starts).cast("d"))
+
+    def calls(self) -> Iterator[tuple[int, CallSite, float, float]]:
+        """Yields number, origin, start and stop of each dispatch that it tells of."""
+        integers = (memoryview(each).cast("I") for each in (self.numbers, self.origins))
+        times = (memoryview(each).cast("d") for each in (self.starts, self.stops))
+        for number, origin, start, stop in zip(*integers, *times, strict=True):
+            yield number, self.sites[origin], start, stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +172,7 @@ class ProcessTimeline:
         return found
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Timeline:
     """What each process did in a cell, when, and who kept the others waiting.
 

@@ -103,6 +103,8 @@ def test_cell_line_in_full() -> None:
         "timeout": 1.5,
         "check": "off",
         "outputs": "all",
+        "time": False,
+        "repeats": None,
     }
 
 

@@ -32,10 +32,10 @@ def activity(
         started,
         tuple(spans),
         sites=(site,) if n else (),
-        numbers=array("I", range(first, first + n)),
-        origins=array("I", [0] * n),
-        starts=array("d", [start for start, _ in calls]),
-        stops=array("d", [stop for _, stop in calls]),
+        numbers=array("I", range(first, first + n)).tobytes(),
+        origins=array("I", [0] * n).tobytes(),
+        starts=array("d", [start for start, _ in calls]).tobytes(),
+        stops=array("d", [stop for _, stop in calls]).tobytes(),
         dispatches=first - 1 + n,
     )
 
