@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import Self
 
-from jaxnb.asking import REPLY_SECONDS, Channel, SendSignal
+from jaxnb.asking import REPLY_SECONDS, Channel
 from jaxnb.cluster import ProcessGroup
 from jaxnb.conversing import Conversations
 from jaxnb.deaths import Death, OomKills, dead_processes
@@ -204,16 +204,18 @@ class Life(Verbs):
         """
         self._require_open()
         return self._conversations.begin(
-            lambda: self._say_who_runs(StderrNotices()),
-            lambda interrupted: self._open_channel(interrupted, self._group.signal),
+            lambda: self._say_who_runs(StderrNotices()), self._open_channel
         )
 
-    def channel_now(self) -> Channel:
-        """Returns a channel at once; a process that is in a cell cannot answer over it."""
-        # Without a turn there may soon be a cell, which must not be hit by an interrupt.
-        return self._open_channel(threading.Event(), lambda indices, sig: None)
+    @property
+    def sentinels(self) -> Sentinels:
+        """What answers for the processes while cells run."""
+        self._require_open()
+        if self._state == "starting":
+            raise restarting_error()
+        return self._sentinels
 
-    def _open_channel(self, interrupted: threading.Event, send_signal: SendSignal) -> Channel:
+    def _open_channel(self, interrupted: threading.Event) -> Channel:
         self._require_open()
         if self._state == "starting":
             raise restarting_error()
@@ -226,7 +228,7 @@ class Life(Verbs):
             in_cells,
             n,
             interrupted,
-            send_signal,
+            self._group.signal,
             self._give_up,
             StderrNotices().notice,
         )
@@ -239,8 +241,6 @@ class Life(Verbs):
                 doing = f"is in cell [{running.request.cell}]"
                 found.update(dict.fromkeys(running.still_in_cell(), doing))
         return found
-
-    # ------------------------------------------------------------------ life
 
     def where(self, processes: Iterable[int] | None = None) -> dict[int, Whereabouts]:
         """Returns where the processes are: Python stacks, also while they wait in C++.

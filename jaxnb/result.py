@@ -12,6 +12,7 @@ from jaxnb.arrays import differing, merged
 from jaxnb.errors import JaxnbError
 from jaxnb.model import (
     ArrayInfo,
+    CellMemory,
     CellTiming,
     Divergence,
     Pitfall,
@@ -62,6 +63,7 @@ class ProcessResult:
         seconds: Wall time of the cell on it.
         compile_seconds: Part of it that JAX spent lowering and compiling.
         compiles: How many computations were compiled.
+        memory: What it changed on each of its devices; empty if it changed nothing on any.
         fetch: Brings a value that was too large to travel with the reply.
         gather: Makes an array that stayed on the processes from its index and description.
     """
@@ -75,6 +77,7 @@ class ProcessResult:
     seconds: float
     compile_seconds: float
     compiles: int = 0
+    memory: tuple[CellMemory, ...] = ()
     fetch: Callable[[Gather | None], Any] | None = field(default=None, repr=False, compare=False)
     gather: Gather | None = field(default=None, repr=False, compare=False)
 

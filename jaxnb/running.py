@@ -442,6 +442,7 @@ class RunningCell:
             seconds=reply.seconds,
             compile_seconds=reply.compile_seconds,
             compiles=reply.compiles,
+            memory=reply.memory,
             fetch=partial(self._fetch, index, reply.value.digest if reply.value else b""),
             gather=partial(self._gather, (index,)),
         )

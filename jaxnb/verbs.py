@@ -21,7 +21,6 @@ from jaxnb.model import (
     LayoutReply,
     LayoutRequest,
     ProcessInfo,
-    StatsRequest,
 )
 from jaxnb.moving import Meter, Mover, no_meter
 from jaxnb.options import process_indices
@@ -29,6 +28,9 @@ from jaxnb.paths import parse_path
 from jaxnb.planning import plan
 from jaxnb.pulling import Puller, missing_error
 from jaxnb.pushing import Pusher
+from jaxnb.transport.sidechannel import Sentinels
+
+NO_ANSWER = "does not answer: it is stopped, or keeps the lock of its Python interpreter"
 
 
 class Verbs(ABC):
@@ -70,26 +72,30 @@ class Verbs(ABC):
     def cells_run(self) -> Sequence[CellRequest]:
         """The cells that have run without an error, in order."""
 
+    @property
     @abstractmethod
-    def channel_now(self) -> Channel:
-        """Returns a channel at once; a process that is in a cell cannot answer over it."""
+    def sentinels(self) -> Sentinels:
+        """What answers for the processes while cells run."""
 
-    def stats(self) -> list[DeviceStats]:
+    def stats(self, *, brief: bool = False) -> list[DeviceStats]:
         """Returns a row for every device of every process.
 
-        A process that is dead, or in a cell, gives a row that says so.
+        Also while a cell runs, or hangs. A process that is dead, or cannot answer, gives rows
+        without numbers that say so.
+
+        Args:
+            brief: Leave out what takes milliseconds of a process: the largest arrays, and PSS.
+
+        Raises:
+            SessionClosedError: The session was closed.
+            SessionBrokenError: The group is being restarted.
         """
-        channel = self.channel_now()
-        answers = channel.ask(dict.fromkeys(channel.able, StatsRequest()))
+        alive = [p.process_index for p in self.processes if p.state != "dead"]
+        answers = self.sentinels.statistics(alive, brief=brief)
         rows: list[DeviceStats] = []
-        for process in self.processes:
-            index = process.process_index
-            doing = channel.in_cells.get(index, f"is {process.state}")
-            answer = answers.get(index, doing)
-            if isinstance(answer, list):
-                rows.extend(answer)
-            else:
-                rows.extend(rows_without_numbers(process, str(answer)))
+        for process in self.processes:  # as they are now: one may have died meanwhile
+            told = answers.get(process.process_index, NO_ANSWER)
+            rows.extend(rows_without_numbers(process, told) if isinstance(told, str) else told)
         return rows
 
     def pull(self, name: str, *, ranks: Iterable[int] | None = None, lazy: bool = True) -> Any:

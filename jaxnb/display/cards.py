@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from jaxnb.display.cards_output import DisplayColumns, displays_card, native_value
     from jaxnb.display.cards_pitfalls import pitfalls_card
     from jaxnb.display.cards_stats import stats_card
+    from jaxnb.display.cards_stats_live import live_stats_card
     from jaxnb.display.cards_timeline import timeline_card
     from jaxnb.display.cards_timing import timing_card
     from jaxnb.display.cards_transfer import (
@@ -38,12 +39,14 @@ if TYPE_CHECKING:
         transfer_card,
     )
     from jaxnb.display.cards_value import value_card
+    from jaxnb.display.stats_history import StatsHistory
 
 __all__ = [
     "Card",
     "DisplayColumns",
     "ErrorGroup",
     "Moved",
+    "StatsHistory",
     "array_card",
     "background_card",
     "below_card",
@@ -58,6 +61,7 @@ __all__ = [
     "history_card",
     "layout_card",
     "live_card",
+    "live_stats_card",
     "moved",
     "moved_card",
     "narrowed",
@@ -95,6 +99,8 @@ __getattr__ = lazy(
             "cards_array",
             "cards_layout",
             "cards_stats",
+            "cards_stats_live",
+            "stats_history",
             "cards_collectives",
             "cards_comparison",
             "cards_timeline",

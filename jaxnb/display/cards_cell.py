@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from statistics import median
 
+from jaxnb.display._memory import memory_text
 from jaxnb.display.card import Card, render, stacked
 from jaxnb.display.cards_pitfalls import pitfalls_card
 from jaxnb.display.cards_timing import timing_card
@@ -36,7 +37,7 @@ def below_card(result: CellResult) -> Card:
 
 
 def footer_card(result: CellResult) -> Card:
-    """How long the cell took per process, who was slow, and what was compiled."""
+    """How long the cell took per process, who was slow, what was compiled and allocated."""
     parts = [_who(result), format_seconds(result.seconds)]
     slowest = straggler(result)
     if slowest is not None:
@@ -45,6 +46,8 @@ def footer_card(result: CellResult) -> Card:
         parts.append(f"slowest {slowest} ({format_seconds(own)}, others {format_seconds(others)})")
     if compiled := _compiled(result):
         parts.append(compiled)
+    if changed := memory_text(result):
+        parts.append(changed)
     if result.errors:
         parts.append(f"error on {ranks_label(result.errors)}")
     text = " · ".join(parts)

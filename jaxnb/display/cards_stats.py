@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from jaxnb.display._text import text_table, wrapped
+from jaxnb.display._text import fitted_table, text_table, wrapped
 from jaxnb.display.card import Card, render
-from jaxnb.labels import format_bytes, format_count, plural
-from jaxnb.model import DeviceStats
+from jaxnb.labels import format_bytes, format_count, plural, processes_label
+from jaxnb.model import DeviceStats, LargeArray
 
 _SOURCES = {
     "memory_stats": "In use, peak and limit are what the backend's memory_stats() says.",
@@ -16,6 +16,9 @@ _SOURCES = {
     "memory_stats(), so temporaries and compiled code are not in it.",
 }
 _BAR_WIDTH = 8
+_LARGEST = 5
+NO_NAME = "no name"
+NOT_FOUND = "name not found"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,35 +31,76 @@ class _Row:
     percent: float | None
     live: str
     host_memory: str
+    load: str
+    warmth: str
     note: str
 
 
-def stats_card(stats: Sequence[DeviceStats]) -> Card:
-    """Memory in use per device, and resident memory per process; says where it is from."""
-    ordered = sorted(stats, key=lambda s: (s.device.process_index, s.device.id))
+@dataclass(frozen=True, slots=True)
+class _Large:
+    """One of the largest arrays; ``is_name`` tells a name from words about it."""
+
+    name: str
+    is_name: bool
+    array: str
+    size: str
+    where: str
+
+
+def stats_card(stats: Sequence[DeviceStats], words: str = "") -> Card:
+    """Memory and load per device, the largest arrays, and resident memory per process.
+
+    Args:
+        stats: The statistics.
+        words: A sentence to put below.
+    """
+    ordered = in_order(stats)
     rows: list[_Row] = []
     shown: set[int] = set()
     for entry in ordered:
         rows.append(_row(entry, entry.device.process_index not in shown))
         shown.add(entry.device.process_index)
     pss = any(entry.process_pss_bytes is not None for entry in ordered)
-    heading = f"{plural(len(ordered), 'device')} of {plural(len(shown), 'process')}"
-    if kinds := sorted({entry.device.kind for entry in ordered}):
-        heading += f" ({', '.join(kinds)})"
-    used = [entry.bytes_in_use for entry in ordered if entry.bytes_in_use is not None]
-    if used:
-        heading += f" · {format_bytes(sum(used))} in use"
     host_column = "PSS / RSS" if pss else "RSS"
-    source = _source(ordered, pss)
+    source = " ".join(filter(None, [_source(ordered, pss), *gpu_notes(ordered), words]))
+    with_load = any(row.load or row.warmth for row in rows)
+    with_bar = any(row.percent is not None for row in rows)
+    largest = _largest(ordered)
+    top = heading(ordered)
     html = render(
         "stats",
-        heading=heading,
+        heading=top,
         rows=rows,
         host_column=host_column,
         source=source,
-        with_bar=any(row.percent is not None for row in rows),
+        with_bar=with_bar,
+        with_load=with_load,
+        largest=largest,
     )
-    return Card(html, f"{heading}\n{_text(rows, host_column)}\n{wrapped(source)}")
+    # A line has no room for both.
+    table = _text(rows, host_column, with_bar and not with_load, with_load)
+    parts = [top, table, _largest_text(largest), wrapped(source)]
+    return Card(html, "\n".join(filter(None, parts)))
+
+
+def in_order(stats: Iterable[DeviceStats]) -> list[DeviceStats]:
+    """Returns rows by process and device."""
+    return sorted(stats, key=lambda s: (s.device.process_index, s.device.id))
+
+
+def heading(stats: Sequence[DeviceStats]) -> str:
+    """Returns how many devices and processes of which kind there are, and what they hold."""
+    processes = {entry.device.process_index for entry in stats}
+    text = f"{plural(len(stats), 'device')} of {plural(len(processes), 'process')}"
+    if kinds := sorted({entry.device.kind for entry in stats}):
+        text += f" ({', '.join(kinds)})"
+    used = [entry.bytes_in_use for entry in stats if entry.bytes_in_use is not None]
+    return f"{text} · {format_bytes(sum(used))} in use" if used else text
+
+
+def gpu_notes(stats: Iterable[DeviceStats]) -> list[str]:
+    """Returns why NVML tells nothing of devices, each reason once."""
+    return list(dict.fromkeys(entry.gpu_note for entry in stats if entry.gpu_note))
 
 
 def _row(entry: DeviceStats, first_of_process: bool) -> _Row:
@@ -71,10 +115,17 @@ def _row(entry: DeviceStats, first_of_process: bool) -> _Row:
         peak=_size(entry.peak_bytes),
         limit=_size(entry.limit_bytes),
         percent=percent,
-        live=format_count(entry.live_arrays),
+        live="–" if entry.source == "none" else format_count(entry.live_arrays),
         host_memory=_host_memory(entry) if first_of_process else "",
-        note=entry.note,
+        load=load_text(entry.utilization_percent),
+        warmth="" if entry.temperature_celsius is None else f"{entry.temperature_celsius} °C",
+        note=entry.note if first_of_process else "",
     )
+
+
+def load_text(percent: float | None) -> str:
+    """Returns ``"97 %"``; empty for None."""
+    return "" if percent is None else f"{percent:.0f} %"
 
 
 def _size(size_bytes: int | None) -> str:
@@ -93,8 +144,48 @@ def _source(stats: Sequence[DeviceStats], pss: bool) -> str:
     return " ".join(parts)
 
 
-def _text(rows: Sequence[_Row], host_column: str) -> str:
-    with_bar = any(row.percent is not None for row in rows)
+def _largest(stats: Sequence[DeviceStats]) -> list[_Large]:
+    """Returns the largest arrays over all devices; what is alike on several, once."""
+    holders: dict[LargeArray, list[DeviceStats]] = {}
+    for entry in stats:
+        for array in entry.largest:
+            holders.setdefault(array, []).append(entry)
+    top = sorted(holders, key=lambda array: -array.nbytes)[:_LARGEST]
+    return [_large(array, holders[array], stats) for array in top]
+
+
+def _large(
+    array: LargeArray, holders: Sequence[DeviceStats], stats: Sequence[DeviceStats]
+) -> _Large:
+    devices = list(dict.fromkeys(entry.device.id for entry in holders))
+    processes = {entry.device.process_index for entry in holders}
+    of_these = [entry for entry in stats if entry.device.process_index in processes]
+    if len(devices) == len(stats):
+        where = "each device" if len(stats) > 1 else f"device {devices[0]}"
+    elif len(devices) == len(of_these):
+        where = processes_label(processes)
+    else:
+        where = f"{'device' if len(devices) == 1 else 'devices'} {', '.join(map(str, devices))}"
+    return _Large(
+        name=array.name or (NOT_FOUND if array.name is None else NO_NAME),
+        is_name=bool(array.name),
+        array=f"{array.dtype}[{', '.join(map(str, array.shape))}]",
+        size=format_bytes(array.nbytes),
+        where=where,
+    )
+
+
+def _largest_text(largest: Sequence[_Large]) -> str:
+    if not largest:
+        return ""
+    table = [
+        [each.name if each.is_name else f"({each.name})", each.array, each.size, each.where]
+        for each in largest
+    ]
+    return "largest arrays\n" + fitted_table(table, "<<><", {0: 16, 1: 12, 3: 14})
+
+
+def _text(rows: Sequence[_Row], host_column: str, with_bar: bool, with_load: bool) -> str:
     header = ["process", "device", "in use", "peak", "limit", "arrays", host_column]
     table = [header] + [
         [r.process, r.device, r.in_use, r.peak, r.limit, r.live, r.host_memory] for r in rows
@@ -104,8 +195,12 @@ def _text(rows: Sequence[_Row], host_column: str) -> str:
         bars = ["", *(_text_bar(row.percent) for row in rows)]
         table = [[*row[:2], bar, *row[2:]] for row, bar in zip(table, bars, strict=True)]
         align = "><<>>>>>"
+    if with_load:
+        loads = [["GPU", "°C"], *([row.load, row.warmth.removesuffix(" °C")] for row in rows)]
+        table = [[*row, *load] for row, load in zip(table, loads, strict=True)]
+        align += ">>"
     notes = dict.fromkeys(f"  {row.note}" for row in rows if row.note)
-    return "\n".join([text_table(table, align, gap=1 if with_bar else 2), *notes])
+    return "\n".join([text_table(table, align, gap=1 if with_bar or with_load else 2), *notes])
 
 
 def _text_bar(percent: float | None) -> str:

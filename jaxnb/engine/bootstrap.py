@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import socket
+import threading
 import time
 from dataclasses import replace
 
@@ -20,6 +21,10 @@ from jaxnb.model import DeviceInfo, JoinRequest, ProcessReport
 _joined: JoinRequest | None = None
 _join_seconds = 0.0
 _collective_ports: tuple[int, ...] = ()
+
+backend_in_use = threading.Lock()
+"""Held while the backend is taken down and made anew, and by a thread that looks at its arrays:
+that would keep arrays alive, or make a backend too early."""
 
 
 def joined() -> JoinRequest | None:

@@ -49,7 +49,8 @@ def reform(request: ReformRequest, process_index: int, namespace: dict[str, Any]
     """
     match request.step:
         case JoinAgain() as step:
-            return _join_again(step, process_index, namespace)
+            with bootstrap.backend_in_use:
+                return _join_again(step, process_index, namespace)
         case Survey():
             return handing.survey(namespace["names"], namespace["hidden"])
         case Give() as step:

@@ -6,12 +6,13 @@ import traceback
 from dataclasses import replace
 from typing import Any
 
-from jaxnb.engine import bootstrap, compiled, reforming, stats
+from jaxnb.engine import bootstrap, compiled, reforming
 from jaxnb.engine.agreement import Agreement
 from jaxnb.engine.held import HeldArrays
 from jaxnb.engine.recorder import Recorder
 from jaxnb.engine.runner import Runner
 from jaxnb.engine.sentinel import Sentinel
+from jaxnb.engine.stats import Statistics
 from jaxnb.engine.timekeeper import Timekeeper
 from jaxnb.engine.transfers import Transfers
 from jaxnb.errors import StartError
@@ -24,7 +25,6 @@ from jaxnb.model import (
     ReformRequest,
     Request,
     RequestFailed,
-    StatsRequest,
 )
 
 
@@ -71,8 +71,6 @@ class Responder:
                 return replace(
                     report, sentinel=self._sentinel.address, unrecorded=self._recorder.missing
                 )
-            case StatsRequest():
-                return stats.device_stats()
             case CollectivesRequest(code):
                 index = self._joined_runner().process_index
                 return compiled.collectives(code, self._kernel.shell.user_ns, index)
@@ -89,7 +87,8 @@ class Responder:
             key, host = self._kernel.session.key, identity.bind_host
             recorder = self._recorder = Recorder(index, Agreement(index, key, host))
             timekeeper = Timekeeper()
-            self._sentinel = Sentinel(key, host, recorder, timekeeper)
+            statistics = Statistics(self._kernel.shell)
+            self._sentinel = Sentinel(key, host, recorder, timekeeper, statistics)
             held = HeldArrays()
             self._runner = Runner(self._kernel, index, held, recorder, timekeeper)
             self._transfers = Transfers(self._kernel.shell, index, held, self._runner.large_value)

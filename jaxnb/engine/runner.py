@@ -19,6 +19,7 @@ import jax
 from ipykernel.displayhook import ZMQShellDisplayHook
 
 from jaxnb.engine import aside, bundles, commands, together, tracebacks, values
+from jaxnb.engine.cell_memory import MemoryOfCells
 from jaxnb.engine.held import HeldArrays
 from jaxnb.engine.pitfalls import Pitfalls
 from jaxnb.engine.recorder import Recorder
@@ -121,6 +122,7 @@ class Runner:
         self._shell = kernel.shell
         self.process_index = process_index
         self._clock = _CompileClock()
+        self._memory = MemoryOfCells()
         self._error: ProcessError | None = None
         self._raised: BaseException | None = None
         self._pitfalls = Pitfalls()
@@ -162,6 +164,7 @@ class Runner:
         self._code_name = f"<cell {request.cell}>"
         shell.displayhook.take()
         shell.execution_count = request.cell
+        self._memory.begin()
         self._clock.reset()
         self._timekeeper.begin(request.request_id)
         started = time.perf_counter()
@@ -175,7 +178,6 @@ class Runner:
             else:
                 with self._repeated(request.calls, calls):
                     await self._run_in_shell(_as_numbered(request))
-                await self._run_in_shell(_as_numbered(request))
         except KeyboardInterrupt as error:  # between IPython's own handlers
             self._keep_traceback(type(error), error, ["KeyboardInterrupt"])
         seconds = time.perf_counter() - started
@@ -185,6 +187,7 @@ class Runner:
         activity = self._timekeeper.end(
             self._recorder.entries(), sum(t.count for t in trails), self._recorder.started
         )
+        memory = self._memory.end()
         # To describe the value may compile something, which is not the cell's.
         compile_seconds, compiles = min(self._clock.seconds, seconds), self._clock.compiles
         return CellReply(
@@ -198,6 +201,7 @@ class Runner:
             pitfalls=pitfalls,
             calls=tuple(calls),
             activity=activity,
+            memory=memory,
         )
 
     def _repeated(self, calls: int, seconds: list[float]) -> AbstractContextManager[None]:

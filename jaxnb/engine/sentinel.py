@@ -28,6 +28,7 @@ from jupyter_client.session import Session
 from jaxnb.engine import _jax_internals, collective_sockets
 from jaxnb.engine.recorder import Recorder
 from jaxnb.engine.sampling import Sampler
+from jaxnb.engine.stats import Statistics, rss_bytes
 from jaxnb.engine.timekeeper import Timekeeper
 from jaxnb.model import SentinelAddress
 
@@ -51,15 +52,24 @@ class Sentinel:
         host: The address to listen on.
         recorder: Knows what this process has dispatched.
         timekeeper: Takes what is seen of the main thread.
+        statistics: Takes its statistics; of this thread's own.
 
     Attributes:
         address: How to reach it.
         dropped: How many messages were dropped.
     """
 
-    def __init__(self, key: bytes, host: str, recorder: Recorder, timekeeper: Timekeeper) -> None:
+    def __init__(
+        self,
+        key: bytes,
+        host: str,
+        recorder: Recorder,
+        timekeeper: Timekeeper,
+        statistics: Statistics,
+    ) -> None:
         self._recorder = recorder
         self._sampler = Sampler(timekeeper, sleeps_in)
+        self._statistics = statistics
         self._session = Session(key=key)
         # Of its own: the kernel closes its context while this thread may still be asked.
         self._socket = zmq.Context().socket(zmq.ROUTER)
@@ -102,10 +112,20 @@ class Sentinel:
             return asdict(self._recorder.recording(content["most"]))
         if kind == "watch":
             return {"watches": self._sampler.watch(content["request_id"])}
-        if kind != "where":
-            raise ValueError(f"unknown question {kind!r}")
         with _quickly_back():
-            return self._where()
+            if kind == "stats":
+                return self._stats(content["brief"])
+            if kind == "where":
+                return self._where()
+        raise ValueError(f"unknown question {kind!r}")
+
+    def _stats(self, brief: bool) -> dict[str, Any]:
+        try:
+            rows = self._statistics.collect(brief)
+        except Exception as error:  # not to be taken for a process that is silent
+            return {"rows": [], "why": f"cannot tell: {type(error).__name__}: {error}"}
+        why = "" if rows else "is being joined to the others anew"
+        return {"rows": [asdict(row) for row in rows], "why": why}
 
     def _where(self) -> dict[str, Any]:
         return {
@@ -194,12 +214,3 @@ def _quickly_back() -> Iterator[None]:
         yield
     finally:
         sys.setswitchinterval(before)
-
-
-def rss_bytes() -> int | None:
-    """Returns this process's resident memory; None where the system does not tell so."""
-    try:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-    except (OSError, ValueError, IndexError):
-        return None
-    return pages * os.sysconf("SC_PAGE_SIZE")

@@ -1,73 +1,133 @@
-"""Memory of this process and of its devices."""
+"""Statistics of this process and of its devices, in whatever state its main thread is."""
 
 from __future__ import annotations
 
 import os
 import re
 import socket
+import time
 from pathlib import Path
+from typing import Any
 
 import jax
-import psutil
 
-from jaxnb.engine.bootstrap import device_info
-from jaxnb.model import DeviceStats
+from jaxnb.engine import _jax_internals, bootstrap, naming
+from jaxnb.engine.live_arrays import LiveArrays
+from jaxnb.engine.nvml import Gpus, Reading
+from jaxnb.model import DeviceStats, LargeArray
+
+LARGEST = 5
+"""How many of the largest arrays are told for each device."""
+
+MOST_OBJECTS = 100_000
+"""How many objects are looked at for the names of the largest arrays."""
 
 
-def device_stats() -> list[DeviceStats]:
-    """Returns one row per addressable device of this process.
+class Statistics:
+    """Takes the statistics of this process: for one thread, which need not be the main one.
 
-    ``memory_stats()`` where the backend has it. XLA's CPU backend has none: there the bytes of
-    the live arrays' shards are added up, each device buffer once, however many arrays share
-    it.
+    Runs no code of the user's, and waits neither for computations nor for cells.
+
+    Args:
+        shell: The shell whose namespace holds the user's variables.
     """
-    live = _live_bytes()
-    rss = psutil.Process().memory_info().rss
-    pss = _pss_bytes()
-    rows = []
-    for device in jax.local_devices():
-        stats = device.memory_stats()
-        count, nbytes = live.get(device.id, (0, 0))
-        rows.append(
-            DeviceStats(
-                device=device_info(device),
-                host=socket.gethostname(),
-                pid=os.getpid(),
-                bytes_in_use=stats["bytes_in_use"] if stats else nbytes,
-                peak_bytes=stats.get("peak_bytes_in_use") if stats else None,
-                limit_bytes=stats.get("bytes_limit") if stats else None,
-                source="memory_stats" if stats else "live_arrays",
-                live_arrays=count,
-                process_rss_bytes=rss,
-                process_pss_bytes=pss,
+
+    def __init__(self, shell: Any) -> None:
+        self._shell = shell
+        self._live = LiveArrays()
+        self._gpus = Gpus()
+
+    def collect(self, brief: bool = False) -> list[DeviceStats]:
+        """Returns a row per addressable device; none while the backend is being replaced.
+
+        ``memory_stats()`` where the backend has it. XLA's CPU backend has none: there the bytes
+        of the live arrays' shards are added up, each device buffer once, however many arrays
+        share it.
+
+        Args:
+            brief: Leave out what takes milliseconds: the largest arrays, and PSS.
+        """
+        if not bootstrap.backend_in_use.acquire(blocking=False):
+            return []
+        try:
+            if not _jax_internals.backends_are_initialized():  # to ask would make one
+                return []
+            self._live.update()
+            devices = jax.local_devices()
+            largest = {} if brief else self._largest([device.id for device in devices])
+            return self._rows(devices, largest, None if brief else pss_bytes())
+        finally:
+            bootstrap.backend_in_use.release()
+
+    def _rows(
+        self, devices: list[Any], largest: dict[int, tuple[LargeArray, ...]], pss: int | None
+    ) -> list[DeviceStats]:
+        rss, cpu_seconds, now = rss_bytes(), time.process_time(), time.monotonic()
+        live, counts = self._live.bytes_by_device(), self._live.counts_by_device()
+        rows = []
+        for device in devices:
+            stats = device.memory_stats() or {}
+            gpu = self._reading(device)
+            rows.append(
+                DeviceStats(
+                    device=bootstrap.device_info(device),
+                    host=socket.gethostname(),
+                    pid=os.getpid(),
+                    bytes_in_use=stats["bytes_in_use"] if stats else live.get(device.id, 0),
+                    peak_bytes=stats.get("peak_bytes_in_use"),
+                    limit_bytes=stats.get("bytes_limit"),
+                    source="memory_stats" if stats else "live_arrays",
+                    live_arrays=counts.get(device.id, 0),
+                    process_rss_bytes=rss,
+                    process_pss_bytes=pss,
+                    largest=largest.get(device.id, ()),
+                    utilization_percent=gpu.percent,
+                    temperature_celsius=gpu.celsius,
+                    gpu_note=gpu.note,
+                    process_cpu_seconds=cpu_seconds,
+                    at_seconds=now,
+                )
             )
-        )
-    return rows
+        return rows
+
+    def _reading(self, device: Any) -> Reading:
+        if device.platform != "gpu":
+            return Reading(None, None)
+        return self._gpus.reading(getattr(device, "local_hardware_id", None) or 0)
+
+    def _largest(self, devices: list[int]) -> dict[int, tuple[LargeArray, ...]]:
+        tops = {device: self._live.largest(device, LARGEST) for device in devices}
+        wanted = naming.ids_of([arrays for top in tops.values() for _, arrays in top])
+        shell, search = self._shell, naming.Names(MOST_OBJECTS)
+        names = search.find(shell.user_ns, shell.user_ns_hidden, wanted) if wanted else {}
+        unknown = None if search.gave_up else ""
+        return {
+            device: tuple(_large_array(nbytes, arrays, names, unknown) for nbytes, arrays in top)
+            for device, top in tops.items()
+        }
 
 
-def _live_bytes() -> dict[int, tuple[int, int]]:
-    """Device id to (number of live arrays, bytes of their distinct buffers) on it."""
-    # Touching `shard.data` makes a new array for each shard, and jax.live_arrays() counts
-    # those too from then on; they share the buffer, so buffers are counted, by address.
-    seen: set[tuple[int, int]] = set()
-    result: dict[int, tuple[int, int]] = {}
-    for array in jax.live_arrays():
-        if array.is_deleted():
-            continue
-        for shard in array.addressable_shards:
-            data = shard.data
-            if data is None or data.is_deleted():
-                continue
-            key = (shard.device.id, data.unsafe_buffer_pointer())
-            if key in seen:
-                continue
-            seen.add(key)
-            count, nbytes = result.get(shard.device.id, (0, 0))
-            result[shard.device.id] = (count + 1, nbytes + data.nbytes)
-    return result
+def _large_array(
+    nbytes: int, arrays: list[Any], names: dict[int, str], unknown: str | None
+) -> LargeArray:
+    name = naming.first_of(arrays, names)
+    named = [array for array in arrays if name is not None and names.get(id(array)) == name]
+    # Without a name the whole array tells more than one that was made for a part of it.
+    array = max(named or arrays, key=lambda array: array.size)
+    return LargeArray(unknown if name is None else name, nbytes, array.shape, str(array.dtype))
 
 
-def _pss_bytes() -> int | None:
+def rss_bytes() -> int | None:
+    """Returns this process's resident memory; None where the system does not tell so."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except (OSError, ValueError, IndexError):
+        return None
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def pss_bytes() -> int | None:
+    """Returns the same with shared pages divided among those who share them, or None."""
     try:
         text = Path("/proc/self/smaps_rollup").read_text()
     except OSError:

@@ -12,6 +12,7 @@ def load(shell: Any) -> None:
     from jaxnb.magics.compiling import CompilingMagics
     from jaxnb.magics.looking_back import LookingBackMagics
     from jaxnb.magics.spmd import SpmdMagics
+    from jaxnb.magics.stats import StatsMagics
     from jaxnb.magics.values import ValueMagics
 
     if isinstance(shell.magics_manager.registry.get("SpmdMagics"), SpmdMagics):
@@ -23,5 +24,6 @@ def load(shell: Any) -> None:
         CompilingMagics(shell, magics.started, lambda: magics.session),
         ComparingMagics(shell, magics.started, lambda: magics.session),
         LookingBackMagics(shell, magics.started),
+        StatsMagics(shell, magics.started),
     )
     formats.register(shell, lambda: magics.session)

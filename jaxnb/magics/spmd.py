@@ -119,12 +119,6 @@ class SpmdMagics(Magics):
         if self._parse_plain("%spmd_status", "Shows the group and its state.", line):
             self._show(cards.status_card(self.started().group))
 
-    @line_magic
-    def spmd_stats(self, line: str) -> None:
-        """Shows the memory of every device and process."""
-        if self._parse_plain("%spmd_stats", "Shows memory by device and process.", line):
-            self._show(cards.stats_card(self.started().stats()))
-
     # ------------------------------------------------------------------ running
 
     @cell_magic("spmd")  # type: ignore[arg-type]

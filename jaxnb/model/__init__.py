@@ -14,6 +14,7 @@ from jaxnb._lazy import lazy
 
 if TYPE_CHECKING:
     from jaxnb.model.cells import (
+        CellMemory,
         CellReply,
         CellRequest,
         ProcessError,
@@ -57,7 +58,6 @@ if TYPE_CHECKING:
     )
     from jaxnb.model.group import (
         DeviceInfo,
-        DeviceStats,
         GroupInfo,
         ProcessInfo,
         ProcessReport,
@@ -81,8 +81,8 @@ if TYPE_CHECKING:
         JoinRequest,
         Request,
         RequestFailed,
-        StatsRequest,
     )
+    from jaxnb.model.statistics import DeviceStats, LargeArray
     from jaxnb.model.timeline import (
         SPAN_KINDS,
         Activity,
@@ -134,6 +134,7 @@ __all__ = [
     "BindRequest",
     "BuildRequest",
     "CallSite",
+    "CellMemory",
     "CellOutcome",
     "CellRecord",
     "CellReply",
@@ -166,6 +167,7 @@ __all__ = [
     "GroupInfo",
     "HostArray",
     "JoinRequest",
+    "LargeArray",
     "Late",
     "LayoutReply",
     "LayoutRequest",
@@ -213,7 +215,6 @@ __all__ = [
     "Span",
     "SpanKind",
     "StackEntry",
-    "StatsRequest",
     "Straggler",
     "StreamChunk",
     "StreamName",
@@ -239,6 +240,7 @@ __getattr__ = lazy(
             "group",
             "record",
             "recovery",
+            "statistics",
             "whereabouts",
             "transfers",
             "requests",

@@ -121,6 +121,33 @@ class CellRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class CellMemory:
+    """What a cell changed on one device.
+
+    Attributes:
+        device_id: ``Device.id``.
+        before_bytes: In use as the cell began, from ``memory_stats()`` where the backend has it,
+            else the bytes of live arrays.
+        after_bytes: The same as it ended.
+        peak_bytes: The highest in between; None where it is not known, or was no higher than
+            before.
+        peak_of: What the peak is of: the ``"device"``, or, where the backend tells of none, the
+            whole ``"process"``'s resident memory, all its devices' and its code's.
+    """
+
+    device_id: int
+    before_bytes: int
+    after_bytes: int
+    peak_bytes: int | None
+    peak_of: Literal["device", "process"] = "device"
+
+    @property
+    def change_bytes(self) -> int:
+        """What the cell allocated; below zero for what it freed."""
+        return self.after_bytes - self.before_bytes
+
+
+@dataclass(frozen=True, slots=True)
 class CellReply:
     """What a process answers to a :class:`CellRequest`, beside its streamed output.
 
@@ -135,6 +162,7 @@ class CellReply:
         pitfalls: What it did that JAX says nothing of.
         calls: Seconds of each call that ended without an error, if the cell is timed.
         activity: What its main thread did when; None if it did not tell.
+        memory: What it changed on each of its devices; empty if it changed nothing on any.
     """
 
     process_index: int
@@ -147,6 +175,7 @@ class CellReply:
     pitfalls: tuple[Pitfall, ...] = ()
     calls: tuple[float, ...] = ()
     activity: Activity | None = None
+    memory: tuple[CellMemory, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,36 +111,3 @@ class GroupInfo:
     start_seconds: float
     cells_run: int = 0
     last_cell: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceStats:
-    """One device's memory, with the memory of the process that owns it.
-
-    Attributes:
-        device: The device.
-        host: The host it is on.
-        pid: The process that owns it.
-        bytes_in_use: From ``memory_stats()`` where the backend has it, else the bytes of
-            the live arrays' shards on this device, each buffer counted once.
-        peak_bytes: Peak of the same, or None where the backend does not say.
-        limit_bytes: What the device may use, or None.
-        source: ``"memory_stats"`` or ``"live_arrays"``: where ``bytes_in_use`` is from.
-        live_arrays: Number of live arrays with a shard on this device.
-        process_rss_bytes: Resident memory of the process.
-        process_pss_bytes: The same with shared pages divided among those who share them;
-            None where the system does not tell (it does on Linux).
-        note: Why numbers are missing, e.g. ``"process 2 is dead"``; empty otherwise.
-    """
-
-    device: DeviceInfo
-    host: str
-    pid: int
-    bytes_in_use: int | None
-    peak_bytes: int | None
-    limit_bytes: int | None
-    source: Literal["memory_stats", "live_arrays", "none"]
-    live_arrays: int
-    process_rss_bytes: int | None
-    process_pss_bytes: int | None
-    note: str = ""

@@ -57,11 +57,6 @@ class CheckRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class StatsRequest:
-    """Asks a process for the statistics of its devices."""
-
-
-@dataclass(frozen=True, slots=True)
 class RequestFailed:
     """A request that raised on the process, other than a cell: jaxnb's own fault or the system's.
 
@@ -77,7 +72,6 @@ class RequestFailed:
 Request = (
     JoinRequest
     | CheckRequest
-    | StatsRequest
     | CellRequest
     | PackRequest
     | ExposeRequest

@@ -10,7 +10,15 @@ from typing import Any
 import zmq
 from jupyter_client.session import Session
 
-from jaxnb.model import Dispatch, ProcessReport, Recording, StackEntry, Trail, Whereabouts
+from jaxnb.model import (
+    DeviceStats,
+    Dispatch,
+    ProcessReport,
+    Recording,
+    StackEntry,
+    Trail,
+    Whereabouts,
+)
 
 ANSWER_SECONDS = 1.0
 """A sentinel that is silent for longer cannot run: its process is stopped, or holds the lock of
@@ -21,6 +29,8 @@ RECORDING_SECONDS = 5.0
 
 WATCH_SECONDS = 0.2
 """The cell's output waits so long at most: who does not answer in time may watch all the same."""
+STATISTICS_SECONDS = 2.0
+"""The first look at thousands of arrays takes longer, too."""
 
 MAX_DISPATCHES = 1000
 """The last so many dispatches of a cell are looked through for where processes parted."""
@@ -57,6 +67,24 @@ class Sentinels:
     def watch(self, processes: Iterable[int], request_id: str) -> None:
         """Has processes look at their main threads now and then, as long as that cell runs."""
         self._ask(processes, "watch", {"request_id": request_id}, WATCH_SECONDS)
+
+    def statistics(
+        self, processes: Iterable[int], *, brief: bool
+    ) -> dict[int, list[DeviceStats] | str]:
+        """Returns the statistics of processes' devices, for those that tell in time.
+
+        Args:
+            processes: Their indices.
+            brief: Leave out what takes milliseconds.
+
+        Returns:
+            Process index to a row for each device, or to why it has none.
+        """
+        answers = self._ask(processes, "stats", {"brief": brief}, STATISTICS_SECONDS)
+        return {
+            index: content["why"] or [DeviceStats.from_plain(row) for row in content["rows"]]
+            for index, content in answers.items()
+        }
 
     def free(self, processes: Iterable[int]) -> int:
         """Shuts the connections of the CPU's collectives down: whoever waits on one is freed.

@@ -35,6 +35,38 @@ def test_memory_comes_from_the_backend(make_session: Callable[..., Session]) -> 
     assert after.limit_bytes
 
 
+def test_utilisation_and_temperature_come_from_nvml(make_session: Callable[..., Session]) -> None:
+    """Of the GPU that the process has, though NVML numbers all of the host's."""
+    nvml = pytest.importorskip("pynvml")
+    session = make_session(platform="gpu", timeout=120)
+    rows = session.stats()
+    nvml.nvmlInit()
+    for row in rows:
+        assert row.gpu_note == ""
+        assert row.utilization_percent is not None
+        assert 0 <= row.utilization_percent <= 100
+        assert row.temperature_celsius is not None
+        assert 0 < row.temperature_celsius < 120
+    # Who uses which GPU, NVML knows by pid; in a container it may see none.
+    for i in range(nvml.nvmlDeviceGetCount()):
+        handle = nvml.nvmlDeviceGetHandleByIndex(i)
+        pids = {p.pid for p in nvml.nvmlDeviceGetComputeRunningProcesses(handle)}
+        for row in rows:
+            if row.pid in pids:
+                celsius = nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
+                assert row.temperature_celsius == pytest.approx(celsius, abs=15)
+
+
+def test_a_cell_says_what_it_allocated(make_session: Callable[..., Session]) -> None:
+    session = make_session(1, platform="gpu", timeout=120)
+    result = session.run("x = jnp.ones((4 << 20,), jnp.float32).block_until_ready()")
+    (memory,) = result.per_process[0].memory
+    assert memory.change_bytes >= 16 << 20
+    assert memory.peak_of == "device"
+    assert memory.peak_bytes is not None
+    assert memory.peak_bytes >= memory.after_bytes
+
+
 def test_more_processes_than_gpus_is_refused() -> None:
     import jaxnb
 

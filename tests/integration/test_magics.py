@@ -220,6 +220,18 @@ def test_status_and_stats(nb: Notebook) -> None:
     assert HTML in stats.node.outputs[0].data
 
 
+def test_live_statistics_are_updated_in_place(nb: Notebook) -> None:
+    """Also by nbclient: what is saved is the last that was shown."""
+    first = nb.good("%spmd_stats --live")
+    assert "4 devices of 2 processes (cpu)" in first.text
+    assert "every second" in first.text
+    second = nb.good("%spmd_stats --live")
+    assert "Goes on where `%spmd_stats --live` was typed again." in first.text
+    assert "every second" not in first.text
+    assert "every second" in second.text
+    assert "Did you mean '--live'?" in nb.bad("%spmd_stats --life")
+
+
 @pytest.mark.parametrize(
     "magic", ["spmd_start", "spmd_stop", "spmd_restart", "spmd_status", "spmd_stats", "spmd"]
 )

@@ -611,9 +611,10 @@ def test_xla_copies_the_shard_that_a_view_looks_at(session: Session) -> None:
 
 
 COUNT = (
-    "import gc\nfrom jaxnb.engine.stats import device_stats\n"
+    "import gc\nfrom jaxnb.engine.stats import Statistics\n"
     "def live():\n    gc.collect()\n"
-    "    in_use = [row.bytes_in_use for row in device_stats()]\n"  # looks at every shard
+    "    for array in jax.live_arrays(): array.addressable_shards\n"  # looks at every shard
+    "    in_use = [row.bytes_in_use for row in Statistics(get_ipython()).collect()]\n"
     "    return len(jax.live_arrays()), in_use\n"
 )
 

@@ -97,6 +97,7 @@ def test_a_session_in_a_terminal(terminal: Terminal) -> None:
 
     assert "ready" in terminal.type("%spmd_status")
     assert "4 devices of 2 processes" in terminal.type("%spmd_stats")
+    assert "this is one look" in terminal.type("%spmd_stats --live")
     assert "stopped" in terminal.type("%spmd_stop").lower()
 
 

@@ -1,0 +1,174 @@
+"""``%spmd_stats``: what the processes use, once or every second."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from IPython.core.magic import Magics, line_magic, magics_class
+from IPython.display import display
+
+from jaxnb.display import cards
+from jaxnb.display.card import Card
+from jaxnb.errors import JaxnbError
+from jaxnb.magics import arguments
+from jaxnb.magics.sinks import is_notebook
+
+if TYPE_CHECKING:
+    from jaxnb.model import DeviceStats, GroupInfo
+    from jaxnb.session import Session
+
+PERIOD_SECONDS = 1.0
+"""Time between two updates of the panel."""
+
+IDLE_MINUTES = 5
+"""Without a cell for so long, the panel stops."""
+
+AGAIN = "`%spmd_stats --live` shows it again."
+ONE_LOOK = (
+    "A terminal cannot be updated in place: this is one look. `%spmd_stats` takes another, and "
+    "`%%spmd --async` leaves the prompt free for it."
+)
+
+
+class Watched(Protocol):
+    """The part of a session that the panel looks at."""
+
+    @property
+    def state(self) -> str:
+        """The session's state."""
+
+    @property
+    def generation(self) -> int:
+        """How often the group has been restarted."""
+
+    @property
+    def group(self) -> GroupInfo:
+        """The group; says how many cells have begun."""
+
+    def stats(self, *, brief: bool) -> list[DeviceStats]:
+        """Returns a row for every device."""
+
+
+class LivePanel:
+    """Shows statistics every second, beside what the notebook does, until it stops by itself.
+
+    It stops when the group is stopped or restarted, when no cell has run for five minutes, and
+    when another takes its place. It ends with the kernel.
+
+    Args:
+        session: The group.
+        show: Shows a card in the place of the one before.
+        clock: Returns the time in seconds.
+    """
+
+    def __init__(
+        self,
+        session: Watched,
+        show: Callable[[Card], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._session = session
+        self._show = show
+        self._clock = clock
+        self._generation = session.generation
+        self._cells = session.group.cells_run
+        self._last_cell = clock()
+        self._history = cards.StatsHistory()
+        self._stopping = threading.Event()
+        self._replaced = ""
+        self._look()  # what goes wrong at once is the magic's error
+        self._thread = threading.Thread(target=self._go_on, name="jaxnb-stats-panel", daemon=True)
+        self._thread.start()
+
+    def stop(self, why: str) -> None:
+        """Ends it; its last card says why. Waits until that is shown."""
+        self._replaced = why
+        self._stopping.set()
+        self._thread.join()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it goes on."""
+        return self._thread.is_alive()
+
+    def _go_on(self) -> None:
+        ended = ""
+        while not ended:
+            if self._stopping.wait(PERIOD_SECONDS):
+                ended = self._replaced
+                break
+            ended = self._reason_to_stop()
+            if not ended:
+                try:
+                    self._look()
+                except JaxnbError as error:  # stopped or restarted just now
+                    ended = self._reason_to_stop() or str(error)
+        self._show(cards.live_stats_card(self._history, ended, ended=True))
+
+    def _look(self) -> None:
+        self._history.add(self._session.stats(brief=True))
+        words = f"Goes on while cells run or hang. Stops {IDLE_MINUTES} minutes after the last."
+        self._show(cards.live_stats_card(self._history, words))
+
+    def _reason_to_stop(self) -> str:
+        session, now = self._session, self._clock()
+        if session.state == "closed" or session.generation != self._generation:
+            return f"The group was stopped or restarted. {AGAIN}"
+        if session.state == "busy" or session.group.cells_run != self._cells:
+            self._cells, self._last_cell = session.group.cells_run, now
+        if now - self._last_cell >= 60 * IDLE_MINUTES:
+            return f"Stopped: no cell ran for {IDLE_MINUTES} minutes. {AGAIN}"
+        return ""
+
+
+def place_in(shell: Any) -> Callable[[Card], None]:
+    """Returns what shows cards in one place below the running cell, from any thread."""
+    # `%%capture` puts another publisher in the place of this one for a while.
+    publish, place = shell.display_pub.publish, {"display_id": uuid.uuid4().hex}
+    shown = False
+
+    def show(card: Card) -> None:
+        nonlocal shown
+        update, shown = shown, True
+        publish(card._repr_mimebundle_(), transient=place, update=update)
+
+    return show
+
+
+@magics_class
+class StatsMagics(Magics):
+    """The magic that shows statistics.
+
+    Args:
+        shell: The notebook's shell.
+        started: Returns the notebook's session; raises if there is none.
+    """
+
+    shell: Any  # an InteractiveShell; traitlets allows None
+
+    def __init__(self, shell: Any, started: Callable[[], Session]) -> None:
+        super().__init__(shell)
+        self._started = started
+        self._panel: LivePanel | None = None
+
+    @line_magic
+    def spmd_stats(self, line: str) -> None:
+        """Shows memory and load of every device and process. `--help` lists the options."""
+        parser = arguments.MagicParser("%spmd_stats", "Shows memory and load by device.")
+        parser.add_argument("--live", action="store_true",
+                            help="a panel that is updated every second, beside cells")  # fmt: skip
+        asked = parser.parse_line(line)
+        if asked.help:
+            print(parser.format_help())
+            return
+        session = self._started()
+        if asked.live and is_notebook(self.shell):
+            if self._panel is not None:
+                self._panel.stop("Goes on where `%spmd_stats --live` was typed again.")
+            self._panel = LivePanel(session, place_in(self.shell))
+            return
+        display(cards.stats_card(session.stats(), ONE_LOOK if asked.live else ""))

@@ -1,0 +1,83 @@
+"""Statistics: what a process uses of its devices and of its host."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from jaxnb.model.group import DeviceInfo
+
+
+@dataclass(frozen=True, slots=True)
+class LargeArray:
+    """One of the largest live arrays on a device.
+
+    Attributes:
+        name: How a cell reaches it, e.g. ``"state['opt'][0]"``. Empty if no name in the
+            namespace leads to it; None if the search was given up: there is too much to look at.
+        nbytes: Its bytes on this device.
+        shape: The shape of the whole array.
+        dtype: Its dtype.
+    """
+
+    name: str | None
+    nbytes: int
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceStats:
+    """One device's memory and load, with those of the process that owns it.
+
+    Attributes:
+        device: The device.
+        host: The host it is on.
+        pid: The process that owns it.
+        bytes_in_use: From ``memory_stats()`` where the backend has it, else the bytes of
+            the live arrays' shards on this device, each buffer counted once.
+        peak_bytes: Peak of the same, or None where the backend does not say.
+        limit_bytes: What the device may use, or None.
+        source: ``"memory_stats"`` or ``"live_arrays"``: where ``bytes_in_use`` is from;
+            ``"none"`` for a process that gave no numbers.
+        live_arrays: Number of live arrays with a shard on this device.
+        process_rss_bytes: Resident memory of the process.
+        process_pss_bytes: The same with shared pages divided among those who share them;
+            None where the system does not tell (it does on Linux), and in brief statistics.
+        note: Why numbers are missing, e.g. ``"process 2: was killed by SIGKILL"``; empty otherwise.
+        largest: The largest live arrays on this device, the largest first; empty in brief
+            statistics.
+        utilization_percent: How much of the last moments the GPU was busy, by NVML; or None.
+        temperature_celsius: The GPU's temperature, by NVML; or None.
+        gpu_note: Why NVML did not tell; empty otherwise, and on the CPU.
+        process_cpu_seconds: Processor time that the process has used since it began.
+        at_seconds: When these numbers were taken, by the process's own monotonic clock: between
+            two of them lies what the processor time was used in.
+    """
+
+    device: DeviceInfo
+    host: str
+    pid: int
+    bytes_in_use: int | None
+    peak_bytes: int | None
+    limit_bytes: int | None
+    source: Literal["memory_stats", "live_arrays", "none"]
+    live_arrays: int
+    process_rss_bytes: int | None
+    process_pss_bytes: int | None
+    note: str = ""
+    largest: tuple[LargeArray, ...] = ()
+    utilization_percent: float | None = None
+    temperature_celsius: int | None = None
+    gpu_note: str = ""
+    process_cpu_seconds: float | None = None
+    at_seconds: float | None = None
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> DeviceStats:
+        """Returns what ``dataclasses.asdict`` and JSON have made plain."""
+        largest = tuple(
+            LargeArray(**{**each, "shape": tuple(each["shape"])}) for each in plain["largest"]
+        )
+        return cls(**{**plain, "device": DeviceInfo(**plain["device"]), "largest": largest})

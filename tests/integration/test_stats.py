@@ -1,0 +1,139 @@
+"""Statistics of real processes: what they count, by which names, and in whatever state they are."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+
+import pytest
+
+from integration.test_sentinel import running, wait_for
+from jaxnb.errors import ProcessDiedError
+from jaxnb.model import DeviceStats
+from jaxnb.session import Session
+from jaxnb_fixtures import assert_usable
+
+MESH = """
+mesh = jax.make_mesh((jax.device_count(),), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+def make(each):
+    n = jax.device_count()
+    return jax.make_array_from_callback(
+        (n * each,), NamedSharding(mesh, P("d")), lambda index: np.ones(each, np.float32))
+"""
+HANGS = """
+if process_index == 0:
+    y = total(x)
+    float(y)
+else:
+    import time; time.sleep(1000)
+"""
+KIB = 1 << 10
+
+
+def by_name(rows: list[DeviceStats], device: int = 0) -> dict[str | None, int]:
+    """The largest arrays of a device: name to bytes."""
+    return {array.name: array.nbytes for array in rows[device].largest}
+
+
+def test_the_largest_arrays_are_told_by_name(session: Session) -> None:
+    session.run(MESH + "import dataclasses, gc\n"
+                "@dataclasses.dataclass\nclass Layer:\n    w: object\n"
+                "x = make(64 * 256)\nstate = {'opt': [make(32 * 256)]}\n"
+                "layer = Layer(make(16 * 256))\n"
+                "def f(hidden=make(8 * 256)): pass\n"
+                "parts = [s.data for s in x.addressable_shards]\ngc.collect();")  # fmt: skip
+    expected = {
+        "x": 64 * KIB,  # its parts are not counted again
+        "state['opt'][0]": 32 * KIB,
+        "layer.w": 16 * KIB,
+        "": 8 * KIB,
+    }
+    rows = session.stats()
+    for device in range(8):
+        assert dict(list(by_name(rows, device).items())[:4]) == expected
+    shapes = {array.name: array.shape for array in session.stats()[0].largest}
+    assert shapes["x"] == (8 * 64 * 256,)
+    brief = session.stats(brief=True)
+    assert [row.largest for row in brief] == [()] * 8
+    assert all(row.process_pss_bytes is None and row.process_rss_bytes for row in brief)
+
+
+def test_what_is_donated_or_deleted_does_not_count(session: Session) -> None:
+    session.run(
+        MESH + "x, y = make(256), make(256)\nadd = jax.jit(lambda a: a + 1, donate_argnums=0)"
+    )
+    before = [row.bytes_in_use for row in session.stats()]
+    session.run("x = add(x)\nx.block_until_ready();")
+    assert [row.bytes_in_use for row in session.stats()] == before
+    session.run("y.delete()")
+    assert [row.bytes_in_use for row in session.stats()] == [n and n - KIB for n in before]
+
+
+def test_looking_makes_no_arrays(session: Session) -> None:
+    """An array in parts has none for each part before somebody asks for one."""
+    session.run(MESH + "kept = [make(256) for _ in range(3)]\nlive = len(jax.live_arrays())")
+    session.stats()
+    assert session.run("len(jax.live_arrays()) - live").value == 0
+
+
+def test_a_cell_says_what_it_changed(session: Session) -> None:
+    made = session.run(MESH + "x = make(256)\nkept = x.addressable_data(0);")
+    for each in made.per_process.values():
+        assert [m.change_bytes for m in each.memory] == [KIB, KIB]
+        assert {m.device_id // 2048 for m in each.memory} == {each.process_index}
+    assert {r.memory for r in session.run("pass").per_process.values()} == {()}
+    replaced = session.run("x, kept = make(256), None", ranks=[0, 1, 2, 3])
+    assert {r.memory for r in replaced.per_process.values()} == {()}
+    raised = session.run("del x\n1 / 0", raise_on_error=False)
+    assert [m.change_bytes for m in raised.per_process[3].memory] == [-KIB, -KIB]
+
+
+def test_a_cells_peak_is_told(session: Session) -> None:
+    found = session.run("a = np.ones(1 << 24); del a", ranks=[1]).per_process[1].memory
+    (peak,) = {m.peak_bytes for m in found}
+    assert peak is not None
+    rss = session.stats(brief=True)[2].process_rss_bytes
+    assert rss is not None
+    assert peak > rss
+    assert {m.peak_of for m in found} == {"process"}
+    assert session.run("pass", ranks=[1]).per_process[1].memory == ()
+
+
+def test_in_whatever_state_the_processes_are(make_session: Callable[..., Session]) -> None:
+    session = make_session(2, devices_per_process=2)
+    session.run(MESH + "x = make(256)\ntotal = jax.jit(jnp.sum)\nfloat(total(x));")
+    idle = [row.bytes_in_use or 0 for row in session.stats()]
+    cpu = [row.process_cpu_seconds or 0.0 for row in session.stats()]
+
+    def assert_told() -> None:
+        """Asked while both are in a cell, both tell what they hold."""
+        rows = session.stats()
+        assert [row.note for row in rows] == [""] * 4
+        told = [row.bytes_in_use or 0 for row in rows]
+        assert all(now >= before for now, before in zip(told, idle, strict=True))
+        assert by_name(rows)["x"] == KIB
+        used = [row.process_cpu_seconds or 0.0 for row in rows]
+        assert all(now > before for now, before in zip(used, cpu, strict=True))
+
+    with running(session, "while True: pass"):  # in Python
+        for index in (0, 1):
+            wait_for(session, index, lambda where: where.in_cell is not None)
+        assert_told()
+    # In a collective that nobody else joins, with what it computes not there yet.
+    with running(session, HANGS):
+        wait_for(session, 0, lambda w: w.in_cell is not None and w.sleeps_in == "futex")
+        assert_told()
+    assert_usable(session)
+
+    os.kill(session.processes[1].pid, signal.SIGSTOP)
+    notes = [row.note for row in session.stats()]
+    os.kill(session.processes[1].pid, signal.SIGCONT)
+    assert notes[:2] == ["", ""]
+    assert all(note.startswith("process 1: does not answer") for note in notes[2:])
+
+    with pytest.raises(ProcessDiedError):
+        session.run("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", ranks=[1])
+    rows = session.stats()
+    assert [row.note for row in rows] == ["", "", *["process 1: was killed by SIGKILL"] * 2]
+    assert [row.bytes_in_use is None for row in rows] == [False, False, True, True]
