@@ -150,10 +150,9 @@ def _memory(result: CellResult) -> tuple[dict[int, int], dict[int, int]]:
     allocated: dict[int, int] = {}
     peaks: dict[int, int] = {}
     for process in result.per_process.values():
-        for device in getattr(process, "memory", ()):
-            if None not in (device.before_bytes, device.after_bytes):
-                allocated[device.device_id] = device.after_bytes - device.before_bytes
-            if device.peak_bytes is not None:
+        for device in process.memory:
+            allocated[device.device_id] = device.change_bytes
+            if device.peak_bytes is not None and device.peak_of == "device":
                 peaks[device.device_id] = device.peak_bytes
     return allocated, peaks
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from math import ceil
 
 from jaxnb.errors import UsageError
-from jaxnb.model import CellTiming, ProcessTiming
+from jaxnb.model import CellMemory, CellTiming, ProcessTiming
 from jaxnb.result import CellResult, ProcessResult
 
 TARGET_SECONDS = 1.0
@@ -89,4 +89,14 @@ def _joined(first: ProcessResult, then: ProcessResult) -> ProcessResult:
         seconds=first.seconds + then.seconds,
         compile_seconds=first.compile_seconds + then.compile_seconds,
         compiles=first.compiles + then.compiles,
+        memory=_joined_memory(first.memory, then.memory),
     )
+
+
+def _joined_memory(
+    first: tuple[CellMemory, ...], then: tuple[CellMemory, ...]
+) -> tuple[CellMemory, ...]:
+    """Returns what both changed; one that changed nothing has no entries."""
+    if not first or not then:
+        return first or then
+    return tuple(a.followed_by(b) for a, b in zip(first, then, strict=True))

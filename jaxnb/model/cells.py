@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from jaxnb.model.dispatches import CheckMode, Trail
@@ -145,6 +145,11 @@ class CellMemory:
     def change_bytes(self) -> int:
         """What the cell allocated; below zero for what it freed."""
         return self.after_bytes - self.before_bytes
+
+    def followed_by(self, other: CellMemory) -> CellMemory:
+        """Returns what this and a later change of the same device come to."""
+        peaks = [p for p in (self.peak_bytes, other.peak_bytes) if p is not None]
+        return replace(other, before_bytes=self.before_bytes, peak_bytes=max(peaks, default=None))
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from jaxnb.errors import CellTimeoutError, ProcessDiedError, UsageError
 from jaxnb.history import MAX_CELLS, CellHistory, record_of
-from jaxnb.model import CellRecord, Trail
+from jaxnb.model import CellMemory, CellRecord, Trail
 from jaxnb.outcome import outcome_of
 from jaxnb.result import CellResult, ProcessResult
 from jaxnb.timing import (
@@ -87,6 +87,21 @@ def test_two_requests_are_one_result() -> None:
     assert (both.per_process[0].seconds, both.per_process[0].compiles) == (4.0, 4)
 
 
+def test_two_requests_change_memory_from_before_the_first_to_after_the_second() -> None:
+    one = replace(process(0, 1.0, ""), memory=(CellMemory(4, 100, 350, 400),))
+    two = replace(process(0, 1.0, ""), memory=(CellMemory(4, 350, 200, None),))
+    none = process(0, 1.0, "")
+    timing = timing_of({0: (0.1,)})
+
+    def memory(*each: ProcessResult) -> tuple[CellMemory, ...]:
+        results = [CellResult(1, "x", {0: r}, 1, 1.0, timing=timing) for r in each]
+        return joined(*results).per_process[0].memory
+
+    assert memory(one, two) == (CellMemory(4, 100, 200, 400),)
+    assert memory(one, none) == one.memory
+    assert memory(none, two) == two.memory
+
+
 # ---------------------------------------------------------------------- records
 
 
@@ -114,13 +129,8 @@ def test_what_is_kept_of_a_cell() -> None:
 
 
 def test_bytes_by_device() -> None:
-    class Measured(ProcessResult):
-        memory = (
-            SimpleNamespace(device_id=4, before_bytes=100, after_bytes=350, peak_bytes=400),
-            SimpleNamespace(device_id=5, before_bytes=None, after_bytes=7, peak_bytes=None),
-        )
-
-    one = Measured(0, None, "", "", (), None, 0.5, 0.0)
+    memory = (CellMemory(4, 100, 350, 400), CellMemory(5, 8, 7, 900, "process"))
+    one = ProcessResult(0, None, "", "", (), None, 0.5, 0.0, memory=memory)
     kept = record_of(
         CellResult(1, "x", {0: one}, 1, 1.0),
         began=datetime.now(),
@@ -129,7 +139,7 @@ def test_bytes_by_device() -> None:
         detail="",
         generation=0,
     )
-    assert (kept.allocated_bytes, kept.peak_bytes) == ({4: 250}, {4: 400})
+    assert (kept.allocated_bytes, kept.peak_bytes) == ({4: 250, 5: -1}, {4: 400})
     assert kept.dispatches is None
 
 
