@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 from collections.abc import Generator
 from pathlib import Path
 
@@ -42,6 +43,13 @@ def kind_of(path: Path, tests: Path = TESTS) -> str | None:
         return None
     folder = path.relative_to(tests).parts[0]
     return folder if folder in KINDS else None
+
+
+def pytest_configure() -> None:
+    # A shell that runs a job in the background has it ignore SIGINT, and so do all processes
+    # that the tests start: none of their interrupts would come.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(tryfirst=True)
