@@ -41,7 +41,7 @@ from jaxnb.outcome import (
 )
 from jaxnb.patience import sigint_held, sigint_sets
 from jaxnb.replacing import end_by_force, form_anew
-from jaxnb.replaying import History
+from jaxnb.replaying import Replayable
 from jaxnb.result import CellResult
 from jaxnb.running import OutputSink, RunningCell, StderrNotices
 from jaxnb.starting import Progress, Starter, jax_environment
@@ -83,7 +83,7 @@ class Life(Verbs):
         self._current_ticket: object = None
         self._cells = itertools.count(1)
         self._cells_run = 0
-        self._history = History()
+        self._replayable = Replayable()
         self._oom_kills = OomKills()
         self._last_result: CellResult | None = None
         self._reports: list[ProcessReport] = []
@@ -313,8 +313,8 @@ class Life(Verbs):
             self._bring_up(lambda starter: (transport, starter.restart(transport)))
         self._start_seconds = time.perf_counter() - started
         if replay:
-            return self._history.replay(self.run, self._progress)
-        self._history.end()
+            return self._replayable.replay(self.run, self._progress)
+        self._replayable.end()
         return 0
 
     def recover(self, progress: Progress | None = None) -> Recovered:

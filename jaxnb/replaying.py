@@ -25,7 +25,7 @@ class Ran:
     processes: tuple[int, ...]
 
 
-class History:
+class Replayable:
     """What successful cells a group has run, in order, one run more than once if it was."""
 
     def __init__(self) -> None:

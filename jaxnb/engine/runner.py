@@ -36,30 +36,6 @@ _NOTHING = object()
 _ONCE = nullcontext()
 
 
-class _CompileClock:
-    """Adds up what ``jax.monitoring`` says of compilation."""
-
-    # Tracing is left out: jaxpr_trace_duration of a function includes that of the functions
-    # it calls, so its sum would count time twice.
-    _EVENTS = (
-        "/jax/core/compile/jaxpr_to_mlir_module_duration",
-        "/jax/core/compile/backend_compile_duration",
-    )
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        self.compiles = 0
-        jax.monitoring.register_event_duration_secs_listener(self._on_event)
-
-    def _on_event(self, event: str, duration_secs: float, **_: str | int) -> None:
-        if event in self._EVENTS:
-            self.seconds += duration_secs
-            self.compiles += event.endswith("backend_compile_duration")
-
-    def reset(self) -> None:
-        self.seconds, self.compiles = 0.0, 0
-
-
 class CapturingDisplayHook(ZMQShellDisplayHook):
     """Keeps the last expression's value and its formats instead of publishing them."""
 
@@ -121,7 +97,6 @@ class Runner:
         self._held = held
         self._shell = kernel.shell
         self.process_index = process_index
-        self._clock = _CompileClock()
         self._memory = MemoryOfCells()
         self._error: ProcessError | None = None
         self._raised: BaseException | None = None
@@ -165,7 +140,6 @@ class Runner:
         shell.displayhook.take()
         shell.execution_count = request.cell
         self._memory.begin()
-        self._clock.reset()
         self._timekeeper.begin(request.request_id)
         started = time.perf_counter()
         self._recorder.begin(request, self._code_name)
@@ -188,15 +162,14 @@ class Runner:
             self._recorder.entries(), sum(t.count for t in trails), self._recorder.started
         )
         memory = self._memory.end()
-        # To describe the value may compile something, which is not the cell's.
-        compile_seconds, compiles = min(self._clock.seconds, seconds), self._clock.compiles
+        kept = self._timekeeper.cell
         return CellReply(
             process_index=self.process_index,
             value=self._take_value(request),
             error=self._error,
             seconds=seconds,
-            compile_seconds=compile_seconds,
-            compiles=compiles,
+            compile_seconds=min(kept.compile_seconds, seconds),
+            compiles=kept.compiles,
             trails=trails,
             pitfalls=pitfalls,
             calls=tuple(calls),

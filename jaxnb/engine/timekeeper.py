@@ -20,10 +20,12 @@ MAX_SPANS = 500
 MAX_EVENTS = 20_000
 """So many events are kept one by one; then what there is so far is shortened."""
 
+_COMPILED = "/jax/core/compile/backend_compile_duration"
+
 _KINDS: dict[str, SpanKind] = {
     "/jax/core/compile/jaxpr_trace_duration": "tracing",
     "/jax/core/compile/jaxpr_to_mlir_module_duration": "compiling",
-    "/jax/core/compile/backend_compile_duration": "compiling",
+    _COMPILED: "compiling",
 }
 
 WAITS_LAYER, EVENTS_LAYER = 0, 1
@@ -42,6 +44,9 @@ class WatchedCell:
         waits: When the main thread waited, as far as the sampler or jaxnb's own call saw.
         sampled_from: When the sampler began to look.
         dropped: How many spans were left out so far.
+        compile_seconds: What lowering and compiling took, in all threads; without tracing, whose
+            events of a function include those of the functions it calls.
+        compiles: How many computations the backend compiled.
     """
 
     request_id: str
@@ -51,6 +56,8 @@ class WatchedCell:
     waits: list[Interval] = field(default_factory=list)
     sampled_from: float | None = None
     dropped: int = 0
+    compile_seconds: float = 0.0
+    compiles: int = 0
 
 
 class Timekeeper:
@@ -78,7 +85,10 @@ class Timekeeper:
         kind = _KINDS.get(event)
         cell = self.cell
         if kind is None or cell.has_ended:
-            return
+            return  # to describe a cell's value may compile something, which is not the cell's
+        if kind == "compiling":
+            cell.compile_seconds += duration_secs
+            cell.compiles += event == _COMPILED
         if threading.current_thread() is not threading.main_thread():
             return
         now = time.monotonic()  # JAX tells when it has ended

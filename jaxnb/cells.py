@@ -1,0 +1,212 @@
+"""How a session runs a cell on its processes, and what it does if that left them out of step."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from jaxnb import divergence
+from jaxnb.deaths import dead_processes
+from jaxnb.errors import JaxnbError
+from jaxnb.labels import Outputs
+from jaxnb.life import COME_BACK_SECONDS, Life
+from jaxnb.model import CellRequest, Divergence, PackRequest, Recording
+from jaxnb.options import process_indices
+from jaxnb.outcome import recovered_text
+from jaxnb.patience import Patience
+from jaxnb.pulling import CellKey
+from jaxnb.result import CellResult
+from jaxnb.running import OutputSink, RunningCell
+from jaxnb.timing import calls_to_come
+from jaxnb.transport.client import Exchange
+
+COME_BACK_AGAIN_SECONDS = 0.5
+"""The same for a process that has not answered an interrupt for seconds, and another one."""
+
+WATCH_AFTER_SECONDS = 0.05
+"""In a cell that runs for longer the processes look at their main threads now and then."""
+
+
+@dataclass(frozen=True, slots=True)
+class RanRequest:
+    """A request that was run.
+
+    Attributes:
+        running: It.
+        result: What it did.
+        patience: How the wait for it ended.
+        parted: Where the processes parted, if that is to be told.
+    """
+
+    running: RunningCell
+    result: CellResult
+    patience: Patience
+    parted: Divergence | None
+
+
+class Cells(Life):
+    """The part of a session that has its processes run one cell, or one again."""
+
+    def recordings(self, processes: Iterable[int] | None = None) -> dict[int, Recording]:
+        """Returns what processes have dispatched together in their last cell, or in this one.
+
+        Answered while they wait in C++ too. One that is silent for some seconds is left out.
+
+        Args:
+            processes: Process indices; all by default.
+        """
+        return self._sentinels.recordings(process_indices(processes, self.num_processes))
+
+    def _run_request(
+        self,
+        request: CellRequest,
+        sink: OutputSink,
+        outputs: Outputs,
+        interrupted: threading.Event,
+        timeout: float | None,
+    ) -> RanRequest:
+        """Runs a cell, once the turn is ours; the group is in step then, if that is possible."""
+        running = self._send_cell(request, sink, outputs, interrupted)
+        result, patience = self._wait(running, timeout)
+        was_cut = patience.interrupted or bool(running.waiting_for)
+        if not patience.gave_up:  # whoever is stopped would be waited for
+            result = self._last_result = self._compared(running, result)
+        # Where the user stopped them anywhere, or some failed and others waited for them,
+        # there is nothing to warn of.
+        parted = None if was_cut or running.freed else result.divergence
+        if parted is not None:
+            running.notice(divergence.describe(parted))
+        if patience.gave_up:
+            self._recover_after(running, COME_BACK_AGAIN_SECONDS)
+        elif self._is_out_of_step(running, result, patience.interrupted):
+            self._recover_after(running)
+        return RanRequest(running, result, patience, parted)
+
+    def _may_repeat(self, ran: RanRequest, interrupted: threading.Event) -> bool:
+        was_cut = ran.patience.interrupted or interrupted.is_set() or bool(self._deaths)
+        failed = ran.result.errors or ran.running.sink_error or ran.running.abandoned
+        return not (was_cut or failed or ran.parted) and self._state == "ready"
+
+    def _run_repeats(
+        self,
+        first: RanRequest,
+        sink: OutputSink,
+        outputs: Outputs,
+        interrupted: threading.Event,
+        timeout: float | None,
+    ) -> list[RanRequest]:
+        """Runs a timed cell's other repeats, as many as its first one lets expect."""
+        assert first.result.timing is not None
+        calls = calls_to_come(first.result.timing)
+        left = None if timeout is None else timeout - first.running.seconds
+        if calls < 1 or (left is not None and left <= 0):
+            return []
+        request = replace(first.running.request, calls=calls, request_id=uuid.uuid4().hex)
+        return [self._run_request(request, sink, outputs, interrupted, left)]
+
+    def _send_cell(
+        self,
+        request: CellRequest,
+        sink: OutputSink,
+        outputs: Outputs,
+        interrupted: threading.Event,
+    ) -> RunningCell:
+        indices = list(request.ranks)
+        assert self._transport is not None
+        generation = self._generation
+        exchange = Exchange()
+        running = RunningCell(
+            request,
+            exchange,
+            indices,
+            self.num_processes,
+            sink,
+            fetch=partial(self._fetch, request, generation),
+            gather=partial(
+                self._puller.gather, request.request_id, CellKey(request.cell, generation)
+            ),
+            interrupted=interrupted,
+            outputs=outputs,
+        )
+        self._current = running  # before the first process can be in the cell
+        for index in indices:
+            self._transport.send_to(exchange, index, request)
+        if dropped := self._strays.move_to(exchange, indices):
+            running.notice(f"{dropped} pieces of output that came between cells were dropped")
+        return running
+
+    def _wait(self, running: RunningCell, timeout: float | None) -> tuple[CellResult, Patience]:
+        """Waits for a cell; returns its result, and how the wait ended."""
+        patience = Patience(self, running, timeout)
+        # To look at a thread takes a little of its time: not while calls are timed.
+        is_watched = running.request.calls > 0
+        try:
+            while patience.go_on():
+                running.step()
+                if not is_watched and running.seconds > WATCH_AFTER_SECONDS:
+                    is_watched = True
+                    asked = running.waiting_for - dead_processes(self._deaths)
+                    self._sentinels.watch(asked, running.request.request_id)
+        finally:
+            self._current = None
+            self._left = running if running.waiting_for else None
+            result = self._last_result = running.finish()
+        return result, patience
+
+    def _is_out_of_step(
+        self, running: RunningCell, result: CellResult, was_interrupted: bool
+    ) -> bool:
+        """Whether collectives may be pending on some processes that others have not begun.
+
+        They would pair with the wrong ones later, in silence. With one CPU device a process
+        waits in C++ for its collective, and has been freed from it. With several, calls return
+        before their collectives have run. What they have dispatched is compared; where it is
+        not recorded, nobody knows how far each got when it was interrupted.
+        """
+        if self._deaths or self._state != "ready":
+            return False
+        if running.freed:
+            return True
+        if self._is_recorded(running.request):
+            return result.divergence is not None and result.divergence.pending
+        errors = [each.error for each in result.per_process.values()]
+        ends = {error and (error.type_name, error.line) for error in errors}
+        is_asynchronous = self._placement.devices_per_process > 1 and self.num_processes > 1
+        return was_interrupted and (len(ends) > 1 or is_asynchronous)
+
+    def _is_recorded(self, request: CellRequest) -> bool:
+        return request.check != "off" and not any(r.unrecorded for r in self._reports)
+
+    def _compared(self, running: RunningCell, result: CellResult) -> CellResult:
+        """Compares what the processes dispatched together in a cell."""
+        asked = list(result.per_process)
+        trails = {i: running.trails.get(i, ()) for i in range(self.num_processes)}
+        if self._deaths or not self._is_recorded(running.request) or divergence.agree(trails):
+            return result
+        recordings = {i: Recording(i, trails[i], ()) for i in asked}
+        recordings |= self._sentinels.recordings(asked)
+        notes = {i: "was not asked to run the cell" for i in trails if i not in asked}
+        notes |= {i: error.ending for i, error in result.errors.items()}
+        return replace(result, divergence=divergence.compare(result.cell, recordings, notes))
+
+    def _recover_after(
+        self, running: RunningCell, come_back_seconds: float = COME_BACK_SECONDS
+    ) -> None:
+        """Forms the group anew after a cell whose processes are out of step."""
+        try:
+            recovered = self._reform(come_back_seconds)
+        except JaxnbError as error:
+            running.notice(f"the group could not be formed anew: {error}")
+            return
+        running.notice(recovered_text(recovered))
+
+    def _fetch(
+        self, request: CellRequest, generation: int, index: int, digest: bytes, gather: Any
+    ) -> Any:
+        transfer = uuid.uuid4().hex
+        asked = PackRequest(transfer=transfer, cell=request.request_id, digest=digest)
+        return self._puller.cell_value(index, asked, CellKey(request.cell, generation), gather)
