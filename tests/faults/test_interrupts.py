@@ -13,6 +13,7 @@ import pytest
 
 from jaxnb.display.merge import MergedLine
 from jaxnb.errors import CellError, CellTimeoutError
+from jaxnb.running import NoSink
 from jaxnb.session import Session
 from jaxnb_fixtures import assert_usable
 
@@ -33,7 +34,7 @@ BODIES = {
 }
 
 
-class OnFirstLine:
+class OnFirstLine(NoSink):
     """A sink that calls something once when all processes have printed."""
 
     def __init__(self, call: Callable[[], Any], processes: int) -> None:
@@ -48,9 +49,6 @@ class OnFirstLine:
         if len(self._seen) == self._processes and self._call is not None:
             call, self._call = self._call, None
             call()
-
-    def live(self, lines: list[MergedLine]) -> None:
-        pass
 
     def notice(self, text: str) -> None:
         self.notices.append(text)
