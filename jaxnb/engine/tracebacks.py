@@ -80,9 +80,10 @@ def install(shell: Any) -> None:
 
 
 def _entries(traceback: TracebackType | None) -> Iterator[TracebackType]:
-    """Yields a traceback's entries, without IPython's own."""
+    """Yields a traceback's entries, without IPython's and jaxnb's own."""
     while traceback is not None:
-        if traceback.tb_frame.f_globals.get("__name__", "").partition(".")[0] != "IPython":
+        module = str(traceback.tb_frame.f_globals.get("__name__"))
+        if module.partition(".")[0] not in ("IPython", "jaxnb"):
             yield traceback
         traceback = traceback.tb_next
 
