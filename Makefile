@@ -31,9 +31,9 @@ demo: $(RUN) ## Run the quickstart notebook on 4 processes and print what it sho
 lab: $(RUN) ## Open JupyterLab on the quickstart notebook
 	@$(BIN)/python -m jupyterlab $(if $(filter 0,$(shell id -u)),--allow-root) notebooks/quickstart.ipynb
 
-test: $(DEV) ## Run all tests
+test: $(DEV) ## Run all tests, two files at a time (WORKERS=2)
 	@scripts/install_system_packages.sh
-	@$(PYTEST) tests
+	@$(PYTEST) tests -n $(or $(WORKERS),2) --dist loadfile
 
 $(KINDS:%=test-%): test-%: $(DEV)
 	@if [ $* = browser ]; then scripts/install_system_packages.sh; fi

@@ -77,10 +77,17 @@ class Left:
             frozenset(processes),
             tuple(sorted((pid, _parent_of(process)) for pid, process in processes.items())),
             frozenset(map(str, Path(tempfile.gettempdir()).glob("jaxnb-*"))),
-            frozenset(os.listdir("/dev/shm") if Path("/dev/shm").is_dir() else ()),
+            _shared_memory(),
             frozenset(listening_sockets()),
             frozenset(t.name for t in threading.enumerate() if t.name.startswith("jaxnb")),
         )
+
+
+def _shared_memory() -> frozenset[str]:
+    """Returns the files of shared memory but a browser's: other tests may run beside these."""
+    folder = Path("/dev/shm")
+    names = os.listdir(folder) if folder.is_dir() else ()
+    return frozenset(name for name in names if "chromium" not in name)
 
 
 def _parent_of(process: psutil.Process) -> int:
