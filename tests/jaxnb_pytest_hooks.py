@@ -65,6 +65,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 f"move it to the one of its kind."
             )
         item.add_marker(kind)
+        # What runs in one process, one after the other: a file, which may share a group, and
+        # all that share JupyterLab and the browser, of which two at a time start too slowly.
+        group = kind if kind == "browser" else item.path.name
+        item.add_marker(pytest.mark.xdist_group(group))
         if kind == "browser" and find_chromium() is None:
             item.add_marker(pytest.mark.skip(reason=NO_CHROMIUM))
     items.sort(key=lambda item: order[kinds[item.nodeid] or ""])  # stable: files stay together
