@@ -170,7 +170,7 @@ def test_a_pytree_of_a_library_is_made_anew() -> None:
         jax.numpy.sum,
         pytest,
     ],
-    ids=repr,
+    ids=lambda value: repr(value).partition(" at 0x")[0],
 )
 def test_what_holds_nothing_to_replace_stays_itself(value: Any) -> None:
     assert rebound(value) is value
