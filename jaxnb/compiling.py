@@ -8,7 +8,7 @@ from jaxnb.asking import Channel
 from jaxnb.collectives import Collectives
 from jaxnb.errors import JaxnbError, NotCompiledError
 from jaxnb.insight.calls import parse_call
-from jaxnb.labels import on_one_line, processes_label
+from jaxnb.labels import one_line, processes_label
 from jaxnb.model.collectives import CollectivesRequest, Compiled, NotCompiled
 
 COMPILE_SECONDS = 3600.0
@@ -43,7 +43,7 @@ def compile_on(channel: Channel, code: str) -> Collectives:
     request = CollectivesRequest(code)
     everyone = dict.fromkeys(range(channel.num_processes), request)
     answers = channel.ask(everyone, seconds=COMPILE_SECONDS)
-    channel.require(answers, f"`{on_one_line(code)}` was compiled")
+    channel.require(answers, f"`{one_line(code)}` was compiled")
     failed = {i: a for i, a in answers.items() if isinstance(a, NotCompiled)}
     if failed:
         raise _failed(code, failed, channel.num_processes)
@@ -82,7 +82,7 @@ def not_compiled(
     said = str(answer.error).partition("\n")[0]
     said += "" if said.endswith((".", "!", "?")) else "."
     message = (
-        f"`{on_one_line(code)}` was not compiled: {_STAGES[answer.stage]}{where}. It was not run."
+        f"`{one_line(code)}` was not compiled: {_STAGES[answer.stage]}{where}. It was not run."
     )
     whole = " ".join(part for part in (message, said, advice) if part)
     return NotCompiledError(whole, rendering=answer.error.traceback)
@@ -99,7 +99,7 @@ def _agreed(code: str, answers: Mapping[int, Compiled]) -> Compiled:
         groups.setdefault(answer.report.fingerprint, []).append(index)
     if len(groups) > 1:
         raise JaxnbError(
-            f"The processes compiled different programs for `{on_one_line(code)}`: "
+            f"The processes compiled different programs for `{one_line(code)}`: "
             f"{_listed(list(groups.values()))}. Run as it is, they would not do the same, and JAX "
             "would not notice. Nothing was run. `%spmd` each of its arguments and its function to "
             "see where they differ."

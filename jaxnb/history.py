@@ -13,6 +13,7 @@ from typing import Any, overload
 
 from jaxnb.display import cards
 from jaxnb.errors import UsageError
+from jaxnb.labels import one_line
 from jaxnb.model import CellOutcome, CellRecord, Trail
 from jaxnb.result import CellResult
 
@@ -126,7 +127,7 @@ def record_of(
     return CellRecord(
         cell=result.cell,
         began=began.astimezone().isoformat(timespec="milliseconds"),
-        code=_short(lines[0]) if lines else "",
+        code=one_line(lines[0], MAX_CHARS) if lines else "",
         lines=len(lines),
         processes=tuple(result.per_process),
         seconds=result.seconds,
@@ -137,7 +138,7 @@ def record_of(
         allocated_bytes=allocated,
         peak_bytes=peaks,
         outcome=outcome,
-        detail=_short(detail),
+        detail=one_line(detail, MAX_CHARS),
         generation=generation,
     )
 
@@ -155,8 +156,3 @@ def _memory(result: CellResult) -> tuple[dict[int, int], dict[int, int]]:
             if device.peak_bytes is not None and device.peak_of == "device":
                 peaks[device.device_id] = device.peak_bytes
     return allocated, peaks
-
-
-def _short(text: str) -> str:
-    flat = " ".join(text.split())
-    return flat if len(flat) <= MAX_CHARS else flat[: MAX_CHARS - 1] + "…"

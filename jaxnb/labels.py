@@ -95,7 +95,12 @@ def _three_digits(size: float) -> str:
     return f"{size:.1f}" if size < 99.95 else f"{size:.0f}"
 
 
-def on_one_line(code: str) -> str:
-    """Returns code on one line, and short: for messages."""
-    flat = " ".join(code.split())
-    return flat if len(flat) <= MAX_CODE else f"{flat[: MAX_CODE - 1]}…"
+def one_line(text: str, longest: int = MAX_CODE) -> str:
+    """Returns text on one line, its end replaced by ``…`` if it is too long."""
+    flat = " ".join(text.split())
+    return flat if len(flat) <= longest else f"{flat[: longest - 1]}…"
+
+
+def type_label(dtype: object, shape: Iterable[int]) -> str:
+    """Returns ``"float32[8,4]"``."""
+    return f"{dtype}[{','.join(map(str, shape))}]"

@@ -16,7 +16,7 @@ from jaxnb.compiling import not_compiled
 from jaxnb.errors import UsageError
 from jaxnb.insight.calls import EXAMPLE, require_call
 from jaxnb.insight.definitions import Definitions, statement_text
-from jaxnb.labels import on_one_line
+from jaxnb.labels import one_line
 from jaxnb.launch.scratch import ask_scratch
 from jaxnb.model import CellRequest
 from jaxnb.model.collectives import Compiled, NotCompiled
@@ -94,7 +94,7 @@ def answer(
     reply = ask_scratch(request)
     if reply.output:
         print(reply.output, end="")  # noqa: T201  # what the user's code has printed
-    call = on_one_line(label or ast.unparse(body[-1]))
+    call = one_line(label or ast.unparse(body[-1]))
     if isinstance(reply.answer, NotCompiled):
         advice = ""
         if reply.answer.error.type_name == "UsageError":

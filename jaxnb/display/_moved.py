@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from jaxnb.arrays import total_bytes
-from jaxnb.display._text import one_line
-from jaxnb.labels import plural
+from jaxnb.labels import one_line, plural
 from jaxnb.model import ArrayInfo
 from jaxnb.result import PerProcess
 

@@ -33,12 +33,6 @@ def indented(text: str, prefix: str) -> str:
     return text.replace("\n", "\n" + " " * len(prefix)).join([prefix, ""])
 
 
-def one_line(text: str, width: int = WIDTH) -> str:
-    """Returns text on one line, its end replaced by ``…`` if it is too long."""
-    flat = " ".join(text.split())
-    return flat if len(flat) <= width else flat[: width - 1] + "…"
-
-
 def middle(text: str, width: int) -> str:
     """Returns text on one line, ``…`` in place of its middle if it is too long."""
     flat = " ".join(text.split())

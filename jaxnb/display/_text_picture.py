@@ -9,8 +9,8 @@ from jaxnb.arrays import EDGE_ITEMS, PreviewSlice, blocks, preview
 from jaxnb.display._holders import devices_by_process, holders_of
 from jaxnb.display._panels import Panel, Picture, index_label, interval_label, picture
 from jaxnb.display._spec import dimension_label
-from jaxnb.display._text import WIDTH, middle, one_line, text_table
-from jaxnb.labels import plural, ranks_label
+from jaxnb.display._text import WIDTH, middle, text_table
+from jaxnb.labels import one_line, plural, ranks_label
 from jaxnb.model import ArrayInfo, MeshInfo
 
 _MAX_LISTED = 16

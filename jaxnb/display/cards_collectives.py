@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from jaxnb.display._text import fitted_table, joined, middle, text_table, wrapped
 from jaxnb.display.card import Card, render
 from jaxnb.insight import table
-from jaxnb.labels import format_bytes, format_count, plural, plural_word
+from jaxnb.labels import format_bytes, format_count, plural, plural_word, type_label
 from jaxnb.model import MeshInfo
 from jaxnb.model.collectives import AxisTotal, Collective, CompiledReport, Part
 
@@ -149,7 +149,7 @@ def _short(part: Part) -> str:
     """Returns an array's type as jaxprs have it: ``f32[4,8]``."""
     found = re.match(r"(bfloat|float|complex|uint|int)(\d.*)", part.dtype)
     dtype = f"{_KINDS[found[1]]}{found[2]}" if found else part.dtype
-    return f"{dtype}[{','.join(map(str, part.shape))}]"
+    return type_label(dtype, part.shape)
 
 
 def _times(group: Sequence[Collective]) -> str:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from jaxnb.display._text import WIDTH, fitted_table, indented, joined, middle, one_line, wrapped
+from jaxnb.display._text import WIDTH, fitted_table, indented, joined, middle, wrapped
 from jaxnb.display.card import Card, render
 from jaxnb.insight import ranking
 from jaxnb.labels import (
     format_bytes,
     format_count,
     format_seconds,
+    one_line,
     plural,
     plural_word,
     processes_label,

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from jaxnb.display._ansi import ansi_runs, strip_ansi
-from jaxnb.display._text import one_line
 from jaxnb.display.card import Card, render
 from jaxnb.display.cards_value import NOTHING
-from jaxnb.labels import format_seconds, processes_label
+from jaxnb.labels import format_seconds, one_line, processes_label
 from jaxnb.model import ProcessError
 from jaxnb.result import CellResult
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from jaxnb.display._text import fitted_table, joined, one_line, wrapped
+from jaxnb.display._text import fitted_table, joined, wrapped
 from jaxnb.display.card import Card, render
-from jaxnb.labels import format_bytes, format_count, format_seconds, plural, ranks_label
+from jaxnb.labels import format_bytes, format_count, format_seconds, one_line, plural, ranks_label
 from jaxnb.model import CellRecord
 
 MAX_ROWS = 100

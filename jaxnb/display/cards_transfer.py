@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from jaxnb.display._moved import Moved, moved, narrowed
 from jaxnb.display._rich import grouped, is_rich
-from jaxnb.display._text import WIDTH, fitted_table, joined, labelled, one_line, wrapped
+from jaxnb.display._text import WIDTH, fitted_table, joined, labelled, wrapped
 from jaxnb.display.card import Card, render, stacked
 from jaxnb.display.cards_array import array_card, array_facts, array_type, preview_text
-from jaxnb.labels import format_bytes, format_seconds, plural, ranks_label
+from jaxnb.labels import format_bytes, format_seconds, one_line, plural, ranks_label
 
 if TYPE_CHECKING:
     from jaxnb.gathered import GatheredArray

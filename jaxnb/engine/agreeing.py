@@ -36,18 +36,17 @@ def failure(words: Mapping[int, Mapping[str, Any]]) -> VariantFailure | None:
     return None
 
 
-def local_devices(mesh: Mesh | None) -> int:
-    """Returns how many devices of a mesh are this process's."""
-    if mesh is None:
-        return 0
-    return sum(device.process_index == jax.process_index() for device in mesh.devices.flat)
+def local_devices(mesh: Mesh | None) -> list[Any]:
+    """Returns the devices of a mesh that are this process's."""
+    devices = () if mesh is None else mesh.devices.flat
+    return [device for device in devices if device.process_index == jax.process_index()]
 
 
 def free_bytes(mesh: Mesh | None) -> int | None:
     """Returns what the devices of a mesh that are here can still take; None if unknown."""
-    if mesh is None or not local_devices(mesh):
+    local = local_devices(mesh)
+    if not local:
         return None
-    local = [d for d in mesh.devices.flat if d.process_index == jax.process_index()]
     if local[0].platform == "cpu":
         return available_bytes()
     free = []

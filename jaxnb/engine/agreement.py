@@ -18,11 +18,9 @@ from typing import Any
 
 from jaxnb.divergence import disagreement, sides
 from jaxnb.engine import _jax_internals
+from jaxnb.engine.together import told
 from jaxnb.errors import DivergenceError, JaxnbError
 from jaxnb.model import Dispatch
-
-LOOK_MS = 1000
-"""How long one question for the address of a process waits, before it is asked again."""
 
 
 class Agreement:
@@ -111,16 +109,10 @@ class Agreement:
             self._add(peer, connection)
 
     def _address_of(self, peer: int) -> tuple[str, int]:
-        client = _jax_internals.coordination_client()
-        while True:
-            try:
-                found = client.blocking_key_value_get(f"jaxnb/agreement/{peer}", LOOK_MS)
-            except Exception as error:
-                if "DEADLINE_EXCEEDED" not in str(error):
-                    raise
-            else:
-                host, port = json.loads(found)
-                return host, port
+        found = told(_jax_internals.coordination_client(), f"jaxnb/agreement/{peer}")
+        assert found is not None  # without a deadline it waits until there is one
+        host, port = json.loads(found)
+        return host, port
 
     def _hang_up(self) -> None:
         with self._changed:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import linecache
 from typing import Any
+
+from jaxnb.engine.compiled import keep_lines
 
 
 def evaluate(shell: Any, code: str, name: str) -> None:
@@ -16,7 +17,7 @@ def evaluate(shell: Any, code: str, name: str) -> None:
         code: The expression.
         name: The file name of the code in tracebacks.
     """
-    linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
+    keep_lines(name, code)
     hook = shell.displayhook
     try:
         with shell.builtin_trap:

@@ -202,12 +202,11 @@ def _together(made: _Made, *, will_run: bool) -> Variant:
     words = exchange({
         "here": made.is_here,
         "failure": row.failure and [row.failure.stage, row.failure.message],
-        "error": error and {"type": error.type_name, "message": error.message,
-                            "traceback": error.traceback},
+        "error": error and measuring.as_word(error),
         "fingerprint": row.report.fingerprint if row.report else "",
         "seconds": made.seconds,
         "host": socket.gethostname(),
-        "needs": used * agreeing.local_devices(made.mesh),
+        "needs": used * len(agreeing.local_devices(made.mesh)),
         "free": agreeing.free_bytes(made.mesh),
     })  # fmt: skip
     words = {i: word for i, word in words.items() if word["here"]}

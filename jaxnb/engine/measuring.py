@@ -15,6 +15,7 @@ from jaxnb.engine.together import exchange
 from jaxnb.errors import JaxnbError
 from jaxnb.model import ProcessError
 from jaxnb.model.comparisons import Timing
+from jaxnb.model.timing import middle_half
 
 LEAST, MOST = 5, 200
 """How many calls are measured, unless the user says how many."""
@@ -65,7 +66,7 @@ def measure(
             prepare()
             first, second = _timed(call), _timed(call)
         except Exception as error:
-            prepare_error = _as_word(error)
+            prepare_error = as_word(described(error))
     words = _agreed({"here": call is not None, "error": prepare_error,
                      "first": first, "second": second})  # fmt: skip
     slowest = max(1e-6, *(word["second"] for word in words.values()))
@@ -76,7 +77,7 @@ def measure(
         try:
             seconds += [_timed(call) for _ in range(number)]
         except Exception as error:
-            call_error = _as_word(error)
+            call_error = as_word(described(error))
     told = _agreed({"here": call is not None, "error": call_error, "seconds": seconds})
     by_process = {i: word["seconds"] for i, word in told.items() if word["seconds"]}
     return timing(by_process, max(word["first"] for word in words.values()))
@@ -88,9 +89,9 @@ def _timed(call: Callable[[], Any]) -> float:
     return time.perf_counter() - started
 
 
-def _as_word(error: Exception) -> dict[str, Any]:
-    found = described(error)
-    return {"type": found.type_name, "message": found.message, "traceback": found.traceback}
+def as_word(error: ProcessError) -> dict[str, str]:
+    """Returns what this process tells the others of an error; :func:`as_error` reads it."""
+    return {"type": error.type_name, "message": error.message, "traceback": error.traceback}
 
 
 def as_error(word: Mapping[str, str]) -> ProcessError:
@@ -120,21 +121,15 @@ def timing(by_process: Mapping[int, Sequence[float]], first: float) -> Timing:
         by_process: Process index to the seconds of its calls, equally many for each.
         first: What the first call took.
     """
-    calls = sorted(max(each) for each in zip(*by_process.values(), strict=True))
+    calls = [max(each) for each in zip(*by_process.values(), strict=True)]
     medians = {i: statistics.median(each) for i, each in by_process.items()}
     slowest = max(medians, key=lambda i: medians[i]) if len(medians) > 1 else None
+    low, high = middle_half(calls)
     return Timing(
         median=statistics.median(calls),
-        low=_quantile(calls, 0.25),
-        high=_quantile(calls, 0.75),
+        low=low,
+        high=high,
         repeats=len(calls),
         first=first,
         slowest=slowest,
     )
-
-
-def _quantile(ordered: Sequence[float], part: float) -> float:
-    place = part * (len(ordered) - 1)
-    low = math.floor(place)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)

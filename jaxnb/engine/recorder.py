@@ -21,6 +21,7 @@ from jaxnb.engine import inputs
 from jaxnb.engine._jax_internals import dispatch as internals
 from jaxnb.engine._jax_internals.shortcut import Shortcut
 from jaxnb.engine.agreement import Agreement
+from jaxnb.labels import type_label
 from jaxnb.model import CellRequest, CheckMode, Dispatch, DispatchEnd, Recording, Trail
 
 RING = 4096
@@ -320,5 +321,5 @@ def _shape(value: Any) -> str:
     if isinstance(value, int | float | complex):
         return type(value).__name__
     with contextlib.suppress(AttributeError):
-        return f"{value.dtype}[{','.join(map(str, np.shape(value)))}]"
+        return type_label(value.dtype, np.shape(value))
     return type(value).__name__

@@ -69,6 +69,20 @@ def exchange(word: dict[str, Any], seconds: float | None = None) -> dict[int, di
 
 
 def _word(client: Any, key: str, deadline: float | None, process: int) -> str:
+    word = told(client, key, deadline)
+    if word is None:
+        raise JaxnbError(f"{processes_label([process])} did not come back from the call")
+    return word
+
+
+def told(client: Any, key: str, deadline: float | None = None) -> str | None:
+    """Waits until a key of the coordination service is set, and returns its text.
+
+    Args:
+        client: The connection to the service.
+        key: The key.
+        deadline: On ``time.monotonic()``, after which None is returned; None for none.
+    """
     while True:
         try:
             return str(client.blocking_key_value_get(key, LOOK_MS))
@@ -76,4 +90,4 @@ def _word(client: Any, key: str, deadline: float | None, process: int) -> str:
             if "DEADLINE_EXCEEDED" not in str(error):
                 raise
         if deadline is not None and time.monotonic() > deadline:
-            raise JaxnbError(f"{processes_label([process])} did not come back from the call")
+            return None

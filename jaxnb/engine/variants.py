@@ -15,7 +15,7 @@ from jax.sharding import Mesh, NamedSharding
 from jaxnb.engine.layouts import dtype_facts
 from jaxnb.engine.meshes import find_mesh
 from jaxnb.errors import UsageError
-from jaxnb.labels import plural
+from jaxnb.labels import plural, type_label
 from jaxnb.model.comparisons import LeafLayout
 
 AUTO = jax.sharding.AxisType.Auto
@@ -273,7 +273,7 @@ def layout(path: str, key: str, aval: Any, sharding: Any) -> LeafLayout:
     return LeafLayout(
         path=path,
         key=key,
-        type=f"{aval.dtype}[{','.join(map(str, shape))}]",
+        type=type_label(aval.dtype, shape),
         shape=shape,
         nbytes=-(-math.prod(shape) * bits // 8),
         device_bytes=-(-math.prod(local) * bits // 8),

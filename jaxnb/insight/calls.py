@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from jaxnb.errors import UsageError
-from jaxnb.labels import on_one_line
+from jaxnb.labels import one_line
 
 EXAMPLE = "`f(x)`, or `jax.jit(f)(x, key=3)`"
 
@@ -24,7 +24,7 @@ def parse_call(code: str) -> ast.Call:
     except (SyntaxError, ValueError) as error:
         reason = error.msg if isinstance(error, SyntaxError) else str(error)
         raise UsageError(
-            f"`{on_one_line(text)}` is no expression of Python ({reason}). Nothing was run. Type "
+            f"`{one_line(text)}` is no expression of Python ({reason}). Nothing was run. Type "
             f"the call whose collectives you want: {EXAMPLE}."
         ) from None
     return require_call(body, text)
@@ -40,10 +40,10 @@ def require_call(body: ast.expr, text: str) -> ast.Call:
         return body
     advice = f"Type the call whose collectives you want: {EXAMPLE}."
     if isinstance(body, ast.Name | ast.Attribute):
-        advice = f"If it is a function, type it with its arguments: `{on_one_line(text)}(...)`."
+        advice = f"If it is a function, type it with its arguments: `{one_line(text)}(...)`."
     elif isinstance(body, ast.BinOp | ast.UnaryOp | ast.Compare | ast.Subscript):
-        advice = f"Put it into a function: `def f(...): return {on_one_line(text)}`, then `f(...)`."
-    raise UsageError(f"`{on_one_line(text)}` is not a call. Nothing was run. {advice}")
+        advice = f"Put it into a function: `def f(...): return {one_line(text)}`, then `f(...)`."
+    raise UsageError(f"`{one_line(text)}` is not a call. Nothing was run. {advice}")
 
 
 def taken_apart(call: ast.Call) -> ast.Expression:

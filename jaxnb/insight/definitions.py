@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from jaxnb.errors import UsageError
-from jaxnb.labels import on_one_line
+from jaxnb.labels import one_line
 from jaxnb.model.cells import CellRequest
 from jaxnb.model.plans import PlanPiece
 
@@ -185,7 +185,7 @@ def _require_definition(statement: _Statement, name: str, whose: str) -> None:
         if all(isinstance(t, ast.Name) for t in targets) and _is_free_of_devices(node.value):
             return
     needs = f"`{whose}` needs `{name}`" if whose != name else f"The plan needs `{name}`"
-    text = on_one_line(ast.unparse(node).splitlines()[0])
+    text = one_line(ast.unparse(node).splitlines()[0])
     raise UsageError(
         f"{needs}, which cell [{statement.cell}] has made at line {node.lineno} for the devices of "
         f"the group: `{text}`. Nothing was run. Make `{name}` in the plan, before the call: there "

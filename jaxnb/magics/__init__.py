@@ -18,12 +18,16 @@ def load(shell: Any) -> None:
     if isinstance(shell.magics_manager.registry.get("SpmdMagics"), SpmdMagics):
         return
     magics = SpmdMagics(shell)
+
+    def current() -> Any:
+        return magics.session
+
     shell.register_magics(
         magics,
-        ValueMagics(shell, magics.started, magics.meter),
-        CompilingMagics(shell, magics.started, lambda: magics.session),
-        ComparingMagics(shell, magics.started, lambda: magics.session),
-        LookingBackMagics(shell, magics.started),
-        StatsMagics(shell, magics.started),
+        ValueMagics(shell, current, magics.meter),
+        CompilingMagics(shell, current),
+        ComparingMagics(shell, current),
+        LookingBackMagics(shell, current),
+        StatsMagics(shell, current),
     )
-    formats.register(shell, lambda: magics.session)
+    formats.register(shell, current)

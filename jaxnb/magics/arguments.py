@@ -48,6 +48,18 @@ class MagicParser(argparse.ArgumentParser):
             self.error(f"the line cannot be split into words ({error})")
         return self.parse_words(words)
 
+    def asked(self, line: str) -> argparse.Namespace | None:
+        """Parses a magic's line; None if it asks for help, which is printed then.
+
+        Raises:
+            UsageError: As :meth:`parse_line` does.
+        """
+        found = self.parse_line(line)
+        if not found.help:
+            return found
+        print(self.format_help())
+        return None
+
     def parse_words(self, words: Sequence[str]) -> argparse.Namespace:
         """Parses the words of a line; raises as :meth:`parse_line` does."""
         found, unknown = self.parse_known_args(words)

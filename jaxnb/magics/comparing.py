@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import argparse
 import ast
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from IPython.core.magic import Magics, line_cell_magic, magics_class
+from IPython.core.magic import line_cell_magic, magics_class
 from IPython.display import display
 
 from jaxnb.errors import UsageError
 from jaxnb.magics.arguments import MagicParser, variable
+from jaxnb.magics.base import SessionMagics
 from jaxnb.magics.interrupts import plain_interrupt
 from jaxnb.magics.sinks import is_notebook
 from jaxnb.magics.words import split_words, unquoted
 
 if TYPE_CHECKING:
     from jaxnb.comparison import Comparison
-    from jaxnb.session import Session
 
 _EXAMPLE = "`data = P('data'), P()`"
 
@@ -92,35 +91,16 @@ def _named(text: str) -> tuple[str, str]:
 
 
 @magics_class
-class ComparingMagics(Magics):
-    """The magic that compares shardings.
-
-    Args:
-        shell: The notebook's shell.
-        started: Returns the notebook's session; raises if there is none.
-        current: Returns the session, or None.
-    """
-
-    shell: Any  # an InteractiveShell; traitlets allows None
-
-    def __init__(
-        self,
-        shell: Any,
-        started: Callable[[], Session],
-        current: Callable[[], Session | None],
-    ) -> None:
-        super().__init__(shell)
-        self._started = started
-        self._current = current
+class ComparingMagics(SessionMagics):
+    """The magic that compares shardings."""
 
     @line_cell_magic
     def spmd_compare(self, line: str, cell: str | None = None) -> None:
         """Compares a call under several shardings. `--help` lists the options."""
         magic = "%spmd_compare" if cell is None else "%%spmd_compare"
         parser = CompareParser(magic)
-        asked = parser.parse_line(line)
-        if asked.help:
-            print(parser.format_help())
+        asked = parser.asked(line)
+        if asked is None:
             return
         specs = _variants(parser, asked.spec, cell)
         if asked.plot:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from IPython.core.magic import Magics, line_cell_magic, magics_class
+from IPython.core.magic import line_cell_magic, magics_class
 from IPython.display import display
 
 from jaxnb.errors import UsageError
 from jaxnb.magics import arguments
+from jaxnb.magics.base import SessionMagics
 from jaxnb.magics.interrupts import plain_interrupt
 
 if TYPE_CHECKING:
-    from jaxnb.session import Session
+    pass
 
 
 def _parser(magic: str) -> arguments.MagicParser:
@@ -31,26 +31,8 @@ def _parser(magic: str) -> arguments.MagicParser:
 
 
 @magics_class
-class CompilingMagics(Magics):
-    """The magic that shows what the compiler does.
-
-    Args:
-        shell: The notebook's shell.
-        started: Returns the notebook's session; raises if there is none.
-        current: Returns the session, or None.
-    """
-
-    shell: Any  # an InteractiveShell; traitlets allows None
-
-    def __init__(
-        self,
-        shell: Any,
-        started: Callable[[], Session],
-        current: Callable[[], Session | None],
-    ) -> None:
-        super().__init__(shell)
-        self._started = started
-        self._current = current
+class CompilingMagics(SessionMagics):
+    """The magic that shows what the compiler does."""
 
     @line_cell_magic
     def spmd_collectives(self, line: str, cell: str | None = None) -> None:
@@ -58,9 +40,8 @@ class CompilingMagics(Magics):
         magic = "%spmd_collectives" if cell is None else "%%spmd_collectives"
         parser = _parser(magic)
         options, rest = arguments.split_options(line, parser)
-        asked = parser.parse_line(options)
-        if asked.help:
-            print(parser.format_help())
+        asked = parser.asked(options)
+        if asked is None:
             return
         if cell is not None and rest.strip():
             raise UsageError(

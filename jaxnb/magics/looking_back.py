@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from IPython.core.magic import Magics, line_magic, magics_class
+from IPython.core.magic import line_magic, magics_class
 from IPython.display import display
 
 from jaxnb.labels import plural
 from jaxnb.magics import arguments
+from jaxnb.magics.base import SessionMagics
 
 if TYPE_CHECKING:
-    from jaxnb.session import Session
+    pass
 
 
 def _count(text: str) -> int:
@@ -52,27 +52,15 @@ def _history_parser() -> arguments.MagicParser:
 
 
 @magics_class
-class LookingBackMagics(Magics):
-    """The magics that show what has been.
-
-    Args:
-        shell: The notebook's shell.
-        started: Returns the notebook's session; raises if there is none.
-    """
-
-    shell: Any  # an InteractiveShell; traitlets allows None
-
-    def __init__(self, shell: Any, started: Callable[[], Session]) -> None:
-        super().__init__(shell)
-        self._started = started
+class LookingBackMagics(SessionMagics):
+    """The magics that show what has been."""
 
     @line_magic
     def spmd_timeline(self, line: str) -> None:
         """Shows what each process did in a cell. `%spmd_timeline 7` shows that of cell [7]."""
         parser = _timeline_parser()
-        asked = parser.parse_line(line)
-        if asked.help:
-            print(parser.format_help())
+        asked = parser.asked(line)
+        if asked is None:
             return
         display(self._started().timeline(asked.cell))
 
@@ -80,9 +68,8 @@ class LookingBackMagics(Magics):
     def spmd_history(self, line: str) -> None:
         """Shows the cells that were run. `%spmd_history --help` lists the options."""
         parser = _history_parser()
-        asked = parser.parse_line(line)
-        if asked.help:
-            print(parser.format_help())
+        asked = parser.asked(line)
+        if asked is None:
             return
         history = self._started().history
         if asked.last is not None:

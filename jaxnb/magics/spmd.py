@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
+from IPython.core.magic import cell_magic, line_magic, magics_class
 from IPython.display import display, publish_display_data
 
 import jaxnb
@@ -14,6 +14,7 @@ from jaxnb.display.card import Card
 from jaxnb.errors import CellError, ProcessDiedError, UsageError
 from jaxnb.magics import arguments
 from jaxnb.magics.background import BackgroundCell
+from jaxnb.magics.base import SessionMagics
 from jaxnb.magics.interrupts import plain_interrupt
 from jaxnb.magics.meter import meter_for
 from jaxnb.magics.sinks import DisplayIds, ProgressDisplay, Sink, is_notebook, sink_for
@@ -28,7 +29,7 @@ SESSION_NAME = "spmd"
 
 
 @magics_class
-class SpmdMagics(Magics):
+class SpmdMagics(SessionMagics):
     """The magics that start groups and run cells; it holds the notebook's session.
 
     Attributes:
@@ -36,10 +37,8 @@ class SpmdMagics(Magics):
         meter: Shows the progress of transfers.
     """
 
-    shell: Any  # an InteractiveShell; traitlets allows None
-
     def __init__(self, shell: Any) -> None:
-        super().__init__(shell)
+        super().__init__(shell, lambda: self.session)
         self.session: Session | None = None
         self.meter = meter_for(shell)
         self._ids = DisplayIds()
@@ -50,9 +49,8 @@ class SpmdMagics(Magics):
     def spmd_start(self, line: str) -> None:
         """Starts JAX processes and joins them. `%spmd_start --help` lists the options."""
         parser = arguments.start_parser()
-        asked = parser.parse_line(line)
-        if asked.help:
-            print(parser.format_help())
+        asked = parser.asked(line)
+        if asked is None:
             return
         if self.session is not None and self.session.state != "closed":
             raise UsageError(
@@ -73,9 +71,9 @@ class SpmdMagics(Magics):
     @line_magic
     def spmd_stop(self, line: str) -> None:
         """Ends all processes of the group."""
-        if not self._parse_plain("%spmd_stop", "Ends all processes of the group.", line):
+        if not _is_asked("%spmd_stop", "Ends all processes of the group.", line):
             return
-        session, self.session = self.started(), None
+        session, self.session = self._started(), None
         seconds = _timed(session.close)
         self._show(cards.stopped_card(seconds))
 
@@ -83,11 +81,10 @@ class SpmdMagics(Magics):
     def spmd_restart(self, line: str) -> None:
         """Replaces all processes by fresh ones; `--replay` runs the session's cells again."""
         parser = arguments.restart_parser()
-        asked = parser.parse_line(line)
-        if asked.help:
-            print(parser.format_help())
+        asked = parser.asked(line)
+        if asked is None:
             return
-        session = self.started()
+        session = self._started()
         with ProgressDisplay(self.shell) as progress:
             self._ids.forget_all()
             replayed = session.restart(progress, replay=asked.replay)
@@ -96,13 +93,13 @@ class SpmdMagics(Magics):
     @line_magic
     def spmd_recover(self, line: str) -> None:
         """Forms the group anew: variables are kept, dead processes replaced."""
-        if not self._parse_plain(
+        if not _is_asked(
             "%spmd_recover",
             "Forms the group anew: variables are kept, dead processes replaced.",
             line,
         ):
             return
-        session = self.started()
+        session = self._started()
         with ProgressDisplay(self.shell) as progress:
             recovered = session.recover(progress)
         progress.show(cards.recovered_card(session.group, recovered))
@@ -110,14 +107,14 @@ class SpmdMagics(Magics):
     @line_magic
     def spmd_interrupt(self, line: str) -> None:
         """Interrupts the cell that runs in the background."""
-        if self._parse_plain("%spmd_interrupt", "Interrupts a background cell.", line):
-            self.started().interrupt()
+        if _is_asked("%spmd_interrupt", "Interrupts a background cell.", line):
+            self._started().interrupt()
 
     @line_magic
     def spmd_status(self, line: str) -> None:
         """Shows the group and its state."""
-        if self._parse_plain("%spmd_status", "Shows the group and its state.", line):
-            self._show(cards.status_card(self.started().group))
+        if _is_asked("%spmd_status", "Shows the group and its state.", line):
+            self._show(cards.status_card(self._started().group))
 
     # ------------------------------------------------------------------ running
 
@@ -125,9 +122,8 @@ class SpmdMagics(Magics):
     def spmd_cell(self, line: str, cell: str) -> BackgroundCell | None:
         """Runs the cell on every process. `%spmd --help` lists the options."""
         parser = arguments.cell_parser("%%spmd")
-        asked = parser.parse_line(line)
-        if asked.help:
-            print(parser.format_help())
+        asked = parser.asked(line)
+        if asked is None:
             return None
         return self._run(asked, cell, first_line=2)
 
@@ -136,14 +132,13 @@ class SpmdMagics(Magics):
         """Runs one line on every process. `%spmd --help` lists the options."""
         parser = arguments.cell_parser("%spmd")
         options, code = arguments.split_options(line, parser)
-        asked = parser.parse_line(options)
-        if asked.help:
-            print(parser.format_help())
+        asked = parser.asked(options)
+        if asked is None:
             return None
         return self._run(asked, code, first_line=1)
 
     def _run(self, asked: argparse.Namespace, code: str, first_line: int) -> BackgroundCell | None:
-        session = self.started()
+        session = self._started()
         if not code.strip():
             raise UsageError("The cell is empty. Nothing was run.")
         settings = {
@@ -202,31 +197,16 @@ class SpmdMagics(Magics):
 
     # ------------------------------------------------------------------ helpers
 
-    def started(self) -> Session:
-        """Returns the notebook's session.
-
-        Raises:
-            UsageError: There is none.
-        """
-        if self.session is None:
-            raise UsageError(
-                "There is no group of processes yet. Nothing was run. Type `%spmd_start`, or "
-                "`%spmd_start -n 4` for four processes."
-            )
-        return self.session
-
-    def _parse_plain(self, magic: str, description: str, line: str) -> bool:
-        parser = arguments.MagicParser(magic, description)
-        asked = parser.parse_line(line)
-        if asked.help:
-            print(parser.format_help())
-        return not asked.help
-
     def _show(self, shown: Card | RichOutput) -> None:
         if isinstance(shown, RichOutput):
             publish_display_data(dict(shown.data), dict(shown.metadata))
         else:
             display(shown)
+
+
+def _is_asked(magic: str, description: str, line: str) -> bool:
+    """Parses the line of a magic without options; it may ask for help only."""
+    return arguments.MagicParser(magic, description).asked(line) is not None
 
 
 def _timed(call: Any) -> float:

@@ -8,13 +8,14 @@ import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from IPython.core.magic import Magics, line_magic, magics_class
+from IPython.core.magic import line_magic, magics_class
 from IPython.display import display
 
 from jaxnb.display import cards
 from jaxnb.display.card import Card
 from jaxnb.errors import JaxnbError
 from jaxnb.magics import arguments
+from jaxnb.magics.base import SessionMagics
 from jaxnb.magics.sinks import is_notebook
 
 if TYPE_CHECKING:
@@ -140,19 +141,16 @@ def place_in(shell: Any) -> Callable[[Card], None]:
 
 
 @magics_class
-class StatsMagics(Magics):
+class StatsMagics(SessionMagics):
     """The magic that shows statistics.
 
     Args:
         shell: The notebook's shell.
-        started: Returns the notebook's session; raises if there is none.
+        current: Returns the notebook's session; None while there is none.
     """
 
-    shell: Any  # an InteractiveShell; traitlets allows None
-
-    def __init__(self, shell: Any, started: Callable[[], Session]) -> None:
-        super().__init__(shell)
-        self._started = started
+    def __init__(self, shell: Any, current: Callable[[], Session | None]) -> None:
+        super().__init__(shell, current)
         self._panel: LivePanel | None = None
 
     @line_magic
@@ -161,9 +159,8 @@ class StatsMagics(Magics):
         parser = arguments.MagicParser("%spmd_stats", "Shows memory and load by device.")
         parser.add_argument("--live", action="store_true",
                             help="a panel that is updated every second, beside cells")  # fmt: skip
-        asked = parser.parse_line(line)
-        if asked.help:
-            print(parser.format_help())
+        asked = parser.asked(line)
+        if asked is None:
             return
         session = self._started()
         if asked.live and is_notebook(self.shell):

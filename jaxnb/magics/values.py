@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from IPython.core.magic import Magics, line_magic, magics_class
+from IPython.core.magic import line_magic, magics_class
 from IPython.display import display
 
 from jaxnb.display import cards
 from jaxnb.display.card import Card
 from jaxnb.labels import plural, processes_label
 from jaxnb.magics import value_arguments
+from jaxnb.magics.base import SessionMagics
 from jaxnb.magics.interrupts import plain_interrupt
 from jaxnb.magics.meter import TransferMeter
 
@@ -26,29 +27,27 @@ PUSH_STATE = "No variable on the processes was changed; the group can be used."
 
 
 @magics_class
-class ValueMagics(Magics):
+class ValueMagics(SessionMagics):
     """The magics that move values between the notebook and the processes.
 
     Args:
         shell: The notebook's shell.
-        started: Returns the notebook's session; raises if there is none.
+        current: Returns the notebook's session; None while there is none.
         meter: Shows the progress of transfers, and where the card goes then.
     """
 
-    shell: Any  # an InteractiveShell; traitlets allows None
-
-    def __init__(self, shell: Any, started: Callable[[], Session], meter: TransferMeter) -> None:
-        super().__init__(shell)
-        self._started = started
+    def __init__(
+        self, shell: Any, current: Callable[[], Session | None], meter: TransferMeter
+    ) -> None:
+        super().__init__(shell, current)
         self._meter = meter
 
     @line_magic
     def spmd_pull(self, line: str) -> None:
         """Brings values from the processes into variables of the notebook."""
         parser = value_arguments.pull_parser()
-        asked = parser.parse_line(line)
-        if asked.help:
-            print(parser.format_help())
+        asked = parser.asked(line)
+        if asked is None:
             return
         session = self._started()
         held = [name for name, value in self.shell.user_ns.items() if value is session]
@@ -70,9 +69,8 @@ class ValueMagics(Magics):
     def spmd_push(self, line: str) -> None:
         """Sends variables of the notebook to the processes, under the same names."""
         parser = value_arguments.push_parser()
-        asked = parser.parse_line(line)
-        if asked.help:
-            print(parser.format_help())
+        asked = parser.asked(line)
+        if asked is None:
             return
         session = self._started()
         values = value_arguments.chosen(asked.names, self.shell.user_ns)
@@ -90,9 +88,8 @@ class ValueMagics(Magics):
     def spmd_layout(self, line: str) -> None:
         """Shows how an array, or a pytree of arrays, lies over processes and devices."""
         parser = value_arguments.layout_parser()
-        asked = parser.parse_line(line)
-        if asked.help:
-            print(parser.format_help())
+        asked = parser.asked(line)
+        if asked is None:
             return
         session = self._started()
         name = value_arguments.only_name(asked.names)

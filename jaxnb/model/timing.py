@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median, quantiles
+
+
+def middle_half(seconds: Sequence[float]) -> tuple[float, float]:
+    """Returns the first and the third quartile of one or more times."""
+    if len(seconds) == 1:  # quantiles refuses that before Python 3.13
+        return seconds[0], seconds[0]
+    low, _, high = quantiles(seconds, n=4, method="inclusive")
+    return low, high
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +39,7 @@ class ProcessTiming:
         """The middle half of the repeats: first and third quartile; None below two of them."""
         if len(self.repeats) < 2:
             return None
-        low, _, high = quantiles(self.repeats, n=4, method="inclusive")
-        return low, high
+        return middle_half(self.repeats)
 
     @property
     def fastest(self) -> float | None:

@@ -29,6 +29,7 @@ RECORDING_SECONDS = 5.0
 
 WATCH_SECONDS = 0.2
 """The cell's output waits so long at most: who does not answer in time may watch all the same."""
+
 STATISTICS_SECONDS = 2.0
 """The first look at thousands of arrays takes longer, too."""
 

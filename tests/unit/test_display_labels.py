@@ -7,10 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxnb.display._ansi import Run, ansi_runs, strip_ansi
-from jaxnb.display._text import joined, labelled, one_line, text_table
+from jaxnb.display._text import joined, labelled, text_table
 from jaxnb.labels import (
     format_bytes,
     format_seconds,
+    one_line,
     plural,
     processes_label,
     ranks_label,

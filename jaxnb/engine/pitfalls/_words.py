@@ -6,6 +6,7 @@ import linecache
 import math
 from typing import Any
 
+from jaxnb.labels import type_label
 from jaxnb.model import Pitfall, PitfallKind
 
 
@@ -36,8 +37,7 @@ def pitfall(
 
 def type_of(value: Any) -> str:
     """Returns ``"float32[8,4]"``."""
-    shape = ",".join(map(str, getattr(value, "shape", ())))
-    return f"{getattr(value, 'dtype', type(value).__name__)}[{shape}]"
+    return type_label(getattr(value, "dtype", type(value).__name__), getattr(value, "shape", ()))
 
 
 def nbytes_of(value: Any) -> int:

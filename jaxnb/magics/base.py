@@ -1,0 +1,42 @@
+"""What the magics share: the notebook's shell and its session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.magic import Magics
+
+from jaxnb.errors import UsageError
+
+if TYPE_CHECKING:  # it loads ipyparallel, which `%load_ext` need not wait for
+    from jaxnb.session import Session
+
+
+class SessionMagics(Magics):
+    """Magics that use the notebook's session.
+
+    Args:
+        shell: The notebook's shell.
+        current: Returns the notebook's session; None while there is none.
+    """
+
+    shell: Any  # an InteractiveShell; traitlets allows None
+
+    def __init__(self, shell: Any, current: Callable[[], Session | None]) -> None:
+        super().__init__(shell)
+        self._current = current
+
+    def _started(self) -> Session:
+        """Returns the notebook's session.
+
+        Raises:
+            UsageError: There is none.
+        """
+        session = self._current()
+        if session is None:
+            raise UsageError(
+                "There is no group of processes yet. Nothing was run. Type `%spmd_start`, or "
+                "`%spmd_start -n 4` for four processes."
+            )
+        return session
