@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import tempfile
 import threading
 import uuid
@@ -162,6 +163,37 @@ def make_session() -> Iterator[Callable[..., Session]]:
         sessions: list[Session] = []
         make.sessions = sessions  # type: ignore[attr-defined]  # for the report of a failure
         yield make
+
+
+@contextlib.contextmanager
+def interrupt_when_read(path: Path) -> Iterator[str]:
+    """Makes a FIFO, and sends this process SIGINT once another one reads it.
+
+    Args:
+        path: Where the FIFO is made.
+
+    Yields:
+        Code that reads it, which lasts until the context is left.
+    """
+    os.mkfifo(path)
+    done = threading.Event()
+    opened: list[int] = []
+
+    def interrupt() -> None:
+        opened.append(os.open(path, os.O_WRONLY))  # returns when somebody reads
+        if not done.is_set():
+            os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    try:
+        yield f"open({str(path)!r}).read()"
+    finally:
+        done.set()
+        reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # lets the thread go, if nobody came
+        thread.join()
+        os.close(reader)
+        os.close(opened[0])
 
 
 def whereabouts(session: Session) -> str:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterable
 from html.parser import HTMLParser
 from pathlib import Path
@@ -19,6 +17,7 @@ from jaxnb.collectives import Collectives
 from jaxnb.errors import JaxnbError, NotCompiledError, UsageError
 from jaxnb.model import Collective
 from jaxnb.session import Session
+from jaxnb_fixtures import interrupt_when_read
 from jaxnb_programs import COMMON, PROGRAMS, Program, Row
 
 
@@ -199,21 +198,10 @@ def test_bfloat16_is_said_to_be_moved_as_float32(programs: Session) -> None:
 
 
 def test_an_interrupt_ends_it_and_the_group_goes_on(session: Session, tmp_path: Path) -> None:
-    path = tmp_path / "fifo"
-    os.mkfifo(path)
-    session.run(f"def f(x):\n    open({str(path)!r}).read()\n    return x")
-    opened: list[int] = []
-
-    def interrupt() -> None:
-        opened.append(os.open(path, os.O_WRONLY))  # returns when a process traces it
-        os.kill(os.getpid(), signal.SIGINT)
-
-    thread = threading.Thread(target=interrupt)
-    thread.start()
-    with pytest.raises(KeyboardInterrupt):
-        session.collectives("f(3)")
-    thread.join()
-    os.close(opened[0])
+    with interrupt_when_read(tmp_path / "fifo") as read:  # when a process traces f
+        session.run(f"def f(x):\n    {read}\n    return x")
+        with pytest.raises(KeyboardInterrupt):
+            session.collectives("f(3)")
     assert session.run("jax.device_count()").value == 8
 
 
@@ -358,19 +346,10 @@ def test_a_scratch_process_ends_with_its_owner(tmp_path: Path) -> None:
 
 
 def test_a_plan_is_interrupted_and_leaves_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "fifo"
-    os.mkfifo(path)
     before = set(psutil.Process().children())
-    opened: list[int] = []
-
-    def interrupt() -> None:
-        opened.append(os.open(path, os.O_WRONLY))  # returns when the scratch process reads
-        os.kill(os.getpid(), signal.SIGINT)
-
-    thread = threading.Thread(target=interrupt)
-    thread.start()
-    with pytest.raises(KeyboardInterrupt):
-        jaxnb.plan("f(3)", setup=f"open({str(path)!r}).read()", devices=2)
-    thread.join()
-    os.close(opened[0])
+    with (
+        interrupt_when_read(tmp_path / "fifo") as read,
+        pytest.raises(KeyboardInterrupt),
+    ):
+        jaxnb.plan("f(3)", setup=read, devices=2)
     assert set(psutil.Process().children()) == before

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +12,7 @@ from jaxnb.comparison import Comparison
 from jaxnb.display.cards import cell_card
 from jaxnb.errors import CellError, NotCompiledError, UsageError
 from jaxnb.session import Session
-from jaxnb_fixtures import assert_usable
+from jaxnb_fixtures import assert_usable, interrupt_when_read
 
 SETUP = """
 import jaxnb
@@ -234,21 +231,10 @@ def test_a_call_that_raises_while_it_runs(group: Session) -> None:
 
 def test_an_interrupt_ends_it_and_the_group_goes_on(group: Session, tmp_path: Path) -> None:
     """One process is in Python; the others wait for its word."""
-    path = tmp_path / "fifo"
-    os.mkfifo(path)
-    group.run(f"def f(x):\n    if process_index == 0: open({str(path)!r}).read()\n    return x")
-    opened: list[int] = []
-
-    def interrupt() -> None:
-        opened.append(os.open(path, os.O_WRONLY))  # returns when the process traces it
-        os.kill(os.getpid(), signal.SIGINT)
-
-    thread = threading.Thread(target=interrupt)
-    thread.start()
-    with pytest.raises(CellError, match="KeyboardInterrupt"):
-        group.compare("f(x)", specs={"a": "P()"})
-    thread.join()
-    os.close(opened[0])
+    with interrupt_when_read(tmp_path / "fifo") as read:  # when the process traces f
+        group.run(f"def f(x):\n    if process_index == 0: {read}\n    return x")
+        with pytest.raises(CellError, match="KeyboardInterrupt"):
+            group.compare("f(x)", specs={"a": "P()"})
     assert_usable(group)
     found = compare(group, "mlp(x, w1, w2)", {"tensor": SHARDINGS["tensor"]})
     assert found["tensor"].timing is not None
