@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -14,13 +14,16 @@ from jaxnb.freeing import Freer, Watched
 from jaxnb.labels import processes_label
 from jaxnb.model import Whereabouts
 from jaxnb.running import RunningCell
-from jaxnb.watch import formats_its_error, line_text
+from jaxnb.watch import formats_its_error, has_caught_interrupt, line_text
 
 DEATH_GRACE_SECONDS = 0.3
 """After a death the other processes may go on with their cell for so long."""
 
 INTERRUPT_GRACE_SECONDS = 3.0
 """After this long without an answer to an interrupt the user is told who is silent."""
+
+CAUGHT_SECONDS = 0.5
+"""The user is told sooner of code that has caught the interrupt, and goes on for so long."""
 
 LOOK_SECONDS = 0.5
 """How often it is looked whether a silent process is on its way back."""
@@ -82,7 +85,7 @@ class Patience:
             self._freer.after_interrupt(self._interrupted_at)
         elif not self._group.deaths:  # then broken connections free who waits
             self._freer.look()
-        return not self._is_silent() or self._give_notice()
+        return self._interrupted_at is None or self._look_at_silent(self._interrupted_at)
 
     @property
     def interrupted(self) -> bool:
@@ -113,32 +116,52 @@ class Patience:
             self._died_at = time.monotonic()
         return time.monotonic() - self._died_at > DEATH_GRACE_SECONDS
 
-    def _is_silent(self) -> bool:
-        since = self._interrupted_at
-        return since is not None and time.monotonic() - since > INTERRUPT_GRACE_SECONDS
+    def _look_at_silent(self, since: float) -> bool:
+        """Says who did not end after the interrupt; returns whether to go on waiting.
 
-    def _give_notice(self) -> bool:
-        """Says who is silent, once nobody is on the way back; returns whether to go on waiting."""
+        After a while, unless all are on the way back; and sooner if it is known that they have
+        caught it.
+        """
         now = time.monotonic()
+        is_late = now - since > INTERRUPT_GRACE_SECONDS
+        asks = not (self.timed_out or self._group.deaths)  # somebody is there who decides
         if self._told or now - self._looked_at < LOOK_SECONDS:
+            return True
+        if not is_late and not (asks and now - since > CAUGHT_SECONDS):
             return True
         self._looked_at = now
         waiting = sorted(self._running.waiting_for)
         found = self._group.where(waiting)
+
+        def all_have_caught(seconds: float) -> bool:
+            return all(i in found and has_caught_interrupt(found[i], seconds) for i in waiting)
+
+        if not (is_late or all_have_caught(CAUGHT_SECONDS)):
+            return True
         if all(i in found and formats_its_error(found[i]) for i in waiting):
             return True
-        if self.timed_out or self._group.deaths:
+        if not asks:
             self._group.mark_out_of_step()
             return False
         self._told = True
-        silent = "; ".join(f"process {i} {_what_it_does(found.get(i))}" for i in waiting)
-        self._running.notice(
-            f"{processes_label(waiting).capitalize()} did not answer the interrupt within "
-            f"{INTERRUPT_GRACE_SECONDS:g} s: {silent}. It waits in C++ code that nothing here can "
-            "free, or swallows interrupts. Interrupt again to end it by force and replace it; "
-            "the others keep their variables."
-        )
+        self._running.notice(_notice(waiting, found, caught=all_have_caught(0.0)))
         return True
+
+
+def _notice(waiting: list[int], found: Mapping[int, Whereabouts], *, caught: bool) -> str:
+    who = processes_label(waiting).capitalize()
+    where = "; ".join(f"process {i} {_what_it_does(found.get(i))}" for i in waiting)
+    if caught:
+        said = f"{who} caught the interrupt and went on: {where}. It may still end by itself."
+    else:
+        said = (
+            f"{who} did not answer the interrupt within {INTERRUPT_GRACE_SECONDS:g} s: {where}. "
+            "It waits in C++ code that nothing here can free, or swallows interrupts."
+        )
+    return (
+        f"{said} Interrupt again to end it by force and replace it; the others keep their "
+        "variables."
+    )
 
 
 def _what_it_does(where: Whereabouts | None) -> str:

@@ -34,6 +34,16 @@ def formats_its_error(where: Whereabouts) -> bool:
     return where.in_cell is None and where.cell_seconds is not None
 
 
+def has_caught_interrupt(where: Whereabouts, seconds: float) -> bool:
+    """Whether an interrupt was raised in the cell's code so long ago, and the code has gone on.
+
+    It may end by itself: a ``finally`` that saves something looks the same as a loop that
+    swallows every interrupt. What waits in JAX by then is freed.
+    """
+    since = where.interrupted_seconds
+    return since is not None and since >= seconds and where.in_cell is not None
+
+
 def is_of_jax(entry: StackEntry) -> bool:
     """Whether a call is of JAX's own code, or of what the recorder has put around it."""
     return any(part in entry.file for part in _JAX_CODE)

@@ -18,7 +18,7 @@ from typing import Any
 import jax
 from ipykernel.displayhook import ZMQShellDisplayHook
 
-from jaxnb.engine import aside, bundles, commands, together, tracebacks, values
+from jaxnb.engine import aside, bundles, commands, interrupts, together, tracebacks, values
 from jaxnb.engine.cell_memory import MemoryOfCells
 from jaxnb.engine.held import HeldArrays
 from jaxnb.engine.pitfalls import Pitfalls
@@ -254,6 +254,7 @@ class Runner:
         def on_sigint(_: int, frame: FrameType | None) -> None:
             nonlocal interrupted
             interrupted = True
+            interrupts.note()
             current = asyncio.current_task(loop)
             if current is task and entered:
                 raise KeyboardInterrupt

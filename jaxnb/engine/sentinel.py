@@ -25,7 +25,7 @@ from typing import Any
 import zmq
 from jupyter_client.session import Session
 
-from jaxnb.engine import _jax_internals, collective_sockets
+from jaxnb.engine import _jax_internals, collective_sockets, interrupts
 from jaxnb.engine.recorder import Recorder
 from jaxnb.engine.sampling import Sampler
 from jaxnb.engine.stats import Statistics, rss_bytes
@@ -134,6 +134,7 @@ class Sentinel:
             "rss_bytes": rss_bytes(),
             "runnable": runnable(),
             "cell_seconds": self._recorder.cell_seconds(),
+            "interrupted_seconds": interrupts.seconds_since_raised(),
             "last_dispatch": [asdict(each) for each in self._recorder.recording(1).dispatches],
             "cpu_seconds": time.process_time(),
         }

@@ -54,6 +54,8 @@ class Whereabouts:
         runnable: Its threads that run, would run if a core were free, or wait for a disk: the
             number of each, and how often it has gone to sleep by itself.
         cell_seconds: How long it has been at the cell that it runs; None if it runs none.
+        interrupted_seconds: How long ago an interrupt was raised in the code that it runs; None
+            if there was none, or what the code calls has not returned to Python since.
         last_dispatch: The last computation over several processes that it has dispatched in
             its cell, or is dispatching; None if there is none.
     """
@@ -65,6 +67,7 @@ class Whereabouts:
     rss_bytes: int | None
     runnable: frozenset[tuple[int, int]] = frozenset()
     cell_seconds: float | None = None
+    interrupted_seconds: float | None = None
     last_dispatch: Dispatch | None = None
 
     @property

@@ -7,11 +7,11 @@ a cell with ``await`` could not run under it; this one is a coroutine.
 
 from __future__ import annotations
 
-import signal
 from typing import Any
 
 from ipyparallel.serialize import serialize_object
 
+from jaxnb.engine import interrupts
 from jaxnb.engine.requests import Responder, failure
 from jaxnb.model import (
     BuildRequest,
@@ -82,13 +82,13 @@ async def _answer(responder: Responder, parent: Any) -> Any:
         try:
             request = _read(parent)
             if isinstance(request, INTERRUPTIBLE):
-                signal.signal(signal.SIGINT, signal.default_int_handler)
+                interrupts.allow()
             reply = await responder.answer(request)
         except (Exception, KeyboardInterrupt, SystemExit) as error:
             reply = failure(error)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        interrupts.ignore()
     except KeyboardInterrupt as error:  # it struck on the way out
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        interrupts.ignore()
         reply = failure(error) if reply is None else reply
     return reply
 

@@ -147,6 +147,7 @@ def _whereabouts(index: int, content: Mapping[str, Any]) -> Whereabouts:
         content["rss_bytes"],
         frozenset((thread, switches) for thread, switches in content["runnable"]),
         content["cell_seconds"],
+        content["interrupted_seconds"],
         next(map(_dispatch, content["last_dispatch"]), None),
     )
 

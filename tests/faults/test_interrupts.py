@@ -6,13 +6,17 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
+from jaxnb import patience
 from jaxnb.display.merge import MergedLine
 from jaxnb.errors import CellError, CellTimeoutError
+from jaxnb.model import Whereabouts
+from jaxnb.result import CellResult
 from jaxnb.running import NoSink
 from jaxnb.session import Session
 from jaxnb_fixtures import assert_usable
@@ -52,6 +56,11 @@ class OnFirstLine(NoSink):
 
     def notice(self, text: str) -> None:
         self.notices.append(text)
+
+
+def values(result: CellResult) -> dict[int, Any]:
+    """The value of each process."""
+    return {i: process.value for i, process in result.per_process.items()}
 
 
 def press_interrupt() -> None:
@@ -173,3 +182,87 @@ def test_an_interrupt_in_python_keeps_variables(
     assert sink.notices == []
     assert group.run("float(kept.sum())").value == 3.0
     assert_usable(group)
+
+
+class PressWhenOffered(OnFirstLine):
+    """Presses Interrupt when all have printed, and does something once it is told of them."""
+
+    def __init__(self, when_told: Callable[[], Any], processes: int = 4) -> None:
+        super().__init__(press_interrupt, processes)
+        self._when_told = when_told
+
+    def notice(self, text: str) -> None:
+        super().notice(text)
+        if "caught the interrupt" in text:
+            self._when_told()
+
+
+# In Python 3.11 `while True: pass` alone is outside the `try` around it, as far as interrupts go.
+SWALLOWS = """
+while True:
+    try:
+        print("in")
+        while True: abs(0)
+    except KeyboardInterrupt:
+        if process_index != 2: raise
+"""
+
+
+def test_who_swallows_the_interrupt_is_told_of_and_a_second_one_replaces_it(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is known that it has seen the interrupt: nobody waits for it to be late."""
+    monkeypatch.setattr(patience, "INTERRUPT_GRACE_SECONDS", 3600.0)
+    session.run("mine = process_index; same = 5")
+    pid = session.processes[2].pid
+    sink = PressWhenOffered(press_interrupt)
+    with pytest.raises(CellError, match="process 2 raised NoAnswer"):
+        session.run(SWALLOWS, sink=sink)
+    told = next(text for text in sink.notices if "caught the interrupt" in text)
+    assert told.startswith(
+        "Process 2 caught the interrupt and went on: process 2 is at line 5: `while True: abs(0)`."
+    )
+    assert "Interrupt again to end it by force" in told
+    assert session.processes[2].pid != pid
+    assert session.run("same").value == 5
+    assert values(session.run("mine", ranks=[0, 1, 3])) == {0: 0, 1: 1, 3: 3}
+    assert_usable(session)
+
+
+CLEANS_UP = """
+try:
+    print("in")
+    {wait}
+finally:
+    open({gate!r}).close()
+    saved = process_index
+"""
+
+
+@pytest.mark.parametrize(
+    "wait", ["while True: abs(0)", "import time; time.sleep(1000)"], ids=["loop", "sleep"]
+)
+def test_who_cleans_up_after_an_interrupt_may_end_by_itself(
+    session: Session, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, wait: str
+) -> None:
+    monkeypatch.setattr(patience, "INTERRUPT_GRACE_SECONDS", 3600.0)
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    opened: list[int] = []
+    pids = [process.pid for process in session.processes]
+    sink = PressWhenOffered(lambda: opened.append(os.open(gate, os.O_RDWR)))
+    with pytest.raises(CellError, match="KeyboardInterrupt"):
+        session.run(CLEANS_UP.format(wait=wait, gate=str(gate)), sink=sink)
+    os.close(opened[0])
+    assert [process.pid for process in session.processes] == pids
+    assert values(session.run("saved")) == {0: 0, 1: 1, 2: 2, 3: 3}
+    assert_usable(session)
+
+
+def test_an_interrupt_of_an_earlier_cell_is_not_taken_for_one_of_this(session: Session) -> None:
+    code = "print('in')\ntry:\n    while True: abs(0)\nexcept KeyboardInterrupt: pass"
+    session.run(code, sink=OnFirstLine(press_interrupt, 4))
+    asked: list[Whereabouts] = []
+    sink = OnFirstLine(lambda: asked.extend(session.where().values()), 4)
+    session.run("print('in')\nimport time; time.sleep(0.2)", sink=sink)
+    assert [where.interrupted_seconds for where in asked] == [None] * 4

@@ -32,7 +32,8 @@ from jaxnb_fixtures import END_SECONDS, Left, assert_nothing_left, whereabouts
 PATIENCE = {
     (freeing, "LOOK_SECONDS"): 0.15,
     (freeing, "LEFT_BEHIND_SECONDS"): 0.4,
-    (patience, "INTERRUPT_GRACE_SECONDS"): 0.5,
+    (patience, "INTERRUPT_GRACE_SECONDS"): 1.5,
+    (patience, "CAUGHT_SECONDS"): 0.3,
     (patience, "LOOK_SECONDS"): 0.1,
     (asking, "NOTICE_SECONDS"): 0.5,
 }

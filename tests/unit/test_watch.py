@@ -7,7 +7,14 @@ from dataclasses import replace
 import pytest
 
 from jaxnb.model import StackEntry, Whereabouts
-from jaxnb.watch import IDLE_CPU, is_of_jax, left_behind, line_text, waits_in_jax
+from jaxnb.watch import (
+    IDLE_CPU,
+    has_caught_interrupt,
+    is_of_jax,
+    left_behind,
+    line_text,
+    waits_in_jax,
+)
 
 CELL = StackEntry("<cell 7>", 3, "<module>", "y = f(x)", 7)
 IN_JAX = StackEntry("/v/site-packages/jax/_src/array.py", 9, "ArrayImpl._value", "", None)
@@ -115,3 +122,22 @@ def test_the_line_is_the_innermost_of_a_cell() -> None:
     assert line_text(at(CELL, inner, IN_JAX)) == "at line 12: `return g(x)`"
     assert line_text(at(replace(CELL, source=""))) == "at line 3"
     assert line_text(at(OTHER)) == ""
+
+
+@pytest.mark.parametrize(
+    ("where", "expected"),
+    [
+        (at(CELL, call=""), True),
+        (at(CELL, OTHER), True),
+        (at(CELL, call="sleep"), True),
+        (at(CELL), True),  # it may wait for its interpreter's lock
+        (at(), False),  # it formats its error
+    ],
+)
+def test_who_goes_on_in_the_cell_has_caught_the_interrupt(
+    where: Whereabouts, expected: bool
+) -> None:
+    assert not has_caught_interrupt(where, 0.0)
+    interrupted = replace(where, interrupted_seconds=0.5)
+    assert has_caught_interrupt(interrupted, 0.5) is expected
+    assert not has_caught_interrupt(interrupted, 0.6)

@@ -89,6 +89,7 @@ RAISED = {
 INTERRUPTED = "raised KeyboardInterrupt"
 FREED = "KeyboardInterrupt: waited in a collective at line {wait}"
 SILENT = ("did not answer the interrupt", "process {which} raised NoAnswer")
+SWALLOWED = ("Process {which} caught the interrupt and went on", "process {which} raised NoAnswer")
 REPLACED = (
     "with a new process {which}",
     "These arrays lost shards: `x`",
@@ -164,7 +165,13 @@ def in_python() -> Iterator[Row]:
         told = "process {which} " + INTERRUPTED
         yield from both("Python", f"deadlock: {kind}", "CellError", told, presses=1)
     yield from both(
-        "Python", "deadlock: swallow", "CellError", *SILENT, *REPLACED, presses=2, is_replaced=True
+        "Python",
+        "deadlock: swallow",
+        "CellError",
+        *SWALLOWED,
+        *REPLACED,
+        presses=2,
+        is_replaced=True,
     )
 
 
@@ -186,7 +193,7 @@ def in_a_collective() -> Iterator[Row]:
         "collective",
         "deadlock: swallow",
         "CellError",
-        *SILENT,
+        *SWALLOWED,
         FREED,
         *REPLACED,
         presses=2,

@@ -23,6 +23,10 @@ PLACE_SECONDS = 30.0
 """Generous: how long a process may take to get to a place."""
 
 
+LOOKS = 5
+"""Who is seen to wait at one place so many times, stays there."""
+
+
 class Told(NoSink):
     """Keeps all that jaxnb says of its own accord."""
 
@@ -96,13 +100,26 @@ class Stage:
         self.until(is_so, f"processes {indices} were there")
 
     def until_they_wait(self) -> None:
-        """Waits until all other processes wait in JAX, and do not compile."""
+        """Waits until all other processes wait in JAX, and do not compile.
+
+        They have to be seen at the same place a few times: who waits for the lock of its
+        interpreter, which the thread that answers has, looks the same once.
+        """
         has_compiled = self.row.kind != "first compile"
+        seen: list[dict[int, tuple[object, ...]]] = []
 
         def wait(where: Whereabouts) -> bool:
             return waits_in_jax(where) and (has_compiled or where.last_dispatch is not None)
 
-        self.until_all(self.others, wait)
+        def stay() -> bool:
+            found = self.session.where(self.others)
+            if set(found) != set(self.others) or not all(map(wait, found.values())):
+                seen.clear()
+                return False
+            seen.append({i: (where.stack, where.last_dispatch) for i, where in found.items()})
+            return len(seen) >= LOOKS and all(each == seen[-1] for each in seen[-LOOKS:])
+
+        self.until(stay, f"processes {self.others} waited")
 
     def until_in_fault(self) -> None:
         """Waits until the row's process is past the gate, in what it does not leave."""
@@ -169,7 +186,8 @@ class Stage:
     def press_again_when_told(self, texts: list[str]) -> None:
         """Interrupts a second time, if the row says so, when that was offered."""
         if self.row.presses == 2:
-            self.until(lambda: any("did not answer" in t for t in texts), "the user was told")
+            offered = "Interrupt again to"
+            self.until(lambda: any(offered in t for t in texts), "the user was told")
             self.until_only_it_is_busy()
             self.press()
 
