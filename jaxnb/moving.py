@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from queue import Empty, SimpleQueue
+from queue import Empty, Queue
 from typing import Any, Protocol
 
 import numpy as np
@@ -160,7 +160,7 @@ def _in_threads(
         return
     queue = _batches(pieces)
     taking = threading.Lock()
-    outcomes: SimpleQueue[list[_Outcome]] = SimpleQueue()
+    outcomes: Queue[list[_Outcome]] = Queue()  # not a SimpleQueue, see Exchange
     stopped = threading.Event()
 
     def run() -> None:
@@ -218,7 +218,7 @@ def _batches(pieces: Iterable[_Piece]) -> Iterator[list[_Piece]]:
         yield batch
 
 
-def _next(channel: Channel, outcomes: SimpleQueue[list[_Outcome]]) -> list[_Outcome]:
+def _next(channel: Channel, outcomes: Queue[list[_Outcome]]) -> list[_Outcome]:
     while True:
         channel.check()
         try:

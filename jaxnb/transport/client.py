@@ -86,7 +86,9 @@ class Exchange:
     """
 
     def __init__(self) -> None:
-        self.events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
+        # Not a SimpleQueue: if a signal's handler returns after the time-out of its get(), that
+        # waits without end (CPython 3.11), and an interrupt would be lost.
+        self.events: queue.Queue[Event | None] = queue.Queue()
 
     def get(self, timeout_seconds: float) -> Event | None:
         """Returns the next event, or None after ``timeout_seconds`` or a :meth:`wake`."""

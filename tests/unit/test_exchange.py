@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
+
 from jaxnb.model import StreamChunk
 from jaxnb.transport.client import Exchange
 
@@ -20,3 +24,27 @@ def test_a_wake_ends_a_wait() -> None:
     exchange = Exchange()
     exchange.wake()
     assert exchange.get(60) is None
+
+
+def test_a_signal_that_is_handled_after_the_time_out_does_not_make_it_wait_on() -> None:
+    """On a busy machine the handler of an interrupt may begin late, and take its time."""
+    exchange = Exchange()
+    handled = threading.Event()
+
+    def handle(*_: object) -> None:
+        threading.Event().wait(0.2)  # until the time-out is over
+        handled.set()
+
+    previous = signal.signal(signal.SIGUSR1, handle)
+    strike = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGUSR1))
+    end = threading.Timer(30, exchange.wake)  # so that a failure does not hang
+    end.start()
+    strike.start()
+    try:
+        assert exchange.get(0.1) is None
+        assert handled.is_set()
+        assert not end.finished.is_set()
+    finally:
+        strike.join()
+        signal.signal(signal.SIGUSR1, previous)
+        end.cancel()
