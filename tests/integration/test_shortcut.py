@@ -233,6 +233,28 @@ print(len(short._ways), program() is None)
     assert python(code) == ["[True, True, True, True] 2", "0 True"]
 
 
+def test_a_functions_programs_go_with_it() -> None:
+    """A notebook's cell that makes a function anew leaves nothing of the one before."""
+    code = """
+def programs(): return len(jax.devices()[0].client.live_executables())
+x = jnp.ones(8)
+def stays_told(x): return x - 1
+stays = jax.jit(stays_told)
+stays(x), stays(x)
+gc.collect(); before = programs()
+for number in range(5):
+    def told(x): return x + number
+    f = jax.jit(told)
+    for _ in range(3): f(x)
+print(len(short._ways) >= 2, programs() > before)
+del f, told; gc.collect()
+print(len(short._ways), programs() - before)
+count(hooks); stays(x)
+print(count(hooks))
+"""
+    assert python(code) == ["True True", "1 0", "(1, 0)"]
+
+
 def test_the_ways_are_bounded() -> None:
     code = """
 shortcut.MAX_WAYS = 4

@@ -10,6 +10,7 @@ JAX's Python path if they need another program after all.
 from __future__ import annotations
 
 import inspect
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -63,13 +64,14 @@ class _Way:
     looked_at: tuple[int, ...]
     constants: list[Any]
     traced: Any  # held, so that its id is that of no other
+    ends_with: weakref.ref[Any]
 
 
 class Shortcut:
     """The short ways that have been found.
 
-    They hold on to compiled programs, shardings and the backend until they are cleared, here or
-    by ``jax.clear_caches()``.
+    They hold on to compiled programs, shardings and the backend until the functions are gone whose
+    they are, as JAX's own caches do, or until they are cleared, here or by ``jax.clear_caches()``.
 
     Args:
         hooks: What is told.
@@ -150,12 +152,14 @@ class Shortcut:
         if data is None:
             return
 
+        alive = weakref.ref(fun, lambda _: self._ways.pop(key, None))
+
         def miss(*arguments: Any) -> Any:
-            found = jax.call(traced, arguments, fun, arguments, {})
+            found = jax.call(traced, arguments, alive(), arguments, {})
             return found[1], data if found[5] is compiled else None, False
 
         run = jax.make(executable.name, None, miss, [], [], jax.no_keys, jax.registry, jax.shard)
         looked_at = self._hooks.places(executable, [*constants, *arguments])
         if len(self._ways) >= MAX_WAYS:
             self._ways.clear()
-        self._ways[key] = _Way(executable, run, looked_at, list(constants), traced)
+        self._ways[key] = _Way(executable, run, looked_at, list(constants), traced, alive)
