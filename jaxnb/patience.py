@@ -123,28 +123,24 @@ class Patience:
         caught it.
         """
         now = time.monotonic()
-        is_late = now - since > INTERRUPT_GRACE_SECONDS
         asks = not (self.timed_out or self._group.deaths)  # somebody is there who decides
-        if self._told or now - self._looked_at < LOOK_SECONDS:
-            return True
-        if not is_late and not (asks and now - since > CAUGHT_SECONDS):
+        soonest = CAUGHT_SECONDS if asks else INTERRUPT_GRACE_SECONDS
+        if self._told or now - since < soonest or now - self._looked_at < LOOK_SECONDS:
             return True
         self._looked_at = now
-        waiting = sorted(self._running.waiting_for)
-        found = self._group.where(waiting)
-
-        def all_have_caught(seconds: float) -> bool:
-            return all(i in found and has_caught_interrupt(found[i], seconds) for i in waiting)
-
-        if not (is_late or all_have_caught(CAUGHT_SECONDS)):
-            return True
-        if all(i in found and formats_its_error(found[i]) for i in waiting):
+        found = self._group.where(self._running.waiting_for)
+        # Whose answer is on its way is not named beside one that is in the cell.
+        waiting = [i for i in self._running.waiting_for if not _is_out_of_it(found.get(i))]
+        waiting = sorted(waiting or self._running.waiting_for)
+        are_back = all(i in found and formats_its_error(found[i]) for i in waiting)
+        caught = all(i in found and has_caught_interrupt(found[i], CAUGHT_SECONDS) for i in waiting)
+        if are_back or not (caught or now - since > INTERRUPT_GRACE_SECONDS):
             return True
         if not asks:
             self._group.mark_out_of_step()
             return False
         self._told = True
-        self._running.notice(_notice(waiting, found, caught=all_have_caught(0.0)))
+        self._running.notice(_notice(waiting, found, caught=caught))
         return True
 
 
@@ -162,6 +158,10 @@ def _notice(waiting: list[int], found: Mapping[int, Whereabouts], *, caught: boo
         f"{said} Interrupt again to end it by force and replace it; the others keep their "
         "variables."
     )
+
+
+def _is_out_of_it(where: Whereabouts | None) -> bool:
+    return where is not None and where.in_cell is None
 
 
 def _what_it_does(where: Whereabouts | None) -> str:
