@@ -407,7 +407,10 @@ class RunningCell:
         self._left_in_cell = set(self.waiting_for)
         for index in sorted(self.waiting_for):
             silence = ProcessError(
-                NO_ANSWER, f"process {index} has not answered; it may still be running", "", ""
+                NO_ANSWER,
+                f"process {index} had not come back from the cell when the wait for it was given up",
+                "",
+                "",
             )
             self._finish(index, CellReply(index, None, silence, self.seconds, 0.0, 0))
         for merger in self._distinct_mergers():
