@@ -1,10 +1,11 @@
 """The notebook's end of the transport: requests to processes, their streams and replies back.
 
-It uses four names that ipyparallel marks as its own, because its views offer neither a request
+It uses five names that ipyparallel marks as its own, because its views offer neither a request
 that is not a pickled function nor output as it comes: ``Client._send`` with the streams
 ``_mux_stream`` and ``_query_stream`` (the streams, not their sockets: a send past the stream
-swallows the wake-up for a reply that has just come), ``_engines`` (identity by engine id), and
-the two ``_dispatch`` methods overridden below. Each is exercised by every cell of the tests.
+swallows the wake-up for a reply that has just come), ``_engines`` (identity by engine id) with
+``_update_engines``, and the two ``_dispatch`` methods overridden below. Each is exercised by every
+cell of the tests; ``_update_engines`` has a test of its own.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import logging
 import queue
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any
@@ -24,6 +25,9 @@ from jaxnb.engine.flood import DROPPED_MESSAGE
 from jaxnb.model import CellRequest, Request, RichOutput, StreamChunk, StreamName
 from jaxnb.transport.frames import dump, load
 from jaxnb.transport.signing import METADATA_KEY, digest
+
+ASK_SECONDS = 0.5
+"""So long a registration may go without notice; then the controller is asked."""
 
 REQUESTS_KEPT = 10_000
 """Output of a thread that one of so many requests started is still told by its process."""
@@ -185,6 +189,7 @@ class Transport:
         Raises:
             TimeoutError: Some did not come in time; the message names them.
         """
+        asked_at = time.monotonic()
         while True:
             check()
             engine_ids = {uuid: engine for engine, uuid in list(self._client._engines.items())}
@@ -201,6 +206,9 @@ class Transport:
                 len(self._client.ids) + 1, block=False, interactive=False
             )
             wait_for(arrival, min(left, 0.1))
+            if time.monotonic() - asked_at > ASK_SECONDS:
+                asked_at = time.monotonic()
+                self._ask_who_has_registered(identities.values())
         uuids = {index: name.encode() for index, name in identities.items()}
         new = {index for index, uuid in uuids.items() if self._uuids.get(index) != uuid}
         self._uuids = uuids
@@ -209,6 +217,20 @@ class Transport:
             if index in new:
                 self._requests.pop(request, None)
         self.engine_ids = {index: engine_ids[name] for index, name in identities.items()}
+
+    def _ask_who_has_registered(self, names: Collection[str]) -> None:
+        """Asks the controller for its engines; the answer is taken in the client's thread.
+
+        Its notices do not reach a client whose subscription is still on the way: all engines
+        that register in that moment would be waited for in vain.
+        """
+        client = self._client
+
+        def take(answer: Future[Any]) -> None:
+            engines = answer.result()["content"]["engines"]
+            client._update_engines({i: name for i, name in engines.items() if name in names})
+
+        client._send(client._query_stream, "connection_request").add_done_callback(take)
 
     def forget(self, process_index: int) -> None:
         """Tells the controller that a process has ended.

@@ -13,6 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
+from ipyparallel import Client
 
 from jaxnb.engine.bootstrap import thread_pool_size
 from jaxnb.errors import SessionBrokenError, StartError
@@ -22,6 +23,7 @@ from jaxnb.model import DeviceInfo, JoinRequest, ProcessReport
 from jaxnb.options import StartOptions
 from jaxnb.session import Session
 from jaxnb.starting import verify
+from jaxnb_fixtures import assert_usable
 
 MakeSession = Callable[..., Session]
 
@@ -303,3 +305,17 @@ def test_a_request_to_an_ended_server_fails(fork_server: ForkServerClient) -> No
     fork_server.close()
     with pytest.raises(SessionBrokenError, match=r"The fork server .* ended with status 0"):
         fork_server.request("service").result(10)
+
+
+def test_a_start_survives_the_loss_of_notices(
+    make_session: MakeSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The controller's notices do not reach a client whose subscription is on its way."""
+    lost: list[Any] = []
+    monkeypatch.setattr(Client, "_register_engine", lambda self, notice: lost.append(notice))
+    session = make_session(2)
+    assert len(lost) == 2
+    assert_usable(session)
+    session.restart()
+    assert len(lost) == 4
+    assert_usable(session)
