@@ -406,12 +406,8 @@ class RunningCell:
         self._end_floods()
         self._left_in_cell = set(self.waiting_for)
         for index in sorted(self.waiting_for):
-            silence = ProcessError(
-                NO_ANSWER,
-                f"process {index} had not come back from the cell when the wait for it was given up",
-                "",
-                "",
-            )
+            said = f"process {index} had not come back from the cell when it was given up"
+            silence = ProcessError(NO_ANSWER, said, "", "")
             self._finish(index, CellReply(index, None, silence, self.seconds, 0.0, 0))
         for merger in self._distinct_mergers():
             self._show(merger.close(time.perf_counter()))

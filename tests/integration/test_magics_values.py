@@ -366,9 +366,10 @@ def test_a_pull_waits_for_a_background_cell_and_says_so(nb: Notebook, gate: Any)
 def test_an_interrupt_while_it_waits_is_one_line(nb: Notebook, gate: Any) -> None:
     nb.good(f"%%spmd --async --out background\n{gate.wait}")
     nb.good(
-        "class Interrupting(jaxnb.running.StderrNotices):\n"
+        "import signal\nimport jaxnb.life\n"
+        "class Interrupting(jaxnb.life.StderrNotices):\n"
         "    def notice(self, text): signal.raise_signal(signal.SIGINT)\n"
-        "import jaxnb.life; jaxnb.life.StderrNotices = Interrupting"
+        "jaxnb.life.StderrNotices = Interrupting"
     )
     cell = nb.run("%spmd_pull x")
     gate.open()
