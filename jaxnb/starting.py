@@ -36,6 +36,9 @@ MAX_SECONDS = 24 * 3600
 DEATH_SECONDS = 2.0
 """A death is known so much later at most than its first effects are seen."""
 
+OUTPUT_SECONDS = 0.5
+"""What a process has written comes a few milliseconds after its answer, or never."""
+
 _WORDS = {psutil.STATUS_RUNNING: "computing", psutil.STATUS_SLEEPING: "waiting"}
 """The kernel's words for what a process does, where ours say more; ``stopped`` stays."""
 
@@ -142,7 +145,13 @@ class Starter:
     def _check(self, transport: Transport) -> list[ProcessReport]:
         n = self._placement.num_processes
         self.progress("checking", "a psum over all devices")
-        answers = self.ask(transport, {i: CheckRequest() for i in range(n)}, "check")
+        while True:
+            answers = self.ask(transport, {i: CheckRequest() for i in range(n)}, "check")
+            unheard = transport.unheard(OUTPUT_SECONDS)
+            if not unheard:
+                break
+            if time.monotonic() > self._deadline:
+                raise StartError(f"Nothing that {processes_label(unheard)} wrote has come.")
         reports = [answers[i] for i in range(n)]
         verify(reports, self._placement)
         return reports

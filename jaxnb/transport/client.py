@@ -164,6 +164,8 @@ class Transport:
         self._on_stray = on_stray
         self._requests: dict[str, tuple[int, Exchange | None]] = {}
         self._uuids: dict[int, bytes] = {}
+        self._outputs: dict[int, Future[Any]] = {}  # of the last request to each process
+        self._heard: set[bytes] = set()
         self.engine_ids: dict[int, int] = {}
 
     @property
@@ -212,6 +214,7 @@ class Transport:
         uuids = {index: name.encode() for index, name in identities.items()}
         new = {index for index, uuid in uuids.items() if self._uuids.get(index) != uuid}
         self._uuids = uuids
+        self._heard &= set(uuids.values())
         # A thread of an earlier cell still prints under its request, where its process lives on.
         for request, (index, _) in list(self._requests.items()):
             if index in new:
@@ -231,6 +234,23 @@ class Transport:
             client._update_engines({i: name for i, name in engines.items() if name in names})
 
         client._send(client._query_stream, "connection_request").add_done_callback(take)
+
+    def unheard(self, seconds: float) -> list[int]:
+        """Returns the processes of which no output has ever come, nor the sign that it has ended.
+
+        That comes by a subscription, which reaches a new process some time after it has begun to
+        answer. A cell that was run before would be waited for without end.
+
+        Args:
+            seconds: How long to wait at most for the output of the last requests.
+        """
+        deadline = time.monotonic() + seconds
+        found = []
+        for index, uuid in sorted(self._uuids.items()):
+            output, left = self._outputs.get(index), max(0.0, deadline - time.monotonic())
+            is_heard = uuid in self._heard or (output is not None and wait_for(output, left))
+            found += [] if is_heard else [index]
+        return found
 
     def forget(self, process_index: int) -> None:
         """Tells the controller that a process has ended.
@@ -293,6 +313,8 @@ class Transport:
             message_future_hook=register,
         )
         future.add_done_callback(on_done)
+        uuid, self._outputs[index] = self._uuids[index], future.output
+        future.output.add_done_callback(lambda _: self._heard.add(uuid))
         if needed == 2:
             future.output.add_done_callback(on_done)
 

@@ -23,6 +23,7 @@ from jaxnb.model import DeviceInfo, JoinRequest, ProcessReport
 from jaxnb.options import StartOptions
 from jaxnb.session import Session
 from jaxnb.starting import verify
+from jaxnb.transport import client
 from jaxnb_fixtures import assert_usable
 
 MakeSession = Callable[..., Session]
@@ -319,3 +320,23 @@ def test_a_start_survives_the_loss_of_notices(
     session.restart()
     assert len(lost) == 4
     assert_usable(session)
+
+
+def test_a_group_is_ready_only_when_its_output_comes(
+    make_session: MakeSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Output comes by a subscription, which may reach a process after its first answers."""
+    lost: list[Any] = []
+    dispatch = client._Client._dispatch_iopub
+
+    def late(self: Any, message: Any) -> None:
+        if len(lost) < 10:  # the signs that the first checks have begun and ended
+            lost.append(message)
+        else:
+            dispatch(self, message)
+
+    monkeypatch.setattr(client._Client, "_dispatch_iopub", late)
+    session = make_session(2)
+    assert len(lost) == 10
+    result = session.run("print('heard')")
+    assert result.stdout == "[0-1] heard\n"
