@@ -165,7 +165,6 @@ class Transport:
         self._requests: dict[str, tuple[int, Exchange | None]] = {}
         self._uuids: dict[int, bytes] = {}
         self._outputs: dict[int, Future[Any]] = {}  # of the last request to each process
-        self._heard: set[bytes] = set()
         self.engine_ids: dict[int, int] = {}
 
     @property
@@ -214,7 +213,6 @@ class Transport:
         uuids = {index: name.encode() for index, name in identities.items()}
         new = {index for index, uuid in uuids.items() if self._uuids.get(index) != uuid}
         self._uuids = uuids
-        self._heard &= set(uuids.values())
         # A thread of an earlier cell still prints under its request, where its process lives on.
         for request, (index, _) in list(self._requests.items()):
             if index in new:
@@ -236,21 +234,19 @@ class Transport:
         client._send(client._query_stream, "connection_request").add_done_callback(take)
 
     def unheard(self, seconds: float) -> list[int]:
-        """Returns the processes of which no output has ever come, nor the sign that it has ended.
+        """Returns the processes of whose last request no output came, nor the sign of its end.
 
         That comes by a subscription, which reaches a new process some time after it has begun to
         answer. A cell that was run before would be waited for without end.
 
         Args:
-            seconds: How long to wait at most for the output of the last requests.
+            seconds: How long to wait for it at most.
         """
         deadline = time.monotonic() + seconds
-        found = []
-        for index, uuid in sorted(self._uuids.items()):
-            output, left = self._outputs.get(index), max(0.0, deadline - time.monotonic())
-            is_heard = uuid in self._heard or (output is not None and wait_for(output, left))
-            found += [] if is_heard else [index]
-        return found
+        outputs = sorted(self._outputs.items())
+        return [
+            i for i, each in outputs if not wait_for(each, max(0.0, deadline - time.monotonic()))
+        ]
 
     def forget(self, process_index: int) -> None:
         """Tells the controller that a process has ended.
@@ -313,8 +309,7 @@ class Transport:
             message_future_hook=register,
         )
         future.add_done_callback(on_done)
-        uuid, self._outputs[index] = self._uuids[index], future.output
-        future.output.add_done_callback(lambda _: self._heard.add(uuid))
+        self._outputs[index] = future.output
         if needed == 2:
             future.output.add_done_callback(on_done)
 
