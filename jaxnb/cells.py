@@ -20,7 +20,8 @@ from jaxnb.outcome import recovered_text
 from jaxnb.patience import Patience
 from jaxnb.pulling import CellKey
 from jaxnb.result import CellResult
-from jaxnb.running import OutputSink, RunningCell
+from jaxnb.running import RunningCell
+from jaxnb.sinks import OutputSink
 from jaxnb.timing import calls_to_come
 from jaxnb.transport.client import Exchange
 

@@ -7,10 +7,9 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from jaxnb import divergence
-from jaxnb.labels import processes_label
 from jaxnb.model import Recording, Whereabouts
 from jaxnb.running import RunningCell
-from jaxnb.watch import left_behind, line_text, waits_in_jax
+from jaxnb.watch import left_behind, waits_in_jax, waits_of
 
 FREE_SECONDS = 0.2
 """What is in Python answers an interrupt sooner; what waits in C++ never does."""
@@ -22,7 +21,7 @@ LEFT_BEHIND_SECONDS = 2.0
 """Who waits at one place for so long, when others have left the cell, is freed."""
 
 ALL_WAIT_SECONDS = 10.0
-"""When all have waited at one place for so long, the user is told where."""
+"""When all have waited at one place for so long, the user is shown where, until they go on."""
 
 
 class Watched(Protocol):
@@ -60,7 +59,6 @@ class Freer:
         self._looked_at = time.monotonic()
         self._since = time.monotonic()
         self._before: Mapping[int, Whereabouts] = {}
-        self._told = False
         self._interrupted_late: dict[int, float] = {}
 
     def after_interrupt(self, since: float) -> None:
@@ -104,6 +102,7 @@ class Freer:
         found = self._group.where(waiting)
         if not left_behind(self._before, found, waiting, now - self._since):
             self._before, self._since = found, now
+            running.end_waits()
             return
         waited = now - self._since
         if len(waiting) < self._group.num_processes:
@@ -111,20 +110,10 @@ class Freer:
                 running.note_freed(found, interrupted=False)
                 self._group.free()
                 self._before = {}  # who waits again for so long is freed again
-        elif waited >= ALL_WAIT_SECONDS and not self._told:
-            self._told = True
-            self._tell(found)
-
-    def _tell(self, found: Mapping[int, Whereabouts]) -> None:
-        places: dict[str, list[int]] = {}
-        for index, where in found.items():
-            places.setdefault(line_text(where) or "outside the cell's lines", []).append(index)
-        parts = [f"{processes_label(who)} {place}" for place, who in places.items()]
-        self._running.notice(
-            f"all processes have waited for {ALL_WAIT_SECONDS:g} s and use no processor: "
-            f"{'; '.join(parts)}. {self._where_they_part(found)} Interrupt frees them, and "
-            "variables are kept."
-        )
+        elif waited >= ALL_WAIT_SECONDS:
+            shown = running.waits
+            parted = shown.parted if shown is not None else self._where_they_part(found)
+            running.show_waits(waits_of(found, waited, parted))
 
     def _where_they_part(self, processes: Iterable[int]) -> str:
         recordings = self._group.recordings(processes)

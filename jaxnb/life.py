@@ -43,7 +43,8 @@ from jaxnb.patience import sigint_held, sigint_sets
 from jaxnb.replacing import end_by_force, form_anew
 from jaxnb.replaying import Replayable
 from jaxnb.result import CellResult
-from jaxnb.running import OutputSink, RunningCell, StderrNotices
+from jaxnb.running import RunningCell
+from jaxnb.sinks import OutputSink, StderrNotices
 from jaxnb.starting import Progress, Starter, jax_environment
 from jaxnb.strays import Strays
 from jaxnb.transport.client import Output, Transport

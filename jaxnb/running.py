@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import sys
 import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from jaxnb.display.floods import dropped_texts, flood_text
 from jaxnb.display.merge import MergedLine, StreamMerger
@@ -28,10 +27,12 @@ from jaxnb.model import (
     StreamChunk,
     StreamName,
     Trail,
+    Waits,
     Whereabouts,
 )
 from jaxnb.pitfalls import merged
 from jaxnb.result import CellResult, Gather, ProcessResult
+from jaxnb.sinks import NoSink, OutputSink
 from jaxnb.timing import timing_of
 from jaxnb.transport.client import ClearOutput, Display, Dropped, Event, Exchange, Reply
 from jaxnb.watch import line_text
@@ -54,73 +55,6 @@ PIECE_CHARS = 1 << 18
 
 NO_ANSWER = "NoAnswer"
 """What stands for the error of a process that did not come back from the cell."""
-
-
-class OutputSink(Protocol):
-    """Where a running cell's output goes, as it comes.
-
-    Attributes:
-        shows_cards: Whoever shows this shows the cell's card too, which tells of pitfalls.
-    """
-
-    shows_cards: bool
-
-    def begin(self, processes: tuple[int, ...]) -> None:
-        """Takes which processes run the cell, before any output."""
-
-    def tick(self) -> None:
-        """Does what is due; called a few times a second while the cell runs."""
-
-    def lines(self, lines: list[MergedLine]) -> None:
-        """Takes lines that are final."""
-
-    def live(self, lines: list[MergedLine]) -> None:
-        """Takes the lines that are being rewritten now, all of them; they are not final."""
-
-    def notice(self, text: str) -> None:
-        """Takes a sentence of jaxnb's own about the running cell."""
-
-    def display(self, process_index: int, output: RichOutput) -> None:
-        """Takes a rich output of a process."""
-
-    def clear(self, process_index: int, wait: bool) -> None:
-        """Takes a process's wish to clear its output so far; with ``wait``, at its next."""
-
-
-class NoSink:
-    """Drops everything: the result holds it all the same. A base for sinks that take a part."""
-
-    shows_cards = False
-
-    def begin(self, processes: tuple[int, ...]) -> None:
-        """Does nothing."""
-
-    def tick(self) -> None:
-        """Does nothing."""
-
-    def lines(self, lines: list[MergedLine]) -> None:
-        """Does nothing."""
-
-    def live(self, lines: list[MergedLine]) -> None:
-        """Does nothing."""
-
-    def notice(self, text: str) -> None:
-        """Does nothing."""
-
-    def display(self, process_index: int, output: RichOutput) -> None:
-        """Does nothing."""
-
-    def clear(self, process_index: int, wait: bool) -> None:
-        """Does nothing."""
-
-
-class StderrNotices(NoSink):
-    """Shows jaxnb's own sentences on standard error, and nothing else."""
-
-    def notice(self, text: str) -> None:
-        """Shows a sentence."""
-        sys.stderr.write(f"jaxnb: {text}\n")
-        sys.stderr.flush()
 
 
 class RunningCell:
@@ -181,6 +115,7 @@ class RunningCell:
         self.sink_error: Exception | None = None
         self.abandoned: Exception | None = None
         self.freed: dict[int, tuple[str, str]] = {}
+        self.waits: Waits | None = None
         self._to_sink(lambda sink: sink.begin(self._processes))
 
     @property
@@ -374,6 +309,17 @@ class RunningCell:
         """Shows a sentence of jaxnb's own beside the output."""
         self._to_sink(lambda sink: sink.notice(text))
 
+    def show_waits(self, waits: Waits) -> None:
+        """Shows where all processes wait, in the place where that was shown before."""
+        self.waits = waits
+        self._to_sink(lambda sink: sink.waits(waits))
+
+    def end_waits(self) -> None:
+        """Shows that the processes do not wait any more, if it was shown that they did."""
+        if self.waits is not None:
+            self.show_waits(replace(self.waits, has_ended=True))
+            self.waits = None
+
     def _to_sink(self, show: Callable[[OutputSink], None]) -> None:
         """Shows something; a sink that fails must not leave processes unattended in a cell."""
         try:
@@ -403,6 +349,7 @@ class RunningCell:
         """
         for event in self._arrived(0.0):
             self._take(event)
+        self.end_waits()
         self._end_floods()
         self._left_in_cell = set(self.waiting_for)
         for index in sorted(self.waiting_for):

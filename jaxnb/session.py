@@ -23,7 +23,8 @@ from jaxnb.patience import sigint_sets
 from jaxnb.pitfalls import Said, describe
 from jaxnb.replicas import levels_to_caller
 from jaxnb.result import CellResult
-from jaxnb.running import NoSink, OutputSink, RunningCell, ending_of
+from jaxnb.running import RunningCell, ending_of
+from jaxnb.sinks import NoSink, OutputSink
 from jaxnb.starting import Progress
 from jaxnb.timelines import CellTimeline, Timelines, Told
 from jaxnb.timing import first_calls, joined

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from jaxnb.model import StackEntry, Whereabouts
+from jaxnb.model import StackEntry, Wait, Waits, Whereabouts
 
 IDLE_CPU = 0.05
 """A process that waits uses less processor time than this, per second: on a busy machine its
@@ -78,9 +78,26 @@ def left_behind(
     )
 
 
+def waits_of(found: Mapping[int, Whereabouts], seconds: float, parted: str) -> Waits:
+    """Returns where processes wait, those at one place together.
+
+    Args:
+        found: Where each is.
+        seconds: For how long they have been there.
+        parted: Where their recordings part, as a sentence.
+    """
+    places: dict[tuple[StackEntry | None, str], list[int]] = {}
+    for index, where in sorted(found.items()):
+        places.setdefault((where.in_cell, _last_dispatch_text(where)), []).append(index)
+    waits = (Wait(tuple(who), place, last) for (place, last), who in places.items())
+    return Waits(tuple(waits), seconds, parted)
+
+
+def _last_dispatch_text(where: Whereabouts) -> str:
+    last = where.last_dispatch
+    return f"{last.number}: {last.name} {last.shapes}" if last is not None else ""
+
+
 def line_text(where: Whereabouts) -> str:
     """Returns ``"at line 3: `y = f(x)`"``; empty outside cells."""
-    entry = where.in_cell
-    if entry is None:
-        return ""
-    return f"at line {entry.line}: `{entry.source}`" if entry.source else f"at line {entry.line}"
+    return "" if where.in_cell is None else where.in_cell.text

@@ -32,8 +32,8 @@ import psutil
 
 import jaxnb
 from jaxnb.result import CellResult
-from jaxnb.running import NoSink
 from jaxnb.session import Session
+from jaxnb.sinks import NoSink
 
 PROCESSES = 4
 CELL_TIMEOUT_SECONDS = 300.0

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         transfer_card,
     )
     from jaxnb.display.cards_value import value_card
+    from jaxnb.display.cards_waits import waits_card
     from jaxnb.display.stats_history import StatsHistory
 
 __all__ = [
@@ -81,6 +82,7 @@ __all__ = [
     "timing_card",
     "transfer_card",
     "value_card",
+    "waits_card",
 ]
 
 __getattr__ = lazy(
@@ -107,6 +109,7 @@ __getattr__ = lazy(
             "cards_timing",
             "cards_history",
             "cards_transfer",
+            "cards_waits",
         )
     ],
 )

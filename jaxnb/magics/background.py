@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 from IPython.display import display
 
 from jaxnb.display import cards
+from jaxnb.display.cards_waits import BACKGROUND_ADVICE
 from jaxnb.display.merge import LineLimiter, MergedLine
 from jaxnb.errors import CellError, JaxnbError
 from jaxnb.labels import Outputs
 from jaxnb.magics.sinks import DisplayIds, Sink, is_notebook
-from jaxnb.model import RichOutput
+from jaxnb.model import RichOutput, Waits
 from jaxnb.result import CellResult
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ LINES_SHOWN = 200
 CARD_SECONDS = 0.2
 """Shortest time between two showings of a card whose lines change. What comes too soon is in the
 next; the last is shown when the cell ends."""
+
+NOTHING = cards.Card("", "")
 
 
 class CardView:
@@ -48,6 +51,7 @@ class CardView:
         self._first = 0
         self._shown_at = time.monotonic()
         self._is_behind = False
+        self._waits = NOTHING
         self._handle = display(self._card(), display_id=True)
 
     def begin(self, processes: tuple[int, ...]) -> None:
@@ -75,6 +79,11 @@ class CardView:
         """Shows a sentence of jaxnb's own."""
         self.lines([MergedLine("stderr", frozenset(), f"jaxnb: {text}")])
 
+    def waits(self, waits: Waits) -> None:
+        """Shows where all processes wait."""
+        self._waits = cards.waits_card(waits, BACKGROUND_ADVICE)
+        self._handle.update(self._card())
+
     def display(self, process_index: int, output: RichOutput) -> None:
         """Shows a rich output."""
         self._columns.add(process_index, output)
@@ -90,8 +99,9 @@ class CardView:
 
     def _card(self, result: CellResult | None = None, trouble: str | None = None) -> cards.Card:
         displays = cards.displays_card(self._columns, self._first, self._outputs, with_first=True)
+        shown = cards.stacked([displays, self._waits])
         kept = self._limiter.kept()
-        return cards.background_card(self._cell, self._since, kept, displays, result, trouble)
+        return cards.background_card(self._cell, self._since, kept, shown, result, trouble)
 
 
 class TerminalView(Sink):
@@ -103,6 +113,8 @@ class TerminalView(Sink):
         holder: The name of its result.
         outputs: What is shown of what processes displayed alike.
     """
+
+    advice = BACKGROUND_ADVICE
 
     def __init__(self, cell: int, ids: DisplayIds, holder: str, outputs: Outputs) -> None:
         super().__init__(ids, holder)
@@ -121,9 +133,6 @@ class TerminalView(Sink):
         # Standard output, as it is now: while a prompt is open, what writes above it.
         sys.stdout.write(f"{card.text}\n")
         sys.stdout.flush()
-
-
-NOTHING = cards.Card("", "")
 
 
 class BackgroundCell:

@@ -14,7 +14,8 @@ from jaxnb.display import cards
 from jaxnb.display.card import Card
 from jaxnb.display.merge import LineLimiter, MergedLine
 from jaxnb.labels import Outputs
-from jaxnb.model import RichOutput
+from jaxnb.model import RichOutput, Waits
+from jaxnb.sinks import SaysWaits
 
 LIVE_SECONDS = 0.2
 """Shortest time between two showings of lines that are being rewritten."""
@@ -63,7 +64,7 @@ class DisplayIds:
         self._ours.clear()
 
 
-class Sink:
+class Sink(SaysWaits):
     """Shows final lines as ordinary standard output and error, which every front end takes.
 
     Rich outputs of the first process are shown as they come, those of the others by
@@ -141,6 +142,7 @@ class NotebookSink(Sink):
     def __init__(self, ids: DisplayIds | None = None) -> None:
         super().__init__(ids)
         self._handle: DisplayHandle | None = None
+        self._waits: DisplayHandle | None = None
         self._shown_at = 0.0
         self._cleared_by_next = False
 
@@ -173,7 +175,7 @@ class NotebookSink(Sink):
         if not self._cleared_by_next:
             return
         self._cleared_by_next = False
-        self._handle = None
+        self._handle = self._waits = None
         self._limiter = LineLimiter(holder=self._holder)
         clear_output(wait=wait)
 
@@ -191,6 +193,15 @@ class NotebookSink(Sink):
             self._handle = display(cards.live_card(lines), display_id=True)
         else:
             self._handle.update(cards.live_card(lines))
+
+    def waits(self, waits: Waits) -> None:
+        """Shows where all processes wait, in a place of its own."""
+        if self._waits is None:
+            self._waits = display(cards.waits_card(waits), display_id=True)
+        else:
+            self._waits.update(cards.waits_card(waits))
+        if waits.has_ended:
+            self._waits = None  # who waits again does so below
 
     def __exit__(self, *details: object) -> None:
         if self._handle is not None:

@@ -121,7 +121,13 @@ if TYPE_CHECKING:
         SliceInfo,
         WriteRequest,
     )
-    from jaxnb.model.whereabouts import SentinelAddress, StackEntry, Whereabouts
+    from jaxnb.model.whereabouts import (
+        SentinelAddress,
+        StackEntry,
+        Wait,
+        Waits,
+        Whereabouts,
+    )
 
 __all__ = [
     "MAX_DIGEST_BYTES",
@@ -224,6 +230,8 @@ __all__ = [
     "ValueInfo",
     "Variant",
     "VariantFailure",
+    "Wait",
+    "Waits",
     "Whereabouts",
     "WriteRequest",
 ]

@@ -39,6 +39,11 @@ class StackEntry:
     source: str
     cell: int | None
 
+    @property
+    def text(self) -> str:
+        """``"at line 3: `y = f(x)`"``."""
+        return f"at line {self.line}: `{self.source}`" if self.source else f"at line {self.line}"
+
 
 @dataclass(frozen=True, slots=True)
 class Whereabouts:
@@ -74,3 +79,35 @@ class Whereabouts:
     def in_cell(self) -> StackEntry | None:
         """The innermost line of a cell that it is in; None outside cells."""
         return next((entry for entry in reversed(self.stack) if entry.cell is not None), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Processes that wait at one place.
+
+    Attributes:
+        processes: Their indices.
+        place: The line of the cell; None outside of its lines.
+        last_dispatch: The last computation that they have dispatched; empty for none.
+    """
+
+    processes: tuple[int, ...]
+    place: StackEntry | None
+    last_dispatch: str
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """A running cell in which all processes wait.
+
+    Attributes:
+        waits: Where, by the lowest process.
+        seconds: For how long.
+        parted: Where their recordings part, as a sentence.
+        has_ended: They do not wait any more.
+    """
+
+    waits: tuple[Wait, ...]
+    seconds: float
+    parted: str
+    has_ended: bool = False

@@ -12,8 +12,8 @@ import pytest
 from jaxnb.engine.allowance import TAIL_CHARS, share_of
 from jaxnb.engine.bundles import MAX_TEXT_CHARS
 from jaxnb.errors import CellError
-from jaxnb.running import NoSink
 from jaxnb.session import Session
+from jaxnb.sinks import NoSink
 from jaxnb_fixtures import assert_usable
 
 MIB = 1 << 20

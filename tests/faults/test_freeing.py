@@ -8,14 +8,16 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from jaxnb import freeing
 from jaxnb.errors import CellError, CellTimeoutError
+from jaxnb.model import Waits
 from jaxnb.result import CellResult
-from jaxnb.running import NoSink
 from jaxnb.session import Session
+from jaxnb.sinks import NoSink, SaysWaits
 from jaxnb.watch import waits_in_jax
 from jaxnb_fixtures import assert_usable
 
@@ -54,7 +56,7 @@ BLOCKED = {
 }
 
 
-class Notices(NoSink):
+class Notices(SaysWaits, NoSink):
     """Keeps jaxnb's own sentences; calls something at the first."""
 
     def __init__(self, call: Callable[[], object] = lambda: None) -> None:
@@ -64,6 +66,19 @@ class Notices(NoSink):
     def notice(self, text: str) -> None:
         self.notices.append(text)
         if len(self.notices) == 1:
+            self._call()
+
+
+class Panels(NoSink):
+    """Keeps where it was shown that all wait; calls something when it is shown again."""
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        self.panels: list[Waits] = []
+        self._call = call
+
+    def waits(self, waits: Waits) -> None:
+        self.panels.append(waits)
+        if len(self.panels) == 2:
             self._call()
 
 
@@ -280,6 +295,59 @@ def test_a_lock_in_a_cells_own_line_ends_right(group: Session) -> None:
         "if not value:\n    threading.Timer(4, gate.release).start()\n    value = wait()\nvalue"
     )
     assert result.value is True
+    assert_kept(group)
+
+
+WAIT = """
+if process_index == 0:
+    mh.process_allgather(np.ones(3))
+else:
+    float(f(x))"""
+
+
+def test_where_all_wait_is_shown_until_they_are_freed(
+    group: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(freeing, "ALL_WAIT_SECONDS", 1.0)
+    sink = Panels(press_interrupt)
+    with pytest.raises(CellError):
+        group.run(WAIT, sink=sink)
+    first, second, last = sink.panels
+    assert [first.has_ended, second.has_ended, last.has_ended] == [False, False, True]
+    assert 1 <= first.seconds < second.seconds <= last.seconds
+    zero, others = second.waits
+    assert (zero.processes, others.processes) == ((0,), (1, 2))
+    assert zero.place is not None
+    assert zero.place.text == "at line 3: `mh.process_allgather(np.ones(3))`"
+    assert others.last_dispatch == "1: jit(sum) float32[6] -> float32[]"
+    assert "their recordings part at dispatch 1 over processes 0-2" in second.parted
+    assert_kept(group)
+
+
+OPENED = """
+gate = threading.Lock(); gate.acquire()
+def release():
+    open({path!r} + str(process_index)).close()
+    gate.release()
+threading.Thread(target=release).start()
+gate.acquire()"""
+
+
+def test_that_all_waited_is_shown_when_they_have_gone_on(
+    group: Session, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(freeing, "ALL_WAIT_SECONDS", 1.0)
+    paths = [tmp_path / f"gate{i}" for i in range(PROCESSES)]
+    for path in paths:
+        os.mkfifo(path)
+    opened: list[int] = []
+    sink = Panels(lambda: opened.extend(os.open(path, os.O_RDWR) for path in paths))
+    code = OPENED.format(path=str(tmp_path / "gate"))
+    assert group.run(code, sink=sink).value is True
+    for each in opened:
+        os.close(each)
+    assert [each.has_ended for each in sink.panels].count(True) == 1
+    assert sink.panels[-1].has_ended
     assert_kept(group)
 
 

@@ -17,8 +17,8 @@ from jaxnb.display.merge import MergedLine
 from jaxnb.errors import CellError, CellTimeoutError
 from jaxnb.model import Whereabouts
 from jaxnb.result import CellResult
-from jaxnb.running import NoSink
 from jaxnb.session import Session
+from jaxnb.sinks import NoSink
 from jaxnb_fixtures import assert_usable
 
 

@@ -28,8 +28,8 @@ from jaxnb.errors import (
     SessionBrokenError,
     SessionClosedError,
 )
-from jaxnb.running import NoSink
 from jaxnb.session import Session
+from jaxnb.sinks import NoSink
 from jaxnb_fixtures import END_SECONDS, assert_usable, processes_of_tests
 from jaxnb_transfers import (
     COLUMNS,

@@ -22,8 +22,8 @@ from jaxnb.errors import (
     UsageError,
 )
 from jaxnb.model import CheckRequest, RequestFailed
-from jaxnb.running import NoSink
 from jaxnb.session import Session
+from jaxnb.sinks import NoSink
 from jaxnb.transport.frames import load
 from jaxnb.transport.signing import METADATA_KEY, digest
 from jaxnb_fixtures import assert_usable

@@ -54,6 +54,43 @@ def test_where_tells_the_stacks(group: Notebook) -> None:
     assert "[0, 1, 2]" in group.good("print(sorted(spmd.where()))").text
 
 
+CROSSED = """from jax.experimental import multihost_utils as mh
+if process_index == 0:
+    mh.process_allgather(np.ones(3))
+else:
+    float(total(x))
+"""
+
+
+def test_where_all_wait_is_shown_in_one_place(group: Notebook) -> None:
+    group.good("import jaxnb.freeing; jaxnb.freeing.ALL_WAIT_SECONDS = 1.0")
+    cell = group.run(f"%%spmd --timeout 5\n{CROSSED}")
+    assert cell.reply["ename"] == "CellTimeoutError"
+    assert cell.html.count("All processes wait") == 1
+    assert "<b>All processes waited</b>" in cell.html
+    assert "mh.process_allgather(np.ones(3))" in cell.html
+    assert "1: jit(sum) float32[6] -&gt; float32[]" in cell.html
+    assert "15.0" in group.good("%spmd float(total(x))").text
+
+
+def test_where_all_wait_is_shown_in_the_card_of_a_background_cell(group: Notebook) -> None:
+    group.good("import jaxnb.freeing; jaxnb.freeing.ALL_WAIT_SECONDS = 1.0")
+    group.good(
+        "shown = []\nimport jaxnb.magics.background as background\n"
+        "def note(view, waits, waits_before=background.CardView.waits):\n"
+        "    waits_before(view, waits); shown.append(view._card().text)\n"
+        "background.CardView.waits = note"
+    )
+    cell = group.good(f"%%spmd --async --out handle --timeout 5\n{CROSSED}")
+    group.bad("handle.result()", "CellTimeoutError")
+    first, *_, last = group.good("print(*shown, sep='|')").text.split("|")
+    assert "all processes have waited for 1 s" in first
+    assert "`%spmd_interrupt` frees them" in first
+    assert "all processes waited for" in last
+    assert "frees them" not in last
+    assert cell.html.count("All processes wait") == 1
+
+
 PART = "if process_index == 1:\n    y = x * 2\nelse:\n    y = x + 1"
 
 

@@ -352,8 +352,8 @@ def test_a_pull_waits_for_a_background_cell_and_says_so(nb: Notebook, gate: Any)
     nb.good(f"%%spmd --async --out background\n{gate.wait}\nx = 'at last'")
     # What says so opens the gate.
     nb.good(
-        "import jaxnb.running\n"
-        "class Opening(jaxnb.running.StderrNotices):\n"
+        "import jaxnb.sinks\n"
+        "class Opening(jaxnb.sinks.StderrNotices):\n"
         "    def notice(self, text):\n"
         f"        super().notice(text); os.open({str(gate.path)!r}, os.O_RDWR)\n"
         "import jaxnb.life; jaxnb.life.StderrNotices = Opening"

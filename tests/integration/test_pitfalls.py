@@ -9,8 +9,8 @@ import pytest
 from jaxnb.errors import CellError, PitfallWarning
 from jaxnb.model import Pitfall
 from jaxnb.pitfalls import Said
-from jaxnb.running import NoSink
 from jaxnb.session import Session
+from jaxnb.sinks import NoSink
 
 SETUP = """
 import functools

@@ -11,8 +11,8 @@ import pytest
 
 from jaxnb.errors import CellError, DivergenceWarning, UsageError
 from jaxnb.model import Divergence
-from jaxnb.running import NoSink
 from jaxnb.session import Session
+from jaxnb.sinks import NoSink
 from jaxnb_fixtures import assert_usable
 
 SETUP = """

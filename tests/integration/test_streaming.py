@@ -10,8 +10,9 @@ import pytest
 
 from jaxnb.display.merge import MergedLine
 from jaxnb.errors import CellError, JaxnbError
-from jaxnb.running import NoSink, Outputs
+from jaxnb.labels import Outputs
 from jaxnb.session import Session
+from jaxnb.sinks import NoSink
 
 if TYPE_CHECKING:
     from conftest import Gate

@@ -9,8 +9,8 @@ import pytest
 
 from integration.conftest import Gate
 from jaxnb.errors import CellError, UsageError
-from jaxnb.running import NoSink
 from jaxnb.session import Session
+from jaxnb.sinks import NoSink
 from jaxnb_fixtures import assert_usable
 
 SETUP = """

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -22,7 +23,10 @@ from jaxnb.model import (
     Recovered,
     Reformed,
     RichOutput,
+    StackEntry,
     ValueInfo,
+    Wait,
+    Waits,
 )
 from jaxnb.result import CellResult, ProcessResult
 
@@ -129,6 +133,24 @@ def test_status_tells_the_dead_even_when_folded():
     assert "dead: killed by SIGKILL" in text
 
 
+def test_where_all_wait_is_shown_now_and_afterwards() -> None:
+    place = StackEntry("<cell 7>", 3, "<module>", "y = f(x)", 7)
+    waits = Waits(
+        (Wait((0, 2), place, "4: jit(f) f32[8] -> f32[]"), Wait((1,), None, "")), 12.3, "P."
+    )
+    now, then = cards.waits_card(waits), cards.waits_card(replace(waits, has_ended=True))
+    assert now.text == (
+        "all processes have waited for 12 s and used no processor: processes 0,2 at line 3: "
+        "`y = f(x)`; process 1 outside the cell's lines. P. Interrupt frees them, and variables "
+        "are kept."
+    )
+    for words in ("All processes wait<", "12 s", "jit(f)", "processes 0,2", "Interrupt frees"):
+        assert words in now.html
+    assert "All processes waited<" in then.html
+    assert "Interrupt" not in then.html + then.text
+    assert "125 s" not in cards.waits_card(replace(waits, seconds=125.0)).text
+
+
 def test_nothing_from_a_process_becomes_markup():
     error = ProcessError(EVIL, EVIL, EVIL, f"\x1b[31m{EVIL}\x1b[0m", 3)
     stats = DeviceStats(
@@ -143,6 +165,7 @@ def test_nothing_from_a_process_becomes_markup():
         cards.start_card(group(9, text=EVIL)),
         cards.progress_card(EVIL, EVIL, 1.0),
         cards.stats_card([stats]),
+        cards.waits_card(Waits((Wait((0,), StackEntry(EVIL, 1, EVIL, EVIL, 1), EVIL),), 1.0, EVIL)),
         cards.error_card(cell([None, None], errors={0: error})),
         cards.cell_card(cell([value(EVIL, b"1")] * 2)),
         cards.cell_card(cell([value(EVIL, b"1"), value(EVIL, b"2"), None])),

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from jaxnb.model import StackEntry, Whereabouts
+from jaxnb.model import Dispatch, StackEntry, Whereabouts
 from jaxnb.watch import (
     IDLE_CPU,
     has_caught_interrupt,
@@ -14,6 +14,7 @@ from jaxnb.watch import (
     left_behind,
     line_text,
     waits_in_jax,
+    waits_of,
 )
 
 CELL = StackEntry("<cell 7>", 3, "<module>", "y = f(x)", 7)
@@ -64,6 +65,17 @@ def test_other_waits_are_not(where: Whereabouts) -> None:
 )
 def test_what_is_jaxs_own(file: str, expected: bool) -> None:
     assert is_of_jax(StackEntry(file, 1, "f", "", None)) is expected
+
+
+def test_who_waits_at_one_place_is_told_together() -> None:
+    busy = Dispatch(4, "jit(f)", 1, "f32[8] -> f32[]", (0, 1, 2), 3, 0.1)
+    in_it = replace(STUCK, last_dispatch=busy)
+    found = {2: in_it, 0: in_it, 1: STUCK, 3: at()}
+    together, alone, elsewhere = waits_of(found, 12.0, "They part.").waits
+    assert (together.processes, together.place) == ((0, 2), CELL)
+    assert together.last_dispatch == "4: jit(f) f32[8] -> f32[]"
+    assert (alone.processes, alone.place, alone.last_dispatch) == ((1,), CELL, "")
+    assert (elsewhere.processes, elsewhere.place) == ((3,), None)
 
 
 def test_who_waits_at_one_place_without_processor_is_left_behind() -> None:

@@ -17,7 +17,7 @@ from faults.table.stage import Stage
 from jaxnb.display import cards
 from jaxnb.labels import processes_label
 from jaxnb.result import CellResult
-from jaxnb.running import StderrNotices
+from jaxnb.sinks import StderrNotices
 
 DEPUTY = 1
 """The process that dies so that there is a group to form anew."""

@@ -15,8 +15,8 @@ import psutil
 from faults.table.axes import PROCESSES
 from faults.table.rows import Row
 from jaxnb.model import Recovered, Whereabouts
-from jaxnb.running import NoSink
 from jaxnb.session import Session
+from jaxnb.sinks import NoSink
 from jaxnb.watch import waits_in_jax
 
 PLACE_SECONDS = 30.0

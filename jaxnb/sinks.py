@@ -1,0 +1,105 @@
+"""Where a running cell's output goes; magics show it, a session drops it."""
+
+from __future__ import annotations
+
+import sys
+from abc import abstractmethod
+from typing import Protocol
+
+from jaxnb.display.cards_waits import ADVICE, waits_text
+from jaxnb.display.merge import MergedLine
+from jaxnb.model import RichOutput, Waits
+
+
+class OutputSink(Protocol):
+    """Where a running cell's output goes, as it comes.
+
+    Attributes:
+        shows_cards: Whoever shows this shows the cell's card too, which tells of pitfalls.
+    """
+
+    shows_cards: bool
+
+    def begin(self, processes: tuple[int, ...]) -> None:
+        """Takes which processes run the cell, before any output."""
+
+    def tick(self) -> None:
+        """Does what is due; called a few times a second while the cell runs."""
+
+    def lines(self, lines: list[MergedLine]) -> None:
+        """Takes lines that are final."""
+
+    def live(self, lines: list[MergedLine]) -> None:
+        """Takes the lines that are being rewritten now, all of them; they are not final."""
+
+    def notice(self, text: str) -> None:
+        """Takes a sentence of jaxnb's own about the running cell."""
+
+    def waits(self, waits: Waits) -> None:
+        """Takes where all processes wait, again and again; then that they wait no more."""
+
+    def display(self, process_index: int, output: RichOutput) -> None:
+        """Takes a rich output of a process."""
+
+    def clear(self, process_index: int, wait: bool) -> None:
+        """Takes a process's wish to clear its output so far; with ``wait``, at its next."""
+
+
+class NoSink:
+    """Drops everything: the result holds it all the same. A base for sinks that take a part."""
+
+    shows_cards = False
+
+    def begin(self, processes: tuple[int, ...]) -> None:
+        """Does nothing."""
+
+    def tick(self) -> None:
+        """Does nothing."""
+
+    def lines(self, lines: list[MergedLine]) -> None:
+        """Does nothing."""
+
+    def live(self, lines: list[MergedLine]) -> None:
+        """Does nothing."""
+
+    def notice(self, text: str) -> None:
+        """Does nothing."""
+
+    def waits(self, waits: Waits) -> None:
+        """Does nothing."""
+
+    def display(self, process_index: int, output: RichOutput) -> None:
+        """Does nothing."""
+
+    def clear(self, process_index: int, wait: bool) -> None:
+        """Does nothing."""
+
+
+class SaysWaits:
+    """Says once where all processes wait, for who shows nothing in place.
+
+    Attributes:
+        advice: What the user can do.
+    """
+
+    advice = ADVICE
+    _has_said = False
+
+    @abstractmethod
+    def notice(self, text: str) -> None:
+        """Shows a sentence of jaxnb's own."""
+
+    def waits(self, waits: Waits) -> None:
+        """Says where all processes wait, until they have gone on."""
+        if not (waits.has_ended or self._has_said):
+            self.notice(waits_text(waits, self.advice))
+        self._has_said = not waits.has_ended
+
+
+class StderrNotices(SaysWaits, NoSink):
+    """Shows jaxnb's own sentences on standard error, and nothing else."""
+
+    def notice(self, text: str) -> None:
+        """Shows a sentence."""
+        sys.stderr.write(f"jaxnb: {text}\n")
+        sys.stderr.flush()
