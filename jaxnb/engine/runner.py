@@ -18,7 +18,16 @@ from typing import Any
 import jax
 from ipykernel.displayhook import ZMQShellDisplayHook
 
-from jaxnb.engine import aside, bundles, commands, interrupts, together, tracebacks, values
+from jaxnb.engine import (
+    aside,
+    awaiting,
+    bundles,
+    commands,
+    interrupts,
+    together,
+    tracebacks,
+    values,
+)
 from jaxnb.engine.cell_memory import MemoryOfCells
 from jaxnb.engine.held import HeldArrays
 from jaxnb.engine.pitfalls import Pitfalls
@@ -261,14 +270,15 @@ class Runner:
             # add_signal_handler would not run before the code returns to the loop. This
             # handler runs at once, and writes to the pipe that the loop sleeps on.
             loop.call_soon_threadsafe(task.cancel)
-            if current is not task and _is_in_a_cell(frame):
+            if current is not task and awaiting.is_in_cell(frame):
                 # A task that the cell started; see above for KeyboardInterrupt.
                 raise asyncio.CancelledError
 
         previous = signal.signal(signal.SIGINT, on_sigint)
         result = None
         try:
-            result = await task
+            with awaiting.cell(cell):
+                result = await task
         except asyncio.CancelledError as error:  # interrupted before IPython could catch it
             cell.close()
             if not interrupted:
@@ -345,14 +355,6 @@ def _as_numbered(request: CellRequest) -> str:
     code = request.code.lstrip("\n")
     blank = "#\n" * (len(request.code) - len(code))
     return "# %%spmd\n" * (request.first_line - 1) + blank + code
-
-
-def _is_in_a_cell(frame: FrameType | None) -> bool:
-    while frame is not None:
-        if frame.f_code.co_filename.startswith("<cell "):
-            return True
-        frame = frame.f_back
-    return False
 
 
 def _line_in_cell(error: Any, code_name: str) -> int | None:

@@ -7,12 +7,12 @@ notebook asks for it, 50 ms into a cell: a short cell costs nothing.
 
 from __future__ import annotations
 
-import sys
 import sysconfig
 import threading
 import time
 from collections.abc import Callable
 
+from jaxnb.engine import main_thread
 from jaxnb.engine.timekeeper import WAITS_LAYER, Timekeeper, WatchedCell
 from jaxnb.insight.spans import Interval
 
@@ -99,7 +99,7 @@ class Sampler:
 
     def _is_waiting(self) -> bool:
         """Whether the main thread sleeps in C++ or in a lock, not in Python's own library."""
-        frame = sys._current_frames().get(self._main())
+        frame = main_thread.innermost_call()
         if frame is None or _is_of_python(frame.f_code.co_filename):
             return False  # a queue, a lock of threading, a socket: the cell's own waiting
         return self._sleeps_in() == "futex"

@@ -25,7 +25,7 @@ from typing import Any
 import zmq
 from jupyter_client.session import Session
 
-from jaxnb.engine import _jax_internals, collective_sockets, interrupts
+from jaxnb.engine import _jax_internals, collective_sockets, interrupts, main_thread
 from jaxnb.engine.recorder import Recorder
 from jaxnb.engine.sampling import Sampler
 from jaxnb.engine.stats import Statistics, rss_bytes
@@ -77,7 +77,6 @@ class Sentinel:
         port = self._socket.bind_to_random_port(f"tcp://{host}")
         self.address = SentinelAddress(f"tcp://{host}:{port}", secrets.token_hex(16))
         self.dropped = 0
-        self._main = threading.main_thread().ident
         threading.Thread(target=self._serve, name="jaxnb-sentinel", daemon=True).start()
 
     def _serve(self) -> None:
@@ -141,14 +140,9 @@ class Sentinel:
 
     def stack(self) -> list[dict[str, Any]]:
         """Returns the main thread's Python stack, outermost first."""
-        frame = sys._current_frames().get(self._main or 0)
-        return [_described(f, line) for f, line in _outwards(frame)][:MAX_FRAMES][::-1]
-
-
-def _outwards(frame: FrameType | None) -> Iterator[tuple[FrameType, int | None]]:
-    while frame is not None:
-        yield frame, frame.f_lineno
-        frame = frame.f_back
+        # The main thread goes on meanwhile: first all lines, then what is slow.
+        lines = [(each, each.f_lineno) for each in main_thread.calls()]
+        return [_described(each, line) for each, line in lines][:MAX_FRAMES][::-1]
 
 
 def _described(frame: FrameType, line: int | None) -> dict[str, Any]:

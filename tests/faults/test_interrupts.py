@@ -19,6 +19,7 @@ from jaxnb.model import Whereabouts
 from jaxnb.result import CellResult
 from jaxnb.session import Session
 from jaxnb.sinks import NoSink
+from jaxnb.watch import line_text
 from jaxnb_fixtures import assert_usable
 
 
@@ -182,6 +183,19 @@ def test_an_interrupt_in_python_keeps_variables(
     assert sink.notices == []
     assert group.run("float(kept.sum())").value == 3.0
     assert_usable(group)
+
+
+def test_where_tells_what_a_cell_awaits(session: Session) -> None:
+    places: list[str] = []
+
+    def look_and_press() -> None:
+        places.extend(line_text(where) for where in session.where().values())
+        press_interrupt()
+
+    sink = OnFirstLine(look_and_press, session.num_processes)
+    with pytest.raises(CellError, match="KeyboardInterrupt"):
+        session.run("import asyncio\nprint('in')\nawait asyncio.sleep(1000)", sink=sink)
+    assert places == ["at line 3: `await asyncio.sleep(1000)`"] * session.num_processes
 
 
 class PressWhenOffered(OnFirstLine):

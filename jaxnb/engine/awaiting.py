@@ -1,0 +1,60 @@
+"""Where code is that awaits: a suspended coroutine is on no thread's stack."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from types import CoroutineType, FrameType
+from typing import Any
+
+_cell: Coroutine[Any, Any, Any] | None = None
+
+
+@contextmanager
+def cell(coroutine: Coroutine[Any, Any, Any]) -> Iterator[None]:
+    """Notes for the block what a cell that awaits is run by."""
+    global _cell
+    _cell = coroutine
+    try:
+        yield
+    finally:
+        _cell = None
+
+
+def frames_of(frame: FrameType | None) -> Iterator[FrameType]:
+    """Yields the calls that the main thread is in, innermost first.
+
+    If it is in no cell, but a cell awaits something, then first the calls that await.
+
+    Args:
+        frame: Where the main thread is.
+    """
+    if not is_in_cell(frame):
+        yield from reversed(list(_suspended()))
+    yield from outwards(frame)
+
+
+def is_in_cell(frame: FrameType | None) -> bool:
+    """Whether a call, or one that has led to it, is of code that a cell has defined."""
+    return any(map(is_of_cell, outwards(frame)))
+
+
+def is_of_cell(frame: FrameType) -> bool:
+    """Whether a call is of code that a cell has defined."""
+    return frame.f_code.co_filename.startswith("<cell ")
+
+
+def outwards(frame: FrameType | None) -> Iterator[FrameType]:
+    """Yields a call, the one that has made it, and so on."""
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _suspended() -> Iterator[FrameType]:
+    awaits: Any = _cell
+    while isinstance(awaits, CoroutineType) and awaits.cr_frame is not None:
+        if awaits.cr_running:
+            return
+        yield awaits.cr_frame
+        awaits = awaits.cr_await

@@ -1,0 +1,43 @@
+"""What the main thread is in, looked at from another thread."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from jaxnb.engine.awaiting import frames_of
+
+
+def innermost_call() -> FrameType | None:
+    """Returns the call that it is in; None if it is in no Python code."""
+    with _no_collection():
+        return sys._current_frames().get(threading.main_thread().ident or 0)
+
+
+def calls() -> list[FrameType]:
+    """Returns the calls that it is in, innermost first, those first that a cell awaits."""
+    with _no_collection():
+        return list(frames_of(innermost_call()))
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Has no garbage collected by itself.
+
+    To look at another thread's call is to make an object for it. In Python 3.11 that may begin a
+    collection, which lets the other thread go on: then the object is made for a call that has
+    ended, and what is in its place by then is written over. (A collection lets others go on where
+    it frees something of JAX, or calls what JAX has put into ``gc.callbacks``.) A threshold of 0
+    is what nobody looks at; ``gc.disable()`` would be seen by ``timeit``, which would keep it.
+    """
+    before = gc.get_threshold()[0]
+    gc.set_threshold(0)
+    try:
+        yield
+    finally:
+        if gc.get_threshold()[0] == 0:
+            gc.set_threshold(before)
