@@ -82,7 +82,7 @@ class Cells(Life):
         if parted is not None:
             running.notice(divergence.describe(parted))
         if patience.gave_up:
-            self._recover_after(running, COME_BACK_AGAIN_SECONDS)
+            self._recover_after(running, 0.0 if patience.only_deaf else COME_BACK_AGAIN_SECONDS)
         elif self._is_out_of_step(running, result, patience.interrupted):
             self._recover_after(running)
         return RanRequest(running, result, patience, parted)

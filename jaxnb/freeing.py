@@ -7,12 +7,15 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from jaxnb import divergence
-from jaxnb.model import Recording, Whereabouts
+from jaxnb.model import WAYS, Recording, Whereabouts
 from jaxnb.running import RunningCell
 from jaxnb.watch import left_behind, waits_in_jax, waits_of
 
 FREE_SECONDS = 0.2
 """What is in Python answers an interrupt sooner; what waits in C++ never does."""
+
+AGAIN_SECONDS = 0.1
+"""The same for who has swallowed one, which is known to be in Python."""
 
 LOOK_SECONDS = 1.0
 """How often the processes are looked at while others have left the cell."""
@@ -50,16 +53,21 @@ class Freer:
     Args:
         group: The group.
         running: The cell.
+
+    Attributes:
+        deaf: Processes that loop, and had swallowed whatever interrupted them when last looked at.
     """
 
     def __init__(self, group: Watched, running: RunningCell) -> None:
         self._group = group
         self._running = running
         self._tried_at = 0.0
+        self._pause = FREE_SECONDS
         self._looked_at = time.monotonic()
         self._since = time.monotonic()
         self._before: Mapping[int, Whereabouts] = {}
         self._interrupted_late: dict[int, float] = {}
+        self.deaf: set[int] = set()
 
     def after_interrupt(self, since: float) -> None:
         """Frees processes that an interrupt did not reach.
@@ -68,11 +76,12 @@ class Freer:
             since: When they were interrupted, on ``time.monotonic()``.
         """
         running = self._running
-        if time.monotonic() - max(since, self._tried_at) < FREE_SECONDS:
+        if time.monotonic() - max(since, self._tried_at) < self._pause:
             return
         asked = time.monotonic()
         found = self._group.where(running.waiting_for)
         self._interrupt_late(found, since, asked)
+        self._interrupt_loops(found)
         stuck = {i: where for i, where in found.items() if waits_in_jax(where)}
         if stuck:
             running.note_freed(stuck, interrupted=True)
@@ -91,6 +100,17 @@ class Freer:
             if where.cell_seconds is not None and asked - where.cell_seconds > interrupted:
                 self._interrupted_late[index] = time.monotonic()
                 self._group.send_interrupt([index])
+
+    def _interrupt_loops(self, found: Mapping[int, Whereabouts]) -> None:
+        """Interrupts loops that swallow interrupts again, and notes those that swallow all.
+
+        Each time they see another kind of interrupt.
+        """
+        again = [i for i, where in found.items() if 0 < where.swallowed < WAYS]
+        if again:
+            self._group.send_interrupt(again)
+        self._pause = AGAIN_SECONDS if again else FREE_SECONDS
+        self.deaf = {i for i, where in found.items() if where.swallowed >= WAYS}
 
     def look(self) -> None:
         """Looks whether the processes wait for something that will never come."""

@@ -176,7 +176,9 @@ def death_error(
 
 def recovered_text(recovered: Recovered) -> str:
     """Returns what became of a group that was formed anew."""
-    new = f", with a new {processes_label(recovered.replaced)}" if recovered.replaced else ""
+    article = "a new" if len(recovered.replaced) == 1 else "new"
+    label = processes_label(recovered.replaced)
+    new = f", with {article} {label}" if recovered.replaced else ""
     text = (
         f"the group was formed anew in {recovered.seconds:.2f} s{new}. Variables were kept, "
         f"{plural(recovered.arrays, 'array')} among them ({format_bytes(recovered.nbytes)} in "

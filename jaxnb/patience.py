@@ -5,14 +5,14 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
 from jaxnb.deaths import Death
 from jaxnb.freeing import Freer, Watched
 from jaxnb.labels import processes_label
-from jaxnb.model import Whereabouts
+from jaxnb.model import WAYS, Whereabouts
 from jaxnb.running import RunningCell
 from jaxnb.watch import formats_its_error, has_caught_interrupt, line_text
 
@@ -59,11 +59,12 @@ class Patience:
         self._timeout = timeout
         self._interrupted_at: float | None = None
         self._died_at: float | None = None
-        self._told = False
+        self._interrupts = 0
+        self._told = self._offers_force = False
         self._looked_at = 0.0
         self._freer = Freer(group, running)
         self.timed_out = False
-        self.gave_up = False
+        self.gave_up = self.only_deaf = False
 
     def go_on(self) -> bool:
         """Looks at interrupts, the clock and deaths; returns whether to go on waiting."""
@@ -83,6 +84,8 @@ class Patience:
             self._interrupt()
         if self._interrupted_at is not None:
             self._freer.after_interrupt(self._interrupted_at)
+            if self._only_the_deaf_are_left():
+                return False
         elif not self._group.deaths:  # then broken connections free who waits
             self._freer.look()
         return self._interrupted_at is None or self._look_at_silent(self._interrupted_at)
@@ -93,19 +96,51 @@ class Patience:
         return self._interrupted_at is not None
 
     def _interrupt_again(self) -> bool:
-        """Passes an interrupt on; once the user has been told who is silent, gives up."""
-        if self._told:
-            self.gave_up = True
-            self._group.mark_out_of_step()
+        """Passes an interrupt on; gives up if the user has been told that it ends by force."""
+        if self._offers_force:
+            self._give_up()
             return False
-        now = time.monotonic()
-        if self._interrupted_at is None or now - self._interrupted_at > INTERRUPT_GAP_SECONDS:
+        since = self._interrupted_at
+        if self._told or since is None or time.monotonic() - since > INTERRUPT_GAP_SECONDS:
             self._interrupt()
         return True
 
     def _interrupt(self) -> None:
         self._interrupted_at = time.monotonic()
+        self._interrupts += 1
+        self._told = False
+        self._running.end_waits()
         self._group.send_interrupt(self._running.waiting_for)
+
+    def _give_up(self) -> None:
+        self.gave_up = True
+        self._group.mark_out_of_step()
+
+    def _only_the_deaf_are_left(self) -> bool:
+        """Whether all that are still in the cell swallow every interrupt; they are given up."""
+        waiting = self._running.waiting_for
+        if not waiting or not waiting <= self._freer.deaf:
+            return False
+        found = self._group.where(waiting)  # once more: the last of several tries may have ended
+        if any(i not in found or found[i].swallowed < WAYS for i in waiting):
+            return False
+        if not self._asks:
+            self._group.mark_out_of_step()
+            return True
+        they_are = "It is" if len(waiting) == 1 else "They are"
+        self._running.notice(
+            f"{processes_label(waiting).capitalize()} swallowed every interrupt in a loop, "
+            f"SwallowedInterrupt too, which is no KeyboardInterrupt: {_places(waiting, found)}. "
+            f"{they_are} ended by force and replaced{self._keeps(waiting)}."
+        )
+        self.only_deaf = True
+        self._give_up()
+        return True
+
+    @property
+    def _asks(self) -> bool:
+        """Whether somebody is there who decides."""
+        return not (self.timed_out or self._group.deaths)
 
     def _others_had_time(self) -> bool:
         """Whether those that outlived a death have had time to end their cell by themselves.
@@ -123,8 +158,7 @@ class Patience:
         caught it.
         """
         now = time.monotonic()
-        asks = not (self.timed_out or self._group.deaths)  # somebody is there who decides
-        soonest = CAUGHT_SECONDS if asks else INTERRUPT_GRACE_SECONDS
+        soonest = CAUGHT_SECONDS if self._asks else INTERRUPT_GRACE_SECONDS
         if self._told or now - since < soonest or now - self._looked_at < LOOK_SECONDS:
             return True
         self._looked_at = now
@@ -136,28 +170,53 @@ class Patience:
         caught = all(i in found and has_caught_interrupt(found[i], CAUGHT_SECONDS) for i in waiting)
         if are_back or not (caught or now - since > INTERRUPT_GRACE_SECONDS):
             return True
-        if not asks:
+        if not self._asks:
             self._group.mark_out_of_step()
             return False
         self._told = True
-        self._running.notice(_notice(waiting, found, caught=caught))
+        self._offers_force = not caught or self._interrupts > 1
+        self._running.notice(self._notice(waiting, found, caught=caught))
         return True
 
-
-def _notice(waiting: list[int], found: Mapping[int, Whereabouts], *, caught: bool) -> str:
-    who = processes_label(waiting).capitalize()
-    where = "; ".join(f"process {i} {_what_it_does(found.get(i))}" for i in waiting)
-    if caught:
-        said = f"{who} caught the interrupt and went on: {where}. It may still end by itself."
-    else:
-        said = (
-            f"{who} did not answer the interrupt within {INTERRUPT_GRACE_SECONDS:g} s: {where}. "
-            "It waits in C++ code that nothing here can free, or swallows interrupts."
+    def _notice(
+        self, waiting: Collection[int], found: Mapping[int, Whereabouts], *, caught: bool
+    ) -> str:
+        who, where = processes_label(waiting).capitalize(), _places(waiting, found)
+        is_one = len(waiting) == 1
+        if caught:
+            said = f"{who} caught the interrupt and went on: {where}. This may end by itself."
+        else:
+            said = (
+                f"{who} did not answer the interrupt within {INTERRUPT_GRACE_SECONDS:g} s: "
+                f"{where}. Nothing here can free what waits in C++ code for long."
+            )
+        if not self._offers_force:
+            they_do = "it does" if is_one else "they do"
+            return f"{said} Interrupt again to interrupt what {they_do} now."
+        it = "it" if is_one else "them"
+        return (
+            f"{said} Interrupt again to end {it} by force and replace {it}{self._keeps(waiting)}."
         )
-    return (
-        f"{said} Interrupt again to end it by force and replace it; the others keep their "
-        "variables."
-    )
+
+    def _keeps(self, waiting: Collection[int]) -> str:
+        is_all = len(waiting) == self._group.num_processes
+        return "" if is_all else "; the others keep their variables"
+
+
+PLURALS = {"is": "are", "has": "have"}
+
+
+def _places(waiting: Iterable[int], found: Mapping[int, Whereabouts]) -> str:
+    places: dict[str, list[int]] = {}
+    for index in sorted(waiting):
+        places.setdefault(_what_it_does(found.get(index)), []).append(index)
+    return "; ".join(f"{processes_label(who)} {_of(len(who), it)}" for it, who in places.items())
+
+
+def _of(count: int, does: str) -> str:
+    """Returns what one process does, as it is said of so many."""
+    verb, rest = does.split(" ", 1)
+    return does if count == 1 else f"{PLURALS[verb]} {rest}"
 
 
 def _is_out_of_it(where: Whereabouts | None) -> bool:
@@ -166,7 +225,7 @@ def _is_out_of_it(where: Whereabouts | None) -> bool:
 
 def _what_it_does(where: Whereabouts | None) -> str:
     if where is None:
-        return "does not tell where it is"
+        return "is silent"
     if where.cell_seconds is None:
         return "is not in the cell"
     return f"is {line_text(where)}" if line_text(where) else "has left the cell's lines"

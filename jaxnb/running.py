@@ -56,6 +56,9 @@ PIECE_CHARS = 1 << 18
 NO_ANSWER = "NoAnswer"
 """What stands for the error of a process that did not come back from the cell."""
 
+TOLD = (NO_ANSWER, "SwallowedInterrupt")
+"""Errors that tell more of a process than that it was freed."""
+
 
 class RunningCell:
     """Collects what the processes of one cell send.
@@ -270,7 +273,7 @@ class RunningCell:
         if index in self._mergers:
             self._mergers[index].finish(index)
         reply = _as_reply(index, answer, self.seconds)
-        if index in self.freed and reply.error is not None and reply.error.type_name != NO_ANSWER:
+        if index in self.freed and reply.error is not None and reply.error.type_name not in TOLD:
             kind, message = self.freed[index]
             reply = replace(reply, error=replace(reply.error, type_name=kind, message=message))
         self._replies[index] = reply

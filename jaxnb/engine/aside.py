@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from jaxnb.engine.compiled import keep_lines
+from jaxnb.engine.interrupts import INTERRUPTS
 
 
 def evaluate(shell: Any, code: str, name: str) -> None:
@@ -23,6 +24,6 @@ def evaluate(shell: Any, code: str, name: str) -> None:
         with shell.builtin_trap:
             hook.value = eval(compile(code, name, "eval"), shell.user_ns)
         hook.bundle = hook.compute_format_data(hook.value)[0]
-    except (Exception, SystemExit, KeyboardInterrupt):
+    except (Exception, SystemExit, *INTERRUPTS):
         hook.take()
         shell.showtraceback()

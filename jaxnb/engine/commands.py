@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import Any
 
 from jaxnb.engine import bootstrap, bundles, flood
+from jaxnb.engine.interrupts import INTERRUPTS
 
 INTERRUPT_GRACE_SECONDS = 2.0
 
@@ -61,7 +62,7 @@ def run(shell: Any, command: str) -> None:
     try:
         _stream(process)
         status = process.wait()
-    except KeyboardInterrupt:
+    except INTERRUPTS:
         _end(process)
         raise
     shell.user_ns["_exit_code"] = status

@@ -1,38 +1,165 @@
-"""What becomes of SIGINT while this process runs code of the user's."""
+"""What becomes of SIGINT while this process runs code of the user's.
+
+The code sees KeyboardInterrupt. Where it has swallowed that, and is back where it was struck, it is
+in a loop that would swallow any number of them. The next SIGINT is :class:`SwallowedInterrupt`, and
+the one after that is another one as soon as the first is handled: who catches everything does not
+catch what its own handler raises.
+"""
 
 from __future__ import annotations
 
 import signal
+import sys
 import time
-from types import FrameType
+from dataclasses import dataclass
+from types import CodeType, FrameType
 
-_raised_at: float | None = None
+from jaxnb.engine import main_thread
+from jaxnb.engine.awaiting import is_of_cell, outwards
+from jaxnb.model import WAYS
+
+
+class SwallowedInterrupt(BaseException):
+    """Raised in code that has swallowed KeyboardInterrupt, and has come back to where it was."""
+
+
+INTERRUPTS = (KeyboardInterrupt, SwallowedInterrupt)
+
+Place = tuple[tuple[int, CodeType, int, int], ...]
+"""Calls from the cell's own inwards: the id of each one's frame, its code, and the line and the
+instruction that it is at. Empty outside of a cell, and while a cell is suspended in ``await``."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Strike:
+    """An interrupt that the code has seen.
+
+    Frames hold their variables. The first time they are not held: code may handle an interrupt, and
+    go on for hours. Then a frame that has ended may be taken for a new one of the same function.
+    Those of a later interrupt are held until the cell ends.
+    """
+
+    way: int
+    at: float
+    place: Place
+    held: list[FrameType]
+
+
+_last: _Strike | None = None
 
 
 def allow() -> None:
     """Has SIGINT raise KeyboardInterrupt from now on, as Python does by itself."""
-    global _raised_at
-    _raised_at = None
+    global _last
+    _last = None
     signal.signal(signal.SIGINT, _raise)
 
 
 def ignore() -> None:
     """Has SIGINT do nothing."""
+    global _last
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _last = None
+    if sys.gettrace() is _no_call:
+        sys.settrace(None)
 
 
-def note() -> None:
-    """Notes that the code sees an interrupt now: Python runs handlers between its instructions."""
-    global _raised_at
-    _raised_at = time.monotonic()
+def strike(frame: FrameType | None) -> BaseException:
+    """Notes that the code sees an interrupt now: Python runs handlers between its instructions.
+
+    Args:
+        frame: Where the main thread is.
+
+    Returns:
+        What to raise in it.
+    """
+    global _last
+    frames = _of_cell(list(outwards(frame)))
+    place, way = _place(frames), 0
+    if _last is not None and (loop := loops_in(_last.place, place)) is not None:
+        way = min(_last.way + 1, WAYS - 1)
+        if way > 1:
+            frames[loop].f_trace = _raise_at_line
+            sys.settrace(_no_call)
+    error = _swallowed_interrupt() if way else KeyboardInterrupt()
+    # Last: no other thread runs between this and a `raise` of what is returned. It would see the
+    # code where it was struck.
+    _last = _Strike(way, time.monotonic(), place, frames if way else [])
+    return error
 
 
-def seconds_since_raised() -> float | None:
+def seconds_since_strike() -> float | None:
     """Returns how long ago the running code has seen an interrupt; None if it has not."""
-    raised_at = _raised_at
-    return None if raised_at is None else time.monotonic() - raised_at
+    last = _last
+    return None if last is None else time.monotonic() - last.at
+
+
+def swallowed() -> int:
+    """Returns how many of the ``WAYS`` to interrupt it the code has swallowed, to go on in a loop.
+
+    0 if it has seen none, and for code that handles one, or went on after what was interrupted: it
+    may be about to end. 0 too for what it awaits, whose clean-up looks like the wait before.
+    """
+    last = _last
+    if last is None:
+        return 0
+    loop = loops_in(last.place, _place(_of_cell(main_thread.stack())))
+    return 0 if loop is None else last.way + 1
+
+
+def loops_in(before: Place, now: Place) -> int | None:
+    """Returns which call loops: where code is again where an interrupt struck, or has jumped back.
+
+    What handles the interrupt comes after what was interrupted, in the code of the call that
+    handles it; so does what follows. From Python 3.12 on handlers stand at the end of the code:
+    what follows one that was struck is before it there, but not in the source. A call over several
+    lines goes back in the source, but not in the code.
+
+    Args:
+        before: Where it was struck. The deeper calls of it have ended, up to the one that has
+            caught the interrupt.
+        now: Where it is.
+
+    Returns:
+        An index of both; None if it is not known to loop.
+    """
+    found = None
+    both = zip(before, now, strict=False)
+    for i, ((frame, code, line, at), (frame_now, code_now, line_now, at_now)) in enumerate(both):
+        if frame != frame_now or code is not code_now:  # equal code is not the same call
+            break
+        found = i if at_now <= at and line_now <= line else None
+        if at_now != at:
+            break
+    return found
+
+
+def _of_cell(calls: list[FrameType]) -> list[FrameType]:
+    """Returns the cell's own call and those within it, of calls that are innermost first."""
+    own = max((i for i, each in enumerate(calls) if is_of_cell(each)), default=-1)
+    return calls[own::-1] if own >= 0 else []
+
+
+def _place(frames: list[FrameType]) -> Place:
+    return tuple((id(each), each.f_code, each.f_lineno or 0, each.f_lasti) for each in frames)
 
 
 def _raise(_: int, frame: FrameType | None) -> None:
-    note()
-    raise KeyboardInterrupt
+    raise strike(frame)
+
+
+def _swallowed_interrupt() -> SwallowedInterrupt:
+    return SwallowedInterrupt("the loop had swallowed KeyboardInterrupt")
+
+
+def _no_call(*_: object) -> None:
+    """Traces no call that begins now."""
+
+
+def _raise_at_line(frame: FrameType, event: str, _: object) -> object:
+    # Where a `with` ends Python goes on to take for handled what the block has raised. That ends
+    # with the coroutine that IPython runs the cell in.
+    if event != "line":
+        return _raise_at_line
+    frame.f_trace = None
+    raise _swallowed_interrupt()  # Python ends all tracing then

@@ -9,13 +9,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from jaxnb.engine.awaiting import frames_of
+from jaxnb.engine.awaiting import frames_of, outwards
 
 
 def innermost_call() -> FrameType | None:
     """Returns the call that it is in; None if it is in no Python code."""
     with _no_collection():
         return sys._current_frames().get(threading.main_thread().ident or 0)
+
+
+def stack() -> list[FrameType]:
+    """Returns the calls that it is in, innermost first."""
+    with _no_collection():
+        return list(outwards(innermost_call()))
 
 
 def calls() -> list[FrameType]:

@@ -21,6 +21,7 @@ from jaxnb.engine import inputs
 from jaxnb.engine._jax_internals import dispatch as internals
 from jaxnb.engine._jax_internals.shortcut import Shortcut
 from jaxnb.engine.agreement import Agreement
+from jaxnb.engine.interrupts import INTERRUPTS
 from jaxnb.labels import type_label
 from jaxnb.model import CellRequest, CheckMode, Dispatch, DispatchEnd, Recording, Trail
 
@@ -264,7 +265,7 @@ class Recorder:
 
 
 def _end(error: BaseException) -> DispatchEnd:
-    if isinstance(error, KeyboardInterrupt):
+    if isinstance(error, INTERRUPTS):
         return "interrupted"
     return "broken" if "Gloo" in str(error) else "failed"
 

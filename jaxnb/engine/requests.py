@@ -9,6 +9,7 @@ from typing import Any
 from jaxnb.engine import bootstrap, compiled, reforming
 from jaxnb.engine.agreement import Agreement
 from jaxnb.engine.held import HeldArrays
+from jaxnb.engine.interrupts import INTERRUPTS
 from jaxnb.engine.recorder import Recorder
 from jaxnb.engine.runner import Runner
 from jaxnb.engine.sentinel import Sentinel
@@ -50,7 +51,7 @@ class Responder:
         """
         try:
             return await self._answer(request)
-        except (Exception, KeyboardInterrupt, SystemExit) as error:
+        except (Exception, SystemExit, *INTERRUPTS) as error:
             return failure(error)
 
     async def _answer(self, request: Request) -> Any:

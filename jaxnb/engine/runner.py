@@ -161,8 +161,8 @@ class Runner:
             else:
                 with self._repeated(request.calls, calls):
                     await self._run_in_shell(_as_numbered(request))
-        except KeyboardInterrupt as error:  # between IPython's own handlers
-            self._keep_traceback(type(error), error, ["KeyboardInterrupt"])
+        except interrupts.INTERRUPTS as error:  # between IPython's own handlers
+            self._keep_interrupt(error)
         seconds = time.perf_counter() - started
         trails = self._recorder.end(self._ending())
         raised, self._raised = self._raised, None
@@ -252,8 +252,8 @@ class Runner:
             entered = True
             try:
                 return await cell
-            except KeyboardInterrupt as error:  # between IPython's own handlers
-                self._keep_traceback(type(error), error, ["KeyboardInterrupt"])
+            except interrupts.INTERRUPTS as error:  # between IPython's own handlers
+                self._keep_interrupt(error)
                 return None
             finally:
                 entered = False
@@ -263,10 +263,10 @@ class Runner:
         def on_sigint(_: int, frame: FrameType | None) -> None:
             nonlocal interrupted
             interrupted = True
-            interrupts.note()
             current = asyncio.current_task(loop)
             if current is task and entered:
-                raise KeyboardInterrupt
+                raise interrupts.strike(frame)
+            interrupts.strike(frame)
             # add_signal_handler would not run before the code returns to the loop. This
             # handler runs at once, and writes to the pipe that the loop sleeps on.
             loop.call_soon_threadsafe(task.cancel)
@@ -279,11 +279,11 @@ class Runner:
         try:
             with awaiting.cell(cell):
                 result = await task
-        except asyncio.CancelledError as error:  # interrupted before IPython could catch it
+        except asyncio.CancelledError:  # interrupted before IPython could catch it
             cell.close()
             if not interrupted:
                 raise
-            self._keep_traceback(type(error), error, ["KeyboardInterrupt"])
+            self._keep_interrupt(KeyboardInterrupt())
         finally:
             signal.signal(signal.SIGINT, previous)
             self._shell.events.trigger("post_execute")
@@ -331,6 +331,10 @@ class Runner:
             while len(self._large_values) > MAX_LARGE_VALUES:
                 self._large_values.popitem(last=False)
         return info
+
+    def _keep_interrupt(self, error: BaseException) -> None:
+        """Keeps an interrupt that struck where IPython shows none."""
+        self._keep_traceback(type(error), error, traceback.format_exception_only(error))
 
     def _keep_traceback(self, kind: type[BaseException], error: Any, lines: list[str]) -> None:
         ansi = bundles.shortened("\n".join(lines))

@@ -133,7 +133,8 @@ class Sentinel:
             "rss_bytes": rss_bytes(),
             "runnable": runnable(),
             "cell_seconds": self._recorder.cell_seconds(),
-            "interrupted_seconds": interrupts.seconds_since_raised(),
+            "interrupted_seconds": interrupts.seconds_since_strike(),
+            "swallowed": interrupts.swallowed(),
             "last_dispatch": [asdict(each) for each in self._recorder.recording(1).dispatches],
             "cpu_seconds": time.process_time(),
         }

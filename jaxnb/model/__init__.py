@@ -122,6 +122,7 @@ if TYPE_CHECKING:
         WriteRequest,
     )
     from jaxnb.model.whereabouts import (
+        WAYS,
         SentinelAddress,
         StackEntry,
         Wait,
@@ -133,6 +134,7 @@ __all__ = [
     "MAX_DIGEST_BYTES",
     "PITFALL_KINDS",
     "SPAN_KINDS",
+    "WAYS",
     "Activity",
     "ArrayInfo",
     "ArrayLeaf",

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from jaxnb.model.dispatches import Dispatch
 
+WAYS = 3
+"""How many ways there are to interrupt Python code, each for code that swallows the ones before."""
+
 
 @dataclass(frozen=True, slots=True)
 class SentinelAddress:
@@ -61,6 +64,8 @@ class Whereabouts:
         cell_seconds: How long it has been at the cell that it runs; None if it runs none.
         interrupted_seconds: How long ago an interrupt was raised in the code that it runs; None
             if there was none, or what the code calls has not returned to Python since.
+        swallowed: How many of the ``WAYS`` to interrupt it the code has swallowed, one after the
+            other, to go on in its loop.
         last_dispatch: The last computation over several processes that it has dispatched in
             its cell, or is dispatching; None if there is none.
     """
@@ -73,6 +78,7 @@ class Whereabouts:
     runnable: frozenset[tuple[int, int]] = frozenset()
     cell_seconds: float | None = None
     interrupted_seconds: float | None = None
+    swallowed: int = 0
     last_dispatch: Dispatch | None = None
 
     @property

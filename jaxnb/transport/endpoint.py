@@ -84,10 +84,10 @@ async def _answer(responder: Responder, parent: Any) -> Any:
             if isinstance(request, INTERRUPTIBLE):
                 interrupts.allow()
             reply = await responder.answer(request)
-        except (Exception, KeyboardInterrupt, SystemExit) as error:
+        except (Exception, SystemExit, *interrupts.INTERRUPTS) as error:
             reply = failure(error)
         interrupts.ignore()
-    except KeyboardInterrupt as error:  # it struck on the way out
+    except interrupts.INTERRUPTS as error:  # it struck on the way out
         interrupts.ignore()
         reply = failure(error) if reply is None else reply
     return reply

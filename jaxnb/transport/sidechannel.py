@@ -148,6 +148,7 @@ def _whereabouts(index: int, content: Mapping[str, Any]) -> Whereabouts:
         frozenset((thread, switches) for thread, switches in content["runnable"]),
         content["cell_seconds"],
         content["interrupted_seconds"],
+        content["swallowed"],
         next(map(_dispatch, content["last_dispatch"]), None),
     )
 

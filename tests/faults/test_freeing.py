@@ -351,6 +351,29 @@ def test_that_all_waited_is_shown_when_they_have_gone_on(
     assert_kept(group)
 
 
+def test_who_is_interrupted_is_not_shown_to_wait(
+    group: Session, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Not even while the code handles the interrupt."""
+    monkeypatch.setattr(freeing, "ALL_WAIT_SECONDS", 1.0)
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    seen: list[bool] = []
+
+    class Opens(Panels):
+        def notice(self, text: str) -> None:
+            if "caught the interrupt" in text:
+                seen.append(self.panels[-1].has_ended)
+                seen.append(bool(os.open(gate, os.O_RDWR)))
+
+    code = f"try:\n    {WAIT.strip().replace(chr(10), chr(10) + '    ')}\n"
+    code += f"finally:\n    open({str(gate)!r}).close()"
+    with pytest.raises(CellError):
+        group.run(code, sink=Opens(press_interrupt))
+    assert seen == [True, True]
+    assert_kept(group)
+
+
 def test_all_wait_for_each_other(group: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(freeing, "ALL_WAIT_SECONDS", 2.0)
     sink = Notices(press_interrupt)

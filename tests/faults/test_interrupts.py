@@ -185,20 +185,7 @@ def test_an_interrupt_in_python_keeps_variables(
     assert_usable(group)
 
 
-def test_where_tells_what_a_cell_awaits(session: Session) -> None:
-    places: list[str] = []
-
-    def look_and_press() -> None:
-        places.extend(line_text(where) for where in session.where().values())
-        press_interrupt()
-
-    sink = OnFirstLine(look_and_press, session.num_processes)
-    with pytest.raises(CellError, match="KeyboardInterrupt"):
-        session.run("import asyncio\nprint('in')\nawait asyncio.sleep(1000)", sink=sink)
-    assert places == ["at line 3: `await asyncio.sleep(1000)`"] * session.num_processes
-
-
-class PressWhenOffered(OnFirstLine):
+class PressWhenTold(OnFirstLine):
     """Presses Interrupt when all have printed, and does something once it is told of them."""
 
     def __init__(self, when_told: Callable[[], Any], processes: int = 4) -> None:
@@ -221,30 +208,248 @@ SWALLOWS = f"""{SPIN}
 while True:
     try:
         print("in")
-        spin()
-    except KeyboardInterrupt:
+        {{spin}}
+    except {{caught}}:
         if process_index != 2: raise
 """
 
 
-def test_who_swallows_the_interrupt_is_told_of_and_a_second_one_replaces_it(
+@pytest.mark.parametrize("spin", ["spin()", "import time; time.sleep(1000)"], ids=["loop", "sleep"])
+@pytest.mark.parametrize("caught", ["KeyboardInterrupt", "BaseException"])
+def test_a_loop_that_swallows_the_interrupt_ends(
+    session: Session, monkeypatch: pytest.MonkeyPatch, caught: str, spin: str
+) -> None:
+    """It is seen to be back where it was struck: nobody waits for it to be late."""
+    monkeypatch.setattr(patience, "INTERRUPT_GRACE_SECONDS", 3600.0)
+    session.run("mine = process_index")
+    pids = [process.pid for process in session.processes]
+    sink = OnFirstLine(press_interrupt, session.num_processes)
+    told = "process 2 raised SwallowedInterrupt: the loop had swallowed KeyboardInterrupt at line"
+    with pytest.raises(CellError, match=told):
+        session.run(SWALLOWS.format(caught=caught, spin=spin), sink=sink)
+    assert sink.notices == []
+    assert [process.pid for process in session.processes] == pids
+    assert values(session.run("mine")) == {0: 0, 1: 1, 2: 2, 3: 3}
+    assert_usable(session)
+
+
+AWAITS = """
+import asyncio
+while True:
+    try:
+        print("in")
+        await asyncio.sleep(1000)
+    except asyncio.CancelledError:
+        if process_index != 2: raise
+"""
+
+
+def test_a_loop_that_swallows_the_interrupt_of_what_it_awaits_is_told_of(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is known that it has seen the interrupt: nobody waits for it to be late."""
+    """What is awaited may clean up: that looks the same, so only the user can tell."""
+    monkeypatch.setattr(patience, "INTERRUPT_GRACE_SECONDS", 3600.0)
+    pid = session.processes[2].pid
+    sink = PressWhenTold(press_interrupt)
+    with pytest.raises(CellError, match="process 2 raised NoAnswer"):
+        session.run(AWAITS, sink=sink)
+    place = "process 2 is at line 6: `await asyncio.sleep(1000)`"
+    assert [place in text for text in sink.notices] == [True, True, False]
+    assert session.processes[2].pid != pid
+    assert_usable(session)
+
+
+SAVES = """
+import asyncio
+async def work():
+    try:
+        print("in")
+        await asyncio.sleep(1000)
+    finally:
+        await asyncio.sleep(1)
+        for k in range(3):
+            time.sleep(0.1)
+        saved.append(process_index)
+async def works():
+    try:
+        print("in")
+        await asyncio.sleep(1000)
+        yield 1
+    finally:
+        await asyncio.sleep(1)
+        saved.append(process_index)
+async def group():
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(work())
+"""
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "await work()",
+        "await asyncio.gather(work())",
+        "await asyncio.create_task(work())",
+        "await group()",
+        "async for _ in works(): pass",
+    ],
+)
+def test_what_is_awaited_may_clean_up(
+    session: Session, monkeypatch: pytest.MonkeyPatch, code: str
+) -> None:
+    monkeypatch.setattr(patience, "INTERRUPT_GRACE_SECONDS", 3600.0)
+    session.run("import time; saved = []")
+    sink = OnFirstLine(press_interrupt, session.num_processes)
+    with pytest.raises(CellError, match=r"KeyboardInterrupt|CancelledError|ExceptionGroup"):
+        session.run(SAVES + code, sink=sink)
+    assert values(session.run("saved")) == {i: [i] for i in range(session.num_processes)}
+    assert_usable(session)
+
+
+def test_where_tells_what_a_cell_awaits(session: Session) -> None:
+    places: list[str] = []
+
+    def look_and_press() -> None:
+        places.extend(line_text(where) for where in session.where().values())
+        press_interrupt()
+
+    sink = OnFirstLine(look_and_press, session.num_processes)
+    with pytest.raises(CellError, match="KeyboardInterrupt"):
+        session.run("import asyncio\nprint('in')\nawait asyncio.sleep(1000)", sink=sink)
+    assert places == ["at line 3: `await asyncio.sleep(1000)`"] * session.num_processes
+
+
+DEAF = f"""{SPIN}
+def swallow():
+    while True:
+        try: spin()
+        except: pass
+print("in")
+while process_index == 2:
+    try: swallow()
+    except: pass
+spin()
+"""
+
+
+def test_who_swallows_all_interrupts_is_ended_by_force(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(patience, "INTERRUPT_GRACE_SECONDS", 3600.0)
     session.run("mine = process_index; same = 5")
     pid = session.processes[2].pid
-    sink = PressWhenOffered(press_interrupt)
+    sink = OnFirstLine(press_interrupt, session.num_processes)
     with pytest.raises(CellError, match="process 2 raised NoAnswer"):
-        session.run(SWALLOWS, sink=sink)
-    told = next(text for text in sink.notices if "caught the interrupt" in text)
-    assert told.startswith(
-        "Process 2 caught the interrupt and went on: process 2 is at line 3: `while True: pass`."
+        session.run(DEAF, sink=sink)
+    assert sink.notices[0] == (
+        "Process 2 swallowed every interrupt in a loop, SwallowedInterrupt too, which is no "
+        "KeyboardInterrupt: process 2 is at line 3: `while True: pass`. It is ended by force and "
+        "replaced; the others keep their variables."
     )
-    assert "Interrupt again to end it by force" in told
     assert session.processes[2].pid != pid
     assert session.run("same").value == 5
     assert values(session.run("mine", ranks=[0, 1, 3])) == {0: 0, 1: 1, 3: 3}
+    assert_usable(session)
+
+
+def test_all_may_have_to_be_ended_by_force(
+    make_session: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patience, "INTERRUPT_GRACE_SECONDS", 3600.0)
+    group = make_session(2)
+    sink = OnFirstLine(press_interrupt, 2)
+    with pytest.raises(CellError, match="process 1 raised NoAnswer"):
+        group.run(DEAF.replace("process_index == 2", "True"), sink=sink)
+    told, anew = sink.notices
+    assert told.endswith(
+        "processes 0-1 are at line 3: `while True: pass`. They are ended by force and replaced."
+    )
+    assert "with new processes 0-1." in anew
+    assert_usable(group)
+
+
+def test_a_time_out_gives_up_who_swallows_all_interrupts(session: Session) -> None:
+    code = DEAF.replace('spin()\n"""', "")
+    with pytest.raises(CellTimeoutError, match=r"time-out of 0.2 s"):
+        session.run(code, timeout=0.2)
+    assert session.state == "broken"
+    session.recover()
+    assert_usable(session)
+
+
+COLLECTIVE = """
+import jax.experimental.multihost_utils as mh
+while process_index == 2:
+    try:
+        print("in")
+        mh.sync_global_devices("never")
+    except BaseException: pass
+print("in")
+signal.pause()
+"""
+
+
+def test_a_loop_around_a_collective_that_swallows_all_ends(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patience, "INTERRUPT_GRACE_SECONDS", 3600.0)
+    session.run("import signal; mine = process_index")
+    sink = OnFirstLine(press_interrupt, session.num_processes)
+    with pytest.raises(CellError, match="process 2 raised SwallowedInterrupt"):
+        session.run(COLLECTIVE, sink=sink)
+    assert values(session.run("mine")) == {0: 0, 1: 1, 2: 2, 3: 3}
+    assert_usable(session)
+
+
+def test_a_time_out_ends_a_loop_that_swallows_the_interrupt(session: Session) -> None:
+    code = SWALLOWS.format(caught="BaseException", spin="spin()")
+    with pytest.raises(CellTimeoutError, match=r"time-out of 0.2 s"):
+        session.run(code, timeout=0.2)
+    assert_usable(session)
+
+
+GOES_ON = f"""{SPIN}
+try:
+    print("in")
+    spin()
+except KeyboardInterrupt:
+    if process_index != 2: raise
+{{then}}
+"""
+
+
+def test_who_goes_on_elsewhere_is_told_of_and_a_second_interrupt_strikes_that(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be about to end, in a cell of a plain notebook too."""
+    monkeypatch.setattr(patience, "INTERRUPT_GRACE_SECONDS", 3600.0)
+    pids = [process.pid for process in session.processes]
+    sink = PressWhenTold(press_interrupt)
+    with pytest.raises(CellError, match="process 2 raised KeyboardInterrupt"):
+        session.run(GOES_ON.format(then="spin()"), sink=sink)
+    assert sink.notices == [
+        "Process 2 caught the interrupt and went on: process 2 is at line 3: `while True: pass`. "
+        "This may end by itself. Interrupt again to interrupt what it does now."
+    ]
+    assert [process.pid for process in session.processes] == pids
+    assert_usable(session)
+
+
+def test_who_goes_on_twice_is_ended_by_force_by_a_third(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patience, "INTERRUPT_GRACE_SECONDS", 3600.0)
+    pid = session.processes[2].pid
+    sink = PressWhenTold(press_interrupt)
+    twice = "try: spin()\nexcept KeyboardInterrupt: pass\nspin()"
+    with pytest.raises(CellError, match="process 2 raised NoAnswer"):
+        session.run(GOES_ON.format(then=twice), sink=sink)
+    first, second, _ = sink.notices
+    assert first.endswith("Interrupt again to interrupt what it does now.")
+    assert second.endswith(
+        "Interrupt again to end it by force and replace it; the others keep their variables."
+    )
+    assert session.processes[2].pid != pid
     assert_usable(session)
 
 
@@ -267,7 +472,7 @@ def test_who_cleans_up_after_an_interrupt_may_end_by_itself(
     os.mkfifo(gate)
     opened: list[int] = []
     pids = [process.pid for process in session.processes]
-    sink = PressWhenOffered(lambda: opened.append(os.open(gate, os.O_RDWR)))
+    sink = PressWhenTold(lambda: opened.append(os.open(gate, os.O_RDWR)))
     with pytest.raises(CellError, match="KeyboardInterrupt"):
         session.run(CLEANS_UP.format(wait=wait, gate=str(gate)), sink=sink)
     os.close(opened[0])

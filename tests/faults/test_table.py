@@ -33,7 +33,6 @@ PATIENCE = {
     (freeing, "LOOK_SECONDS"): 0.15,
     (freeing, "LEFT_BEHIND_SECONDS"): 0.4,
     (patience, "INTERRUPT_GRACE_SECONDS"): 1.5,
-    (patience, "CAUGHT_SECONDS"): 0.3,
     (patience, "LOOK_SECONDS"): 0.1,
     (asking, "NOTICE_SECONDS"): 0.5,
 }

@@ -20,9 +20,10 @@ WAITS_IN_JAX = (
     "barrier",
     "key",
 )
-WAITS_IN_PYTHON = ("subprocess", "lock", "swallow")
+WAITS_IN_PYTHON = ("subprocess", "lock", "swallow", "swallow all")
 DEADLOCKS = WAITS_IN_JAX + WAITS_IN_PYTHON
-"""Waits that never end. ``swallow`` is a busy loop in Python that swallows KeyboardInterrupt."""
+"""Waits that never end. ``swallow`` is a busy loop in Python that swallows KeyboardInterrupt,
+``swallow all`` one in another that both swallow all exceptions."""
 
 COMPUTATIONS = ("order", "constant", "one more", "one fewer")
 VALUES = ("shape", "some ranks", "scalars", "NumPy arrays", "keys", "replicas")

@@ -67,6 +67,18 @@ while True:
     except KeyboardInterrupt: pass
 """.strip()
 
+SWALLOW_ALL = """
+def spin():
+    while True: pass
+def swallow():
+    while True:
+        try: spin()
+        except: pass
+while True:
+    try: swallow()
+    except: pass
+""".strip()
+
 CLIENT = "jax._src.distributed.global_state.client"
 
 FAULTS = {
@@ -87,6 +99,7 @@ FAULTS = {
     "subprocess": "subprocess.run(['sleep', '1000'])",
     "lock": "lock = threading.Lock(); lock.acquire(); lock.acquire()",
     "swallow": SWALLOW,
+    "swallow all": SWALLOW_ALL,
 }
 """What one process does."""
 

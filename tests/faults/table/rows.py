@@ -89,7 +89,12 @@ RAISED = {
 INTERRUPTED = "raised KeyboardInterrupt"
 FREED = "KeyboardInterrupt: waited in a collective at line {wait}"
 SILENT = ("did not answer the interrupt", "process {which} raised NoAnswer")
-SWALLOWED = ("Process {which} caught the interrupt and went on", "process {which} raised NoAnswer")
+SWALLOWED = "process {which} raised SwallowedInterrupt: the loop had swallowed KeyboardInterrupt"
+DEAF = (
+    "Process {which} swallowed every interrupt in a loop",
+    "It is ended by force and replaced",
+    "process {which} raised NoAnswer",
+)
 REPLACED = (
     "with a new process {which}",
     "These arrays lost shards: `x`",
@@ -164,14 +169,10 @@ def in_python() -> Iterator[Row]:
     for kind in WAITS_IN_PYTHON[:2]:
         told = "process {which} " + INTERRUPTED
         yield from both("Python", f"deadlock: {kind}", "CellError", told, presses=1)
+    yield from both("Python", "deadlock: swallow", "CellError", SWALLOWED, presses=1)
+    told = (*DEAF, *REPLACED)
     yield from both(
-        "Python",
-        "deadlock: swallow",
-        "CellError",
-        *SWALLOWED,
-        *REPLACED,
-        presses=2,
-        is_replaced=True,
+        "Python", "deadlock: swallow all", "CellError", *told, presses=1, is_replaced=True
     )
 
 
@@ -187,17 +188,12 @@ def in_a_collective() -> Iterator[Row]:
     )
     told = "process {which} " + INTERRUPTED
     yield from both("collective", "loop", "CellError", told, FREED, presses=1)
-    for kind in DEADLOCKS[:-1]:
+    for kind in DEADLOCKS[:-2]:
         yield from both("collective", f"deadlock: {kind}", "CellError", told, FREED, presses=1)
+    yield from both("collective", "deadlock: swallow", "CellError", SWALLOWED, FREED, presses=1)
+    told = (*DEAF, FREED, *REPLACED)
     yield from both(
-        "collective",
-        "deadlock: swallow",
-        "CellError",
-        *SWALLOWED,
-        FREED,
-        *REPLACED,
-        presses=2,
-        is_replaced=True,
+        "collective", "deadlock: swallow all", "CellError", *told, presses=1, is_replaced=True
     )
 
 
@@ -273,7 +269,7 @@ def _moving(when: str, doing: str) -> Iterator[Row]:
     for how, told in DEATHS.items():
         yield from _death(when, how, told, f"while {doing}")
     silent = ("process {which} did not answer the interrupt", "%spmd_recover")
-    for how in ("SIGSTOP", "deadlock: collective", "deadlock: swallow"):
+    for how in ("SIGSTOP", "deadlock: collective", "deadlock: swallow all"):
         yield from both(
             when,
             how,
@@ -284,7 +280,7 @@ def _moving(when: str, doing: str) -> Iterator[Row]:
             then="recover",
             is_replaced=True,
         )
-    for how in ("loop", "deadlock: subprocess", "deadlock: lock"):
+    for how in ("loop", "deadlock: subprocess", "deadlock: lock", "deadlock: swallow"):
         yield from both(when, how, "KeyboardInterrupt", presses=1)
 
 

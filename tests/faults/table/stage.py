@@ -129,7 +129,7 @@ class Stage:
             innermost = where.stack[-1] if where.stack else None
             if innermost is None or "gate" in innermost.function:
                 return False
-            if kind in ("loop", "swallow"):
+            if kind in ("loop", "swallow", "swallow all"):
                 return innermost.cell is not None and "while True: " in innermost.source
             if kind == "subprocess":
                 return innermost.file.endswith("subprocess.py") and "wait" in innermost.function
