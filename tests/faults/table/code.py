@@ -8,7 +8,7 @@ from faults.table.axes import WAITS_IN_JAX
 from faults.table.rows import Row
 
 SETUP = """
-for name in ("odd", "faulty", "Faulty", "a", "b", "factor", "lock", "late"):
+for name in ("odd", "faulty", "Faulty", "a", "b", "factor", "lock", "late", "spin", "swallow"):
     globals().pop(name, None)  # of the row before
 import ctypes, os, signal, subprocess, sys, threading, time, types
 from jax.experimental import multihost_utils
