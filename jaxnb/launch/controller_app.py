@@ -71,6 +71,17 @@ class Controller(IPController):  # type: ignore[misc]
         monitor.setsockopt(zmq.UNSUBSCRIBE, b"")
         monitor.setsockopt(zmq.SUBSCRIBE, b"heartmonitor")
 
+    def init_schedulers(self) -> None:
+        """Starts the process that hears the engines' hearts before any thread.
+
+        ipyparallel starts it after its schedulers, which are threads here. A process that is
+        forked while another thread holds a lock never gets that lock: without a heart that is
+        heard no engine ever counts as registered.
+        """
+        super().init_schedulers()
+        self.heartmonitor_process.start()
+        self.heartmonitor_process.start = lambda: None
+
     def init_signal(self) -> None:
         """Tells the launcher; ipyparallel calls this once the schedulers have started."""
         super().init_signal()

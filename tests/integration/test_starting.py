@@ -6,6 +6,8 @@ import ipaddress
 import os
 import socket
 import stat
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -340,3 +342,23 @@ def test_a_group_is_ready_only_when_its_output_comes(
     assert len(lost) == 10
     result = session.run("print('heard')")
     assert result.stdout == "[0-1] heard\n"
+
+
+CONTROLLER = """
+import os, sys, threading
+from jaxnb.launch.controller_app import controller_config, run
+os.register_at_fork(before=lambda: print(threading.active_count(), flush=True))
+run(controller_config(sys.argv[1], "of-a-test"))
+"""
+
+
+def test_the_controller_forks_before_it_has_threads(tmp_path: Path) -> None:
+    """A thread may hold a lock at that moment, which the child would wait for without end."""
+    with subprocess.Popen(
+        [sys.executable, "-c", CONTROLLER, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    ) as controller:
+        try:
+            assert controller.stdout is not None
+            assert controller.stdout.readline() == "1\n"
+        finally:
+            controller.terminate()
