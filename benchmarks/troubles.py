@@ -85,6 +85,19 @@ def free_rows(found: Found, where: str, peer: Summary | None) -> Iterator[Row]:
         note="from there to the end of a cell with a collective, compiled anew, and the variables "
         f"of before; the notebook's cell ends {_median(returned)} s after the Interrupt",
     )
+    for caught in ("KeyboardInterrupt", "BaseException"):
+        ends = found[caught]
+        returned = summarize([each["returned"] for each in ends])
+        yield Row(
+            f"a loop that swallows {caught}, {where}: from Interrupt",
+            "s",
+            summarize([each["ended"] for each in ends]),
+            None,
+            target=Target(limit=0.5),
+            note="to the end of the user's code on the last process; the notebook's cell ends "
+            f"{_median(returned)} s after the Interrupt",
+            details={"ends": ends},
+        )
     yield Row(
         f"left behind, {where}: from the cell's begin to usable",
         "s",

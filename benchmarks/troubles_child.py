@@ -58,6 +58,16 @@ try:
 finally:
     freed_at = time.monotonic()
 """
+SWALLOW = """
+def spin():
+    while True: pass
+try:
+    while True:
+        try: spin()
+        except {caught}: pass
+finally:
+    freed_at = time.monotonic()
+"""
 LEFT_BEHIND = """
 if process_index == {absent}:
     raise ValueError("left the road")
@@ -105,8 +115,13 @@ def group(**settings: Any) -> Iterator[Session]:
         yield session
 
 
-def when_stuck(session: Session, waiting: Iterable[int], call: Callable[[], None]) -> list[float]:
-    """Call something once processes wait in JAX, from another thread; return when, as a list."""
+def when_stuck(
+    session: Session,
+    waiting: Iterable[int],
+    call: Callable[[], None],
+    is_stuck: Callable[[Whereabouts], bool],
+) -> list[float]:
+    """Call something once processes are stuck, from another thread; return when, as a list."""
     called: list[float] = []
     wanted = set(waiting)
 
@@ -124,10 +139,15 @@ def when_stuck(session: Session, waiting: Iterable[int], call: Callable[[], None
     return called
 
 
-def is_stuck(where: Whereabouts) -> bool:
+def waits(where: Whereabouts) -> bool:
     """Whether a process waits in the collective of a cell here."""
     line = where.in_cell
     return line is not None and "total(x)" in line.source and waits_in_jax(where)
+
+
+def spins(where: Whereabouts) -> bool:
+    """Whether a process is in the busy loop of a cell here."""
+    return where.in_cell is not None and where.in_cell.function == "spin"
 
 
 def require_errors(found: dict[int, str], expected: dict[int, str]) -> None:
@@ -139,7 +159,7 @@ def require_errors(found: dict[int, str], expected: dict[int, str]) -> None:
 def free(session: Session) -> Found:
     """A cell in which all but one wait, interrupted; then the group used again."""
     others = [i for i in range(session.num_processes) if i != ABSENT]
-    called = when_stuck(session, others, session.interrupt)
+    called = when_stuck(session, others, session.interrupt, waits)
     result = session.run(STUCK.format(absent=ABSENT), raise_on_error=False)
     returned = time.monotonic()
     session.run(USE)
@@ -153,6 +173,18 @@ def free(session: Session) -> Found:
         "usable": usable - freed_at,
         "returned": returned - called[0],
     }
+
+
+def end_loop(session: Session, caught: str) -> Found:
+    """A cell in which all loop and swallow what interrupts them, interrupted."""
+    called = when_stuck(session, range(session.num_processes), session.interrupt, spins)
+    result = session.run(SWALLOW.format(caught=caught), raise_on_error=False)
+    returned = time.monotonic()
+    types = {i: error.type_name for i, error in result.errors.items()}
+    require_errors(types, dict.fromkeys(range(session.num_processes), "SwallowedInterrupt"))
+    ended = session.run("freed_at").per_process
+    ended_at = max(process.value for process in ended.values())
+    return {"ended": ended_at - called[0], "returned": returned - called[0]}
 
 
 def left_behind(session: Session) -> Found:
@@ -206,7 +238,7 @@ def where_while_stuck(session: Session) -> list[float]:
         session.interrupt()
 
     others = [i for i in range(session.num_processes) if i != ABSENT]
-    when_stuck(session, others, ask_and_interrupt)
+    when_stuck(session, others, ask_and_interrupt, waits)
     session.run(STUCK.format(absent=ABSENT), raise_on_error=False)
     return seconds
 
@@ -264,6 +296,8 @@ def run(plan: dict[str, Any]) -> Found:
             found["sentinel watched"] = sentinel_percent(session, watched)
         if "free" in steps:
             found["free"] = [free(session) for _ in range(repetitions)]
+            for caught in ("KeyboardInterrupt", "BaseException"):
+                found[caught] = [end_loop(session, caught) for _ in range(repetitions)]
             found["left"] = [left_behind(session) for _ in range(max(1, repetitions // 3))]
         if "recover" in steps:
             session.run(ARRAYS.format(elements=ARRAY_ELEMENTS, count=ARRAY_COUNT))

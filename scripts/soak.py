@@ -33,7 +33,7 @@ import psutil
 import jaxnb
 from jaxnb.result import CellResult
 from jaxnb.session import Session
-from jaxnb.sinks import NoSink
+from jaxnb.sinks import NoSink, SaysWaits
 
 PROCESSES = 4
 CELL_TIMEOUT_SECONDS = 300.0
@@ -67,7 +67,7 @@ class FalseAlarmError(AssertionError):
     """Something was called wrong that is not, or came out wrong."""
 
 
-class Alarms(NoSink):
+class Alarms(SaysWaits, NoSink):
     """Keeps what jaxnb says of its own accord; healthy work gives it no reason to.
 
     That a cell waits for its turn is no alarm.
