@@ -15,7 +15,7 @@ import zmq
 from ipyparallel.controller.app import IPController
 from traitlets.config import Config
 
-from jaxnb.launch import lifeline
+from jaxnb.launch import lifeline, relays
 
 HEARTBEAT_MS = 100
 """The hub counts an engine as registered at the second beat after it came, so the period is
@@ -29,7 +29,7 @@ for hosts that vanish, and must outlast a process that is stopped or starved for
 def port_was_taken(output: str) -> bool:
     """Whether a controller that wrote this ended because another program had one of its ports.
 
-    ipyparallel chooses free ports first and binds them later.
+    ipyparallel chooses free ports first and binds them later; :mod:`jaxnb.launch.relays`.
     """
     return "Address already in use" in output
 
@@ -56,7 +56,7 @@ def controller_config(
 
 
 class Controller(IPController):  # type: ignore[misc]
-    """ipyparallel's controller that says when it is ready."""
+    """ipyparallel's controller that says when it is ready, and ends when it cannot serve."""
 
     ready_fd: int | None = None
 
@@ -66,10 +66,15 @@ class Controller(IPController):  # type: ignore[misc]
         By default the hub gets a copy of every message of every cell and parses it, to answer
         questions on queues and results; that costs as much as the notebook's side of a cell.
         """
+        self._files: dict[str, dict[str, Any]] = {}
         super().init_hub()
         monitor = self.hub.monitor.socket
         monitor.setsockopt(zmq.UNSUBSCRIBE, b"")
         monitor.setsockopt(zmq.SUBSCRIBE, b"heartmonitor")
+
+    def save_connection_dict(self, fname: str, cdict: dict[str, Any]) -> None:
+        """Keeps what a connection file is to hold: the file says that all is ready."""
+        self._files[fname] = cdict
 
     def init_schedulers(self) -> None:
         """Starts the process that hears the engines' hearts before any thread.
@@ -78,20 +83,31 @@ class Controller(IPController):  # type: ignore[misc]
         forked while another thread holds a lock never gets that lock: without a heart that is
         heard no engine ever counts as registered.
         """
+        self.mq_class = f"{relays.__name__}.{relays.Relay.__name__}"
         super().init_schedulers()
-        self.heartmonitor_process.start()
+        self._heart_fd = relays.start_heart_monitor(self.heartmonitor_process)
         self.heartmonitor_process.start = lambda: None
 
     def init_signal(self) -> None:
         """Tells the launcher; ipyparallel calls this once the schedulers have started."""
+        for child in self.children:
+            child.bound.wait()  # or this process ends
+        relays.wait_until_it_listens(self._heart_fd)
         super().init_signal()
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        heart, loop = self.heartmonitor_process.sentinel, self.loop
+        loop.add_handler(heart, self._on_heart_end, loop.READ)
+        for name, content in self._files.items():
+            super().save_connection_dict(name, content)
         if self.ready_fd is not None:
             info = {"client": {**self.connection(), **self.client_info}}
             info["engine"] = {**self.connection(), **self.engine_info}
             with os.fdopen(self.ready_fd, "w") as stream:
                 stream.write(json.dumps(info) + "\n")
             self.ready_fd = None
+
+    def _on_heart_end(self, *_: Any) -> None:
+        sys.exit("The heart monitor has ended: no process could be registered any more.")
 
     def connection(self) -> dict[str, Any]:
         """Returns what engines and clients need beside the ports."""

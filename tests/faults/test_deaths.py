@@ -82,6 +82,17 @@ def test_a_helper_process_that_dies_is_named(group: Session, helper: str) -> Non
     assert_usable(group)
 
 
+def test_a_controller_ends_with_its_heart_monitor(group: Session) -> None:
+    """Without one no new process would be registered: a replacement would be waited for."""
+    (monitor,) = psutil.Process(group.helper_pids()["controller"]).children()
+    monitor.kill()
+    wait_for_state(group, "broken")
+    with pytest.raises(SessionBrokenError, match="The heart monitor has ended"):
+        group.run("1")
+    group.restart()
+    assert_usable(group)
+
+
 def test_the_processes_end_with_the_fork_server(group: Session) -> None:
     processes = [psutil.Process(p.pid) for p in group.processes]
     os.kill(group.helper_pids()["fork server"], signal.SIGKILL)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import os
 import socket
@@ -19,6 +20,7 @@ from ipyparallel import Client
 
 from jaxnb.engine.bootstrap import thread_pool_size
 from jaxnb.errors import SessionBrokenError, StartError
+from jaxnb.launch.controller_app import port_was_taken
 from jaxnb.launch.forkclient import ForkServerClient
 from jaxnb.launch.placement import place
 from jaxnb.model import DeviceInfo, JoinRequest, ProcessReport
@@ -287,15 +289,71 @@ def test_a_port_that_is_free_is_used(fork_server: ForkServerClient) -> None:
     assert port_of(serve(fork_server, ports=[free])) == free
 
 
-def test_a_controller_whose_port_is_taken_starts_on_others(fork_server: ForkServerClient) -> None:
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        other.listen()
-        taken = other.getsockname()[1]
-        request = fork_server.request("controller", cluster_id="ports", ports=[taken])
-        connection = request.result(60)["connection"]
-    assert taken not in connection["client"].values()
-    assert connection["client"]["key"]
+CONTROLLER_PORTS = 18
+"""How many ports a controller binds."""
+
+
+def ports_of(connection: dict[str, Any]) -> set[int]:
+    """The ports in a controller's connection information."""
+    found: set[int] = set()
+    for info in connection["client"], connection["engine"]:
+        for value in info.values():
+            found |= set(value if isinstance(value, list) else [value]) - {None}
+    return {port for port in found if isinstance(port, int)}
+
+
+def listens_on(pid: int) -> set[int]:
+    """The ports on which a process and its children listen."""
+    processes = [psutil.Process(pid), *psutil.Process(pid).children()]
+    sockets = [each for p in processes for each in p.net_connections("tcp")]
+    return {each.laddr.port for each in sockets if each.status == psutil.CONN_LISTEN}
+
+
+@contextlib.contextmanager
+def chosen_ports(n: int, taken: int) -> Iterator[list[int]]:
+    """Free ports, but for one on which this process listens."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(n)]
+        ports = [each.getsockname()[1] for each in sockets]
+        for i, each in enumerate(sockets):
+            if i != taken:
+                each.close()
+        yield ports
+
+
+def test_a_controller_one_of_whose_ports_is_taken_starts_on_others(
+    fork_server: ForkServerClient,
+) -> None:
+    """Some are bound in threads and in a child, which ended alone: every start then timed out."""
+    for taken in range(CONTROLLER_PORTS):
+        with chosen_ports(CONTROLLER_PORTS, taken) as ports:
+            request = fork_server.request("controller", cluster_id=f"ports-{taken}", ports=ports)
+            answer = request.result(60)
+            listening = listens_on(answer["pid"])
+            assert len(listening) == CONTROLLER_PORTS
+            assert ports_of(answer["connection"]) <= listening
+        stop = fork_server.request("stop", roles=["controller"], grace_seconds=5)
+        stop.result(60)
+
+
+def test_a_controller_that_cannot_bind_writes_no_connection_file(tmp_path: Path) -> None:
+    """Programs wait for the file; it is written when all listens."""
+    code = """
+import sys
+from jaxnb.launch.controller_app import controller_config, run
+run(controller_config(sys.argv[1], "of-a-test", ports=[int(port) for port in sys.argv[2:]]))
+"""
+    with chosen_ports(CONTROLLER_PORTS, 4) as ports:  # for output, bound by a thread
+        ended = subprocess.run(
+            [sys.executable, "-c", code, str(tmp_path), *map(str, ports)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert ended.returncode == 1
+    assert port_was_taken(ended.stderr)
+    assert not list(tmp_path.glob("security/*.json"))
 
 
 def test_an_unknown_command_is_an_error_and_ends_nothing(fork_server: ForkServerClient) -> None:

@@ -1,0 +1,81 @@
+"""Knowing that a controller's threads and its heart monitor have the ports they were given.
+
+ipyparallel chooses free ports first and binds them a third of a second later, by when another
+program may have one. A thread or a process that finds its port taken just ends, and the controller
+runs on without it: no engine counts as registered, or no output ever comes.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import traceback
+from typing import Any
+
+from ipyparallel.controller.heartmonitor import HeartMonitor
+from zmq.devices import ThreadMonitoredQueue
+
+
+class Relay(ThreadMonitoredQueue):
+    """A thread that hands messages on, without which its process does not live.
+
+    Attributes:
+        bound: Set once its ports are its own.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)  # type: ignore[no-untyped-call]
+        self.bound = threading.Event()
+
+    def _setup_sockets(self) -> Any:
+        # pyzmq's own name, for no public one stands between binding and waiting for messages.
+        sockets = super()._setup_sockets()  # type: ignore[no-untyped-call]
+        self.bound.set()
+        return sockets
+
+    def run(self) -> None:
+        """Hands messages on; where it cannot, the process ends, and whoever forked it sees why."""
+        try:
+            super().run()
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+
+
+def start_heart_monitor(process: Any) -> int:
+    """Starts the process that hears the engines' hearts.
+
+    Args:
+        process: ipyparallel's, which has not been started. It is forked.
+
+    Returns:
+        A file for :func:`wait_until_it_listens`.
+    """
+    read_fd, write_fd = os.pipe()
+    run = process.run
+
+    def tell_and_run() -> None:
+        start = HeartMonitor.start  # called once both ports are bound
+
+        def tell_and_start(monitor: Any) -> None:
+            os.write(write_fd, b"\n")
+            start(monitor)
+
+        HeartMonitor.start = tell_and_start  # in the child, which has nothing else to do
+        run()
+
+    process.run = tell_and_run
+    process.start()
+    os.close(write_fd)
+    return read_fd
+
+
+def wait_until_it_listens(fd: int) -> None:
+    """Waits until the heart monitor has its ports.
+
+    Raises:
+        SystemExit: It has ended; why is the last that it wrote.
+    """
+    with os.fdopen(fd, "rb") as told:
+        if not told.read(1):
+            raise SystemExit("The heart monitor could not start.")
