@@ -100,6 +100,13 @@ def dispatch(count):
 dispatch(100)
 """
 
+PYTHON_PATH = """
+# What JAX does where its fast path, in C++, is not to be had.
+from jax._src import pjit
+pjit._get_fastpath_data = lambda *facts: None
+"""
+PYTHON_ONLY = "off, JAX's Python path"
+
 Found = dict[str, Any]
 
 
@@ -261,8 +268,8 @@ def sentinel_percent(session: Session, meanwhile: Callable[[], object]) -> list[
 
 def settings_of(mode: str) -> Found:
     """The settings of a group by what is done about each dispatch: ``"record, no pitfalls"``."""
-    check, *quiet = mode.split(", ")
-    return {"check": check, "pitfalls": not quiet}
+    check, *rest = mode.split(", ")
+    return {"check": check, "pitfalls": not rest}
 
 
 def dispatches(modes: list[str], calls: dict[str, int], repetitions: int) -> Found:
@@ -270,8 +277,8 @@ def dispatches(modes: list[str], calls: dict[str, int], repetitions: int) -> Fou
     found: Found = {mode: [] for mode in modes}
     with ExitStack() as stack:
         sessions = {mode: stack.enter_context(group(**settings_of(mode))) for mode in modes}
-        for session in sessions.values():
-            session.run(ADD)
+        for mode, session in sessions.items():
+            session.run(PYTHON_PATH + ADD if mode == PYTHON_ONLY else ADD)
         for _ in range(repetitions):
             for mode, session in sessions.items():
                 values = session.run(f"dispatch({calls[mode]})").per_process.values()

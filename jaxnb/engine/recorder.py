@@ -205,10 +205,14 @@ class Recorder:
         used = internals.executable_inputs(executable, range(len(arguments)))
         return tuple(i for i in used if inputs.may_differ(arguments[i]))
 
-    def before_again(self, executable: Any, arguments: Sequence[Any]) -> None:
+    def seen(self, executable: Any) -> _Known:
+        """Returns what is the same for all dispatches of an executable."""
+        return self._of(executable)
+
+    def before_again(self, executable: Any, known: _Known, arguments: Sequence[Any]) -> None:
         """Records a dispatch like one before, with those arguments that are to be looked at."""
         if self._cell.mode != "off":
-            self._record(self._of(executable), arguments)
+            self._record(known, arguments)
             self._making.noted = executable
 
     def _record(self, known: _Known, arguments: Sequence[Any]) -> None:
@@ -216,23 +220,27 @@ class Recorder:
         line = line_in(sys._getframe(2), cell.name)
         seconds = time.monotonic() - cell.started
         is_strict = cell.mode == "strict"
-        entry = _Entry(0, known, line, seconds, inputs.digest(arguments, replicas=is_strict))
-        with self._lock:
-            trail = cell.trails.setdefault(known.processes, _Trail())
+        looked_at = inputs.digest(arguments, replicas=is_strict) if arguments else 0
+        entry = _Entry(0, known, line, seconds, looked_at)
         if is_strict:
             with self._agreement.one_at_a_time:
-                entry.number = trail.count + 1
+                trail = cell.trails.get(known.processes)
+                entry.number = 1 if trail is None else trail.count + 1
                 self._agreement.agree(_as_dispatch(entry))
-                self._note(cell, trail, entry)
+                self._note(cell, entry)
         else:
-            self._note(cell, trail, entry)
+            self._note(cell, entry)
 
-    def _note(self, cell: _Cell, trail: _Trail, entry: _Entry) -> None:
+    def _note(self, cell: _Cell, entry: _Entry) -> None:
         self._making.entries.append(entry)  # first: an interrupt may strike anywhere
+        known = entry.known
         with self._lock:
+            trail = cell.trails.get(known.processes)
+            if trail is None:
+                trail = cell.trails[known.processes] = _Trail()
             trail.count = entry.number = trail.count + 1
             # Of integers only, which have the same hash in every process.
-            trail.digest = hash((trail.digest, entry.known.fingerprint, entry.inputs))
+            trail.digest = hash((trail.digest, known.fingerprint, entry.inputs))
             cell.ring.append(entry)
 
     def failed(self, depth: int, error: BaseException) -> None:

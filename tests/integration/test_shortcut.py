@@ -30,7 +30,9 @@ class Hooks:
             self.noted = None
     def places(self, executable, arguments):
         return tuple(dispatch.executable_inputs(executable, range(len(arguments))))
-    def before_again(self, executable, arguments):
+    def seen(self, executable): return dispatch.executable_name(executable)
+    def before_again(self, executable, seen, arguments):
+        assert seen == dispatch.executable_name(executable)
         self.told.append(len(arguments))
         self.noted = executable
     def failed(self, depth, error): self.raised.append(type(error).__name__)
@@ -47,6 +49,11 @@ short = shortcut.Shortcut(hooks)
 INSTALL = """
 assert dispatch.hook_dispatches(hooks) == ""
 assert short.install()
+infer, inferred = short._jax.infer, []
+def noted_infer(fun, *rest):  # what the shortest way does without
+    if fun.__name__ == "told": inferred.append(1)
+    return infer(fun, *rest)
+short._jax.infer = noted_infer
 """
 
 
@@ -113,8 +120,14 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("donate", ["", ", donate_argnums=0"])
-def test_what_runs_is_what_jax_would_run(donate: str) -> None:
-    """After any change, in both directions, on 2 devices; twice each, so on the short way too."""
+@pytest.mark.parametrize("static", [True, False])
+def test_what_runs_is_what_jax_would_run(donate: str, static: bool) -> None:
+    """After any change, in both directions, on 2 devices; three times each.
+
+    The second call goes the short way; the third the shortest, if nothing given is static.
+    """
+    changes = [code for name, code in CHANGES.items() if static or name != "static argument"]
+    settings = f"static_argnums=1{donate}" if static else donate.removeprefix(", ")
     code = f"""
 from jax.experimental.layout import Format, Layout
 mesh = jax.make_mesh((2,), ("p",), axis_types=(jax.sharding.AxisType.Auto,))
@@ -136,11 +149,14 @@ def facts(y):
 
 def again(function, x, n):  # a donated argument can be used once
     return facts(function(jax.tree.map(lambda leaf: leaf.copy() if hasattr(leaf, "copy") else leaf,
-                                       x), n))
+                                       x), *([n] if {static} else [])))
 
-for change in {list(CHANGES.values())!r}:
-    f = jax.jit(told, static_argnames="n"{donate})
-    alone = jax.jit(lambda x, n: told(x, n), static_argnames="n"{donate})
+if not {static}:
+    both = told
+    def told(x): return both(x, 2)
+for change in {changes!r}:
+    f = jax.jit(told, {settings})
+    alone = jax.jit(lambda *given: told(*given), {settings})
     start, n = jnp.ones(8), 2
     x = start
     for _ in range(3): assert again(f, x, n) == again(alone, x, n)
@@ -151,9 +167,58 @@ for change in {list(CHANGES.values())!r}:
     for _ in range(3): assert again(f, start, 2) == again(alone, start, 2), change
     told_of, of_python = count(hooks)
     assert told_of == 9, (change, told_of)
-    print(of_python < 9, end=" ")
+    print(of_python < 9, len(inferred) < 9, end=" ")
+    inferred.clear()
 """
-    assert python(code) == ["True " * len(CHANGES)]
+    assert python(code) == [f"True {not static} " * len(changes)]
+
+
+def test_the_shortest_way_infers_nothing() -> None:
+    """Of arrays alone, whichever they are; a function may be jitted more than once."""
+    code = """
+def told(x, more): return x + more["y"][0]
+f, g = jax.jit(told), jax.jit(told, donate_argnums=0)
+def call(function, *sizes):
+    inferred.clear()
+    for size in sizes: assert function(jnp.ones(size), {"y": [jnp.ones(size)]}).shape == (size,)
+    return len(inferred)
+print(call(f, 3, 3), call(f, 3, 3, 3), call(f, 5, 5), call(f, 3, 5, 3, 5))
+print(call(g, 3, 3), call(g, 3, 3), call(f, 3, 5))
+x = jnp.ones(3)
+print(call(lambda *given: f(*given[:1], more=given[1]), 3, 3, 3))
+for make in lambda: {"y": [1.0]}, lambda: {"y": [np.ones(3)]}:
+    inferred.clear()
+    for _ in range(3): f(x, make())
+    print(len(inferred))
+inferred.clear()
+print(f.lower(x, {"y": [x]}).as_text()[:6], f.trace(x, {"y": [x]}).jaxpr.eqns[0].primitive,
+      f.eval_shape(x, {"y": [x]}).shape, jax.make_jaxpr(f)(x, {"y": [x]}).eqns[0].primitive,
+      len(inferred) >= 3)
+jax.clear_caches()
+print(call(f, 3, 3, 3), count(hooks)[0])
+"""
+    assert python(code) == [
+        "2 0 2 0",
+        "2 0 0",
+        "3",
+        "3",
+        "3",
+        "module add (3,) jit True",
+        "2 29",
+    ]
+
+
+def test_the_kinds_of_arguments_that_are_compared_are_bounded() -> None:
+    code = """
+def told(x): return x + 1
+f = jax.jit(told)
+for size in range(20):
+    for _ in range(3): assert f(jnp.ones(size)).shape == (size,)
+print(len(short._shortest[id(told)]) == shortcut.MAX_SHORTEST)
+del f, told; inferred.clear(); gc.collect()
+print(len(short._shortest), len(short._ways))
+"""
+    assert python(code) == ["True", "0 0"]
 
 
 def test_donated_arguments_are_gone() -> None:

@@ -72,6 +72,8 @@ def hook_dispatches(hooks: DispatchHooks) -> str:
 
     @functools.wraps(get_fastpath_data)
     def fastpath_data(executable: Any, *rest: Any) -> Any:
+        if executable is None:
+            return None
         call = getattr(executable, "unsafe_call", None)
         if isinstance(call, pxla.ExecuteReplicated) and hooks.is_recorded(call):
             return None

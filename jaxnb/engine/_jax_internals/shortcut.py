@@ -5,11 +5,18 @@ both are done in Python, some 60 µs for the second alone. On the short way Pyth
 program and tells of it, and C++ runs it: through a callable of that program's own, of the kind
 that ``jax.jit(f).lower(…).compile()`` returns. C++ looks at the arguments once more, and calls
 JAX's Python path if they need another program after all.
+
+JAX finds the program in two steps: what was traced for such arguments, which costs it 2 µs an
+array and more for the call, and what was compiled of that. The shortest way, for arguments that
+are all arrays, takes both in one: it compares them with those of the calls before.
 """
 
 from __future__ import annotations
 
 import inspect
+import operator
+import sys
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,6 +28,9 @@ from jaxnb.engine._jax_internals.dispatch import DispatchHooks
 MAX_WAYS = 4096
 """JAX's own caches hold as many."""
 
+MAX_SHORTEST = 8
+"""So many kinds of arguments of one function are compared one after the other."""
+
 
 class ShortcutHooks(DispatchHooks, Protocol):
     """What is told of dispatches on the short way."""
@@ -28,7 +38,10 @@ class ShortcutHooks(DispatchHooks, Protocol):
     def places(self, executable: Any, arguments: Sequence[Any]) -> tuple[int, ...]:
         """Returns which arguments are to be looked at, of these and all others of their kinds."""
 
-    def before_again(self, executable: Any, arguments: Sequence[Any]) -> None:
+    def seen(self, executable: Any) -> Any:
+        """Returns what :meth:`before_again` is given beside the executable, each time."""
+
+    def before_again(self, executable: Any, seen: Any, arguments: Sequence[Any]) -> None:
         """Takes a dispatch that is about to be made, with the arguments at those places.
 
         Should JAX's Python path make it after all, ``before`` is called as well.
@@ -37,34 +50,76 @@ class ShortcutHooks(DispatchHooks, Protocol):
 
 def _names() -> Any:
     """Returns what is JAX's own; raises ImportError or AttributeError where it has it not."""
-    from jax._src import array, core, dispatch, pjit, tree_util, util
+    from jax._src import array, config, core, dispatch, pjit, tree_util, util
     from jax._src.interpreters import pxla
     from jax._src.lib import _jax  # type: ignore[attr-defined]
 
     return SimpleNamespace(
         Array=array.ArrayImpl,
         call=pjit._run_python_pjit,
+        context=config.trace_context,
         fastpath_data=inspect.unwrap(pjit._get_fastpath_data),  # not that of hook_dispatches
+        flatten=tree_util.tracing_registry.flatten,
+        from_calls=_code_within(pjit._cpp_pjit, "cache_miss"),
+        infer=pjit._infer_params,
         is_outermost=core.trace_state_clean,
         is_checked=dispatch.needs_check_special,
+        know=operator.attrgetter("__class__", "aval", "_sharding", "_committed"),
         make=_jax.pjit,
         no_keys=pxla.JitGlobalCppCacheKeys(),
         register_cache=util.register_cache,
         registry=tree_util.dispatch_registry,
         shard=pxla.cc_shard_arg,
-        structure=tree_util.tree_structure,
-        unflatten=tree_util.tree_unflatten,
     )
+
+
+def _code_within(function: Any, name: str) -> Any:
+    """Returns the code of a function that is defined in another."""
+    for each in inspect.unwrap(function).__code__.co_consts:
+        if getattr(each, "co_name", "") == name:
+            return each
+    raise AttributeError(f"{function.__name__}() defines no {name}()")
+
+
+class _NoJaxpr:
+    """In place of a computation that has no effects, and no constants to speak of."""
+
+    effects = consts = ()
 
 
 @dataclass(slots=True)
 class _Way:
     executable: Any
+    seen: Any
     run: Callable[..., Any]
     looked_at: tuple[int, ...]
     constants: list[Any]
     traced: Any  # held, so that its id is that of no other
     ends_with: weakref.ref[Any]
+
+
+@dataclass(slots=True)
+class _Shortest:
+    """A way, and the calls that take it."""
+
+    way: _Way
+    settings: Any  # of ``jax.jit``: a function may have been given to it more than once
+    context: Any
+    tree: Any
+    arrays: list[tuple[Any, ...]]  # what has to be the same of each
+
+
+class _Inferred(threading.local):
+    """What JAX has inferred last in a thread, and the settings of the function called."""
+
+    traced: Any = None
+    settings: Any = None
+
+    def take(self, traced: Any) -> Any:
+        """Returns the settings if this was inferred last, else None; holds on to neither."""
+        settings = self.settings if self.traced is traced else None
+        self.traced = self.settings = None
+        return settings
 
 
 class Shortcut:
@@ -80,11 +135,14 @@ class Shortcut:
     def __init__(self, hooks: ShortcutHooks) -> None:
         self._hooks = hooks
         self._ways: dict[Any, _Way] = {}
+        self._shortest: dict[int, list[_Shortest]] = {}  # by the id of the function
+        self._inferred = _Inferred()
         self._jax: Any = None
 
     def cache_clear(self) -> None:
         """Forgets all ways."""
         self._ways.clear()
+        self._shortest.clear()
 
     def install(self) -> bool:
         """Goes the short way from now on, where there is one.
@@ -102,25 +160,69 @@ class Shortcut:
             self._jax.register_cache(self, "dispatches that are told of")
         except (ImportError, AttributeError):
             return False
+        pjit._infer_params = self._infer  # type: ignore[assignment]
         pjit._run_python_pjit = self._call  # type: ignore[assignment]
         return True
+
+    def _infer(self, fun: Any, settings: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """Stands in for what finds out which traced function a call needs, and its arguments.
+
+        For a call it may find a way, which :meth:`_call` is given next instead.
+        """
+        jax = self._jax
+        if sys._getframe(1).f_code is not jax.from_calls:
+            return jax.infer(fun, settings, args, kwargs)  # type: ignore[no-any-return]
+        known = self._shortest.get(id(fun), ())
+        if known and not kwargs:
+            arrays, tree = jax.flatten(args)
+            context = jax.context()
+            try:
+                # Compared in C, mostly by being the same objects.
+                found = [*map(jax.know, arrays)]
+            except AttributeError:  # some are no arrays
+                known = ()
+            for each in known:
+                is_same = each.settings is settings and each.arrays == found and each.tree == tree
+                if is_same and each.context == context:
+                    return each.way, arrays
+        inferred = jax.infer(fun, settings, args, kwargs)
+        self._inferred.traced, self._inferred.settings = inferred[0], settings
+        return inferred  # type: ignore[no-any-return]
 
     def _call(self, traced: Any, arguments: Sequence[Any], fun: Any, *rest: Any) -> Any:
         """Stands in for the Python path of a jitted function's call."""
         jax = self._jax
+        way = settings = None
+        if type(traced) is _Way:
+            way, traced = traced, traced.traced
+        else:
+            settings = self._inferred.take(traced)
         if not jax.is_outermost() or jax.is_checked():
             return jax.call(traced, arguments, fun, *rest)
-        key = (id(traced), *map(self._kind, arguments))
-        way = self._ways.get(key)
         if way is None:
-            found = jax.call(traced, arguments, fun, *rest)
-            self._keep(key, traced, fun, found)
-            return found
-        results = self._go(way, arguments)
-        values = jax.unflatten(traced.out_tree, results)
+            key = (id(traced), *map(self._kind, arguments))
+            way = self._ways.get(key)
+            if way is None:
+                found = jax.call(traced, arguments, fun, *rest)
+                self._keep(key, traced, fun, found)
+                return found
+            if settings is not None:
+                self._shorten(way, settings, fun, *rest)
         # Without an executable the caller does not try to get on the fast path.
-        jaxpr = traced.params["jaxpr"]
-        return values, results, traced.out_tree, arguments, jaxpr, None, None, ()
+        return self._go(way, arguments), (), None, (), _NoJaxpr, None, None, ()
+
+    def _shorten(self, way: _Way, settings: Any, fun: Any, args: Any, kwargs: Any) -> None:
+        """Has calls like this one, which have a way, find it at once from now on."""
+        jax = self._jax
+        if kwargs or way.traced.consts or settings.static_argnums or settings.static_argnames:
+            return
+        arrays, tree = jax.flatten(args)
+        if any(type(array) is not jax.Array for array in arrays):
+            return
+        known = self._shortest.setdefault(id(fun), [])
+        described = [*map(jax.know, arrays)]
+        known.insert(0, _Shortest(way, settings, jax.context(), tree, described))
+        del known[MAX_SHORTEST:]
 
     def _kind(self, argument: Any) -> Any:
         if type(argument) is self._jax.Array:
@@ -128,16 +230,20 @@ class Shortcut:
         return type(argument)
 
     def _go(self, way: _Way, arguments: Sequence[Any]) -> Any:
-        depth = self._hooks.depth()
+        hooks = self._hooks
+        depth = hooks.depth()
         try:
-            every = [*way.constants, *arguments]
-            self._hooks.before_again(way.executable, [every[i] for i in way.looked_at])
+            looked_at: Sequence[Any] = ()
+            if way.looked_at:
+                every = [*way.constants, *arguments]
+                looked_at = [every[i] for i in way.looked_at]
+            hooks.before_again(way.executable, way.seen, looked_at)
             return way.run(*arguments)
         except BaseException as error:
-            self._hooks.failed(depth, error)
+            hooks.failed(depth, error)
             raise
         finally:
-            self._hooks.done(depth)
+            hooks.done(depth)
 
     def _keep(self, key: Any, traced: Any, fun: Any, found: Sequence[Any]) -> None:
         """Keeps the way to what the Python path has found, if JAX would keep a fast one."""
@@ -146,20 +252,27 @@ class Shortcut:
         executable = getattr(compiled, "unsafe_call", None)
         if executable is None or not self._hooks.is_recorded(executable):
             return
-        structure = jax.structure(results)
         rest = (jaxpr.effects, jaxpr.consts, profiler, constants)
-        data = jax.fastpath_data(compiled, structure, arguments, results, *rest)
+        data = jax.fastpath_data(compiled, traced.out_tree, arguments, results, *rest)
         if data is None:
             return
 
-        alive = weakref.ref(fun, lambda _: self._ways.pop(key, None))
+        name = id(fun)
+
+        def end(_: Any) -> None:
+            self._ways.pop(key, None)
+            self._shortest.pop(name, None)
+
+        alive = weakref.ref(fun, end)
 
         def miss(*arguments: Any) -> Any:
             found = jax.call(traced, arguments, alive(), arguments, {})
-            return found[1], data if found[5] is compiled else None, False
+            return found[0], data if found[5] is compiled else None, False
 
         run = jax.make(executable.name, None, miss, [], [], jax.no_keys, jax.registry, jax.shard)
         looked_at = self._hooks.places(executable, [*constants, *arguments])
         if len(self._ways) >= MAX_WAYS:
-            self._ways.clear()
-        self._ways[key] = _Way(executable, run, looked_at, list(constants), traced, alive)
+            self.cache_clear()
+        self._ways[key] = _Way(
+            executable, self._hooks.seen(executable), run, looked_at, list(constants), traced, alive
+        )
