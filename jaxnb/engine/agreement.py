@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import struct
 import threading
 from collections.abc import Collection
 from multiprocessing.connection import (
@@ -14,13 +15,14 @@ from multiprocessing.connection import (
     answer_challenge,
     deliver_challenge,
 )
-from typing import Any
 
 from jaxnb.divergence import disagreement, sides
 from jaxnb.engine import _jax_internals
 from jaxnb.engine.together import told
 from jaxnb.errors import DivergenceError, JaxnbError
 from jaxnb.model import Dispatch
+
+_HEADER = struct.Struct("!i")
 
 
 class Agreement:
@@ -92,9 +94,8 @@ class Agreement:
             connection.close()
 
     def _add(self, peer: int, connection: Connection) -> None:
-        _send_at_once(connection)
-        with self._changed:
-            self._peers[peer] = _Peer(connection)
+        with connection, self._changed:
+            self._peers[peer] = _Peer(socket.socket(fileno=os.dup(connection.fileno())))
             self._changed.notify_all()
 
     def _connect(self, peer: int) -> None:
@@ -117,12 +118,12 @@ class Agreement:
     def _hang_up(self) -> None:
         with self._changed:
             for peer in self._peers.values():
-                peer.connection.close()
+                peer.close()
             self._peers.clear()
 
     def end(self, note: str) -> None:
         """Tells who still waits for this process that it has left the cell, and how."""
-        self._say(self._asked - {self._me}, [self._run, "left", note])
+        self._say(self._asked - {self._me}, _encoded([self._run, "left", note]))
 
     def agree(self, dispatch: Dispatch) -> None:
         """Waits until all processes of a dispatch are about to make it.
@@ -135,27 +136,39 @@ class Agreement:
         """
         over = "-".join(map(str, dispatch.processes))
         others = [peer for peer in dispatch.processes if peer != self._me]
-        word = [self._run, over, dispatch.number, *_as_word(dispatch)]
+        word = _encoded([self._run, over, dispatch.number, *_as_word(dispatch)])
         self._say(self._asked.intersection(others), word)
         at: dict[int, Dispatch | None] = {self._me: dispatch}
         notes: dict[int, str] = {}
         for peer in others:
-            said = self._hear(peer, over, dispatch.number, notes)
-            at[peer] = None if said is None else _as_dispatch(said, dispatch)
-        found = sides(at, notes)
-        if len(found) > 1:
-            raise DivergenceError(disagreement(found, dispatch.number))
+            said = self._hear(peer, word, (self._run, over, dispatch.number), notes)
+            if said == word:
+                at[peer] = dispatch  # most are: nothing need be made of it
+            else:
+                at[peer] = None if said is None else _as_dispatch(said, dispatch)
+        if any(each is not dispatch for each in at.values()):
+            found = sides(at, notes)
+            if len(found) > 1:
+                raise DivergenceError(disagreement(found, dispatch.number))
 
-    def _say(self, peers: Collection[int], message: list[object]) -> None:
-        encoded = json.dumps(message).encode()
+    def _say(self, peers: Collection[int], message: bytes) -> None:
         for peer in peers:
             try:
-                self._peers[peer].connection.send_bytes(encoded)
+                self._peers[peer].send(message)
             except (KeyError, OSError):  # it has died, or the group is being formed anew
                 self._peers.pop(peer, None)
 
-    def _hear(self, peer: int, over: str, number: int, notes: dict[int, str]) -> list[Any] | None:
-        """Returns what a process says; None if it has left the cell or was not asked to run it."""
+    def _hear(
+        self, peer: int, mine: bytes, key: tuple[str, str, int], notes: dict[int, str]
+    ) -> bytes | None:
+        """Returns what a process says; None if it has left the cell or was not asked to run it.
+
+        Args:
+            peer: The process.
+            mine: What this process says.
+            key: Of what: the cell, the processes, and the number of the dispatch.
+            notes: Where it is told why a process says nothing.
+        """
         if peer not in self._asked:
             notes[peer] = "was not asked to run the cell"
             return None
@@ -163,46 +176,82 @@ class Agreement:
         if known is None:
             raise JaxnbError(f"process {peer} has died, or its connection was lost")
         try:
-            while (word := known.words.pop((self._run, over, number), None)) is None:
+            while (word := known.words.pop(key, None)) is None:
                 if known.left_run == self._run:
                     notes[peer] = known.left_note
                     return None
-                known.read()
+                message = known.receive()
+                if message == mine:
+                    return message
+                known.take(message)
         except (EOFError, OSError) as error:
             raise JaxnbError(f"process {peer} has died, or its connection was lost") from error
         return word
 
 
 class _Peer:
-    """A connection, and what has come over it."""
+    """A connection, and what has come over it.
 
-    def __init__(self, connection: Connection) -> None:
-        self.connection = connection
-        self.words: dict[tuple[str, str, int], list[Any]] = {}
+    A message is framed as ``multiprocessing`` frames it, but read in one call of the system's
+    where that takes two: in strict mode every dispatch waits for that.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        # Small messages go without waiting for the receipt of those before.
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._received = bytearray()
+        self.words: dict[tuple[str, str, int], bytes] = {}
         self.left_run = self.left_note = ""
 
-    def read(self) -> None:
-        """Takes one message; waits for it."""
-        run, what, number, *word = json.loads(self.connection.recv_bytes())
+    def send(self, message: bytes) -> None:
+        """Sends a message; it is small, so this waits for nobody."""
+        self._socket.sendall(_HEADER.pack(len(message)) + message)
+
+    def receive(self) -> bytes:
+        """Returns the next message; waits for it.
+
+        Raises:
+            EOFError: There will be no more.
+            OSError: The connection is broken, or was closed.
+        """
+        received = self._received
+        while True:
+            if len(received) >= _HEADER.size:
+                end = _HEADER.size + _HEADER.unpack_from(received)[0]
+                if len(received) >= end:
+                    message = bytes(received[_HEADER.size : end])
+                    del received[:end]
+                    return message
+            more = self._socket.recv(1 << 16)
+            if not more:
+                raise EOFError
+            received += more
+
+    def take(self, message: bytes) -> None:
+        """Keeps a message until it is asked for."""
+        run, what, number, *_ = json.loads(message)
         if what == "left":
             self.left_run, self.left_note = run, number
             self.words.clear()
         else:
-            self.words[run, what, number] = word
+            self.words[run, what, number] = message
+
+    def close(self) -> None:
+        """Closes the connection."""
+        self._socket.close()
 
 
-def _send_at_once(connection: Connection) -> None:
-    """Lets small messages go without waiting for the receipt of those before."""
-    with socket.socket(fileno=os.dup(connection.fileno())) as same:
-        same.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+def _encoded(message: list[object]) -> bytes:
+    return json.dumps(message).encode()
 
 
 def _as_word(dispatch: Dispatch) -> list[object]:
     return [dispatch.name, dispatch.fingerprint, dispatch.shapes, dispatch.line, dispatch.inputs]
 
 
-def _as_dispatch(word: list[Any], mine: Dispatch) -> Dispatch:
-    name, fingerprint, shapes, line, inputs = word
+def _as_dispatch(message: bytes, mine: Dispatch) -> Dispatch:
+    name, fingerprint, shapes, line, inputs = json.loads(message)[3:]
     return Dispatch(
         number=mine.number,
         name=name,
