@@ -274,6 +274,26 @@ def test_five_recoveries_leave_nothing_behind(group: Session) -> None:
     assert len(list(helpers())) == running
 
 
+def test_memory_does_not_grow_with_what_is_compiled_again(group: Session) -> None:
+    """What the compiler has freed is given back, or each round would leave 4 MB."""
+    compile_again = (
+        "for length in 3, 30, 777, 20_000, 300_000:\n"
+        "    float(jnp.ones(length).sum()), float((jnp.ones(length) * 2).max())"
+    )
+    group.run(compile_again)
+    for _ in range(2):  # what is allocated once
+        group.recover()
+        group.run(compile_again)
+    before = resources(group)
+    for _ in range(8):
+        group.recover()
+        group.run(compile_again)
+    after = resources(group)
+    print("before", before, "after", after)
+    grown = [after[index][2] - before[index][2] for index in before]
+    assert max(grown) < 15
+
+
 def test_replay_runs_the_cells_again(group: Session) -> None:
     group.run("x = 1", cell=4)
     group.run("x = x + process_index", ranks=[1, 2], cell=5)
