@@ -95,6 +95,8 @@ class Agreement:
 
     def _add(self, peer: int, connection: Connection) -> None:
         with connection, self._changed:
+            if (before := self._peers.get(peer)) is not None:
+                before.close()
             self._peers[peer] = _Peer(socket.socket(fileno=os.dup(connection.fileno())))
             self._changed.notify_all()
 
@@ -156,7 +158,8 @@ class Agreement:
             try:
                 self._peers[peer].send(message)
             except (KeyError, OSError):  # it has died, or the group is being formed anew
-                self._peers.pop(peer, None)
+                if (lost := self._peers.pop(peer, None)) is not None:
+                    lost.close()
 
     def _hear(
         self, peer: int, mine: bytes, key: tuple[str, str, int], notes: dict[int, str]
@@ -198,6 +201,7 @@ class _Peer:
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
+        connection.settimeout(None)  # whatever the user has set by socket.setdefaulttimeout()
         # Small messages go without waiting for the receipt of those before.
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._received = bytearray()

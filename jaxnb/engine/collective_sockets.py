@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import socket
 from collections.abc import Collection, Iterator
@@ -18,10 +19,23 @@ def _tcp_sockets() -> Iterator[socket.socket]:
         with contextlib.suppress(OSError):  # other threads close theirs meanwhile
             if not os.readlink(f"/proc/self/fd/{entry}").startswith("socket:"):
                 continue
-            with socket.socket(fileno=os.dup(int(entry))) as shared:
+            with _shared(int(entry)) as shared:
                 is_ip = shared.family in (socket.AF_INET, socket.AF_INET6)
                 if is_ip and shared.type == socket.SOCK_STREAM:
                     yield shared
+
+
+def _shared(fd: int) -> socket.socket:
+    """Returns an open socket as an object of its own; whether it waits stays as it is.
+
+    Where the user has called ``socket.setdefaulttimeout()`` Python has each new object wait for
+    nothing, and with it all that share the socket.
+    """
+    flags = fcntl.fcntl(fd, fcntl.F_GETFL)
+    shared = socket.socket(fileno=os.dup(fd))
+    if fcntl.fcntl(fd, fcntl.F_GETFL) != flags:
+        fcntl.fcntl(fd, fcntl.F_SETFL, flags)
+    return shared
 
 
 def _is_listening(shared: socket.socket) -> bool:

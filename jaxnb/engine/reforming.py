@@ -153,7 +153,7 @@ def _return_memory() -> None:
     """Gives memory that has been freed back to the system, where glibc is.
 
     XLA and its compiler take theirs in threads, for each of which glibc has heaps of its own and
-    keeps what is freed there. A backend that has gone leaves some 6 MB of that, and the next one
+    keeps what is freed there. A backend that has gone leaves some 4 MB of that, and the next one
     has new threads.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)

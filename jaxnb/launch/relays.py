@@ -1,8 +1,8 @@
-"""Knowing that a controller's threads and its heart monitor have the ports they were given.
+"""Knowing that the ipyparallel controller's threads and its heart monitor have their ports.
 
 ipyparallel chooses free ports first and binds them a third of a second later, by when another
-program may have one. A thread or a process that finds its port taken just ends, and the controller
-runs on without it: no engine counts as registered, or no output ever comes.
+program may have one. A thread or a process that finds its port taken just ends, and the others
+run on without it: no engine counts as registered, or no output ever comes.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ class Relay(ThreadMonitoredQueue):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)  # type: ignore[no-untyped-call]
+        _ = super()._setup_sockets  # a pyzmq without it is found out here: nobody would set it
         self.bound = threading.Event()
 
     def _setup_sockets(self) -> Any:

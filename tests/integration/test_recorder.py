@@ -301,6 +301,21 @@ def test_strict_tells_of_one_that_raised_or_was_not_asked(group: Session) -> Non
     assert_usable(group)
 
 
+def test_strict_waits_for_a_straggler_whatever_sockets_wait_for(group: Session) -> None:
+    """A process's sockets are made by Python: what its user has set for all is not for ours."""
+    group.run("import socket, time\nsocket.setdefaulttimeout(0.2)")
+    try:
+        group.recover()  # the connections are made anew
+        code = "if process_index: time.sleep(1)\nfloat(total(x))"
+        with no_alarm():
+            assert group.run(code, check="strict").divergence is None
+            assert group.run(code).divergence is None
+    finally:
+        group.run("socket.setdefaulttimeout(None)")
+    group.recover()
+    assert_usable(group)
+
+
 def test_many_agreements_leave_little_behind(group: Session) -> None:
     with no_alarm():
         group.run("for _ in range(700): y = step(x)", check="strict")

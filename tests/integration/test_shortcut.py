@@ -173,6 +173,66 @@ for change in {changes!r}:
     assert python(code) == [f"True {not static} " * len(changes)]
 
 
+def test_meshes_that_are_alike_are_told_apart() -> None:
+    """Meshes of one shape and one set of names, over devices in another order, or over others."""
+    install = INSTALL.replace("assert", "jax.config.update('jax_num_cpu_devices', 4)\nassert", 1)
+    code = """
+from jax.sharding import AxisType, Mesh
+devices = np.array(jax.devices())
+P = jax.P
+
+def constrained(x): return jax.lax.with_sharding_constraint(x * 2, P("p"))
+def plain(x): return x * 2
+def add_index(x): return x + jax.lax.axis_index("p")
+def mapped(x): return jax.shard_map(add_index, in_specs=P("p"), out_specs=P("p"))(x)
+def told(function):
+    def told(*given): return function(*given)
+    return told
+
+def facts(function, *given):
+    try: y = function(*given)
+    except ValueError as error: return str(error)[:40]
+    return [(shard.device.id, np.asarray(shard.data).tolist()) for shard in y.addressable_shards]
+
+for kind in AxisType.Auto, AxisType.Explicit:
+    meshes = [Mesh(each, ("p",), axis_types=(kind,))
+              for each in (devices[:2], devices[1::-1], devices[2:])]
+    with jax.set_mesh(meshes[0]): committed = jax.device_put(np.arange(8.0), P("p"))
+    cases = [(plain, {"out_shardings": P("p")}, jnp.arange(8.0)),
+             (plain, {"out_shardings": P("p")}, committed), (plain, {}, committed),
+             (lambda: jnp.arange(8.0), {"out_shardings": P("p")})]
+    if kind is AxisType.Auto:
+        cases += [(each, {}, given) for each in (constrained, mapped)
+                  for given in (jnp.arange(8.0), np.arange(8.0))]
+    for function, settings, *given in cases:
+        f, alone = jax.jit(told(function), **settings), jax.jit(function, **settings)
+        seen = []
+        for number in 0, 0, 0, 1, 1, 1, 2, 2, 0, 1:
+            with jax.set_mesh(meshes[number]):
+                seen.append(facts(f, *given))
+                assert seen[-1] == facts(alone, *given), (kind, number, settings)
+        print(len({str(each) for each in seen}), end=" ")
+"""
+    assert python(code, install) == ["3 2 2 3 3 3 3 3 3 2 2 3 "]
+
+
+def test_a_function_whose_cache_is_cleared_is_traced_anew() -> None:
+    """With what it refers to changed: its arguments are the same."""
+    code = """
+def told(x): return x * scale
+f, x, scale = jax.jit(told), jnp.ones(3), 2
+for _ in range(3): f(x)
+scale = 3
+print(f(x)[0])
+f.clear_cache()
+print(f(x)[0])
+count(hooks)
+for _ in range(3): assert f(x)[0] == 3
+print(count(hooks))
+"""
+    assert python(code) == ["2.0", "3.0", "(3, 1)"]
+
+
 def test_the_shortest_way_infers_nothing() -> None:
     """Of arrays alone, whichever they are; a function may be jitted more than once."""
     code = """
@@ -338,6 +398,12 @@ print(count(hooks))
     [
         ("jax._src.util", "register_cache"),
         ("jax._src.pjit", "_run_python_pjit"),
+        ("jax._src.pjit", "_infer_params"),
+        ("jax._src.pjit", "_cpp_pjit"),
+        ("jax._src.pjit", "get_ctx_mesh"),
+        ("jax._src.pjit", "jit_evict_fn"),
+        ("jax._src.config", "trace_context"),
+        ("jax._src.tree_util", "tracing_registry"),
         ("jax._src.dispatch", "needs_check_special"),
         ("jax._src.interpreters.pxla", "cc_shard_arg"),
     ],

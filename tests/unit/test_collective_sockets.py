@@ -76,3 +76,15 @@ def test_no_descriptor_is_left_open(listener: socket.socket) -> None:
         listening_ports()
         shut_down({port_of(listener)})
         assert os.listdir("/proc/self/fd") == before
+
+
+def test_whether_a_socket_waits_is_left_as_it_is() -> None:
+    """Also where the user has called ``socket.setdefaulttimeout()``."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        assert server.getblocking()
+        socket.setdefaulttimeout(0.1)
+        try:
+            assert server.getsockname()[1] in listening_ports()
+        finally:
+            socket.setdefaulttimeout(None)
+        assert os.get_blocking(server.fileno())

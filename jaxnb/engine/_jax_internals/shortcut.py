@@ -58,6 +58,8 @@ def _names() -> Any:
         Array=array.ArrayImpl,
         call=pjit._run_python_pjit,
         context=config.trace_context,
+        context_mesh=pjit.get_ctx_mesh,
+        evict=pjit.jit_evict_fn,
         fastpath_data=inspect.unwrap(pjit._get_fastpath_data),  # not that of hook_dispatches
         flatten=tree_util.tracing_registry.flatten,
         from_calls=_code_within(pjit._cpp_pjit, "cache_miss"),
@@ -104,7 +106,8 @@ class _Shortest:
 
     way: _Way
     settings: Any  # of ``jax.jit``: a function may have been given to it more than once
-    context: Any
+    context: Any  # with the rest, all that JAX keeps what it has traced by
+    mesh: Any
     tree: Any
     arrays: list[tuple[Any, ...]]  # what has to be the same of each
 
@@ -125,8 +128,9 @@ class _Inferred(threading.local):
 class Shortcut:
     """The short ways that have been found.
 
-    They hold on to compiled programs, shardings and the backend until the functions are gone whose
-    they are, as JAX's own caches do, or until they are cleared, here or by ``jax.clear_caches()``.
+    They hold on to compiled programs, shardings, meshes and the backend until the functions are
+    gone whose they are, as JAX's own caches do, or until they are cleared, here or by
+    ``jax.clear_caches()``.
 
     Args:
         hooks: What is told.
@@ -153,13 +157,22 @@ class Shortcut:
             Whether this JAX has the names for it. Otherwise nothing was changed: computations
             that are told of take all of JAX's Python path.
         """
+        import jax
         from jax._src import pjit
 
         try:
-            self._jax = _names()
-            self._jax.register_cache(self, "dispatches that are told of")
+            self._jax = own = _names()
+            own.register_cache(self, "dispatches that are told of")
         except (ImportError, AttributeError):
             return False
+
+        def clear_cache(function: Any) -> None:
+            own.evict(function)  # which forgets what was inferred for all functions
+            self._shortest.clear()
+
+        pjit.jit_evict_fn = clear_cache
+        kind: Any = type(jax.jit(clear_cache))
+        kind.clear_cache = clear_cache  # as JAX does whenever it jits
         pjit._infer_params = self._infer  # type: ignore[assignment]
         pjit._run_python_pjit = self._call  # type: ignore[assignment]
         return True
@@ -175,7 +188,7 @@ class Shortcut:
         known = self._shortest.get(id(fun), ())
         if known and not kwargs:
             arrays, tree = jax.flatten(args)
-            context = jax.context()
+            context, mesh = jax.context(), jax.context_mesh(settings.use_resource_env)
             try:
                 # Compared in C, mostly by being the same objects.
                 found = [*map(jax.know, arrays)]
@@ -183,7 +196,7 @@ class Shortcut:
                 known = ()
             for each in known:
                 is_same = each.settings is settings and each.arrays == found and each.tree == tree
-                if is_same and each.context == context:
+                if is_same and each.context == context and each.mesh == mesh:
                     return each.way, arrays
         inferred = jax.infer(fun, settings, args, kwargs)
         self._inferred.traced, self._inferred.settings = inferred[0], settings
@@ -221,7 +234,8 @@ class Shortcut:
             return
         known = self._shortest.setdefault(id(fun), [])
         described = [*map(jax.know, arrays)]
-        known.insert(0, _Shortest(way, settings, jax.context(), tree, described))
+        context, mesh = jax.context(), jax.context_mesh(settings.use_resource_env)
+        known.insert(0, _Shortest(way, settings, context, mesh, tree, described))
         del known[MAX_SHORTEST:]
 
     def _kind(self, argument: Any) -> Any:
