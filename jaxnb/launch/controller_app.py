@@ -143,8 +143,9 @@ def main() -> None:
     profile_dir, cluster_id, owner_pid = sys.argv[1:]
 
     def end() -> None:
-        lifeline.kill_descendants()
+        # First: once the heart monitor has been killed the main thread may end this process.
         shutil.rmtree(profile_dir, ignore_errors=True)
+        lifeline.kill_descendants()
         os._exit(0)
 
     lifeline.watch_owner(int(owner_pid), end)
