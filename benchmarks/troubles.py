@@ -9,12 +9,12 @@ from typing import Any
 from benchmarks import lifecycle
 from benchmarks.children import run_reporting
 from benchmarks.measure import Row, Summary, Target, say, summarize
+from benchmarks.troubles_child import PYTHON_ONLY
 
 CHILD_TIMEOUT_SECONDS = 900.0
 STEPS = ("free", "recover", "where")
 NAMES = (*STEPS, "recorder")
 QUIET = "record, no pitfalls"
-PYTHON_ONLY = "off, JAX's Python path"  # as the child names it
 MODES = ("off", PYTHON_ONLY, QUIET, "record", "strict")
 CALLS = 2000
 STRICT_CALLS = 200

@@ -174,7 +174,7 @@ class Recorder:
 
     def is_recorded(self, executable: Any) -> bool:
         """Whether an executable must be kept off JAX's fast path."""
-        if len(self._of(executable).processes) < 2:
+        if len(self.seen(executable).processes) < 2:
             return False
         if self._cell.mode == "off":
             self._has_fast_paths = True
@@ -193,7 +193,7 @@ class Recorder:
         if self._making.noted is executable:
             self._making.noted = None
             return
-        known = self._of(executable)
+        known = self.seen(executable)
         if len(known.processes) < 2:
             return
         if not known.shapes:
@@ -204,10 +204,6 @@ class Recorder:
         """Returns which arguments of an executable have to be looked at."""
         used = internals.executable_inputs(executable, range(len(arguments)))
         return tuple(i for i in used if inputs.may_differ(arguments[i]))
-
-    def seen(self, executable: Any) -> _Known:
-        """Returns what is the same for all dispatches of an executable."""
-        return self._of(executable)
 
     def before_again(self, executable: Any, known: _Known, arguments: Sequence[Any]) -> None:
         """Records a dispatch like one before, with those arguments that are to be looked at."""
@@ -265,7 +261,8 @@ class Recorder:
                 entry.stop = stop
         del entries[depth:]
 
-    def _of(self, executable: Any) -> _Known:
+    def seen(self, executable: Any) -> _Known:
+        """Returns what is the same for all dispatches of an executable."""
         known = self._known.get(executable)
         if known is None:
             known = self._known[executable] = _known(executable)

@@ -295,10 +295,10 @@ CONTROLLER_PORTS = 18
 
 def ports_of(connection: dict[str, Any]) -> set[int]:
     """The ports in a controller's connection information."""
-    found: set[int] = set()
+    found: set[Any] = set()
     for info in connection["client"], connection["engine"]:
         for value in info.values():
-            found |= set(value if isinstance(value, list) else [value]) - {None}
+            found |= set(value if isinstance(value, list) else [value])
     return {port for port in found if isinstance(port, int)}
 
 
@@ -331,7 +331,10 @@ def test_a_controller_one_of_whose_ports_is_taken_starts_on_others(
             answer = request.result(60)
             listening = listens_on(answer["pid"])
             assert len(listening) == CONTROLLER_PORTS
-            assert ports_of(answer["connection"]) <= listening
+            found = ports_of(answer["connection"])
+            assert found <= listening
+            assert ports[taken] not in found
+            assert answer["connection"]["client"]["key"]
         stop = fork_server.request("stop", roles=["controller"], grace_seconds=5)
         stop.result(60)
 
