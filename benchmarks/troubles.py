@@ -12,7 +12,7 @@ from benchmarks.measure import Row, Summary, Target, say, summarize
 from benchmarks.troubles_child import PYTHON_ONLY
 
 CHILD_TIMEOUT_SECONDS = 900.0
-STEPS = ("free", "recover", "where")
+STEPS = ("free", "recover", "where", "death")
 NAMES = (*STEPS, "recorder")
 QUIET = "record, no pitfalls"
 MODES = ("off", PYTHON_ONLY, QUIET, "record", "strict")
@@ -24,11 +24,12 @@ Found = dict[str, Any]
 
 
 def measure(names: set[str], sides: list[str], quick: bool) -> Iterator[Row]:
-    """The rows that ``names`` selects, of free, recover, where and recorder."""
+    """The rows that ``names`` selects, of free, recover, where, death and recorder."""
     steps: list[str] = [step for step in STEPS if step in names]
     if steps:
         # The recipe never frees anybody: who is stuck stops it, starts it, and has no variables.
-        peer = again(1 if quick else 2) if "recipe" in sides and steps != ["where"] else None
+        stops = "recipe" in sides and bool({"free", "recover"}.intersection(steps))
+        peer = again(1 if quick else 2) if stops else None
         for devices in (1, 2) if "jaxnb" in sides else ():
             yield from one_size(devices, steps, peer, quick)
     if "recorder" in names and "jaxnb" in sides:
@@ -53,6 +54,8 @@ def one_size(devices: int, steps: list[str], peer: Summary | None, quick: bool) 
         yield recover_row(found, where, peer)
     if "where" in steps:
         yield from where_rows(found, where)
+    if "death" in steps:
+        yield death_row(found, where)
 
 
 def run_child(plan: Found) -> Found:
@@ -147,6 +150,21 @@ def where_rows(found: Found, where: str) -> Iterator[Row]:
         target=Target(limit=1.0),
         note=f"while a cell sleeps, and is looked at: {_median(watched)} %",
         details={"watched": watched and watched.as_json()},
+    )
+
+
+def death_row(found: Found, where: str) -> Row:
+    """A process that is killed while the others wait for it."""
+    ended = summarize([each["ended"] for each in found["death"]])
+    return Row(
+        f"a process is killed, {where}: noticed",
+        "s",
+        summarize([each["noticed"] for each in found["death"]]),
+        None,
+        target=Target(limit=0.5),
+        note="from SIGKILL, while the others wait for it in a collective; the notebook's cell ends "
+        f"{_median(ended)} s after it, the others freed",
+        details={"death": found["death"]},
     )
 
 

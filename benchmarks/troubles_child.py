@@ -7,6 +7,8 @@ through its steps, and writes what it measured to REPORT.
 from __future__ import annotations
 
 import json
+import os
+import signal
 import statistics
 import sys
 import threading
@@ -18,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import jaxnb
+from jaxnb.errors import ProcessDiedError
 from jaxnb.model import Whereabouts
 from jaxnb.session import Session
 from jaxnb.watch import waits_in_jax
@@ -25,6 +28,7 @@ from jaxnb.watch import waits_in_jax
 ABSENT = 1
 GIVE_UP_SECONDS = 60.0
 LOOK_SECONDS = 0.01
+NOTICE_SECONDS = 0.002
 WHERE_CALLS = 100
 IDLE_WINDOW_SECONDS = 10.0
 
@@ -232,6 +236,30 @@ def recover(session: Session) -> Found:
     }
 
 
+def die(session: Session) -> Found:
+    """A cell in which all but one wait, and that one is killed; then replaced."""
+    others = [i for i in range(session.num_processes) if i != ABSENT]
+    pid = session.processes[ABSENT].pid
+    noticed: list[float] = []
+
+    def kill() -> None:
+        os.kill(pid, signal.SIGKILL)
+        while not session.deaths:
+            time.sleep(NOTICE_SECONDS)
+        noticed.append(time.monotonic())
+
+    called = when_stuck(session, others, kill, waits)
+    try:
+        session.run(STUCK.format(absent=ABSENT))
+    except ProcessDiedError:
+        ended = time.monotonic()
+    else:
+        raise Unexpected("the cell did not end with the death")
+    session.recover()
+    session.run(SETUP)
+    return {"noticed": noticed[0] - called[0], "ended": ended - called[0]}
+
+
 def where(session: Session) -> list[float]:
     """Seconds of calls of ``session.where()``, which have to name every process."""
     seconds = []
@@ -317,6 +345,8 @@ def run(plan: dict[str, Any]) -> Found:
         if "recover" in steps:
             session.run(ARRAYS.format(elements=ARRAY_ELEMENTS, count=ARRAY_COUNT))
             found["recover"] = [recover(session) for _ in range(repetitions)]
+        if "death" in steps:
+            found["death"] = [die(session) for _ in range(repetitions)]
     return found
 
 
