@@ -219,6 +219,11 @@ print(dispatch.executable_name(a), dispatch.executable_devices(a) == set(jax.dev
 print([(r.shape, str(r.dtype)) for r in dispatch.executable_results(a)])
 texts = [dispatch.executable_text(each) for each in (a, b, c)]
 print(texts[0] == texts[1], texts[0] == texts[2], "ENTRY" in texts[0])
+arrays = [np.arange(1e6, dtype=np.float32) for _ in range(3)]
+arrays[2][777777] += 1
+for each in arrays: jax.jit(lambda x, each=each: x * each)(np.ones(3, np.float32)[0])
+a2, b2, c2 = map(dispatch.executable_text, hooks.executables[-3:])
+print(a2 == b2, a2 == c2, len(a2) < 3000)
 key = jax.random.key(7)
 print(dispatch.key_words(key).tolist(), dispatch.key_words(3))
 print(internals.coordination_client())
@@ -255,6 +260,9 @@ print(len(texts) == len(again.computations),
       [line.opcode for lines in again.computations.values() for line in lines] == lines)
 print(len(hlo.fingerprint(NoParser())), hlo.parsed(compiled.runtime_executable().hlo_modules()[0])
       == program)
+modules = compiled.runtime_executable().hlo_modules()
+print(hlo.modules_text(modules) == hlo.modules_text(made(3).runtime_executable().hlo_modules()),
+      "all-to-all" in hlo.modules_text(modules), "fori_loop" in hlo.modules_text(modules))
 """
 
 PAIRS = f"""
@@ -370,6 +378,7 @@ def test_an_executable_tells_what_it_is() -> None:
         "jit(f) True",
         "[((3,), 'float32')]",
         "True False True",
+        "True False True",
         "[0, 7] None",
         "None",
         "True",
@@ -384,6 +393,7 @@ def test_compiled_programs_are_read_by_the_parser_of_xla_or_without_it() -> None
         "True False",
         "True True",
         "32 True",
+        "True True False",
     ]
 
 
@@ -405,6 +415,7 @@ def test_async_pairs_are_one_collective_each_by_the_parser_and_without_it() -> N
         "from jax._src.interpreters import pxla; del pxla.MeshExecutable",
         "from jax._src.interpreters import pxla; del pxla.ExecuteReplicated",
         "from jax._src.lib import hlo; del hlo.HloPrintOptions",
+        "from jax._src.lib import hlo; del hlo.HloModule",
     ],
 )
 def test_a_jax_that_tells_of_no_dispatches_is_told(state: str) -> None:

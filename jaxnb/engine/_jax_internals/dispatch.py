@@ -10,6 +10,8 @@ import functools
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from jaxnb.engine._jax_internals.hlo import modules_text
+
 
 def _runtime() -> Any:
     from jax._src.lib import _jax  # type: ignore[attr-defined]
@@ -52,7 +54,8 @@ def hook_dispatches(hooks: DispatchHooks) -> str:
         from jax._src.interpreters import pxla
         from jax._src.lib import hlo  # type: ignore[attr-defined]
 
-        hlo.HloPrintOptions.canonical  # noqa: B018  # for executable_text
+        hlo.HloPrintOptions.canonical  # noqa: B018  # for executable_text, as the next
+        hlo.HloModule.as_serialized_hlo_module_proto  # noqa: B018
         execute = pxla.ExecuteReplicated.__call__
         get_fastpath_data = pjit._get_fastpath_data
         create_cpp_call = pxla.MeshExecutable.create_cpp_call
@@ -119,13 +122,7 @@ def executable_text(executable: Any) -> str:
     Equal for equal computations. JAX's own fingerprint is not: where functions were called
     first from different lines, it differs.
     """
-    from jax._src.lib import hlo  # type: ignore[attr-defined]
-
-    options = hlo.HloPrintOptions.canonical()
-    options.print_large_constants, options.print_metadata = True, False
-    texts = [each.to_string(options) for each in executable.xla_executable.hlo_modules()]
-    # The first line begins with the name of the function.
-    return "\n".join(text.partition(",")[2] for text in texts)
+    return modules_text(executable.xla_executable.hlo_modules())
 
 
 def executable_devices(executable: Any) -> frozenset[Any]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Sequence
 from typing import Any
 
+from jaxnb.engine._jax_internals.literals import literals_digest
 from jaxnb.insight.program import Line, Program, from_text, header_and_entry, matters
 
 _NAMES = re.compile(r"^ *(?:ROOT )?%?([\w.$-]+) = ", re.MULTILINE)
@@ -74,16 +76,32 @@ def fingerprint(compiled: Any) -> str:
     Names and source lines are left out; they are in the text where this JAX cannot print
     without them.
     """
-    digest = hashlib.blake2b(digest_size=16)
     try:
-        from jax._src.lib import hlo  # type: ignore[attr-defined]
-
-        options = hlo.HloPrintOptions.canonical()
-        options.print_large_constants, options.print_metadata = True, False
-        modules = compiled.runtime_executable().hlo_modules()
-        texts = [module.to_string(options).partition(",")[2] for module in modules]
+        text = modules_text(compiled.runtime_executable().hlo_modules())
     except (ImportError, AttributeError):
-        texts = [compiled.as_text() or ""]
-    for text in texts:
-        digest.update(text.encode())
-    return digest.hexdigest()
+        text = compiled.as_text() or ""
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def modules_text(modules: Sequence[Any]) -> str:
+    """Returns programs without names and without the source lines that they came from.
+
+    Of constants that are too large for text there is a digest.
+
+    Raises:
+        ImportError: This JAX cannot print without names.
+        AttributeError: The same.
+    """
+    from jax._src.lib import hlo  # type: ignore[attr-defined]
+
+    options = hlo.HloPrintOptions.canonical()
+    options.print_large_constants, options.print_metadata = False, False
+    return "\n".join(_module_text(module, options) for module in modules)
+
+
+def _module_text(module: Any, options: Any) -> str:
+    # The first line begins with the name of the function.
+    text = str(module.to_string(options).partition(",")[2])
+    if "constant({...})" not in text:
+        return text
+    return f"{text}constants {literals_digest(module.as_serialized_hlo_module_proto())}"
