@@ -18,7 +18,9 @@ from typing import Any
 from jaxnb.engine import bootstrap, bundles, flood
 from jaxnb.engine.interrupts import INTERRUPTS
 
-INTERRUPT_GRACE_SECONDS = 2.0
+INTERRUPT_GRACE_SECONDS = 0.2
+"""A command that has not ended so long after SIGINT is killed, as IPython's own `!` does: an
+interrupt ends a cell within half a second."""
 
 
 def install(shell: Any) -> None:
@@ -79,11 +81,14 @@ def _stream(process: subprocess.Popen[bytes]) -> None:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    for sig in (signal.SIGINT, signal.SIGKILL):
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, sig)
-        try:
-            process.wait(INTERRUPT_GRACE_SECONDS)
-        except subprocess.TimeoutExpired:
-            continue
-        return
+    try:
+        _signal(process, signal.SIGINT)
+        process.wait(INTERRUPT_GRACE_SECONDS)
+    except (subprocess.TimeoutExpired, *INTERRUPTS):  # another interrupt: the user is impatient
+        _signal(process, signal.SIGKILL)
+        process.wait()
+
+
+def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, number)

@@ -33,6 +33,7 @@ BODIES = {
     "sleep": "import time; print('in'); time.sleep(1000)",
     "loop": "print('in')\nwhile True: pass",
     "subprocess": "!echo in; sleep 1000",
+    "subprocess that ignores it": "!trap '' INT; echo in; sleep 1000",
     "await": "import asyncio; print('in'); await asyncio.sleep(1000)",
     "queue": "import queue; print('in'); queue.Queue().get()",
     "lock": "import threading; print('in'); threading.Event().wait()",
