@@ -73,12 +73,13 @@ class Cells(Life):
         """Runs a cell, once the turn is ours; the group is in step then, if that is possible."""
         running = self._send_cell(request, sink, outputs, interrupted)
         result, patience = self._wait(running, timeout)
-        was_cut = patience.interrupted or bool(running.waiting_for)
-        if not patience.gave_up:  # whoever is stopped would be waited for
-            result = self._last_result = self._compared(running, result)
-        # Where the user stopped them anywhere, or some failed and others waited for them,
-        # there is nothing to warn of.
-        parted = None if was_cut or running.freed else result.divergence
+        was_cut = patience.interrupted or bool(running.waiting_for or running.freed or self._deaths)
+        result = self._last_result = self._compared(running, result, was_cut)
+        parted = result.divergence
+        if parted is not None and was_cut and not divergence.is_mismatch(parted):
+            # The user stopped them anywhere, or some failed and others waited for them: that some
+            # dispatched less is nothing to warn of.
+            parted = None
         if parted is not None:
             running.notice(divergence.describe(parted))
         if patience.gave_up:
@@ -182,17 +183,25 @@ class Cells(Life):
     def _is_recorded(self, request: CellRequest) -> bool:
         return request.check != "off" and not any(r.unrecorded for r in self._reports)
 
-    def _compared(self, running: RunningCell, result: CellResult) -> CellResult:
-        """Compares what the processes dispatched together in a cell."""
-        asked = list(result.per_process)
+    def _compared(self, running: RunningCell, result: CellResult, was_cut: bool) -> CellResult:
+        """Compares what the processes dispatched together in a cell.
+
+        What the dead have dispatched is lost with them. Who has not come back is not asked
+        either: that would wait for one that is stopped.
+        """
+        if running.abandoned is not None or any(d.role != "engine" for d in self._deaths):
+            return result  # all end, or have ended
+        unknown = dead_processes(self._deaths) | running.silent
+        asked = [i for i in result.per_process if i not in unknown]
         trails = {i: running.trails.get(i, ()) for i in range(self.num_processes)}
-        if self._deaths or not self._is_recorded(running.request) or divergence.agree(trails):
+        if not self._is_recorded(running.request) or (not unknown and divergence.agree(trails)):
             return result
         recordings = {i: Recording(i, trails[i], ()) for i in asked}
         recordings |= self._sentinels.recordings(asked)
-        notes = {i: "was not asked to run the cell" for i in trails if i not in asked}
+        notes = {i: "was not asked to run the cell" for i in trails if i not in result.per_process}
         notes |= {i: error.ending for i, error in result.errors.items()}
-        return replace(result, divergence=divergence.compare(result.cell, recordings, notes))
+        parted = divergence.compare(result.cell, recordings, notes, unknown, was_cut=was_cut)
+        return replace(result, divergence=parted)
 
     def _recover_after(
         self, running: RunningCell, come_back_seconds: float = COME_BACK_SECONDS

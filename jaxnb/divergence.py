@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from jaxnb.labels import processes_label, ranks_label
 from jaxnb.model import Dispatch, Divergence, DivergenceKind, Recording, Side, Trail
@@ -25,11 +25,16 @@ def agree(trails: Mapping[int, Sequence[Trail]]) -> bool:
     spanned = {t.processes for each in trails.values() for t in each}
     return all(
         len({by_process.get(i, {}).get(processes) for i in processes}) == 1 for processes in spanned
-    )
+    ) and not any(t.struck for each in trails.values() for t in each)
 
 
 def compare(
-    cell: int, recordings: Mapping[int, Recording], notes: Mapping[int, str]
+    cell: int,
+    recordings: Mapping[int, Recording],
+    notes: Mapping[int, str],
+    unknown: Collection[int] = (),
+    *,
+    was_cut: bool = False,
 ) -> Divergence | None:
     """Returns where processes parted first; None if their recordings agree.
 
@@ -39,18 +44,38 @@ def compare(
         cell: The cell's number.
         recordings: Process index to what it recorded. One that is missing dispatched nothing.
         notes: Process index to why it dispatched no more: ``"raised ValueError at line 3"``.
+        unknown: Processes of which nobody knows what they recorded: the dead. The others are
+            compared.
+        was_cut: The processes were stopped anywhere: where some dispatched what others did
+            not come to any more is told only if that is all there is.
     """
     spanned = {t.processes for each in recordings.values() for t in each.trails}
+    known = {processes: tuple(i for i in processes if i not in unknown) for processes in spanned}
     found = [
         parted
         for processes in sorted(spanned)
-        if (parted := _compare_over(cell, processes, recordings, notes)) is not None
+        if (parted := _compare_over(cell, processes, known[processes], recordings, notes))
     ]
     if not found:
         return None
-    first = min(found, key=_when)
+    first = min(found, key=lambda each: (was_cut and not is_mismatch(each), _when(each)))
     pending = any(each.pending for each in found)
     return Divergence(first.cell, first.number, first.kind, first.sides, pending)
+
+
+def is_mismatch(divergence: Divergence) -> bool:
+    """Whether processes dispatched different things at one place.
+
+    Else they did the same, and some were stopped or failed before others: which is no mistake of
+    the code's where the user stopped it.
+    """
+    done = {
+        (side.dispatch.fingerprint, side.dispatch.inputs)
+        for side in divergence.sides
+        if side.dispatch is not None
+    }
+    is_forgotten = divergence.kind != "failed" and all(s.dispatch is None for s in divergence.sides)
+    return len(done) > 1 or (is_forgotten and len({side.note for side in divergence.sides}) == 1)
 
 
 def _when(divergence: Divergence) -> float:
@@ -61,20 +86,22 @@ def _when(divergence: Divergence) -> float:
 def _compare_over(
     cell: int,
     processes: Processes,
+    known: Processes,
     recordings: Mapping[int, Recording],
     notes: Mapping[int, str],
 ) -> Divergence | None:
-    counts = {i: _count(recordings.get(i), processes) for i in processes}
+    """Compares what was dispatched over processes, among those of which that is known."""
+    counts = {i: _count(recordings.get(i), processes) for i in known}
     made = {
         i: {d.number: d for d in recordings[i].dispatches if d.processes == processes}
         if i in recordings
         else {}
-        for i in processes
+        for i in known
     }
     remembered = [min(each) for i, each in made.items() if each]
     start = max(remembered, default=1)
-    for number in range(start, max(counts.values()) + 1):
-        at = {i: made[i].get(number) for i in processes}
+    for number in range(start, max(counts.values(), default=0) + 1):
+        at = {i: made[i].get(number) for i in known}
         ends = {each.end for each in at.values() if each is not None}
         if len({_identity(each) for each in at.values()}) > 1 or ends & _OPEN:
             rest = {i: [d for n, d in each.items() if n >= number] for i, each in made.items()}
@@ -86,24 +113,25 @@ def _compare_over(
                 sides=sides(at, notes),
                 pending=_is_pending(rest),
             )
-    return _compare_trails(cell, processes, recordings)
+    return _compare_trails(cell, processes, known, recordings)
 
 
 def _compare_trails(
-    cell: int, processes: Processes, recordings: Mapping[int, Recording]
+    cell: int, processes: Processes, known: Processes, recordings: Mapping[int, Recording]
 ) -> Divergence | None:
     """Returns that processes parted before what they remember, if they did."""
     groups: dict[Trail | None, list[int]] = {}
-    for i in processes:
+    for i in known:
         groups.setdefault(_trail(recordings.get(i), processes), []).append(i)
-    if len(groups) == 1:
+    if len(groups) < 2 and not any(trail and trail.struck for trail in groups):
         return None
     found = tuple(
         Side(tuple(who), None, f"{trail.count if trail else 0} in all")
         for trail, who in sorted(groups.items(), key=lambda group: -len(group[1]))
     )
+    same = len({(trail.count, trail.digest) if trail else None for trail in groups}) == 1
     # Of what kind they were is not known any more: the worst is taken for true.
-    return Divergence(cell, 0, "computation", found, pending=True)
+    return Divergence(cell, 0, "failed" if same else "computation", found, pending=True)
 
 
 def _trail(recording: Recording | None, processes: Processes) -> Trail | None:
@@ -141,10 +169,8 @@ def _kind(
     if None in at.values():
         return "missing"
     here = [dispatch for dispatch in at.values() if dispatch is not None]
-    if len({each.end for each in here}) > 1 or here[0].end:
-        return "failed"
     if len({each.fingerprint for each in here}) == 1:
-        return "inputs"
+        return "failed" if any(each.end for each in here) else "inputs"
     counted = {frozenset(Counter(d.fingerprint for d in each).items()) for each in rest.values()}
     if len(counted) == 1:
         return "order"
@@ -176,7 +202,7 @@ def sentence_of(divergence: Divergence) -> str:
     """Returns who dispatched what: ``"process 1 dispatched …; processes 0,2-3 dispatched …"``."""
     if all(side.dispatch is None for side in divergence.sides):
         return _unknown_text(divergence)
-    everyone = sorted({i for side in divergence.sides for i in side.processes})
+    everyone = next(s.dispatch.processes for s in divergence.sides if s.dispatch is not None)
     where = (
         f"dispatch {divergence.number} over {processes_label(everyone)}"
         if divergence.number
@@ -227,21 +253,24 @@ def _trust(divergence: Divergence) -> str:
     )
 
 
-def disagreement(found: Sequence[Side], number: int) -> str:
+def disagreement(found: Sequence[Side], mine: Dispatch) -> str:
     """Returns the message of strict mode: nothing has run yet.
 
     Args:
         found: Who was about to do what.
-        number: The dispatch's number over these processes.
+        mine: What this process was about to do.
     """
-    everyone = sorted({i for side in found for i in side.processes})
     does = []
     for side in found:
-        who = processes_label(side.processes)
-        what = f"was to dispatch {side.dispatch}" if side.dispatch else side.note
-        does.append(f"{who}: {what}")
+        what = side.note
+        if side.dispatch is not None:
+            what = f"was to dispatch {side.dispatch}"
+            if side.dispatch.processes != mine.processes:
+                what += f", over {processes_label(side.dispatch.processes)}"
+        does.append(f"{processes_label(side.processes)}: {what}")
+    everyone = processes_label(mine.processes)
     return (
-        f"The processes do not agree on dispatch {number} over {processes_label(everyone)}: "
+        f"The processes do not agree on dispatch {mine.number} over {everyone}: "
         f"{'; '.join(does)}. Nothing of it has run on any of them, so nobody waits and all that "
         "was computed before can be trusted."
     )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
 
 from jaxnb import divergence
 from jaxnb.model import WAYS, Recording, Whereabouts
 from jaxnb.running import RunningCell
-from jaxnb.watch import left_behind, waits_in_jax, waits_of
+from jaxnb.watch import is_called_back, left_behind, waits_in_jax, waits_of, waits_to_agree
 
 FREE_SECONDS = 0.2
 """What is in Python answers an interrupt sooner; what waits in C++ never does."""
@@ -66,6 +66,7 @@ class Freer:
         self._looked_at = time.monotonic()
         self._since = time.monotonic()
         self._before: Mapping[int, Whereabouts] = {}
+        self._silent: set[int] = set()
         self._interrupted_late: dict[int, float] = {}
         self.deaf: set[int] = set()
 
@@ -120,24 +121,45 @@ class Freer:
         self._looked_at = now
         waiting = set(running.waiting_for)
         found = self._group.where(waiting)
-        if not left_behind(self._before, found, waiting, now - self._since):
+        silent, self._silent = self._silent, waiting - set(found)
+        stays = not found or left_behind(self._before, found, found, now - self._since)
+        if silent != self._silent or not stays:
             self._before, self._since = found, now
             running.end_waits()
             return
         waited = now - self._since
-        if len(waiting) < self._group.num_processes:
+        is_all = len(waiting) == self._group.num_processes
+        # What is called back may read something for long, or wait for ever: nobody can tell.
+        is_sure = not silent and not any(map(is_called_back, found.values()))
+        if not is_all and is_sure:
             if waited >= LEFT_BEHIND_SECONDS:
-                running.note_freed(found, interrupted=False)
-                self._group.free()
-                self._before = {}  # who waits again for so long is freed again
+                self._free_left_behind(found)
         elif waited >= ALL_WAIT_SECONDS:
             shown = running.waits
-            parted = shown.parted if shown is not None else self._where_they_part(found)
-            running.show_waits(waits_of(found, waited, parted))
+            parted = (
+                shown.parted
+                if shown is not None
+                else self._where_they_part(silent, is_sure=is_sure)
+            )
+            running.show_waits(waits_of(found, waited, parted, silent, is_all=is_all))
 
-    def _where_they_part(self, processes: Iterable[int]) -> str:
-        recordings = self._group.recordings(processes)
-        parted = divergence.compare(self._running.request.cell, recordings, {})
+    def _free_left_behind(self, found: Mapping[int, Whereabouts]) -> None:
+        self._running.note_freed(found, interrupted=False)
+        agreeing = [index for index, where in found.items() if waits_to_agree(where)]
+        if agreeing:
+            self._group.send_interrupt(agreeing)
+        if len(agreeing) < len(found):
+            self._group.free()
+        self._before = {}  # who waits again for so long is freed again
+
+    def _where_they_part(self, silent: Collection[int], *, is_sure: bool) -> str:
+        running = self._running
+        asked = [index for index in running.processes if index not in silent]
+        recordings = self._group.recordings(asked) if asked else {}
+        parted = divergence.compare(running.request.cell, recordings, {}, silent)
+        # Those that wait may do so for one that is silent, or called back.
+        if not is_sure and (parted is None or not divergence.is_mismatch(parted)):
+            return ""
         if parted is None:
             return "If they wait for each other in different collectives this never ends."
         return (

@@ -56,7 +56,7 @@ PIECE_CHARS = 1 << 18
 NO_ANSWER = "NoAnswer"
 """What stands for the error of a process that did not come back from the cell."""
 
-TOLD = (NO_ANSWER, "SwallowedInterrupt")
+TOLD = (NO_ANSWER, "SwallowedInterrupt", "DivergenceError")
 """Errors that tell more of a process than that it was freed."""
 
 
@@ -111,6 +111,7 @@ class RunningCell:
         self._dropped: dict[tuple[StreamName, int], Dropped] = {}
         self._displays: dict[int, list[RichOutput]] = defaultdict(list)
         self._replies: dict[int, CellReply] = {}
+        self._answered: set[int] = set()
         self._live: list[MergedLine] = []
         self._held: deque[tuple[float, Display | ClearOutput]] = deque()
         self._started = time.perf_counter()
@@ -145,6 +146,11 @@ class RunningCell:
     def replies(self) -> Mapping[int, CellReply]:
         """What the processes have answered; after :meth:`finish` of all, said or not."""
         return self._replies
+
+    @property
+    def silent(self) -> set[int]:
+        """The processes that have answered nothing themselves, and may never: the dead too."""
+        return set(self._processes) - self._answered
 
     def note_freed(self, stuck: Mapping[int, Whereabouts], *, interrupted: bool) -> None:
         """Notes which processes are about to be freed from where they wait.
@@ -227,6 +233,8 @@ class RunningCell:
             case ClearOutput():
                 self._held.append((time.perf_counter(), event))
             case Reply(index, answer):
+                if not isinstance(answer, BaseException):
+                    self._answered.add(index)
                 self._finish(index, answer)
 
     def _write(self, index: int, name: StreamName, text: str) -> None:

@@ -6,7 +6,7 @@ import sys
 from abc import abstractmethod
 from typing import Protocol
 
-from jaxnb.display.cards_waits import ADVICE, waits_text
+from jaxnb.display.cards_waits import INTERRUPT, waits_text
 from jaxnb.display.merge import MergedLine
 from jaxnb.model import RichOutput, Waits
 
@@ -79,10 +79,10 @@ class SaysWaits:
     """Says once where all processes wait, for who shows nothing in place.
 
     Attributes:
-        advice: What the user can do.
+        interrupt_by: How the user interrupts the cell.
     """
 
-    advice = ADVICE
+    interrupt_by = INTERRUPT
     _has_said = False
 
     @abstractmethod
@@ -92,7 +92,7 @@ class SaysWaits:
     def waits(self, waits: Waits) -> None:
         """Says where all processes wait, until they have gone on."""
         if not (waits.has_ended or self._has_said):
-            self.notice(waits_text(waits, self.advice))
+            self.notice(waits_text(waits, self.interrupt_by))
         self._has_said = not waits.has_ended
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from jaxnb.model import StackEntry, Wait, Waits, Whereabouts
 
 IDLE_CPU = 0.05
 """A process that waits uses less processor time than this, per second: on a busy machine its
 heartbeat and the answers to where it is take up to 0.02."""
+
+_AGREEING = "/jaxnb/engine/agreement.py"
 
 _JAX_CODE = ("/jax/_src/", "/jax/experimental/", "/jaxnb/engine/_jax_internals/")
 
@@ -24,6 +26,28 @@ def waits_in_jax(where: Whereabouts) -> bool:
         return False
     innermost = where.stack[-1]
     return innermost.cell is not None or is_of_jax(innermost)
+
+
+def waits_to_agree(where: Whereabouts) -> bool:
+    """Whether a process's main thread waits, in strict mode, for what others are about to do.
+
+    It does so in Python: an interrupt reaches it, and to shut connections of collectives would
+    not free it.
+    """
+    return any(_AGREEING in entry.file for entry in where.stack)
+
+
+def waits_for_others(where: Whereabouts) -> bool:
+    """Whether a process's main thread waits for other processes, as far as can be told."""
+    return waits_in_jax(where) or waits_to_agree(where)
+
+
+def is_called_back(where: Whereabouts) -> bool:
+    """Whether JAX runs code of the user's in a thread of its own: a computation's callback.
+
+    Such a thread begins to run Python in JAX's code, which calls the user's.
+    """
+    return any(map(_is_jax_file, where.entries))
 
 
 def formats_its_error(where: Whereabouts) -> bool:
@@ -45,7 +69,11 @@ def has_caught_interrupt(where: Whereabouts, seconds: float) -> bool:
 
 def is_of_jax(entry: StackEntry) -> bool:
     """Whether a call is of JAX's own code, or of what the recorder has put around it."""
-    return any(part in entry.file for part in _JAX_CODE)
+    return _is_jax_file(entry.file)
+
+
+def _is_jax_file(file: str) -> bool:
+    return any(part in file for part in _JAX_CODE)
 
 
 def left_behind(
@@ -56,8 +84,8 @@ def left_behind(
 ) -> bool:
     """Whether the processes that are still in a cell, which others have left, will never end it.
 
-    Each has waited in JAX at one place for all of the time, and used no processor; and none of
-    its threads has waited for one for all of the time.
+    Each has waited for others at one place for all of the time, and used no processor; and none
+    of its threads has waited for one for all of the time.
 
     Args:
         before: Snapshots from ``seconds`` ago.
@@ -68,8 +96,8 @@ def left_behind(
     return bool(waiting) and all(
         index in before
         and index in now
-        and waits_in_jax(before[index])
-        and waits_in_jax(now[index])
+        and waits_for_others(before[index])
+        and waits_for_others(now[index])
         and not before[index].runnable & now[index].runnable
         and before[index].stack == now[index].stack
         and now[index].cpu_seconds - before[index].cpu_seconds < IDLE_CPU * seconds
@@ -77,19 +105,28 @@ def left_behind(
     )
 
 
-def waits_of(found: Mapping[int, Whereabouts], seconds: float, parted: str) -> Waits:
+def waits_of(
+    found: Mapping[int, Whereabouts],
+    seconds: float,
+    parted: str,
+    silent: Iterable[int] = (),
+    *,
+    is_all: bool = True,
+) -> Waits:
     """Returns where processes wait, those at one place together.
 
     Args:
         found: Where each is.
         seconds: For how long they have been there.
         parted: Where their recordings part, as a sentence.
+        silent: Who has not told where it is.
+        is_all: These are all processes of the group.
     """
     places: dict[tuple[StackEntry | None, str], list[int]] = {}
     for index, where in sorted(found.items()):
         places.setdefault((where.in_cell, _last_dispatch_text(where)), []).append(index)
     waits = (Wait(tuple(who), place, last) for (place, last), who in places.items())
-    return Waits(tuple(waits), seconds, parted)
+    return Waits(tuple(waits), seconds, parted, tuple(sorted(silent)), is_all)
 
 
 def _last_dispatch_text(where: Whereabouts) -> str:

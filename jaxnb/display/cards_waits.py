@@ -2,41 +2,87 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from jaxnb.display.card import Card, render
 from jaxnb.labels import format_seconds, processes_label
 from jaxnb.model import Wait, Waits
 
-ADVICE = "Interrupt frees them, and variables are kept."
-BACKGROUND_ADVICE = "`%spmd_interrupt` frees them, and variables are kept."
+INTERRUPT = "Interrupt"
+BACKGROUND_INTERRUPT = "`%spmd_interrupt`"
 
 
-def waits_card(waits: Waits, advice: str = ADVICE) -> Card:
+def waits_card(waits: Waits, interrupt: str = INTERRUPT) -> Card:
     """Who waits where, for how long, what they dispatched last, and where recordings part.
 
     Args:
         waits: All that.
-        advice: What the user can do.
+        interrupt: How the user interrupts the cell.
     """
     html = render(
         "waits",
-        heading="All processes waited" if waits.has_ended else "All processes wait",
+        heading=_heading(waits),
         seconds=_whole(waits.seconds),
         waits=waits.waits,
+        silent=_silent_text(waits),
         parted=waits.parted,
-        advice="" if waits.has_ended else advice,
+        advice=_advice(waits, interrupt),
     )
-    return Card(html, waits_text(waits, advice))
+    return Card(html, waits_text(waits, interrupt))
 
 
-def waits_text(waits: Waits, advice: str = ADVICE) -> str:
+def waits_text(waits: Waits, interrupt: str = INTERRUPT) -> str:
     """The same as sentences."""
-    have = "waited" if waits.has_ended else "have waited"
+    waiting = [index for wait in waits.waits for index in wait.processes]
+    verb = "waited" if waits.has_ended else f"{_have(waiting)} waited"
+    who = processes_label(waiting) if _are_some(waits) else "all processes"
     places = "; ".join(map(_place_text, waits.waits))
-    text = (
-        f"all processes {have} for {_whole(waits.seconds)} and used no processor: {places}. "
-        f"{waits.parted}"
+    said = f"{who} {verb} for {_whole(waits.seconds)} and used no processor: {places}."
+    parts = [said if waiting else "", _silent_text(waits), waits.parted, _advice(waits, interrupt)]
+    return " ".join(part for part in parts if part)
+
+
+def _are_some(waits: Waits) -> bool:
+    """Whether there are other processes than those that wait."""
+    return bool(waits.silent) or not waits.is_all
+
+
+def _have(processes: Sequence[int]) -> str:
+    return "has" if len(processes) == 1 else "have"
+
+
+def _heading(waits: Waits) -> str:
+    waiting = sorted(index for wait in waits.waits for index in wait.processes)
+    if not waiting:
+        return "No answer" if waits.has_ended else "No answer yet"
+    who = processes_label(waiting).capitalize() if _are_some(waits) else "All processes"
+    if waits.has_ended:
+        return f"{who} waited"
+    return f"{who} {'waits' if len(waiting) == 1 else 'wait'}"
+
+
+def _silent_text(waits: Waits) -> str:
+    """Returns who does not tell where it is, as a sentence; empty if all do."""
+    if not waits.silent:
+        return ""
+    who = processes_label(waits.silent).capitalize()
+    if waits.has_ended:
+        return f"{who} had not answered for {_whole(waits.seconds)}."
+    it_is, it = ("it is", "it") if len(waits.silent) == 1 else ("they are", "them")
+    return (
+        f"{who} {_have(waits.silent)} not answered for {_whole(waits.seconds)}: {it_is} stopped, "
+        f"or C code in {it} keeps Python from running, which may end."
     )
-    return text if waits.has_ended else f"{text} {advice}"
+
+
+def _advice(waits: Waits, interrupt: str) -> str:
+    if waits.has_ended:
+        return ""
+    if not waits.silent:
+        return f"{interrupt} frees them, and variables are kept."
+    it = "it" if len(waits.silent) == 1 else "them"
+    frees = "frees who waits, and " if waits.waits else ""
+    return f"{interrupt} {frees}says how to go on without {it}."
 
 
 def _place_text(wait: Wait) -> str:

@@ -30,6 +30,14 @@ def calls() -> list[FrameType]:
         return list(frames_of(innermost_call()))
 
 
+def entries_of_others() -> list[str]:
+    """Returns the files in which the other threads have begun to run Python."""
+    with _no_collection():
+        frames = sys._current_frames()
+        frames.pop(threading.main_thread().ident or 0, None)
+        return [list(outwards(frame))[-1].f_code.co_filename for frame in frames.values()]
+
+
 @contextmanager
 def _no_collection() -> Iterator[None]:
     """Has no garbage collected by itself.

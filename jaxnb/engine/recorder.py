@@ -51,6 +51,7 @@ class _Known:
 class _Trail:
     count: int = 0
     digest: int = 0
+    struck: int = 0
 
 
 @dataclass(slots=True)
@@ -123,7 +124,14 @@ class Recorder:
             self._has_fast_paths = self._has_slow_paths = False
         mode = "off" if self.missing else request.check
         self._cell = _Cell(mode, code_name, time.monotonic())
-        if mode == "strict":
+
+    def meet(self, request: CellRequest) -> None:
+        """Meets the other processes of a cell in strict mode; waits for them.
+
+        Raises:
+            OSError: They cannot be reached.
+        """
+        if self._cell.mode == "strict":
             self._agreement.begin(request.request_id, request.ranks)
 
     def end(self, note: str) -> tuple[Trail, ...]:
@@ -159,7 +167,8 @@ class Recorder:
     def trails(self) -> tuple[Trail, ...]:
         """Returns what the cell has dispatched so far, in short."""
         with self._lock:
-            found = [(p, t.count, t.digest) for p, t in self._cell.trails.items() if t.count]
+            trails = self._cell.trails.items()
+            found = [(p, t.count, t.digest, t.struck) for p, t in trails if t.count]
         return tuple(Trail(*each) for each in sorted(found))
 
     def recording(self, most: int = RING) -> Recording:
@@ -245,10 +254,10 @@ class Recorder:
             entry.end = _end(error)
             with self._lock:
                 trail = self._cell.trails.get(entry.known.processes, _Trail())
-                # All may fail alike, and go on. After the other ends nobody knows how far the
-                # others got: no two processes' trails are equal then.
-                mark = -1 if entry.end == "failed" else -2 - self._process_index
-                trail.digest = hash((trail.digest, mark))
+                if entry.end == "failed":  # all may fail alike, and go on
+                    trail.digest = hash((trail.digest, -1))
+                else:
+                    trail.struck += 1
 
     def done(self, depth: int) -> None:
         """Notes that dispatches have ended."""

@@ -156,13 +156,15 @@ class Runner:
         self._pitfalls.begin(request, self._code_name)
         calls: list[float] = []
         try:
+            self._recorder.meet(request)
             if request.aside:
                 aside.evaluate(shell, request.code, self._code_name)
             else:
                 with self._repeated(request.calls, calls):
                     await self._run_in_shell(_as_numbered(request))
-        except interrupts.INTERRUPTS as error:  # between IPython's own handlers
-            self._keep_interrupt(error)
+        # An interrupt between IPython's own handlers; or strict mode cannot reach the others.
+        except (Exception, *interrupts.INTERRUPTS) as error:
+            self._keep_error(error)
         seconds = time.perf_counter() - started
         trails = self._recorder.end(self._ending())
         raised, self._raised = self._raised, None
@@ -253,7 +255,7 @@ class Runner:
             try:
                 return await cell
             except interrupts.INTERRUPTS as error:  # between IPython's own handlers
-                self._keep_interrupt(error)
+                self._keep_error(error)
                 return None
             finally:
                 entered = False
@@ -283,7 +285,7 @@ class Runner:
             cell.close()
             if not interrupted:
                 raise
-            self._keep_interrupt(KeyboardInterrupt())
+            self._keep_error(KeyboardInterrupt())
         finally:
             signal.signal(signal.SIGINT, previous)
             self._shell.events.trigger("post_execute")
@@ -332,8 +334,8 @@ class Runner:
                 self._large_values.popitem(last=False)
         return info
 
-    def _keep_interrupt(self, error: BaseException) -> None:
-        """Keeps an interrupt that struck where IPython shows none."""
+    def _keep_error(self, error: BaseException) -> None:
+        """Keeps what was raised where IPython shows nothing."""
         self._keep_traceback(type(error), error, traceback.format_exception_only(error))
 
     def _keep_traceback(self, kind: type[BaseException], error: Any, lines: list[str]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import linecache
+import math
 import os
 import platform
 import re
@@ -34,6 +35,9 @@ from jaxnb.model import SentinelAddress
 
 SWITCH_SECONDS = 1e-4
 """How long other threads of Python go on beside this one while it looks around."""
+
+LATE_SECONDS = 60.0
+"""A message that was sent so long before another that has come is one that is said again."""
 
 MAX_FRAMES = 40
 """Of a deeper stack the innermost are told."""
@@ -77,6 +81,8 @@ class Sentinel:
         port = self._socket.bind_to_random_port(f"tcp://{host}")
         self.address = SentinelAddress(f"tcp://{host}:{port}", secrets.token_hex(16))
         self.dropped = 0
+        self._newest = -math.inf
+        self._heard: dict[str, float] = {}
         threading.Thread(target=self._serve, name="jaxnb-sentinel", daemon=True).start()
 
     def _serve(self) -> None:
@@ -88,12 +94,25 @@ class Sentinel:
             try:
                 identities, frames = self._session.feed_identities(parts)
                 message = self._session.deserialize(frames)
+                self._note_once(message["header"]["msg_id"], float(message["content"]["sent"]))
                 content = self._answer(message["msg_type"], message["content"])
+                reply = self._session.msg("reply", content, parent=message["header"])
+                self._socket.send_multipart([*identities, *self._session.serialize(reply)])
             except Exception:  # whatever came, it was not the notebook's; the next may be
                 self.dropped += 1
-                continue
-            reply = self._session.msg("reply", content, parent=message["header"])
-            self._socket.send_multipart([*identities, *self._session.serialize(reply)])
+
+    def _note_once(self, message_id: str, sent: float) -> None:
+        """Notes a message that is the notebook's; raises if it was said before.
+
+        jupyter_client drops what is said again only as long as it remembers it: it forgets some
+        after 65,536 messages, and those count that a stranger has signed with any key.
+        """
+        if message_id in self._heard or sent < self._newest - LATE_SECONDS:
+            raise PermissionError
+        self._heard[message_id] = sent
+        self._newest = max(self._newest, sent)
+        while (oldest := next(iter(self._heard.items())))[1] < self._newest - LATE_SECONDS:
+            del self._heard[oldest[0]]
 
     def _look(self) -> None:
         try:
@@ -108,7 +127,7 @@ class Sentinel:
             freed = collective_sockets.shut_down(set(content["ports"]))
             return {"freed": freed + _jax_internals.cancel_waits_on_coordination_service()}
         if kind == "recording":
-            return asdict(self._recorder.recording(content["most"]))
+            return asdict(self._recorder.recording())
         if kind == "watch":
             return {"watches": self._sampler.watch(content["request_id"])}
         with _quickly_back():
@@ -135,6 +154,7 @@ class Sentinel:
             "cell_seconds": self._recorder.cell_seconds(),
             "interrupted_seconds": interrupts.seconds_since_strike(),
             "swallowed": interrupts.swallowed(),
+            "entries": main_thread.entries_of_others(),
             "last_dispatch": [asdict(each) for each in self._recorder.recording(1).dispatches],
             "cpu_seconds": time.process_time(),
         }

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from IPython.display import display
 
 from jaxnb.display import cards
-from jaxnb.display.cards_waits import BACKGROUND_ADVICE
+from jaxnb.display.cards_waits import BACKGROUND_INTERRUPT
 from jaxnb.display.merge import LineLimiter, MergedLine
 from jaxnb.errors import CellError, JaxnbError
 from jaxnb.labels import Outputs
@@ -81,7 +81,7 @@ class CardView:
 
     def waits(self, waits: Waits) -> None:
         """Shows where all processes wait."""
-        self._waits = cards.waits_card(waits, BACKGROUND_ADVICE)
+        self._waits = cards.waits_card(waits, BACKGROUND_INTERRUPT)
         self._handle.update(self._card())
 
     def display(self, process_index: int, output: RichOutput) -> None:
@@ -114,7 +114,7 @@ class TerminalView(Sink):
         outputs: What is shown of what processes displayed alike.
     """
 
-    advice = BACKGROUND_ADVICE
+    interrupt_by = BACKGROUND_INTERRUPT
 
     def __init__(self, cell: int, ids: DisplayIds, holder: str, outputs: Outputs) -> None:
         super().__init__(ids, holder)

@@ -30,11 +30,14 @@ class Trail:
         processes: The processes that the computations span.
         count: How many there were.
         digest: Equal on two processes only if they dispatched the same, in the same order.
+        struck: How many of them were interrupted or broken: then nobody knows how far the other
+            processes got with it.
     """
 
     processes: tuple[int, ...]
     count: int
     digest: int
+    struck: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,6 +66,7 @@ class Whereabouts:
             if there was none, or what the code calls has not returned to Python since.
         swallowed: How many of the ``WAYS`` to interrupt it the code has swallowed, one after the
             other, to go on in its loop.
+        entries: The files in which its other threads have begun to run Python.
         last_dispatch: The last computation over several processes that it has dispatched in
             its cell, or is dispatching; None if there is none.
     """
@@ -79,6 +80,7 @@ class Whereabouts:
     cell_seconds: float | None = None
     interrupted_seconds: float | None = None
     swallowed: int = 0
+    entries: frozenset[str] = frozenset()
     last_dispatch: Dispatch | None = None
 
     @property
@@ -104,16 +106,21 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """A running cell in which all processes wait.
+    """A running cell in which all processes wait, or do not tell what they do.
 
     Attributes:
         waits: Where, by the lowest process.
         seconds: For how long.
         parted: Where their recordings part, as a sentence.
+        silent: Who has not told where it is for so long: it is stopped, or C code holds the lock
+            of its Python interpreter.
+        is_all: These are all processes of the group; else others have left the cell.
         has_ended: They do not wait any more.
     """
 
     waits: tuple[Wait, ...]
     seconds: float
     parted: str
+    silent: tuple[int, ...] = ()
+    is_all: bool = True
     has_ended: bool = False

@@ -33,9 +33,6 @@ WATCH_SECONDS = 0.2
 STATISTICS_SECONDS = 2.0
 """The first look at thousands of arrays takes longer, too."""
 
-MAX_DISPATCHES = 1000
-"""The last so many dispatches of a cell are looked through for where processes parted."""
-
 
 class Sentinels:
     """The sentinels of a group's processes.
@@ -62,7 +59,7 @@ class Sentinels:
 
     def recordings(self, processes: Iterable[int]) -> dict[int, Recording]:
         """Returns what processes have dispatched in their cell, for those that tell in time."""
-        answers = self._ask(processes, "recording", {"most": MAX_DISPATCHES}, RECORDING_SECONDS)
+        answers = self._ask(processes, "recording", {}, RECORDING_SECONDS)
         return {index: _recording(content) for index, content in answers.items()}
 
     def watch(self, processes: Iterable[int], request_id: str) -> None:
@@ -111,7 +108,9 @@ class Sentinels:
                 socket = context.socket(zmq.DEALER)
                 socket.linger = 0
                 socket.connect(address.url)
-                message = session.msg(kind, {"token": address.token, **content})
+                # The time is no date: of clocks that are set nothing follows.
+                told = {"token": address.token, "sent": time.monotonic(), **content}
+                message = session.msg(kind, told)
                 socket.send_multipart(session.serialize(message))
                 poller.register(socket, zmq.POLLIN)
                 sockets[socket] = index
@@ -149,6 +148,7 @@ def _whereabouts(index: int, content: Mapping[str, Any]) -> Whereabouts:
         content["cell_seconds"],
         content["interrupted_seconds"],
         content["swallowed"],
+        frozenset(content["entries"]),
         next(map(_dispatch, content["last_dispatch"]), None),
     )
 

@@ -253,7 +253,69 @@ LONG = {
     "threading.Thread(target=write).start()\n"
     "with open(path) as pipe: value = int(pipe.read())",
     "await": "import asyncio; await asyncio.sleep(2); value = 1",
+    "callback of a computation": "def read(a):\n    time.sleep(2); return a\n"
+    "value = int(jax.jit(lambda a: jax.pure_callback(read, a, a))(jnp.ones(())))",
+    "callback with an effect": "from jax.experimental import io_callback\n"
+    "def read(a):\n    time.sleep(2); return a\n"
+    "value = int(jax.jit(lambda a: io_callback(read, a, a))(jnp.ones(())).block_until_ready())",
+    "callback for its effect alone": "def read(a): time.sleep(2)\n"
+    "jax.jit(lambda a: jax.debug.callback(read, a))(jnp.ones(()))\n"
+    "jax.effects_barrier(); value = 1",
+    "compilation": "t = time.monotonic(); k = 0\n"
+    "while time.monotonic() < t + 2:\n"
+    "    k += 1; jax.jit(lambda a, k=k: sum(a * j for j in range(100 + k))).lower(1.0).compile()\n"
+    "value = 1",
 }
+
+
+CALLED_BACK = """
+import jax.experimental, threading
+def read(a):
+    assert threading.current_thread() is not threading.main_thread()
+    time.sleep(2)
+    return a
+own = jax.sharding.Mesh(np.array(jax.local_devices()), "o")
+def by_callback(how):
+    return jax.jit(jax.shard_map(how, mesh=own, in_specs=P("o"), out_specs=P("o")))
+value = jax.device_put(np.ones(2), NamedSharding(own, P("o")))
+"""
+WAYS_BACK = {
+    "pure": "lambda a: jax.pure_callback(read, a, a)",
+    "with an effect": "lambda a: jax.experimental.io_callback(read, a, a)",
+}
+
+
+@pytest.mark.usefixtures("quick_look")
+@pytest.mark.parametrize("way", WAYS_BACK)
+def test_who_is_called_back_in_a_thread_is_not_freed(
+    make_session: Callable[..., Session], way: str
+) -> None:
+    """On several devices JAX runs computations in threads of its own, and callbacks with them."""
+    session = make_session(PROCESSES, devices_per_process=2)
+    session.run(SETUP + CALLED_BACK)
+    sink = Notices()
+    code = f"if process_index:\n    value = by_callback({WAYS_BACK[way]})(value)\n"
+    assert session.run(f"{code}np.asarray(value).tolist()", sink=sink).value == [1, 1]
+    assert sink.notices == []
+    assert_kept(session)
+
+
+def test_who_is_called_back_for_long_is_shown(
+    make_session: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may wait for ever: JAX's own calls do, in a callback."""
+    monkeypatch.setattr(freeing, "LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(freeing, "ALL_WAIT_SECONDS", 0.6)
+    session = make_session(PROCESSES, devices_per_process=2)
+    session.run(SETUP + CALLED_BACK)
+    sink = Panels(lambda: None)
+    code = f"if process_index:\n    value = by_callback({WAYS_BACK['pure']})(value)\n"
+    assert session.run(f"{code}np.asarray(value).tolist()", sink=sink).value == [1, 1]
+    assert [w.processes for w in sink.panels[0].waits] == [(1, 2)]
+    assert not sink.panels[0].is_all
+    assert sink.panels[0].parted == ""
+    assert sink.panels[-1].has_ended
+    assert_kept(session)
 
 
 @pytest.mark.usefixtures("quick_look")
@@ -374,6 +436,40 @@ def test_who_is_interrupted_is_not_shown_to_wait(
     assert_kept(group)
 
 
+@pytest.mark.parametrize("stopped", [[1], [0, 1, 2]], ids=["one", "all"])
+def test_who_is_stopped_is_told_of_until_it_goes_on(
+    group: Session, monkeypatch: pytest.MonkeyPatch, stopped: list[int]
+) -> None:
+    """The cell does not hang in silence, and nobody is freed: the stopped may go on."""
+    monkeypatch.setattr(freeing, "ALL_WAIT_SECONDS", 1.0)
+    pids = [group.processes[index].pid for index in stopped]
+
+    def send(number: signal.Signals) -> None:
+        for pid in pids:
+            os.kill(pid, number)
+
+    class Stops(Panels):
+        def lines(self, lines: object) -> None:
+            send(signal.SIGSTOP)
+
+    sink = Stops(lambda: send(signal.SIGCONT))
+    try:
+        code = "print('in')\nif process_index == 1: time.sleep(0.5)\nfloat(f(x))"
+        if len(stopped) > 1:
+            code = "print('in')\ntime.sleep(0.5); float(f(x))"
+        result = group.run(code, sink=sink)
+    finally:
+        send(signal.SIGCONT)
+    assert result.value == 15
+    first, second, last = sink.panels
+    assert first.silent == second.silent == last.silent == tuple(stopped)
+    assert [i for wait in second.waits for i in wait.processes] == [
+        i for i in range(PROCESSES) if i not in stopped
+    ]
+    assert [first.has_ended, second.has_ended, last.has_ended] == [False, False, True]
+    assert_kept(group)
+
+
 def test_all_wait_for_each_other(group: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(freeing, "ALL_WAIT_SECONDS", 2.0)
     sink = Notices(press_interrupt)
@@ -384,7 +480,9 @@ def test_all_wait_for_each_other(group: Session, monkeypatch: pytest.MonkeyPatch
             sink=sink,
         )
     print(f"{time.monotonic() - started:.2f} s to the end of the cell, the notice's 2 s included")
-    told, anew = sink.notices
+    told, parted, anew = sink.notices
+    assert "The processes parted in cell" in parted
+    assert "at dispatch 1 over processes 0-2" in parted
     assert "all processes have waited for 2 s" in told
     assert "process 0 at line 2: `mh.process_allgather(np.ones(3))`" in told
     assert "processes 1-2 at line 4: `float(f(x))`" in told

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import warnings
 from collections.abc import Callable
 
 import psutil
 import pytest
 
 from jaxnb.display import cards
-from jaxnb.errors import ArrayGoneError, CellError, ProcessDiedError
+from jaxnb.errors import ArrayGoneError, CellError, DivergenceWarning, ProcessDiedError
 from jaxnb.model import Recovered
 from jaxnb.session import Session
 from jaxnb_fixtures import assert_usable
@@ -336,16 +337,25 @@ def test_what_a_new_process_cannot_import_is_told(group: Session, tmp_path: obje
 
 
 def test_gloo_aborts(group: Session) -> None:
-    """Two sizes of one collective end a process inside gloo, or give garbage, or hang."""
+    """Two sizes of one collective end a process inside gloo: the death is told, and the cause."""
     group.run("y = make((64 * n,), P('d')); z = make((n,), P('d'))")
-    with pytest.raises((ProcessDiedError, CellError)):
-        group.run(
-            "g = jax.jit(lambda a: a, out_shardings=NamedSharding(mesh, P()))\n"
-            "g(y if process_index == 1 else z).block_until_ready()",
-            timeout=10,
-        )
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always", DivergenceWarning)
+        with pytest.raises(ProcessDiedError, match="EnforceNotMet"):
+            group.run(
+                "g = jax.jit(lambda a: a, out_shardings=NamedSharding(mesh, P()))\n"
+                "g(y if process_index == 1 else z).block_until_ready()",
+                timeout=60,
+            )
     dead = {p.process_index for p in group.processes if p.state == "dead"}
-    print("dead:", dead)
+    assert dead
+    if len(dead) == 1 and 1 not in dead:  # the two that are left have shown each other
+        (text,) = (str(each.message) for each in told if each.category is DivergenceWarning)
+        assert "at dispatch 1 over processes 0-2: " in text
+        assert "The shapes differ" in text
     recovered = group.recover()
     assert set(recovered.replaced) == dead
+    group.run(AFTER)
+    others = [i for i in range(PROCESSES) if i not in dead]
+    group.run("assert mine.tolist() == [process_index] * 3", ranks=others)
     assert_usable(group)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from jaxnb.errors import CellError, DivergenceWarning, UsageError
+from jaxnb.errors import CellError, DivergenceWarning, ProcessDiedError, UsageError
 from jaxnb.model import Divergence
 from jaxnb.session import Session
 from jaxnb.sinks import NoSink
@@ -64,6 +64,20 @@ class Silent(NoSink):
     """Takes notices, so that they are no warnings."""
 
 
+class Interrupts(NoSink):
+    """Interrupts a cell when it has printed; keeps notices."""
+
+    def __init__(self, group: Session) -> None:
+        self._group = group
+        self.notices: list[str] = []
+
+    def lines(self, lines: object) -> None:
+        self._group.interrupt()
+
+    def notice(self, text: str) -> None:
+        self.notices.append(text)
+
+
 @contextmanager
 def no_alarm() -> Iterator[None]:
     with warnings.catch_warnings():
@@ -85,6 +99,12 @@ EVERYONE = {
     ),
     "closed-over NumPy array": (
         "c = np.full(2 * n, process_index, np.float32)\njax.jit(lambda a: a + c)(x);",
+        "computation",
+        False,
+    ),
+    "large closed-over NumPy array": (
+        "c = np.arange(n << 15, dtype=np.float32); c[777] += process_index\n"
+        "jax.jit(lambda a: a + c)(make(n << 15));",
         "computation",
         False,
     ),
@@ -231,20 +251,71 @@ def test_where_tells_the_last_dispatch(group: Session) -> None:
 
 def test_an_interrupt_between_collectives_needs_no_new_group(group: Session) -> None:
     """What each has dispatched is known, with several devices too: nothing is pending."""
-
-    class Interrupt(NoSink):
-        def lines(self, lines: object) -> None:
-            group.interrupt()
-
-        def notice(self, text: str) -> None:
-            notices.append(text)
-
-    notices: list[str] = []
+    sink = Interrupts(group)
     service = group.helper_pids()
     with pytest.raises(CellError):
-        group.run("float(total(x)); print('now')\nimport time; time.sleep(1000)", sink=Interrupt())
-    assert (notices, group.helper_pids()) == ([], service)
+        group.run("float(total(x)); print('now')\nimport time; time.sleep(1000)", sink=sink)
+    assert (sink.notices, group.helper_pids()) == ([], service)
     assert_usable(group)
+
+
+SWAPPED = (
+    "if process_index == 1:\n    a, b = doubled(x), total(x)\n"
+    "else:\n    a, b = total(x), doubled(x)\nfloat(a), float(b)\n"
+)
+
+
+def test_that_they_parted_is_told_when_the_cell_is_interrupted_later(group: Session) -> None:
+    """The numbers are wrong, whatever has ended the cell."""
+    sink = Interrupts(group)
+    with pytest.raises(CellError) as caught:
+        group.run(f"{SWAPPED}print('now')\nimport time; time.sleep(1000)", sink=sink)
+    told = next(text for text in sink.notices if "The processes parted" in text)
+    assert "at dispatch 1 over processes 0-" in told
+    assert "The same computations came in another order." in told
+    assert "cannot be trusted" in told
+    assert any("formed anew" in text for text in sink.notices)  # they may have met the wrong ones
+    assert caught.value.result.divergence is not None
+    assert_usable(group)
+
+
+def test_that_they_parted_is_told_when_some_are_left_behind_later(group: Session) -> None:
+    with (
+        pytest.warns(DivergenceWarning, match="at dispatch 1 .* cannot be trusted"),
+        pytest.raises(CellError) as caught,
+    ):
+        group.run(f"{SWAPPED}if process_index == 0:\n    raise ValueError('mine')\nfloat(total(x))")
+    errors = caught.value.result.errors
+    assert (errors[0].type_name, errors[1].type_name) == ("ValueError", "LeftBehindError")
+    assert_usable(group)
+
+
+def test_that_some_dispatched_less_is_not_told_of_who_was_left_behind(group: Session) -> None:
+    with no_alarm(), pytest.raises(CellError) as caught:
+        group.run("if process_index == 0:\n    raise ValueError('mine')\nfloat(total(x))")
+    assert caught.value.result.divergence is not None
+    assert caught.value.result.errors[1].type_name == "LeftBehindError"
+    assert_usable(group)
+
+
+@pytest.mark.parametrize("swapped", [True, False])
+def test_that_the_survivors_parted_is_told_when_one_dies_later(
+    make_session: Callable[..., Session], swapped: bool
+) -> None:
+    session = make_session(3)
+    session.run(SETUP)
+    code = SWAPPED if swapped else "float(total(x)), float(doubled(x))\n"
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always", DivergenceWarning)
+        with pytest.raises(ProcessDiedError):
+            session.run(
+                f"{code}import os, signal, time\n"
+                "if process_index == 2: os.kill(os.getpid(), signal.SIGKILL)\ntime.sleep(1000)"
+            )
+    texts = [str(each.message) for each in told if each.category is DivergenceWarning]
+    assert [("processes 0" in text or "process 0" in text) for text in texts] == [True] * swapped
+    session.recover()
+    assert_usable(session)
 
 
 # ---------------------------------------------------------------------- strict
@@ -288,6 +359,160 @@ def test_strict_stops_all_before_anything_runs(group: Session, case: str) -> Non
     assert group.helper_pids() == service  # nothing was pending: no new group was needed
     with no_alarm():
         assert group.run("float(total(x))", check="strict").divergence is None
+
+
+PAIR = """
+pair = [d for d in jax.devices() if d.process_index < 2]
+over_two = NamedSharding(jax.make_mesh((len(pair),), ("p",), devices=pair), P("p"))
+y = None
+if process_index < 2:
+    y = jax.make_array_from_callback((len(pair),), over_two, lambda i: np.ones(len(pair))[i])
+"""
+
+
+def test_strict_stops_who_begin_with_others(make_session: Callable[..., Session]) -> None:
+    """Each waits for the other, about other processes."""
+    session = make_session(3)
+    session.run(SETUP + PAIR)
+    with pytest.raises(CellError) as caught:
+        session.run(
+            "if process_index == 0:\n    total(x), total(y)\n"
+            "elif process_index == 1:\n    total(y), total(x)\n"
+            "else:\n    total(x);",
+            check="strict",
+        )
+    errors = caught.value.result.errors
+    assert {i: e.type_name for i, e in errors.items()} == dict.fromkeys(range(3), "DivergenceError")
+    assert (
+        "process 0: was to dispatch jit(sum) float32[6] -> float32[] at line 2; "
+        "process 1: was to dispatch jit(sum) float32[2] -> float32[] at line 4, over processes 0-1"
+    ) in errors[0].message
+    assert "process 0: was to dispatch jit(sum) float32[6]" in errors[1].message
+    assert "process 1: raised DivergenceError at line 4" in errors[2].message
+    in_step = "if process_index < 2: total(y)\ntotal(x)\nif process_index < 2: total(y)"
+    with no_alarm():
+        assert session.run(in_step, check="strict").divergence is None
+    assert_usable(session)
+
+
+def test_strict_goes_on_where_all_were_interrupted_in_agreeing(group: Session) -> None:
+    """Each has said what it was about to do, before it was interrupted, and says something new."""
+    sink = Interrupts(group)
+    code = (
+        "import time\n"
+        "try:\n"
+        "    if process_index == 0:\n        print('now'); time.sleep(1000)\n"
+        "    total(x)\n"
+        "except KeyboardInterrupt: pass\n"
+        "float(doubled(x)) if process_index == {first} else float({rest}(x))"
+    )
+    for _ in range(3):
+        # Who is interrupted first may say what it does next to who was not interrupted yet.
+        try:
+            group.run(code.format(first=0, rest="doubled"), check="strict", sink=sink)
+        except CellError as error:
+            ends = {each.type_name for each in error.result.errors.values()}
+            # Whose computation was under way when the interrupt came to be seen is freed from it.
+            assert ends <= {"DivergenceError", "KeyboardInterrupt"}
+        assert_usable(group)
+    with pytest.raises(CellError) as caught:
+        group.run(code.format(first=0, rest="total"), check="strict", sink=sink)
+    assert {e.type_name for e in caught.value.result.errors.values()} == {"DivergenceError"}
+    assert_usable(group)
+
+
+def test_strict_goes_on_after_a_divergence_that_all_have_caught(group: Session) -> None:
+    code = (
+        "from jaxnb.errors import DivergenceError\n"
+        "caught = 0\n"
+        "for _ in range(20):\n"
+        "    try:\n"
+        "        total(x) if process_index == 0 else doubled(x)\n"
+        "    except DivergenceError:\n"
+        "        caught += 1\n"
+        "    float(total(x))\n"
+        "caught"
+    )
+    with no_alarm():
+        assert group.run(code, check="strict", timeout=60).value == 20
+    assert_usable(group)
+
+
+def test_strict_stops_who_does_what_the_others_wanted_before(group: Session) -> None:
+    """They have taken it back by then."""
+    code = (
+        "from jaxnb.errors import DivergenceError\n"
+        "if process_index == 0:\n"
+        "    try: total(x)\n"
+        "    except DivergenceError: doubled(x)\n"
+        "else:\n"
+        "    doubled(x)"
+    )
+    with pytest.raises(CellError) as caught:
+        group.run(code, check="strict", timeout=60)
+    ends = {error.type_name for error in caught.value.result.errors.values()}
+    assert ends == {"DivergenceError"}
+    assert caught.value.result.divergence is None  # nothing has run
+    assert_usable(group)
+
+
+def test_strict_agrees_though_one_alone_was_interrupted(group: Session) -> None:
+    code = (
+        "import signal\n"
+        "if process_index == 0:\n"
+        "    try: signal.raise_signal(signal.SIGINT)\n"
+        "    except KeyboardInterrupt: pass\n"
+        "if process_index == 0:\n"
+        "    y = total(x)\n"
+        "else:\n"
+        "    y = total(x)\n"
+        "float(y)"
+    )
+    with no_alarm():
+        assert group.run(code, check="strict", timeout=30).divergence is None
+    assert_usable(group)
+
+
+def test_strict_says_again_what_was_broken_off(group: Session) -> None:
+    """A signal of the user's own strikes while a process waits for a straggler."""
+    code = (
+        "import signal, time\n"
+        "def alarm(*_): raise TimeoutError\n"
+        "signal.signal(signal.SIGALRM, alarm)\n"
+        "last = jax.process_count() - 1\n"
+        "tries = 0\n"
+        "if process_index == last: time.sleep(1)\n"
+        "for _ in range(100):\n"
+        "    if process_index == 0: signal.setitimer(signal.ITIMER_REAL, 0.1)\n"
+        "    try:\n"
+        "        tries += 1; y = total(x); break\n"
+        "    except TimeoutError: pass\n"
+        "    finally: signal.setitimer(signal.ITIMER_REAL, 0)\n"
+        "float(y), tries > 1"
+    )
+    with no_alarm():
+        result = group.run(code, check="strict", timeout=30)
+    assert result.per_process[0].value[1]
+    assert result.divergence is None
+    assert_usable(group)
+
+
+def test_who_cannot_begin_in_strict_mode_says_so_and_strands_nobody(group: Session) -> None:
+    group.run(
+        "from jaxnb.engine import agreement\n"
+        "kept = agreement.Agreement.begin\n"
+        "def begin(*arguments): raise OSError('no file can be opened')\n"
+        "if process_index == 1: agreement.Agreement.begin = begin"
+    )
+    with pytest.raises(CellError) as caught:
+        group.run("float(total(x))", check="strict")
+    errors = caught.value.result.errors
+    assert (errors[1].type_name, errors[1].message) == ("OSError", "no file can be opened")
+    assert errors[0].type_name == "LeftBehindError"
+    group.run("agreement.Agreement.begin = kept")
+    with no_alarm():
+        assert group.run("float(total(x))", check="strict").divergence is None
+    assert_usable(group)
 
 
 def test_strict_tells_of_one_that_raised_or_was_not_asked(group: Session) -> None:

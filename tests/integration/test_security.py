@@ -6,6 +6,7 @@ import os
 import socket
 import stat
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -118,6 +119,34 @@ def test_strangers_at_every_port_do_no_harm(make_session: Callable[..., Session]
     assert_usable(session)
 
 
+def test_strangers_at_the_ports_of_strict_mode_do_no_harm(
+    make_session: Callable[..., Session],
+) -> None:
+    session = make_session(2)
+    before = {port for entries in opened_by(set()).values() for _, port, _ in entries}
+    session.run(
+        "from jaxnb.engine import agreement; agreement.GREETING_SECONDS = 1\n"
+        "mesh = jax.make_mesh((2,), ('d',))\n"
+        "x = jax.make_array_from_callback((2,), NamedSharding(mesh, P('d')),\n"
+        "                                 lambda i: np.ones(2)[i])\n"
+        "f = jax.jit(jnp.sum)"
+    )
+    assert session.run("float(f(x))", check="strict").value == 2
+    found = [e for entries in opened_by(set()).values() for e in entries if e[1] not in before]
+    ports = [port for ip, port, _ in found if ip in LOOPBACK]
+    assert len(ports) == len(found) >= 2
+    for port in ports:
+        for garbage in GARBAGE:
+            with suppress(OSError), socket.create_connection(("127.0.0.1", port), 5) as stranger:
+                stranger.sendall(garbage)
+        with socket.create_connection(("127.0.0.1", port), 20) as stranger:
+            challenge = stranger.recv(1 << 10)
+            assert b"#CHALLENGE#" in challenge
+            assert stranger.recv(1 << 10) == b""  # it is hung up on, as it says nothing
+    assert session.run("float(f(x))", check="strict").value == 2
+    assert_usable(session)
+
+
 def sentinel_of(session: Session, index: int) -> SentinelAddress:
     address = session._reports[index].sentinel
     assert address is not None
@@ -141,7 +170,9 @@ def test_a_message_said_again_by_another_is_dropped(make_session: Callable[..., 
     assert session._transport is not None
     signer = Signer(key=session._transport.key)
     address = sentinel_of(session, 0)
-    heard = signer.serialize(signer.msg("where", {"token": address.token}))
+    heard = signer.serialize(
+        signer.msg("where", {"token": address.token, "sent": time.monotonic()})
+    )
     with connected(address) as channel:
         channel.send_multipart(heard)
         assert channel.poll(5000)
@@ -166,7 +197,9 @@ def test_a_sentinel_hears_no_message_without_a_signature(
     unsigned = Signer(key=b"")
     with connected(address) as stranger:
         for kind in ("where", "free"):
-            message = unsigned.msg(kind, {"token": address.token, "ports": []})
+            message = unsigned.msg(
+                kind, {"token": address.token, "sent": time.monotonic(), "ports": []}
+            )
             stranger.send_multipart(unsigned.serialize(message))
         assert not stranger.poll(300)
     assert sorted(session.where()) == [0]

@@ -60,7 +60,7 @@ def connected(address: SentinelAddress) -> Iterator[zmq.Socket[bytes]]:
 
 def signed(key: bytes, token: str, kind: str = "where", **content: Any) -> list[bytes]:
     signer = Signer(key=key)
-    return signer.serialize(signer.msg(kind, {"token": token, **content}))
+    return signer.serialize(signer.msg(kind, {"token": token, "sent": time.monotonic(), **content}))
 
 
 def wait_for(session: Session, index: int, found: Callable[[Whereabouts], bool]) -> Whereabouts:
@@ -202,6 +202,29 @@ def test_what_is_not_ours_is_dropped_and_counted(make_session: Callable[..., Ses
     assert dropped(session, 1) == 0
     assert sorted(session.where()) == [0, 1]
     assert_usable(session)
+
+
+def test_what_was_said_before_is_dropped_whatever_is_forgotten(
+    make_session: Callable[..., Session],
+) -> None:
+    """jupyter_client forgets signatures, those of strangers that it has noted among them."""
+    session = make_session(1)
+    key, address = key_of(session), address_of(session, 0)
+    forget = DROPPED.replace(
+        "dropped = sentinel.dropped",
+        "sentinel._session.digest_history.clear(); dropped = sentinel.dropped",
+    )
+    heard = signed(key, address.token)
+    kept_back = signed(key, address.token, sent=time.monotonic() - 61)
+    with connected(address) as socket:
+        socket.send_multipart(heard)
+        assert socket.poll(5000)
+        socket.recv_multipart()
+        assert int(session.run(forget).value) == 0
+        for message in (heard, kept_back):
+            socket.send_multipart(message)
+        assert not socket.poll(300)
+    assert dropped(session) == 2
 
 
 def test_a_stranger_cannot_free(make_session: Callable[..., Session]) -> None:

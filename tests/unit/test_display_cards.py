@@ -151,6 +151,35 @@ def test_where_all_wait_is_shown_now_and_afterwards() -> None:
     assert "125 s" not in cards.waits_card(replace(waits, seconds=125.0)).text
 
 
+def test_who_does_not_answer_is_shown_beside_who_waits() -> None:
+    place = StackEntry("<cell 7>", 3, "<module>", "y = f(x)", 7)
+    waits = Waits((Wait((0,), place, ""),), 12.3, "", (1, 2))
+    now, then = cards.waits_card(waits), cards.waits_card(replace(waits, has_ended=True))
+    assert now.text == (
+        "process 0 has waited for 12 s and used no processor: process 0 at line 3: `y = f(x)`. "
+        "Processes 1-2 have not answered for 12 s: they are stopped, or C code in them keeps "
+        "Python from running, which may end. Interrupt frees who waits, and says how to go on "
+        "without them."
+    )
+    assert "Process 0 waits<" in now.html
+    assert "Processes 1-2 have not answered for 12 s" in now.html
+    assert "variables are kept" not in now.html + now.text
+    assert "Process 0 waited<" in then.html
+    assert "Processes 1-2 had not answered for 12 s." in then.html
+    alone = cards.waits_card(Waits((), 12.3, "", (0,)))
+    assert "No answer yet<" in alone.html
+    assert "no processor" not in alone.html + alone.text
+    assert alone.text.startswith("Process 0 has not answered for 12 s: it is stopped, or")
+    assert alone.text.endswith("Interrupt says how to go on without it.")
+
+
+def test_who_waits_while_others_have_left_is_named() -> None:
+    waits = Waits((Wait((1, 2), None, ""),), 12.3, "", is_all=False)
+    card = cards.waits_card(waits)
+    assert "Processes 1-2 wait<" in card.html
+    assert card.text.startswith("processes 1-2 have waited for 12 s")
+
+
 def test_nothing_from_a_process_becomes_markup():
     error = ProcessError(EVIL, EVIL, EVIL, f"\x1b[31m{EVIL}\x1b[0m", 3)
     stats = DeviceStats(

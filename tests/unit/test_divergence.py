@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxnb.divergence import agree, compare, describe, disagreement, sides
+from jaxnb.divergence import agree, compare, describe, disagreement, is_mismatch, sides
 from jaxnb.model import Dispatch, Recording, Trail
 
 ALL = (0, 1, 2)
@@ -181,8 +181,68 @@ def test_trails_and_recordings_agree_on_whether_they_agree(made: list[list[int]]
         assert len({tuple(each[: prefix + 1]) for each in made}) > 1
 
 
+def test_of_the_dead_nothing_is_known() -> None:
+    found = recordings([1, 2], [2, 1], [])
+    assert compare(7, recordings([1, 2], [1, 2], []), {}, {2}) is None
+    parted = compare(7, found, {}, {2})
+    assert parted is not None
+    assert (parted.kind, [side.processes for side in parted.sides]) == ("order", [(0,), (1,)])
+    assert "at dispatch 1 over processes 0-2: process 0 dispatched" in describe(parted)
+    assert compare(7, found, {}, {1, 2}) is None
+    assert compare(7, found, {}, ALL) is None
+
+
+def test_where_processes_were_stopped_only_what_differs_is_a_mismatch() -> None:
+    further = compare(7, recordings([1, 2], [1], [1]), {})
+    assert further is not None
+    assert not is_mismatch(further)
+    struck = [dispatch(1, 1, end="interrupted" if i else "") for i in ALL]
+    stopped = compare(7, {i: recording(i, [each]) for i, each in enumerate(struck)}, {})
+    assert stopped is not None
+    assert not is_mismatch(stopped)
+    struck[1] = dispatch(1, 2, end="interrupted")
+    other = compare(7, {i: recording(i, [each]) for i, each in enumerate(struck)}, {})
+    assert other is not None
+    assert other.kind == "computation"
+    assert is_mismatch(other)
+    swapped = compare(7, recordings([1, 2, 3], [2, 1], [1]), {})
+    assert swapped is not None
+    assert is_mismatch(swapped)
+
+
+def test_a_mismatch_comes_first_of_who_was_stopped() -> None:
+    pair = (0, 1)
+    later = [replace(dispatch(1, f, processes=pair), seconds=9.0) for f in (1, 2)]
+    made = [[dispatch(1, 1), later[0]], [later[1]], [dispatch(1, 1)]]
+    found = {i: recording(i, each) for i, each in enumerate(made)}
+    first, cut = compare(7, found, {}), compare(7, found, {}, was_cut=True)
+    assert first is not None
+    assert cut is not None
+    assert (first.kind, cut.kind) == ("missing", "computation")
+
+
+def test_what_parted_long_ago_is_a_mismatch_if_all_came_as_far() -> None:
+    made = {i: [dispatch(n, i == 1 and n == 5) for n in range(1, 2000)] for i in ALL}
+    found = {i: recording(i, each, kept=100) for i, each in made.items()}
+    parted = compare(7, found, {}, was_cut=True)
+    assert parted is not None
+    assert is_mismatch(parted)
+
+
+def test_an_interrupt_long_ago_is_no_mismatch() -> None:
+    made = {i: [dispatch(n, 1) for n in range(1, 200)] for i in ALL}
+    found = {i: recording(i, each, kept=100) for i, each in made.items()}
+    for i, each in found.items():
+        found[i] = replace(each, trails=(replace(each.trails[0], struck=1),))
+    assert not agree({i: each.trails for i, each in found.items()})
+    parted = compare(7, found, {})
+    assert parted is not None
+    assert (parted.number, parted.kind, parted.pending) == (0, "failed", True)
+    assert not is_mismatch(parted)
+
+
 def test_strict_mode_says_that_nothing_has_run() -> None:
     at = {0: dispatch(3, 1, 4), 1: None, 2: dispatch(3, 1, 4)}
-    text = disagreement(sides(at, {1: "raised ValueError at line 2"}), 3)
+    text = disagreement(sides(at, {1: "raised ValueError at line 2"}), dispatch(3, 1, 4))
     assert "do not agree on dispatch 3 over processes 0-2: processes 0,2: was to dispatch" in text
     assert "process 1: raised ValueError at line 2. Nothing of it has run" in text

@@ -10,6 +10,7 @@ from jaxnb.model import Dispatch, StackEntry, Whereabouts
 from jaxnb.watch import (
     IDLE_CPU,
     has_caught_interrupt,
+    is_called_back,
     is_of_jax,
     left_behind,
     line_text,
@@ -88,6 +89,21 @@ def test_threads_that_wake_up_now_and_then_do_not_count() -> None:
     assert left_behind({0: STARVED}, {0: STUCK}, [0], 2.0)
     woken = replace(STUCK, runnable=frozenset({(7, 4)}))
     assert left_behind({0: STARVED}, {0: woken}, [0], 2.0)
+
+
+def test_a_thread_that_begins_in_jax_is_a_callback() -> None:
+    thread = "/usr/lib/python3.11/threading.py"
+    assert not is_called_back(STUCK)
+    assert not is_called_back(replace(STUCK, entries=frozenset({thread})))
+    assert is_called_back(replace(STUCK, entries=frozenset({thread, IN_JAX.file})))
+
+
+def test_who_waits_to_agree_waits_for_others() -> None:
+    """It sleeps in no futex, and JAX is not what it waits in."""
+    agreeing = StackEntry("/v/jaxnb/engine/agreement.py", 9, "_Peer.first", "", None)
+    found = {0: at(CELL, agreeing, call=""), 1: at(agreeing, OTHER, index=1)}
+    assert left_behind(found, found, [0, 1], 2.0)
+    assert not waits_in_jax(found[0])
 
 
 def test_a_little_processor_time_is_allowed() -> None:
