@@ -155,11 +155,12 @@ def sides(at: Mapping[int, Dispatch | None], notes: Mapping[int, str]) -> tuple[
         at: Process index to its dispatch, or None.
         notes: Process index to why it made none.
     """
-    groups: dict[tuple[object, str], list[int]] = {}
+    groups: dict[tuple[object, int, str], list[int]] = {}
     for i, dispatch in at.items():
         note = notes.get(i, "had finished") if dispatch is None else ""
-        groups.setdefault((_identity(dispatch), note), []).append(i)
-    found = [Side(tuple(who), at[who[0]], note) for (_, note), who in groups.items()]
+        number = 0 if dispatch is None else dispatch.number
+        groups.setdefault((_identity(dispatch), number, note), []).append(i)
+    found = [Side(tuple(who), at[who[0]], note) for (_, _, note), who in groups.items()]
     return tuple(sorted(found, key=lambda side: (side.dispatch is None, -len(side.processes))))
 
 
@@ -260,17 +261,29 @@ def disagreement(found: Sequence[Side], mine: Dispatch) -> str:
         found: Who was about to do what.
         mine: What this process was about to do.
     """
-    does = []
-    for side in found:
-        what = side.note
-        if side.dispatch is not None:
-            what = f"was to dispatch {side.dispatch}"
-            if side.dispatch.processes != mine.processes:
-                what += f", over {processes_label(side.dispatch.processes)}"
-        does.append(f"{processes_label(side.processes)}: {what}")
+    does = [f"{processes_label(side.processes)}: {_was_to(side, mine)}" for side in found]
     everyone = processes_label(mine.processes)
+    trust = "so nobody waits and all that was computed before can be trusted"
+    if any(side.dispatch is not None and _is_other_number(side.dispatch, mine) for side in found):
+        trust = (
+            "but some have made dispatches before that others have not, as their code went on "
+            "after an interrupt or an error: what those computed cannot be trusted"
+        )
     return (
         f"The processes do not agree on dispatch {mine.number} over {everyone}: "
-        f"{'; '.join(does)}. Nothing of it has run on any of them, so nobody waits and all that "
-        "was computed before can be trusted."
+        f"{'; '.join(does)}. Nothing of it has run on any of them, {trust}."
     )
+
+
+def _was_to(side: Side, mine: Dispatch) -> str:
+    its = side.dispatch
+    if its is None:
+        return side.note
+    what = f"was to dispatch {its}"
+    if its.processes != mine.processes:
+        what += f", over {processes_label(its.processes)}"
+    return f"{what}, as dispatch {its.number}" if _is_other_number(its, mine) else what
+
+
+def _is_other_number(its: Dispatch, mine: Dispatch) -> bool:
+    return its.processes == mine.processes and its.number != mine.number

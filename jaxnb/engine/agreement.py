@@ -6,10 +6,8 @@ import errno
 import json
 import os
 import socket
-import struct
 import threading
 import time
-import zlib
 from collections.abc import Callable, Collection
 from multiprocessing.connection import (
     Client,
@@ -21,22 +19,22 @@ from multiprocessing.connection import (
 
 from jaxnb.divergence import disagreement, sides
 from jaxnb.engine import _jax_internals, interrupts
+from jaxnb.engine.agreement_peers import Peer, raise_if_of_user, wait_at_most
+from jaxnb.engine.agreement_words import (
+    LEFT,
+    REFUSED,
+    TAKEN_BACK,
+    Attempt,
+    beginning,
+    checksum,
+    encoded,
+)
 from jaxnb.engine.together import told
 from jaxnb.errors import DivergenceError, JaxnbError
 from jaxnb.model import Dispatch
 
-_END = b"\n"
-"""What ends a message; JSON has none within."""
-
-_WORD, _LEFT, _TAKEN_BACK, _REFUSED = "word", "left", "taken back", "refused"
-"""What is said: what is about to be dispatched; that this process has left the cell; that it does
-not dispatch what it has said; that it was interrupted, and is about to dispatch something else."""
-
 GREETING_SECONDS = 10.0
 """Who calls and has not shown by then that it knows the key is hung up on."""
-
-_BUFFER_BYTES = 1 << 12
-"""A message takes some hundred; a larger one makes it grow."""
 
 FULL_SECONDS = 0.5
 """Where this process may open no more files, it looks again for callers so late."""
@@ -62,13 +60,13 @@ class Agreement:
         self._host = host
         self._listener: Listener | None = None
         self._service: object = None
-        self._peers: dict[int, _Peer] = {}
+        self._peers: dict[int, Peer] = {}
         self._changed = threading.Condition()
         self.one_at_a_time = threading.RLock()
         self._asked: frozenset[int] = frozenset()
         self._run = ""
         self._over: dict[tuple[int, ...], int] = {}  # by processes, the last attempt that has ended
-        self._back = b""  # what messages of this cell begin with that take something back
+        self._back = self._refusal = b""  # what such messages of this cell begin with
 
     def begin(self, run: str, asked: Collection[int]) -> None:
         """Begins a cell.
@@ -78,7 +76,7 @@ class Agreement:
             asked: The processes that run it; those must begin it too.
         """
         self._run, self._asked, self._over = run, frozenset(asked), {}
-        self._back = _beginning([run, _TAKEN_BACK])
+        self._back, self._refusal = beginning(run, TAKEN_BACK), beginning(run, REFUSED)
         client = _jax_internals.coordination_client()
         if self._service is not client:  # the group was formed anew, maybe with other processes
             self._service = client
@@ -110,11 +108,11 @@ class Agreement:
 
     def _greet(self, connection: Connection) -> None:
         try:
-            _wait_at_most(connection, GREETING_SECONDS)
+            wait_at_most(connection, GREETING_SECONDS)
             deliver_challenge(connection, self._key)
             answer_challenge(connection, self._key)
             greeting = json.loads(connection.recv_bytes(1 << 10))
-            _wait_at_most(connection, 0.0)
+            wait_at_most(connection, 0.0)
             self._add(int(greeting["from"]), connection)
         except Exception:  # whoever it was does not know the key, or has gone again
             connection.close()
@@ -123,7 +121,7 @@ class Agreement:
         with connection, self._changed:
             if (before := self._peers.get(peer)) is not None:
                 before.close()
-            self._peers[peer] = _Peer(socket.socket(fileno=os.dup(connection.fileno())))
+            self._peers[peer] = Peer(socket.socket(fileno=os.dup(connection.fileno())))
             self._changed.notify_all()
 
     def _connect(self, peer: int) -> None:
@@ -151,7 +149,7 @@ class Agreement:
 
     def end(self, note: str) -> None:
         """Tells who still waits for this process that it has left the cell, and how."""
-        left = _encoded([self._run, _LEFT, note])
+        left = encoded(self._run, LEFT, note)
         self._to(self._asked - {self._me}, lambda known: known.send(left))
 
     def agree(self, dispatch: Dispatch) -> None:
@@ -163,7 +161,7 @@ class Agreement:
         Raises:
             DivergenceError: They are about to make another, or none.
         """
-        attempt = _Attempt(self._run, dispatch, self._over.get(dispatch.processes, 0) + 1)
+        attempt = Attempt(self._run, self._over.get(dispatch.processes, 0) + 1, dispatch)
         others = [peer for peer in dispatch.processes if peer != self._me]
         asked = self._asked.intersection(others)
         try:
@@ -173,49 +171,58 @@ class Agreement:
                 self._hear_all(waiting, attempt)
                 waiting = [peer for peer in others if self._takes_back(peer, attempt)]
         except DivergenceError:
-            self._note_over(dispatch.processes, attempt.number)
-            self._to(asked, lambda known: known.send(attempt.taken_back(for_all=True)))
+            self._give_up(attempt)
             raise
         except BaseException:  # it may be made again
             self._to(asked, lambda known: known.send(attempt.taken_back(for_all=False)))
             raise
-        self._note_over(dispatch.processes, attempt.number)
+        self._note_over(attempt.processes, attempt.number)
         for peer in others:
             if (known := self._peers.get(peer)) is not None:
                 known.word = None  # over too: the next dispatch need not look at it
 
+    def _give_up(self, attempt: Attempt) -> None:
+        """Ends an attempt, for all that it is about: this process does not take part in it."""
+        self._note_over(attempt.processes, attempt.number)
+        back = attempt.taken_back(for_all=True)
+        self._to(self._asked.intersection(attempt.processes), lambda known: known.send(back))
+
     def _note_over(self, processes: tuple[int, ...], number: int) -> None:
         self._over[processes] = max(self._over.get(processes, 0), number)
 
-    def _hear_all(self, others: Collection[int], attempt: _Attempt) -> None:
+    def _hear_all(self, others: Collection[int], attempt: Attempt) -> None:
         mine = attempt.dispatch
         at: dict[int, Dispatch | None] = {self._me: mine}
         notes: dict[int, str] = {}
         for peer in others:
-            at[peer] = its = self._hear(peer, attempt, notes)
-            if its is not None and its.processes != mine.processes:
-                self._note_over(its.processes, its.number)
+            its = self._hear(peer, attempt, notes)
+            at[peer] = None if its is None else its.dispatch
+            if its is not None and its.processes != attempt.processes:
+                self._give_up(its)
                 break  # it waits elsewhere, for this process too; others may do so for it
         if any(each is not mine for each in at.values()):
             raise DivergenceError(disagreement(sides(at, notes), mine))
 
-    def _to(self, peers: Collection[int], say: Callable[[_Peer], None]) -> None:
+    def _to(self, peers: Collection[int], say: Callable[[Peer], None]) -> None:
         for peer in peers:
+            known = self._peers.get(peer)
+            if known is None:  # this process itself, or one whose connection was lost
+                continue
             try:
-                say(self._peers[peer])
-            except (KeyError, OSError) as error:  # it has died, or the group is being formed anew
-                _raise_if_of_user(error)
-                if (lost := self._peers.pop(peer, None)) is not None:
-                    lost.close()
+                say(known)
+            except OSError as error:  # it has died, or the group is being formed anew
+                raise_if_of_user(error)
+                self._peers.pop(peer, None)
+                known.close()
 
-    def _known(self, peer: int) -> _Peer:
+    def _known(self, peer: int) -> Peer:
         known = self._peers.get(peer)
         if known is None:
             raise JaxnbError(f"process {peer} has died, or its connection was lost")
         return known
 
-    def _hear(self, peer: int, attempt: _Attempt, notes: dict[int, str]) -> Dispatch | None:
-        """Returns what a process is about to dispatch; the very same object if it is the same.
+    def _hear(self, peer: int, attempt: Attempt, notes: dict[int, str]) -> Attempt | None:
+        """Returns what a process is about to do; the very same object if it is the same.
 
         Both have said what they do next that concerns the other, and neither goes on before the
         other has said the same. So a word about other processes than these is its answer too: it
@@ -238,8 +245,15 @@ class Agreement:
                 its = self._word_of(known)
                 if its is not None:
                     if attempt.is_equal(its):
-                        return attempt.dispatch
-                    if attempt.is_before(its) or self._is_final(known):
+                        return attempt
+                    if attempt.is_before(its):
+                        return its
+                    has_taken_back = self._takes_back(peer, attempt)
+                    if known.has_given_up:
+                        return its  # that is why
+                    if has_taken_back:
+                        continue
+                    if self._is_final(known):
                         return its
                 if known.has_given_up:
                     notes[peer] = "did not agree with another process"
@@ -252,32 +266,35 @@ class Agreement:
                     known.word = message
                     known.drop_first()
                     if not known.has_more or not self._takes_back(peer, attempt):
-                        return attempt.dispatch
+                        return attempt
                 else:
                     self._take(known, message, attempt)
                     known.drop_first()
         except (EOFError, OSError) as error:
-            _raise_if_of_user(error)
+            raise_if_of_user(error)
             raise JaxnbError(f"process {peer} has died, or its connection was lost") from error
 
-    def _word_of(self, known: _Peer) -> Dispatch | None:
+    def _word_of(self, known: Peer) -> Attempt | None:
         """Returns what a process has said and not taken back, unless that is over."""
         if known.word is None:
             return None
-        its = _as_dispatch(known.word)
+        its = Attempt.of_word(known.word)
         return its if its.number > self._over.get(its.processes, 0) else None
 
-    def _takes_back(self, peer: int, attempt: _Attempt) -> bool:
+    def _takes_back(self, peer: int, attempt: Attempt) -> bool:
         """Takes it if a process has taken back what it said last; returns whether."""
         known = self._known(peer)
-        message = known.first_now()
-        if message is None or not message.startswith(self._back):
-            return False
-        self._take(known, message, attempt)
-        known.drop_first()
-        return True
+        while (message := known.first_now()) is not None:
+            is_back = message.startswith(self._back)
+            if not is_back and not message.startswith(self._refusal):
+                break  # what it does after this
+            self._take(known, message, attempt)
+            known.drop_first()
+            if is_back:
+                return True
+        return False
 
-    def _is_final(self, known: _Peer) -> bool:
+    def _is_final(self, known: Peer) -> bool:
         """Whether both stay with what they have said, which is not the same.
 
         If this process was interrupted, the other one may have been too, or be about to: it may
@@ -288,22 +305,22 @@ class Agreement:
             return True
         if not known.is_refused and known.word is not None:
             known.is_refused = True
-            known.send(_encoded([self._run, _REFUSED, _checksum(known.word)]))
+            known.send(encoded(self._run, REFUSED, checksum(known.word)))
         return False
 
-    def _take(self, known: _Peer, message: bytes, attempt: _Attempt) -> None:
+    def _take(self, known: Peer, message: bytes, attempt: Attempt) -> None:
         """Takes a message; may be given it twice."""
         run, what, value, *rest = json.loads(message)
         if run != self._run:
             return
-        if what == _LEFT:
+        if what == LEFT:
             known.has_left, known.left_note = True, value
-        elif what == _REFUSED:
+        elif what == REFUSED:
             known.has_refused = value == known.said
-        elif what == _TAKEN_BACK:
+        elif what == TAKEN_BACK:
             number, for_all = rest
             processes = tuple(value)
-            if for_all and processes == attempt.dispatch.processes:
+            if for_all and processes == attempt.processes:
                 known.has_given_up |= number == attempt.number
             elif for_all:
                 self._note_over(processes, number)
@@ -311,173 +328,3 @@ class Agreement:
             known.word, known.is_refused = None, False
         else:
             known.word, known.is_refused = message, False
-
-
-class _Attempt:
-    """An attempt to agree on a dispatch.
-
-    Attempts are numbered by the processes that they are about. One that has ended, as all agree or
-    as some do not, has ended for all of these; what was interrupted may be made again.
-
-    Args:
-        run: The cell.
-        dispatch: What is to be dispatched.
-        number: Which attempt over its processes this is, from 1.
-
-    Attributes:
-        word: What is said to the others: the same on all, if they are about to do the same.
-    """
-
-    def __init__(self, run: str, dispatch: Dispatch, number: int) -> None:
-        self._run = run
-        self.dispatch = dispatch
-        self.number = number
-        what = [dispatch.name, dispatch.fingerprint, dispatch.shapes, dispatch.line]
-        self.word = _encoded([run, _WORD, dispatch.processes, number, *what, dispatch.inputs])
-
-    def taken_back(self, *, for_all: bool) -> bytes:
-        """Returns what says that it is not made.
-
-        Args:
-            for_all: By nobody, as processes do not agree; else not now.
-        """
-        processes = self.dispatch.processes
-        return _encoded([self._run, _TAKEN_BACK, processes, self.number, for_all])
-
-    def is_equal(self, its: Dispatch) -> bool:
-        """Whether another process is about to do the same; it may do so at another line."""
-        mine = self.dispatch
-        said = (its.processes, its.number, its.fingerprint, its.inputs)
-        return said == (mine.processes, self.number, mine.fingerprint, mine.inputs)
-
-    def is_before(self, its: Dispatch) -> bool:
-        """Whether another process has gone on to a later attempt over the same processes."""
-        return its.processes == self.dispatch.processes and its.number > self.number
-
-
-def _wait_at_most(connection: Connection, seconds: float) -> None:
-    """Has reads from a connection fail after so many seconds; 0 for as long as it takes."""
-    with socket.socket(fileno=os.dup(connection.fileno())) as shared:
-        shared.settimeout(None)  # whatever the user has set by socket.setdefaulttimeout()
-        shared.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(seconds), 0))
-
-
-class _Peer:
-    """A connection, and what has come over it.
-
-    An interrupt may strike anywhere, also when the system has handed bytes over and Python has
-    not been told yet how many. So that is not asked: they are put where only zeros were, and
-    there is no zero in a message. It is read before it is removed, and may be read twice.
-    """
-
-    def __init__(self, connection: socket.socket) -> None:
-        self._socket = connection
-        connection.settimeout(None)  # whatever the user has set by socket.setdefaulttimeout()
-        # Small messages go without waiting for the receipt of those before.
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._buffer = bytearray(_BUFFER_BYTES)
-        self._forget()
-
-    def _forget(self) -> None:
-        self.word: bytes | None = None  # what it is about to dispatch
-        self.is_refused = False  # that, by this process
-        self.said = 0  # the checksum of what this process is about to dispatch
-        self.has_refused = self.has_given_up = False  # that, by the other one
-        self.has_left, self.left_note = False, ""
-
-    @property
-    def has_more(self) -> bool:
-        """Whether something has come already that was not received."""
-        return self._buffer[0] != 0
-
-    def begin(self, run: str) -> None:
-        """Begins a cell; what came of earlier ones is dropped.
-
-        A process that dispatches nothing reads nothing: without this the system's memory for the
-        connection would be full some day, and the other process would wait in sending.
-        """
-        self._forget()
-        beginning = _beginning([run])
-        while (message := self.first_now()) is not None and not message.startswith(beginning):
-            self.drop_first()
-
-    def send(self, message: bytes) -> None:
-        """Sends a message; it is small, so this waits for nobody."""
-        self._socket.sendall(message)
-
-    def say(self, word: bytes) -> None:
-        """Tells what this process is about to dispatch."""
-        self.said = _checksum(word)
-        self.is_refused = self.has_refused = self.has_given_up = False
-        self.send(word)
-
-    def first_now(self) -> bytes | None:
-        """Returns what :meth:`first` does, if that has come; there may never be one."""
-        try:
-            return self.first(socket.MSG_DONTWAIT)
-        except (EOFError, OSError) as error:
-            _raise_if_of_user(error)
-            return None
-
-    def first(self, flags: int = 0) -> bytes:
-        """Returns the first message that was not dropped; waits for it.
-
-        Args:
-            flags: How to ask the system.
-
-        Raises:
-            EOFError: There will be no more.
-            OSError: The connection is broken, or was closed.
-        """
-        while (end := self._buffer.find(_END)) < 0:
-            received = self._buffer.find(0)
-            if received < 0:
-                self._buffer = self._buffer + bytes(len(self._buffer))
-                continue
-            with memoryview(self._buffer) as whole, whole[received:] as free:
-                if not self._socket.recv_into(free, flags=flags):
-                    raise EOFError
-        return bytes(self._buffer[: end + len(_END)])
-
-    def drop_first(self) -> None:
-        """Drops what :meth:`first` returns, and lets the next one be the first."""
-        buffer = self._buffer
-        end = buffer.find(_END) + len(_END)
-        buffer[:] = buffer[end:] + bytes(end)  # at once, as the rest of what Python does in C
-
-    def close(self) -> None:
-        """Closes the connection."""
-        self._socket.close()
-
-
-def _raise_if_of_user(error: Exception) -> None:
-    """Raises what a signal's handler of the user's may have raised: TimeoutError is an OSError."""
-    if isinstance(error, OSError) and error.errno is None:
-        raise error
-
-
-def _encoded(message: list[object]) -> bytes:
-    return json.dumps(message).encode() + _END
-
-
-def _beginning(message: list[object]) -> bytes:
-    """Returns what all messages begin with that begin with these items."""
-    return json.dumps(message).encode().removesuffix(b"]")
-
-
-def _checksum(word: bytes) -> int:
-    return zlib.crc32(word)
-
-
-def _as_dispatch(message: bytes) -> Dispatch:
-    _, _, processes, number, name, fingerprint, shapes, line, inputs = json.loads(message)
-    return Dispatch(
-        number=number,
-        name=name,
-        fingerprint=fingerprint,
-        shapes=shapes,
-        processes=tuple(processes),
-        line=line,
-        seconds=0.0,
-        inputs=inputs,
-    )

@@ -301,19 +301,32 @@ def test_who_is_called_back_in_a_thread_is_not_freed(
 
 
 def test_who_is_called_back_for_long_is_shown(
-    make_session: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
+    make_session: Callable[..., Session], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """It may wait for ever: JAX's own calls do, in a callback."""
+    path = tmp_path / "both are shown"
+
+    class UntilShown(Panels):
+        def waits(self, waits: Waits) -> None:
+            super().waits(waits)
+            if [each.processes for each in waits.waits] == [(1, 2)]:
+                path.touch()
+
     monkeypatch.setattr(freeing, "LOOK_SECONDS", 0.2)
     monkeypatch.setattr(freeing, "ALL_WAIT_SECONDS", 0.6)
     session = make_session(PROCESSES, devices_per_process=2)
     session.run(SETUP + CALLED_BACK)
-    sink = Panels(lambda: None)
+    session.run(
+        "import pathlib\ndef read(a):\n"
+        f"    while not pathlib.Path({str(path)!r}).exists(): time.sleep(0.01)\n"
+        "    return a"
+    )
+    sink = UntilShown(lambda: None)
     code = f"if process_index:\n    value = by_callback({WAYS_BACK['pure']})(value)\n"
     assert session.run(f"{code}np.asarray(value).tolist()", sink=sink).value == [1, 1]
-    assert [w.processes for w in sink.panels[0].waits] == [(1, 2)]
-    assert not sink.panels[0].is_all
-    assert sink.panels[0].parted == ""
+    assert path.exists()
+    assert not any(panel.is_all for panel in sink.panels)
+    assert {panel.parted for panel in sink.panels} == {""}
     assert sink.panels[-1].has_ended
     assert_kept(session)
 

@@ -1,0 +1,126 @@
+"""Strict mode: a connection to another process, which loses nothing to an interrupt."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from multiprocessing.connection import Connection
+
+from jaxnb.engine.agreement_words import END, beginning, checksum
+
+_BUFFER_BYTES = 1 << 12
+"""A message takes some hundred; a larger one makes it grow."""
+
+
+class Peer:
+    """A connection, and what has come over it.
+
+    An interrupt may strike anywhere, also when the system has handed bytes over and Python has
+    not been told yet how many. So that is not asked: they are put where only zeros were, and
+    there is no zero in a message. It is read before it is removed, and may be read twice.
+
+    Args:
+        connection: The connection; closed with this.
+
+    Attributes:
+        word: What the other process is about to dispatch, as it has said it.
+        is_refused: Whether this process has refused that.
+        said: The checksum of what this process is about to dispatch.
+        has_refused: Whether the other process has refused that.
+        has_given_up: Whether the other process does not make the attempt that this one makes.
+        has_left: Whether the other process has left the cell.
+        left_note: How it has.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        connection.settimeout(None)  # whatever the user has set by socket.setdefaulttimeout()
+        # Small messages go without waiting for the receipt of those before.
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._buffer = bytearray(_BUFFER_BYTES)
+        self._forget()
+
+    def _forget(self) -> None:
+        self.word: bytes | None = None  # what it is about to dispatch
+        self.is_refused = False  # that, by this process
+        self.said = 0  # the checksum of what this process is about to dispatch
+        self.has_refused = self.has_given_up = False  # that, by the other one
+        self.has_left, self.left_note = False, ""
+
+    @property
+    def has_more(self) -> bool:
+        """Whether something has come already that was not received."""
+        return self._buffer[0] != 0
+
+    def begin(self, run: str) -> None:
+        """Begins a cell; what came of earlier ones is dropped.
+
+        A process that dispatches nothing reads nothing: without this the system's memory for the
+        connection would be full some day, and the other process would wait in sending.
+        """
+        self._forget()
+        of_this = beginning(run)
+        while (message := self.first_now()) is not None and not message.startswith(of_this):
+            self.drop_first()
+
+    def send(self, message: bytes) -> None:
+        """Sends a message; it is small, so this waits for nobody."""
+        self._socket.sendall(message)
+
+    def say(self, word: bytes) -> None:
+        """Tells what this process is about to dispatch."""
+        self.said = checksum(word)
+        self.is_refused = self.has_refused = self.has_given_up = False
+        self.send(word)
+
+    def first_now(self) -> bytes | None:
+        """Returns what :meth:`first` does, if that has come; there may never be one."""
+        try:
+            return self.first(socket.MSG_DONTWAIT)
+        except (EOFError, OSError) as error:
+            raise_if_of_user(error)
+            return None
+
+    def first(self, flags: int = 0) -> bytes:
+        """Returns the first message that was not dropped; waits for it.
+
+        Args:
+            flags: How to ask the system.
+
+        Raises:
+            EOFError: There will be no more.
+            OSError: The connection is broken, or was closed.
+        """
+        while (end := self._buffer.find(END)) < 0:
+            received = self._buffer.find(0)
+            if received < 0:
+                self._buffer = self._buffer + bytes(len(self._buffer))
+                continue
+            with memoryview(self._buffer) as whole, whole[received:] as free:
+                if not self._socket.recv_into(free, flags=flags):
+                    raise EOFError
+        return bytes(self._buffer[: end + len(END)])
+
+    def drop_first(self) -> None:
+        """Drops what :meth:`first` returns, and lets the next one be the first."""
+        buffer = self._buffer
+        end = buffer.find(END) + len(END)
+        buffer[:] = buffer[end:] + bytes(end)  # at once, as the rest of what Python does in C
+
+    def close(self) -> None:
+        """Closes the connection."""
+        self._socket.close()
+
+
+def wait_at_most(connection: Connection, seconds: float) -> None:
+    """Has reads from a connection fail after so many seconds; 0 for as long as it takes."""
+    with socket.socket(fileno=os.dup(connection.fileno())) as shared:
+        shared.settimeout(None)  # whatever the user has set by socket.setdefaulttimeout()
+        shared.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(seconds), 0))
+
+
+def raise_if_of_user(error: Exception) -> None:
+    """Raises what a signal's handler of the user's may have raised: TimeoutError is an OSError."""
+    if isinstance(error, OSError) and error.errno is None:
+        raise error
