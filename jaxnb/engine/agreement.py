@@ -39,6 +39,9 @@ GREETING_SECONDS = 10.0
 FULL_SECONDS = 0.5
 """Where this process may open no more files, it looks again for callers so late."""
 
+_NOT_WITH_ANOTHER = "did not agree with another process"
+_NOT_WITH_THIS = "had not agreed with this process on what comes before"
+
 
 class Agreement:
     """This process's part in agreeing on dispatches.
@@ -65,7 +68,10 @@ class Agreement:
         self.one_at_a_time = threading.RLock()
         self._asked: frozenset[int] = frozenset()
         self._run = ""
-        self._over: dict[tuple[int, ...], int] = {}  # by processes, the last attempt that has ended
+        # By processes, the last attempt that this process has made; and the last that was ended
+        # before it has: by whom, and why.
+        self._over: dict[tuple[int, ...], int] = {}
+        self._ended: dict[tuple[int, ...], tuple[int, int, str]] = {}
         self._back = self._refusal = b""  # what such messages of this cell begin with
 
     def begin(self, run: str, asked: Collection[int]) -> None:
@@ -75,7 +81,8 @@ class Agreement:
             run: Names it, on all processes.
             asked: The processes that run it; those must begin it too.
         """
-        self._run, self._asked, self._over = run, frozenset(asked), {}
+        self._run, self._asked = run, frozenset(asked)
+        self._over, self._ended = {}, {}
         self._back, self._refusal = beginning(run, TAKEN_BACK), beginning(run, REFUSED)
         client = _jax_internals.coordination_client()
         if self._service is not client:  # the group was formed anew, maybe with other processes
@@ -165,30 +172,48 @@ class Agreement:
         others = [peer for peer in dispatch.processes if peer != self._me]
         asked = self._asked.intersection(others)
         try:
+            self._raise_if_ended(attempt)
             self._to(asked, lambda known: known.say(attempt.word))
             waiting = others
             while waiting:
                 self._hear_all(waiting, attempt)
                 waiting = [peer for peer in others if self._takes_back(peer, attempt)]
         except DivergenceError:
-            self._give_up(attempt)
+            self._note_over(attempt)
+            self._tell_of_end(attempt)
             raise
         except BaseException:  # it may be made again
             self._to(asked, lambda known: known.send(attempt.taken_back(for_all=False)))
             raise
-        self._note_over(attempt.processes, attempt.number)
+        self._note_over(attempt)
         for peer in others:
             if (known := self._peers.get(peer)) is not None:
                 known.word = None  # over too: the next dispatch need not look at it
 
-    def _give_up(self, attempt: Attempt) -> None:
-        """Ends an attempt, for all that it is about: this process does not take part in it."""
-        self._note_over(attempt.processes, attempt.number)
+    def _note_over(self, attempt: Attempt) -> None:
+        self._over[attempt.processes] = attempt.number
+
+    def _tell_of_end(self, attempt: Attempt) -> None:
+        """Tells all that an attempt is about that this process does not take part in it."""
         back = attempt.taken_back(for_all=True)
         self._to(self._asked.intersection(attempt.processes), lambda known: known.send(back))
 
-    def _note_over(self, processes: tuple[int, ...], number: int) -> None:
-        self._over[processes] = max(self._over.get(processes, 0), number)
+    def _note_ended(self, processes: tuple[int, ...], number: int, peer: int, why: str) -> None:
+        """Notes that an attempt was ended that this process has not made.
+
+        It is not skipped: who skips one is a dispatch ahead of the others, and computes on.
+        """
+        if number > self._last_ended(processes):
+            self._ended[processes] = (number, peer, why)
+
+    def _last_ended(self, processes: tuple[int, ...]) -> int:
+        return self._ended.get(processes, (0, 0, ""))[0]
+
+    def _raise_if_ended(self, attempt: Attempt) -> None:
+        if attempt.number <= self._last_ended(attempt.processes):
+            _, peer, why = self._ended[attempt.processes]
+            at = {self._me: attempt.dispatch, peer: None}
+            raise DivergenceError(disagreement(sides(at, {peer: why}), attempt.dispatch))
 
     def _hear_all(self, others: Collection[int], attempt: Attempt) -> None:
         mine = attempt.dispatch
@@ -198,7 +223,8 @@ class Agreement:
             its = self._hear(peer, attempt, notes)
             at[peer] = None if its is None else its.dispatch
             if its is not None and its.processes != attempt.processes:
-                self._give_up(its)
+                self._note_ended(its.processes, its.number, peer, _NOT_WITH_THIS)
+                self._tell_of_end(its)
                 break  # it waits elsewhere, for this process too; others may do so for it
         if any(each is not mine for each in at.values()):
             raise DivergenceError(disagreement(sides(at, notes), mine))
@@ -212,8 +238,8 @@ class Agreement:
                 say(known)
             except OSError as error:  # it has died, or the group is being formed anew
                 raise_if_of_user(error)
-                self._peers.pop(peer, None)
-                known.close()
+                if (lost := self._peers.pop(peer, None)) is not None:
+                    lost.close()
 
     def _known(self, peer: int) -> Peer:
         known = self._peers.get(peer)
@@ -256,7 +282,7 @@ class Agreement:
                     if self._is_final(known):
                         return its
                 if known.has_given_up:
-                    notes[peer] = "did not agree with another process"
+                    notes[peer] = _NOT_WITH_ANOTHER
                     return None
                 if known.has_left:
                     notes[peer] = known.left_note
@@ -268,7 +294,7 @@ class Agreement:
                     if not known.has_more or not self._takes_back(peer, attempt):
                         return attempt
                 else:
-                    self._take(known, message, attempt)
+                    self._take(peer, message, attempt)
                     known.drop_first()
         except (EOFError, OSError) as error:
             raise_if_of_user(error)
@@ -279,20 +305,21 @@ class Agreement:
         if known.word is None:
             return None
         its = Attempt.of_word(known.word)
-        return its if its.number > self._over.get(its.processes, 0) else None
+        over = max(self._over.get(its.processes, 0), self._last_ended(its.processes))
+        return its if its.number > over else None
 
     def _takes_back(self, peer: int, attempt: Attempt) -> bool:
-        """Takes it if a process has taken back what it said last; returns whether."""
+        """Returns whether a process has taken back what it said last.
+
+        What has come is taken up to there, or up to what it does after that word.
+        """
         known = self._known(peer)
-        while (message := known.first_now()) is not None:
-            is_back = message.startswith(self._back)
-            if not is_back and not message.startswith(self._refusal):
-                break  # what it does after this
-            self._take(known, message, attempt)
+        while known.word is not None and (message := known.first_now()) is not None:
+            if not message.startswith((self._back, self._refusal)):
+                break
+            self._take(peer, message, attempt)
             known.drop_first()
-            if is_back:
-                return True
-        return False
+        return known.word is None
 
     def _is_final(self, known: Peer) -> bool:
         """Whether both stay with what they have said, which is not the same.
@@ -308,8 +335,9 @@ class Agreement:
             known.send(encoded(self._run, REFUSED, checksum(known.word)))
         return False
 
-    def _take(self, known: Peer, message: bytes, attempt: Attempt) -> None:
+    def _take(self, peer: int, message: bytes, attempt: Attempt) -> None:
         """Takes a message; may be given it twice."""
+        known = self._known(peer)
         run, what, value, *rest = json.loads(message)
         if run != self._run:
             return
@@ -320,11 +348,13 @@ class Agreement:
         elif what == TAKEN_BACK:
             number, for_all = rest
             processes = tuple(value)
-            if for_all and processes == attempt.processes:
-                known.has_given_up |= number == attempt.number
-            elif for_all:
-                self._note_over(processes, number)
-            known.has_given_up |= for_all and known.is_refused
-            known.word, known.is_refused = None, False
+            if for_all and attempt.is_about(processes, number):
+                known.has_given_up = True
+            elif for_all and number > self._over.get(processes, 0):
+                self._note_ended(processes, number, peer, _NOT_WITH_ANOTHER)
+            # It may be about what another process said, and not about its own last word.
+            if known.word is not None and Attempt.of_word(known.word).is_about(processes, number):
+                known.has_given_up |= for_all and known.is_refused
+                known.word, known.is_refused = None, False
         else:
             known.word, known.is_refused = message, False

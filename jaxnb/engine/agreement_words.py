@@ -84,6 +84,10 @@ class Attempt:
         made = self.dispatch
         return (made.processes, self.number, made.number, made.fingerprint, made.inputs)
 
+    def is_about(self, processes: tuple[int, ...], number: int) -> bool:
+        """Whether it is this one over these processes."""
+        return (self.processes, self.number) == (processes, number)
+
     def is_before(self, its: Attempt) -> bool:
         """Whether another process has gone on to a later attempt over the same processes."""
         return its.processes == self.processes and its.number > self.number

@@ -8,13 +8,16 @@ import re
 import sys
 import threading
 import time
+import traceback
 import weakref
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import jax
 import numpy as np
 
 from jaxnb.engine import inputs
@@ -27,6 +30,9 @@ from jaxnb.model import CellRequest, CheckMode, Dispatch, DispatchEnd, Recording
 
 RING = 4096
 """So many dispatches of a cell are remembered one by one; all are in its trails."""
+
+_OWN = tuple(str(Path(file).parent) for file in (jax.__file__, np.__file__, __file__))
+"""Where code lies that raises errors of a dispatch, jaxlib's too."""
 
 _COLLECTIVE = re.compile(
     r"\b(?:all-reduce|all-gather|all-to-all|reduce-scatter|collective-permute"
@@ -279,9 +285,15 @@ class Recorder:
 
 
 def _end(error: BaseException) -> DispatchEnd:
-    if isinstance(error, INTERRUPTS):
+    if isinstance(error, INTERRUPTS) or _is_of_handler(error):
         return "interrupted"
     return "broken" if "Gloo" in str(error) else "failed"
+
+
+def _is_of_handler(error: BaseException) -> bool:
+    """Whether a signal's handler has raised it: nothing else of the user's runs in a dispatch."""
+    innermost = deque(traceback.walk_tb(error.__traceback__), maxlen=1)
+    return not any(frame.f_code.co_filename.startswith(_OWN) for frame, _ in innermost)
 
 
 def _known(executable: Any) -> _Known:

@@ -267,6 +267,30 @@ SWAPPED = (
 )
 
 
+def test_that_a_handler_of_a_signal_has_raised_in_a_dispatch_is_told(group: Session) -> None:
+    """It may have come before the computation on one process, and after it on another."""
+    code = (
+        "import signal\n"
+        "from jaxnb.engine import recorder\n"
+        "def struck(*_): raise TimeoutError\n"
+        "signal.signal(signal.SIGUSR1, struck)\n"
+        "kept = recorder.Recorder._note\n"
+        "def note(*arguments):\n"
+        "    recorder.Recorder._note = kept\n"
+        "    kept(*arguments)\n"
+        "    signal.raise_signal(signal.SIGUSR1)\n"
+        "recorder.Recorder._note = note\n"
+        "try: total(x)\n"
+        "except TimeoutError: pass"
+    )
+    divergence = parted(group, code)
+    assert [str(side.dispatch) for side in divergence.sides] == [
+        f"jit(sum) float32[{2 * group.run('n').value}] -> float32[] at line 11, "
+        "which was interrupted"
+    ]
+    assert divergence.pending
+
+
 def test_that_they_parted_is_told_when_the_cell_is_interrupted_later(group: Session) -> None:
     """The numbers are wrong, whatever has ended the cell."""
     sink = Interrupts(group)
@@ -364,11 +388,12 @@ def test_strict_stops_all_before_anything_runs(group: Session, case: str) -> Non
 
 
 PAIR = """
-pair = [d for d in jax.devices() if d.process_index < 2]
-over_two = NamedSharding(jax.make_mesh((len(pair),), ("p",), devices=pair), P("p"))
-y = None
-if process_index < 2:
-    y = jax.make_array_from_callback((len(pair),), over_two, lambda i: np.ones(len(pair))[i])
+def over(*two):
+    pair = [d for d in jax.devices() if d.process_index in two]
+    spread = NamedSharding(jax.make_mesh((len(pair),), ("p",), devices=pair), P("p"))
+    if process_index in two:
+        return jax.make_array_from_callback((len(pair),), spread, lambda i: np.ones(len(pair))[i])
+y = over(0, 1)
 """
 
 
@@ -508,8 +533,7 @@ def test_strict_heeds_what_was_taken_back_before_this_process_came(
         "def alarm(*_): raise TimeoutError\n"
         "signal.signal(signal.SIGALRM, alarm)\n"
         "if process_index == 0:\n"
-        "    signal.setitimer(signal.ITIMER_REAL, 0.1)\n"
-        "    try: total(x)\n"
+        "    try: signal.setitimer(signal.ITIMER_REAL, 0.1); total(x)\n"
         "    except TimeoutError: there.touch()\n"
         "while not there.exists(): time.sleep(0.01)\n"
         "float(doubled(x))"
@@ -524,7 +548,7 @@ def test_strict_ends_for_all_what_one_cannot_take_part_in(
 ) -> None:
     """Process 1 sees that 2 waits for all, and disagrees; 2 never sees that, as it is struck."""
     session = make_session(3)
-    session.run(SETUP + PAIR.replace("< 2", "> 0"))
+    session.run(SETUP + PAIR + "y = over(1, 2)")
     code = (
         "import os, pathlib, signal, time\n"
         "from jaxnb.errors import DivergenceError\n"
@@ -553,6 +577,79 @@ def test_strict_ends_for_all_what_one_cannot_take_part_in(
     )
     result = session.run(code, check="strict", timeout=30)
     assert "process 1: did not agree with another process" in result.per_process[0].value
+    assert_usable(session)
+
+
+def test_strict_goes_on_with_what_was_agreed_though_the_next_is_ended(
+    make_session: Callable[..., Session], tmp_path: Path
+) -> None:
+    """Process 0 has agreed with 2, and has ended what comes next before 2 has heard of either."""
+    session = make_session(3)
+    session.run(SETUP + PAIR + "y, z = over(0, 2), over(0, 1)")
+    session.run(
+        "import pathlib, time\n"
+        "from jaxnb.engine import agreement\n"
+        f"ended = pathlib.Path({str(tmp_path)!r}, 'ended')\n"
+        "kept = agreement.Agreement._hear_all\n"
+        "def late(self, *arguments):\n"
+        "    agreement.Agreement._hear_all = kept\n"
+        "    while not ended.exists(): time.sleep(0.01)\n"
+        "    return kept(self, *arguments)\n"
+        "if process_index == 2: agreement.Agreement._hear_all = late"
+    )
+    code = (
+        "from jaxnb.errors import DivergenceError\n"
+        "if process_index == 0:\n"
+        "    step(y)\n"
+        "    try: total(z)\n"
+        "    finally: ended.touch()\n"
+        "elif process_index == 2:\n"
+        "    step(y)\n"
+        "total(x);"
+    )
+    with pytest.raises(CellError) as caught:
+        session.run(code, check="strict", timeout=30)
+    errors = caught.value.result.errors
+    assert {i: (e.type_name, e.line) for i, e in errors.items()} == {
+        0: ("DivergenceError", 4),
+        1: ("DivergenceError", 8),
+        2: ("DivergenceError", 8),
+    }
+    assert caught.value.result.divergence is None
+    assert_usable(session)
+
+
+def test_strict_lets_nobody_skip_what_others_have_ended(
+    make_session: Callable[..., Session],
+) -> None:
+    """Process 2 hears of it in what it does with 1 first: its next one is the others' next but one.
+
+    All have caught an error, and would go on with numbers that do not belong together.
+    """
+    session = make_session(3)
+    session.run(SETUP + PAIR + "y, z = over(0, 1), over(1, 2)\na, b = x, step(x)")
+    code = (
+        "from jaxnb.errors import DivergenceError\n"
+        "if process_index == 0:\n"
+        "    try: total(a)\n"
+        "    except DivergenceError: pass\n"
+        "    total(b)\n"
+        "elif process_index == 1:\n"
+        "    try: total(y)\n"
+        "    except DivergenceError: total(z)\n"
+        "    total(b)\n"
+        "else:\n"
+        "    total(z)\n"
+        "    total(a)\n"
+        "    try: total(b)\n"
+        "    except DivergenceError: pass"
+    )
+    with pytest.raises(CellError) as caught:
+        session.run(code, check="strict", timeout=30)
+    errors = caught.value.result.errors
+    assert {e.type_name for e in errors.values()} == {"DivergenceError"}
+    assert errors[2].line == 12
+    assert "1: did not agree with another process" in errors[2].message
     assert_usable(session)
 
 

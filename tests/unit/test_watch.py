@@ -100,7 +100,7 @@ def test_a_thread_that_begins_in_jax_is_a_callback() -> None:
 
 def test_who_waits_to_agree_waits_for_others() -> None:
     """It sleeps in no futex, and JAX is not what it waits in."""
-    agreeing = StackEntry("/v/jaxnb/engine/agreement.py", 9, "_Peer.first", "", None)
+    agreeing = StackEntry("/v/jaxnb/engine/agreement.py", 9, "Agreement.agree", "", None)
     found = {0: at(CELL, agreeing, call=""), 1: at(agreeing, OTHER, index=1)}
     assert left_behind(found, found, [0, 1], 2.0)
     assert not waits_in_jax(found[0])
