@@ -21,6 +21,7 @@ from jaxnb.divergence import disagreement, sides
 from jaxnb.engine import _jax_internals, interrupts
 from jaxnb.engine.agreement_peers import Peer, raise_if_of_user, wait_at_most
 from jaxnb.engine.agreement_words import (
+    GIVEN_UP,
     LEFT,
     REFUSED,
     TAKEN_BACK,
@@ -38,9 +39,6 @@ GREETING_SECONDS = 10.0
 
 FULL_SECONDS = 0.5
 """Where this process may open no more files, it looks again for callers so late."""
-
-_NOT_WITH_ANOTHER = "did not agree with another process"
-_NOT_WITH_THIS = "had not agreed with this process on what comes before"
 
 
 class Agreement:
@@ -68,11 +66,9 @@ class Agreement:
         self.one_at_a_time = threading.RLock()
         self._asked: frozenset[int] = frozenset()
         self._run = ""
-        # By processes, the last attempt that this process has made; and the last that was ended
-        # before it has: by whom, and why.
-        self._over: dict[tuple[int, ...], int] = {}
-        self._ended: dict[tuple[int, ...], tuple[int, int, str]] = {}
-        self._back = self._refusal = b""  # what such messages of this cell begin with
+        self._over: dict[tuple[int, ...], int] = {}  # by processes, the last attempt that all made
+        self._gave_up = ""  # in this cell: where, as a sentence
+        self._asides: tuple[bytes, ...] = ()  # what messages begin with that follow a word
 
     def begin(self, run: str, asked: Collection[int]) -> None:
         """Begins a cell.
@@ -82,8 +78,8 @@ class Agreement:
             asked: The processes that run it; those must begin it too.
         """
         self._run, self._asked = run, frozenset(asked)
-        self._over, self._ended = {}, {}
-        self._back, self._refusal = beginning(run, TAKEN_BACK), beginning(run, REFUSED)
+        self._over, self._gave_up = {}, ""
+        self._asides = tuple(beginning(run, what) for what in (TAKEN_BACK, GIVEN_UP, REFUSED))
         client = _jax_internals.coordination_client()
         if self._service is not client:  # the group was formed anew, maybe with other processes
             self._service = client
@@ -166,54 +162,42 @@ class Agreement:
         threads must not both be the next.
 
         Raises:
-            DivergenceError: They are about to make another, or none.
+            DivergenceError: They are about to make another, or none; or this process has not
+                agreed with others before, in this cell. Code may catch that and go on, each process
+                in its own way: no count of what they have skipped would tell what belongs together.
         """
+        if self._gave_up:
+            raise DivergenceError(f"{self._gave_up} Run what follows in another cell.")
         attempt = Attempt(self._run, self._over.get(dispatch.processes, 0) + 1, dispatch)
         others = [peer for peer in dispatch.processes if peer != self._me]
         asked = self._asked.intersection(others)
         try:
-            self._raise_if_ended(attempt)
             self._to(asked, lambda known: known.say(attempt.word))
             waiting = others
             while waiting:
                 self._hear_all(waiting, attempt)
-                waiting = [peer for peer in others if self._takes_back(peer, attempt)]
+                waiting = [peer for peer in others if self._takes_back(peer)]
         except DivergenceError:
-            self._note_over(attempt)
-            self._tell_of_end(attempt)
+            self._give_up(attempt)
             raise
         except BaseException:  # it may be made again
-            self._to(asked, lambda known: known.send(attempt.taken_back(for_all=False)))
+            self._to(asked, lambda known: known.send(attempt.taken_back))
             raise
-        self._note_over(attempt)
+        self._over[attempt.processes] = attempt.number
         for peer in others:
             if (known := self._peers.get(peer)) is not None:
                 known.word = None  # over too: the next dispatch need not look at it
 
-    def _note_over(self, attempt: Attempt) -> None:
-        self._over[attempt.processes] = attempt.number
-
-    def _tell_of_end(self, attempt: Attempt) -> None:
-        """Tells all that an attempt is about that this process does not take part in it."""
-        back = attempt.taken_back(for_all=True)
-        self._to(self._asked.intersection(attempt.processes), lambda known: known.send(back))
-
-    def _note_ended(self, processes: tuple[int, ...], number: int, peer: int, why: str) -> None:
-        """Notes that an attempt was ended that this process has not made.
-
-        It is not skipped: who skips one is a dispatch ahead of the others, and computes on.
-        """
-        if number > self._last_ended(processes):
-            self._ended[processes] = (number, peer, why)
-
-    def _last_ended(self, processes: tuple[int, ...]) -> int:
-        return self._ended.get(processes, (0, 0, ""))[0]
-
-    def _raise_if_ended(self, attempt: Attempt) -> None:
-        if attempt.number <= self._last_ended(attempt.processes):
-            _, peer, why = self._ended[attempt.processes]
-            at = {self._me: attempt.dispatch, peer: None}
-            raise DivergenceError(disagreement(sides(at, {peer: why}), attempt.dispatch))
+    def _give_up(self, attempt: Attempt) -> None:
+        """Has this process take part in nothing more in this cell, and tells all of it."""
+        line = attempt.dispatch.line
+        where = f" at line {line}" if line is not None else ""
+        self._gave_up = (
+            f"The processes did not agree{where}, earlier in this cell: none of its later "
+            "computations over several processes runs."
+        )
+        given_up = attempt.given_up(f"did not agree with another process{where}")
+        self._to(self._asked - {self._me}, lambda known: known.send(given_up))
 
     def _hear_all(self, others: Collection[int], attempt: Attempt) -> None:
         mine = attempt.dispatch
@@ -223,8 +207,6 @@ class Agreement:
             its = self._hear(peer, attempt, notes)
             at[peer] = None if its is None else its.dispatch
             if its is not None and its.processes != attempt.processes:
-                self._note_ended(its.processes, its.number, peer, _NOT_WITH_THIS)
-                self._tell_of_end(its)
                 break  # it waits elsewhere, for this process too; others may do so for it
         if any(each is not mine for each in at.values()):
             raise DivergenceError(disagreement(sides(at, notes), mine))
@@ -274,16 +256,13 @@ class Agreement:
                         return attempt
                     if attempt.is_before(its):
                         return its
-                    has_taken_back = self._takes_back(peer, attempt)
-                    if known.has_given_up:
+                    has_taken_back = self._takes_back(peer)
+                    if known.has_left:
                         return its  # that is why
                     if has_taken_back:
                         continue
                     if self._is_final(known):
                         return its
-                if known.has_given_up:
-                    notes[peer] = _NOT_WITH_ANOTHER
-                    return None
                 if known.has_left:
                     notes[peer] = known.left_note
                     return None
@@ -291,10 +270,10 @@ class Agreement:
                 if message == attempt.word:  # most are: nothing need be made of it
                     known.word = message
                     known.drop_first()
-                    if not known.has_more or not self._takes_back(peer, attempt):
+                    if not known.has_more or not self._takes_back(peer):
                         return attempt
                 else:
-                    self._take(peer, message, attempt)
+                    self._take(known, message)
                     known.drop_first()
         except (EOFError, OSError) as error:
             raise_if_of_user(error)
@@ -305,19 +284,18 @@ class Agreement:
         if known.word is None:
             return None
         its = Attempt.of_word(known.word)
-        over = max(self._over.get(its.processes, 0), self._last_ended(its.processes))
-        return its if its.number > over else None
+        return its if its.number > self._over.get(its.processes, 0) else None
 
-    def _takes_back(self, peer: int, attempt: Attempt) -> bool:
-        """Returns whether a process has taken back what it said last.
+    def _takes_back(self, peer: int) -> bool:
+        """Returns whether a process, which has said a word, has taken it back.
 
         What has come is taken up to there, or up to what it does after that word.
         """
         known = self._known(peer)
         while known.word is not None and (message := known.first_now()) is not None:
-            if not message.startswith((self._back, self._refusal)):
+            if not message.startswith(self._asides):
                 break
-            self._take(peer, message, attempt)
+            self._take(known, message)
             known.drop_first()
         return known.word is None
 
@@ -335,9 +313,8 @@ class Agreement:
             known.send(encoded(self._run, REFUSED, checksum(known.word)))
         return False
 
-    def _take(self, peer: int, message: bytes, attempt: Attempt) -> None:
+    def _take(self, known: Peer, message: bytes) -> None:
         """Takes a message; may be given it twice."""
-        known = self._known(peer)
         run, what, value, *rest = json.loads(message)
         if run != self._run:
             return
@@ -346,15 +323,16 @@ class Agreement:
         elif what == REFUSED:
             known.has_refused = value == known.said
         elif what == TAKEN_BACK:
-            number, for_all = rest
-            processes = tuple(value)
-            if for_all and attempt.is_about(processes, number):
-                known.has_given_up = True
-            elif for_all and number > self._over.get(processes, 0):
-                self._note_ended(processes, number, peer, _NOT_WITH_ANOTHER)
-            # It may be about what another process said, and not about its own last word.
-            if known.word is not None and Attempt.of_word(known.word).is_about(processes, number):
-                known.has_given_up |= for_all and known.is_refused
-                known.word, known.is_refused = None, False
+            self._take_back(known, *rest)
+        elif what == GIVEN_UP:
+            known.has_left, known.left_note = True, value
+            self._take_back(known, *rest)
         else:
             known.word, known.is_refused = message, False
+
+    def _take_back(self, known: Peer, processes: list[int], number: int) -> None:
+        # What was agreed on before the other one gave something else up stays agreed on.
+        if known.word is not None:
+            its = Attempt.of_word(known.word)
+            if (list(its.processes), its.number) == (processes, number):
+                known.word, known.is_refused = None, False

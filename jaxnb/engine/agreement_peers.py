@@ -28,8 +28,7 @@ class Peer:
         is_refused: Whether this process has refused that.
         said: The checksum of what this process is about to dispatch.
         has_refused: Whether the other process has refused that.
-        has_given_up: Whether the other process does not make the attempt that this one makes.
-        has_left: Whether the other process has left the cell.
+        has_left: Whether the other process has left the cell, or takes part in nothing more.
         left_note: How it has.
     """
 
@@ -45,7 +44,7 @@ class Peer:
         self.word: bytes | None = None  # what it is about to dispatch
         self.is_refused = False  # that, by this process
         self.said = 0  # the checksum of what this process is about to dispatch
-        self.has_refused = self.has_given_up = False  # that, by the other one
+        self.has_refused = False  # that, by the other one
         self.has_left, self.left_note = False, ""
 
     @property
@@ -71,7 +70,7 @@ class Peer:
     def say(self, word: bytes) -> None:
         """Tells what this process is about to dispatch."""
         self.said = checksum(word)
-        self.is_refused = self.has_refused = self.has_given_up = False
+        self.is_refused = self.has_refused = False
         self.send(word)
 
     def first_now(self) -> bytes | None:

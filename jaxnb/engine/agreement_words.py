@@ -12,17 +12,19 @@ from jaxnb.model import Dispatch
 END = b"\n"
 """What ends a message; JSON has none within."""
 
-WORD, LEFT, TAKEN_BACK, REFUSED = "word", "left", "taken back", "refused"
-"""What is said: what is about to be dispatched; that this process has left the cell; that it does
-not dispatch what it has said; that it was interrupted, and is about to dispatch something else."""
+WORD, LEFT, REFUSED = "word", "left", "refused"
+TAKEN_BACK, GIVEN_UP = "taken back", "given up"
+"""What is said: what is about to be dispatched; that this process has left the cell; that it was
+interrupted, and is about to dispatch something else. That what was said is not made now; that it is
+not, nor anything more in this cell, as the processes do not agree."""
 
 
 @dataclass(frozen=True)
 class Attempt:
     """An attempt to agree on a dispatch.
 
-    Attempts are numbered by the processes that they are about. One that has ended, as all agree or
-    as some do not, has ended for all of these; what was interrupted may be made again.
+    Attempts are numbered by the processes that they are about. One on which all agree has ended for
+    all of these; what was interrupted may be made again, with the same number.
 
     Attributes:
         run: The cell.
@@ -64,13 +66,14 @@ class Attempt:
         """The processes that it is about."""
         return self.dispatch.processes
 
-    def taken_back(self, *, for_all: bool) -> bytes:
-        """Returns what says that it is not made.
+    @property
+    def taken_back(self) -> bytes:
+        """What says that it is not made now; it may be made again."""
+        return encoded(self.run, TAKEN_BACK, "", self.processes, self.number)
 
-        Args:
-            for_all: By nobody, as processes do not agree; else not now.
-        """
-        return encoded(self.run, TAKEN_BACK, self.processes, self.number, for_all)
+    def given_up(self, why: str) -> bytes:
+        """Returns what says that it is not made, nor anything more in this cell."""
+        return encoded(self.run, GIVEN_UP, why, self.processes, self.number)
 
     def is_equal(self, its: Attempt) -> bool:
         """Whether another process is about to do the same; it may do so at another line.
@@ -83,10 +86,6 @@ class Attempt:
     def _identity(self) -> tuple[object, ...]:
         made = self.dispatch
         return (made.processes, self.number, made.number, made.fingerprint, made.inputs)
-
-    def is_about(self, processes: tuple[int, ...], number: int) -> bool:
-        """Whether it is this one over these processes."""
-        return (self.processes, self.number) == (processes, number)
 
     def is_before(self, its: Attempt) -> bool:
         """Whether another process has gone on to a later attempt over the same processes."""
