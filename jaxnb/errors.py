@@ -94,7 +94,9 @@ class PitfallWarning(UserWarning):
 class DivergenceError(JaxnbError):
     """The processes were about to part (``--check strict``); nothing of that has run.
 
-    Raised on each of the processes that were to compute together.
+    Raised on each of the processes that were to compute together; where code catches it, again at
+    each of the cell's later computations over several processes. The next cell is the place to go
+    on.
     """
 
 

@@ -442,7 +442,10 @@ def test_clear_output_clears_the_cell(nb: Notebook) -> None:
 
 
 def test_more_lines_than_one_can_read(nb: Notebook) -> None:
-    lines = nb.good("%spmd --ranks 0 for i in range(12_000): print(i)").text.splitlines()
+    text = nb.good("%spmd --ranks 0 for i in range(12_000): print(i)").text
+    # On a busy machine a line may come in two parts: its first one is shown in a place of its own,
+    # which is empty in the end.
+    lines = [line for line in text.splitlines() if line]
     assert lines[10_000] == (
         "… more lines follow; the last 1 000 are shown at the end, "
         "`spmd.last_result.stdout` holds all"
