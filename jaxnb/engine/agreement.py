@@ -61,13 +61,15 @@ class Agreement:
         self._host = host
         self._listener: Listener | None = None
         self._service: object = None
+        self._is_published = False  # where this process listens, on that service
         self._peers: dict[int, Peer] = {}
         self._changed = threading.Condition()
         self.one_at_a_time = threading.RLock()
         self._asked: frozenset[int] = frozenset()
         self._run = ""
         self._over: dict[tuple[int, ...], int] = {}  # by processes, the last attempt that all made
-        self._gave_up = ""  # in this cell: where, as a sentence
+        self._last_words = b""  # what was said when it gave up, if it has in this cell
+        self._where = ""  # it has
         self._asides: tuple[bytes, ...] = ()  # what messages begin with that follow a word
 
     def begin(self, run: str, asked: Collection[int]) -> None:
@@ -78,13 +80,17 @@ class Agreement:
             asked: The processes that run it; those must begin it too.
         """
         self._run, self._asked = run, frozenset(asked)
-        self._over, self._gave_up = {}, ""
+        self._over, self._last_words = {}, b""
         self._asides = tuple(beginning(run, what) for what in (TAKEN_BACK, GIVEN_UP, REFUSED))
         client = _jax_internals.coordination_client()
         if self._service is not client:  # the group was formed anew, maybe with other processes
-            self._service = client
             self._hang_up()
-            client.key_value_set(f"jaxnb/agreement/{self._me}", json.dumps(self._listen()))
+            self._is_published = False
+            self._service = client
+        if not self._is_published:  # nor was it if this has failed before, or was interrupted
+            name, address = f"jaxnb/agreement/{self._me}", json.dumps(self._listen())
+            client.key_value_set(name, address, allow_overwrite=True)
+            self._is_published = True
         for peer in sorted(self._asked - {self._me}):
             self._connect(peer)
         for known in list(self._peers.values()):
@@ -166,8 +172,12 @@ class Agreement:
                 agreed with others before, in this cell. Code may catch that and go on, each process
                 in its own way: no count of what they have skipped would tell what belongs together.
         """
-        if self._gave_up:
-            raise DivergenceError(f"{self._gave_up} Run what follows in another cell.")
+        if self._last_words:
+            self._to(self._asked - {self._me}, lambda known: known.send(self._last_words))
+            raise DivergenceError(
+                f"The processes did not agree{self._where}, earlier in this cell: none of its "
+                "later computations over several processes runs. Run what follows in another cell."
+            )
         attempt = Attempt(self._run, self._over.get(dispatch.processes, 0) + 1, dispatch)
         others = [peer for peer in dispatch.processes if peer != self._me]
         asked = self._asked.intersection(others)
@@ -191,13 +201,10 @@ class Agreement:
     def _give_up(self, attempt: Attempt) -> None:
         """Has this process take part in nothing more in this cell, and tells all of it."""
         line = attempt.dispatch.line
-        where = f" at line {line}" if line is not None else ""
-        self._gave_up = (
-            f"The processes did not agree{where}, earlier in this cell: none of its later "
-            "computations over several processes runs."
-        )
-        given_up = attempt.given_up(f"did not agree with another process{where}")
-        self._to(self._asked - {self._me}, lambda known: known.send(given_up))
+        self._where = f" at line {line}" if line is not None else ""
+        # An interrupt may strike before all are told: they are again if code goes on.
+        self._last_words = attempt.given_up(f"did not agree with another process{self._where}")
+        self._to(self._asked - {self._me}, lambda known: known.send(self._last_words))
 
     def _hear_all(self, others: Collection[int], attempt: Attempt) -> None:
         mine = attempt.dispatch
@@ -242,7 +249,7 @@ class Agreement:
             notes: Where it is told why a process says nothing.
 
         Returns:
-            None if it has left the cell, was not asked to run it, or does not make this attempt.
+            None if it has left the cell, was not asked to run it, or has given up.
         """
         if peer not in self._asked:
             notes[peer] = "was not asked to run the cell"
@@ -293,9 +300,10 @@ class Agreement:
         """
         known = self._known(peer)
         while known.word is not None and (message := known.first_now()) is not None:
-            if not message.startswith(self._asides):
-                break
-            self._take(known, message)
+            if message != known.word:  # an interrupt may have struck before it was dropped
+                if not message.startswith(self._asides):
+                    break
+                self._take(known, message)
             known.drop_first()
         return known.word is None
 
