@@ -539,20 +539,26 @@ def test_strict_agrees_though_one_alone_was_interrupted(group: Session) -> None:
     assert_usable(group)
 
 
+ALARM = """
+import pathlib, signal, time
+def alarm(*_): raise TimeoutError
+signal.signal(signal.SIGALRM, alarm)
+def broken_off():
+    try: signal.setitimer(signal.ITIMER_REAL, 0.1); total(x)
+    except TimeoutError: pass
+def wait_for(path):
+    while not path.exists(): time.sleep(0.01)
+"""
+
+
 def test_strict_says_again_what_was_broken_off(group: Session, tmp_path: Path) -> None:
     """A signal of the user's own strikes while a process waits for a straggler."""
+    group.run(f"{ALARM}tried = pathlib.Path({str(tmp_path)!r}, 'tried')")
     code = (
-        "import pathlib, signal, time\n"
-        f"tried = pathlib.Path({str(tmp_path)!r}, 'tried')\n"
-        "def alarm(*_): raise TimeoutError\n"
-        "signal.signal(signal.SIGALRM, alarm)\n"
         "if process_index == 0:\n"
-        "    for _ in range(5):\n"
-        "        try: signal.setitimer(signal.ITIMER_REAL, 0.1); total(x)\n"
-        "        except TimeoutError: pass\n"
+        "    for _ in range(5): broken_off()\n"
         "    tried.touch()\n"
-        "if process_index == jax.process_count() - 1:\n"
-        "    while not tried.exists(): time.sleep(0.01)\n"
+        "if process_index == jax.process_count() - 1: wait_for(tried)\n"
         "float(total(x))"
     )
     with no_alarm():
@@ -563,15 +569,11 @@ def test_strict_says_again_what_was_broken_off(group: Session, tmp_path: Path) -
 def test_strict_heeds_what_was_taken_back_before_this_process_came(
     group: Session, tmp_path: Path
 ) -> None:
+    group.run(f"{ALARM}there = pathlib.Path({str(tmp_path)!r}, 'taken back')")
     code = (
-        "import pathlib, signal, time\n"
-        f"there = pathlib.Path({str(tmp_path)!r}, 'taken back')\n"
-        "def alarm(*_): raise TimeoutError\n"
-        "signal.signal(signal.SIGALRM, alarm)\n"
         "if process_index == 0:\n"
-        "    try: signal.setitimer(signal.ITIMER_REAL, 0.1); total(x)\n"
-        "    except TimeoutError: there.touch()\n"
-        "while not there.exists(): time.sleep(0.01)\n"
+        "    broken_off(); there.touch()\n"
+        "wait_for(there)\n"
         "float(doubled(x))"
     )
     with no_alarm():
