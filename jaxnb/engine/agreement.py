@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Collection
 from multiprocessing.connection import (
-    Client,
     Connection,
     Listener,
     answer_challenge,
@@ -19,7 +18,14 @@ from multiprocessing.connection import (
 
 from jaxnb.divergence import disagreement, sides
 from jaxnb.engine import _jax_internals, interrupts
-from jaxnb.engine.agreement_peers import Peer, raise_if_of_user, wait_at_most
+from jaxnb.engine.agreement_peers import (
+    Peer,
+    call,
+    listen,
+    name_of,
+    raise_if_of_user,
+    wait_at_most,
+)
 from jaxnb.engine.agreement_words import (
     GIVEN_UP,
     LEFT,
@@ -68,7 +74,8 @@ class Agreement:
         self._asked: frozenset[int] = frozenset()
         self._run = ""
         self._over: dict[tuple[int, ...], int] = {}  # by processes, the last attempt that all made
-        self._last_words = b""  # what was said when it gave up, if it has in this cell
+        self._last_words = b""  # what is said as it has given up, if it has in this cell
+        self._has_told = False  # that, to all
         self._where = ""  # it has
         self._asides: tuple[bytes, ...] = ()  # what messages begin with that follow a word
 
@@ -80,7 +87,7 @@ class Agreement:
             asked: The processes that run it; those must begin it too.
         """
         self._run, self._asked = run, frozenset(asked)
-        self._over, self._last_words = {}, b""
+        self._over, self._last_words, self._has_told = {}, b"", False
         self._asides = tuple(beginning(run, what) for what in (TAKEN_BACK, GIVEN_UP, REFUSED))
         client = _jax_internals.coordination_client()
         if self._service is not client:  # the group was formed anew, maybe with other processes
@@ -88,20 +95,19 @@ class Agreement:
             self._is_published = False
             self._service = client
         if not self._is_published:  # nor was it if this has failed before, or was interrupted
-            name, address = f"jaxnb/agreement/{self._me}", json.dumps(self._listen())
-            client.key_value_set(name, address, allow_overwrite=True)
+            key = f"jaxnb/agreement/{self._me}"
+            client.key_value_set(key, name_of(self._listen()), allow_overwrite=True)
             self._is_published = True
         for peer in sorted(self._asked - {self._me}):
             self._connect(peer)
         for known in list(self._peers.values()):
             known.begin(run)
 
-    def _listen(self) -> tuple[str, int]:
+    def _listen(self) -> Listener:
         if self._listener is None:
-            self._listener = Listener((self._host, 0), "AF_INET")  # _greet asks for the key
+            self._listener = listen(self._host)  # _greet asks for the key
             threading.Thread(target=self._accept, name="jaxnb-agreement", daemon=True).start()
-        host, port = self._listener.address
-        return str(host), int(port)
+        return self._listener
 
     def _accept(self) -> None:
         assert self._listener is not None
@@ -140,15 +146,14 @@ class Agreement:
                 while peer not in self._peers:
                     self._changed.wait()
         elif peer not in self._peers:
-            connection = Client(self._address_of(peer), "AF_INET", authkey=self._key)
+            connection = call(self._name_of(peer), self._key)
             connection.send_bytes(json.dumps({"from": self._me}).encode())
             self._add(peer, connection)
 
-    def _address_of(self, peer: int) -> tuple[str, int]:
+    def _name_of(self, peer: int) -> str:
         found = told(_jax_internals.coordination_client(), f"jaxnb/agreement/{peer}")
         assert found is not None  # without a deadline it waits until there is one
-        host, port = json.loads(found)
-        return host, port
+        return found
 
     def _hang_up(self) -> None:
         with self._changed:
@@ -173,7 +178,7 @@ class Agreement:
                 in its own way: no count of what they have skipped would tell what belongs together.
         """
         if self._last_words:
-            self._to(self._asked - {self._me}, lambda known: known.send(self._last_words))
+            self._tell_last_words()
             raise DivergenceError(
                 f"The processes did not agree{self._where}, earlier in this cell: none of its "
                 "later computations over several processes runs. Run what follows in another cell."
@@ -202,9 +207,14 @@ class Agreement:
         """Has this process take part in nothing more in this cell, and tells all of it."""
         line = attempt.dispatch.line
         self._where = f" at line {line}" if line is not None else ""
-        # An interrupt may strike before all are told: they are again if code goes on.
         self._last_words = attempt.given_up(f"did not agree with another process{self._where}")
-        self._to(self._asked - {self._me}, lambda known: known.send(self._last_words))
+        self._tell_last_words()
+
+    def _tell_last_words(self) -> None:
+        """Tells all once; an interrupt may strike before, and code go on: then all again."""
+        if not self._has_told:  # who reads nothing more would have others wait in sending
+            self._to(self._asked - {self._me}, lambda known: known.send(self._last_words))
+            self._has_told = True
 
     def _hear_all(self, others: Collection[int], attempt: Attempt) -> None:
         mine = attempt.dispatch

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
+import secrets
 import socket
 import struct
-from multiprocessing.connection import Connection
+import sys
+from multiprocessing.connection import Client, Connection, Listener
 
 from jaxnb.engine.agreement_words import END, beginning, checksum
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+"""Who listens there is called by processes of the same host only."""
+
+UNIX_PREFIX = "jaxnb-agreement-"
+"""What the names of its Unix sockets begin with."""
 
 _BUFFER_BYTES = 1 << 12
 """A message takes some hundred; a larger one makes it grow."""
@@ -35,8 +44,9 @@ class Peer:
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
         connection.settimeout(None)  # whatever the user has set by socket.setdefaulttimeout()
-        # Small messages go without waiting for the receipt of those before.
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if connection.family != socket.AF_UNIX:
+            # Small messages go without waiting for the receipt of those before.
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._buffer = bytearray(_BUFFER_BYTES)
         self._forget()
 
@@ -110,6 +120,44 @@ class Peer:
     def close(self) -> None:
         """Closes the connection."""
         self._socket.close()
+
+
+def listen(host: str) -> Listener:
+    """Returns a listener for other processes; who calls has yet to show that it knows the key.
+
+    Within a host it is a Unix socket: agreeing takes a fourth less time than over TCP, or better,
+    and no port is open. It has a name and no file, which a killed process would leave behind; only
+    Linux has such names.
+
+    Args:
+        host: The address to listen on.
+
+    Raises:
+        OSError: The system does not let this process listen.
+    """
+    if host in LOOPBACK and sys.platform == "linux":
+        name = f"\0{UNIX_PREFIX}{secrets.token_hex(8)}"
+        return Listener(name, "AF_UNIX", backlog=socket.SOMAXCONN)
+    return Listener((host, 0), "AF_INET", backlog=socket.SOMAXCONN)
+
+
+def name_of(listener: Listener) -> str:
+    """Returns what other processes call it by."""
+    address = listener.address
+    return json.dumps(address if isinstance(address, tuple) else os.fsdecode(address))
+
+
+def call(name: str, key: bytes) -> Connection:
+    """Connects this process to a listener; each has shown the other that it knows the key.
+
+    Raises:
+        OSError: It is not to be reached.
+        multiprocessing.AuthenticationError: It does not know the key.
+    """
+    address = json.loads(name)
+    found = Client(address if isinstance(address, str) else tuple(address), authkey=key)
+    assert isinstance(found, Connection)
+    return found
 
 
 def wait_at_most(connection: Connection, seconds: float) -> None:

@@ -483,6 +483,20 @@ def test_strict_runs_nothing_after_a_divergence_that_code_has_caught(
     assert_usable(group)
 
 
+def test_strict_may_be_caught_for_as_long_as_a_cell_likes(group: Session) -> None:
+    """Nobody reads any more what a process says that goes on all the same."""
+    code = (
+        "from jaxnb.errors import DivergenceError\ncaught = 0\n"
+        "for _ in range(1000):\n"
+        "    try: total(x * (1 + process_index))\n"
+        "    except DivergenceError: caught += 1\n"
+        "caught"
+    )
+    with no_alarm():
+        assert group.run(code, check="strict", timeout=120).value == 1000
+    assert_usable(group)
+
+
 def test_strict_waits_for_the_interrupt_of_who_said_something_else(
     make_session: Callable[..., Session], tmp_path: Path
 ) -> None:

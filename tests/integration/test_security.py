@@ -16,6 +16,7 @@ import pytest
 import zmq
 from jupyter_client.session import Session as Signer
 
+from jaxnb.engine.agreement_peers import UNIX_PREFIX
 from jaxnb.model import SentinelAddress
 from jaxnb.session import Session
 from jaxnb_fixtures import assert_usable, processes_of_tests
@@ -119,11 +120,32 @@ def test_strangers_at_every_port_do_no_harm(make_session: Callable[..., Session]
     assert_usable(session)
 
 
-def test_strangers_at_the_ports_of_strict_mode_do_no_harm(
-    make_session: Callable[..., Session],
+def names_listened_at(session: Session) -> list[str]:
+    """Returns the names of Unix sockets at which processes take part in strict mode."""
+    mine = f"@{UNIX_PREFIX}"  # what the system shows for the zero before it
+    processes = [psutil.Process(info.pid) for info in session.processes]
+    names = [c.laddr for process in processes for c in process.net_connections("unix")]
+    return sorted({name for name in names if name.startswith(mine)})
+
+
+@contextmanager
+def connected_to(address: str | tuple[str, int]) -> Iterator[socket.socket]:
+    family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
+    with socket.socket(family) as stranger:
+        stranger.settimeout(20)
+        stranger.connect(address)
+        yield stranger
+
+
+@pytest.mark.parametrize("kind", ["one host", "several hosts"])
+def test_strangers_where_strict_mode_listens_do_no_harm(
+    make_session: Callable[..., Session], kind: str
 ) -> None:
+    """Within a host it opens no port at all."""
     session = make_session(2)
     before = {port for entries in opened_by(set()).values() for _, port, _ in entries}
+    if kind == "several hosts":
+        session.run("from jaxnb.engine import agreement_peers; agreement_peers.LOOPBACK = ()")
     session.run(
         "from jaxnb.engine import agreement; agreement.GREETING_SECONDS = 1\n"
         "mesh = jax.make_mesh((2,), ('d',))\n"
@@ -133,13 +155,20 @@ def test_strangers_at_the_ports_of_strict_mode_do_no_harm(
     )
     assert session.run("float(f(x))", check="strict").value == 2
     found = [e for entries in opened_by(set()).values() for e in entries if e[1] not in before]
-    ports = [port for ip, port, _ in found if ip in LOOPBACK]
-    assert len(ports) == len(found) >= 2
-    for port in ports:
+    assert {ip for ip, _, _ in found} <= LOOPBACK
+    names = names_listened_at(session)
+    if kind == "several hosts":
+        addresses: list[str | tuple[str, int]] = [("127.0.0.1", port) for _, port, _ in found]
+        assert not names
+    else:
+        addresses = [name.replace("@", "\0", 1) for name in names]
+        assert not found
+    assert len(addresses) == 2
+    for address in addresses:
         for garbage in GARBAGE:
-            with suppress(OSError), socket.create_connection(("127.0.0.1", port), 5) as stranger:
+            with suppress(OSError), connected_to(address) as stranger:
                 stranger.sendall(garbage)
-        with socket.create_connection(("127.0.0.1", port), 20) as stranger:
+        with connected_to(address) as stranger:
             challenge = stranger.recv(1 << 10)
             assert b"#CHALLENGE#" in challenge
             assert stranger.recv(1 << 10) == b""  # it is hung up on, as it says nothing
