@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import select
 import socket
 import threading
 import time
@@ -191,7 +192,7 @@ class Agreement:
             waiting = others
             while waiting:
                 self._hear_all(waiting, attempt)
-                waiting = [peer for peer in others if self._takes_back(peer)]
+                waiting = self._who_take_back(others)
         except DivergenceError:
             self._give_up(attempt)
             raise
@@ -266,6 +267,8 @@ class Agreement:
             return None
         known = self._known(peer)
         try:
+            if known.says(attempt.word):  # most do: nothing need be made of it
+                return attempt
             while True:
                 its = self._word_of(known)
                 if its is not None:
@@ -283,15 +286,8 @@ class Agreement:
                 if known.has_left:
                     notes[peer] = known.left_note
                     return None
-                message = known.first()
-                if message == attempt.word:  # most are: nothing need be made of it
-                    known.word = message
-                    known.drop_first()
-                    if not known.has_more or not self._takes_back(peer):
-                        return attempt
-                else:
-                    self._take(known, message)
-                    known.drop_first()
+                self._take(known, known.first())
+                known.drop_first()
         except (EOFError, OSError) as error:
             raise_if_of_user(error)
             raise JaxnbError(f"process {peer} has died, or its connection was lost") from error
@@ -302,6 +298,17 @@ class Agreement:
             return None
         its = Attempt.of_word(known.word)
         return its if its.number > self._over.get(its.processes, 0) else None
+
+    def _who_take_back(self, others: Collection[int]) -> list[int]:
+        """Returns who has said a word, and has taken it back while others were heard."""
+        known = {peer: self._known(peer) for peer in others}
+        heard = select.poll()
+        for each in known.values():
+            if each.fileno() >= 0:
+                heard.register(each, select.POLLIN)
+        more = {file for file, _ in heard.poll(0)}
+        said_more = [p for p, each in known.items() if each.has_more or each.fileno() in more]
+        return [peer for peer in said_more if self._takes_back(peer)]
 
     def _takes_back(self, peer: int) -> bool:
         """Returns whether a process, which has said a word, has taken it back.
@@ -339,7 +346,7 @@ class Agreement:
         if what == LEFT:
             known.has_left, known.left_note = True, value
         elif what == REFUSED:
-            known.has_refused = value == known.said
+            known.has_refused = value == checksum(known.said)
         elif what == TAKEN_BACK:
             self._take_back(known, *rest)
         elif what == GIVEN_UP:

@@ -10,7 +10,7 @@ import struct
 import sys
 from multiprocessing.connection import Client, Connection, Listener
 
-from jaxnb.engine.agreement_words import END, beginning, checksum
+from jaxnb.engine.agreement_words import END, beginning
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 """Who listens there is called by processes of the same host only."""
@@ -35,7 +35,7 @@ class Peer:
     Attributes:
         word: What the other process is about to dispatch, as it has said it.
         is_refused: Whether this process has refused that.
-        said: The checksum of what this process is about to dispatch.
+        said: What this process is about to dispatch.
         has_refused: Whether the other process has refused that.
         has_left: Whether the other process has left the cell, or takes part in nothing more.
         left_note: How it has.
@@ -53,7 +53,7 @@ class Peer:
     def _forget(self) -> None:
         self.word: bytes | None = None  # what it is about to dispatch
         self.is_refused = False  # that, by this process
-        self.said = 0  # the checksum of what this process is about to dispatch
+        self.said = b""  # what this process is about to dispatch
         self.has_refused = False  # that, by the other one
         self.has_left, self.left_note = False, ""
 
@@ -61,6 +61,10 @@ class Peer:
     def has_more(self) -> bool:
         """Whether something has come already that was not received."""
         return self._buffer[0] != 0
+
+    def fileno(self) -> int:
+        """Returns the connection's file; -1 if it was closed."""
+        return self._socket.fileno()
 
     def begin(self, run: str) -> None:
         """Begins a cell; what came of earlier ones is dropped.
@@ -79,9 +83,29 @@ class Peer:
 
     def say(self, word: bytes) -> None:
         """Tells what this process is about to dispatch."""
-        self.said = checksum(word)
+        self.said = word
         self.is_refused = self.has_refused = False
         self.send(word)
+
+    def says(self, word: bytes) -> bool:
+        """Takes a word, if that is the first message; waits for it.
+
+        Returns:
+            Whether it was. If not, nothing was taken.
+
+        Raises:
+            EOFError: There will be no more.
+            OSError: The connection is broken, or was closed.
+        """
+        if self.word is not None or self.has_left:
+            return False
+        if not self.has_more:
+            self._receive()
+        if not self._buffer.startswith(word):
+            return False
+        self.word = word
+        self._drop(len(word))
+        return True
 
     def first_now(self) -> bytes | None:
         """Returns what :meth:`first` does, if that has come; there may never be one."""
@@ -102,20 +126,25 @@ class Peer:
             OSError: The connection is broken, or was closed.
         """
         while (end := self._buffer.find(END)) < 0:
-            received = self._buffer.find(0)
-            if received < 0:
-                self._buffer = self._buffer + bytes(len(self._buffer))
-                continue
-            with memoryview(self._buffer) as whole, whole[received:] as free:
-                if not self._socket.recv_into(free, flags=flags):
-                    raise EOFError
+            self._receive(flags)
         return bytes(self._buffer[: end + len(END)])
+
+    def _receive(self, flags: int = 0) -> None:
+        received = self._buffer.find(0)
+        if received < 0:
+            self._buffer = self._buffer + bytes(len(self._buffer))
+            return
+        with memoryview(self._buffer) as whole, whole[received:] as free:
+            if not self._socket.recv_into(free, flags=flags):
+                raise EOFError
 
     def drop_first(self) -> None:
         """Drops what :meth:`first` returns, and lets the next one be the first."""
-        buffer = self._buffer
-        end = buffer.find(END) + len(END)
-        buffer[:] = buffer[end:] + bytes(end)  # at once, as the rest of what Python does in C
+        self._drop(self._buffer.find(END) + len(END))
+
+    def _drop(self, size: int) -> None:
+        # At once, as the rest of what Python does in C.
+        self._buffer[:] = self._buffer[size:] + bytes(size)
 
     def close(self) -> None:
         """Closes the connection."""
