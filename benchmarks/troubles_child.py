@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jaxnb
 from jaxnb.errors import ProcessDiedError
-from jaxnb.model import Whereabouts
+from jaxnb.model import CheckMode, Whereabouts
 from jaxnb.session import Session
 from jaxnb.watch import waits_in_jax
 
@@ -95,13 +95,14 @@ ADD = """
 add = jax.jit(lambda a: a + 1)
 def dispatch(count):
     y = x
+    for _ in range(100):
+        y = add(y)
     wall, own = time.perf_counter(), time.thread_time()
     for _ in range(count):
         y = add(y)
     wall, own = time.perf_counter() - wall, time.thread_time() - own
     y.block_until_ready()
     return wall / count, own / count
-dispatch(100)
 """
 
 PYTHON_PATH = """
@@ -117,7 +118,8 @@ around = pxla.ExecuteReplicated.__call__
 pxla.ExecuteReplicated.__call__ = inspect.getclosurevars(around).nonlocals["execute"]
 pjit._get_fastpath_data = lambda *facts: None
 """
-PYTHON_ONLY = "off, JAX's Python path"
+ON_PYTHON_PATH = "JAX's Python path"
+PYTHON_ONLY = f"off, {ON_PYTHON_PATH}"
 
 Found = dict[str, Any]
 
@@ -302,22 +304,25 @@ def sentinel_percent(session: Session, meanwhile: Callable[[], object]) -> list[
     return [100 * (after[path] - before[path]) / seconds for path in sorted(threads)]
 
 
-def settings_of(mode: str) -> Found:
-    """The settings of a group by what is done about each dispatch: ``"record, no pitfalls"``."""
-    check, *rest = mode.split(", ")
-    return {"check": check, "pitfalls": not rest}
-
-
 def dispatches(modes: list[str], calls: dict[str, int], repetitions: int) -> Found:
-    """Seconds per call of a jitted function on a global array, by the recorder's mode, in turn."""
+    """Seconds per call of a jitted function on a global array, by the recorder's mode, in turn.
+
+    A mode is what is done about each dispatch, and in what group: ``"record, no pitfalls"``. There
+    are no more groups than needed: processes that idle take time too from those that are measured.
+    """
     found: Found = {mode: [] for mode in modes}
+    groups = dict.fromkeys(mode.partition(", ")[2] for mode in modes)
     with ExitStack() as stack:
-        sessions = {mode: stack.enter_context(group(**settings_of(mode))) for mode in modes}
-        for mode, session in sessions.items():
-            session.run(PYTHON_PATH + ADD if mode == PYTHON_ONLY else ADD)
+        sessions = {each: stack.enter_context(group(pitfalls=not each)) for each in groups}
+        for each, session in sessions.items():
+            session.run(PYTHON_PATH + ADD if each == ON_PYTHON_PATH else ADD)
         for _ in range(repetitions):
-            for mode, session in sessions.items():
-                values = session.run(f"dispatch({calls[mode]})").per_process.values()
+            for mode in modes:
+                check, _, each = mode.partition(", ")
+                result = sessions[each].run(
+                    f"dispatch({calls[mode]})", check=cast(CheckMode, check)
+                )
+                values = result.per_process.values()
                 wall, own = zip(*(process.value for process in values), strict=True)
                 found[mode].append({"wall": statistics.median(wall), "own": statistics.median(own)})
     return found
