@@ -62,6 +62,10 @@ class Cells(Life):
         """
         return self._sentinels.recordings(process_indices(processes, self.num_processes))
 
+    def end_ring(self, processes: Iterable[int], text: str) -> None:
+        """Has what processes wait to agree on end with a message, once one is interrupted."""
+        self._sentinels.end_ring(processes, text)
+
     def _run_request(
         self,
         request: CellRequest,

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
 from jaxnb.labels import processes_label, ranks_label
-from jaxnb.model import Dispatch, Divergence, DivergenceKind, Recording, Side, Trail
+from jaxnb.model import Agreeing, Dispatch, Divergence, DivergenceKind, Recording, Side, Trail
 
 Processes = tuple[int, ...]
 
@@ -272,6 +272,24 @@ def disagreement(found: Sequence[Side], mine: Dispatch) -> str:
     return (
         f"The processes do not agree on dispatch {mine.number} over {everyone}: "
         f"{'; '.join(does)}. Nothing of it has run on any of them, {trust}."
+    )
+
+
+def ring_text(waiting: Mapping[int, Agreeing]) -> str:
+    """Returns the message of strict mode where processes wait for each other in a ring.
+
+    Args:
+        waiting: Process index to what it waits for, in the order of the ring.
+    """
+    does = [
+        f"process {index}: was to dispatch {each.dispatch}, over "
+        f"{processes_label(each.dispatch.processes)}, and waited for process {each.waits_for}"
+        for index, each in waiting.items()
+    ]
+    return (
+        f"The processes wait for each other in a ring: {'; '.join(does)}. Nothing of it has run on "
+        "any of them, so all that was computed before can be trusted. What several processes take "
+        "part in has to come in the same order on all of them."
     )
 
 

@@ -9,7 +9,7 @@ from typing import Protocol
 from jaxnb import divergence
 from jaxnb.model import WAYS, Recording, Whereabouts
 from jaxnb.running import RunningCell
-from jaxnb.watch import is_called_back, left_behind, waits_in_jax, waits_of, waits_to_agree
+from jaxnb.watch import is_called_back, left_behind, ring, waits_in_jax, waits_of, waits_to_agree
 
 FREE_SECONDS = 0.2
 """What is in Python answers an interrupt sooner; what waits in C++ never does."""
@@ -46,6 +46,9 @@ class Watched(Protocol):
     def send_interrupt(self, processes: Iterable[int]) -> None:
         """Sends SIGINT to processes."""
 
+    def end_ring(self, processes: Iterable[int], text: str) -> None:
+        """Has what processes wait to agree on end with a message, once one is interrupted."""
+
 
 class Freer:
     """Watches one running cell.
@@ -67,6 +70,9 @@ class Freer:
         self._since = time.monotonic()
         self._before: Mapping[int, Whereabouts] = {}
         self._silent: set[int] = set()
+        self._ring: tuple[int, ...] = ()
+        self._ring_before: Mapping[int, Whereabouts] = {}
+        self._ring_since = 0.0
         self._interrupted_late: dict[int, float] = {}
         self.deaf: set[int] = set()
 
@@ -121,6 +127,7 @@ class Freer:
         self._looked_at = now
         waiting = set(running.waiting_for)
         found = self._group.where(waiting)
+        self._end_ring(found, now)
         silent, self._silent = self._silent, waiting - set(found)
         stays = not found or left_behind(self._before, found, found, now - self._since)
         if silent != self._silent or not stays:
@@ -142,6 +149,17 @@ class Freer:
                 else self._where_they_part(silent, is_sure=is_sure)
             )
             running.show_waits(waits_of(found, waited, parted, silent, is_all=is_all))
+
+    def _end_ring(self, found: Mapping[int, Whereabouts], now: float) -> None:
+        """Ends what processes wait for in a ring, in strict mode, whatever others do meanwhile."""
+        members, waited = ring(found), now - self._ring_since
+        if members != self._ring or not left_behind(self._ring_before, found, members, waited):
+            self._ring, self._ring_before, self._ring_since = members, found, now
+        elif waited >= LEFT_BEHIND_SECONDS:
+            waiting = {i: w for i in members if (w := found[i].agreeing) is not None}
+            self._group.end_ring(members, divergence.ring_text(waiting))
+            self._group.send_interrupt(members[:1])  # it gives up, which ends the others' waits
+            self._ring = ()  # who waits again for so long is told again
 
     def _free_left_behind(self, found: Mapping[int, Whereabouts]) -> None:
         self._running.note_freed(found, interrupted=False)

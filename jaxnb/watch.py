@@ -100,9 +100,34 @@ def left_behind(
         and waits_for_others(now[index])
         and not before[index].runnable & now[index].runnable
         and before[index].stack == now[index].stack
+        and before[index].agreeing == now[index].agreeing
         and now[index].cpu_seconds - before[index].cpu_seconds < IDLE_CPU * seconds
         for index in waiting
     )
+
+
+def ring(found: Mapping[int, Whereabouts]) -> tuple[int, ...]:
+    """Returns processes that wait to agree, each with the next, the last with the first.
+
+    Args:
+        found: Where each is.
+
+    Returns:
+        The lowest of them first; empty if there are none. That they stay so has to be seen too:
+        what one of them waits for may be on its way.
+    """
+    waits_for = {
+        index: where.agreeing.waits_for
+        for index, where in found.items()
+        if where.agreeing is not None and waits_to_agree(where)
+    }
+    for first in sorted(waits_for):
+        members = [first]
+        while (after := waits_for.get(members[-1])) is not None and after not in members:
+            members.append(after)
+        if after == first:
+            return tuple(members)
+    return ()
 
 
 def waits_of(

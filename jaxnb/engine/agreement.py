@@ -39,7 +39,7 @@ from jaxnb.engine.agreement_words import (
 )
 from jaxnb.engine.together import told
 from jaxnb.errors import DivergenceError, JaxnbError
-from jaxnb.model import Dispatch
+from jaxnb.model import Agreeing, Dispatch
 
 GREETING_SECONDS = 10.0
 """Who calls and has not shown by then that it knows the key is hung up on."""
@@ -78,6 +78,8 @@ class Agreement:
         self._last_words = b""  # what is said as it has given up, if it has in this cell
         self._has_told = False  # that, to all
         self._where = ""  # it has
+        self._waits: tuple[Attempt, int] | None = None  # for which process
+        self._ring = ""  # what is said of that, if it waits for this one too
         self._asides: tuple[bytes, ...] = ()  # what messages begin with that follow a word
 
     def begin(self, run: str, asked: Collection[int]) -> None:
@@ -89,6 +91,7 @@ class Agreement:
         """
         self._run, self._asked = run, frozenset(asked)
         self._over, self._last_words, self._has_told = {}, b"", False
+        self._ring = ""
         self._asides = tuple(beginning(run, what) for what in (TAKEN_BACK, GIVEN_UP, REFUSED))
         client = _jax_internals.coordination_client()
         if self._service is not client:  # the group was formed anew, maybe with other processes
@@ -193,16 +196,37 @@ class Agreement:
             while waiting:
                 self._hear_all(waiting, attempt)
                 waiting = self._who_take_back(others)
-        except DivergenceError:
-            self._give_up(attempt)
+        except BaseException as error:
+            if self._ring:
+                self._give_up(attempt)
+                raise DivergenceError(self._ring) from None
+            if isinstance(error, DivergenceError):
+                self._give_up(attempt)
+            else:  # it may be made again
+                self._to(asked, lambda known: known.send(attempt.taken_back))
             raise
-        except BaseException:  # it may be made again
-            self._to(asked, lambda known: known.send(attempt.taken_back))
-            raise
+        finally:
+            self._waits = None
         self._over[attempt.processes] = attempt.number
+        self._ring = ""  # it was none, or an interrupt has ended it
         for peer in others:
             if (known := self._peers.get(peer)) is not None:
                 known.word = None  # over too: the next dispatch need not look at it
+
+    def waits(self) -> Agreeing | None:
+        """Returns what this process waits to agree on; any thread may ask."""
+        if (waits := self._waits) is None:
+            return None
+        attempt, peer = waits
+        return Agreeing(attempt.dispatch, attempt.number, peer)
+
+    def end_ring(self, text: str) -> None:
+        """Has what this process waits to agree on end when it is interrupted, or another gives up.
+
+        Args:
+            text: The message of the :class:`DivergenceError` that it ends with.
+        """
+        self._ring = text
 
     def _give_up(self, attempt: Attempt) -> None:
         """Has this process take part in nothing more in this cell, and tells all of it."""
@@ -266,6 +290,7 @@ class Agreement:
             notes[peer] = "was not asked to run the cell"
             return None
         known = self._known(peer)
+        self._waits = attempt, peer
         try:
             if known.says(attempt.word):  # most do: nothing need be made of it
                 return attempt

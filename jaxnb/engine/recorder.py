@@ -100,12 +100,13 @@ class Recorder:
         agreement: For strict mode.
 
     Attributes:
+        agreement: This process's part in strict mode.
         missing: Why nothing is recorded in this process; empty if it is.
     """
 
     def __init__(self, process_index: int, agreement: Agreement) -> None:
         self._process_index = process_index
-        self._agreement = agreement
+        self.agreement = agreement
         self._cell = _Cell(has_ended=True)
         self._known: weakref.WeakKeyDictionary[Any, _Known] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
@@ -138,7 +139,7 @@ class Recorder:
             OSError: They cannot be reached.
         """
         if self._cell.mode == "strict":
-            self._agreement.begin(request.request_id, request.ranks)
+            self.agreement.begin(request.request_id, request.ranks)
 
     def end(self, note: str) -> tuple[Trail, ...]:
         """Ends the recording of a cell: what is dispatched later, by a thread, is not compared.
@@ -150,7 +151,7 @@ class Recorder:
             What it has dispatched, in short.
         """
         if self._cell.mode == "strict":
-            self._agreement.end(note)
+            self.agreement.end(note)
         self._cell.mode = "off"
         self._cell.has_ended = True
         return self.trails()
@@ -234,10 +235,10 @@ class Recorder:
         looked_at = inputs.digest(arguments, replicas=is_strict) if arguments else 0
         entry = _Entry(0, known, line, seconds, looked_at)
         if is_strict:
-            with self._agreement.one_at_a_time:
+            with self.agreement.one_at_a_time:
                 trail = cell.trails.get(known.processes)
                 entry.number = 1 if trail is None else trail.count + 1
-                self._agreement.agree(_as_dispatch(entry))
+                self.agreement.agree(_as_dispatch(entry))
                 self._note(cell, entry)
         else:
             self._note(cell, entry)

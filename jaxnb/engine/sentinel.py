@@ -128,6 +128,9 @@ class Sentinel:
             return {"freed": freed + _jax_internals.cancel_waits_on_coordination_service()}
         if kind == "recording":
             return asdict(self._recorder.recording())
+        if kind == "ring":
+            self._recorder.agreement.end_ring(content["text"])
+            return {}
         if kind == "watch":
             return {"watches": self._sampler.watch(content["request_id"])}
         with _quickly_back():
@@ -156,6 +159,7 @@ class Sentinel:
             "swallowed": interrupts.swallowed(),
             "entries": main_thread.entries_of_others(),
             "last_dispatch": [asdict(each) for each in self._recorder.recording(1).dispatches],
+            "agreeing": [asdict(waits)] if (waits := self._recorder.agreement.waits()) else [],
             "cpu_seconds": time.process_time(),
         }
 

@@ -123,6 +123,7 @@ if TYPE_CHECKING:
     )
     from jaxnb.model.whereabouts import (
         WAYS,
+        Agreeing,
         SentinelAddress,
         StackEntry,
         Wait,
@@ -136,6 +137,7 @@ __all__ = [
     "SPAN_KINDS",
     "WAYS",
     "Activity",
+    "Agreeing",
     "ArrayInfo",
     "ArrayLeaf",
     "AxisTotal",

@@ -49,6 +49,21 @@ class StackEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class Agreeing:
+    """What a process waits to agree on with others, in strict mode.
+
+    Attributes:
+        dispatch: What it is about to dispatch.
+        attempt: Which attempt over the processes of that this is, in the cell.
+        waits_for: The process whose word it waits for.
+    """
+
+    dispatch: Dispatch
+    attempt: int
+    waits_for: int
+
+
+@dataclass(frozen=True, slots=True)
 class Whereabouts:
     """Where a process is.
 
@@ -69,6 +84,7 @@ class Whereabouts:
         entries: The files in which its other threads have begun to run Python.
         last_dispatch: The last computation over several processes that it has dispatched in
             its cell, or is dispatching; None if there is none.
+        agreeing: What it waits to agree on; None if it does not.
     """
 
     process_index: int
@@ -82,6 +98,7 @@ class Whereabouts:
     swallowed: int = 0
     entries: frozenset[str] = frozenset()
     last_dispatch: Dispatch | None = None
+    agreeing: Agreeing | None = None
 
     @property
     def in_cell(self) -> StackEntry | None:

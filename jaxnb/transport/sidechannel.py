@@ -11,6 +11,7 @@ import zmq
 from jupyter_client.session import Session
 
 from jaxnb.model import (
+    Agreeing,
     DeviceStats,
     Dispatch,
     ProcessReport,
@@ -61,6 +62,10 @@ class Sentinels:
         """Returns what processes have dispatched in their cell, for those that tell in time."""
         answers = self._ask(processes, "recording", {}, RECORDING_SECONDS)
         return {index: _recording(content) for index, content in answers.items()}
+
+    def end_ring(self, processes: Iterable[int], text: str) -> None:
+        """Has what processes wait to agree on end with a message, once one is interrupted."""
+        self._ask(processes, "ring", {"text": text}, ANSWER_SECONDS)
 
     def watch(self, processes: Iterable[int], request_id: str) -> None:
         """Has processes look at their main threads now and then, as long as that cell runs."""
@@ -150,7 +155,12 @@ def _whereabouts(index: int, content: Mapping[str, Any]) -> Whereabouts:
         content["swallowed"],
         frozenset(content["entries"]),
         next(map(_dispatch, content["last_dispatch"]), None),
+        next(map(_agreeing, content["agreeing"]), None),
     )
+
+
+def _agreeing(content: Mapping[str, Any]) -> Agreeing:
+    return Agreeing(**{**content, "dispatch": _dispatch(content["dispatch"])})
 
 
 def _dispatch(content: Mapping[str, Any]) -> Dispatch:

@@ -421,6 +421,92 @@ def test_strict_stops_who_begin_with_others(make_session: Callable[..., Session]
     assert_usable(session)
 
 
+RING = """
+a, b, c = over(0, 1), over(1, 2), over(0, 2)
+"""
+
+
+def test_strict_ends_what_processes_wait_for_in_a_ring(
+    make_session: Callable[..., Session], tmp_path: Path
+) -> None:
+    """No two of them part; process 3 goes on with something else until another one is told."""
+    session = make_session(4)
+    session.run(SETUP + PAIR + RING)
+    session.run(f"import pathlib, time\ntold = pathlib.Path({str(tmp_path)!r}, 'told')")
+    with pytest.raises(CellError) as caught:
+        session.run(
+            "if process_index == 0:\n    total(a), total(c)\n"
+            "elif process_index == 1:\n    total(b), total(a)\n"
+            "elif process_index == 2:\n"
+            "    try: total(c), total(b)\n"
+            "    finally: told.touch()\n"
+            "else:\n"
+            "    while not told.exists(): time.sleep(0.01)\n"
+            "    total(x);",
+            check="strict",
+            timeout=60,
+        )
+    result = caught.value.result
+    errors = result.errors
+    assert {i: (e.type_name, e.line) for i, e in errors.items()} == {
+        0: ("DivergenceError", 2),
+        1: ("DivergenceError", 4),
+        2: ("DivergenceError", 6),
+        3: ("DivergenceError", 10),
+    }
+    kind = "jit(sum) float32[2] -> float32[]"
+    assert errors[0].message == errors[1].message == errors[2].message
+    assert errors[0].message.startswith(
+        "The processes wait for each other in a ring: "
+        f"process 0: was to dispatch {kind} at line 2, over processes 0-1, and waited for process "
+        f"1; process 1: was to dispatch {kind} at line 4, over processes 1-2, and waited for "
+        f"process 2; process 2: was to dispatch {kind} at line 6, over processes 0,2, and "
+        "waited for process 0. Nothing of it has run"
+    )
+    assert "did not agree with another process" in errors[3].message
+    assert result.divergence is None
+    in_step = (
+        "if process_index in (0, 1): total(a)\nif process_index in (1, 2): total(b)\n"
+        "if process_index in (0, 2): total(c)\nfloat(total(x))"
+    )
+    with no_alarm():
+        assert session.run(in_step, check="strict").divergence is None
+    assert_usable(session)
+
+
+def test_strict_tells_code_that_catches_it_of_the_ring(
+    make_session: Callable[..., Session],
+) -> None:
+    """It is an error in the process, and no interrupt: code may go on without the others."""
+    session = make_session(3)
+    session.run(SETUP + PAIR + RING)
+    code = (
+        "from jaxnb.errors import DivergenceError\n"
+        "try: total((a, b, c)[process_index])\n"
+        "except DivergenceError as error: caught = str(error)\n"
+        "caught[:44]"
+    )
+    result = session.run(code, check="strict", timeout=60)
+    assert result.value == "The processes wait for each other in a ring:"
+    assert_usable(session)
+
+
+def test_strict_calls_no_straggler_in_pairs_a_ring(make_session: Callable[..., Session]) -> None:
+    """Each waits for the next for longer than a ring may last, and the last for nobody."""
+    session = make_session(3)
+    session.run(SETUP + PAIR + RING)
+    code = (
+        "import time\n"
+        "if process_index == 0: total(a)\n"
+        "elif process_index == 1: total(b), total(a)\n"
+        "else: time.sleep(6); total(b)\n"
+        "float(total(x))"
+    )
+    with no_alarm():
+        assert session.run(code, check="strict", timeout=60).divergence is None
+    assert_usable(session)
+
+
 def test_strict_goes_on_where_all_were_interrupted_in_agreeing(group: Session) -> None:
     """Each has said what it was about to do, before it was interrupted, and says something new."""
     sink = Interrupts(group)

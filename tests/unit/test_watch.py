@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from jaxnb.model import Dispatch, StackEntry, Whereabouts
+from jaxnb.model import Agreeing, Dispatch, StackEntry, Whereabouts
 from jaxnb.watch import (
     IDLE_CPU,
     has_caught_interrupt,
@@ -14,6 +14,7 @@ from jaxnb.watch import (
     is_of_jax,
     left_behind,
     line_text,
+    ring,
     waits_in_jax,
     waits_of,
 )
@@ -104,6 +105,44 @@ def test_who_waits_to_agree_waits_for_others() -> None:
     found = {0: at(CELL, agreeing, call=""), 1: at(agreeing, OTHER, index=1)}
     assert left_behind(found, found, [0, 1], 2.0)
     assert not waits_in_jax(found[0])
+
+
+def agrees(index: int, *processes: int, waits_for: int, attempt: int = 1) -> Whereabouts:
+    agreeing = StackEntry("/v/jaxnb/engine/agreement.py", 9, "Agreement.agree", "", None)
+    dispatch = Dispatch(attempt, "jit(f)", 1, "f32[8] -> f32[]", processes, 3, 0.1)
+    where = at(CELL, agreeing, index=index, call="")
+    return replace(where, agreeing=Agreeing(dispatch, attempt, waits_for))
+
+
+RING = {
+    0: agrees(0, 0, 1, waits_for=1),
+    1: agrees(1, 1, 2, waits_for=2),
+    2: agrees(2, 0, 2, waits_for=0),
+}
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (RING, (0, 1, 2)),
+        (RING | {3: agrees(3, 0, 1, 2, 3, waits_for=0), 4: at(CELL, index=4)}, (0, 1, 2)),
+        ({2: RING[2], 1: RING[1], 0: RING[0]}, (0, 1, 2)),
+        ({3: agrees(3, 0, 3, waits_for=0)} | RING, (0, 1, 2)),
+        (RING | {0: agrees(0, 0, 2, waits_for=2)}, (0, 2)),
+        (RING | {1: at(CELL, index=1)}, ()),  # it computes, or does not tell
+        ({0: RING[0], 2: RING[2]}, ()),
+        (RING | {1: replace(RING[1], stack=(CELL,))}, ()),  # a thread of it waits
+        ({}, ()),
+    ],
+)
+def test_who_waits_in_a_ring(found: dict[int, Whereabouts], expected: tuple[int, ...]) -> None:
+    assert ring(found) == expected
+
+
+def test_who_waits_for_something_else_than_before_is_not_left_behind() -> None:
+    assert left_behind(RING, RING, RING, 2.0)
+    later = RING | {1: agrees(1, 1, 2, waits_for=2, attempt=2)}
+    assert not left_behind(RING, later, RING, 2.0)
 
 
 def test_a_little_processor_time_is_allowed() -> None:
