@@ -62,9 +62,13 @@ class Cells(Life):
         """
         return self._sentinels.recordings(process_indices(processes, self.num_processes))
 
-    def end_ring(self, processes: Iterable[int], text: str) -> None:
-        """Has what processes wait to agree on end with a message, once one is interrupted."""
-        self._sentinels.end_ring(processes, text)
+    def end_ring(self, processes: Iterable[int], text: str) -> list[int]:
+        """Has what processes wait to agree on end with a message, once one is interrupted.
+
+        Returns:
+            Those that have been told.
+        """
+        return self._sentinels.end_ring(processes, text)
 
     def _run_request(
         self,

@@ -46,8 +46,8 @@ class Watched(Protocol):
     def send_interrupt(self, processes: Iterable[int]) -> None:
         """Sends SIGINT to processes."""
 
-    def end_ring(self, processes: Iterable[int], text: str) -> None:
-        """Has what processes wait to agree on end with a message, once one is interrupted."""
+    def end_ring(self, processes: Iterable[int], text: str) -> list[int]:
+        """Has what processes wait to agree on end with a message; returns those that were told."""
 
 
 class Freer:
@@ -157,8 +157,8 @@ class Freer:
             self._ring, self._ring_before, self._ring_since = members, found, now
         elif waited >= LEFT_BEHIND_SECONDS:
             waiting = {i: w for i in members if (w := found[i].agreeing) is not None}
-            self._group.end_ring(members, divergence.ring_text(waiting))
-            self._group.send_interrupt(members[:1])  # it gives up, which ends the others' waits
+            told = self._group.end_ring(members, divergence.ring_text(waiting))
+            self._group.send_interrupt(told[:1])  # it gives up, which ends the others' waits
             self._ring = ()  # who waits again for so long is told again
 
     def _free_left_behind(self, found: Mapping[int, Whereabouts]) -> None:

@@ -63,9 +63,13 @@ class Sentinels:
         answers = self._ask(processes, "recording", {}, RECORDING_SECONDS)
         return {index: _recording(content) for index, content in answers.items()}
 
-    def end_ring(self, processes: Iterable[int], text: str) -> None:
-        """Has what processes wait to agree on end with a message, once one is interrupted."""
-        self._ask(processes, "ring", {"text": text}, ANSWER_SECONDS)
+    def end_ring(self, processes: Iterable[int], text: str) -> list[int]:
+        """Has what processes wait to agree on end with a message, once one is interrupted.
+
+        Returns:
+            Those that have been told.
+        """
+        return sorted(self._ask(processes, "ring", {"text": text}, ANSWER_SECONDS))
 
     def watch(self, processes: Iterable[int], request_id: str) -> None:
         """Has processes look at their main threads now and then, as long as that cell runs."""
