@@ -65,7 +65,9 @@ class MagicParser(argparse.ArgumentParser):
         found, unknown = self.parse_known_args(words)
         if unknown and not found.help:
             word = unknown[0].partition("=")[0]
-            self.error(f"unknown option {word!r}.{suggest(word, self.options)}")
+            is_number = word.isdecimal() and "-n" in self.options
+            near = f" Did you mean `-n {word}`?" if is_number else suggest(word, self.options)
+            self.error(f"unknown option {word!r}.{near}")
         return found
 
 

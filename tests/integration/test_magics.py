@@ -163,7 +163,7 @@ def test_without_a_group_every_magic_says_what_to_type(notebook: Notebook) -> No
         "--devices-per-process 0": "must be at least 1, not 0. Nothing was started.",
         "--device-per-process 2": "Did you mean '--devices-per-process'?",
         "--timeout -1": "argument --timeout",
-        "4": "unknown option '4'.",
+        "4": "unknown option '4'. Did you mean `-n 4`?",
     }.items():
         assert said in notebook.bad(f"%spmd_start {line}")
     assert set(jaxnb_fixtures.processes_of_tests()) <= set(before)
