@@ -19,8 +19,9 @@ import pytest
 
 TESTS = Path(__file__).resolve().parent
 
-# Cheap kinds first: what they catch need not be waited for.
-KINDS = ("unit", "packaging", "integration", "notebooks", "faults", "browser", "gpu")
+# Cheap kinds first: what they catch need not be waited for. Then what takes long in one piece:
+# as the last, it would have all workers but one wait.
+KINDS = ("unit", "packaging", "browser", "faults", "integration", "notebooks", "gpu")
 MAY_BE_SKIPPED = frozenset({"gpu"})
 
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
