@@ -23,6 +23,8 @@ import nbformat
 import psutil
 from playwright.sync_api import Locator, Page, expect
 
+from jaxnb_kernels import kernel_ports
+
 TOKEN = "JAXNB_TEST_TOKEN"
 """Environment variable that the server passes on to all that it starts, however far down."""
 
@@ -139,6 +141,8 @@ class LabServer:
             "--LabApp.news_url=",
             "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
             "--LabApp.extension_manager=readonly",
+            "--KernelManager.cache_ports=False",
+            *(f"--KernelManager.{name}={port}" for name, port in kernel_ports().items()),
         ]  # fmt: skip
 
     def _environment(self, folder: Path) -> dict[str, str]:
@@ -301,7 +305,11 @@ class LabPage:
         """Waits until there is a kernel and it has nothing to do."""
         # The notebook's own indicator says "idle" before there is a kernel, too.
         status = self.page.get_by_role("button", name=f"{KERNEL} | Idle", exact=True)
-        expect(status).to_be_visible(timeout=START_SECONDS * 1000)
+        try:
+            expect(status).to_be_visible(timeout=START_SECONDS * 1000)
+        except AssertionError as error:
+            error.add_note(f"JupyterLab said:\n{self.server.log}")
+            raise
 
     def screenshot(self, path: Path) -> None:
         """Writes what the page shows to a PNG file."""

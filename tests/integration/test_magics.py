@@ -16,6 +16,7 @@ import pytest
 from nbclient import NotebookClient
 
 import jaxnb_fixtures
+from jaxnb_kernels import KernelManager
 
 HTML = "text/html"
 
@@ -66,6 +67,7 @@ class Notebook:
     def __init__(self) -> None:
         self.client = NotebookClient(
             nbformat.v4.new_notebook(),
+            kernel_manager_class=KernelManager,
             timeout=90,
             allow_errors=True,
             kernel_name="python3",

@@ -10,6 +10,8 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
+from jaxnb_kernels import KernelManager
+
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "deadlocks.ipynb"
 CELL_TIMEOUT_SECONDS = 120
 RAISES = "raises-exception"
@@ -66,6 +68,7 @@ def executed() -> Executed:
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     client = NotebookClient(
         notebook,
+        kernel_manager_class=KernelManager,
         timeout=CELL_TIMEOUT_SECONDS,
         resources={"metadata": {"path": str(NOTEBOOK.parent)}},
         coalesce_streams=True,

@@ -15,6 +15,8 @@ import psutil
 import pytest
 from nbclient import NotebookClient
 
+from jaxnb_kernels import KernelManager
+
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "quickstart.ipynb"
 TOKEN = "JAXNB_TEST_TOKEN"
 CELL_TIMEOUT_SECONDS = 120
@@ -90,6 +92,7 @@ def executed() -> Executed:
 
     client = NotebookClient(
         notebook,
+        kernel_manager_class=KernelManager,
         timeout=CELL_TIMEOUT_SECONDS,
         resources={"metadata": {"path": str(NOTEBOOK.parent)}},
         on_cell_executed=after_cell,

@@ -1,0 +1,51 @@
+"""Ports for the tests' kernels, which nothing else takes.
+
+Jupyter looks for free ports, lets go of them, and has the kernel take them a second later. The
+groups of the tests beside it open a hundred sockets meanwhile, and a kernel that finds one of its
+ports taken dies: JupyterLab shows "No Kernel", nbclient raises ``DeadKernelError``. So these are
+below those that the system gives to whoever names none.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+from pathlib import Path
+from typing import Any
+
+from jupyter_client.manager import AsyncKernelManager
+
+_LOWEST = 12_000
+_NAMES = ("shell_port", "iopub_port", "stdin_port", "hb_port", "control_port")
+
+
+def kernel_ports() -> dict[str, int]:
+    """Returns free ports of the loopback, by the names that Jupyter has for them."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    ports = range(_LOWEST + worker, _lowest_that_is_given(), workers)  # no other worker's
+    found: list[int] = []
+    while len(found) < len(_NAMES):
+        port = random.choice(ports)
+        if port not in found and _is_free(port):
+            found.append(port)
+    return dict(zip(_NAMES, found, strict=True))
+
+
+def _lowest_that_is_given() -> int:
+    path = Path("/proc/sys/net/ipv4/ip_local_port_range")
+    # Elsewhere they begin at 49152, as IANA has it, or above what Linux has.
+    return int(path.read_text().split()[0]) if path.exists() else 32_768
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) != 0
+
+
+class KernelManager(AsyncKernelManager):
+    """Starts a kernel on ports of the tests' own; for nbclient."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(cache_ports=False, **kernel_ports(), **settings)
