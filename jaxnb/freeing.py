@@ -9,7 +9,17 @@ from typing import Protocol
 from jaxnb import divergence
 from jaxnb.model import WAYS, Recording, Whereabouts
 from jaxnb.running import RunningCell
-from jaxnb.watch import is_called_back, left_behind, ring, waits_in_jax, waits_of, waits_to_agree
+from jaxnb.watch import (
+    is_called_back,
+    line_text,
+    locks_text,
+    ring,
+    stand_still,
+    waits_for_others,
+    waits_in_jax,
+    waits_of,
+    waits_to_agree,
+)
 
 FREE_SECONDS = 0.2
 """What is in Python answers an interrupt sooner; what waits in C++ never does."""
@@ -24,7 +34,8 @@ LEFT_BEHIND_SECONDS = 2.0
 """Who waits at one place for so long, when others have left the cell, is freed."""
 
 ALL_WAIT_SECONDS = 10.0
-"""When all have waited at one place for so long, the user is shown where, until they go on."""
+"""When all that are in the cell have waited for so long, the user is shown where, until they go on;
+but for those that are freed."""
 
 
 class Watched(Protocol):
@@ -129,7 +140,7 @@ class Freer:
         found = self._group.where(waiting)
         self._end_ring(found, now)
         silent, self._silent = self._silent, waiting - set(found)
-        stays = not found or left_behind(self._before, found, found, now - self._since)
+        stays = not found or stand_still(self._before, found, found, now - self._since)
         if silent != self._silent or not stays:
             self._before, self._since = found, now
             running.end_waits()
@@ -138,22 +149,20 @@ class Freer:
         is_all = len(waiting) == self._group.num_processes
         # What is called back may read something for long, or wait for ever: nobody can tell.
         is_sure = not silent and not any(map(is_called_back, found.values()))
-        if not is_all and is_sure:
+        if not is_all and is_sure and all(map(waits_for_others, found.values())):
             if waited >= LEFT_BEHIND_SECONDS:
                 self._free_left_behind(found)
         elif waited >= ALL_WAIT_SECONDS:
             shown = running.waits
-            parted = (
-                shown.parted
-                if shown is not None
-                else self._where_they_part(silent, is_sure=is_sure)
+            reason = (
+                shown.reason if shown is not None else self._reason(found, silent, is_sure=is_sure)
             )
-            running.show_waits(waits_of(found, waited, parted, silent, is_all=is_all))
+            running.show_waits(waits_of(found, waited, reason, silent, is_all=is_all))
 
     def _end_ring(self, found: Mapping[int, Whereabouts], now: float) -> None:
         """Ends what processes wait for in a ring, in strict mode, whatever others do meanwhile."""
         members, waited = ring(found), now - self._ring_since
-        if members != self._ring or not left_behind(self._ring_before, found, members, waited):
+        if members != self._ring or not stand_still(self._ring_before, found, members, waited):
             self._ring, self._ring_before, self._ring_since = members, found, now
         elif waited >= LEFT_BEHIND_SECONDS:
             waiting = {i: w for i in members if (w := found[i].agreeing) is not None}
@@ -170,17 +179,27 @@ class Freer:
             self._group.free()
         self._before = {}  # who waits again for so long is freed again
 
-    def _where_they_part(self, silent: Collection[int], *, is_sure: bool) -> str:
+    def _reason(
+        self, found: Mapping[int, Whereabouts], silent: Collection[int], *, is_sure: bool
+    ) -> str:
+        """Returns what is known of why processes wait, as sentences."""
         running = self._running
         asked = [index for index in running.processes if index not in silent]
         recordings = self._group.recordings(asked) if asked else {}
-        parted = divergence.compare(running.request.cell, recordings, {}, silent)
-        # Those that wait may do so for one that is silent, or called back.
-        if not is_sure and (parted is None or not divergence.is_mismatch(parted)):
+        notes = dict.fromkeys(asked, "has left the cell")
+        notes |= {i: f"is {line_text(w) or 'outside its lines'}" for i, w in found.items()}
+        parted = divergence.compare(running.request.cell, recordings, notes, silent)
+        if parted is not None and divergence.is_mismatch(parted):
+            return (
+                f"They wait for each other in different collectives, which never ends: their "
+                f"recordings part {divergence.sentence_of(parted)}."
+            )
+        if not is_sure:  # those that wait may do so for one that is silent, or called back
             return ""
-        if parted is None:
-            return "If they wait for each other in different collectives this never ends."
-        return (
-            f"They wait for each other in different collectives, which never ends: their "
-            f"recordings part {divergence.sentence_of(parted)}."
-        )
+        said = [locks_text(found)] if any(w.is_locked for w in found.values()) else []
+        if parted is not None:
+            said.insert(0, f"Their recordings part {divergence.sentence_of(parted)}.")
+        if not all(w.is_locked for w in found.values()):
+            what = "" if said else " in different collectives"
+            said.append(f"If they wait for each other{what} this never ends.")
+        return " ".join(said)

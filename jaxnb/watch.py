@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
+from jaxnb.labels import processes_label
 from jaxnb.model import StackEntry, Wait, Waits, Whereabouts
 
 IDLE_CPU = 0.05
@@ -42,6 +43,11 @@ def waits_for_others(where: Whereabouts) -> bool:
     return waits_in_jax(where) or waits_to_agree(where)
 
 
+def waits(where: Whereabouts) -> bool:
+    """Whether a process waits for others, or for what nothing in it will bring."""
+    return waits_for_others(where) or where.is_locked
+
+
 def is_called_back(where: Whereabouts) -> bool:
     """Whether JAX runs code of the user's in a thread of its own: a computation's callback.
 
@@ -76,28 +82,28 @@ def _is_jax_file(file: str) -> bool:
     return any(part in file for part in _JAX_CODE)
 
 
-def left_behind(
+def stand_still(
     before: Mapping[int, Whereabouts],
     now: Mapping[int, Whereabouts],
     waiting: Collection[int],
     seconds: float,
 ) -> bool:
-    """Whether the processes that are still in a cell, which others have left, will never end it.
+    """Whether each of some processes has done nothing but wait, at one place.
 
-    Each has waited for others at one place for all of the time, and used no processor; and none
-    of its threads has waited for one for all of the time.
+    It has used no processor, and none of its threads has waited for one for all of the time. If
+    they wait for others, which have left the cell, they will never end it.
 
     Args:
         before: Snapshots from ``seconds`` ago.
         now: Snapshots from now.
-        waiting: The processes that are still in the cell.
+        waiting: The processes in question.
         seconds: The time between.
     """
     return bool(waiting) and all(
         index in before
         and index in now
-        and waits_for_others(before[index])
-        and waits_for_others(now[index])
+        and waits(before[index])
+        and waits(now[index])
         and not before[index].runnable & now[index].runnable
         and before[index].stack == now[index].stack
         and before[index].agreeing == now[index].agreeing
@@ -133,7 +139,7 @@ def ring(found: Mapping[int, Whereabouts]) -> tuple[int, ...]:
 def waits_of(
     found: Mapping[int, Whereabouts],
     seconds: float,
-    parted: str,
+    reason: str,
     silent: Iterable[int] = (),
     *,
     is_all: bool = True,
@@ -143,15 +149,26 @@ def waits_of(
     Args:
         found: Where each is.
         seconds: For how long they have been there.
-        parted: Where their recordings part, as a sentence.
+        reason: What is known of why, as sentences.
         silent: Who has not told where it is.
         is_all: These are all processes of the group.
     """
     places: dict[tuple[StackEntry | None, str], list[int]] = {}
     for index, where in sorted(found.items()):
         places.setdefault((where.in_cell, _last_dispatch_text(where)), []).append(index)
-    waits = (Wait(tuple(who), place, last) for (place, last), who in places.items())
-    return Waits(tuple(waits), seconds, parted, tuple(sorted(silent)), is_all)
+    found_at = (Wait(tuple(who), place, last) for (place, last), who in places.items())
+    return Waits(tuple(found_at), seconds, reason, tuple(sorted(silent)), is_all)
+
+
+def locks_text(found: Mapping[int, Whereabouts]) -> str:
+    """Returns who waits for something of its own process, as a sentence."""
+    locked = sorted(index for index, where in found.items() if where.is_locked)
+    one = len(locked) == 1
+    return (
+        f"{processes_label(locked).capitalize()} {'waits' if one else 'wait'} for a lock, a queue "
+        f"or a thread of {'its' if one else 'their'} own, and none of {'its' if one else 'their'} "
+        "Python threads runs."
+    )
 
 
 def _last_dispatch_text(where: Whereabouts) -> str:

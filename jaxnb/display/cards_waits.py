@@ -13,7 +13,7 @@ BACKGROUND_INTERRUPT = "`%spmd_interrupt`"
 
 
 def waits_card(waits: Waits, interrupt: str = INTERRUPT) -> Card:
-    """Who waits where, for how long, what they dispatched last, and where recordings part.
+    """Who waits where, for how long, what they dispatched last, and why, if it is known.
 
     Args:
         waits: All that.
@@ -25,7 +25,7 @@ def waits_card(waits: Waits, interrupt: str = INTERRUPT) -> Card:
         seconds=_whole(waits.seconds),
         waits=waits.waits,
         silent=_silent_text(waits),
-        parted=waits.parted,
+        reason=waits.reason,
         advice=_advice(waits, interrupt),
     )
     return Card(html, waits_text(waits, interrupt))
@@ -38,7 +38,7 @@ def waits_text(waits: Waits, interrupt: str = INTERRUPT) -> str:
     who = processes_label(waiting) if _are_some(waits) else "all processes"
     places = "; ".join(map(_place_text, waits.waits))
     said = f"{who} {verb} for {_whole(waits.seconds)} and used no processor: {places}."
-    parts = [said if waiting else "", _silent_text(waits), waits.parted, _advice(waits, interrupt)]
+    parts = [said if waiting else "", _silent_text(waits), waits.reason, _advice(waits, interrupt)]
     return " ".join(part for part in parts if part)
 
 

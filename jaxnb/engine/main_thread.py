@@ -1,4 +1,4 @@
-"""What the main thread is in, looked at from another thread."""
+"""What the main thread is in, and others are, looked at from another thread."""
 
 from __future__ import annotations
 
@@ -36,6 +36,12 @@ def entries_of_others() -> list[str]:
         frames = sys._current_frames()
         frames.pop(threading.main_thread().ident or 0, None)
         return [list(outwards(frame))[-1].f_code.co_filename for frame in frames.values()]
+
+
+def files_of_all() -> dict[int, str]:
+    """Returns the files in which threads are by now, by ``threading.Thread.ident``."""
+    with _no_collection():
+        return {ident: each.f_code.co_filename for ident, each in sys._current_frames().items()}
 
 
 @contextmanager

@@ -10,8 +10,6 @@ from __future__ import annotations
 import contextlib
 import linecache
 import math
-import os
-import platform
 import re
 import secrets
 import sys
@@ -19,7 +17,6 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -29,6 +26,7 @@ from jupyter_client.session import Session
 from jaxnb.engine import _jax_internals, collective_sockets, interrupts, main_thread
 from jaxnb.engine.recorder import Recorder
 from jaxnb.engine.sampling import Sampler
+from jaxnb.engine.sleeping import is_locked, runnable, sleeps_in, stays_in
 from jaxnb.engine.stats import Statistics, rss_bytes
 from jaxnb.engine.timekeeper import Timekeeper
 from jaxnb.model import SentinelAddress
@@ -83,6 +81,8 @@ class Sentinel:
         self.dropped = 0
         self._newest = -math.inf
         self._heard: dict[str, float] = {}
+        main = threading.main_thread()
+        self._kernels = {each.ident for each in threading.enumerate() if each is not main}
         threading.Thread(target=self._serve, name="jaxnb-sentinel", daemon=True).start()
 
     def _serve(self) -> None:
@@ -151,7 +151,8 @@ class Sentinel:
     def _where(self) -> dict[str, Any]:
         return {
             "stack": self.stack(),
-            "sleeps_in": _stays_in(),
+            "sleeps_in": stays_in(),
+            "is_locked": is_locked(self._kernels),
             "rss_bytes": rss_bytes(),
             "runnable": runnable(),
             "cell_seconds": self._recorder.cell_seconds(),
@@ -180,62 +181,6 @@ def _described(frame: FrameType, line: int | None) -> dict[str, Any]:
         "source": linecache.getline(code.co_filename, line or 0).strip(),
         "cell": int(cell[1]) if cell else None,
     }
-
-
-# Numbers of the system calls, by architecture.
-_CALLS = {
-    "x86_64": {"202": "futex", "449": "futex", "230": "sleep", "35": "sleep"},
-    "aarch64": {"98": "futex", "449": "futex", "115": "sleep", "101": "sleep"},
-}
-
-
-def sleeps_in() -> str:
-    """Returns the system call that the main thread waits in; empty if it is another, or runs."""
-    try:
-        number = Path(f"/proc/self/task/{os.getpid()}/syscall").read_text().split()[0]
-    except (OSError, IndexError):  # the system does not tell
-        return ""
-    return _CALLS.get(platform.machine(), {}).get(number, "")
-
-
-LET_GO_SECONDS = 0.001
-"""Who waits for the interpreter's lock, which this thread has now and then, gets it meanwhile."""
-
-
-def _stays_in() -> str:
-    """Returns what :func:`sleeps_in` tells twice.
-
-    One look in some hundred takes a main thread that computes in Python, and waits for the
-    interpreter's lock, for one that waits in C++.
-    """
-    first = sleeps_in()
-    if first != "futex":
-        return first
-    time.sleep(LET_GO_SECONDS)
-    return sleeps_in()
-
-
-_SWITCHES = re.compile(r"^voluntary_ctxt_switches:\s*(\d+)", re.MULTILINE)
-
-
-def runnable() -> list[tuple[int, int]]:
-    """Returns the threads that run, would run if a core were free, or wait for a disk.
-
-    On a busy machine a thread may get no processor for long: its processor time does not tell
-    it from one that waits for something that never comes.
-
-    Returns:
-        Each one's number, and how often it has gone to sleep by itself so far. The caller's own
-        is left out.
-    """
-    found = []
-    for task in Path("/proc/self/task").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it has ended
-            state = (task / "stat").read_text().rpartition(")")[2].split()[0]
-            if state in ("R", "D") and int(task.name) != threading.get_native_id():
-                switches = _SWITCHES.search((task / "status").read_text())
-                found.append((int(task.name), int(switches[1]) if switches else 0))
-    return found
 
 
 @contextlib.contextmanager

@@ -85,6 +85,8 @@ class Whereabouts:
         last_dispatch: The last computation over several processes that it has dispatched in
             its cell, or is dispatching; None if there is none.
         agreeing: What it waits to agree on; None if it does not.
+        is_locked: Its main thread waits for a lock, a queue or a thread of its own process, and
+            no other thread of Python in it does anything else.
     """
 
     process_index: int
@@ -99,6 +101,7 @@ class Whereabouts:
     entries: frozenset[str] = frozenset()
     last_dispatch: Dispatch | None = None
     agreeing: Agreeing | None = None
+    is_locked: bool = False
 
     @property
     def in_cell(self) -> StackEntry | None:
@@ -128,7 +131,7 @@ class Waits:
     Attributes:
         waits: Where, by the lowest process.
         seconds: For how long.
-        parted: Where their recordings part, as a sentence.
+        reason: What is known of why, as sentences: where their recordings part.
         silent: Who has not told where it is for so long: it is stopped, or C code holds the lock
             of its Python interpreter.
         is_all: These are all processes of the group; else others have left the cell.
@@ -137,7 +140,7 @@ class Waits:
 
     waits: tuple[Wait, ...]
     seconds: float
-    parted: str
+    reason: str
     silent: tuple[int, ...] = ()
     is_all: bool = True
     has_ended: bool = False

@@ -160,6 +160,7 @@ def _whereabouts(index: int, content: Mapping[str, Any]) -> Whereabouts:
         frozenset(content["entries"]),
         next(map(_dispatch, content["last_dispatch"]), None),
         next(map(_agreeing, content["agreeing"]), None),
+        content["is_locked"],
     )
 
 

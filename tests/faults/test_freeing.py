@@ -326,7 +326,7 @@ def test_who_is_called_back_for_long_is_shown(
     assert session.run(f"{code}np.asarray(value).tolist()", sink=sink).value == [1, 1]
     assert path.exists()
     assert not any(panel.is_all for panel in sink.panels)
-    assert {panel.parted for panel in sink.panels} == {""}
+    assert {panel.reason for panel in sink.panels} == {""}
     assert sink.panels[-1].has_ended
     assert_kept(session)
 
@@ -395,7 +395,7 @@ def test_where_all_wait_is_shown_until_they_are_freed(
     assert zero.place is not None
     assert zero.place.text == "at line 3: `mh.process_allgather(np.ones(3))`"
     assert others.last_dispatch == "1: jit(sum) float32[6] -> float32[]"
-    assert "their recordings part at dispatch 1 over processes 0-2" in second.parted
+    assert "their recordings part at dispatch 1 over processes 0-2" in second.reason
     assert_kept(group)
 
 

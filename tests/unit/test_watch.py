@@ -12,9 +12,11 @@ from jaxnb.watch import (
     has_caught_interrupt,
     is_called_back,
     is_of_jax,
-    left_behind,
     line_text,
+    locks_text,
     ring,
+    stand_still,
+    waits_for_others,
     waits_in_jax,
     waits_of,
 )
@@ -80,16 +82,16 @@ def test_who_waits_at_one_place_is_told_together() -> None:
     assert (elsewhere.processes, elsewhere.place) == ((3,), None)
 
 
-def test_who_waits_at_one_place_without_processor_is_left_behind() -> None:
+def test_who_waits_at_one_place_without_processor_stands_still() -> None:
     both = {0: STUCK, 1: replace(STUCK, process_index=1)}
-    assert left_behind(both, both, [0, 1], 2.0)
-    assert left_behind(both, both, [1], 2.0)
+    assert stand_still(both, both, [0, 1], 2.0)
+    assert stand_still(both, both, [1], 2.0)
 
 
 def test_threads_that_wake_up_now_and_then_do_not_count() -> None:
-    assert left_behind({0: STARVED}, {0: STUCK}, [0], 2.0)
+    assert stand_still({0: STARVED}, {0: STUCK}, [0], 2.0)
     woken = replace(STUCK, runnable=frozenset({(7, 4)}))
-    assert left_behind({0: STARVED}, {0: woken}, [0], 2.0)
+    assert stand_still({0: STARVED}, {0: woken}, [0], 2.0)
 
 
 def test_a_thread_that_begins_in_jax_is_a_callback() -> None:
@@ -103,7 +105,7 @@ def test_who_waits_to_agree_waits_for_others() -> None:
     """It sleeps in no futex, and JAX is not what it waits in."""
     agreeing = StackEntry("/v/jaxnb/engine/agreement.py", 9, "Agreement.agree", "", None)
     found = {0: at(CELL, agreeing, call=""), 1: at(agreeing, OTHER, index=1)}
-    assert left_behind(found, found, [0, 1], 2.0)
+    assert stand_still(found, found, [0, 1], 2.0)
     assert not waits_in_jax(found[0])
 
 
@@ -139,18 +141,36 @@ def test_who_waits_in_a_ring(found: dict[int, Whereabouts], expected: tuple[int,
     assert ring(found) == expected
 
 
-def test_who_waits_for_something_else_than_before_is_not_left_behind() -> None:
-    assert left_behind(RING, RING, RING, 2.0)
+def test_who_waits_for_something_else_than_before_stands_not_still() -> None:
+    assert stand_still(RING, RING, RING, 2.0)
     later = RING | {1: agrees(1, 1, 2, waits_for=2, attempt=2)}
-    assert not left_behind(RING, later, RING, 2.0)
+    assert not stand_still(RING, later, RING, 2.0)
+
+
+def test_who_waits_for_a_lock_of_its_own_stands_still() -> None:
+    locked = replace(at(CELL, OTHER), is_locked=True)
+    assert not waits_in_jax(locked)
+    assert not waits_for_others(locked)
+    found = {0: STUCK, 1: locked}
+    assert stand_still(found, found, [0, 1], 2.0)
+    assert not stand_still(found, found | {1: at(CELL, OTHER)}, [0, 1], 2.0)
+
+
+def test_who_waits_for_a_lock_is_named() -> None:
+    locked = replace(at(CELL, OTHER), is_locked=True)
+    assert locks_text({0: STUCK, 2: locked}).startswith("Process 2 waits for a lock, a queue or a")
+    assert locks_text({2: locked, 0: locked}) == (
+        "Processes 0,2 wait for a lock, a queue or a thread of their own, and none of their "
+        "Python threads runs."
+    )
 
 
 def test_a_little_processor_time_is_allowed() -> None:
     seconds = 2.0
     less = replace(STUCK, cpu_seconds=1.0 + 0.9 * IDLE_CPU * seconds)
     more = replace(STUCK, cpu_seconds=1.0 + 1.1 * IDLE_CPU * seconds)
-    assert left_behind({0: STUCK}, {0: less}, [0], seconds)
-    assert not left_behind({0: STUCK}, {0: more}, [0], seconds)
+    assert stand_still({0: STUCK}, {0: less}, [0], seconds)
+    assert not stand_still({0: STUCK}, {0: more}, [0], seconds)
 
 
 @pytest.mark.parametrize(
@@ -169,18 +189,18 @@ def test_a_little_processor_time_is_allowed() -> None:
 def test_whoever_did_anything_else_is_not(
     before: dict[int, Whereabouts], now: dict[int, Whereabouts]
 ) -> None:
-    assert not left_behind(before, now, [0], 2.0)
+    assert not stand_still(before, now, [0], 2.0)
 
 
 def test_one_that_is_not_stuck_is_enough() -> None:
     busy = at(CELL, index=1, call="")
     found = {0: STUCK, 1: busy}
-    assert not left_behind(found, found, [0, 1], 2.0)
-    assert left_behind(found, found, [0], 2.0)
+    assert not stand_still(found, found, [0, 1], 2.0)
+    assert stand_still(found, found, [0], 2.0)
 
 
-def test_nobody_is_not_left_behind() -> None:
-    assert not left_behind({}, {}, [], 2.0)
+def test_nobody_stands_not_still() -> None:
+    assert not stand_still({}, {}, [], 2.0)
 
 
 def test_the_line_is_the_innermost_of_a_cell() -> None:
