@@ -232,6 +232,25 @@ def read_data(soak: Soak) -> None:
     )
 
 
+def prefetch(soak: Soak) -> None:
+    """All wait, or one does and the others for it, for what a thread fetches."""
+    seconds, who = soak.seconds(0.1, 14), soak.chance.choice(["True", "process_index == 0"])
+    fetch = soak.chance.choice(
+        [f"time.sleep({seconds})", f"subprocess.run(['sleep', '{seconds}'])"]
+    )
+    get = soak.chance.choice(
+        [
+            "q = queue.Queue(); t = threading.Thread(target=lambda: q.put(fetch())); t.start()\n"
+            "    q.get(); t.join()",
+            "t = threading.Thread(target=fetch); t.start(); t.join()",
+            "concurrent.futures.ThreadPoolExecutor(2).submit(fetch).result()",
+            f"threading.Event().wait({seconds})",
+        ]
+    )
+    code = f"import concurrent.futures, queue\nfetch = lambda: {fetch}\nif {who}:\n    {get}\n"
+    soak.value(f"{code}float(total(x))", soak.sum_of_x)
+
+
 def subprocesses(soak: Soak) -> None:
     """Every process starts one and reads what it says."""
     code = f"import time; time.sleep({soak.seconds(0, 2)}); print(7)"
@@ -318,6 +337,7 @@ WORK: dict[Callable[[Soak], None], int] = {
     sleep: 1,
     loop_in_python: 3,
     read_data: 3,
+    prefetch: 2,
     subprocesses: 2,
     on_some: 3,
     print_much: 3,
