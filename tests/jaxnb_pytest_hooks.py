@@ -4,7 +4,7 @@ A test's kind is the folder under ``tests/`` it stands in; its marker has the sa
 ``pytest -m "unit or integration"`` works and no test can lack one.
 
 With ``JAXNB_FORBID_SKIPS=1`` in the environment (as in CI) a skipped test fails, since there
-every test must run; only tests of kind ``gpu`` may be skipped.
+every test must run; only tests of kind ``gpu`` may be skipped, and those marked ``may_be_skipped``.
 """
 
 from __future__ import annotations
@@ -111,8 +111,10 @@ def pytest_make_collect_report(
 
 
 def _may_be_skipped(node: pytest.Item | pytest.Collector) -> bool:
-    return not skips_are_forbidden() or (
-        kind_of(node.path, node.config.rootpath / "tests") in MAY_BE_SKIPPED
+    return (
+        not skips_are_forbidden()
+        or kind_of(node.path, node.config.rootpath / "tests") in MAY_BE_SKIPPED
+        or node.get_closest_marker("may_be_skipped") is not None
     )
 
 

@@ -27,6 +27,7 @@ from jaxnb.errors import JaxnbError, ProcessDiedError, SessionBrokenError, Start
 from jaxnb.labels import processes_label, ranks_label
 from jaxnb.session import Session
 from jaxnb_fixtures import END_SECONDS, Left, assert_nothing_left, whereabouts
+from jaxnb_memory_group import memory_group
 
 # How soon jaxnb acts by itself is not what the rows are about.
 PATIENCE = {
@@ -258,3 +259,26 @@ def test_a_fault_in_a_start_is_told_and_the_next_one_starts(
     session = group.get()
     assert session.run(codes.CHECK.format(new=set())).value == codes.SUM
     record_property("to_usable_s", time.monotonic() - begun)
+
+
+MIB = 1 << 20
+
+
+@pytest.mark.may_be_skipped
+@pytest.mark.parametrize("which", [0, PROCESSES - 1])
+def test_who_is_killed_for_want_of_memory(group: Group, which: int) -> None:
+    """By the kernel itself. In this file: beside a row it would be taken for the row's reason."""
+    session = group.get()
+    pid = session.processes[which].pid
+    with memory_group(64 * MIB) as put:
+        put(pid)
+        code = f"if process_index == {which}:\n    hog = np.ones({256 * MIB}, np.uint8)"
+        with pytest.raises(ProcessDiedError) as caught:
+            session.run(f"{code}\nmultihost_utils.sync_global_devices('here')")
+    assert (caught.value.process_index, caught.value.pid) == (which, pid)
+    assert f"Process {which} of {PROCESSES} (pid {pid}) was killed by SIGKILL" in str(caught.value)
+    assert "Likely out of memory: the kernel has just killed" in str(caught.value)
+    assert "Type `%spmd_recover` to replace it" in str(caught.value)
+    session.recover()
+    assert session.run(codes.CHECK.format(new={which})).value == codes.SUM
+    group.assert_nothing_left()

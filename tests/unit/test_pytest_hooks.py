@@ -13,7 +13,7 @@ HOOKS = ["-p", "jaxnb_pytest_hooks", "-p", "no:cacheprovider", "-p", "no:asyncio
 def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     """A suite with one passing, one skipping and one file-skipping test of two kinds."""
     monkeypatch.delenv("JAXNB_FORBID_SKIPS", raising=False)
-    kinds = "\n".join(f"    {kind}" for kind in KINDS)
+    kinds = "\n".join(f"    {kind}" for kind in (*KINDS, "may_be_skipped"))
     pytester.makeini(
         f"[pytest]\naddopts = --strict-markers --import-mode=importlib\nmarkers =\n{kinds}\n"
     )
@@ -60,6 +60,19 @@ def test_gpu_tests_may_be_skipped(suite: pytest.Pytester, monkeypatch: pytest.Mo
     monkeypatch.setenv("JAXNB_FORBID_SKIPS", "1")
     result = suite.runpytest_inprocess(*HOOKS, "tests/gpu")
     result.assert_outcomes(passed=1, skipped=2, xfailed=1)
+    assert result.ret == 0
+
+
+def test_what_not_every_host_allows_may_be_skipped(
+    suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAXNB_FORBID_SKIPS", "1")
+    file = suite.path / "tests" / "unit" / "test_host.py"
+    file.write_text(
+        "import pytest\n@pytest.mark.may_be_skipped\ndef test_skips(): pytest.skip('not here')\n"
+    )
+    result = suite.runpytest_inprocess(*HOOKS, "tests/unit/test_host.py")
+    result.assert_outcomes(skipped=1)
     assert result.ret == 0
 
 
