@@ -12,6 +12,7 @@ from integration.test_sentinel import running, wait_for
 from jaxnb.errors import ProcessDiedError
 from jaxnb.model import DeviceStats
 from jaxnb.session import Session
+from jaxnb.watch import waits_in_jax
 from jaxnb_fixtures import assert_usable
 
 MESH = """
@@ -123,7 +124,7 @@ def test_in_whatever_state_the_processes_are(make_session: Callable[..., Session
         assert_told()
     # In a collective that nobody else joins, with what it computes not there yet.
     with running(session, HANGS):
-        wait_for(session, 0, lambda w: w.in_cell is not None and w.sleeps_in == "futex")
+        wait_for(session, 0, waits_in_jax)
         assert_told()
     assert_usable(session)
 
