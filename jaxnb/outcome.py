@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from jaxnb.deaths import Death, describe_death, last_lines
 from jaxnb.display._recovered import recovered_notes
 from jaxnb.display.cards_error import error_card, error_groups
@@ -14,19 +16,26 @@ from jaxnb.errors import (
     SessionClosedError,
 )
 from jaxnb.labels import format_bytes, plural, processes_label
-from jaxnb.model import CellOutcome, Recovered
+from jaxnb.model import CellOutcome, ProcessError, Recovered
 from jaxnb.result import CellResult
 
 
 def cell_error(result: CellResult) -> CellError:
     """Returns the error for a cell that raised on some process."""
-    parts = []
-    for group in error_groups(result):
-        line = f" at line {group.error.line}" if group.error.line is not None else ""
-        first = str(group.error).partition("\n")[0]
-        parts.append(f"{processes_label(group.processes)} raised {first}{line}")
+    raised: dict[str, list[int]] = {}
+    for group in error_groups(result):  # which tells those apart, too, that came another way to it
+        raised.setdefault(_first_line(group.error), []).extend(group.processes)
+    parts = [f"{processes_label(sorted(who))} raised {what}" for what, who in raised.items()]
     message = f"{'; '.join(parts)} (cell [{result.cell}])"
     return CellError(message, result=result, rendering=error_card(result, ansi=True).text)
+
+
+def _first_line(error: ProcessError) -> str:
+    """Returns an error's first line, with where it was raised unless it says that itself."""
+    first, place = str(error).partition("\n")[0], f"at line {error.line}"
+    if error.line is None or re.search(rf"\b{place}\b", first):
+        return first
+    return f"{first} {place}"
 
 
 def unshown_error(cell: int, cause: Exception) -> JaxnbError:

@@ -212,7 +212,10 @@ def test_left_behind_by_one_that_raised(make_session: Callable[..., Session], de
         1: "ValueError",
         2: "LeftBehindError",
     }
-    assert str(caught.value).startswith("process 1 raised ValueError: boom at line 2; ")
+    assert str(caught.value) == (
+        "process 1 raised ValueError: boom at line 2; processes 0,2 raised LeftBehindError: waited "
+        "in a collective at line 3: `float(f(x))`; process 1 raised ValueError at line 2 (cell [2])"
+    )
     assert caught.value.result.errors[0].message == (
         "waited in a collective at line 3: `float(f(x))`; process 1 raised ValueError at line 2"
     )

@@ -16,7 +16,9 @@ from jaxnb.errors import (
     SessionClosedError,
     UsageError,
 )
-from jaxnb.result import CellResult
+from jaxnb.model import ProcessError
+from jaxnb.outcome import cell_error
+from jaxnb.result import CellResult, ProcessResult
 
 RESULT = CellResult(3, "1/0", {}, 4, 0.1)
 
@@ -57,6 +59,26 @@ def test_cell_error_shows_the_processes_tracebacks_first() -> None:
         "",
         "CellError: process 0 raised",
     ]
+
+
+def test_a_cells_error_says_once_what_several_have_raised_and_where() -> None:
+    def raised(index: int, message: str, traceback: str, line: int | None) -> ProcessResult:
+        error = ProcessError("Error", message, traceback, "", line)
+        return ProcessResult(index, None, "", "", (), error, index / 10, 0.0)
+
+    found = [
+        raised(0, "no", "by one way", 3),
+        raised(1, "waited at line 4: `f(x)`", "", 4),
+        raised(2, "no\nat all", "by another", 3),
+        raised(3, "see line 44, at line 44", "", 4),
+        raised(4, "outside", "", None),
+    ]
+    result = CellResult(7, "", dict(enumerate(found)), 5, 0.5)
+    assert str(cell_error(result)) == (
+        "processes 0,2 raised Error: no at line 3; process 1 raised Error: waited at line 4: "
+        "`f(x)`; process 3 raised Error: see line 44, at line 44 at line 4; process 4 raised "
+        "Error: outside (cell [7])"
+    )
 
 
 def test_time_out_is_a_cell_error_with_its_result() -> None:
