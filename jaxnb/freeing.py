@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
@@ -17,8 +18,8 @@ from jaxnb.watch import (
     stand_still,
     waits_for_others,
     waits_in_jax,
+    waits_in_python,
     waits_of,
-    waits_to_agree,
 )
 
 FREE_SECONDS = 0.2
@@ -96,9 +97,8 @@ class Freer:
         running = self._running
         if time.monotonic() - max(since, self._tried_at) < self._pause:
             return
-        asked = time.monotonic()
         found = self._group.where(running.waiting_for)
-        self._interrupt_late(found, since, asked)
+        self._interrupt_late(found, since)
         self._interrupt_loops(found)
         stuck = {i: where for i, where in found.items() if waits_in_jax(where)}
         if stuck:
@@ -107,16 +107,21 @@ class Freer:
             self._group.free()
         self._tried_at = time.monotonic()
 
-    def _interrupt_late(self, found: Mapping[int, Whereabouts], since: float, asked: float) -> None:
+    def _interrupt_late(self, found: Mapping[int, Whereabouts], since: float) -> None:
         """Interrupts who has begun the cell after the interrupt, which was ignored outside it.
 
-        Nobody else: code may catch an interrupt, and a second one would strike its handling.
+        Nobody else: code may catch an interrupt, and a second one would strike its handling. Each
+        process notes itself what it has missed. When it began the cell would tell less: to ask
+        takes some milliseconds, and in fewer than those it may have missed one and begun.
         """
+        now = time.monotonic()
         for index, where in found.items():
-            interrupted = max(since, self._interrupted_late.get(index, 0.0))
-            # The answer was given after the question: it cannot have begun earlier than that.
-            if where.cell_seconds is not None and asked - where.cell_seconds > interrupted:
-                self._interrupted_late[index] = time.monotonic()
+            if where.cell_seconds is None or where.interrupted_seconds is not None:
+                continue
+            # It has told this before now: it came no later than this.
+            missed_at = -math.inf if where.missed_seconds is None else now - where.missed_seconds
+            if missed_at > max(since, self._interrupted_late.get(index, -math.inf)):
+                self._interrupted_late[index] = now
                 self._group.send_interrupt([index])
 
     def _interrupt_loops(self, found: Mapping[int, Whereabouts]) -> None:
@@ -172,10 +177,10 @@ class Freer:
 
     def _free_left_behind(self, found: Mapping[int, Whereabouts]) -> None:
         self._running.note_freed(found, interrupted=False)
-        agreeing = [index for index, where in found.items() if waits_to_agree(where)]
-        if agreeing:
-            self._group.send_interrupt(agreeing)
-        if len(agreeing) < len(found):
+        in_python = [index for index, where in found.items() if waits_in_python(where)]
+        if in_python:
+            self._group.send_interrupt(in_python)
+        if len(in_python) < len(found):
             self._group.free()
         self._before = {}  # who waits again for so long is freed again
 

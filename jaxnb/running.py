@@ -35,7 +35,7 @@ from jaxnb.result import CellResult, Gather, ProcessResult
 from jaxnb.sinks import NoSink, OutputSink
 from jaxnb.timing import timing_of
 from jaxnb.transport.client import ClearOutput, Display, Dropped, Event, Exchange, Reply
-from jaxnb.watch import line_text
+from jaxnb.watch import line_text, waits_in_python
 
 HELD_SECONDS = 0.5
 """How long rich output waits at most for lines that its process wrote before it."""
@@ -165,7 +165,8 @@ class RunningCell:
         kind = "KeyboardInterrupt" if interrupted else "LeftBehindError"
         for index, where in stuck.items():
             place = f" {line_text(where)}" if line_text(where) else ""
-            self.freed[index] = (kind, f"waited in a collective{place}{cause}")
+            waited = "for the others" if waits_in_python(where) else "in a collective"
+            self.freed[index] = (kind, f"waited {waited}{place}{cause}")
 
     def _how_others_left(self) -> str:
         """Returns what the processes did that are not in the cell any more."""

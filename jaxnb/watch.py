@@ -11,7 +11,7 @@ IDLE_CPU = 0.05
 """A process that waits uses less processor time than this, per second: on a busy machine its
 heartbeat and the answers to where it is take up to 0.02."""
 
-_AGREEING = "/jaxnb/engine/agreement.py"
+_WAITS_IN_PYTHON = ("/jaxnb/engine/agreement.py", "/jaxnb/engine/together.py")
 
 _JAX_CODE = ("/jax/_src/", "/jax/experimental/", "/jaxnb/engine/_jax_internals/")
 
@@ -29,18 +29,18 @@ def waits_in_jax(where: Whereabouts) -> bool:
     return innermost.cell is not None or is_of_jax(innermost)
 
 
-def waits_to_agree(where: Whereabouts) -> bool:
-    """Whether a process's main thread waits, in strict mode, for what others are about to do.
+def waits_in_python(where: Whereabouts) -> bool:
+    """Whether a process's main thread waits for others in jaxnb's own code.
 
-    It does so in Python: an interrupt reaches it, and to shut connections of collectives would
-    not free it.
+    In strict mode for what they are about to do, in a comparison for their word. An interrupt
+    reaches it, and to shut connections of collectives would not free it.
     """
-    return any(_AGREEING in entry.file for entry in where.stack)
+    return any(file in entry.file for entry in where.stack for file in _WAITS_IN_PYTHON)
 
 
 def waits_for_others(where: Whereabouts) -> bool:
     """Whether a process's main thread waits for other processes, as far as can be told."""
-    return waits_in_jax(where) or waits_to_agree(where)
+    return waits_in_jax(where) or waits_in_python(where)
 
 
 def waits(where: Whereabouts) -> bool:
@@ -125,7 +125,7 @@ def ring(found: Mapping[int, Whereabouts]) -> tuple[int, ...]:
     waits_for = {
         index: where.agreeing.waits_for
         for index, where in found.items()
-        if where.agreeing is not None and waits_to_agree(where)
+        if where.agreeing is not None and waits_in_python(where)
     }
     for first in sorted(waits_for):
         members = [first]

@@ -46,19 +46,24 @@ class _Strike:
 
 
 _last: _Strike | None = None
+_missed_at: float | None = None
 
 
 def allow() -> None:
-    """Has SIGINT raise KeyboardInterrupt from now on, as Python does by itself."""
+    """Has SIGINT raise KeyboardInterrupt from now on, as Python does by itself.
+
+    Each SIGINT is either raised or noted as missed: ``signal.signal`` calls the handler of before
+    for one that has come until then.
+    """
     global _last
     _last = None
     signal.signal(signal.SIGINT, _raise)
 
 
 def ignore() -> None:
-    """Has SIGINT do nothing."""
+    """Has SIGINT do nothing, but be noted as missed."""
     global _last
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, _note_missed)  # not SIG_IGN: that would lose it
     _last = None
     if sys.gettrace() is _no_call:
         sys.settrace(None)
@@ -92,6 +97,11 @@ def seconds_since_strike() -> float | None:
     """Returns how long ago the running code has seen an interrupt; None if it has not."""
     last = _last
     return None if last is None else time.monotonic() - last.at
+
+
+def seconds_since_missed() -> float | None:
+    """Returns how long ago a SIGINT came while it was ignored; None if none has."""
+    return None if _missed_at is None else time.monotonic() - _missed_at
 
 
 def swallowed() -> int:
@@ -146,6 +156,11 @@ def _place(frames: list[FrameType]) -> Place:
 
 def _raise(_: int, frame: FrameType | None) -> None:
     raise strike(frame)
+
+
+def _note_missed(*_: object) -> None:
+    global _missed_at
+    _missed_at = time.monotonic()
 
 
 def _swallowed_interrupt() -> SwallowedInterrupt:

@@ -157,6 +157,7 @@ class Sentinel:
             "runnable": runnable(),
             "cell_seconds": self._recorder.cell_seconds(),
             "interrupted_seconds": interrupts.seconds_since_strike(),
+            "missed_seconds": interrupts.seconds_since_missed(),
             "swallowed": interrupts.swallowed(),
             "entries": main_thread.entries_of_others(),
             "last_dispatch": [asdict(each) for each in self._recorder.recording(1).dispatches],

@@ -156,6 +156,7 @@ def _whereabouts(index: int, content: Mapping[str, Any]) -> Whereabouts:
         frozenset((thread, switches) for thread, switches in content["runnable"]),
         content["cell_seconds"],
         content["interrupted_seconds"],
+        content["missed_seconds"],
         content["swallowed"],
         frozenset(content["entries"]),
         next(map(_dispatch, content["last_dispatch"]), None),

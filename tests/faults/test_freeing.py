@@ -223,6 +223,26 @@ def test_left_behind_by_one_that_raised(make_session: Callable[..., Session], de
     assert_kept(session)
 
 
+COMPARES = """
+import jaxnb
+if process_index == 1: raise ValueError('boom')
+jaxnb.compare(lambda a: a, (np.ones(6),), specs={'a': P()}, mesh={'i': 3})
+"""
+
+
+def test_left_behind_in_a_comparison(group: Session) -> None:
+    """They wait for each other's word, which they do in Python."""
+    with pytest.raises(CellError) as caught:
+        group.run(COMPARES)
+    left = ["LeftBehindError", "ValueError", "LeftBehindError"]
+    assert types_of(caught.value.result) == dict(enumerate(left))
+    assert caught.value.result.errors[0].message == (
+        f"waited for the others at line 4: `{COMPARES.splitlines()[-1]}`; process 1 raised "
+        "ValueError at line 3"
+    )
+    assert_kept(group)
+
+
 def test_left_behind_by_those_that_were_not_asked(group: Session) -> None:
     with pytest.raises(CellError) as caught:
         group.run("float(f(x))", ranks=[0, 2])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +105,45 @@ def test_who_begins_late_is_interrupted_too(session: Session, late: int) -> None
     assert {e.type_name for e in caught.value.result.errors.values()} == {"KeyboardInterrupt"}
     assert len(caught.value.result.errors) == 4
     waker.join()
+    assert_usable(session)
+
+
+MISSES = """
+from jaxnb.engine import interrupts
+def allow(allow=interrupts.allow):
+    interrupts.allow = allow
+    open({fifo!r}).close()
+    allow()
+if process_index == 2: interrupts.allow = allow
+"""
+
+
+def test_who_misses_it_just_before_it_begins_is_interrupted_too(
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It begins sooner after that than it can be asked: to ask where it is takes longer."""
+    fifo = str(tmp_path / "fifo")
+    os.mkfifo(fifo)
+    session.run(MISSES.format(fifo=fifo))
+    opened: list[int] = []
+    send_interrupt, where = session.send_interrupt, session.where
+
+    def send(processes: Iterable[int]) -> None:
+        send_interrupt(processes)
+        if not opened:
+            opened.append(os.open(fifo, os.O_WRONLY))
+
+    def where_slowly(processes: Iterable[int] | None = None) -> dict[int, Whereabouts]:
+        threading.Event().wait(0.1)
+        return where(processes)
+
+    monkeypatch.setattr(session, "send_interrupt", send)
+    monkeypatch.setattr(session, "where", where_slowly)
+    sink = OnFirstLine(press_interrupt, 3)
+    with pytest.raises(CellError, match="processes 0-3 raised KeyboardInterrupt at line 1 "):
+        session.run(BODIES["sleep"], sink=sink)
+    assert sink.notices == []
+    os.close(opened[0])
     assert_usable(session)
 
 

@@ -109,6 +109,15 @@ def test_who_waits_to_agree_waits_for_others() -> None:
     assert not waits_in_jax(found[0])
 
 
+def test_who_waits_for_the_words_of_others_waits_for_others() -> None:
+    """It asks for them again and again, in Python."""
+    told = StackEntry("/v/jaxnb/engine/together.py", 9, "told", "", None)
+    found = {0: at(CELL, told, call=""), 1: at(CELL, told, index=1)}
+    assert all(map(waits_for_others, found.values()))
+    assert stand_still(found, found, [0, 1], 2.0)
+    assert not any(map(waits_in_jax, found.values()))
+
+
 def agrees(index: int, *processes: int, waits_for: int, attempt: int = 1) -> Whereabouts:
     agreeing = StackEntry("/v/jaxnb/engine/agreement.py", 9, "Agreement.agree", "", None)
     dispatch = Dispatch(attempt, "jit(f)", 1, "f32[8] -> f32[]", processes, 3, 0.1)
