@@ -21,7 +21,7 @@ from jaxnb.patience import Patience
 from jaxnb.pulling import CellKey
 from jaxnb.result import CellResult
 from jaxnb.running import RunningCell
-from jaxnb.sinks import OutputSink
+from jaxnb.sinks import OutputSink, ScriptNotices
 from jaxnb.timing import calls_to_come
 from jaxnb.transport.client import Exchange
 
@@ -88,7 +88,7 @@ class Cells(Life):
             # The user stopped them anywhere, or some failed and others waited for them: that some
             # dispatched less is nothing to warn of.
             parted = None
-        if parted is not None:
+        if parted is not None and not isinstance(sink, ScriptNotices):
             running.notice(divergence.describe(parted))
         if patience.gave_up:
             self._recover_after(running, 0.0 if patience.only_deaf else COME_BACK_AGAIN_SECONDS)

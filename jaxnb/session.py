@@ -24,7 +24,7 @@ from jaxnb.pitfalls import Said, describe
 from jaxnb.replicas import levels_to_caller
 from jaxnb.result import CellResult
 from jaxnb.running import RunningCell, ending_of
-from jaxnb.sinks import NoSink, OutputSink
+from jaxnb.sinks import OutputSink, ScriptNotices
 from jaxnb.starting import Progress
 from jaxnb.timelines import CellTimeline, Timelines, Told
 from jaxnb.timing import first_calls, joined
@@ -101,7 +101,9 @@ class Session(Cells):
             timeout: Seconds after which the cell is interrupted.
             raise_on_error: Raise if a process raised; else the result says so.
             check: Overrides the session's ``check`` for this cell.
-            sink: Where output goes as it comes; the result has it all in any case.
+            sink: Where output goes as it comes; the result has it all in any case. By default it
+                goes nowhere else, and jaxnb's own sentences about the running cell (where all
+                processes wait, who did not answer an interrupt) go to standard error.
             cell: The number to give it; counted by the session by default.
             first_line: The line number of the first line of ``code`` in tracebacks.
             outputs: ``"merged"``, ``"all"`` or ``"first"``: what the sink gets of equal lines.
@@ -129,7 +131,7 @@ class Session(Cells):
         """
         indices = process_indices(ranks, self.num_processes)
         mode = one_of("check", check or self.options.check, CHECKS)
-        sink = sink or NoSink()
+        sink = sink or ScriptNotices()
         ticket = object() if ticket is None else ticket
         generation = self._generation
         interrupted = threading.Event()
@@ -173,7 +175,7 @@ class Session(Cells):
             interrupted.is_set() and not last.patience.interrupted
         ):  # it came when the cell had ended, or while the group was formed
             raise KeyboardInterrupt
-        if last.parted is not None and type(sink) is NoSink:
+        if last.parted is not None and isinstance(sink, ScriptNotices):
             text = divergence.describe(last.parted)
             warnings.warn(text, DivergenceWarning, stacklevel=levels_to_caller())
         self._tell_pitfalls(last.running, result, sink, error)
@@ -293,7 +295,7 @@ class Session(Cells):
         if not result.pitfalls or sink.shows_cards:
             return
         text = describe(result.pitfalls, len(result.per_process))
-        if type(sink) is not NoSink:
+        if not isinstance(sink, ScriptNotices):
             running.notice(text)
         elif error is not None:
             error.add_note(text)

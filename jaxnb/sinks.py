@@ -1,4 +1,4 @@
-"""Where a running cell's output goes; magics show it, a session drops it."""
+"""Where a running cell's output goes; magics show it, a session keeps it for the result."""
 
 from __future__ import annotations
 
@@ -103,3 +103,11 @@ class StderrNotices(SaysWaits, NoSink):
         """Shows a sentence."""
         sys.stderr.write(f"jaxnb: {text}\n")
         sys.stderr.flush()
+
+
+class ScriptNotices(StderrNotices):
+    """The same, for who has called :meth:`Session.run` and given nothing to show output with.
+
+    A cell that will not end says so here too. What is to be warned of when it has ended is a
+    Python warning instead.
+    """

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from jaxnb import freeing
-from jaxnb.errors import CellError, CellTimeoutError
+from jaxnb.errors import CellError, CellTimeoutError, DivergenceWarning
 from jaxnb.model import Waits
 from jaxnb.result import CellResult
 from jaxnb.session import Session
-from jaxnb.sinks import NoSink, SaysWaits
+from jaxnb.sinks import NoSink, SaysWaits, StderrNotices
 from jaxnb.watch import waits_in_jax
 from jaxnb_fixtures import assert_usable
 
@@ -419,6 +419,31 @@ def test_where_all_wait_is_shown_until_they_are_freed(
     assert zero.place.text == "at line 3: `mh.process_allgather(np.ones(3))`"
     assert others.last_dispatch == "1: jit(sum) float32[6] -> float32[]"
     assert "their recordings part at dispatch 1 over processes 0-2" in second.reason
+    assert_kept(group)
+
+
+def test_without_a_sink_what_would_be_silent_is_said_on_standard_error(
+    group: Session, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As a script runs cells: until somebody interrupts, that is all that can be known."""
+    monkeypatch.setattr(freeing, "ALL_WAIT_SECONDS", 1.0)
+    said = StderrNotices.notice
+
+    def notice(sink: StderrNotices, text: str) -> None:
+        said(sink, text)
+        if "all processes have waited" in text:
+            group.interrupt()
+
+    monkeypatch.setattr(StderrNotices, "notice", notice)
+    with (
+        pytest.warns(DivergenceWarning, match="parted"),
+        pytest.raises(CellError, match="raised KeyboardInterrupt: waited in a coll"),
+    ):
+        group.run(WAIT)
+    err = capsys.readouterr().err
+    assert err.startswith("jaxnb: all processes have waited for ")
+    assert "jaxnb: the group was formed anew" in err
+    assert "jaxnb: The processes parted" not in err  # the warning says it
     assert_kept(group)
 
 
