@@ -100,6 +100,7 @@ class Freer:
         found = self._group.where(running.waiting_for)
         self._interrupt_late(found, since)
         self._interrupt_loops(found)
+        self._interrupt_waits(found)
         stuck = {i: where for i, where in found.items() if waits_in_jax(where)}
         if stuck:
             running.note_freed(stuck, interrupted=True)
@@ -108,7 +109,7 @@ class Freer:
         self._tried_at = time.monotonic()
 
     def _interrupt_late(self, found: Mapping[int, Whereabouts], since: float) -> None:
-        """Interrupts who has begun the cell after the interrupt, which was ignored outside it.
+        """Interrupts who has missed the interrupt: it had not begun the cell, or Python ignored it.
 
         Nobody else: code may catch an interrupt, and a second one would strike its handling. Each
         process notes itself what it has missed. When it began the cell would tell less: to ask
@@ -123,6 +124,23 @@ class Freer:
             if missed_at > max(since, self._interrupted_late.get(index, -math.inf)):
                 self._interrupted_late[index] = now
                 self._group.send_interrupt([index])
+
+    def _interrupt_waits(self, found: Mapping[int, Whereabouts]) -> None:
+        """Interrupts again who has seen an interrupt, and waits in Python for others all the same.
+
+        What it called has swallowed that: a destructor, or a callback of JAX's compiler. Nobody
+        else is left in the cell who could bring what it waits for.
+        """
+        before, self._before = self._before, found
+        since, self._since = self._since, time.monotonic()
+        if self._running.waiting_for <= found.keys() and all(
+            waits_in_python(where)
+            and (where.interrupted_seconds or 0.0) > self._since - since
+            and index in before
+            and (before[index].stack, before[index].agreeing) == (where.stack, where.agreeing)
+            for index, where in found.items()
+        ):
+            self._group.send_interrupt(found)
 
     def _interrupt_loops(self, found: Mapping[int, Whereabouts]) -> None:
         """Interrupts loops that swallow interrupts again, and notes those that swallow all.

@@ -11,8 +11,11 @@ from __future__ import annotations
 import signal
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from types import CodeType, FrameType
+from typing import Any
 
 from jaxnb.engine import main_thread
 from jaxnb.engine.awaiting import is_of_cell, outwards
@@ -49,6 +52,16 @@ _last: _Strike | None = None
 _missed_at: float | None = None
 
 
+def install() -> None:
+    """Has this process note, as missed, interrupts that strike where Python ignores exceptions.
+
+    Destructors are such a place, and what is called when garbage is collected: JAX 0.10.2 has a
+    function of its own called then. Python handles a signal where the next function is entered,
+    which that one often is, and printed the KeyboardInterrupt; the user's code went on.
+    """
+    sys.unraisablehook = partial(_note_ignored, sys.unraisablehook)
+
+
 def allow() -> None:
     """Has SIGINT raise KeyboardInterrupt from now on, as Python does by itself.
 
@@ -61,7 +74,7 @@ def allow() -> None:
 
 
 def ignore() -> None:
-    """Has SIGINT do nothing, but be noted as missed."""
+    """Has SIGINT do nothing but be noted as missed."""
     global _last
     signal.signal(signal.SIGINT, _note_missed)  # not SIG_IGN: that would lose it
     _last = None
@@ -161,6 +174,15 @@ def _raise(_: int, frame: FrameType | None) -> None:
 def _note_missed(*_: object) -> None:
     global _missed_at
     _missed_at = time.monotonic()
+
+
+def _note_ignored(shown: Callable[[Any], object], unraisable: Any) -> None:
+    global _last
+    if _last is None or not issubclass(unraisable.exc_type, INTERRUPTS):
+        shown(unraisable)
+        return
+    _last = None  # the code has not seen it
+    _note_missed()
 
 
 def _swallowed_interrupt() -> SwallowedInterrupt:

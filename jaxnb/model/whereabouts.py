@@ -79,8 +79,8 @@ class Whereabouts:
         cell_seconds: How long it has been at the cell that it runs; None if it runs none.
         interrupted_seconds: How long ago an interrupt was raised in the code that it runs; None
             if there was none, or what the code calls has not returned to Python since.
-        missed_seconds: How long ago an interrupt came while it ran no code of the user's, and
-            ignored it; None if none has.
+        missed_seconds: How long ago an interrupt came that raised nothing in code of the user's:
+            it ran none, or was where Python ignores what is raised; None if none has.
         swallowed: How many of the ``WAYS`` to interrupt it the code has swallowed, one after the
             other, to go on in its loop.
         entries: The files in which its other threads have begun to run Python.

@@ -51,6 +51,7 @@ def install(kernel: Any = None) -> None:
 
     apply_request.is_jaxnb = True  # type: ignore[attr-defined]
     kernel.shell_handlers["apply_request"] = apply_request
+    interrupts.install()
     _leave_signals_alone(kernel)
 
 

@@ -147,6 +147,66 @@ def test_who_misses_it_just_before_it_begins_is_interrupted_too(
     assert_usable(session)
 
 
+IGNORES = {
+    "a collection's callback": (
+        "def callback(*_):\n    gc.callbacks.remove(callback); print('in'); time.sleep(1000)\n"
+        "gc.callbacks.append(callback); gc.collect()"
+    ),
+    "a destructor": (
+        "class Thing:\n    def __del__(self): print('in'); time.sleep(1000)\n"
+        "Thing()"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", IGNORES)
+def test_an_interrupt_that_python_ignores_strikes_what_goes_on(
+    session: Session, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """JAX has a callback of its own for collections, which any loop may be in."""
+    monkeypatch.setattr(patience, "CAUGHT_SECONDS", 3600.0)
+    monkeypatch.setattr(patience, "INTERRUPT_GRACE_SECONDS", 3600.0)
+    sink = OnFirstLine(press_interrupt, session.num_processes)
+    with pytest.raises(CellError, match="processes 0-3 raised KeyboardInterrupt at line 5 ") as got:
+        session.run(f"import gc, time\n{IGNORES[kind]}\nwhile True: pass", sink=sink)
+    assert sink.notices == []
+    assert got.value.result.stderr == ""
+    assert_usable(session)
+
+
+def test_what_else_python_ignores_is_printed(session: Session) -> None:
+    result = session.run("class Thing:\n    def __del__(self): raise KeyboardInterrupt\nThing();")
+    for each in result.per_process.values():
+        assert each.stderr.startswith("Exception ignored in: <function Thing.__del__")
+
+
+SWALLOWS_ONE = """
+import jaxnb, time
+def f(x):
+    print("in")
+    try: time.sleep(1000)
+    except KeyboardInterrupt:
+        if process_index != 2: raise
+    return x
+jaxnb.compare(f, (np.ones(8),), specs={"a": P()}, mesh={"i": 4})
+"""
+
+
+def test_who_has_swallowed_it_and_waits_for_a_word_is_interrupted_again(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others have left the comparison, so that nobody will say it."""
+    monkeypatch.setattr(patience, "CAUGHT_SECONDS", 3600.0)
+    monkeypatch.setattr(patience, "INTERRUPT_GRACE_SECONDS", 3600.0)
+    sink = OnFirstLine(press_interrupt, session.num_processes)
+    with pytest.raises(CellError) as caught:
+        session.run(SWALLOWS_ONE, sink=sink)
+    assert sorted(caught.value.result.errors) == list(range(session.num_processes))
+    assert {e.type_name for e in caught.value.result.errors.values()} == {"KeyboardInterrupt"}
+    assert sink.notices == []
+    assert_usable(session)
+
+
 @pytest.mark.parametrize("gap_seconds", [0.0, 0.02, 0.1])
 def test_interrupt_pressed_twice_is_one_interrupt(session: Session, gap_seconds: float) -> None:
     """A second SIGINT must not make a process forget that it was interrupted."""
