@@ -320,6 +320,20 @@ def gather(soak: Soak) -> None:
     )
 
 
+def compare(soak: Soak) -> None:
+    """A comparison of shardings; one process is late to it, or goes on for a while after it."""
+    who, before, after = soak.chance.randrange(PROCESSES), soak.seconds(0, 4), soak.seconds(0, 4)
+    soak.value(
+        "import jaxnb\ndef slow(a):\n"
+        f"    if process_index == {who}: time.sleep({before})\n"
+        "    return a.sum()\n"
+        "found = jaxnb.compare(slow, (x,), specs={'as it is': None, 'whole': P()}, repeats=2)\n"
+        f"if process_index == {soak.chance.randrange(PROCESSES)}: time.sleep({after})\n"
+        "[each.failure for each in found.variants]",
+        [None, None],
+    )
+
+
 def recover(soak: Soak) -> None:
     """The group formed anew: all variables are still there."""
     recovered = soak.session.recover()
@@ -345,6 +359,7 @@ WORK: dict[Callable[[Soak], None], int] = {
     push: 3,
     background: 2,
     gather: 3,
+    compare: 2,
     recover: 1,
 }
 """Each kind of work, and how often it comes."""
