@@ -8,13 +8,14 @@ catch what its own handler raises.
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from types import CodeType, FrameType
+from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 from jaxnb.engine import main_thread
@@ -52,13 +53,19 @@ _last: _Strike | None = None
 _missed_at: float | None = None
 
 
+_jax_calls: frozenset[CodeType] = frozenset()
+
+
 def install() -> None:
-    """Has this process note, as missed, interrupts that strike where Python ignores exceptions.
+    """Has this process lose no interrupt that strikes where Python ignores exceptions.
 
     Destructors are such a place, and what is called when garbage is collected: JAX 0.10.2 has a
     function of its own called then. Python handles a signal where the next function is entered,
-    which that one often is, and printed the KeyboardInterrupt; the user's code went on.
+    which that one often is; it printed the KeyboardInterrupt, and the user's code went on.
     """
+    global _jax_calls
+    called = [each for each in gc.callbacks if isinstance(each, FunctionType)]
+    _jax_calls = frozenset(each.__code__ for each in called if each.__module__.startswith("jax."))
     sys.unraisablehook = partial(_note_ignored, sys.unraisablehook)
 
 
@@ -168,7 +175,16 @@ def _place(frames: list[FrameType]) -> Place:
 
 
 def _raise(_: int, frame: FrameType | None) -> None:
+    if frame and frame.f_back and frame.f_code in _jax_calls and sys.gettrace() is None:
+        frame.f_back.f_trace_opcodes, frame.f_back.f_trace = True, _raise_at_once
+        sys.settrace(_no_call)
+        return
     raise strike(frame)
+
+
+def _raise_at_once(frame: FrameType, *_: object) -> object:
+    frame.f_trace_opcodes, frame.f_trace = False, None
+    raise strike(frame)  # Python ends all tracing then
 
 
 def _note_missed(*_: object) -> None:
