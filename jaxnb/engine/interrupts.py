@@ -178,6 +178,7 @@ def _raise(_: int, frame: FrameType | None) -> None:
     if frame and frame.f_back and frame.f_code in _jax_calls and sys.gettrace() is None:
         frame.f_back.f_trace_opcodes, frame.f_back.f_trace = True, _raise_at_once
         sys.settrace(_no_call)
+        _note_missed()  # the collection may be within a call that goes on to wait
         return
     raise strike(frame)
 
