@@ -50,7 +50,7 @@ class Conversations:
             yield mine
             return
         interrupted = threading.Event()
-        with sigint_sets(interrupted), self._turns.turn(object(), on_wait, interrupted):
+        with sigint_sets(interrupted), self._turns.turn(on_wait, interrupted):
             reason = self._last_reason
             channel = self._current = open_channel(interrupted)
             self._thread = threading.get_ident()

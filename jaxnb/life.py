@@ -81,7 +81,7 @@ class Life(Verbs):
         self._stuck: set[int] = set()  # in what an interrupted pull asked for
         self._conversations = Conversations(self._turns)
         self._is_stopped = False  # by a restart, which did not get as far as new processes
-        self._current_ticket: object = None
+        self._interrupted: threading.Event | None = None
         self._cells = itertools.count(1)
         self._cells_run = 0
         self._replayable = Replayable()
@@ -345,7 +345,7 @@ class Life(Verbs):
         interrupted = threading.Event()
         with (
             sigint_sets(interrupted),
-            self._turns.turn(object(), lambda: self._say_who_runs(StderrNotices()), interrupted),
+            self._turns.turn(lambda: self._say_who_runs(StderrNotices()), interrupted),
         ):
             recovered = self._reform()
         if interrupted.is_set():  # what was under way could not be left half done

@@ -57,20 +57,15 @@ class Session(Cells):
         """The cells that have run without an error, in order; those that a restart replays."""
         return self._replayable.cells
 
-    def interrupt(self, ticket: object = None) -> None:
+    def interrupt(self) -> None:
         """Interrupts the running cell on every process that is still in it.
 
         Code that is in Python, or in a sleep, raises KeyboardInterrupt there. Does nothing if
         no cell is running.
-
-        Args:
-            ticket: Interrupt only the run of this ticket; withdraw it if it has not begun.
         """
-        running = self._current
-        if ticket is not None and ticket is not self._current_ticket:
-            self._turns.withdraw(ticket)
-        elif running is not None:
-            running.interrupted.set()
+        interrupted = self._interrupted
+        if interrupted is not None:
+            interrupted.set()
 
     def run(
         self,
@@ -84,7 +79,7 @@ class Session(Cells):
         cell: int | None = None,
         first_line: int = 1,
         outputs: Outputs = "merged",
-        ticket: object = None,
+        interrupted: threading.Event | None = None,
         aside: bool = False,
         time: bool = False,
         repeats: int | None = None,
@@ -107,7 +102,8 @@ class Session(Cells):
             cell: The number to give it; counted by the session by default.
             first_line: The line number of the first line of ``code`` in tracebacks.
             outputs: ``"merged"``, ``"all"`` or ``"first"``: what the sink gets of equal lines.
-            ticket: Names this run to :meth:`interrupt`.
+            interrupted: Interrupts this run, and no other, once it is set; if that is before its
+                turn comes, nothing is run. SIGINT sets it too.
             aside: The code is an expression, evaluated beside the user's cells: it leaves nothing
                 in ``In``, ``Out`` and ``_``, and a restart does not replay it.
             time: Run it once, then again as often as fits into about a second, and time each
@@ -132,11 +128,11 @@ class Session(Cells):
         indices = process_indices(ranks, self.num_processes)
         mode = one_of("check", check or self.options.check, CHECKS)
         sink = sink or ScriptNotices()
-        ticket = object() if ticket is None else ticket
         generation = self._generation
-        interrupted = threading.Event()
+        is_own = interrupted is None
+        interrupted = interrupted or threading.Event()
         on_wait = partial(self._say_who_runs, sink)
-        with sigint_sets(interrupted), self._turns.turn(ticket, on_wait, interrupted):
+        with sigint_sets(interrupted), self._turns.turn(on_wait, interrupted):
             self._require_ready(generation)
             number = next(self._cells) if cell is None else cell
             request = CellRequest(
@@ -149,12 +145,15 @@ class Session(Cells):
                 pitfalls=self.options.pitfalls,
                 calls=first_calls(repeats) if time else 0,
             )
-            self._current_ticket = ticket
             self._cells_run += 1
             began = datetime.now()
-            ran = [self._run_request(request, sink, outputs, interrupted, timeout)]
-            if time and repeats is None and self._may_repeat(ran[0], interrupted):
-                ran += self._run_repeats(ran[0], sink, outputs, interrupted, timeout)
+            self._interrupted = interrupted  # before anything can be in the cell
+            try:
+                ran = [self._run_request(request, sink, outputs, interrupted, timeout)]
+                if time and repeats is None and self._may_repeat(ran[0], interrupted):
+                    ran += self._run_repeats(ran[0], sink, outputs, interrupted, timeout)
+            finally:
+                self._interrupted = None
             self._replayable.note(replace(request, calls=0), ran[-1].result)
             result = reduce(joined, [each.result for each in ran])
             result = self._last_result = self._with_pitfalls(ran, result)
@@ -171,10 +170,8 @@ class Session(Cells):
         failure = error or (cell_error(result) if result.errors else None)
         if not aside:
             self._note(ran, result, began, failure)
-        if (
-            interrupted.is_set() and not last.patience.interrupted
-        ):  # it came when the cell had ended, or while the group was formed
-            raise KeyboardInterrupt
+        if is_own and interrupted.is_set() and not last.patience.interrupted:
+            raise KeyboardInterrupt  # the cell had ended; or the group was being formed
         if last.parted is not None and isinstance(sink, ScriptNotices):
             text = divergence.describe(last.parted)
             warnings.warn(text, DivergenceWarning, stacklevel=levels_to_caller())

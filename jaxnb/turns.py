@@ -14,29 +14,26 @@ NOTICE_SECONDS = 1.0
 
 
 class Turns:
-    """A queue of tickets; the first one's holder may run."""
+    """A queue of those who wait, by what interrupts each; the first one may run."""
 
     def __init__(self) -> None:
-        self._queue: deque[object] = deque()
+        self._queue: deque[threading.Event] = deque()
         self._changed = threading.Condition()
         self._holder: int | None = None
 
     @contextmanager
-    def turn(
-        self, ticket: object, on_wait: Callable[[], None], interrupted: threading.Event
-    ) -> Iterator[None]:
+    def turn(self, on_wait: Callable[[], None], interrupted: threading.Event) -> Iterator[None]:
         """Waits for all that came before, and keeps the turn for the block.
 
         Args:
-            ticket: Tells this turn from others.
             on_wait: Called once if the turn does not come within a second.
-            interrupted: Ends the wait. SIGINT must set it, before and after the turn too: a
-                KeyboardInterrupt that struck where the turn is given back would keep it for
-                good.
+            interrupted: Ends the wait; this turn's own. SIGINT must set it, before and after the
+                turn too: a KeyboardInterrupt that struck where the turn is given back would keep
+                it for good.
 
         Raises:
-            UsageError: It was withdrawn while it waited, or would wait for its own thread.
-            KeyboardInterrupt: It was interrupted while it waited.
+            UsageError: It would wait for its own thread.
+            KeyboardInterrupt: It was interrupted before its turn came.
         """
         if self._holder == threading.get_ident():
             raise UsageError(
@@ -44,41 +41,32 @@ class Turns:
                 "for that to end. Nothing was run or moved. Ask for it afterwards."
             )
         with self._changed:
-            self._queue.append(ticket)
+            self._queue.append(interrupted)
         try:
-            self._wait_for(ticket, on_wait, interrupted)
+            self._wait_for(on_wait, interrupted)
             self._holder = threading.get_ident()
             try:
                 yield
             finally:
                 self._holder = None
         finally:
-            self.withdraw(ticket)
+            with self._changed:
+                self._queue.remove(interrupted)
+                self._changed.notify_all()
 
-    def _wait_for(
-        self, ticket: object, on_wait: Callable[[], None], interrupted: threading.Event
-    ) -> None:
+    def _wait_for(self, on_wait: Callable[[], None], interrupted: threading.Event) -> None:
         told_at = time.monotonic() + NOTICE_SECONDS
         told = False
         while True:
+            if interrupted.is_set():
+                raise KeyboardInterrupt("Interrupted before its turn came; nothing was run.")
             with self._changed:
-                if ticket not in self._queue:
-                    raise UsageError("The cell was withdrawn; nothing was run.")
-                if self._queue[0] is ticket:
+                if self._queue[0] is interrupted:
                     return
                 self._changed.wait(0.1)
-            if interrupted.is_set():
-                raise KeyboardInterrupt("Interrupted while waiting for a cell; nothing was run.")
             if not told and time.monotonic() > told_at:
                 told = True
                 on_wait()
-
-    def withdraw(self, ticket: object) -> None:
-        """Takes a ticket out of the queue, wherever it stands."""
-        with self._changed:
-            if ticket in self._queue:
-                self._queue.remove(ticket)
-            self._changed.notify_all()
 
     def wait_until_free(self, seconds: float) -> bool:
         """Waits until nobody has or waits for a turn; returns whether that is so."""

@@ -12,7 +12,7 @@ from IPython.display import display
 from jaxnb.display import cards
 from jaxnb.display.cards_waits import BACKGROUND_INTERRUPT
 from jaxnb.display.merge import LineLimiter, MergedLine
-from jaxnb.errors import CellError, JaxnbError
+from jaxnb.errors import CellError, JaxnbError, UsageError
 from jaxnb.labels import Outputs
 from jaxnb.magics.sinks import DisplayIds, Sink, is_notebook
 from jaxnb.model import RichOutput, Waits
@@ -162,7 +162,7 @@ class BackgroundCell:
         self._session = session
         self._code = code
         self._settings = settings
-        self._ticket = object()
+        self._interrupted = threading.Event()
         self._result: CellResult | None = None
         self._error: BaseException | None = None
         self._number = settings["cell"]
@@ -181,8 +181,10 @@ class BackgroundCell:
     def _run(self) -> None:
         try:
             self._result = self._session.run(
-                self._code, sink=self._view, ticket=self._ticket, **self._settings
+                self._code, sink=self._view, interrupted=self._interrupted, **self._settings
             )
+        except KeyboardInterrupt as error:  # before its turn came: nobody pressed Interrupt here
+            self._error = UsageError(str(error))
         except BaseException as error:
             self._error = error
             self._result = getattr(error, "result", None)
@@ -224,9 +226,9 @@ class BackgroundCell:
     def interrupt(self) -> None:
         """Interrupts the cell on every process that is still in it.
 
-        No other cell is: one that has not begun is withdrawn, one that has ended stays so.
+        No other cell is: one that has not begun is not run, one that has ended stays so.
         """
-        self._session.interrupt(self._ticket)
+        self._interrupted.set()
 
     def __repr__(self) -> str:
         state = "ended" if self.done() else "running"

@@ -263,6 +263,28 @@ def test_an_interrupt_from_another_thread(session: Session) -> None:
     assert_usable(session)
 
 
+def test_an_interrupt_at_the_very_beginning_of_a_cell(session: Session) -> None:
+    """Before it has been sent to any process."""
+
+    class AtBegin(NoSink):
+        def begin(self, processes: tuple[int, ...]) -> None:
+            assert session._current is None
+            session.interrupt()
+
+    with pytest.raises(CellError) as caught:
+        session.run(BODIES["sleep"], sink=AtBegin(), timeout=60)
+    assert {e.type_name for e in caught.value.result.errors.values()} == {"KeyboardInterrupt"}
+    assert_usable(session)
+
+
+def test_an_interrupt_before_its_turn_runs_nothing(session: Session) -> None:
+    interrupted = threading.Event()
+    interrupted.set()
+    with pytest.raises(KeyboardInterrupt, match="nothing was run"):
+        session.run("ran = 1", interrupted=interrupted)
+    assert session.run("'ran' in globals()").value is False
+
+
 def test_an_interrupt_without_a_cell_does_nothing(session: Session) -> None:
     session.interrupt()
     assert_usable(session)

@@ -19,7 +19,6 @@ from jaxnb.errors import (
     JaxnbError,
     SessionBrokenError,
     SessionClosedError,
-    UsageError,
 )
 from jaxnb.model import CheckRequest, RequestFailed
 from jaxnb.session import Session
@@ -62,13 +61,13 @@ def test_cells_run_in_the_order_in_which_they_were_asked_for(
     first = beside(session)
     threads = []
     for n in range(8):
-        ticket = f"ticket {n}"
+        mine = threading.Event()
         thread = threading.Thread(
-            target=session.run, args=(f"order.append({n})",), kwargs={"ticket": ticket}
+            target=session.run, args=(f"order.append({n})",), kwargs={"interrupted": mine}
         )
         thread.start()
         threads.append(thread)
-        while ticket not in session._turns._queue:  # its place in the queue is taken
+        while mine not in session._turns._queue:  # its place in the queue is taken
             threading.Event().wait(0.001)
     session.interrupt()
     assert isinstance(first.exception(20), CellError)
@@ -77,16 +76,18 @@ def test_cells_run_in_the_order_in_which_they_were_asked_for(
     assert session.run("order").value == list(range(8))
 
 
-def test_a_waiting_cell_can_be_withdrawn(session: Session, beside: Callable[..., Any]) -> None:
+def test_a_waiting_cell_can_be_interrupted_alone(
+    session: Session, beside: Callable[..., Any]
+) -> None:
     first = beside(session)
     sink = NoSink()
-    told = threading.Event()
+    told, mine = threading.Event(), threading.Event()
     sink.notice = lambda text: told.set()  # type: ignore[method-assign]
     with ThreadPoolExecutor(1) as pool:
-        second = pool.submit(session.run, "1", sink=sink, ticket="mine")
+        second = pool.submit(session.run, "1", sink=sink, interrupted=mine)
         assert told.wait(20)
-        session.interrupt("mine")
-        with pytest.raises(UsageError, match="withdrawn"):
+        mine.set()
+        with pytest.raises(KeyboardInterrupt, match="nothing was run"):
             second.result(20)
     assert not first.done()
     session.interrupt()
