@@ -1,9 +1,10 @@
 """Runs mixed healthy work on a group for a while, and fails on any false alarm.
 
 Cells that compile, compute, read, sleep, print, wait for a straggler or run on some processes
-only; pulls, pushes, background cells, and the group formed anew now and then. Every result is
-checked. A notice of jaxnb's, a divergence, a freed process, an error, a warning or a wrong number
-ends the soak with status 1, and says which work it was.
+only; pulls, pushes, background cells, and the group formed anew now and then. Cells without an end
+are interrupted at any moment, once. Every result is checked. A notice of jaxnb's, a divergence, a
+freed process, an error, a warning, a wrong number or an interrupt that ends nothing ends the soak
+with status 1, and says which work it was.
 
 The seed decides what is done in which order, and is printed: the same one does the same again.
 """
@@ -17,6 +18,7 @@ import re
 import signal
 import sys
 import tempfile
+import threading
 import time
 import warnings
 from collections import Counter
@@ -31,6 +33,7 @@ import numpy as np
 import psutil
 
 import jaxnb
+from jaxnb.errors import CellError, CellTimeoutError
 from jaxnb.model import CheckMode
 from jaxnb.result import CellResult
 from jaxnb.session import Session
@@ -38,14 +41,38 @@ from jaxnb.sinks import NoSink, SaysWaits
 
 PROCESSES = 4
 CELL_TIMEOUT_SECONDS = 300.0
+INTERRUPT_TIMEOUT_SECONDS = 60.0
+"""It takes half a second where nothing else runs. After this long it is lost."""
 REPORT_SECONDS = 60.0
 LENGTHS = (1, 30, 777, 20_000, 300_000)
 """Of arrays: JAX keeps for good what it compiles for each, 1 to 3 MB, with or without jaxnb."""
 
 WAITS_FOR_ITS_TURN = re.compile(r"waits for cell \[\d+\] to end")
 
+SAID_OF_INTERRUPTS = re.compile("the group was formed anew|.* did not answer the interrupt within")
+
+ENDLESS = [
+    "while True: float(total(x))",
+    "own = x\nwhile True: own = step(own)",
+    "while True: multihost_utils.process_allgather(np.ones(3))",
+    "while True: multihost_utils.sync_global_devices('again')",
+    "while True: spread(np.ones(4 * n, np.float32))",
+    "while True: jax.device_put(np.ones(4 * n), NamedSharding(mesh, P('data')))",
+    "if process_index == 1: time.sleep(1000)\nfloat(total(x))",
+    "@jax.jit\ndef fresh(a):\n    while True: a = jnp.sin(a) * 2\nfresh(x)",
+    "jaxnb.compare(lambda a: time.sleep(1000), (x,), specs={'as it is': None})",
+    "while True: jaxnb.compare(lambda a: a.sum(), (x,), specs={'whole': P()}, repeats=1)",
+    "while True: pass",
+    "while True:\n    a = []\n    a.append(a)\n    gc.collect(0)",
+    "while True: print('on')",
+    "while True: subprocess.run(['sleep', '0.01'])",
+    "while True:\n    t = threading.Timer(0.01, int)\n    t.start(); t.join()",
+    "while True: await asyncio.sleep(0.01)",
+]
+"""Cells that end when they are interrupted."""
+
 SETUP = """
-import os, subprocess, sys, threading, time
+import asyncio, gc, jaxnb, os, subprocess, sys, threading, time
 from jax.experimental import multihost_utils
 n = jax.device_count()
 mesh = jax.make_mesh((n,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
@@ -324,7 +351,7 @@ def compare(soak: Soak) -> None:
     """A comparison of shardings; one process is late to it, or goes on for a while after it."""
     who, before, after = soak.chance.randrange(PROCESSES), soak.seconds(0, 4), soak.seconds(0, 4)
     soak.value(
-        "import jaxnb\ndef slow(a):\n"
+        "def slow(a):\n"
         f"    if process_index == {who}: time.sleep({before})\n"
         "    return a.sum()\n"
         "found = jaxnb.compare(slow, (x,), specs={'as it is': None, 'whole': P()}, repeats=2)\n"
@@ -332,6 +359,32 @@ def compare(soak: Soak) -> None:
         "[each.failure for each in found.variants]",
         [None, None],
     )
+
+
+def interrupt(soak: Soak) -> None:
+    """A cell without an end, interrupted once: at first, or within two seconds."""
+    code, interrupted, sink = soak.chance.choice(ENDLESS), threading.Event(), Alarms()
+    seconds = soak.chance.choice([0.0, soak.seconds(0, 0.1), soak.seconds(0, 2)])
+    timer = threading.Timer(seconds, interrupted.set)
+    timer.start()
+    found: set[str] = set()
+    check: CheckMode = soak.chance.choice(["record", "strict", "off"])
+    try:
+        limit = seconds + INTERRUPT_TIMEOUT_SECONDS
+        soak.session.run(code, check=check, sink=sink, interrupted=interrupted, timeout=limit)
+    except CellTimeoutError:
+        raise FalseAlarmError(f"the interrupt after {seconds} s was lost: {code!r}") from None
+    except CellError as error:
+        soak.cells += 1
+        found = {each.type_name for each in error.result.errors.values()}
+        require(len(error.result.errors) == PROCESSES, f"some ended by themselves: {error}")
+    except KeyboardInterrupt:  # before its turn came
+        require(seconds == 0, "the cell was never begun")
+    timer.join()
+    require(found <= {"KeyboardInterrupt"}, f"{code!r} raised {found}")
+    said = [text for text in sink.notices if not SAID_OF_INTERRUPTS.match(text)]
+    require(not said, f"jaxnb said: {said}")
+    soak.value("float(total(x))", soak.sum_of_x)
 
 
 def recover(soak: Soak) -> None:
@@ -360,6 +413,7 @@ WORK: dict[Callable[[Soak], None], int] = {
     background: 2,
     gather: 3,
     compare: 2,
+    interrupt: 4,
     recover: 1,
 }
 """Each kind of work, and how often it comes."""
