@@ -102,8 +102,8 @@ class Session(Cells):
             cell: The number to give it; counted by the session by default.
             first_line: The line number of the first line of ``code`` in tracebacks.
             outputs: ``"merged"``, ``"all"`` or ``"first"``: what the sink gets of equal lines.
-            interrupted: Interrupts this run, and no other, once it is set; if that is before its
-                turn comes, nothing is run. SIGINT sets it too.
+            interrupted: Interrupts this run once it is set; if that is before its turn comes,
+                nothing is run. SIGINT sets it too. It is cleared when the processes are told.
             aside: The code is an expression, evaluated beside the user's cells: it leaves nothing
                 in ``In``, ``Out`` and ``_``, and a restart does not replay it.
             time: Run it once, then again as often as fits into about a second, and time each

@@ -14,10 +14,10 @@ NOTICE_SECONDS = 1.0
 
 
 class Turns:
-    """A queue of those who wait, by what interrupts each; the first one may run."""
+    """A queue of those who wait; the first one may run."""
 
     def __init__(self) -> None:
-        self._queue: deque[threading.Event] = deque()
+        self._queue: deque[object] = deque()
         self._changed = threading.Condition()
         self._holder: int | None = None
 
@@ -27,9 +27,9 @@ class Turns:
 
         Args:
             on_wait: Called once if the turn does not come within a second.
-            interrupted: Ends the wait; this turn's own. SIGINT must set it, before and after the
-                turn too: a KeyboardInterrupt that struck where the turn is given back would keep
-                it for good.
+            interrupted: Ends the wait. SIGINT must set it, before and after the turn too: a
+                KeyboardInterrupt that struck where the turn is given back would keep it for
+                good.
 
         Raises:
             UsageError: It would wait for its own thread.
@@ -40,10 +40,11 @@ class Turns:
                 "This was asked for from within a cell's output, a pull or a push, and would wait "
                 "for that to end. Nothing was run or moved. Ask for it afterwards."
             )
+        place = object()
         with self._changed:
-            self._queue.append(interrupted)
+            self._queue.append(place)
         try:
-            self._wait_for(on_wait, interrupted)
+            self._wait_for(place, on_wait, interrupted)
             self._holder = threading.get_ident()
             try:
                 yield
@@ -51,17 +52,19 @@ class Turns:
                 self._holder = None
         finally:
             with self._changed:
-                self._queue.remove(interrupted)
+                self._queue.remove(place)
                 self._changed.notify_all()
 
-    def _wait_for(self, on_wait: Callable[[], None], interrupted: threading.Event) -> None:
+    def _wait_for(
+        self, place: object, on_wait: Callable[[], None], interrupted: threading.Event
+    ) -> None:
         told_at = time.monotonic() + NOTICE_SECONDS
         told = False
         while True:
             if interrupted.is_set():
                 raise KeyboardInterrupt("Interrupted before its turn came; nothing was run.")
             with self._changed:
-                if self._queue[0] is interrupted:
+                if self._queue[0] is place:
                     return
                 self._changed.wait(0.1)
             if not told and time.monotonic() > told_at:
