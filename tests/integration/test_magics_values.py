@@ -375,7 +375,7 @@ def test_an_interrupt_while_it_waits_is_one_line(nb: Notebook, gate: Any) -> Non
     gate.open()
     nb.good("background.result();")
     assert cell.error.traceback == [
-        "KeyboardInterrupt: Interrupted while waiting for a cell; nothing was run."
+        "KeyboardInterrupt: Interrupted before its turn came; nothing was run."
     ]
 
 
