@@ -65,6 +65,13 @@ def values(result: CellResult) -> dict[int, Any]:
     return {i: process.value for i, process in result.per_process.items()}
 
 
+def assert_interrupted(result: CellResult) -> None:
+    """Fails unless each process raised KeyboardInterrupt, wherever that was."""
+    assert {i: e.type_name for i, e in result.errors.items()} == dict.fromkeys(
+        result.per_process, "KeyboardInterrupt"
+    )
+
+
 def press_interrupt() -> None:
     """What Jupyter does: SIGINT to the notebook's process."""
     os.kill(os.getpid(), signal.SIGINT)
@@ -140,8 +147,9 @@ def test_who_misses_it_just_before_it_begins_is_interrupted_too(
     monkeypatch.setattr(session, "send_interrupt", send)
     monkeypatch.setattr(session, "where", where_slowly)
     sink = OnFirstLine(press_interrupt, 3)
-    with pytest.raises(CellError, match="processes 0-3 raised KeyboardInterrupt at line 1 "):
+    with pytest.raises(CellError) as caught:
         session.run(BODIES["sleep"], sink=sink)
+    assert_interrupted(caught.value.result)
     assert sink.notices == []
     os.close(opened[0])
     assert_usable(session)
@@ -167,10 +175,11 @@ def test_an_interrupt_that_python_ignores_strikes_what_goes_on(
     monkeypatch.setattr(patience, "CAUGHT_SECONDS", 3600.0)
     monkeypatch.setattr(patience, "INTERRUPT_GRACE_SECONDS", 3600.0)
     sink = OnFirstLine(press_interrupt, session.num_processes)
-    with pytest.raises(CellError, match="processes 0-3 raised KeyboardInterrupt at line 5 ") as got:
+    with pytest.raises(CellError) as caught:
         session.run(f"import gc, time\n{IGNORES[kind]}\nwhile True: pass", sink=sink)
     assert sink.notices == []
-    assert got.value.result.stderr == ""
+    assert_interrupted(caught.value.result)
+    assert caught.value.result.stderr == ""
     assert_usable(session)
 
 
@@ -182,8 +191,9 @@ def test_an_interrupt_in_jaxs_own_callback_strikes_at_once(
     code = "import gc\nprint('in')\nwhile True: gc.collect(0)"
     for _ in range(10):
         sink = OnFirstLine(press_interrupt, session.num_processes)
-        with pytest.raises(CellError, match="processes 0-3 raised KeyboardInterrupt at") as caught:
+        with pytest.raises(CellError) as caught:
             session.run(code, sink=sink)
+        assert_interrupted(caught.value.result)
         assert caught.value.result.stderr == ""
     assert session.run("import sys; sys.gettrace() is None").value is True
     assert_usable(session)
@@ -216,8 +226,7 @@ def test_who_has_swallowed_it_and_waits_for_a_word_is_interrupted_again(
     sink = OnFirstLine(press_interrupt, session.num_processes)
     with pytest.raises(CellError) as caught:
         session.run(SWALLOWS_ONE, sink=sink)
-    assert sorted(caught.value.result.errors) == list(range(session.num_processes))
-    assert {e.type_name for e in caught.value.result.errors.values()} == {"KeyboardInterrupt"}
+    assert_interrupted(caught.value.result)
     assert sink.notices == []
     assert_usable(session)
 
@@ -273,7 +282,7 @@ def test_an_interrupt_at_the_very_beginning_of_a_cell(session: Session) -> None:
 
     with pytest.raises(CellError) as caught:
         session.run(BODIES["sleep"], sink=AtBegin(), timeout=60)
-    assert {e.type_name for e in caught.value.result.errors.values()} == {"KeyboardInterrupt"}
+    assert_interrupted(caught.value.result)
     assert_usable(session)
 
 
@@ -563,9 +572,8 @@ def test_who_goes_on_elsewhere_is_told_of_and_a_second_interrupt_strikes_that(
     sink = PressWhenTold(press_interrupt)
     with pytest.raises(CellError) as caught:
         session.run(GOES_ON.format(then="spin()"), sink=sink)
-    errors = caught.value.result.errors
-    assert [errors[i].type_name for i in range(4)] == ["KeyboardInterrupt"] * 4
-    assert errors[2].line == 3  # where an interrupt strikes the others is left to chance
+    assert_interrupted(caught.value.result)
+    assert caught.value.result.errors[2].line == 3  # which line of the others is left to chance
     assert sink.notices == [
         "Process 2 caught the interrupt and went on: process 2 is at line 3: `while True: pass`. "
         "This may end by itself. Interrupt again to interrupt what it does now."
