@@ -66,10 +66,10 @@ ENDLESS = [
     "while True:\n    a = []\n    a.append(a)\n    gc.collect(0)",
     "while True: print('on')",
     "while True: subprocess.run(['sleep', '0.01'])",
-    "while True:\n    t = threading.Timer(0.01, int)\n    t.start(); t.join()",
     "while True: await asyncio.sleep(0.01)",
 ]
-"""Cells that end when they are interrupted."""
+"""Cells that end when they are interrupted. None makes threads: Python's own locks may raise
+RuntimeError where a KeyboardInterrupt strikes them."""
 
 SETUP = """
 import asyncio, gc, jaxnb, os, subprocess, sys, threading, time
