@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
@@ -11,6 +10,7 @@ from jaxnb import divergence
 from jaxnb.model import WAYS, Recording, Whereabouts
 from jaxnb.running import RunningCell
 from jaxnb.watch import (
+    is_at_same_place,
     is_called_back,
     line_text,
     locks_text,
@@ -119,17 +119,17 @@ class Freer:
         for index, where in found.items():
             if where.cell_seconds is None or where.interrupted_seconds is not None:
                 continue
-            # It has told this before now: it came no later than this.
-            missed_at = -math.inf if where.missed_seconds is None else now - where.missed_seconds
-            if missed_at > max(since, self._interrupted_late.get(index, -math.inf)):
+            interrupted = max(since, self._interrupted_late.get(index, since))
+            # It was told before now: the interrupt came no later than this.
+            if where.missed_seconds is not None and now - where.missed_seconds > interrupted:
                 self._interrupted_late[index] = now
                 self._group.send_interrupt([index])
 
     def _interrupt_waits(self, found: Mapping[int, Whereabouts]) -> None:
         """Interrupts again who has seen an interrupt, and waits in Python for others all the same.
 
-        What it called has swallowed that: a destructor, or a callback of JAX's compiler. Nobody
-        else is left in the cell who could bring what it waits for.
+        What it called has swallowed that: an `except`, or C code that drops errors. Nobody else is
+        left in the cell who could bring what it waits for.
         """
         before, self._before = self._before, found
         since, self._since = self._since, time.monotonic()
@@ -137,7 +137,7 @@ class Freer:
             waits_in_python(where)
             and (where.interrupted_seconds or 0.0) > self._since - since
             and index in before
-            and (before[index].stack, before[index].agreeing) == (where.stack, where.agreeing)
+            and is_at_same_place(before[index], where)
             for index, where in found.items()
         ):
             self._group.send_interrupt(found)

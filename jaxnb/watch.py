@@ -82,6 +82,11 @@ def _is_jax_file(file: str) -> bool:
     return any(part in file for part in _JAX_CODE)
 
 
+def is_at_same_place(before: Whereabouts, now: Whereabouts) -> bool:
+    """Whether a process's main thread is in the same calls, and waits to agree on the same."""
+    return before.stack == now.stack and before.agreeing == now.agreeing
+
+
 def stand_still(
     before: Mapping[int, Whereabouts],
     now: Mapping[int, Whereabouts],
@@ -105,8 +110,7 @@ def stand_still(
         and waits(before[index])
         and waits(now[index])
         and not before[index].runnable & now[index].runnable
-        and before[index].stack == now[index].stack
-        and before[index].agreeing == now[index].agreeing
+        and is_at_same_place(before[index], now[index])
         and now[index].cpu_seconds - before[index].cpu_seconds < IDLE_CPU * seconds
         for index in waiting
     )

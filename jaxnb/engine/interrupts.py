@@ -51,8 +51,6 @@ class _Strike:
 
 _last: _Strike | None = None
 _missed_at: float | None = None
-
-
 _jax_calls: frozenset[CodeType] = frozenset()
 
 
