@@ -33,7 +33,7 @@ lab: $(RUN) ## Open JupyterLab on the quickstart notebook
 
 test: $(DEV) ## Run all tests, two files at a time (WORKERS=2)
 	@scripts/install_system_packages.sh
-	@$(PYTEST) tests -n $(or $(WORKERS),2) --dist loadgroup --no-loadscope-reorder
+	@$(PYTEST) tests -n $(or $(WORKERS),2) --dist loadfile --no-loadscope-reorder
 
 $(KINDS:%=test-%): test-%: $(DEV)
 	@if [ $* = browser ]; then scripts/install_system_packages.sh; fi

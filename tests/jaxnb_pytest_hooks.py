@@ -14,6 +14,7 @@ import shutil
 import signal
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -66,13 +67,26 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 f"move it to the one of its kind."
             )
         item.add_marker(kind)
-        # What runs in one process, one after the other: a file, which may share a group, and
-        # all that share JupyterLab and the browser, of which two at a time start too slowly.
-        group = kind if kind == "browser" else item.path.name
-        item.add_marker(pytest.mark.xdist_group(group))
         if kind == "browser" and find_chromium() is None:
             item.add_marker(pytest.mark.skip(reason=NO_CHROMIUM))
     items.sort(key=lambda item: order[kinds[item.nodeid] or ""])  # stable: files stay together
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Runs a file's tests in one worker, as they may share a group, and all of the browser's too.
+
+    They share JupyterLab and the browser, of which two at a time start too slowly. The marker
+    ``xdist_group`` would say that, but pytest-xdist 3.8 cannot read it under pytest 9.2.
+    """
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = str(super()._split_scope(nodeid))
+            return "browser" if file.startswith("tests/browser/") else file
+
+    return Scheduling(config, log)
 
 
 @pytest.hookimpl(wrapper=True)
