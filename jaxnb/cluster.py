@@ -19,7 +19,7 @@ import ipyparallel as ipp
 from traitlets import Any as AnyTrait
 from traitlets.config import Config
 
-from jaxnb.deaths import Death, quiet
+from jaxnb.deaths import Death
 from jaxnb.engine import coordination
 from jaxnb.errors import SessionBrokenError, StartError
 from jaxnb.launch import controller_app
@@ -29,7 +29,6 @@ from jaxnb.model import JoinRequest
 
 T = TypeVar("T")
 LOOPBACK = "127.0.0.1"
-MAX_PARTIAL_LINE = 4096
 
 
 class _IppCluster(ipp.Cluster):  # type: ignore[misc]
@@ -111,7 +110,6 @@ class ProcessGroup:
         self._starts: list[Future[Any]] = []
         self._stop_lock = asyncio.Lock()
         self._generation = 0
-        self._partial_lines: dict[int, str] = {}
         self._helpers: dict[str, int] = {}
         self.pids: list[int] = []
         self.identities: dict[int, str] = {}
@@ -249,7 +247,6 @@ class ProcessGroup:
 
         Forked ones join at once, by ``joins``; others are told to join once they answer.
         """
-        self._partial_lines.clear()
         self.identities, self._places = {}, {}
         self.pids = [-1] * num_processes
         self._stopping.clear()
@@ -409,22 +406,13 @@ class ProcessGroup:
                 Death(event["role"], event["index"], event["pid"], event["status"], event["tail"])
             )
         elif event["event"] == "text":
-            self._relay_text(event["pid"], event["index"], event["text"])
+            if event["pid"] in self.pids:
+                self._on_text(event["index"], event["text"])
         elif event["event"] == "ended":
             server = self._fork_server
             pid = server.pid if server is not None else -1
             tail = server.last_lines() if server is not None else ""
             self._report_death(Death("fork server", -1, pid, event["status"], tail))
-
-    def _relay_text(self, pid: int, index: int, text: str) -> None:
-        """Hands on whole lines: C++ writes a line in pieces."""
-        whole, newline, rest = (self._partial_lines.pop(pid, "") + text).rpartition("\n")
-        if len(rest) > MAX_PARTIAL_LINE:
-            whole, newline, rest = whole + newline + rest, "", ""
-        self._partial_lines[pid] = rest
-        whole = quiet(whole + newline)
-        if whole and pid in self.pids:
-            self._on_text(index, whole)
 
     def _on_program_ended(
         self, set_id: str, position: int, pid: int, status: int | None, output: str

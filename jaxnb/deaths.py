@@ -10,13 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-# gloo says this on standard output whenever it connects, and no setting turns it off. It writes
-# a line in pieces, from several threads at once, so the pieces can come in any order.
-_GLOO_CHATTER = re.compile(
-    r"^\[Gloo\] Rank (?:\[Gloo\] Rank | is connected to | peer ranks\. "
-    r"|Expected number of connected peer ranks is : |\d+|\n)*(?:\n|\Z)",
-    re.MULTILINE,
-)
+from jaxnb.chatter import quiet
 
 LAST_LINES = 20
 STACK_LINES = 8
@@ -97,11 +91,6 @@ def _oom_files() -> Iterator[Path]:
             # The limit that was reached may be one of a group further up.
             own = Path(root, path.lstrip("/"))
             yield from (group / name for group in (own, *own.parents) if group.is_relative_to(root))
-
-
-def quiet(text: str) -> str:
-    """Returns what the C code of a process wrote, without the lines that say nothing."""
-    return _GLOO_CHATTER.sub("", text)
 
 
 def describe_status(status: int | None) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import gc
 import json
+import math
 import os
 import selectors
 import shutil
@@ -16,10 +18,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from jaxnb.chatter import ChatterFilter
 from jaxnb.launch import lifeline
 
 TAIL_BYTES = 16 << 10
 """How much of what a child wrote last is kept, to be shown when it dies."""
+
+PARTIAL_SECONDS = 0.2
+"""The beginning of a line is handed on if the rest has not come by then."""
+
+_decoder = codecs.getincrementaldecoder("utf-8")
 
 
 @dataclass
@@ -31,6 +39,9 @@ class Child:
     index: int
     output_fd: int
     tail: bytearray = field(default_factory=bytearray)
+    decoder: codecs.IncrementalDecoder = field(default_factory=lambda: _decoder("replace"))
+    chatter: ChatterFilter = field(default_factory=ChatterFilter)
+    flush_at: float = math.inf
     reply_to: int | None = None
     command: dict[str, Any] = field(default_factory=dict)
     told_to_stop: bool = False
@@ -66,11 +77,17 @@ class ForkLoop:
             if current is not None and current.data is key.data:
                 key.data()
         self._kill_the_late()
+        now = time.monotonic()
+        for child in self._children.values():
+            if child.flush_at <= now:
+                self._flush_output(child)
 
     def _next_timeout(self) -> float | None:
-        if not self._deadlines:
-            return None
-        return max(0.0, min(deadline for deadline, _ in self._deadlines) - time.monotonic())
+        """Returns after how many seconds something is due if no file has news before."""
+        due = [deadline for deadline, _ in self._deadlines]
+        due += [child.flush_at for child in self._children.values()]
+        soonest = min(due, default=math.inf)
+        return None if soonest == math.inf else max(0.0, soonest - time.monotonic())
 
     def _emit(self, **message: Any) -> None:
         data = json.dumps(message).encode() + b"\n"
@@ -144,12 +161,23 @@ class ForkLoop:
             return
         child.tail += data
         del child.tail[:-TAIL_BYTES]
-        if child.role == "engine":
-            text = data.decode("utf-8", "replace")
+        self._emit_text(child, child.chatter.feed(child.decoder.decode(data)))
+        is_pending = child.chatter.is_pending or child.decoder.getstate()[0]
+        child.flush_at = time.monotonic() + PARTIAL_SECONDS if is_pending else math.inf
+
+    def _emit_text(self, child: Child, text: str) -> None:
+        if text and child.role == "engine":
             self._emit(event="text", pid=child.pid, index=child.index, text=text)
+
+    def _flush_output(self, child: Child, *, is_end: bool = False) -> None:
+        """Hands on what was held back of what a child wrote."""
+        rest = child.decoder.decode(b"", final=True) if is_end else ""
+        self._emit_text(child, child.chatter.feed(rest) + child.chatter.flush())
+        child.flush_at = math.inf
 
     def _close_output(self, child: Child) -> None:
         if child.output_fd >= 0:
+            self._flush_output(child, is_end=True)
             self._selector.unregister(child.output_fd)
             os.close(child.output_fd)
             child.output_fd = -1

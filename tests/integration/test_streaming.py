@@ -200,3 +200,19 @@ def test_output_before_an_error_is_shown(session: Session) -> None:
     with pytest.raises(CellError):
         session.run("print('before')\n1/0", sink=sink)
     assert sink.shown == ["[0-3] before"]
+
+
+def test_what_c_code_writes_comes_whole_and_without_gloos_lines(
+    session: Session, gate: Gate
+) -> None:
+    """Whatever it looks like, also between gloo's pieces, and before the end of its line."""
+    gloos = "[Gloo] Rank 1 is connected to 3 peer ranks. "
+    end = "Expected number of connected peer ranks is : 3\n"
+    own = "1" * 24 + "\n[Gloo] Rank 1 is stuck\n"
+    sink = Recorder(lambda s: ["[0] loss: ½"] in s.lived, gate.open)
+    write = "import os\nif process_index == 0:\n    for piece in pieces: os.write(1, piece)\n"
+    written = f"{own}{gloos}{end}{gloos}[Gloo] Rank 1{end}{gloos[13:]}{end}loss: ½".encode()
+    pieces = [written[i : i + 7] for i in range(0, len(written), 7)]
+    session.run(f"pieces = {pieces!r}\n{write}{gate.wait}", sink=sink, timeout=60)
+    assert sink.fired
+    assert sink.shown == [*(f"[0] {line}" for line in own.splitlines()), "[0] loss: ½"]

@@ -2,33 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
-from jaxnb.deaths import LAST_LINES, Death, describe_status, last_lines, quiet
-
-LINE = "[Gloo] Rank 1 is connected to 3 peer ranks. Expected number of connected peer ranks is : 3"
-
-
-@pytest.mark.parametrize(
-    "chatter",
-    [
-        f"{LINE}\n",
-        f"{LINE}\n{LINE}\n",
-        # Two threads at once, piece by piece.
-        f"[Gloo] Rank {LINE}\n{LINE.removeprefix('[Gloo] Rank ')}\n",
-        LINE.replace("Rank ", "Rank [Gloo] Rank ").replace(" to ", " to  is connected to ")
-        + "\n\n",
-        LINE.replace(" peer ranks. ", f" peer ranks. \n{LINE}\n") + "\n",
-    ],
-)
-def test_gloo_is_left_out_and_nothing_else(chatter: str) -> None:
-    assert quiet(chatter) == ""
-    assert quiet(f"before\n{chatter}after\n") == "before\nafter\n"
-
-
-def test_a_users_line_about_gloo_stays() -> None:
-    for text in ("[Gloo] Rank 1 is stuck\n", "12\n", f"my {LINE}\n"):
-        assert quiet(text) == text
+from jaxnb.deaths import LAST_LINES, Death, describe_status, last_lines
 
 
 def test_the_words_before_a_dump_are_kept_and_the_dump_is_not() -> None:

@@ -1,0 +1,120 @@
+"""gloo's lines are left out of what a process writes, and nothing else."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jaxnb.chatter import MAX_PARTIAL_CHARS, ChatterFilter, quiet
+
+
+def pieces_of(rank: int, peers: int) -> list[str]:
+    """gloo's message in the pieces that it writes."""
+    return [
+        "[Gloo] Rank ",
+        str(rank),
+        " is connected to ",
+        str(peers),
+        " peer ranks. ",
+        "Expected number of connected peer ranks is : ",
+        str(peers),
+        "\n",
+    ]
+
+
+LINE = "".join(pieces_of(1, 3)).rstrip("\n")
+
+
+@st.composite
+def bursts(draw: st.DrawFn) -> str:
+    """What one to four threads of one process write at once."""
+    rank = draw(st.integers(0, 15))
+    peers = draw(st.integers(max(rank, 1), 16))
+    threads = [pieces_of(rank, peers) for _ in range(draw(st.integers(1, 4)))]
+    burst = []
+    while any(threads):
+        thread = draw(st.sampled_from([t for t in threads if t]))
+        burst.append(thread.pop(0))
+    return "".join(burst)
+
+
+LOOKS_LIKE_GLOOS = [
+    "[Gloo] Rank 1 is stuck",
+    f"my {LINE}",
+    f"{LINE} or so",
+    "3",
+    "",
+    "1" * 24,
+    "[Gloo] Rank ",
+    "[Gloo] Rank 1",
+    " peer ranks.",
+    "3 peer ranks. Expected number of connected peer ranks is : 3",
+]
+looks_like_gloos = st.sampled_from(LOOKS_LIKE_GLOOS)
+lines = st.one_of(st.text(max_size=30).map(lambda s: s.replace("\n", "\r")), looks_like_gloos)
+texts = st.lists(lines, max_size=4).map(lambda each: "".join(line + "\n" for line in each))
+
+
+def cut(draw: st.DrawFn, stream: str) -> list[str]:
+    ends = sorted(draw(st.lists(st.integers(0, len(stream)), max_size=8)))
+    return [stream[a:b] for a, b in zip([0, *ends], [*ends, len(stream)], strict=True)]
+
+
+@given(st.data())
+def test_what_others_write_around_gloos_lines_comes_out_unchanged(data: st.DataObject) -> None:
+    parts = data.draw(st.lists(st.tuples(texts, st.one_of(st.just(""), bursts())), max_size=5))
+    # A line whose end has not come yet is handed on too, though gloo goes on in it then.
+    last = data.draw(st.text(max_size=20).map(lambda s: s.replace("\n", "")))
+    chatter = ChatterFilter()
+    stream = "".join(text + burst for text, burst in parts) + last
+    shown = [chatter.feed(piece) for piece in cut(data.draw, stream)]
+    assert "".join(shown) + chatter.flush() == "".join(text for text, _ in parts) + last
+    assert not chatter.is_pending
+
+
+# Not a number that gloo has just named, nor an empty line: those cannot be told from gloo's.
+own_lines = st.one_of(looks_like_gloos, st.text(max_size=20)).map(lambda s: f"{s}x\n")
+
+
+@given(bursts(), own_lines, st.data())
+def test_a_line_in_the_midst_of_gloos_is_never_lost(
+    burst: str, line: str, data: st.DataObject
+) -> None:
+    where = data.draw(st.integers(0, len(burst)))
+    chatter = ChatterFilter()
+    stream = burst[:where] + line + burst[where:]
+    shown = "".join(map(chatter.feed, cut(data.draw, stream))) + chatter.flush()
+    assert line in shown
+
+
+@pytest.mark.parametrize(
+    "tail", ["1" * 24, "1" * 200_000, f"{LINE} or so", "[Gloo] Rank " * 50_000]
+)
+def test_what_comes_after_gloos_lines_takes_linear_time(tail: str) -> None:
+    chatter = ChatterFilter()
+    stream = f"{LINE}\n{tail}\n" * 3
+    assert chatter.feed(stream) == f"{tail}\n" * 3
+    assert chatter.characters_read <= len(stream)
+
+
+def test_the_beginning_of_a_line_can_be_had_before_its_end() -> None:
+    chatter = ChatterFilter()
+    assert chatter.feed("[Gloo] Rank 1 wai") == ""
+    assert chatter.is_pending
+    assert chatter.flush() == "[Gloo] Rank 1 wai"
+    assert chatter.feed("ts") == "ts"
+    assert chatter.feed(f"\n{LINE}\n") == "\n"
+    assert chatter.feed("=" * (MAX_PARTIAL_CHARS + 1)) == "=" * (MAX_PARTIAL_CHARS + 1)
+    assert chatter.feed(f"\n{LINE}\nafter\n") == "\nafter\n"
+
+
+def test_many_threads_at_once() -> None:
+    threads = [pieces_of(5, 15) for _ in range(64)]
+    random.seed(0)
+    burst = ""
+    while threads := [each for each in threads if each]:
+        burst += random.choice(threads).pop(0)
+    assert quiet(f"before\n{burst}after\n") == "before\nafter\n"
