@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import sys
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -51,6 +52,7 @@ def run(start: EngineStart, cluster_dir: str) -> None:
     from jaxnb.engine import bootstrap
     from jaxnb.launch import engine_app
 
+    reseed()
     os.environ.clear()
     os.environ.update(start.environment)
     os.environ["IPP_CONNECTION_INFO"] = start.connection_info
@@ -59,3 +61,14 @@ def run(start: EngineStart, cluster_dir: str) -> None:
     if start.join is not None:
         bootstrap.join(start.join)
     engine_app.run(engine_app.engine_config(cluster_dir, start.identity))
+
+
+def reseed() -> None:
+    """Seeds the generators anew whose state this process has from the fork server.
+
+    NumPy seeds its global generator as it is imported, so all engines, those of a restart too,
+    would draw the same numbers; a program started by itself draws its own. ``random`` seeds itself
+    anew in every forked child, and ``secrets``, ``uuid4`` and ``default_rng()`` ask the system.
+    """
+    if (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.seed()  # from the system's entropy

@@ -928,6 +928,38 @@ def test_restart_gives_fresh_processes(make_session: Any) -> None:
     assert stages[-1] == "checking"
 
 
+DRAW = """
+import random, secrets, uuid
+drawn = dict(
+    numpy=np.random.random(),
+    random_state=np.random.RandomState().random(),
+    default_rng=np.random.default_rng().random(),
+    python=random.random(),
+    uuid=uuid.uuid4().hex,
+    secrets=secrets.token_hex(),
+)
+drawn
+"""
+
+
+@pytest.mark.parametrize("launcher", ["fork", "local"])
+def test_no_two_processes_draw_the_same_numbers_unless_they_are_seeded(
+    make_session: Any, launcher: str
+) -> None:
+    session = make_session(2, launcher=launcher)
+    drawn = list(session.run(DRAW).value.values())
+    seeded = "np.random.seed(0); random.seed(0); np.random.random(), random.random()"
+    equal = session.run(seeded).value
+    os.kill(session.processes[1].pid, signal.SIGKILL)
+    assert session.recover().replaced == (1,)
+    drawn.append(session.run(DRAW, ranks=[1]).value)
+    session.restart()
+    drawn += session.run(DRAW).value.values()
+    for name in drawn[0]:
+        assert len({each[name] for each in drawn}) == 5, name
+    assert session.run(seeded).value == equal
+
+
 def test_closing(make_session: Any) -> None:
     with make_session(1) as session:
         result = session.run("np.zeros(1 << 18)")
