@@ -14,7 +14,7 @@ from typing import Any
 import jax
 
 from jaxnb.engine import shards
-from jaxnb.engine.exposures import as_bytes
+from jaxnb.engine.digests import digest
 from jaxnb.engine.layouts import Layout, unreduced_axes
 from jaxnb.model import ArrayInfo, ArrayLeaf, Record
 from jaxnb.pickling import OutOfBand, adjacent
@@ -195,8 +195,7 @@ def bytes_digest(array: jax.Array, info: ArrayInfo) -> bytes:
     """
     if not info.fully_addressable or info.deleted:
         return b""
-    whole = as_bytes(shards.host_view(array))
-    return _facts(info) + hashlib.blake2b(whole.data, digest_size=16).digest()
+    return _facts(info) + digest(shards.host_view(array))
 
 
 def layout_digest(info: ArrayInfo) -> bytes:

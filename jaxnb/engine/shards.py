@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from jaxnb.arrays import edge_indices
+from jaxnb.engine.digests import digest
 from jaxnb.engine.layouts import Layout, dtype_facts, layout_of, unreduced_axes
 from jaxnb.errors import JaxnbError
 from jaxnb.model import MAX_DIGEST_BYTES, ArrayInfo, ShardInfo
@@ -97,6 +98,11 @@ def host_bytes(array: jax.Array) -> int:
     return array.size * max(8, dtype_facts(array.dtype).itemsize_bits) // 8
 
 
+def is_digested(data: jax.Array) -> bool:
+    """Whether an array's bytes are digested to be shown: in host memory whatever their number."""
+    return _is_in_host_memory(data) or host_bytes(data) <= MAX_DIGEST_BYTES
+
+
 def host_view(data: jax.Array) -> np.ndarray[Any, Any]:
     """Returns a process-local array's elements in host memory; PRNG keys as their words.
 
@@ -160,11 +166,8 @@ def shard_of(array: jax.Array, device_id: int) -> jax.Array:
 
 
 def _digest(data: jax.Array) -> bytes:
-    """Digests the bytes of a process-local array; empty if there are too many."""
-    if host_bytes(data) > MAX_DIGEST_BYTES:
-        return b""
-    host = np.ascontiguousarray(host_view(data))
-    return hashlib.blake2b(host.view(np.uint8).data, digest_size=16).digest()
+    """Digests the bytes of a process-local array; empty if too many would have to be copied."""
+    return digest(host_view(data)) if is_digested(data) else b""
 
 
 def digest_of(array: jax.Array, data: bytes | None) -> bytes:

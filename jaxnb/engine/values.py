@@ -115,7 +115,7 @@ def _describe_array(
         return ValueInfo("jax.Array", b"", None, note, mimebundle, array)
     size = shards.host_bytes(value)
     digest, note = b"", TOO_LARGE
-    if size <= MAX_DIGEST_BYTES:
+    if shards.is_digested(value):
         mine = {s.device_id: s.digest for s in array.shards if s.digest}
         data = mine.get(_first_device(value)) if array.fully_replicated else None
         digest, note = shards.digest_of(value, data), ""

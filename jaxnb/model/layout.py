@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 MAX_DIGEST_BYTES = 64 << 20
-"""Larger values, and shards, are not compared across processes."""
+"""Larger values are not compared across processes, nor are larger shards of an accelerator, which
+would have to be copied to the host. Arrays in host memory are compared whatever their size."""
 
 
 @dataclass(frozen=True, slots=True)

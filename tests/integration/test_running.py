@@ -271,13 +271,13 @@ def test_huge_values_are_not_compared_and_say_so(session: Session) -> None:
     assert result.value[1].nbytes == 65 << 20
 
 
-def test_huge_replicas_are_not_compared_and_say_so(session: Session) -> None:
+def test_huge_replicas_are_compared_too(session: Session) -> None:
     result = session.run(
         MESH + "jax.jit(lambda: jnp.zeros(65 << 20, np.int8), "
         "out_shardings=NamedSharding(mesh, P()))()"
     )
-    assert result.agreement is Agreement.UNVERIFIED
-    assert "replicated on 4 processes, bytes not compared (too large)" in value_card(result).text
+    assert result.agreement is Agreement.SAME
+    assert "same on 4 processes, bytes compared" in value_card(result).text
     assert result.value.nbytes == 65 << 20
 
 
