@@ -81,7 +81,7 @@ class Cells(Life):
         """Runs a cell, once the turn is ours; the group is in step then, if that is possible."""
         running = self._send_cell(request, sink, outputs, interrupted)
         result, patience = self._wait(running, timeout)
-        was_cut = patience.interrupted or bool(running.waiting_for or running.freed or self._deaths)
+        was_cut = patience.interrupted or bool(running.waiting_for or running.freed or self.deaths)
         result = self._last_result = self._compared(running, result, was_cut)
         parted = result.divergence
         if parted is not None and was_cut and not divergence.is_mismatch(parted):
@@ -97,9 +97,9 @@ class Cells(Life):
         return RanRequest(running, result, patience, parted)
 
     def _may_repeat(self, ran: RanRequest, interrupted: threading.Event) -> bool:
-        was_cut = ran.patience.interrupted or interrupted.is_set() or bool(self._deaths)
+        was_cut = ran.patience.interrupted or interrupted.is_set() or bool(self.deaths)
         failed = ran.result.errors or ran.running.sink_error or ran.running.abandoned
-        return not (was_cut or failed or ran.parted) and self._state == "ready"
+        return not (was_cut or failed or ran.parted) and self._lifecycle.state == "ready"
 
     def _run_repeats(
         self,
@@ -159,7 +159,7 @@ class Cells(Life):
                 running.step()
                 if not is_watched and running.seconds > WATCH_AFTER_SECONDS:
                     is_watched = True
-                    asked = running.waiting_for - dead_processes(self._deaths)
+                    asked = running.waiting_for - dead_processes(self.deaths)
                     self._sentinels.watch(asked, running.request.request_id)
         finally:
             self._current = None
@@ -177,7 +177,7 @@ class Cells(Life):
         before their collectives have run. What they have dispatched is compared; where it is
         not recorded, nobody knows how far each got when it was interrupted.
         """
-        if self._deaths or self._state != "ready":
+        if self.deaths or self._lifecycle.state != "ready":
             return False
         if running.freed:
             return True
@@ -197,9 +197,9 @@ class Cells(Life):
         What the dead have dispatched is lost with them. Who has not come back is not asked
         either: that would wait for one that is stopped.
         """
-        if running.abandoned is not None or any(d.role != "engine" for d in self._deaths):
+        if running.abandoned is not None or any(d.role != "engine" for d in self.deaths):
             return result  # all end, or have ended
-        unknown = dead_processes(self._deaths) | running.silent
+        unknown = dead_processes(self.deaths) | running.silent
         asked = [i for i in result.per_process if i not in unknown]
         trails = {i: running.trails.get(i, ()) for i in range(self.num_processes)}
         if not self._is_recorded(running.request) or (not unknown and divergence.agree(trails)):

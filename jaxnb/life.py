@@ -16,11 +16,12 @@ from typing import Self
 from jaxnb.asking import REPLY_SECONDS, Channel
 from jaxnb.cluster import ProcessGroup
 from jaxnb.conversing import Conversations
-from jaxnb.deaths import Death, OomKills, dead_processes
+from jaxnb.deaths import Death, OomKills
 from jaxnb.errors import JaxnbError, SessionBrokenError, SessionClosedError, StartError
 from jaxnb.labels import processes_label
 from jaxnb.launch.gpus import visible_gpus
 from jaxnb.launch.placement import place
+from jaxnb.lifecycle import Lifecycle, Phase
 from jaxnb.members import process_infos
 from jaxnb.model import (
     GroupInfo,
@@ -70,17 +71,14 @@ class Life(Verbs):
         self._progress: Progress = progress or (lambda stage, detail: None)
         self._placement = place(options, visible_gpus() if options.platform != "cpu" else ())
         self._launcher = options.launcher or default_launcher()
-        self._state: SessionState = "starting"
-        self._closing = False
+        self._lifecycle = Lifecycle()
         self._generation = 0
-        self._deaths: list[Death] = []
         self._strays = Strays()
         self._turns = Turns()
         self._current: RunningCell | None = None
         self._left: RunningCell | None = None
         self._stuck: set[int] = set()  # in what an interrupted pull asked for
         self._conversations = Conversations(self._turns)
-        self._is_stopped = False  # by a restart, which did not get as far as new processes
         self._interrupted: threading.Event | None = None
         self._cells = itertools.count(1)
         self._cells_run = 0
@@ -117,8 +115,7 @@ class Life(Verbs):
                     f"{error}\nEverything that had started has been stopped."
                 ) from error.__cause__
             raise
-        self._is_stopped = False
-        self._state = "ready"
+        self._lifecycle.finish_start()
 
     def _starter(self) -> Starter:
         return Starter(
@@ -126,7 +123,7 @@ class Life(Verbs):
             self.options,
             self._placement,
             self._progress,
-            self._deaths,
+            lambda: self._lifecycle.deaths,
             self._on_stray,
         )
 
@@ -140,9 +137,8 @@ class Life(Verbs):
     @property
     def state(self) -> SessionState:
         """``"starting"``, ``"ready"``, ``"busy"``, ``"broken"`` or ``"closed"``."""
-        if self._state == "ready" and self._current is not None:
-            return "busy"
-        return self._state
+        state = self._lifecycle.state
+        return "busy" if state == "ready" and self._current is not None else state
 
     @property
     def num_processes(self) -> int:
@@ -154,10 +150,10 @@ class Life(Verbs):
         """The processes, by process index."""
         return process_infos(
             self._reports,
-            self._deaths,
+            self.deaths,
             busy=self._in_cells(),
             engine_ids=self._transport.engine_ids if self._transport is not None else {},
-            closed=self._state == "closed",
+            closed=self._lifecycle.phase is Phase.CLOSED,
         )
 
     @property
@@ -212,20 +208,20 @@ class Life(Verbs):
     def sentinels(self) -> Sentinels:
         """What answers for the processes while cells run."""
         self._require_open()
-        if self._state == "starting":
+        if self._lifecycle.phase is Phase.STARTING:
             raise restarting_error()
         return self._sentinels
 
     def _open_channel(self, interrupted: threading.Event) -> Channel:
         self._require_open()
-        if self._state == "starting":
+        if self._lifecycle.phase is Phase.STARTING:
             raise restarting_error()
-        if self._transport is None or self._is_stopped:
+        if self._transport is None or self._lifecycle.phase is Phase.STOPPED:
             raise out_of_step_error()
         transport, in_cells, n = self._transport, self._in_cells(), self.num_processes
         return Channel(
             transport,
-            lambda: self._deaths,
+            lambda: self._lifecycle.deaths,
             in_cells,
             n,
             interrupted,
@@ -252,14 +248,12 @@ class Life(Verbs):
             processes: Their indices; all by default.
         """
         self._require_open()
-        dead = dead_processes(self._deaths)
         asked = process_indices(processes, self.num_processes)
-        return self._sentinels.where(set(asked) - dead)
+        return self._sentinels.where(set(asked) - self._dead())
 
     def free(self) -> None:
         """Frees whoever waits in a collective of the CPU's; the group has to be formed anew."""
-        dead = dead_processes(self._deaths)
-        self._sentinels.free(set(range(self.num_processes)) - dead)
+        self._sentinels.free(set(range(self.num_processes)) - self._dead())
 
     def send_interrupt(self, processes: Iterable[int]) -> None:
         """Sends SIGINT to processes; one that runs nothing for the notebook ignores it."""
@@ -299,13 +293,13 @@ class Life(Verbs):
         self._require_open()
         self._progress = progress or (lambda stage, detail: None)
         started = time.perf_counter()
-        self._state = "starting"
+        if not self._lifecycle.begin_start():
+            raise closed_error()
         self._abandon(SessionBrokenError, "The group was restarted")
-        self._is_stopped = True
         try:
             self._stop_for_restart()
         except BaseException:
-            self._state = "broken"
+            self._lifecycle.fail_start()
             raise
         transport = self._transport
         if transport is None:
@@ -354,29 +348,35 @@ class Life(Verbs):
 
     def _reform(self, come_back_seconds: float = COME_BACK_SECONDS) -> Recovered:
         self._require_open()
-        for death in self._deaths:
-            if death.role != "engine":
-                raise death_error(death, self.num_processes, None)
+        self._require_helpers()
         transport = self._transport
-        if transport is None or self._is_stopped:
+        if transport is None or self._lifecycle.phase is Phase.STOPPED:
             raise out_of_step_error()
-        self._state = "broken"
+        self._lifecycle.mark_broken()
         self.free()
         self._wait_for_the_left(come_back_seconds)
-        replaced, self._deaths[:] = self._deaths[:], []
-        dead = sorted({death.index for death in replaced})
+        reconnection = self._lifecycle.begin_reconnection()
+        if reconnection is None:
+            self._require_open()
+            raise restarted_error()
+        dead = reconnection.indices
         try:
             reports, recovered = form_anew(self._starter(), transport, self.num_processes, dead)
         except BaseException:
-            self._deaths[:0] = replaced
-            with suppress(JaxnbError):  # what is half made must not live beside its successor
-                self._group.signal(dead, signal.SIGKILL)
+            if self._lifecycle.fail_reconnection(reconnection):
+                with suppress(JaxnbError):  # what is half made must not live beside its successor
+                    self._group.signal(dead, signal.SIGKILL)
             raise
         self._take_reports(reports)
         self._left = None
         self._stuck.clear()
-        self._state = "broken" if self._deaths else "ready"  # another may just have died
+        self._lifecycle.finish_reconnection()
         return recovered
+
+    def _require_helpers(self) -> None:
+        for death in self._lifecycle.deaths:
+            if death.role != "engine":
+                raise death_error(death, self.num_processes, None)
 
     def _wait_for_the_left(self, seconds: float) -> None:
         """Waits for processes to come back from a cell that was given up, or ends them by force."""
@@ -389,7 +389,7 @@ class Life(Verbs):
             self._left.still_in_cell(0.05)
 
     def _dead(self) -> set[int]:
-        return dead_processes(self._deaths)
+        return self._lifecycle.dead
 
     def _abandon(self, kind: type[JaxnbError], reason: str) -> None:
         """Ends the wait for the running cell, or for data; what waits for its turn will not run."""
@@ -410,13 +410,13 @@ class Life(Verbs):
             self._group.stop_processes()
             for index in list(transport.engine_ids):
                 transport.forget(index)
-        self._deaths.clear()
+        self._lifecycle.note_stopped()
         self._turns.wait_until_free(REPLY_SECONDS)
 
     def _needs_fresh_group(self) -> bool:
         # JAX reads its variables when it is imported, which the fork server has done already.
         changed = self._environment != jax_environment()
-        return changed or any(d.role != "engine" for d in self._deaths)
+        return changed or any(d.role != "engine" for d in self._lifecycle.deaths)
 
     def close(self) -> None:
         """Ends all processes of the group. A second call does nothing.
@@ -424,14 +424,13 @@ class Life(Verbs):
         Guarantees that none of them is alive when it returns. A running cell ends with an
         error. Exit handlers (``atexit``) of the processes run if they finish within a second.
         """
-        if self._state == "closed":
-            return
         # An interrupt must not leave a group that nobody owns any more.
         with sigint_held():
-            self._closing = True
+            if not self._lifecycle.begin_close():
+                return
             self._abandon(SessionClosedError, "The session was closed")
             self._end_group()
-            self._state = "closed"
+            self._lifecycle.finish_close()
             atexit.unregister(self._close_at_exit)
 
     def _end_group(self) -> None:
@@ -452,9 +451,8 @@ class Life(Verbs):
         self.close()
 
     def _on_death(self, death: Death) -> None:
-        self._deaths.append(self._oom_kills.judge(death))
-        if self._state in ("ready", "broken"):
-            self._state = "broken"
+        self._lifecycle.note_death(self._oom_kills.judge(death))
+        if self._lifecycle.phase is Phase.BROKEN:
             transport = self._transport
             if transport is not None and death.role == "engine":
                 transport.forget(death.index)
@@ -470,20 +468,21 @@ class Life(Verbs):
         running = self._current
         if running is not None and output.process_index in running.processes:
             running.exchange.events.put(output)
-        elif self._state != "starting":
+        elif self._lifecycle.phase is not Phase.STARTING:
             self._strays.add(output)
 
     def _require_open(self) -> None:
-        if self._closing or self._state == "closed":
+        if not self._lifecycle.is_open:
             raise closed_error()
 
     def _require_ready(self, generation: int) -> None:
         self._require_open()
-        if self._state == "ready" and generation == self._generation:
+        state, deaths = self._lifecycle.state, self._lifecycle.deaths
+        if state == "ready" and generation == self._generation:
             return
-        if self._deaths:
-            raise death_error(self._deaths[0], self.num_processes, None)
-        raise out_of_step_error() if self._state == "broken" else restarted_error()
+        if deaths:
+            raise death_error(deaths[0], self.num_processes, None)
+        raise out_of_step_error() if state == "broken" else restarted_error()
 
     def _give_up(self, indices: Iterable[int]) -> None:
         self._stuck.update(indices)
@@ -491,10 +490,9 @@ class Life(Verbs):
 
     def mark_out_of_step(self) -> None:
         """Notes that processes did not come back, so nothing more can be run on the group."""
-        if self._state == "ready":
-            self._state = "broken"
+        self._lifecycle.mark_broken()
 
     @property
     def deaths(self) -> Sequence[Death]:
         """Processes of the group that died without having been told to."""
-        return tuple(self._deaths)
+        return self._lifecycle.deaths

@@ -158,10 +158,10 @@ class Session(Cells):
             result = reduce(joined, [each.result for each in ran])
             result = self._last_result = self._with_pitfalls(ran, result)
             last = ran[-1]
-        died = [d for d in self._deaths if d.role != "engine" or d.index in result.per_process]
+        died = [d for d in self.deaths if d.role != "engine" or d.index in result.per_process]
         error = last.running.abandoned or error_of(
             result,
-            death=died[0] if died and self._state == "broken" else None,
+            death=died[0] if died and self._lifecycle.state == "broken" else None,
             timed_out_after=timeout if last.patience.timed_out else None,
             unshown=last.running.sink_error,
             state=self.state,

@@ -56,7 +56,7 @@ class Starter:
         options: What was asked for.
         placement: Who gets what.
         progress: Told of each stage: its name and a detail.
-        deaths: Filled from elsewhere as processes die; a start gives up on the first.
+        deaths: Returns who has died so far; a start gives up on the first.
         on_output: Told of output that belongs to no running cell.
     """
 
@@ -66,7 +66,7 @@ class Starter:
         options: StartOptions,
         placement: Placement,
         progress: Progress,
-        deaths: Sequence[Death],
+        deaths: Callable[[], Sequence[Death]],
         on_output: Callable[[Output], None],
     ) -> None:
         self._group = group
@@ -281,11 +281,12 @@ class Starter:
         Raises:
             StartError: It names the process and shows its last lines.
         """
-        if self._deaths:
+        deaths = self._deaths()
+        if deaths:
             raise StartError(
-                describe_death(self._deaths[0], self._placement.num_processes)
+                describe_death(deaths[0], self._placement.num_processes)
                 + f" while the group {self._doing}."
-                + last_lines(self._deaths[0])
+                + last_lines(deaths[0])
             )
 
 
