@@ -99,6 +99,7 @@ def leave() -> bool:
     Returns:
         Whether the old coordination service may end.
     """
+    collective_sockets.cutter.hold()
     left = _jax_internals.leave_coordination_service()
     jax.clear_caches()
     jax.extend.backend.clear_backends()
@@ -117,6 +118,8 @@ def join_again(address: str, timeout_seconds: int) -> None:
     _connect(request)
     _make_backends()
     _joined = request
+    # Not before: all have left the old collectives now.
+    collective_sockets.cutter.release()
 
 
 def _platforms(platform: str) -> str:

@@ -1,15 +1,41 @@
-"""The sockets of gloo, the CPU's collectives: found, and shut to free whoever waits on them."""
+"""The sockets of gloo, the CPU's collectives: found, and shut to free whoever waits on them.
+
+What gloo does when a connection fails decides how they are shut:
+
+- A wait to *receive* ends with an error when the connection has nothing more to read: the reading
+  side is shut. It is read to its end by then, since gloo reads as soon as there is something.
+- A wait to *send* ends with an error only if nothing of the message has been written. Of one that
+  is written in part gloo forgets, when the connection fails, who waits for it: that one would sleep
+  until the collective's time-out of half an hour. The same holds for what cannot be written because
+  the other end is closed, which gloo takes for "later". So no writing may fail, and none may be
+  left half done: the writing side stays open, the other process keeps its end open, by a descriptor
+  of our own, and reads what comes where gloo has closed its own; and a connection with something
+  left to write is shut only when that is written.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
 import os
+import re
+import select
 import socket
+import threading
+import time
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+PAUSE_SECONDS = 0.005
+"""How soon it is looked again whether something has been written, or gloo has closed its end."""
+
+FIND_SECONDS = 0.1
+"""How soon new connections are looked for again, which takes a call for each open file."""
+
+READ_BYTES = 1 << 18
 
 
-def _tcp_sockets() -> Iterator[socket.socket]:
+def _tcp_sockets() -> Iterator[tuple[int, socket.socket]]:
     """Yields this process's TCP sockets, each open by another descriptor for as long as it is used.
 
     The sockets are asked themselves: ``/proc/net/tcp`` lists all connections of the host, which
@@ -22,7 +48,7 @@ def _tcp_sockets() -> Iterator[socket.socket]:
             with _shared(int(entry)) as shared:
                 is_ip = shared.family in (socket.AF_INET, socket.AF_INET6)
                 if is_ip and shared.type == socket.SOCK_STREAM:
-                    yield shared
+                    yield int(entry), shared
 
 
 def _shared(fd: int) -> socket.socket:
@@ -44,26 +70,148 @@ def _is_listening(shared: socket.socket) -> bool:
 
 def listening_ports() -> set[int]:
     """Returns the ports that this process listens on."""
-    return {each.getsockname()[1] for each in _tcp_sockets() if _is_listening(each)}
+    return {each.getsockname()[1] for _, each in _tcp_sockets() if _is_listening(each)}
 
 
-def shut_down(ports: Collection[int]) -> int:
-    """Shuts the connections down of which one end is one of the ports.
+@dataclass
+class _Connection:
+    """A connection that is to be shut, or has been.
 
-    What waits on them in gloo, in whatever thread, gets an error within milliseconds. The
-    collectives of this process are of no use from then on: the group has to be formed anew.
-
-    Args:
-        ports: The ports that the group's processes have gloo listen on.
-
-    Returns:
-        How many connections there were.
+    Attributes:
+        fd: Gloo's descriptor, as long as it is gloo's.
+        inode: What the descriptor stands for; the number alone may be another file's later.
+        kept: The connection, open by a descriptor of our own.
+        is_shut: Its reading side has been shut.
     """
-    count = 0
-    for shared in _tcp_sockets():
-        with contextlib.suppress(OSError):  # it is not connected (any more)
-            ends = {shared.getsockname()[1], shared.getpeername()[1]}
-            if not ends.isdisjoint(ports):
-                shared.shutdown(socket.SHUT_RDWR)
-                count += 1
-    return count
+
+    fd: int
+    inode: int
+    kept: socket.socket
+    is_shut: bool = False
+
+    def is_closed_by_its_owner(self) -> bool:
+        try:
+            return os.fstat(self.fd).st_ino != self.inode
+        except OSError:
+            return True
+
+    def shut(self) -> None:
+        self.is_shut = True
+        with contextlib.suppress(OSError):  # it is not connected any more
+            self.kept.shutdown(socket.SHUT_RD)
+
+    def drain(self) -> None:
+        """Takes what the other end still writes: nobody else reads it."""
+        with contextlib.suppress(OSError):  # nothing has come, or it was reset
+            while self.kept.recv(READ_BYTES, socket.MSG_DONTWAIT):
+                pass
+
+
+class SocketCutter:
+    """Shuts connections for reading, and keeps them open for the other ends' writing.
+
+    Its thread lives from the first :meth:`cut` to :meth:`release`, and shuts connections that are
+    made meanwhile too, until :meth:`hold`.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._connections: dict[int, _Connection] = {}  # by inode
+        self._ports: frozenset[int] = frozenset()
+        self._found_at = 0.0
+        self._released = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def cut(self, ports: Collection[int]) -> int:
+        """Shuts the connections of which one end is one of the ports.
+
+        What waits on them in gloo, in whatever thread, gets an error within milliseconds, or when
+        what it is sending has been sent. The collectives of this process are of no use from then
+        on: the group has to reconnect.
+
+        Args:
+            ports: The ports that the group's processes have gloo listen on.
+
+        Returns:
+            How many connections there are.
+        """
+        with self._lock:
+            self._ports = frozenset(ports)
+            self._find()
+            self._shut_idle()
+            if self._connections and self._thread is None:
+                self._released.clear()
+                self._thread = threading.Thread(
+                    target=self._serve, name="jaxnb-socket-cutter", daemon=True
+                )
+                self._thread.start()
+            return len(self._connections)
+
+    def hold(self) -> None:
+        """Shuts no more connections: those that are made from now on are of the next group."""
+        with self._lock:
+            self._ports = frozenset()
+
+    def release(self) -> None:
+        """Closes what was kept open; nobody in the group may be in one of its old collectives."""
+        self._released.set()
+        thread = self._thread
+        if thread is not None:
+            thread.join()
+        with self._lock:
+            self._thread, self._ports = None, frozenset()
+            for each in self._connections.values():
+                each.kept.close()
+            self._connections.clear()
+
+    def _shut_idle(self) -> None:
+        """Shuts the connections over which nothing is left to be written."""
+        open_ = [each for each in self._connections.values() if not each.is_shut]
+        writing = _inodes_with_something_to_write() if open_ else set()
+        for each in open_:
+            if each.inode not in writing:
+                each.shut()
+
+    def _find(self) -> None:
+        self._found_at = time.monotonic()
+        for fd, shared in _tcp_sockets():
+            with contextlib.suppress(OSError):  # it is not connected (any more)
+                ends = {shared.getsockname()[1], shared.getpeername()[1]}
+                inode = os.fstat(shared.fileno()).st_ino
+                if not ends.isdisjoint(self._ports) and inode not in self._connections:
+                    kept = _shared(shared.fileno())
+                    self._connections[inode] = _Connection(fd, inode, kept)
+
+    def _serve(self) -> None:
+        while not self._released.wait(PAUSE_SECONDS):
+            with self._lock:
+                if self._ports and time.monotonic() - self._found_at > FIND_SECONDS:
+                    self._find()
+                self._shut_idle()
+                for each in self._connections.values():
+                    # Not before: gloo would take the rest of a message for the next one.
+                    if each.is_shut and each.is_closed_by_its_owner():
+                        each.drain()
+
+
+_EVENTS = re.compile(r"^tfd:\s*\d+\s+events:\s*([0-9a-f]+).*\bino:([0-9a-f]+)", re.MULTILINE)
+
+
+def _inodes_with_something_to_write() -> set[int]:
+    """Returns the inodes of sockets of which some loop in this process waits to write more."""
+    found: set[int] = set()
+    for entry in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # other threads close theirs meanwhile
+            if os.readlink(f"/proc/self/fd/{entry}") == "anon_inode:[eventpoll]":
+                with open(f"/proc/self/fdinfo/{entry}") as file:
+                    text = file.read()
+                found.update(
+                    int(inode, 16)
+                    for events, inode in _EVENTS.findall(text)
+                    if int(events, 16) & select.EPOLLOUT
+                )
+    return found
+
+
+cutter = SocketCutter()
+"""Of this process."""

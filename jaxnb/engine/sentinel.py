@@ -124,7 +124,7 @@ class Sentinel:
         if content["token"] != self.address.token:  # a message to another process, said again
             raise PermissionError
         if kind == "free":
-            freed = collective_sockets.shut_down(set(content["ports"]))
+            freed = collective_sockets.cutter.cut(content["ports"])
             return {"freed": freed + _jax_internals.cancel_waits_on_coordination_service()}
         if kind == "recording":
             return asdict(self._recorder.recording())

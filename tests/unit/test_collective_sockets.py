@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import select
 import socket
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
 
-from jaxnb.engine.collective_sockets import listening_ports, shut_down
+from jaxnb.engine.collective_sockets import SocketCutter, listening_ports
 
 Pair = tuple[socket.socket, socket.socket]
 
@@ -23,6 +26,13 @@ def listener(request: pytest.FixtureRequest) -> Iterator[socket.socket]:
         yield found
 
 
+@pytest.fixture
+def cutter() -> Iterator[SocketCutter]:
+    found = SocketCutter()
+    yield found
+    found.release()
+
+
 def connected(listener: socket.socket, stack: ExitStack) -> Pair:
     client = stack.enter_context(socket.socket(listener.family, socket.SOCK_STREAM))
     client.connect(listener.getsockname())
@@ -32,6 +42,33 @@ def connected(listener: socket.socket, stack: ExitStack) -> Pair:
 def port_of(each: socket.socket) -> int:
     port: int = each.getsockname()[1]
     return port
+
+
+def fill(sender: socket.socket) -> int:
+    """Writes until nothing more fits; returns how many bytes that were."""
+    sender.setblocking(False)
+    sent = 0
+    try:
+        while True:
+            sent += sender.send(bytes(1 << 16))
+    except BlockingIOError:
+        return sent
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not is_so():
+        assert time.monotonic() < deadline
+        threading.Event().wait(0.005)
+
+
+def is_at_end(each: socket.socket) -> bool:
+    """Whether there is nothing to read, and never will be."""
+    each.setblocking(False)
+    try:
+        return each.recv(1) == b""
+    except BlockingIOError:
+        return False
 
 
 def test_it_listens_where_a_socket_listens_only(listener: socket.socket) -> None:
@@ -51,31 +88,92 @@ def test_it_listens_where_a_socket_listens_only(listener: socket.socket) -> None
     assert found - listening_ports() == {port}
 
 
-def test_both_ends_of_a_connection_to_a_port_are_shut(listener: socket.socket) -> None:
+def test_both_ends_of_a_connection_to_a_port_are_shut_for_reading(
+    listener: socket.socket, cutter: SocketCutter
+) -> None:
     with ExitStack() as stack:
         client, server = connected(listener, stack)
-        assert shut_down({port_of(listener)}) == 2
+        assert cutter.cut({port_of(listener)}) == 2
         assert client.recv(1) == server.recv(1) == b""
         assert port_of(listener) in listening_ports()
+        client.send(b"x")  # the other end notices nothing
+        assert cutter.cut({port_of(listener)}) == 2
 
 
-def test_other_connections_are_left_alone(listener: socket.socket) -> None:
+def test_a_connection_that_is_made_later_is_shut_too(
+    listener: socket.socket, cutter: SocketCutter
+) -> None:
+    with ExitStack() as stack:
+        connected(listener, stack)
+        cutter.cut({port_of(listener)})
+        later, _ = connected(listener, stack)
+        wait_until(lambda: is_at_end(later))
+        cutter.hold()
+        of_the_next_group, _ = connected(listener, stack)
+        assert cutter.cut({0}) == 4
+        assert not is_at_end(of_the_next_group)
+
+
+def test_no_writing_fails_when_the_other_end_is_closed(
+    listener: socket.socket, cutter: SocketCutter
+) -> None:
+    """Nor waits for somebody to read: gloo would forget who waits for that."""
+    with ExitStack() as stack:
+        client, server = connected(listener, stack)
+        cutter.cut({port_of(listener)})
+        assert fill(client) > 0
+        server.close()
+        for _ in range(3):
+            wait_until(lambda: bool(select.select([], [client], [], 0)[1]))
+            assert fill(client) > 0
+
+
+def test_what_is_unread_is_left_to_who_reads(listener: socket.socket, cutter: SocketCutter) -> None:
+    with ExitStack() as stack:
+        client, server = connected(listener, stack)
+        client.sendall(b"the rest of a message")
+        cutter.cut({port_of(listener)})
+        assert server.recv(1 << 10) == b"the rest of a message"
+        assert server.recv(1) == b""
+
+
+def test_a_connection_is_not_shut_while_something_is_left_to_be_written(
+    listener: socket.socket, cutter: SocketCutter
+) -> None:
+    with ExitStack() as stack:
+        client, server = connected(listener, stack)
+        loop = stack.enter_context(select.epoll())
+        loop.register(client, select.EPOLLIN | select.EPOLLOUT)
+        assert cutter.cut({port_of(listener)}) == 2
+        assert server.recv(1) == b""
+        assert not is_at_end(client)
+        loop.modify(client, select.EPOLLIN)
+        wait_until(lambda: is_at_end(client))
+
+
+def test_other_connections_are_left_alone(listener: socket.socket, cutter: SocketCutter) -> None:
     with ExitStack() as stack:
         other = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         client, server = connected(other, stack)
         connected(listener, stack)
-        shut_down({port_of(listener)})
+        cutter.cut({port_of(listener)})
         client.sendall(b"x")
         assert server.recv(1) == b"x"
 
 
-def test_no_descriptor_is_left_open(listener: socket.socket) -> None:
+def test_nothing_is_left_when_it_lets_go(listener: socket.socket, cutter: SocketCutter) -> None:
     with ExitStack() as stack:
-        connected(listener, stack)
-        before = os.listdir("/proc/self/fd")
+        client, server = connected(listener, stack)
+        before, threads = os.listdir("/proc/self/fd"), threading.active_count()
         listening_ports()
-        shut_down({port_of(listener)})
-        assert os.listdir("/proc/self/fd") == before
+        for _ in range(2):
+            cutter.cut({port_of(listener)})
+            assert len(os.listdir("/proc/self/fd")) == len(before) + 2
+            cutter.release()
+            assert os.listdir("/proc/self/fd") == before
+            assert threading.active_count() == threads
+        server.close()
+        assert client.recv(1) == b""
 
 
 def test_whether_a_socket_waits_is_left_as_it_is() -> None:
