@@ -113,6 +113,7 @@ class Recorder:
         self._making = _Making()
         self._has_fast_paths = self._has_slow_paths = False
         self.missing = internals.hook_dispatches(self)
+        internals.note_compiler_options()
         self._shortcut = Shortcut(self)
         if not self.missing:
             self._shortcut.install()

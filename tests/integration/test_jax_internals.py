@@ -228,6 +228,11 @@ key = jax.random.key(7)
 print(dispatch.key_words(key).tolist(), dispatch.key_words(3))
 print(internals.coordination_client())
 print(dispatch.executable_order(a) == (jax.devices()[0].id,))
+print(repr(dispatch.note_compiler_options()))
+for given in ({}, {"xla_cpu_enable_fast_math": True}, {"xla_cpu_enable_fast_math": True}):
+    jax.jit(lambda x: x * 3, compiler_options=given)(np.ones(3, np.float32))
+plain, fast, fast_again = map(dispatch.executable_text, hooks.executables[-3:])
+print(plain == fast, fast == fast_again)
 """
 )
 
@@ -382,6 +387,8 @@ def test_an_executable_tells_what_it_is() -> None:
         "[0, 7] None",
         "None",
         "True",
+        "''",
+        "False True",
     ]
 
 

@@ -109,6 +109,19 @@ EVERYONE = {
         "computation",
         False,
     ),
+    "attribute of an FFI call": (
+        "a = make((2 * n) ** 2).reshape(2 * n, 2 * n) + 1\n"
+        "solve = jax.lax.linalg.triangular_solve\n"
+        "jax.jit(lambda a: solve(a, a, left_side=True, lower=process_index == 0))(a);",
+        "computation",
+        True,
+    ),
+    "compiler_options": (
+        "fast = {'xla_cpu_enable_fast_math': process_index == 0}\n"
+        "jax.jit(lambda a: a * 7, compiler_options=fast)(x);",
+        "computation",
+        False,
+    ),
     "number": ("scaled(x, float(process_index));", "inputs", False),
     "NumPy array": ("scaled(x, np.full(2 * n, process_index, np.float32));", "inputs", False),
     "large NumPy array": (

@@ -7,6 +7,7 @@ only if it has them.
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -117,12 +118,51 @@ def executable_name(executable: Any) -> str:
 
 
 def executable_text(executable: Any) -> str:
-    """Returns the compiled program, without names and without the source lines it came from.
+    """Returns the compiled program as processes compare it: :mod:`program_text` says how.
 
     Equal for equal computations. JAX's own fingerprint is not: where functions were called
     first from different lines, it differs.
     """
-    return modules_text(executable.xla_executable.hlo_modules())
+    options = sorted(each for each in executable.keepalive or () if _is_options(each))
+    return f"{options}{modules_text(executable.xla_executable.hlo_modules())}"
+
+
+_OPTIONS = "jaxnb: compiler_options"
+
+
+def note_compiler_options() -> str:
+    """Has executables remember the ``compiler_options`` of their ``jax.jit``.
+
+    They change what is computed (``xla_cpu_enable_fast_math``), and are in no text of the program.
+
+    Returns:
+        Why that is not possible where this JAX lacks a name; then :func:`executable_text` leaves
+        them out. Empty if it was done.
+    """
+    try:
+        from jax._src.interpreters import pxla
+
+        from_hlo = pxla.UnloadedMeshExecutable.from_hlo
+        names = inspect.signature(from_hlo).parameters
+    except (ImportError, AttributeError) as error:
+        return str(error)
+    if not {"compiler_options_kvs", "keepalive"} <= names.keys():
+        return "UnloadedMeshExecutable.from_hlo takes no compiler_options_kvs, or no keepalive"
+
+    @functools.wraps(from_hlo)
+    def noted(*arguments: Any, **settings: Any) -> Any:
+        if given := settings.get("compiler_options_kvs"):
+            # A list of what lives as long as the executable, and is saved with it: plain data.
+            told = (_OPTIONS, *sorted(f"{name}={value!r}" for name, value in given))
+            settings["keepalive"] = [*(settings.get("keepalive") or ()), told]
+        return from_hlo(*arguments, **settings)
+
+    pxla.UnloadedMeshExecutable.from_hlo = staticmethod(noted)  # type: ignore[method-assign]
+    return ""
+
+
+def _is_options(kept: Any) -> bool:
+    return isinstance(kept, tuple) and kept[:1] == (_OPTIONS,)
 
 
 def executable_devices(executable: Any) -> frozenset[Any]:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jaxnb.engine._jax_internals.literals import literals_digest
+from jaxnb.engine._jax_internals.program_text import comparable
 from jaxnb.insight.program import Line, Program, from_text, header_and_entry, matters
 
 _NAMES = re.compile(r"^ *(?:ROOT )?%?([\w.$-]+) = ", re.MULTILINE)
@@ -84,7 +85,7 @@ def fingerprint(compiled: Any) -> str:
 
 
 def modules_text(modules: Sequence[Any]) -> str:
-    """Returns programs without names and without the source lines that they came from.
+    """Returns programs as processes compare them; :mod:`program_text` says what is left out.
 
     Of constants that are too large for text there is a digest.
 
@@ -96,12 +97,12 @@ def modules_text(modules: Sequence[Any]) -> str:
 
     options = hlo.HloPrintOptions.canonical()
     options.print_large_constants, options.print_metadata = False, False
+    options.print_backend_config = True
     return "\n".join(_module_text(module, options) for module in modules)
 
 
 def _module_text(module: Any, options: Any) -> str:
-    # The first line begins with the name of the function.
-    text = str(module.to_string(options).partition(",")[2])
+    text = comparable(str(module.to_string(options)))
     if "constant({...})" not in text:
         return text
     return f"{text}constants {literals_digest(module.as_serialized_hlo_module_proto())}"

@@ -1,0 +1,399 @@
+"""Programs that are compiled to see which of them processes can tell apart.
+
+Imported in processes of their own: it starts a backend of four CPU devices.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.experimental import io_callback
+from jax.experimental.xla_metadata import set_xla_metadata
+from jax.scipy import linalg
+
+from jaxnb.engine._jax_internals import dispatch
+
+Program = tuple[Callable[..., Any], dict[str, Any]]
+
+MESH: Any = None
+SHAPE = (8, 8)
+
+
+def start() -> None:
+    """Starts the backend and has executables note what they were compiled with."""
+    global MESH
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_num_cpu_devices", 4)
+    MESH = jax.make_mesh((2, 2), ("a", "b"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    assert dispatch.note_compiler_options() == ""
+
+
+def over(*spec: Any) -> jax.sharding.NamedSharding:
+    return jax.sharding.NamedSharding(MESH, jax.P(*spec))
+
+
+def text(function: Callable[..., Any], arguments: int = 2, **settings: Any) -> str:
+    """Returns what processes compare of a function of matrices spread over the devices."""
+    matrix = jax.ShapeDtypeStruct(SHAPE, jnp.float32, sharding=over("a", "b"))
+    jitted = jax.jit(function, **settings)
+    compiled = jitted.lower(*[matrix] * arguments).compile()
+    executable = compiled._executable.unsafe_call
+    return f"{dispatch.executable_order(executable)} {dispatch.executable_text(executable)}"
+
+
+def ffi(**attributes: Any) -> Callable[..., Any]:
+    call = jax.ffi.ffi_call("lapack_strsm_ffi", jax.ShapeDtypeStruct(SHAPE, jnp.float32))
+    flags = {"side": b"L", "uplo": b"L", "trans_x": b"N", "diag": b"N"}
+    given = {name: np.uint8(value[0]) for name, value in {**flags, **attributes}.items()}
+    return lambda x, y: call(x, y, **given)
+
+
+def looped(trips: int) -> Callable[..., Any]:
+    return lambda x, y: lax.fori_loop(0, trips, lambda i, z: z @ x, y)
+
+
+def mapped(f: Callable[..., Any]) -> Callable[..., Any]:
+    return jax.shard_map(
+        f, mesh=MESH, in_specs=(jax.P("a", "b"),) * 2, out_specs=jax.P(), check_vma=False
+    )
+
+
+def tagged(**tags: Any) -> Callable[..., Any]:
+    def f(x: Any, y: Any) -> Any:
+        with set_xla_metadata(**tags):
+            return jnp.sin(x) @ y
+
+    return f
+
+
+def random(kind: str) -> Callable[..., Any]:
+    def f(x: Any, y: Any) -> Any:
+        key = jax.random.split(jax.random.key(3, impl=kind))[1]
+        return x + jax.random.normal(key, SHAPE) + y
+
+    return f
+
+
+def constrained(*spec: Any) -> Callable[..., Any]:
+    return lambda x, y: lax.with_sharding_constraint(x @ y, over(*spec)) * 2
+
+
+def large(change: float) -> Callable[..., Any]:
+    constant = np.arange(1 << 16, dtype=np.float32).reshape(256, 256)
+    constant[77, 5] += change
+    return lambda x, y: (constant @ jnp.ones((256, 8))) @ x + y[0]
+
+
+def solve(**settings: Any) -> Callable[..., Any]:
+    return lambda x, y: linalg.solve_triangular(x, y, **settings)
+
+
+def cond(swap: bool) -> Callable[..., Any]:
+    branches = [lambda z: z * 2, lambda z: z - 1]
+    return lambda x, y: lax.cond(x.sum() > 0, *(branches[::-1] if swap else branches), y)
+
+
+def sorted_by(sign: int) -> Callable[..., Any]:
+    return lambda x, y: lax.sort((sign * x, y), dimension=0, num_keys=1)
+
+
+def plain(x: Any, y: Any) -> Any:
+    return jnp.sin(x) @ y
+
+
+def twice(x: Any, y: Any) -> tuple[Any, Any]:
+    return x * 2, y
+
+
+def is_here(kind: str) -> dict[str, Any]:
+    return {"out_shardings": over("a").with_memory_kind(kind)}
+
+
+FAST = "xla_cpu_enable_fast_math"
+
+
+def pairs() -> dict[str, tuple[Program, Program]]:
+    """Programs that compute different things, or the same in another way."""
+
+    def of(f: Any, g: Any = None, a: Any = None, b: Any = None) -> tuple[Program, Program]:
+        return (f, a or {}), (g or f, b or {})
+
+    return {
+        "solve_triangular, lower": of(solve(lower=True), solve(lower=False)),
+        "solve_triangular, unit_diagonal": of(solve(), solve(unit_diagonal=True)),
+        "solve_triangular, trans": of(solve(trans=0), solve(trans=1)),
+        "transpose_a": of(
+            *(
+                partial(lax.linalg.triangular_solve, left_side=True, transpose_a=is_transposed)
+                for is_transposed in (False, True)
+            )
+        ),
+        "left_side": of(
+            *(partial(lax.linalg.triangular_solve, left_side=side) for side in (False, True))
+        ),
+        "cholesky, lower": of(
+            *(lambda x, y, low=low: linalg.cholesky(x, lower=low) + y for low in (False, True))
+        ),
+        "eigh, UPLO": of(
+            *(
+                lambda x, y, part=part: jnp.linalg.eigh(x, UPLO=part, symmetrize_input=False)[1] + y
+                for part in "LU"
+            )
+        ),
+        "svd, full or values": of(
+            *(lambda x, y, f=f: linalg.svd(x[:, :4], full_matrices=f)[0][0, 0] for f in (0, 1))
+        ),
+        "qr, pivoting": of(
+            *(lambda x, y, p=p: linalg.qr(x, pivoting=p)[0] @ y for p in (False, True))
+        ),
+        "lu, transposed solve": of(
+            *(lambda x, y, t=t: linalg.lu_solve(linalg.lu_factor(x), y, trans=t) for t in (0, 1))
+        ),
+        "fft, direction": of(
+            lambda x, y: jnp.fft.fft(x).real + y, lambda x, y: jnp.fft.ifft(x).real * 8 + y
+        ),
+        "ffi_call, an attribute": of(ffi(), ffi(uplo=b"U")),
+        "ffi_call, another": of(ffi(), ffi(diag=b"U")),
+        "precision of a dot": of(
+            *(lambda x, y, p=p: jnp.matmul(x, y, precision=p) for p in ("default", "highest"))
+        ),
+        "accumulation of a dot": of(
+            *(
+                lambda x, y, t=t: jnp.matmul(
+                    x.astype("bfloat16"), y.astype("bfloat16"), preferred_element_type=t
+                ).astype("float32")
+                for t in ("bfloat16", "float32")
+            )
+        ),
+        "random bits, algorithm": of(random("threefry2x32"), random("rbg")),
+        "random bits, of rbg": of(random("rbg"), random("unsafe_rbg")),
+        "random bits, seed": of(
+            *(lambda x, y, s=s: x + jax.random.normal(jax.random.key(s), SHAPE) for s in (1, 2))
+        ),
+        "comparator of a sort": of(sorted_by(1), sorted_by(-1)),
+        "stable sort": of(
+            *(lambda x, y, s=s: lax.sort((x, y), is_stable=s, num_keys=1) for s in (True, False))
+        ),
+        "trip count": of(looped(5), looped(6)),
+        "trip count that only the input tells": of(
+            *(
+                lambda x, y, n=n: lax.while_loop(lambda z: z.sum() < n, lambda z: z @ x, y)
+                for n in (5, 6)
+            )
+        ),
+        "branches of a cond": of(cond(False), cond(True)),
+        "scan, reverse": of(
+            *(
+                lambda x, y, r=r: lax.scan(lambda c, z: (c * z, c), x[0], y, reverse=r)
+                for r in (False, True)
+            )
+        ),
+        "sharding constraint": of(constrained("a"), constrained("b")),
+        "out_shardings": of(
+            plain, a={"out_shardings": over("a")}, b={"out_shardings": over(None, "a")}
+        ),
+        "memory kind": of(plain, a=is_here("device"), b=is_here("pinned_host")),
+        "donation": of(twice, b={"donate_argnums": 0}),
+        "donation of another": of(
+            lambda x, y: (x * 2, y * 2), a={"donate_argnums": 0}, b={"donate_argnums": 1}
+        ),
+        "xla_metadata": of(tagged(tag="1"), tagged(tag="2")),
+        "compiler_options": of(
+            plain, a={"compiler_options": {FAST: False}}, b={"compiler_options": {FAST: True}}
+        ),
+        "compiler_options on one": of(plain, b={"compiler_options": {FAST: True}}),
+        "axis of a psum": of(
+            *(mapped(lambda x, y, n=n: lax.psum(x @ y, n)[0, 0]) for n in ("a", ("a", "b")))
+        ),
+        "kind of a collective": of(
+            *(mapped(lambda x, y, f=f: f(x @ y, "a")[0, 0]) for f in (lax.pmax, lax.pmin))
+        ),
+        "pairs of a ppermute": of(
+            *(
+                mapped(lambda x, y, p=p: lax.psum(lax.ppermute(x, "a", p), ("a", "b"))[0, 0])
+                for p in ([(0, 1)], [(1, 0)])
+            )
+        ),
+        "order of collectives": of(
+            mapped(lambda x, y: (lax.psum(x, "a")[0, 0], lax.pmax(x, "b")[0, 0])[0]),
+            mapped(lambda x, y: (lax.pmax(x, "b")[0, 0], lax.psum(x, "a")[0, 0])[0]),
+        ),
+        "large constant": of(large(0), large(1)),
+        "last bit of a constant": of(
+            *(lambda x, y, c=c: x * np.float32(c) + y for c in (1.0, 1.0000001))
+        ),
+        "bits of a NaN": of(
+            *(lambda x, y, c=c: x + np.uint32(c).view(np.float32) for c in (0x7FC00001, 0x7FC00002))
+        ),
+        "dtype within": of(
+            *(
+                lambda x, y, t=t: jnp.cumsum(x.astype(t), 0).astype("float32")
+                for t in ("float16", "bfloat16")
+            )
+        ),
+        "axis of a reduction": of(*(lambda x, y, a=a: (x * y).sum(a) for a in (0, 1))),
+        "rounding": of(lambda x, y: jnp.round(x), lambda x, y: jnp.floor(x + 0.5)),
+        "number of callbacks": of(
+            *(
+                lambda x, y, n=n: (
+                    [io_callback(len, None, x.sum(), ordered=False) for _ in range(n)] and x
+                )
+                for n in (1, 2)
+            )
+        ),
+        "shape of a callback": of(
+            *(
+                lambda x, y, r=r: jax.pure_callback(
+                    lambda z: z.astype(r), jax.ShapeDtypeStruct(SHAPE, r), x
+                ).astype(jnp.float32)
+                for r in ("float32", "int32")
+            )
+        ),
+        "vmap_method": of(
+            *(
+                lambda x, y, m=m: jax.vmap(
+                    lambda z: jax.pure_callback(
+                        lambda v: v, jax.ShapeDtypeStruct((8,), "float32"), z, vmap_method=m
+                    )
+                )(x)
+                for m in ("sequential", "expand_dims")
+            )
+        ),
+        "order of arguments": of(lambda x, y: x - y, lambda x, y: y - x),
+    }
+
+
+def same() -> dict[str, Program]:
+    """Programs that are the same in processes whose history differs."""
+    kinds = {name: program for name, (program, _) in pairs().items()}
+
+    @jax.jit
+    def foo(y: Any) -> Any:
+        def body(i: Any, carry: Any) -> Any:
+            foos, acc = carry
+            return foos.at[i].set(acc), acc + y[i]
+
+        return lax.fori_loop(0, y.shape[0], body, (jnp.zeros_like(y), jnp.float32(0)))
+
+    @jax.jit
+    def bar(x: Any, y: Any) -> Any:
+        foos, acc = foo(y)
+        return x * foos[:, None], acc
+
+    def of_40312(x: Any, y: Any) -> Any:
+        v = y[0]
+        for _ in range(2):
+            baz, acc = bar(x, v)
+            x = baz + acc
+        return bar(x, v)[0] * 5.0
+
+    def callbacks(x: Any, y: Any) -> Any:
+        seen = jax.pure_callback(lambda z: z, jax.ShapeDtypeStruct(SHAPE, "float32"), x)
+        jax.debug.print("sum {}", seen.sum())
+        jax.debug.callback(lambda v: None, y.sum())
+        return seen + y
+
+    return {
+        **kinds,
+        "jax#40312": (of_40312, {}),
+        "callbacks": (callbacks, {}),
+        "inner jits": (lambda x, y: jnp.where(x > 0, bar(x, y[0])[0], jnp.linalg.norm(y)), {}),
+        "grad of a scan": (
+            jax.grad(lambda x, y: lax.scan(lambda c, z: (jnp.tanh(c @ x), z.sum()), y, x)[0].sum()),
+            {},
+        ),
+    }
+
+
+def equal() -> dict[str, tuple[Program, Program]]:
+    """Pairs that compute the same in the same way, though JAX's text of them differs."""
+
+    def inner() -> Callable[..., Any]:
+        @jax.jit
+        def scanned(x: Any, y: Any) -> Any:
+            jax.debug.callback(lambda v: None, y.sum())
+            return lax.fori_loop(0, 3, lambda i, z: jnp.tanh(z @ x), y)
+
+        return scanned
+
+    def thrice(*calls: Callable[..., Any]) -> Program:
+        def f(x: Any, y: Any) -> Any:
+            for each in calls:
+                y = each(x, y) + x
+            return y
+
+        return f, {}
+
+    once, other = inner(), inner()
+
+    def elsewhere(first: Any, second: Any) -> Any:
+        return jnp.sin(first) @ second
+
+    return {
+        # As JAX lowers one function twice where it has forgotten half of what it traced.
+        "jax#40312": (thrice(once, once, once), thrice(other, inner(), other)),
+        "names and lines": ((plain, {}), (elsewhere, {})),
+        "compiler_options in another order": (
+            (plain, {"compiler_options": {FAST: True, "xla_cpu_use_fusion_emitters": True}}),
+            (plain, {"compiler_options": {"xla_cpu_use_fusion_emitters": True, FAST: True}}),
+        ),
+        "which function is called back": (
+            (lambda x, y: jax.pure_callback(np.sin, jax.typeof(x), x), {}),
+            (lambda x, y: jax.pure_callback(np.cos, jax.typeof(x), x), {}),
+        ),
+    }
+
+
+def live(history: str) -> list[Any]:
+    """Makes this process one with a history of its own; returns what has to be kept alive."""
+    kept: list[Any] = []
+    spec = jax.ShapeDtypeStruct(SHAPE, jnp.float32)
+    if history:  # what the issue does
+        for _ in range(40):
+            inner = jax.jit(lambda z: z + 1.0)
+            outer = jax.jit(lambda z, inner=inner: inner(z) * 2.0)
+            outer.lower(spec)
+            kept.append(outer)
+        # The same programs, and parts of them, from other lines.
+        functions = same()
+        for name in ("jax#40312", "inner jits", "solve_triangular, lower"):
+            f = functions[name][0]
+            kept.append(jax.jit(lambda x, y, f=f: f(x, y) * 3.0).lower(spec, spec))
+            kept.append(jax.make_jaxpr(f)(spec, spec))
+        jnp.where(jnp.ones(3) > 0, 1.0, jnp.linalg.norm(jnp.ones(3))).block_until_ready()
+        jax.jit(lambda x: jax.pure_callback(lambda z: z, spec, x)).lower(spec).compile()
+        jax.clear_caches()
+        kept.append([bytearray(1 << 20) for _ in range(50)])  # other addresses
+    return kept
+
+
+if __name__ == "__main__":
+    start()
+    what, history = [*sys.argv[1:], ""][:2]
+    if what == "pairs":
+        found = {}
+        for name, sides in pairs().items():
+            first, second = (text(f, **settings) for f, settings in sides)
+            f, settings = sides[0]
+
+            def renamed(*arguments: Any, f: Any = f) -> Any:
+                return f(*arguments)
+
+            found[name] = [first == second, first == text(renamed, **settings)]
+        for name, sides in equal().items():
+            found[f"equal: {name}"] = len({text(f, **settings) for f, settings in sides})
+    else:
+        keep = live(history)
+        programs = list(same().items())
+        if history:
+            programs.reverse()
+        found = {name: text(f, **settings) for name, (f, settings) in programs}
+    print(json.dumps(found))
