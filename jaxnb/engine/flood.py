@@ -64,6 +64,16 @@ class LimitedStream:
         self._flushes = float(FLUSHES)
         self._flushed = 0.0
         stream.write, stream.flush = self.write, self.flush
+        os.register_at_fork(after_in_child=self._write_to_file_descriptor)
+
+    def _write_to_file_descriptor(self) -> None:
+        """Has a forked child write where C code does, which the launcher reads.
+
+        It has no thread that would send messages; ipykernel drops what it prints.
+        """
+        number = 2 if self._stream.name == "stderr" else 1
+        plain = open(number, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
+        self._stream.write, self._stream.flush = plain.write, plain.flush
 
     def write(self, text: Any) -> int:
         """Writes what the share of the cell allows, and counts the rest."""

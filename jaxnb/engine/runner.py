@@ -22,6 +22,7 @@ from jaxnb.engine import (
     aside,
     awaiting,
     bundles,
+    children,
     commands,
     interrupts,
     together,
@@ -222,6 +223,8 @@ class Runner:
                         preprocessing_exc_tuple=broken,
                     )
                 )
+            if children.is_child():  # of an os.fork() in the cell
+                children.end(result and (result.error_before_exec or result.error_in_exec))
             self._keep_error_of(result)
         finally:
             self._kernel._restore_input()

@@ -11,7 +11,7 @@ from typing import Any
 
 from ipyparallel.serialize import serialize_object
 
-from jaxnb.engine import interrupts
+from jaxnb.engine import children, interrupts
 from jaxnb.engine.requests import Responder, failure
 from jaxnb.model import (
     BuildRequest,
@@ -52,6 +52,7 @@ def install(kernel: Any = None) -> None:
     apply_request.is_jaxnb = True  # type: ignore[attr-defined]
     kernel.shell_handlers["apply_request"] = apply_request
     interrupts.install()
+    children.install()
     _leave_signals_alone(kernel)
 
 
