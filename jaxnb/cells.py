@@ -18,6 +18,7 @@ from jaxnb.model import CellRequest, Divergence, PackRequest, Recording
 from jaxnb.options import process_indices
 from jaxnb.outcome import recovered_text
 from jaxnb.patience import Patience
+from jaxnb.provenance import differing_arguments
 from jaxnb.pulling import CellKey
 from jaxnb.result import CellResult
 from jaxnb.running import RunningCell
@@ -209,6 +210,9 @@ class Cells(Life):
         notes = {i: "was not asked to run the cell" for i in trails if i not in result.per_process}
         notes |= {i: error.ending for i, error in result.errors.items()}
         parted = divergence.compare(result.cell, recordings, notes, unknown, was_cut=was_cut)
+        if parted is not None and (at := divergence.inputs_at(parted)) is not None:
+            given = self._sentinels.arguments(at[0], at[1])
+            parted = replace(parted, differences=differing_arguments(given))
         return replace(result, divergence=parted)
 
     def _recover_after(

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from jaxnb.labels import processes_label, ranks_label
 from jaxnb.model import Agreeing, Dispatch, Divergence, DivergenceKind, Recording, Side, Trail
+from jaxnb.provenance import arguments_text
 
 Processes = tuple[int, ...]
 
@@ -24,8 +25,18 @@ def agree(trails: Mapping[int, Sequence[Trail]]) -> bool:
     by_process = {i: {t.processes: t for t in each} for i, each in trails.items()}
     spanned = {t.processes for each in trails.values() for t in each}
     return all(
-        len({by_process.get(i, {}).get(processes) for i in processes}) == 1 for processes in spanned
+        len({by_process.get(i, {}).get(processes) for i in processes}) == 1
+        and not _are_swapped([by_process[i][processes] for i in processes])
+        for processes in spanned
     ) and not any(t.struck for each in trails.values() for t in each)
+
+
+def _are_swapped(trails: Collection[Trail]) -> bool:
+    """Whether the same places in the cell's code dispatched, in another order.
+
+    A branch for each process has places of its own, and may do the same as the others.
+    """
+    return len({t.sites for t in trails}) > 1 and len({t.site_sum for t in trails}) == 1
 
 
 def compare(
@@ -113,7 +124,27 @@ def _compare_over(
                 sides=sides(at, notes),
                 pending=_is_pending(rest),
             )
-    return _compare_trails(cell, processes, known, recordings)
+    return _compare_trails(cell, processes, known, recordings) or _compare_sites(
+        cell, made, [_trail(recordings.get(i), processes) for i in known]
+    )
+
+
+def _compare_sites(
+    cell: int, made: Mapping[int, Mapping[int, Dispatch]], trails: Sequence[Trail | None]
+) -> Divergence | None:
+    """Returns where the same places in the cell began to dispatch in another order."""
+    if None in trails or not _are_swapped([t for t in trails if t is not None]):
+        return None
+    for number in sorted({n for each in made.values() for n in each}):
+        at = {i: each.get(number) for i, each in made.items()}
+        if len({each.site for each in at.values() if each is not None}) > 1:
+            found: dict[int, list[int]] = {}
+            for i, each in at.items():
+                found.setdefault(each.site if each else 0, []).append(i)
+            who = sorted(found.values(), key=lambda those: -len(those))
+            parted = tuple(Side(tuple(those), at[those[0]], "") for those in who)
+            return Divergence(cell, number, "order", parted, pending=False)
+    return None
 
 
 def _compare_trails(
@@ -195,7 +226,7 @@ _KINDS: Mapping[DivergenceKind, str] = {
     "computation": "The computations differ, in what they do or in a constant, or in "
     "the order of their meshes' devices.",
     "failed": "It did not come to its end everywhere.",
-    "inputs": "The computation is the same, but inputs that JAX takes as equal differ.",
+    "inputs": "The computation is the same, but its inputs differ, which JAX does not check.",
 }
 
 
@@ -233,10 +264,18 @@ def describe(divergence: Divergence) -> str:
     return " ".join(
         [
             f"The processes parted in cell [{divergence.cell}], {sentence_of(divergence)}.",
-            _KINDS[divergence.kind],
+            arguments_text(divergence.differences) or _KINDS[divergence.kind],
             _trust(divergence),
         ]
     )
+
+
+def inputs_at(divergence: Divergence) -> tuple[Processes, int] | None:
+    """Returns which dispatch got different inputs: its processes and number; None if none did."""
+    made = [side.dispatch for side in divergence.sides if side.dispatch is not None]
+    if divergence.number == 0 or len({each.fingerprint for each in made}) != 1:
+        return None
+    return (made[0].processes, made[0].number) if len({d.inputs for d in made}) > 1 else None
 
 
 def _trust(divergence: Divergence) -> str:

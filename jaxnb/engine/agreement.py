@@ -9,7 +9,7 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from multiprocessing.connection import (
     Connection,
     Listener,
@@ -19,6 +19,7 @@ from multiprocessing.connection import (
 
 from jaxnb.divergence import disagreement, sides
 from jaxnb.engine import _jax_internals, interrupts
+from jaxnb.engine.agreement_inputs import explained
 from jaxnb.engine.agreement_peers import (
     Peer,
     call,
@@ -40,6 +41,7 @@ from jaxnb.engine.agreement_words import (
 from jaxnb.engine.together import told
 from jaxnb.errors import DivergenceError, JaxnbError
 from jaxnb.model import Agreeing, Dispatch
+from jaxnb.model.origins import Argument
 
 GREETING_SECONDS = 10.0
 """Who calls and has not shown by then that it knows the key is hung up on."""
@@ -72,6 +74,8 @@ class Agreement:
         self._peers: dict[int, Peer] = {}
         self._changed = threading.Condition()
         self.one_at_a_time = threading.RLock()
+        self.arguments: Callable[[tuple[int, ...], int], list[Argument]] = lambda *_: []
+        """Returns the global arrays that a dispatch is to be given here."""
         self._asked: frozenset[int] = frozenset()
         self._run = ""
         self._over: dict[tuple[int, ...], int] = {}  # by processes, the last attempt that all made
@@ -251,7 +255,22 @@ class Agreement:
             if its is not None and its.processes != attempt.processes:
                 break  # it waits elsewhere, for this process too; others may do so for it
         if any(each is not mine for each in at.values()):
-            raise DivergenceError(disagreement(sides(at, notes), mine))
+            raise DivergenceError(
+                disagreement(sides(at, notes), mine) + self._differences(at, mine)
+            )
+
+    def _differences(self, at: Mapping[int, Dispatch | None], mine: Dispatch) -> str:
+        """Returns which inputs differ, where all are about to run the same computation."""
+        others = [i for i in at if i != self._me]
+        same = (mine.processes, mine.number, mine.fingerprint)
+        if set(mine.processes) != set(at) or any(
+            each is None or (each.processes, each.number, each.fingerprint) != same
+            for each in at.values()
+        ):
+            return ""
+        given = self.arguments(mine.processes, mine.number)
+        text = explained(self._run, self._me, mine, given, others)
+        return f" {text}" if text else ""
 
     def _to(self, peers: Collection[int], say: Callable[[Peer], None]) -> None:
         for peer in peers:

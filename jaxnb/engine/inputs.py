@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxnb.engine._jax_internals import dispatch
+from jaxnb.engine._jax_internals.arrays import host_words
 
 MAX_ARRAY_BYTES = 4 << 10
 """A larger array of JAX's on this process alone is not looked at: it would have to be waited for,
@@ -38,17 +39,27 @@ def digest(arguments: Iterable[Any], *, replicas: bool = False) -> int:
         if isinstance(argument, jax.Array):
             if (words := _looked_at(argument, replicas)) is not None:
                 # A replica on each local device, or one device: any of them will do.
-                found = _of_host_array(np.asarray(words), found)
+                count = 1 if words.is_fully_replicated else words.sharding.num_devices
+                for i in range(count):
+                    found = _of_host_array(host_words(words.addressable_data(i)), found)
         elif isinstance(argument, int | float | complex):
             found = zlib.crc32(repr(argument).encode(), found) or 1
-        else:
+        elif _is_of_host(argument):
             found = _of_host_array(np.asarray(argument), found)
     return found
 
 
 def may_differ(argument: Any) -> bool:
     """Whether an argument is looked at; so are all others of its type, shape and sharding."""
-    return not isinstance(argument, jax.Array) or _is_small_and_whole(argument)
+    if isinstance(argument, jax.Array):
+        return _is_small_and_whole(argument)
+    return isinstance(argument, int | float | complex) or _is_of_host(argument)
+
+
+def _is_of_host(argument: Any) -> bool:
+    """Whether NumPy can look at an argument without a dispatch: a ref would be read by one."""
+    is_of_numpy = isinstance(argument, np.ndarray | np.generic)
+    return is_of_numpy or type(argument).__name__ == "TypedNdArray"
 
 
 def _is_key(array: jax.Array) -> bool:

@@ -7,6 +7,7 @@ the main thread drops meanwhile may be finalised here, as the garbage collector 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import types
 from collections import OrderedDict, defaultdict, deque
@@ -85,6 +86,29 @@ class Names:
             except RuntimeError:  # it is being changed
                 continue
         return found
+
+    def walk(self, namespace: Mapping[str, Any], hidden: Collection[str]) -> Steps:
+        """Yields all that is reached from a namespace, with its shortest name, each object once.
+
+        Args:
+            namespace: The user's; it may change meanwhile.
+            hidden: Names in it that are not the user's.
+        """
+        queue: deque[tuple[str, Any]] = deque(_variables(namespace, hidden))
+        seen: dict[int, Any] = {}  # held, so that ids stay their own
+        while queue and self._left > 0:
+            name, thing = queue.popleft()
+            if id(thing) in seen:
+                continue
+            seen[id(thing)] = thing
+            yield name, thing
+            with contextlib.suppress(RuntimeError):  # it is being changed
+                for step, child in self._steps(thing):
+                    self._left -= 1
+                    if id(type(child)) not in _LEAVES:
+                        queue.append((name + step, child))
+                    if self._left <= 0:
+                        break
 
     def _steps(self, thing: Any) -> Steps:
         kind = type(thing)

@@ -25,11 +25,18 @@ from jaxnb.engine._jax_internals import dispatch as internals
 from jaxnb.engine._jax_internals.shortcut import Shortcut
 from jaxnb.engine.agreement import Agreement
 from jaxnb.engine.interrupts import INTERRUPTS
+from jaxnb.engine.origins import ORIGINS, number_of, numbers
 from jaxnb.labels import type_label
 from jaxnb.model import CellRequest, CheckMode, Dispatch, DispatchEnd, Recording, Trail
+from jaxnb.model.origins import Argument, Made, Origin
 
 RING = 4096
 """So many dispatches of a cell are remembered one by one; all are in its trails."""
+
+MAX_ORIGINS = 1 << 16
+"""Of so many arguments of a cell's last dispatches it is remembered where they came from."""
+
+_MASK = (1 << 61) - 1
 
 _OWN = tuple(str(Path(file).parent) for file in (jax.__file__, np.__file__, __file__))
 """Where code lies that raises errors of a dispatch, jaxlib's too."""
@@ -51,6 +58,7 @@ class _Known:
     fingerprint: int = 0
     collectives: bool = False
     shapes: str = ""
+    kept: tuple[int, ...] | None = None  # which arguments it uses; None for all
 
 
 @dataclass(slots=True)
@@ -58,6 +66,8 @@ class _Trail:
     count: int = 0
     digest: int = 0
     struck: int = 0
+    sites: int = 0  # the lines that dispatched, in order
+    site_sum: int = 0  # the same in any order
 
 
 @dataclass(slots=True)
@@ -67,6 +77,9 @@ class _Entry:
     line: int | None
     seconds: float
     inputs: int
+    site: int = 0
+    origins: tuple[Origin, ...] = ()  # of its arguments, as long as they are remembered
+    made: Made | None = None
     end: DispatchEnd = ""
     stop: float = 0.0  # when the call has returned, if it is the main thread's
 
@@ -79,6 +92,11 @@ class _Cell:
     has_ended: bool = False
     trails: dict[Processes, _Trail] = field(default_factory=dict)
     ring: deque[_Entry] = field(default_factory=lambda: deque(maxlen=RING))
+    number: int = 0
+    run: int = 0
+    with_origins: deque[_Entry] = field(default_factory=deque)
+    origins: int = 0  # that those have
+    refused: _Entry | None = None  # what strict mode has not let run
 
 
 class _Making(threading.local):
@@ -114,6 +132,8 @@ class Recorder:
         self._has_fast_paths = self._has_slow_paths = False
         self.missing = internals.hook_dispatches(self)
         internals.note_compiler_options()
+        ORIGINS.install(self.depth)
+        agreement.arguments = self.arguments
         self._shortcut = Shortcut(self)
         if not self.missing:
             self._shortcut.install()
@@ -131,7 +151,9 @@ class Recorder:
             self._shortcut.cache_clear()
             self._has_fast_paths = self._has_slow_paths = False
         mode = "off" if self.missing else request.check
-        self._cell = _Cell(mode, code_name, time.monotonic())
+        self._cell = _Cell(mode, code_name, time.monotonic(), number=request.cell)
+        self._cell.run = number_of(request.request_id)
+        ORIGINS.begin(request.request_id, request.cell, code_name, is_recorded=mode != "off")
 
     def meet(self, request: CellRequest) -> None:
         """Meets the other processes of a cell in strict mode; waits for them.
@@ -155,6 +177,7 @@ class Recorder:
             self.agreement.end(note)
         self._cell.mode = "off"
         self._cell.has_ended = True
+        ORIGINS.end()
         return self.trails()
 
     def cell_seconds(self) -> float | None:
@@ -176,8 +199,12 @@ class Recorder:
         """Returns what the cell has dispatched so far, in short."""
         with self._lock:
             trails = self._cell.trails.items()
-            found = [(p, t.count, t.digest, t.struck) for p, t in trails if t.count]
-        return tuple(Trail(*each) for each in sorted(found))
+            found = [
+                Trail(p, t.count, t.digest, t.struck, t.sites, t.site_sum)
+                for p, t in trails
+                if t.count
+            ]
+        return tuple(sorted(found, key=lambda trail: trail.processes))
 
     def recording(self, most: int = RING) -> Recording:
         """Returns the last dispatches of the cell."""
@@ -215,31 +242,44 @@ class Recorder:
             return
         if not known.shapes:
             known.shapes = _shapes(arguments, executable)
-        self._record(known, internals.executable_inputs(executable, arguments))
+            known.kept = internals.executable_kept(executable, len(arguments))
+        used = internals.executable_inputs(executable, arguments)
+        self._record(known, used, used)
 
     def places(self, executable: Any, arguments: Sequence[Any]) -> tuple[int, ...]:
         """Returns which arguments of an executable have to be looked at."""
         used = internals.executable_inputs(executable, range(len(arguments)))
         return tuple(i for i in used if inputs.may_differ(arguments[i]))
 
-    def before_again(self, executable: Any, known: _Known, arguments: Sequence[Any]) -> None:
+    def before_again(
+        self,
+        executable: Any,
+        known: _Known,
+        looked_at: Sequence[Any],
+        arguments: Sequence[Any],
+    ) -> None:
         """Records a dispatch like one before, with those arguments that are to be looked at."""
         if self._cell.mode != "off":
-            self._record(known, arguments)
+            if known.kept is not None:
+                arguments = [arguments[i] for i in known.kept]
+            self._record(known, looked_at, arguments)
             self._making.noted = executable
 
-    def _record(self, known: _Known, arguments: Sequence[Any]) -> None:
+    def _record(self, known: _Known, looked_at: Sequence[Any], arguments: Sequence[Any]) -> None:
         cell = self._cell
-        line = line_in(sys._getframe(2), cell.name)
+        line, site = place_in(sys._getframe(2), cell.name)
         seconds = time.monotonic() - cell.started
         is_strict = cell.mode == "strict"
-        looked_at = inputs.digest(arguments, replicas=is_strict) if arguments else 0
-        entry = _Entry(0, known, line, seconds, looked_at)
+        digest = inputs.digest(looked_at, replicas=is_strict) if looked_at else 0
+        origins = ORIGINS.of_arguments(arguments)
+        entry = _Entry(0, known, line, seconds, hash((digest, *numbers(origins))), site, origins)
         if is_strict:
             with self.agreement.one_at_a_time:
                 trail = cell.trails.get(known.processes)
                 entry.number = 1 if trail is None else trail.count + 1
+                cell.refused = entry
                 self.agreement.agree(_as_dispatch(entry))
+                cell.refused = None
                 self._note(cell, entry)
         else:
             self._note(cell, entry)
@@ -254,7 +294,35 @@ class Recorder:
             trail.count = entry.number = trail.count + 1
             # Of integers only, which have the same hash in every process.
             trail.digest = hash((trail.digest, known.fingerprint, entry.inputs))
+            trail.sites = hash((trail.sites, entry.site))
+            trail.site_sum = (trail.site_sum + entry.site) & _MASK
             cell.ring.append(entry)
+            _remember(cell, entry)
+        base = hash((cell.run, entry.number, *known.processes))
+        entry.made = Made(base, "dispatch", known.name, cell.number, entry.number, entry.line)
+
+    def made(self, depth: int, results: Sequence[Any], written: Sequence[Any]) -> None:
+        """Gives the results of a dispatch their origins."""
+        entries = self._making.entries
+        if len(entries) > depth and (made := entries[depth].made) is not None:
+            ORIGINS.dispatched(made, results)
+            if written:
+                ORIGINS.replaced(made, written)
+
+    def arguments(self, processes: Processes, number: int) -> list[Argument]:
+        """Returns the global arrays that a dispatch was given, if they are still remembered.
+
+        Args:
+            processes: Those that it spans.
+            number: Which one over these processes it is in the cell.
+        """
+        cell = self._cell
+        with self._lock:
+            entries = [*cell.ring, *([cell.refused] if cell.refused is not None else [])]
+        for entry in entries:
+            if entry.known.processes == processes and entry.number == number:
+                return ORIGINS.described(entry.origins)
+        return []
 
     def failed(self, depth: int, error: BaseException) -> None:
         """Notes what was raised while dispatches were made."""
@@ -322,18 +390,38 @@ def _as_dispatch(entry: _Entry) -> Dispatch:
         line=entry.line,
         seconds=entry.seconds,
         inputs=entry.inputs,
+        site=entry.site,
         end=entry.end,
         collectives=known.collectives,
     )
 
 
+def _remember(cell: _Cell, entry: _Entry) -> None:
+    """Forgets the arguments' origins of the oldest dispatches, if there are too many."""
+    cell.with_origins.append(entry)
+    cell.origins += len(entry.origins)
+    while cell.origins > MAX_ORIGINS and len(cell.with_origins) > 1:
+        oldest = cell.with_origins.popleft()
+        cell.origins -= len(oldest.origins)
+        oldest.origins = ()
+
+
 def line_in(frame: FrameType | None, code_name: str) -> int | None:
     """Returns the innermost line of the cell that called; None if it did not."""
+    return place_in(frame, code_name)[0]
+
+
+def place_in(frame: FrameType | None, code_name: str) -> tuple[int | None, int]:
+    """Returns the innermost line of the cell that called, and a number for the place in it.
+
+    Calls on one line have different places. Outside of the cell: None and 0.
+    """
     while frame is not None:
         if frame.f_code.co_filename == code_name:
-            return frame.f_lineno
+            line = frame.f_lineno
+            return line, hash((line, frame.f_lasti)) & _MASK
         frame = frame.f_back
-    return None
+    return None, 0
 
 
 def _shapes(arguments: Sequence[Any], executable: Any) -> str:

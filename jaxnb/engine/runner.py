@@ -31,6 +31,8 @@ from jaxnb.engine import (
 )
 from jaxnb.engine.cell_memory import MemoryOfCells
 from jaxnb.engine.held import HeldArrays
+from jaxnb.engine.naming import Names
+from jaxnb.engine.origins import ORIGINS
 from jaxnb.engine.pitfalls import Pitfalls
 from jaxnb.engine.recorder import Recorder
 from jaxnb.engine.repeating import Repeats
@@ -40,6 +42,9 @@ from jaxnb.model import CellReply, CellRequest, PackRequest, ProcessError, Value
 
 MAX_LARGE_VALUES = 16
 """How many values that were too large to travel are kept for the notebook to fetch."""
+
+MAX_NAMED = 100_000
+"""So many objects are looked at for the names of arrays."""
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _NOTHING = object()
@@ -114,6 +119,7 @@ class Runner:
         self._code_name = ""
         self._large_values: OrderedDict[str, Any] = OrderedDict()
         self._install_hooks()
+        ORIGINS.variables = lambda: Names(MAX_NAMED).walk(self._shell.user_ns, self._hidden())
 
     def _install_hooks(self) -> None:
         shell = self._shell
@@ -132,6 +138,10 @@ class Runner:
         # A name of its own for the cell, the same on every process: ipykernel's has the pid in
         # it, so no two processes' tracebacks would be equal.
         shell.compile.get_code_name = lambda raw, transformed, number: self._code_name
+
+    def _hidden(self) -> set[str]:
+        names, hidden = self._shell.user_ns, self._shell.user_ns_hidden
+        return {name for name in hidden if hidden[name] is names.get(name)}
 
     @property
     def namespaces(self) -> dict[str, Any]:
@@ -263,7 +273,7 @@ class Runner:
             finally:
                 entered = False
 
-        task = asyncio.ensure_future(guarded())
+        task = ORIGINS.continue_in(asyncio.ensure_future(guarded()))
 
         def on_sigint(_: int, frame: FrameType | None) -> None:
             nonlocal interrupted

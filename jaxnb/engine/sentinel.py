@@ -24,6 +24,7 @@ import zmq
 from jupyter_client.session import Session
 
 from jaxnb.engine import _jax_internals, collective_sockets, interrupts, main_thread
+from jaxnb.engine.origins import ORIGINS
 from jaxnb.engine.recorder import Recorder
 from jaxnb.engine.sampling import Sampler
 from jaxnb.engine.sleeping import is_locked, runnable, sleeps_in, stays_in
@@ -128,6 +129,11 @@ class Sentinel:
             return {"freed": freed + _jax_internals.cancel_waits_on_coordination_service()}
         if kind == "recording":
             return asdict(self._recorder.recording())
+        if kind == "arguments":
+            found = self._recorder.arguments(tuple(content["processes"]), content["number"])
+            return {"arguments": [asdict(each) for each in found]}
+        if kind == "bound":
+            return {"bound": [asdict(each) for each in ORIGINS.bound()]}
         if kind == "ring":
             self._recorder.agreement.end_ring(content["text"])
             return {}

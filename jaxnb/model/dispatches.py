@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from jaxnb.model.origins import Difference
+
 CheckMode = Literal["off", "record", "strict"]
 """What is done so that processes which part are noticed: nothing; every dispatch of a computation
 over several processes is recorded, and compared after the cell; or agreed on before it runs."""
@@ -32,12 +34,18 @@ class Trail:
         digest: Equal on two processes only if they dispatched the same, in the same order.
         struck: How many of them were interrupted or broken: then nobody knows how far the other
             processes got with it.
+        sites: Equal on two processes only if the same places in the cell dispatched, in the same
+            order. They may differ where the computations are the same: a cell may have a branch
+            for each process.
+        site_sum: Equal if the same places dispatched, in whatever order.
     """
 
     processes: tuple[int, ...]
     count: int
     digest: int
     struck: int = 0
+    sites: int = field(default=0, compare=False)
+    site_sum: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +60,10 @@ class Dispatch:
         processes: The processes that it spans.
         line: The cell's line, as the notebook counts; None outside of its code.
         seconds: When, since the cell began.
-        inputs: Digest of what JAX takes as equal on all processes without looking: Python's
-            numbers, NumPy arrays, small arrays of this process alone, and in strict mode its
-            replicas of small arrays; 0 if there is none.
+        inputs: Digest of the origins of the global arrays that it is given, and of what JAX takes
+            as equal on all processes without looking: Python's numbers, NumPy arrays, small
+            arrays of this process alone, and in strict mode its replicas of small arrays.
+        site: The place in the cell that dispatched it, as a number; 0 outside of its code.
         collectives: Whether processes wait for each other in it.
         end: ``"failed"`` if it raised; ``"broken"`` if its collective did, as connections were
             lost or shut; ``"interrupted"`` if an interrupt struck while it was made: then it
@@ -69,6 +78,7 @@ class Dispatch:
     line: int | None
     seconds: float
     inputs: int = field(default=0, repr=False)
+    site: int = field(default=0, repr=False)
     collectives: bool = False
     end: DispatchEnd = ""
 
@@ -125,6 +135,9 @@ class Divergence:
         sides: Who did what.
         pending: Whether processes may still wait for each other, or have exchanged data that
             do not belong together. Then the group is formed anew.
+        differences: Of ``"inputs"``: which arguments are parts of different arrays. Empty if those
+            are the same, and numbers, NumPy arrays or the elements of replicas differ; also if
+            nobody remembers.
     """
 
     cell: int
@@ -132,3 +145,4 @@ class Divergence:
     kind: DivergenceKind
     sides: tuple[Side, ...]
     pending: bool
+    differences: tuple[Difference, ...] = ()

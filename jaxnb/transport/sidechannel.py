@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import zmq
@@ -20,6 +20,7 @@ from jaxnb.model import (
     Trail,
     Whereabouts,
 )
+from jaxnb.model.origins import Argument
 
 ANSWER_SECONDS = 1.0
 """A sentinel that is silent for longer cannot run: its process is stopped, or holds the lock of
@@ -62,6 +63,23 @@ class Sentinels:
         """Returns what processes have dispatched in their cell, for those that tell in time."""
         answers = self._ask(processes, "recording", {}, RECORDING_SECONDS)
         return {index: _recording(content) for index, content in answers.items()}
+
+    def arguments(self, processes: Sequence[int], number: int) -> dict[int, list[Argument]]:
+        """Returns the global arrays that processes gave to a dispatch of their last cell.
+
+        Args:
+            processes: Those that it spans.
+            number: Which one over these it is.
+        """
+        asked = {"processes": list(processes), "number": number}
+        answers = self._ask(processes, "arguments", asked, RECORDING_SECONDS)
+        return {i: [*map(Argument.from_plain, said["arguments"])] for i, said in answers.items()}
+
+    def bound(self, processes: Iterable[int]) -> dict[int, dict[str, Argument]]:
+        """Returns the names that hold global arrays on processes, and where those come from."""
+        answers = self._ask(processes, "bound", {}, RECORDING_SECONDS)
+        found = {i: map(Argument.from_plain, said["bound"]) for i, said in answers.items()}
+        return {i: {each.name: each for each in those} for i, those in found.items()}
 
     def end_ring(self, processes: Iterable[int], text: str) -> list[int]:
         """Has what processes wait to agree on end with a message, once one is interrupted.

@@ -31,10 +31,11 @@ class Hooks:
     def places(self, executable, arguments):
         return tuple(dispatch.executable_inputs(executable, range(len(arguments))))
     def seen(self, executable): return dispatch.executable_name(executable)
-    def before_again(self, executable, seen, arguments):
+    def before_again(self, executable, seen, looked_at, arguments):
         assert seen == dispatch.executable_name(executable)
-        self.told.append(len(arguments))
+        self.told.append(len(looked_at))
         self.noted = executable
+    def made(self, depth, results, written): pass
     def failed(self, depth, error): self.raised.append(type(error).__name__)
     def done(self, depth): self.noted = None
 

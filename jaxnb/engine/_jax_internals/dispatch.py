@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from jaxnb.engine._jax_internals.arrays import refs_written
 from jaxnb.engine._jax_internals.hlo import modules_text
 
 
@@ -31,6 +32,9 @@ class DispatchHooks(Protocol):
 
     def before(self, executable: Any, arguments: Sequence[Any]) -> None:
         """Takes a dispatch that is about to be made."""
+
+    def made(self, depth: int, results: Sequence[Any], written: Sequence[Any]) -> None:
+        """Takes the results of the dispatch after those ``depth``, and the buffers of its refs."""
 
     def failed(self, depth: int, error: BaseException) -> None:
         """Takes what was raised while those deeper than ``depth`` were made."""
@@ -67,7 +71,9 @@ def hook_dispatches(hooks: DispatchHooks) -> str:
         depth = hooks.depth()
         try:
             hooks.before(self, arguments)
-            return execute(self, *arguments)
+            results = execute(self, *arguments)
+            hooks.made(depth, results, refs_written(self, arguments))
+            return results
         except BaseException as error:
             hooks.failed(depth, error)
             raise
@@ -184,8 +190,16 @@ def executable_order(executable: Any) -> tuple[int, ...]:
 
 
 def executable_inputs(executable: Any, arguments: Sequence[Any]) -> list[Any]:
-    """Returns the arguments that it uses."""
-    return [each for i, each in enumerate(arguments) if i in executable.kept_var_idx]
+    """Returns the arguments that it uses; after them the refs that it is closed over."""
+    kept = [each for i, each in enumerate(arguments) if i in executable.kept_var_idx]
+    changes = getattr(executable, "mut", None)
+    return kept if changes is None else [*kept, *changes.in_mut]
+
+
+def executable_kept(executable: Any, count: int) -> tuple[int, ...] | None:
+    """Returns which of so many arguments it uses; None for all."""
+    kept = tuple(i for i in range(count) if i in executable.kept_var_idx)
+    return None if len(kept) == count else kept
 
 
 def executable_results(executable: Any) -> Sequence[Any]:

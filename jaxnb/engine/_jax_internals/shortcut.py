@@ -41,8 +41,10 @@ class ShortcutHooks(DispatchHooks, Protocol):
     def seen(self, executable: Any) -> Any:
         """Returns what :meth:`before_again` is given beside the executable, each time."""
 
-    def before_again(self, executable: Any, seen: Any, arguments: Sequence[Any]) -> None:
-        """Takes a dispatch that is about to be made, with the arguments at those places.
+    def before_again(
+        self, executable: Any, seen: Any, looked_at: Sequence[Any], arguments: Sequence[Any]
+    ) -> None:
+        """Takes a dispatch that is about to be made, and the arguments at those places.
 
         Should JAX's Python path make it after all, ``before`` is called as well.
         """
@@ -247,12 +249,12 @@ class Shortcut:
         hooks = self._hooks
         depth = hooks.depth()
         try:
-            looked_at: Sequence[Any] = ()
-            if way.looked_at:
-                every = [*way.constants, *arguments]
-                looked_at = [every[i] for i in way.looked_at]
-            hooks.before_again(way.executable, way.seen, looked_at)
-            return way.run(*arguments)
+            every = [*way.constants, *arguments] if way.constants else arguments
+            looked_at = [every[i] for i in way.looked_at] if way.looked_at else ()
+            hooks.before_again(way.executable, way.seen, looked_at, every)
+            results = way.run(*arguments)
+            hooks.made(depth, self._jax.flatten(results)[0], ())
+            return results
         except BaseException as error:
             hooks.failed(depth, error)
             raise

@@ -1,0 +1,87 @@
+"""Arrays that come into being outside of recorded dispatches, by JAX's private names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+
+def hook_creations(created: Callable[[Any], None]) -> str:
+    """Has every array told that is made of buffers, as ``jax.make_array_from_callback`` does.
+
+    Results of computations are not told: those are stamped after their dispatch.
+
+    Args:
+        created: Takes an array that has just been made.
+
+    Returns:
+        Why that is not possible where this JAX lacks a name; empty if it was done. Then nothing
+        was changed: such arrays get an origin when they are first used.
+    """
+    try:
+        from jax._src import array
+        from jax._src.lib import xla_client  # type: ignore[attr-defined]
+
+        batched_device_put = xla_client.batched_device_put
+        init = array.ArrayImpl.__init__
+    except (ImportError, AttributeError) as error:
+        return str(error)
+
+    def put(aval: Any, sharding: Any, *rest: Any, **named: Any) -> Any:
+        made = batched_device_put(aval, sharding, *rest, **named)
+        if not sharding.is_fully_addressable:
+            created(made)
+        return made
+
+    def init_and_tell(self: Any, aval: Any, sharding: Any, *rest: Any, **named: Any) -> None:
+        init(self, aval, sharding, *rest, **named)
+        if not sharding.is_fully_addressable:
+            created(self)
+
+    xla_client.batched_device_put = put
+    array.ArrayImpl.__init__ = init_and_tell  # type: ignore[method-assign]
+    return ""
+
+
+def array_class() -> type:
+    """Returns the class of concrete arrays, but for those of PRNG keys."""
+    from jax._src import array
+
+    return array.ArrayImpl
+
+
+def buffer_of(value: Any) -> Any:
+    """Returns the array in which a PRNG key array or a ref keeps its elements; nothing is read.
+
+    None for what has none, and where this JAX keeps it elsewhere: then it has no origin.
+    """
+    keys = getattr(value, "_base_array", None)
+    if keys is not None:
+        return keys
+    refs = getattr(type(value), "__name__", "") == "Ref" and getattr(value, "_refs", None)
+    return getattr(refs, "_buf", None) if refs else None
+
+
+def host_words(array: Any) -> Any:
+    """Returns the elements of an array on one device for NumPy; JAX does not keep them.
+
+    Nothing is dispatched; the array is waited for. Where this JAX has no such method, it keeps a
+    copy as long as the array lives, as it does for ``np.asarray``.
+    """
+    import numpy as np
+
+    view = getattr(array, "_single_device_array_to_np_array_did_copy", None)
+    return np.asarray(array) if view is None else view()[0]
+
+
+def refs_written(executable: Any, arguments: Sequence[Any]) -> list[Any]:
+    """Returns the arrays that a computation's results replace, as refs to them were given to it.
+
+    Empty where this JAX does not tell: then such an array keeps the origin that it had.
+    """
+    changes = getattr(executable, "mut", None)
+    if changes is None:
+        return []
+    kept = [each for i, each in enumerate(arguments) if i in executable.kept_var_idx]
+    given = [*kept, *changes.in_mut]
+    return [buffer_of(given[i]) for i in changes.out_mut if i is not None]

@@ -1,0 +1,287 @@
+"""Origins: from where each global array comes, so that processes can compare what they use.
+
+An array's origin is an attribute of the array object itself, as arrays are not hashable: it lives
+as long as the array, and costs a dictionary entry. Two processes' parts of one array have the same
+number: that of the dispatch that made it (the cell, the processes that it spans, how many came
+before it there, which result) or, for an array that was made of host data, that of the call (the
+cell, the processes, and how many arrays of its shape and dtype were made before it there).
+
+What is not counted: arrays of this process alone; arrays that other threads or asyncio tasks than
+the cell's own make, as those come in any order (orbax reads so); results of dispatches while
+checking is off. These are given an origin by the name that they are bound to when the next cell
+begins, or else when a recorded dispatch first uses them. Both are said as what they are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import sys
+import threading
+import zlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from operator import attrgetter, itemgetter
+from pathlib import Path
+from types import FrameType
+from typing import Any, TypeVar
+
+import jax
+
+from jaxnb.engine._jax_internals import arrays as internals
+from jaxnb.model.origins import Argument, Made, Origin, OriginKind
+
+T = TypeVar("T")
+ATTRIBUTE = "_jaxnb_origin"
+
+_get = attrgetter(ATTRIBUTE)
+_number = itemgetter(0)
+_JAX = str(Path(jax.__file__).parent)
+_KINDS: tuple[OriginKind, ...] = ("dispatch", "created", "named", "used")
+_NO_ORIGIN: Origin = (0, Made(0, "used", "", 0, 0, None))
+
+
+class _Scope:
+    """A time in which all processes make the same arrays in the same order."""
+
+    def __init__(self, name: str, cell: int, code_name: str) -> None:
+        self.run = number_of(name)
+        self.cell = cell
+        self.code_name = code_name
+        self.counts: dict[tuple[int, ...], int] = {}
+        self.task: Any = None
+
+
+class _Thread(threading.local):
+    scope: _Scope | None = None
+
+
+class Origins:
+    """Gives the global arrays of this process their origins."""
+
+    def __init__(self) -> None:
+        self._cell: _Scope | None = None
+        self._thread = _Thread()
+        self._class: type | None = None
+        """Of concrete arrays."""
+        self.missing = ""
+        self.has_unnamed = False
+        self.variables: Callable[[], Iterable[tuple[str, Any]]] = tuple
+        self._is_dispatching: Callable[[], int] = int
+
+    def install(self, is_dispatching: Callable[[], int]) -> None:
+        """Sees arrays that are made from now on; ``missing`` says why if that is impossible.
+
+        Args:
+            is_dispatching: Whether this thread is making a dispatch: what JAX makes meanwhile, of
+                the arguments, is not the user's.
+        """
+        self._is_dispatching = is_dispatching
+        if self._class is None:
+            self._class = internals.array_class()
+            self.missing = internals.hook_creations(self._created)
+
+    # ------------------------------------------------------------------ when
+
+    def begin(self, request_id: str, cell: int, code_name: str, *, is_recorded: bool) -> None:
+        """Begins a cell, in this thread and asyncio task."""
+        if is_recorded and self.has_unnamed:
+            self.name_all(self.variables())
+        self.has_unnamed |= not is_recorded
+        scope = _Scope(request_id, cell, code_name)
+        scope.task = _task()
+        self._cell = self._thread.scope = scope
+
+    def continue_in(self, task: T) -> T:
+        """Has the arrays of another asyncio task counted as the cell's; returns the task."""
+        if self._cell is not None:
+            self._cell.task = task
+        return task
+
+    def end(self) -> None:
+        """Ends the cell: what is made later has no place in the order of its arrays."""
+        self._cell = self._thread.scope = None
+
+    @contextlib.contextmanager
+    def within(self, name: str) -> Iterator[None]:
+        """Counts the arrays that this thread makes meanwhile, apart from all others.
+
+        Args:
+            name: The same on all processes, and of no other time: a transfer's.
+        """
+        before = self._thread.scope
+        self._thread.scope = scope = _Scope(name, 0, "")
+        scope.task = _task()
+        try:
+            yield
+        finally:
+            self._thread.scope = before
+
+    # ------------------------------------------------------------------ what
+
+    def of_arguments(self, arguments: Iterable[Any]) -> tuple[Origin, ...]:
+        """Returns the origins of what is given to a dispatch; one without global array has 0.
+
+        Nothing is computed, read or waited for. An array without origin gets one here.
+        """
+        arguments = list(arguments)
+        try:
+            return tuple(map(_get, arguments))
+        except AttributeError:
+            return tuple([self._of_argument(each) for each in arguments])
+
+    def _of_argument(self, value: Any) -> Origin:
+        array = self.array_of(value)
+        if array is None or array.sharding.is_fully_addressable:
+            return _NO_ORIGIN
+        found = origin_of(array)
+        if found is None:
+            scope = self._thread.scope or self._cell or _Scope("", 0, "")
+            line = _line(sys._getframe(2), scope.code_name)
+            found = give(array, _counted(scope, array, "used", "", line))
+        return found
+
+    def array_of(self, value: Any) -> Any:
+        """Returns the array that holds a value's elements; None if it is not an array of JAX's."""
+        if type(value) is self._class:
+            return value
+        found = internals.buffer_of(value)
+        return found if type(found) is self._class else None
+
+    def dispatched(self, made: Made, results: Sequence[Any]) -> None:
+        """Gives the results of a dispatch their origins; those that have one keep it."""
+        number = made.base
+        for each in results:
+            known = getattr(each, "__dict__", None)
+            if known is None or type(each) is not self._class:
+                self._result(made, number, each)
+            elif ATTRIBUTE not in known:
+                known[ATTRIBUTE] = number, made
+            number += 1
+
+    def _result(self, made: Made, number: int, result: Any) -> None:
+        array = self.array_of(result)
+        if array is not None and origin_of(array) is None:
+            array.__dict__[ATTRIBUTE] = number, made
+
+    def replaced(self, made: Made, written: Sequence[Any]) -> None:
+        """Gives arrays that refs are to, which a dispatch has changed, origins of that dispatch."""
+        for i, array in enumerate(written):
+            if array is not None:
+                array.__dict__[ATTRIBUTE] = made.base - 1 - i, made
+
+    def name_all(self, found: Iterable[tuple[str, Any]]) -> None:
+        """Gives arrays without origin one by their names.
+
+        Args:
+            found: Names and what they are bound to.
+        """
+        for name, value in found:
+            array = self.array_of(value)
+            if array is None or array.sharding.is_fully_addressable or origin_of(array):
+                continue
+            kind = zlib.crc32(name.encode()), zlib.crc32(str(array.dtype).encode())
+            base = hash((_KINDS.index("named"), *kind, *array.shape))
+            give(array, Made(base, "named", name, 0, 1, None))
+        self.has_unnamed = False
+
+    def described(self, origins: Sequence[Origin]) -> list[Argument]:
+        """Returns what is known of a dispatch's arguments, with the names that they have now."""
+        names = self.names({number for number, _ in origins})
+        return [
+            Argument(i, names.get(number, ""), number, made)
+            for i, (number, made) in enumerate(origins)
+            if number
+        ]
+
+    def names(self, wanted: Collection[int]) -> dict[int, str]:
+        """Returns the first name in the namespace of the arrays with these numbers."""
+        found: dict[int, str] = {}
+        for name, value in self.variables():
+            origin = origin_of(self.array_of(value))
+            if origin is not None and origin[0] in wanted:
+                found.setdefault(origin[0], name)
+        return found
+
+    def bound(self) -> list[Argument]:
+        """Returns all names of the namespace that hold global arrays, leaves of containers too."""
+        found = ((name, origin_of(self.array_of(value))) for name, value in self.variables())
+        return [Argument(0, name, *origin) for name, origin in found if origin is not None]
+
+    def _created(self, array: Any) -> None:
+        if self._is_dispatching() or ATTRIBUTE in array.__dict__:
+            return
+        scope = self._thread.scope
+        if scope is None or _task() is not scope.task:
+            self.has_unnamed = True
+            return
+        name, line = _caller(scope.code_name)
+        if name is not None:
+            give(array, _counted(scope, array, "created", name, line))
+
+
+def _counted(scope: _Scope, array: Any, kind: OriginKind, name: str, line: int | None) -> Made:
+    processes = sorted({device.process_index for device in array.sharding.device_set})
+    dtype = zlib.crc32(str(array.dtype).encode())
+    key = _KINDS.index(kind), dtype, *processes, -1, *array.shape
+    number = scope.counts[key] = scope.counts.get(key, 0) + 1
+    base = hash((scope.run, number, *key))
+    return Made(base, kind, name, scope.cell, number, line)
+
+
+def number_of(name: str) -> int:
+    """Returns a number for a name: the same in every process, which ``hash`` is not."""
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=7).digest())
+
+
+def numbers(origins: Iterable[Origin]) -> tuple[int, ...]:
+    """Returns the numbers of origins."""
+    return tuple(map(_number, origins))
+
+
+def origin_of(array: Any) -> Origin | None:
+    """Returns an array's origin; None for one that has none yet, and for all that is local."""
+    return getattr(array, ATTRIBUTE, None)
+
+
+def give(array: Any, made: Made, number: int | None = None) -> Origin:
+    """Gives an array its origin, in place of any that it has."""
+    origin = made.base if number is None else number, made
+    array.__dict__[ATTRIBUTE] = origin
+    return origin
+
+
+def _task() -> Any:
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None
+
+
+def _caller(code_name: str) -> tuple[str | None, int | None]:
+    """Returns which function of JAX's the user has called, and from which line of the cell.
+
+    No name if JAX makes the array for itself: a constant of a compiled computation.
+    """
+    frame: FrameType | None = sys._getframe(3)
+    name = ""
+    while frame is not None and frame.f_code.co_filename.startswith(_JAX):
+        called = frame.f_code.co_name
+        if called == "shard_const_args":
+            return None, None
+        if not called.startswith(("_", "<", "reraise", "wrap", "cache_miss")):
+            name = called
+        frame = frame.f_back
+    return name, _line(frame, code_name)
+
+
+def _line(frame: FrameType | None, code_name: str) -> int | None:
+    while frame is not None:
+        if frame.f_code.co_filename == code_name:
+            return frame.f_lineno
+        frame = frame.f_back
+    return None
+
+
+ORIGINS = Origins()
+"""This process's."""

@@ -1,0 +1,115 @@
+"""Pure: origins of processes' arrays, to where these are not parts of one array, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from jaxnb.labels import processes_label
+from jaxnb.model.origins import Argument, Difference, Made
+
+MOST_TOLD = 4
+"""So many arguments or names are told one by one; of the others, how many there are."""
+
+
+def differing_arguments(given: Mapping[int, Sequence[Argument]]) -> tuple[Difference, ...]:
+    """Returns at which arguments of one dispatch processes passed parts of different arrays.
+
+    Args:
+        given: Process index to the global arrays that it passed; of processes whose arguments are
+            known.
+    """
+    by_place = {i: {each.position: each for each in those} for i, those in given.items()}
+    return tuple(
+        Difference(f"argument {place}", found)
+        for place in sorted({place for each in by_place.values() for place in each})
+        if len(found := _sides({i: each.get(place) for i, each in by_place.items()})) > 1
+    )
+
+
+def differing_names(bound: Mapping[int, Mapping[str, Argument]]) -> tuple[Difference, ...]:
+    """Returns which names are bound to parts of different arrays, of those that have them.
+
+    Args:
+        bound: Process index to name to array.
+    """
+    names = dict.fromkeys(name for each in bound.values() for name in each)
+    return tuple(
+        Difference(name, found)
+        for name in names
+        if len(found := _sides({i: e[name] for i, e in bound.items() if name in e})) > 1
+    )
+
+
+def _sides(
+    at: Mapping[int, Argument | None],
+) -> tuple[tuple[tuple[int, ...], Argument | None], ...]:
+    groups: dict[int, list[int]] = {}
+    for i, each in at.items():
+        groups.setdefault(each.number if each is not None else 0, []).append(i)
+    found = sorted(groups.values())
+    return tuple((tuple(who), at[who[0]]) for who in found)
+
+
+def arguments_text(differences: Sequence[Difference], others: int = 0) -> str:
+    """Returns which processes passed what: sentences; empty for no differences."""
+    told = [f"{_as_title(each.place)}: {_passed(each)}." for each in differences[:MOST_TOLD]]
+    more = len(differences) - len(told) + others
+    if more:
+        told.append(f"{more} more argument{'s' if more > 1 else ''} differ.")
+    return " ".join(told)
+
+
+def names_text(differences: Sequence[Difference]) -> str:
+    """Returns who holds what under the same names: sentences."""
+    told = [f"`{each.place}`: {_held(each)}." for each in differences[:MOST_TOLD]]
+    if more := [f"`{each.place}`" for each in differences[MOST_TOLD:]]:
+        shown = ", ".join(more[:10])
+        told.append(f"So do {shown}{' …' if len(more) > 10 else ''}.")
+    return " ".join(told)
+
+
+def _as_title(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _passed(difference: Difference) -> str:
+    return ", ".join(f"{processes_label(who)} passed {_what(each)}" for who, each in
+                     difference.sides)  # fmt: skip
+
+
+def _held(difference: Difference) -> str:
+    said = (
+        f"on {processes_label(who)} {origin_text(each.made, each.number) if each else 'nothing'}"
+        for who, each in difference.sides
+    )
+    return ", ".join(said)
+
+
+def _what(argument: Argument | None) -> str:
+    if argument is None:
+        return "no global array"
+    name = f"`{argument.name}`" if argument.name else "an array that no name holds now"
+    return f"{name} ({origin_text(argument.made, argument.number)})"
+
+
+def origin_text(made: Made, number: int) -> str:
+    """Returns where an array came from: ``"result of jit(step), dispatch 7 of cell [4], line 2"``.
+
+    Args:
+        made: What made it.
+        number: The array's own number.
+    """
+    line = f", line {made.line}" if made.line is not None else ""
+    cell = f" of cell [{made.cell}]" if made.cell else ""
+    if made.kind == "dispatch":
+        place = number - made.base
+        result = "result" if place == 0 else f"result {place}"
+        result = "a ref's array after" if place < 0 else f"{result} of"
+        return f"{result} {made.name}, dispatch {made.number}{cell}{line}"
+    if made.kind == "created":
+        where = f"made at line {made.line}{cell}" if made.line is not None else f"made{cell or ''}"
+        by = f" by {made.name}" if made.name else ""
+        return f"{where}{by}, array {made.number} of its shape and dtype there"
+    if made.kind == "named":
+        return f"made without a record, first found as `{made.name}`"
+    return f"made without a record, first used{cell and f' in{cell[3:]}'}{line}"

@@ -1,0 +1,70 @@
+"""The table: what is unequal × where × mode → what is said; a healthy twin beside each row.
+
+The rows are data, in ``faults.unequal``: add yours there. All rows share one group of 4 × 2.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import jaxnb
+from faults.unequal import ROWS, Row
+from faults.unequal.row import SETUP
+from jaxnb.session import Session
+from jaxnb.sinks import NoSink
+from jaxnb_fixtures import assert_usable
+
+
+class Notices(NoSink):
+    """Keeps what is said about cells."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def notice(self, text: str) -> None:
+        self.said.append(text)
+
+
+@pytest.fixture(scope="module")
+def module_group() -> Iterator[Session]:
+    with jaxnb.start(4, devices_per_process=2, platform="cpu") as session:
+        yield session
+
+
+@pytest.fixture
+def group(module_group: Session) -> Session:
+    module_group.run("%reset -f\nimport jaxnb.engine.bootstrap as b\n"
+                     "get_ipython().push(b.namespace(), interactive=False)\ndel b")  # fmt: skip
+    module_group.run(SETUP)
+    return module_group
+
+
+def run(group: Session, cells: tuple[str, ...], mode: Any) -> tuple[str, Any]:
+    """Runs cells; returns all that was said of them, and the last one's result."""
+    notices = Notices()
+    assert cells
+    for code in cells:
+        result = group.run(code, check=mode, sink=notices, raise_on_error=False)
+        notices.said += [f"{e.type_name}: {e.message}" for e in result.errors.values()]
+    return "\n".join(notices.said), result
+
+
+@pytest.mark.parametrize("mode", ["record", "strict"])
+@pytest.mark.parametrize("row", ROWS, ids=str)
+def test_what_is_unequal_is_told(group: Session, row: Row, mode: str) -> None:
+    said, _ = run(group, row.twin, mode)
+    assert said == ""
+    if mode not in row.modes:
+        return
+    said, result = run(group, row.unequal, mode)
+    wanted = row.strict if mode == "strict" and row.strict is not None else row.record
+    assert re.search(wanted, said), said
+    kinds = {error.type_name for error in result.errors.values()}
+    if mode == "strict":
+        assert kinds == ({"DivergenceError"} if row.refused else kinds - {"DivergenceError"})
+    assert_usable(group)
+    assert run(group, (SETUP,), mode)[0] == ""

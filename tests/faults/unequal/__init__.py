@@ -1,0 +1,9 @@
+"""The table of what is unequal × where × mode → what is said, each row with a healthy twin."""
+
+from __future__ import annotations
+
+from faults.unequal import inputs
+from faults.unequal.row import Row
+
+ROWS: tuple[Row, ...] = (*inputs.ROWS,)
+"""All rows. A group of rows is a module beside this one; add its ``ROWS`` here."""

@@ -1,0 +1,92 @@
+"""Rows: which array went in."""
+
+from __future__ import annotations
+
+from faults.unequal.row import Row, queued
+
+_ANOTHER = Row(
+    "another array",
+    "argument",
+    ("float(total(b if process_index else a))",),
+    ("float(total(b if num_processes else a))",),
+    r"(?s)Argument 0: process 0 passed `a` \(made at line \d+ of cell \[\d+\] by "
+    r"make_array_from_callback.*processes 1-3 passed `b` \(made at",
+)
+
+_FAILED = (
+    "if process_index == 2:\n    raise ValueError('no')\nw = make(30)",
+    "float(total(w))",
+)
+
+ROWS = (
+    _ANOTHER,
+    queued(_ANOTHER),
+    Row(
+        "another result",
+        "argument",
+        ("y = step(a)\nz = step(b)\nfloat(total(y if process_index else z))",),
+        ("y = step(a)\nz = step(b)\nfloat(total(y if num_processes else z))",),
+        r"process 0 passed `z` \(result of jit\(<lambda>\), dispatch 2 of cell \[\d+\], line 2\), "
+        r"processes 1-3 passed `y` \(result of jit\(<lambda>\), dispatch 1 of cell \[\d+\], line 1",
+    ),
+    Row(
+        "dict in another order",
+        "argument",
+        ("order = ['w', 'b'] if process_index else ['b', 'w']\n"
+         "[float(total(params[k])) for k in order];",),
+        ("order = ['w', 'b']\n[float(total(params[k])) for k in order];",),
+        r"process 0 passed `params\['b'\]` .*processes 1-3 passed `params\['w'\]`",
+    ),
+    Row(
+        "leaves swapped",
+        "pytree",
+        ("p = params if process_index else {'w': params['b'], 'b': params['w']}\n"
+         "float(both(p))",),
+        ("p = {'w': params['w'], 'b': params['b']} if process_index else params\nfloat(both(p))",),
+        r"Argument 0: .*Argument 1: ",
+    ),
+    Row(
+        "not bound anew where the cell failed",
+        "argument",
+        _FAILED,
+        ("if process_index == 2:\n    v = 0\nw = make(30)", "float(total(w))"),
+        r"process(es)? 0-1,3 passed `w` \(made at line \d+ of cell \[\d+\].*process 2 passed `w` "
+        r"\(made at",
+    ),
+    Row(
+        "donated",
+        "argument",
+        ("f = jax.jit(lambda x: x + 1, donate_argnums=0)\n"
+         "c, d = make(7), make(8)\nc = f(d if process_index else c)",),
+        ("f = jax.jit(lambda x: x + 1, donate_argnums=0)\n"
+         "c, d = make(7), make(8)\nc = f(d if num_processes else c)",),
+        r"process 0 passed .*array 1 of its shape.*processes 1-3 passed .*array 2 of its shape",
+    ),
+    Row(
+        "eager operation",
+        "argument",
+        ("c = (b if process_index else a) * 2",),
+        ("c = (b if process_index < 9 else a) * 2",),
+        r"process 0 passed `a` .*processes 1-3 passed `b`",
+    ),
+    Row(
+        "a ref to another array",
+        "ref",
+        ("r, s = jax.new_ref(a), jax.new_ref(b)\nr = s if process_index else r\n"
+         "r[...] = r[...] + 1\nc = jax.freeze(r)",),
+        ("r = jax.new_ref(b if num_processes else a)\nr[...] = r[...] + 1\n"
+         "float(total(jax.freeze(r)))",),
+        r"process 0 passed .*processes 1-3 passed ",
+    ),
+    Row(
+        "places in the code in another order",
+        "call site",
+        ("f = lambda: mh.process_allgather(np.float32(1))\n"
+         "g = lambda: mh.process_allgather(np.float32(2))\n"
+         "[h() for h in ((f, g) if process_index else (g, f))];",),
+        ("if process_index:\n    mh.process_allgather(np.float32(1))\n"
+         "else:\n    mh.process_allgather(np.float32(1))",),
+        r"another order",
+        refused=False,
+    ),
+)  # fmt: skip
