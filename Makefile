@@ -18,7 +18,7 @@ KINDS := unit integration faults notebooks browser gpu packaging
 RUN := .stamps/run
 DEV := .stamps/dev
 
-.PHONY: help demo lab test $(KINDS:%=test-%) bench soak faults-report docs lint format pins clean
+.PHONY: help demo lab test $(KINDS:%=test-%) bench soak faults-report unequal-report docs lint format pins clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | \
@@ -47,6 +47,9 @@ soak: $(DEV) ## Run MINUTES=5 of mixed healthy work on a group; fail on any fals
 
 faults-report: $(DEV) ## Run the table of faults, print it with times (TIMES=20, WORKERS=3, MARKDOWN=docs/what_goes_wrong.md)
 	@$(BIN)/python scripts/faults_report.py --times $(or $(TIMES),1) --workers $(or $(WORKERS),1) $(if $(MARKDOWN),--markdown $(MARKDOWN))
+
+unequal-report: $(DEV) ## Run the table of what is unequal among processes (TIMES=20, WORKERS=2, MARKDOWN=docs/what_differs.md)
+	@$(BIN)/python scripts/unequal_report.py --times $(or $(TIMES),1) --workers $(or $(WORKERS),1) $(if $(MARKDOWN),--markdown $(MARKDOWN))
 
 docs: $(DEV) ## Build the documentation into docs/_build/html, executing its notebooks
 	@$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html

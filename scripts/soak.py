@@ -39,6 +39,11 @@ from jaxnb.result import CellResult
 from jaxnb.session import Session
 from jaxnb.sinks import NoSink, SaysWaits
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+from faults.unequal import ROWS
+from faults.unequal.row import SETUP as SETUP_OF_TWINS
+
 PROCESSES = 4
 CELL_TIMEOUT_SECONDS = 300.0
 INTERRUPT_TIMEOUT_SECONDS = 60.0
@@ -361,6 +366,16 @@ def compare(soak: Soak) -> None:
     )
 
 
+def twin(soak: Soak) -> None:
+    """Cells that look like those of the table of what is unequal, and are healthy."""
+    row = soak.chance.choice(ROWS)
+    soak.run("_of_soak = {k: v for k, v in globals().items() if not k.startswith('_')}")
+    soak.run(SETUP_OF_TWINS)
+    for code in row.twin:
+        soak.run(code)
+    soak.run("globals().update(_of_soak)\ndel _of_soak")
+
+
 def interrupt(soak: Soak) -> None:
     """A cell without an end, interrupted once: at first, or within two seconds."""
     code, interrupted, sink = soak.chance.choice(ENDLESS), threading.Event(), Alarms()
@@ -413,6 +428,7 @@ WORK: dict[Callable[[Soak], None], int] = {
     background: 2,
     gather: 3,
     compare: 2,
+    twin: 8,
     interrupt: 4,
     recover: 1,
 }

@@ -1,12 +1,11 @@
 """What a process that a cell has forked does not take over from the process it was forked from.
 
 A fork copies signal handlers and exit handlers. Those of jaxnb, ipykernel and JAX are about
-threads, sockets and devices that the copy does not have: a ``multiprocessing`` worker that ran them when it
-was terminated died in JAX's, with fifty lines of a segmentation fault. So a child begins with
-Python's own handlers. Those that the cell's code has set for signals stay; exit handlers do not.
-
-A child made by ``os.fork`` that comes to the end of the cell, by ``sys.exit`` too, ends there. It
-would go on as a second one of its process, on the same sockets.
+threads, sockets and devices that the copy does not have: a ``multiprocessing`` worker that ran
+them when it was terminated died in JAX's, with fifty lines of a segmentation fault. So a child
+begins with Python's own handlers. Those that the cell's code has set for signals stay; exit
+handlers do not. A child made by ``os.fork`` that comes to the end of the cell, by ``sys.exit``
+too, ends there. It would go on as a second one of its process, on the same sockets.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ The rows are data, in ``faults.unequal``: add yours there. All rows share one gr
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -55,14 +55,18 @@ def run(group: Session, cells: tuple[str, ...], mode: Any) -> tuple[str, Any]:
 
 @pytest.mark.parametrize("mode", ["record", "strict"])
 @pytest.mark.parametrize("row", ROWS, ids=str)
-def test_what_is_unequal_is_told(group: Session, row: Row, mode: str) -> None:
+def test_what_is_unequal_is_told(
+    group: Session, row: Row, mode: str, record_property: Callable[[str, object], None]
+) -> None:
     said, _ = run(group, row.twin, mode)
     assert said == ""
     if mode not in row.modes:
         return
     said, result = run(group, row.unequal, mode)
     wanted = row.strict if mode == "strict" and row.strict is not None else row.record
-    assert re.search(wanted, said), said
+    found = re.search(wanted, said)
+    assert found, said
+    record_property("said", found[0])
     kinds = {error.type_name for error in result.errors.values()}
     if mode == "strict":
         assert kinds == ({"DivergenceError"} if row.refused else kinds - {"DivergenceError"})
