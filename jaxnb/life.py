@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import Self
 
+from jaxnb import checking
 from jaxnb.asking import REPLY_SECONDS, Channel
 from jaxnb.cluster import ProcessGroup
 from jaxnb.conversing import Conversations
@@ -169,6 +170,7 @@ class Life(Verbs):
             start_seconds=self._start_seconds,
             cells_run=self._cells_run,
             last_cell=self._last_result.cell if self._last_result is not None else None,
+            notes=checking.notes(self._reports, self.options.check),
         )
 
     def helper_pids(self) -> dict[str, int]:

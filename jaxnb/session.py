@@ -10,7 +10,7 @@ from datetime import datetime
 from functools import partial, reduce
 from typing import Any, cast
 
-from jaxnb import comparing, divergence
+from jaxnb import checking, comparing, divergence
 from jaxnb.cells import Cells, RanRequest
 from jaxnb.comparison import Comparison
 from jaxnb.errors import DivergenceWarning, PitfallWarning, UsageError
@@ -120,7 +120,8 @@ class Session(Cells):
             CellError: A process raised (its ``result`` has everything).
             CellTimeoutError: It took longer than ``timeout``.
             ProcessDiedError: A process died; the session is broken now.
-            UsageError: ``ranks`` names a process that there is not, or ``repeats`` is not possible.
+            UsageError: ``ranks`` names a process that there is not, or ``repeats`` is not possible;
+                or ``check`` is strict and this JAX does not let dispatches be recorded.
             KeyboardInterrupt: It was interrupted before its turn came; nothing was run.
             SessionClosedError: The session was closed.
             SessionBrokenError: The session was broken before.
@@ -134,6 +135,7 @@ class Session(Cells):
         on_wait = partial(self._say_who_runs, sink)
         with sigint_sets(interrupted), self._turns.turn(on_wait, interrupted):
             self._require_ready(generation)
+            self._require_checks(mode, sink)
             number = next(self._cells) if cell is None else cell
             request = CellRequest(
                 cell=number,
@@ -179,6 +181,14 @@ class Session(Cells):
         if error is not None:
             raise error
         return result
+
+    def _require_checks(self, mode: str, sink: OutputSink) -> None:
+        """Refuses strict mode where nothing can be checked; says so if the start has not."""
+        if refusal := checking.refusal(self._reports, checking.TO_RUN):
+            if mode == "strict":
+                raise UsageError(refusal)
+            if mode != self.options.check == "off":
+                sink.notice(" ".join(checking.notes(self._reports, mode)))
 
     def compare(
         self,

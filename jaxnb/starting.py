@@ -10,6 +10,7 @@ from typing import Any
 
 import psutil
 
+from jaxnb import checking
 from jaxnb.cluster import LOOPBACK, ProcessGroup
 from jaxnb.deaths import Death, describe_death, last_lines
 from jaxnb.errors import SessionBrokenError, StartError
@@ -154,6 +155,10 @@ class Starter:
                 raise StartError(f"Nothing that {processes_label(unheard)} wrote has come.")
         reports = [answers[i] for i in range(n)]
         verify(reports, self._placement)
+        reports = checking.judged(reports)
+        refusal = checking.refusal(reports, checking.TO_START)
+        if refusal and self._options.check == "strict":
+            raise StartError(refusal)
         return reports
 
     def reform(

@@ -82,6 +82,7 @@ def group_heading(group: GroupInfo) -> str:
 
 def _group_card(group: GroupInfo, tail: str, with_state: bool, notes: Sequence[str] = ()) -> Card:
     heading = group_heading(group)
+    notes = (*group.notes, *notes)
     detail = " · ".join(
         [
             f"JAX {group.jax_version}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import socket
@@ -16,9 +17,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import serialize_executable
 
-from jaxnb.engine import _jax_internals, collective_sockets
+from jaxnb.engine import _jax_internals, collective_sockets, trial
+from jaxnb.engine.recorder import Recorder
 from jaxnb.errors import StartError
-from jaxnb.model import DeviceInfo, JoinRequest, ProcessReport
+from jaxnb.model import DeviceInfo, Dispatch, JoinRequest, ProcessReport
 
 _joined: JoinRequest | None = None
 _join_seconds = 0.0
@@ -139,10 +141,11 @@ def thread_pool_size(request: JoinRequest) -> int:
     return max(at_least, int(asked)) if asked.isdigit() else at_least
 
 
-def check() -> ProcessReport:
+def check(recorder: Recorder) -> ProcessReport:
     """Asks JAX in this process what it sees, and sums a one from every device of the group.
 
-    Every process of the group must be asked at the same time: the sum waits for all.
+    Every process of the group must be asked at the same time: the sum waits for all. The recorder
+    is tried on it.
     """
     started = time.perf_counter()
     mesh = jax.make_mesh((jax.device_count(),), ("all",), axis_types=(jax.sharding.AxisType.Auto,))
@@ -150,7 +153,8 @@ def check() -> ProcessReport:
     ones = jax.make_array_from_callback(
         (jax.device_count(),), sharding, lambda index: np.ones(1, np.float32)
     )
-    total = _sum_of_all(mesh, ones)(ones)
+    with jax.set_mesh(None):  # the user's may have other devices
+        total, recorded = _sum_of_all(mesh, ones, recorder)
     psum = float(total.addressable_data(0))
     return ProcessReport(
         process_index=jax.process_index(),
@@ -164,25 +168,44 @@ def check() -> ProcessReport:
         join_seconds=_join_seconds,
         check_seconds=time.perf_counter() - started,
         collective_ports=_collective_ports,
+        unrecorded=recorder.missing,
+        reduced=recorder.reduced,
+        trial=recorded,
     )
 
 
-def _sum_of_all(mesh: jax.sharding.Mesh, ones: jax.Array) -> jax.stages.Compiled:
-    """Returns what adds the ones of all devices.
+def _sum_of_all(
+    mesh: jax.sharding.Mesh, ones: jax.Array, recorder: Recorder
+) -> tuple[jax.Array, tuple[Dispatch, ...]]:
+    """Adds the ones of all devices, a few times; returns the sum and what was recorded of that.
 
     It is compiled once: a process that joins its group again, on devices like those before,
     loads it, in 5 ms of processor time instead of 40.
     """
     global _sum_program
+    is_alone = jax.process_count() == 1
     if _sum_program is not None:
         loaded: jax.stages.Compiled = serialize_executable.deserialize_and_load(*_sum_program)
-        return loaded
-    with jax.set_mesh(None):  # the user's may have other devices
-        everywhere = jax.sharding.NamedSharding(mesh, jax.P())
-        compiled = jax.jit(jnp.sum, out_shardings=everywhere).lower(ones).compile()
+        return trial.run(recorder, [loaded] * trial.CALLS, lambda: loaded, ones, is_alone=is_alone)
+    everywhere = jax.sharding.NamedSharding(mesh, jax.P())
+    jitted = jax.jit(jnp.sum, out_shardings=everywhere)
+
+    @functools.cache
+    def compiled() -> jax.stages.Compiled:
+        found: jax.stages.Compiled = jitted.lower(ones).compile()  # which the first call has made
+        return found
+
+    def plain() -> Any:
+        return jax.jit(jnp.sum, out_shardings=everywhere)
+
+    def ahead_of_time(argument: jax.Array) -> Any:
+        return compiled()(argument)
+
+    calls: list[trial.Call] = [*[jitted] * (trial.CALLS - 2), ahead_of_time, ahead_of_time]
+    found = trial.run(recorder, calls, plain, ones, is_alone=is_alone)
     if mesh.devices.flat[0].platform == "cpu":  # where this was measured
-        _sum_program = serialize_executable.serialize(compiled)
-    return compiled
+        _sum_program = serialize_executable.serialize(compiled())
+    return found
 
 
 def device_info(device: jax.Device) -> DeviceInfo:

@@ -11,7 +11,7 @@ import time
 import traceback
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -120,6 +120,7 @@ class Recorder:
     Attributes:
         agreement: This process's part in strict mode.
         missing: Why nothing is recorded in this process; empty if it is.
+        reduced: What works less well than it should with this JAX, and why, as sentences.
     """
 
     def __init__(self, process_index: int, agreement: Agreement) -> None:
@@ -131,12 +132,39 @@ class Recorder:
         self._making = _Making()
         self._has_fast_paths = self._has_slow_paths = False
         self.missing = internals.hook_dispatches(self)
-        internals.note_compiler_options()
         ORIGINS.install(self.depth)
         agreement.arguments = self.arguments
         self._shortcut = Shortcut(self)
-        if not self.missing:
-            self._shortcut.install()
+        self.reduced = () if self.missing else self._install()
+
+    def _install(self) -> tuple[str, ...]:
+        """Installs what the recorder can do without; returns what it has to do without."""
+        found = [f"Not compared: {each}." for each in internals.not_compared()]
+        if ORIGINS.missing:
+            found.append(f"Not compared: how arrays were made, before a use ({ORIGINS.missing}).")
+        if why := internals.note_compiler_options():
+            found.append(f"Not compared: compiler_options of jax.jit ({why}).")
+        if why := self._shortcut.install():
+            found.append(f"A cached dispatch takes some 60 µs longer than it has to ({why}).")
+        return tuple(found)
+
+    @contextlib.contextmanager
+    def on_trial(self) -> Iterator[None]:
+        """Records what is dispatched in the block, outside of any cell."""
+        kept = self._cell, self._has_fast_paths, self._has_slow_paths
+        self._cell = _Cell("off" if self.missing else "record", "", time.monotonic())
+        try:
+            yield
+        finally:
+            self._cell.mode = "off"
+            self._cell = kept[0]
+            self._has_fast_paths, self._has_slow_paths = kept[1:]
+
+    def take_out(self, why: str) -> None:
+        """Takes the hooks out of JAX: nothing is recorded from now on, as ``missing`` says."""
+        self.missing, self.reduced = why, ()
+        internals.unhook_dispatches()
+        self._shortcut.uninstall()
 
     def begin(self, request: CellRequest, code_name: str) -> None:
         """Begins the recording of a cell.

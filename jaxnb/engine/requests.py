@@ -68,10 +68,8 @@ class Responder:
                 self._joined_runner()
                 assert self._sentinel is not None
                 assert self._recorder is not None
-                report = bootstrap.check()
-                return replace(
-                    report, sentinel=self._sentinel.address, unrecorded=self._recorder.missing
-                )
+                report = bootstrap.check(self._recorder)
+                return replace(report, sentinel=self._sentinel.address)
             case CollectivesRequest(code):
                 index = self._joined_runner().process_index
                 return compiled.collectives(code, self._kernel.shell.user_ns, index)

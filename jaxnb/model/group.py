@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from jaxnb.model.dispatches import Dispatch
 from jaxnb.model.whereabouts import SentinelAddress
 
 SessionState = Literal["starting", "ready", "busy", "broken", "closed"]
@@ -46,6 +47,8 @@ class ProcessReport:
         sentinel: How to reach it while its main thread cannot answer.
         collective_ports: Where its collectives listen.
         unrecorded: Why its dispatches are not recorded; empty if they are.
+        reduced: What of its checks works less well than it should with this JAX, as sentences.
+        trial: What was recorded of the ``psum``.
     """
 
     process_index: int
@@ -61,6 +64,8 @@ class ProcessReport:
     sentinel: SentinelAddress | None = None
     collective_ports: tuple[int, ...] = ()
     unrecorded: str = ""
+    reduced: tuple[str, ...] = ()
+    trial: tuple[Dispatch, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +105,7 @@ class GroupInfo:
         start_seconds: From the call of start to the checked ``psum``.
         cells_run: How many cells have run.
         last_cell: The number of the last cell, or None.
+        notes: What cannot be checked in it, and what that means, as sentences; empty for nothing.
     """
 
     processes: tuple[ProcessInfo, ...]
@@ -111,3 +117,4 @@ class GroupInfo:
     start_seconds: float
     cells_run: int = 0
     last_cell: int | None = None
+    notes: tuple[str, ...] = ()

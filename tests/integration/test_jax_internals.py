@@ -73,7 +73,7 @@ def test_private_names_are_used_in_this_module_only() -> None:
         if is_private(node)
     }
     home = "engine/_jax_internals"
-    modules = ("__init__", "dispatch", "hlo", "pitfalls", "shortcut")
+    modules = ("__init__", "arrays", "dispatch", "hlo", "pitfalls", "shortcut")
     assert users == {f"{home}/{name}.py" for name in modules}
 
 
@@ -172,6 +172,7 @@ class Hooks:
         self.executables.append(executable)
         if "local" not in dispatch.executable_name(executable):
             self.told.append(len(dispatch.executable_inputs(executable, arguments)))
+    def made(self, depth, results, written): pass
     def failed(self, depth, error): self.told.append((depth, type(error).__name__))
     def done(self, depth): assert depth == 7
 
@@ -233,6 +234,9 @@ for given in ({}, {"xla_cpu_enable_fast_math": True}, {"xla_cpu_enable_fast_math
     jax.jit(lambda x: x * 3, compiler_options=given)(np.ones(3, np.float32))
 plain, fast, fast_again = map(dispatch.executable_text, hooks.executables[-3:])
 print(plain == fast, fast == fast_again)
+print(dispatch.not_compared(), dispatch.executable_kept(a, 2), dispatch.executable_kept(a, 3))
+before = len(hooks.executables); dispatch.unhook_dispatches(); jax.jit(f)(np.ones(4), 2.0)
+print(len(hooks.executables) - before)
 """
 )
 
@@ -389,6 +393,8 @@ def test_an_executable_tells_what_it_is() -> None:
         "True",
         "''",
         "False True",
+        "[] None (0, 1)",
+        "0",
     ]
 
 

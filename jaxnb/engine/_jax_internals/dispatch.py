@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from jaxnb.engine._jax_internals.arrays import refs_written
@@ -64,6 +64,7 @@ def hook_dispatches(hooks: DispatchHooks) -> str:
         execute = pxla.ExecuteReplicated.__call__
         get_fastpath_data = pjit._get_fastpath_data
         create_cpp_call = pxla.MeshExecutable.create_cpp_call
+        _caches_of_paths()
     except (ImportError, AttributeError) as error:
         return str(error)
 
@@ -101,8 +102,26 @@ def hook_dispatches(hooks: DispatchHooks) -> str:
         (pxla.MeshExecutable, "create_cpp_call", cpp_call),
     ]
     for home, name, replacement in replacements:
+        _replaced.append((home, name, getattr(home, name)))
         setattr(home, name, replacement)
     return ""
+
+
+_replaced: list[tuple[Any, str, Any]] = []
+
+
+def unhook_dispatches() -> None:
+    """Undoes :func:`hook_dispatches`: JAX is as it was, and nothing is recorded."""
+    while _replaced:
+        home, name, original = _replaced.pop()
+        setattr(home, name, original)
+
+
+def _caches_of_paths() -> list[Callable[[], None]]:
+    from jax._src import pjit
+
+    caches = pjit._cpp_pjit_cache_fun_only, pjit._cpp_pjit_cache_explicit_attributes
+    return [*(cache.clear for cache in caches), _runtime().PjitFunctionCache.clear_all]
 
 
 def choose_paths_again() -> None:
@@ -111,11 +130,8 @@ def choose_paths_again() -> None:
     JAX remembers that a function has got on its fast path, and that it has not. Where this JAX
     has other caches, :func:`hook_dispatches` has said so already.
     """
-    from jax._src import pjit
-
-    for cache in (pjit._cpp_pjit_cache_fun_only, pjit._cpp_pjit_cache_explicit_attributes):
-        cache.clear()
-    _runtime().PjitFunctionCache.clear_all()
+    for clear in _caches_of_paths():
+        clear()
 
 
 def executable_name(executable: Any) -> str:
@@ -176,6 +192,20 @@ def executable_devices(executable: Any) -> frozenset[Any]:
     shardings = (*executable.in_handler.in_shardings, *executable.out_handler.out_shardings)
     devices: frozenset[Any] = frozenset(executable.xla_executable.local_devices())
     return devices.union(*(getattr(each, "device_set", ()) for each in shardings))
+
+
+def not_compared() -> list[str]:
+    """Returns what of a dispatch is not compared, as this JAX lacks a name; empty for nothing."""
+    import jax
+    from jax._src import core
+
+    keys = [each for each in core.pytype_aval_mappings if each.__name__ == "PRNGKeyArray"]
+    found = []
+    if not isinstance(getattr(jax.sharding.Sharding, "_device_assignment", None), property):
+        found.append("the order of a mesh's devices (Sharding._device_assignment)")
+    if not any("_base_array" in each.__annotations__ for each in keys):
+        found.append("PRNG keys (PRNGKeyArray._base_array)")
+    return found
 
 
 def executable_order(executable: Any) -> tuple[int, ...]:

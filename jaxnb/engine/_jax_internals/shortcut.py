@@ -56,6 +56,10 @@ def _names() -> Any:
     from jax._src.interpreters import pxla
     from jax._src.lib import _jax  # type: ignore[attr-defined]
 
+    _can_take(pjit._run_python_pjit, 5)
+    _can_take(pjit._infer_params, 4)
+    _can_take(inspect.unwrap(pjit._get_fastpath_data), 8)
+    _can_take(pjit.get_ctx_mesh, 1)
     return SimpleNamespace(
         Array=array.ArrayImpl,
         call=pjit._run_python_pjit,
@@ -75,6 +79,14 @@ def _names() -> Any:
         registry=tree_util.dispatch_registry,
         shard=pxla.cc_shard_arg,
     )
+
+
+def _can_take(function: Any, count: int) -> None:
+    """Raises AttributeError if a function cannot be called with so many arguments."""
+    try:
+        inspect.signature(function).bind(*range(count))
+    except TypeError as error:
+        raise AttributeError(f"{function.__name__}(): {error}") from None
 
 
 def _code_within(function: Any, name: str) -> Any:
@@ -150,14 +162,15 @@ class Shortcut:
         self._ways.clear()
         self._shortest.clear()
 
-    def install(self) -> bool:
-        """Goes the short way from now on, where there is one.
+    def install(self) -> str:
+        """Has cached dispatches take the short path from now on, where there is one.
 
         It builds on ``hook_dispatches``, which comes first.
 
         Returns:
-            Whether this JAX has the names for it. Otherwise nothing was changed: computations
-            that are told of take all of JAX's Python path.
+            Why this JAX cannot do that: it lacks a name, or a function takes other arguments. Then
+            nothing was changed, and recorded computations take all of JAX's Python path. Empty if
+            it was done.
         """
         import jax
         from jax._src import pjit
@@ -165,8 +178,8 @@ class Shortcut:
         try:
             self._jax = own = _names()
             own.register_cache(self, "dispatches that are told of")
-        except (ImportError, AttributeError):
-            return False
+        except (ImportError, AttributeError) as error:
+            return str(error)
 
         def clear_cache(function: Any) -> None:
             own.evict(function)  # which forgets what was inferred for all functions
@@ -177,7 +190,21 @@ class Shortcut:
         kind.clear_cache = clear_cache  # as JAX does whenever it jits
         pjit._infer_params = self._infer  # type: ignore[assignment]
         pjit._run_python_pjit = self._call  # type: ignore[assignment]
-        return True
+        return ""
+
+    def uninstall(self) -> None:
+        """Undoes :meth:`install`."""
+        if (own := self._jax) is None:
+            return
+        import jax
+        from jax._src import pjit
+
+        self.cache_clear()
+        pjit.jit_evict_fn, pjit._infer_params = own.evict, own.infer
+        pjit._run_python_pjit = own.call
+        kind: Any = type(jax.jit(own.evict))
+        kind.clear_cache = own.evict
+        self._jax = None
 
     def _infer(self, fun: Any, settings: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """Stands in for what finds out which traced function a call needs, and its arguments.

@@ -1,0 +1,104 @@
+"""Checking is never off in silence: each start tries the recorder; real names moved in real JAX."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import jaxnb
+import jaxnb_moved_names
+from jaxnb.display import cards_group
+from jaxnb.errors import StartError, UsageError
+from jaxnb.session import Session
+from jaxnb_fixtures import assert_usable
+
+WORKS = {"untouched", "returns more on process 1"}
+
+REDUCED = {
+    "takes more": "A cached dispatch takes some 60",
+    "no cache miss": "A cached dispatch takes some 60",
+    "renamed _run_python_pjit": "A cached dispatch takes some 60",
+    "renamed _infer_params": "A cached dispatch takes some 60",
+    "renamed jit_evict_fn": "A cached dispatch takes some 60",
+    "renamed needs_check_special": "A cached dispatch takes some 60",
+    "no options": "Not compared: compiler_options of jax.jit",
+    "renamed from_hlo": "Not compared: compiler_options of jax.jit",
+}
+
+OFF = {
+    "returns more": "too many values to unpack",
+    "no text": "without all that identifies it",
+    "another callable": "'_Wrapped' object has no attribute",
+    "no canonical": "has no attribute 'canonical'",
+    "renamed _get_fastpath_data": "has no attribute '_get_fastpath_data'",
+    "renamed _cpp_pjit_cache_fun_only": "has no attribute '_cpp_pjit_cache_fun_only'",
+    "renamed ExecuteReplicated": "has no attribute 'ExecuteReplicated'",
+    "renamed create_cpp_call": "4 of 5 dispatches were recorded",
+}
+
+
+def test_a_name_that_has_moved_is_noticed_and_jax_works_without_the_recorder() -> None:
+    done = subprocess.run(
+        [sys.executable, str(Path(jaxnb_moved_names.__file__))],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    said = dict(line.split(": ", 1) for line in done.stdout.splitlines())
+    assert set(said) == set(jaxnb_moved_names.CASES) == WORKS | set(REDUCED) | set(OFF)
+    for case, line in said.items():
+        total, missing, reduced, after = line.split(" | ")
+        assert total.startswith("2.0 "), case
+        assert after == "3.0", case
+        assert (missing == "") == (case not in OFF), case
+        assert OFF.get(case, "") in missing
+        assert (reduced == "()") == (case not in REDUCED), case
+        assert REDUCED.get(case, "") in reduced
+
+
+@pytest.fixture
+def jax_that_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A JAX in which one function returns more than it did, on process 1."""
+    tests = str(Path(jaxnb_moved_names.__file__).parent)
+    case = "returns more on process 1"
+    code = jaxnb_moved_names.CUSTOMIZE.format(tests=tests, case=case)
+    (tmp_path / "sitecustomize.py").write_text(code)
+    path = [str(tmp_path), str(Path(jaxnb.__file__).parents[1])]
+    monkeypatch.setenv("PYTHONPATH", ":".join(path))
+
+
+SUM = (
+    "n = jax.device_count(); mesh = jax.make_mesh((n,), ('d',))\n"
+    "x = jax.make_array_from_callback((n,), NamedSharding(mesh, P('d')), lambda i: np.ones(1))\n"
+    "float(jax.jit(jnp.sum)(x))"
+)
+
+
+@pytest.mark.usefixtures("jax_that_differs")
+def test_a_start_says_that_nothing_is_checked_and_what_that_means(
+    make_session: Callable[..., Session],
+) -> None:
+    session = make_session(2)
+    (note,) = session.group.notes
+    assert "Checking is off with JAX" in note
+    assert "process 1: on the sum that joins the processes: ValueError: too many values" in note
+    assert "wrong numbers without a word" in note
+    for card in (cards_group.start_card(session.group), cards_group.status_card(session.group)):
+        assert note in card.text
+        assert "Checking is off" in card.html
+    assert session.run(SUM).value == 2.0
+    with pytest.raises(UsageError, match=r"Strict mode is not possible .* Nothing was run"):
+        session.run(SUM, check="strict")
+    assert_usable(session)
+    with pytest.raises(StartError, match=r"Strict mode is not possible .* `--check off`"):
+        make_session(2, check="strict")
+
+
+def test_a_start_on_a_jax_that_is_known_says_nothing(session: Session) -> None:
+    assert session.group.notes == ()

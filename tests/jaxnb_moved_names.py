@@ -1,0 +1,251 @@
+"""A JAX whose private names have moved, or changed their shape; patched in real processes."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from types import CodeType, FunctionType, SimpleNamespace
+from typing import Any
+
+CUSTOMIZE = """
+import sys
+if "forkserver" in " ".join(sys.orig_argv):
+    sys.path.insert(0, {tests!r})
+    import jaxnb_moved_names
+    jaxnb_moved_names.change({case!r})
+"""
+"""A ``sitecustomize`` that changes JAX before jaxnb's processes import it."""
+
+
+class _Undo:
+    def __init__(self) -> None:
+        self._done: list[tuple[Any, str, Any]] = []
+        self.last: list[Callable[[], None]] = []
+
+    def set(self, home: Any, name: str, value: Any) -> None:
+        self._done.append((home, name, home.__dict__[name]))
+        setattr(home, name, value)
+
+    def delete(self, home: Any, name: str) -> None:
+        self._done.append((home, name, home.__dict__[name]))
+        delattr(home, name)
+
+    def undo(self) -> None:
+        while self._done:
+            setattr(*self._done.pop())
+        while self.last:
+            self.last.pop()()
+
+
+def _returns_more(undo: _Undo, only: int | None = None) -> None:
+    import jax
+    from jax._src import pjit
+
+    def run(*arguments: Any, _run: Any = pjit._run_python_pjit) -> Any:
+        found = _run(*arguments)
+        return found if only not in (None, jax.process_index()) else _Longer(found)
+
+    undo.set(pjit, "_run_python_pjit", run)
+
+
+class _Longer(tuple[Any, ...]):
+    """JAX itself takes what it knows of; who unpacks all of it fails."""
+
+    __slots__ = ()
+
+    def __iter__(self) -> Iterator[Any]:
+        of_jax = "/jax/_src/" in sys._getframe(1).f_code.co_filename
+        return iter([*super().__iter__()] + [None] * (not of_jax))
+
+
+def _takes_more(undo: _Undo) -> None:
+    from jax._src import pjit
+
+    old = pjit._run_python_pjit
+
+    def run(*arguments: Any) -> Any:
+        return old(*arguments)
+
+    run.__signature__ = inspect.signature(lambda a, b, c, d, e, f: None)  # type: ignore[attr-defined]
+    undo.set(pjit, "_run_python_pjit", run)
+
+
+def _no_text(undo: _Undo) -> None:
+    from jax._src.lib import hlo
+
+    undo.set(hlo.HloModule, "to_string", lambda self, *options: "moved")
+
+
+def _another_callable(undo: _Undo) -> None:
+    from jax._src.interpreters import pxla
+
+    old = pxla.MeshExecutable.__dict__["unsafe_call"]
+    undo.set(pxla.MeshExecutable, "unsafe_call", property(lambda self: _Wrapped(old.fget(self))))
+
+
+class _Wrapped:
+    def __init__(self, call: Any) -> None:
+        self._call = call
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self._call(*arguments)
+
+
+def _no_options(undo: _Undo) -> None:
+    from jax._src.interpreters import pxla
+
+    old = pxla.UnloadedMeshExecutable.from_hlo
+
+    def from_hlo(*arguments: Any, **settings: Any) -> Any:
+        return old(*arguments, **settings)
+
+    undo.set(pxla.UnloadedMeshExecutable, "from_hlo", staticmethod(from_hlo))
+
+
+def _no_canonical(undo: _Undo) -> None:
+    from jax._src.lib import hlo
+
+    undo.delete(hlo.HloPrintOptions, "canonical")
+
+
+def _no_cache_miss(undo: _Undo) -> None:
+    from jax._src import pjit
+
+    old = pjit._cpp_pjit
+
+    def cpp_pjit(*arguments: Any) -> Any:
+        return old(*arguments)
+
+    undo.set(pjit, "_cpp_pjit", cpp_pjit)
+
+
+def _renamed(module: str, name: str) -> Callable[[_Undo], None]:
+    """Renames something in JAX, and in all of JAX's own code that uses it."""
+
+    def change(undo: _Undo) -> None:
+        home = _home(module)
+        value = home.__dict__[name]
+        setattr(home, f"{name}_moved", value)
+        undo.delete(home, name)
+        _rewrite(name, f"{name}_moved")
+        undo.last.append(lambda: _rewrite(f"{name}_moved", name))
+
+    return change
+
+
+def _rewrite(old: str, new: str) -> None:
+    for each in gc.get_objects():
+        if isinstance(each, FunctionType) and "/jax/" in each.__code__.co_filename:
+            code = _with_name(each.__code__, old, new)
+            if code is not each.__code__:
+                each.__code__ = code
+
+
+def _with_name(code: CodeType, old: str, new: str) -> CodeType:
+    nested = [
+        _with_name(each, old, new) if isinstance(each, CodeType) else each
+        for each in code.co_consts
+    ]
+    names = tuple(new if each == old else each for each in code.co_names)
+    is_same = all(a is b for a, b in zip(nested, code.co_consts, strict=True))
+    if is_same and names == code.co_names:
+        return code
+    return code.replace(co_names=names, co_consts=tuple(nested))
+
+
+def _home(path: str) -> Any:
+    module, _, name = path.partition(":")
+    found = importlib.import_module(module)
+    return getattr(found, name) if name else found
+
+
+RENAMED = (
+    ("jax._src.pjit", "_get_fastpath_data"),
+    ("jax._src.pjit", "_cpp_pjit_cache_fun_only"),
+    ("jax._src.pjit", "_run_python_pjit"),
+    ("jax._src.pjit", "_infer_params"),
+    ("jax._src.pjit", "jit_evict_fn"),
+    ("jax._src.interpreters.pxla", "ExecuteReplicated"),
+    ("jax._src.interpreters.pxla:MeshExecutable", "create_cpp_call"),
+    ("jax._src.interpreters.pxla:UnloadedMeshExecutable", "from_hlo"),
+    ("jax._src.dispatch", "needs_check_special"),
+)
+
+CASES: dict[str, Callable[..., None]] = {
+    "untouched": lambda undo: None,
+    "returns more": _returns_more,
+    "returns more on process 1": lambda undo: _returns_more(undo, 1),
+    "takes more": _takes_more,
+    "no text": _no_text,
+    "another callable": _another_callable,
+    "no options": _no_options,
+    "no cache miss": _no_cache_miss,
+    **{f"renamed {name}": _renamed(module, name) for module, name in RENAMED},
+    "no canonical": lambda undo: undo.delete(
+        _home("jax._src.lib").hlo.HloPrintOptions, "canonical"
+    ),
+}
+
+
+def change(case: str) -> None:
+    """Changes JAX for good in this process."""
+    CASES[case](_Undo())
+
+
+def try_all() -> None:
+    """Tries the recorder on each; prints what it says, and whether JAX works afterwards."""
+    import jax
+    import jax.numpy as jnp
+
+    from jaxnb.engine import trial
+    from jaxnb.engine._jax_internals import dispatch as internals
+    from jaxnb.engine.agreement import Agreement
+    from jaxnb.engine.recorder import Recorder
+
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_num_cpu_devices", 2)
+    mesh = jax.make_mesh((2,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+    over = jax.sharding.NamedSharding(mesh, jax.P("d"))
+    ones = jax.device_put(jnp.ones(2), over)
+
+    def total_of(x: Any) -> Any:
+        return x.sum()
+
+    # As if one of the devices were another process's.
+    internals.executable_devices = lambda executable: [
+        SimpleNamespace(process_index=i) for i in (0, 1)
+    ]
+    for case, do in CASES.items():
+        undo, said = _Undo(), "works"
+        do(undo)
+        try:
+            recorder = Recorder(0, Agreement(0, b"", "127.0.0.1"))
+            jitted = jax.jit(total_of)
+            ahead: list[Any] = []
+
+            def aot(x: Any, jitted: Any = jitted, ahead: list[Any] = ahead) -> Any:
+                ahead[:] = ahead or [jitted.lower(x).compile()]
+                return ahead[0](x)
+
+            calls = [jitted] * (trial.CALLS - 2) + [aot] * 2
+            total, found = trial.run(
+                recorder, calls, lambda: jax.jit(total_of), ones, is_alone=False
+            )
+            said = f"{float(total)} {len(found)} | {recorder.missing} | {recorder.reduced}"
+            said += f" | {float(jax.jit(lambda x: x.sum() + 1)(ones))}"
+        except BaseException as error:
+            said = f"RAISED {type(error).__name__}: {error}"
+        finally:
+            with contextlib.suppress(Exception):
+                recorder.take_out("")
+            undo.undo()
+            jax.clear_caches()
+        print(f"{case}: {said}")
+
+
+if __name__ == "__main__":
+    try_all()
