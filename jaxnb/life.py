@@ -131,7 +131,7 @@ class Life(Verbs):
     def _take_reports(self, reports: list[ProcessReport]) -> None:
         assert self._transport is not None
         self._reports = reports
-        self._sentinels = Sentinels(self._transport.key, reports)
+        self._sentinels = Sentinels(self._transport.key, reports, self._notice)
 
     # ------------------------------------------------------------------ what it is
 

@@ -220,12 +220,14 @@ def _of(count: int, does: str) -> str:
 
 
 def _is_out_of_it(where: Whereabouts | None) -> bool:
-    return where is not None and where.in_cell is None
+    return where is not None and where.in_cell is None and not where.fault
 
 
 def _what_it_does(where: Whereabouts | None) -> str:
     if where is None:
         return "is silent"
+    if where.fault:
+        return f"is where nobody can tell: its sentinel failed ({where.fault})"
     if where.cell_seconds is None:
         return "is not in the cell"
     return f"is {line_text(where)}" if line_text(where) else "has left the cell's lines"

@@ -201,6 +201,9 @@ def _process(
         sampled_from=min(sampled, default=None),
         dropped=sum(each.activity.dropped for each in told if each.activity is not None),
         ending=told[-1].ending,
+        sampling_fault=next(
+            (a.sampling_fault for each in told if (a := each.activity) and a.sampling_fault), ""
+        ),
     )
 
 

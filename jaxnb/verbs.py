@@ -28,6 +28,8 @@ from jaxnb.paths import parse_path
 from jaxnb.planning import plan
 from jaxnb.pulling import Puller, missing_error
 from jaxnb.pushing import Pusher
+from jaxnb.running import RunningCell
+from jaxnb.sinks import StderrNotices
 from jaxnb.transport.sidechannel import Sentinels
 
 NO_ANSWER = "does not answer: it is stopped, or keeps the lock of its Python interpreter"
@@ -41,12 +43,17 @@ class Verbs(ABC):
     """
 
     meter: Meter
+    _current: RunningCell | None
 
     def __init__(self) -> None:
         self.meter = no_meter
         mover = Mover(lambda: self.meter)
         self._puller = Puller(self, mover)
         self._pusher = Pusher(self, mover)
+
+    def _notice(self, text: str) -> None:
+        """Shows a sentence in the cell that runs, else on standard error."""
+        (self._current or StderrNotices()).notice(text)
 
     @property
     @abstractmethod

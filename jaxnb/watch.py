@@ -45,7 +45,7 @@ def waits_for_others(where: Whereabouts) -> bool:
 
 def waits(where: Whereabouts) -> bool:
     """Whether a process waits for others, or for what nothing in it will bring."""
-    return waits_for_others(where) or where.is_locked
+    return waits_for_others(where) or where.is_locked or bool(where.fault)
 
 
 def is_called_back(where: Whereabouts) -> bool:
@@ -159,9 +159,21 @@ def waits_of(
     """
     places: dict[tuple[StackEntry | None, str], list[int]] = {}
     for index, where in sorted(found.items()):
+        if where.fault:
+            continue
         places.setdefault((where.in_cell, _last_dispatch_text(where)), []).append(index)
+    reason = " ".join([*filter(None, [reason]), *_faults(found)])
     found_at = (Wait(tuple(who), place, last) for (place, last), who in places.items())
     return Waits(tuple(found_at), seconds, reason, tuple(sorted(silent)), is_all)
+
+
+def _faults(found: Mapping[int, Whereabouts]) -> list[str]:
+    """Returns whose sentinels failed, as sentences: nobody knows where those processes are."""
+    return [
+        f"Where process {index} is cannot be told: its sentinel failed ({where.fault})."
+        for index, where in sorted(found.items())
+        if where.fault
+    ]
 
 
 def locks_text(found: Mapping[int, Whereabouts]) -> str:

@@ -131,6 +131,15 @@ def _notes(timeline: Timeline) -> list[str]:
             "Other waiting was not looked for (the cell was short, or timed); what nothing tells "
             "of counts as Python."
         )
+    faults: dict[str, list[int]] = {}
+    for process in timeline.processes.values():
+        if process.sampling_fault:
+            faults.setdefault(process.sampling_fault, []).append(process.process_index)
+    for fault, indices in faults.items():
+        notes.append(
+            f"Sampling failed on {processes_label(indices)} before the cell ended ({fault}): "
+            "waiting from then on counts as Python."
+        )
     if timeline.forgotten:
         notes.append(
             f"Of each process's dispatches the last are known; {format_count(timeline.forgotten)} "

@@ -61,8 +61,14 @@ class Sampler:
         cell.sampled_from = self._looked_at
         return True
 
-    def stop(self) -> None:
-        """Looks no more, in this cell."""
+    def stop(self, fault: str) -> None:
+        """Looks no more, in this cell.
+
+        Args:
+            fault: What kept it from looking.
+        """
+        if self._cell is not None:
+            self._cell.sampling_fault = fault
         self._cell = None
 
     @property

@@ -35,6 +35,9 @@ from jaxnb.model import SentinelAddress
 SWITCH_SECONDS = 1e-4
 """How long other threads of Python go on beside this one while it looks around."""
 
+FAULT_KEY = "fault"
+"""In an answer: why there is none."""
+
 LATE_SECONDS = 60.0
 """A message that was sent so long before another that has come is one that is said again."""
 
@@ -96,11 +99,33 @@ class Sentinel:
                 identities, frames = self._session.feed_identities(parts)
                 message = self._session.deserialize(frames)
                 self._note_once(message["header"]["msg_id"], float(message["content"]["sent"]))
-                content = self._answer(message["msg_type"], message["content"])
-                reply = self._session.msg("reply", content, parent=message["header"])
-                self._socket.send_multipart([*identities, *self._session.serialize(reply)])
+                self._check_token(message["content"]["token"])
             except Exception:  # whatever came, it was not the notebook's; the next may be
                 self.dropped += 1
+                continue
+            self._send(identities, message, self._answer_or_fault(message))
+
+    def _check_token(self, token: str) -> None:
+        if token != self.address.token:  # a message to another process, said again
+            raise PermissionError
+
+    def _answer_or_fault(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Answers a question of the notebook's; what fails here must not pass for silence."""
+        try:
+            return self._answer(message["msg_type"], message["content"])
+        except Exception as error:
+            return {FAULT_KEY: f"{type(error).__name__}: {error}"}
+
+    def _send(self, identities: list[bytes], message: dict[str, Any], content: Any) -> None:
+        try:
+            reply = self._session.msg("reply", content, parent=message["header"])
+            frames = self._session.serialize(reply)
+        except Exception as error:  # of what no JSON can be made
+            content = {FAULT_KEY: f"{type(error).__name__}: {error}"}
+            reply = self._session.msg("reply", content, parent=message["header"])
+            frames = self._session.serialize(reply)
+        with contextlib.suppress(zmq.ZMQError):  # whoever asked has gone
+            self._socket.send_multipart([*identities, *frames])
 
     def _note_once(self, message_id: str, sent: float) -> None:
         """Notes a message that is the notebook's; raises if it was said before.
@@ -118,12 +143,10 @@ class Sentinel:
     def _look(self) -> None:
         try:
             self._sampler.look()
-        except Exception:  # this thread has to stay, to answer
-            self._sampler.stop()
+        except Exception as error:  # this thread has to stay, to answer
+            self._sampler.stop(f"{type(error).__name__}: {error}")
 
     def _answer(self, kind: str, content: dict[str, Any]) -> dict[str, Any]:
-        if content["token"] != self.address.token:  # a message to another process, said again
-            raise PermissionError
         if kind == "free":
             freed = collective_sockets.cutter.cut(content["ports"])
             return {"freed": freed + _jax_internals.cancel_waits_on_coordination_service()}

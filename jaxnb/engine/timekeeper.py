@@ -43,6 +43,7 @@ class WatchedCell:
         events: What JAX told of.
         waits: When the main thread waited, as far as the sampler or jaxnb's own call saw.
         sampled_from: When the sampler began to look.
+        sampling_fault: What ended its looking before the cell's end; empty for nothing.
         dropped: How many spans were left out so far.
         compile_seconds: What lowering and compiling took, in all threads; without tracing, whose
             events of a function include those of the functions it calls.
@@ -55,6 +56,7 @@ class WatchedCell:
     events: list[Interval] = field(default_factory=list)
     waits: list[Interval] = field(default_factory=list)
     sampled_from: float | None = None
+    sampling_fault: str = ""
     dropped: int = 0
     compile_seconds: float = 0.0
     compiles: int = 0
@@ -112,7 +114,13 @@ class Timekeeper:
         spans, dropped = shortened(painted([*cell.waits, *cell.events]), MAX_SPANS)
         told = (Span(s.start - started, s.stop - started, s.kind) for s in spans)
         from_cell = None if cell.sampled_from is None else cell.sampled_from - started
-        activity = Activity(started, tuple(told), cell.dropped + dropped, from_cell)
+        activity = Activity(
+            started,
+            tuple(told),
+            cell.dropped + dropped,
+            from_cell,
+            sampling_fault=cell.sampling_fault,
+        )
         if not dispatches:
             return activity
         return _with_dispatches(activity, entries, dispatches, recorded_from - started)

@@ -71,6 +71,7 @@ class Activity:
         starts: When each began; as the bytes of an array of doubles.
         stops: When each call returned; 0 if it was another thread's, or has not; likewise.
         dispatches: How many there were; the arrays have the last of them.
+        sampling_fault: Why the thread was not looked at to the end of the cell; empty if it was.
     """
 
     started: float
@@ -83,6 +84,7 @@ class Activity:
     starts: bytes = field(default=b"", repr=False)
     stops: bytes = field(default=b"", repr=False)
     dispatches: int = 0
+    sampling_fault: str = ""
 
     @property
     def known(self) -> int:
@@ -153,6 +155,7 @@ class ProcessTimeline:
             None if it was not.
         dropped: How many spans were too short to be told of.
         ending: How the cell ended on it: ``"raised ValueError at line 3"``; empty if it finished.
+        sampling_fault: Why the thread was not looked at to the end of the cell; empty if it was.
     """
 
     process_index: int
@@ -162,6 +165,7 @@ class ProcessTimeline:
     sampled_from: float | None = None
     dropped: int = 0
     ending: str = ""
+    sampling_fault: str = ""
 
     @property
     def totals(self) -> dict[SpanKind, float]:

@@ -25,6 +25,27 @@ class SentinelAddress:
 
 
 @dataclass(frozen=True, slots=True)
+class SentinelFault:
+    """A sentinel that was asked something, and failed: its process is not silent.
+
+    Attributes:
+        process_index: Its process.
+        question: What it was asked: ``"where"``.
+        error: What it raised: ``"ValueError: ..."``.
+    """
+
+    process_index: int
+    question: str
+    error: str
+
+    def __str__(self) -> str:
+        return (
+            f"The sentinel of process {self.process_index} failed when it was asked "
+            f"{self.question!r}: {self.error}. The process runs on."
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class StackEntry:
     """One call on a Python stack.
 
@@ -89,6 +110,7 @@ class Whereabouts:
         agreeing: What it waits to agree on; None if it does not.
         is_locked: Its main thread waits for a lock, a queue or a thread of its own process, and
             no other thread of Python in it does anything else.
+        fault: What its sentinel raised instead of telling where it is; empty if it told.
     """
 
     process_index: int
@@ -105,6 +127,7 @@ class Whereabouts:
     last_dispatch: Dispatch | None = None
     agreeing: Agreeing | None = None
     is_locked: bool = False
+    fault: str = ""
 
     @property
     def in_cell(self) -> StackEntry | None:

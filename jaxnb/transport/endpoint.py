@@ -32,19 +32,22 @@ rest is short, and would be left half done."""
 
 
 def install(kernel: Any = None) -> None:
-    """Makes this process's kernel answer jaxnb's requests; other requests stay as they are."""
+    """Makes this process's kernel answer jaxnb's requests, and refuse ipyparallel's own.
+
+    ipyparallel's ``apply`` unpickles buffers, which its signature does not cover: whoever can put
+    other buffers to a signed message could run code here.
+    """
     if kernel is None:
         from ipykernel.kernelapp import IPKernelApp
 
         kernel = IPKernelApp.instance().kernel
-    inherited = kernel.shell_handlers["apply_request"]
-    if getattr(inherited, "is_jaxnb", False):
+    if getattr(kernel.shell_handlers["apply_request"], "is_jaxnb", False):
         return
     responder = Responder(kernel)
 
     async def apply_request(stream: Any, ident: Any, parent: Any) -> None:
         if not is_ours(parent):
-            inherited(stream, ident, parent)
+            _refuse(kernel, stream, ident, parent)
             return
         reply = await _answer(responder, parent)
         _send_reply(kernel, stream, ident, parent, reply)
@@ -100,6 +103,13 @@ def _read(parent: Any) -> Any:
     if digest(*frames) != parent["metadata"][METADATA_KEY]:
         raise ValueError("the request is not what was signed")
     return load(frames)
+
+
+def _refuse(kernel: Any, stream: Any, ident: Any, parent: Any) -> None:
+    why = "the processes of a jaxnb group take no functions from ipyparallel's views; use `%%spmd`"
+    error = {"status": "error", "ename": "PermissionError", "evalue": why, "traceback": []}
+    metadata = kernel.init_metadata(parent) | {"status": "error"}
+    kernel.session.send(stream, "apply_reply", error, parent=parent, ident=ident, metadata=metadata)
 
 
 def _send_reply(kernel: Any, stream: Any, ident: Any, parent: Any, reply: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import zmq
@@ -16,11 +16,15 @@ from jaxnb.model import (
     Dispatch,
     ProcessReport,
     Recording,
+    SentinelFault,
     StackEntry,
     Trail,
     Whereabouts,
 )
 from jaxnb.model.origins import Argument
+
+FAULT_KEY = "fault"
+"""In a sentinel's answer: what it raised instead of answering."""
 
 ANSWER_SECONDS = 1.0
 """A sentinel that is silent for longer cannot run: its process is stopped, or holds the lock of
@@ -44,10 +48,18 @@ class Sentinels:
     Args:
         key: The cluster's key.
         reports: What the processes said when they joined.
+        notice: Shows the user a sentence: which sentinel failed, and why; once each.
     """
 
-    def __init__(self, key: bytes, reports: Iterable[ProcessReport]) -> None:
+    def __init__(
+        self,
+        key: bytes,
+        reports: Iterable[ProcessReport],
+        notice: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self._key = key
+        self._notice = notice
+        self._told: set[SentinelFault] = set()
         reports = list(reports)
         self._addresses = {r.process_index: r.sentinel for r in reports if r.sentinel is not None}
         self._ports = sorted(port for r in reports for port in r.collective_ports)
@@ -55,9 +67,16 @@ class Sentinels:
     def where(
         self, processes: Iterable[int], seconds: float = ANSWER_SECONDS
     ) -> dict[int, Whereabouts]:
-        """Returns where processes' main threads are, for those that tell in time."""
-        answers = self._ask(processes, "where", {}, seconds)
-        return {index: _whereabouts(index, content) for index, content in answers.items()}
+        """Returns where processes' main threads are, for those that tell in time.
+
+        One whose sentinel fails has its ``fault`` instead.
+        """
+        answers, faults = self._ask_all(processes, "where", {}, seconds)
+        found = {index: _whereabouts(index, content) for index, content in answers.items()}
+        return found | {
+            each.process_index: Whereabouts(each.process_index, (), "", 0.0, None, fault=each.error)
+            for each in faults
+        }
 
     def recordings(self, processes: Iterable[int]) -> dict[int, Recording]:
         """Returns what processes have dispatched in their cell, for those that tell in time."""
@@ -105,8 +124,9 @@ class Sentinels:
         Returns:
             Process index to a row for each device, or to why it has none.
         """
-        answers = self._ask(processes, "stats", {"brief": brief}, STATISTICS_SECONDS)
-        return {
+        answers, faults = self._ask_all(processes, "stats", {"brief": brief}, STATISTICS_SECONDS)
+        failed = {each.process_index: f"cannot tell: {each.error}" for each in faults}
+        return failed | {
             index: content["why"] or [DeviceStats.from_plain(row) for row in content["rows"]]
             for index, content in answers.items()
         }
@@ -123,6 +143,26 @@ class Sentinels:
         return sum(content["freed"] for content in answers.values())
 
     def _ask(
+        self, processes: Iterable[int], kind: str, content: Mapping[str, Any], seconds: float
+    ) -> dict[int, dict[str, Any]]:
+        """Asks sentinels; returns what those answer that do so in time, and do not fail."""
+        return self._ask_all(processes, kind, content, seconds)[0]
+
+    def _ask_all(
+        self, processes: Iterable[int], kind: str, content: Mapping[str, Any], seconds: float
+    ) -> tuple[dict[int, dict[str, Any]], list[SentinelFault]]:
+        answers = self._converse(processes, kind, content, seconds)
+        faults = [
+            SentinelFault(index, kind, answers.pop(index)[FAULT_KEY])
+            for index in sorted(answers)
+            if FAULT_KEY in answers[index]
+        ]
+        for fault in set(faults) - self._told:
+            self._told.add(fault)
+            self._notice(str(fault))
+        return answers, faults
+
+    def _converse(
         self, processes: Iterable[int], kind: str, content: Mapping[str, Any], seconds: float
     ) -> dict[int, dict[str, Any]]:
         session = Session(key=self._key)

@@ -286,7 +286,7 @@ def test_an_error_fails_the_cell(nb: Notebook) -> None:
     plain = re.sub(r"\x1b\[[0-9;]*m", "", traceback)
     assert "line 4" in plain
     assert "raise ValueError('boom')" in plain
-    assert "jaxnb/" not in plain
+    assert "jaxnb/engine/" not in plain
     assert "[0-1] before" in cell.text
     assert "still" in nb.good("%spmd 'still here'").text
 

@@ -23,6 +23,7 @@ from jaxnb.transport.sidechannel import ANSWER_SECONDS, Sentinels
 from jaxnb.watch import waits_in_jax
 from jaxnb_fixtures import assert_usable
 
+ALL = [0, 1, 2, 3]
 DROPPED = """
 import gc
 from jaxnb.engine.sentinel import Sentinel
@@ -181,8 +182,6 @@ def test_what_is_not_ours_is_dropped_and_counted(make_session: Callable[..., Ses
         tampered,
         signed(key, other.token),
         signed(key, ""),
-        signed(key, address.token, "unknown"),
-        signed(key, address.token, "free"),  # without ports
         [b""],
         [b"<IDS|MSG>"],
         [b"<IDS|MSG>", b"", b"{", b"{", b"{", b"{"],
@@ -194,6 +193,10 @@ def test_what_is_not_ours_is_dropped_and_counted(make_session: Callable[..., Ses
             socket.send_multipart(message)
         assert not socket.poll(300)
         assert dropped(session) == len(garbage)
+        for ours in (signed(key, address.token, "unknown"), signed(key, address.token, "free")):
+            socket.send_multipart(ours)  # it says what is wrong with that
+            assert socket.poll(5000)
+            assert b"fault" in socket.recv_multipart()[-1]
         socket.send_multipart(good)
         assert socket.poll(5000)
         socket.recv_multipart()
@@ -326,3 +329,64 @@ def test_threads_that_could_run_are_told(make_session: Callable[..., Session]) -
     with running(session, code):
         where = wait_for(session, 0, lambda w: w.in_cell is not None and bool(w.runnable))
         assert session.processes[0].pid not in dict(where.runnable)
+
+
+FAILING = """
+def fail(*args):
+    raise ValueError("a fault of the sentinel's own")
+import gc
+from jaxnb.engine.sentinel import Sentinel
+(sentinel,) = (thing for thing in gc.get_objects() if type(thing) is Sentinel)
+sentinel.{what} = fail
+del sentinel
+"""
+MENDED = FAILING.replace("sentinel.{what} = fail", "del sentinel.{what}")
+FAULT = "ValueError: a fault of the sentinel's own"
+
+
+def test_a_question_that_fails_is_not_taken_for_silence(
+    session: Session, capfd: pytest.CaptureFixture[str]
+) -> None:
+    session.run(FAILING.format(what="stack"), ranks=[1])
+    try:
+        found = session.where()
+        assert sorted(found) == ALL
+        assert found[1].fault == FAULT
+        assert not any(found[i].fault for i in ALL if i != 1)
+        assert dropped(session, 1) == dropped(session, 0)
+        session.where()
+        said = capfd.readouterr().err
+        assert (
+            said.count(f"The sentinel of process 1 failed when it was asked 'where': {FAULT}") == 1
+        )
+    finally:
+        session.run(MENDED.format(what="stack"), ranks=[1])
+    assert not session.where()[1].fault
+    session.run(FAILING.format(what="_statistics.collect"), ranks=[1])
+    try:
+        assert any(FAULT in row.note for row in session.stats())
+    finally:
+        session.run(MENDED.format(what="_statistics.collect"), ranks=[1])
+    assert_usable(session)
+
+
+def test_an_answer_that_cannot_be_sent_is_a_fault_too(session: Session) -> None:
+    unsendable = FAILING.replace("= fail", "= lambda: [object()]").format(what="stack")
+    session.run(unsendable, ranks=[1])
+    try:
+        assert "object" in session.where()[1].fault
+    finally:
+        session.run(MENDED.format(what="stack"), ranks=[1])
+
+
+def test_a_sampler_that_fails_says_so_in_the_timeline(session: Session) -> None:
+    session.run(FAILING.format(what="_sampler.look"), ranks=[1])
+    try:
+        session.run("import time; time.sleep(0.5)")
+        timeline = session.timeline()
+    finally:
+        session.run(MENDED.format(what="_sampler.look"), ranks=[1])
+    assert timeline.processes[1].sampling_fault == FAULT
+    said = f"Sampling failed on process 1 before the cell ended ({FAULT})"
+    assert said in " ".join(str(timeline).split())
+    assert not timeline.processes[0].sampling_fault
