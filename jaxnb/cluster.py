@@ -20,10 +20,9 @@ from traitlets import Any as AnyTrait
 from traitlets.config import Config
 
 from jaxnb.deaths import Death
-from jaxnb.engine import coordination
 from jaxnb.errors import SessionBrokenError, StartError
-from jaxnb.launch import controller_app
 from jaxnb.launch.engine_start import EngineStart
+from jaxnb.launch.folder import make_folder
 from jaxnb.launch.forkclient import ForkServerClient
 from jaxnb.model import JoinRequest
 
@@ -89,6 +88,9 @@ class ProcessGroup:
         on_death: Called from another thread for each unexpected :class:`Death`.
         on_text: Called likewise with a process index and what the C code of that process (XLA,
             NCCL) wrote to its standard output or error.
+
+    Attributes:
+        directory: The group's folder, which no other user can enter: sockets, keys and logs.
     """
 
     def __init__(
@@ -114,10 +116,11 @@ class ProcessGroup:
         self.pids: list[int] = []
         self.identities: dict[int, str] = {}
         self._places: dict[int, tuple[str, int]] = {}  # process index to engine set and position
-        self._directory = tempfile.mkdtemp(prefix="jaxnb-")
+        self.directory = make_folder()
+        os.mkdir(os.path.join(self.directory, "log"), 0o700)
         try:
             if launcher == "fork":
-                self._fork_server = ForkServerClient(self._directory, self._on_fork_event)
+                self._fork_server = ForkServerClient(self.directory, self._on_fork_event)
             self._loop = _Loop()
             self._cluster = self._make_cluster()
         except BaseException:
@@ -129,17 +132,19 @@ class ProcessGroup:
             self._fork_server.close()
         if hasattr(self, "_loop"):
             self._loop.close()
-        shutil.rmtree(self._directory, ignore_errors=True)
+        shutil.rmtree(self.directory, ignore_errors=True)
 
     def _make_cluster(self) -> _IppCluster:
         cluster = _IppCluster(
             config=Config(),
             load_profile=False,
-            profile_dir=self._directory,
+            profile_dir=self.directory,
             cluster_file="",
             delay=0,
             shutdown_atexit=False,
             engine_timeout=3600,
+            # By an environment variable, which holds the key. Programs read a file instead.
+            send_engines_connection_env=self._fork_server is not None,
             controller=f"jaxnb_{self.launcher}",
             engines=f"jaxnb_{self.launcher}",
             log=_quiet_log(),
@@ -163,13 +168,11 @@ class ProcessGroup:
         """Starts JAX's coordination service, in a process of its own.
 
         Returns:
-            A future of its ``host:port``.
+            A future of its address.
         """
         address: Future[str] = Future()
         if self._fork_server is not None:
-            request = self._fork_server.request(
-                "service", host=LOOPBACK, num_processes=num_processes
-            )
+            request = self._fork_server.request("service", num_processes=num_processes)
             request.add_done_callback(lambda f: _chain(f, address, self._note_service))
         else:
             self._service_thread = threading.Thread(
@@ -188,38 +191,21 @@ class ProcessGroup:
         return future
 
     async def _start_controller(self) -> Any:
-        for attempt in range(coordination.ATTEMPTS):
-            await self._cluster.start_controller()
-            controller = self._cluster.controller
-            try:
-                connection = await controller.get_connection_info()
-                break
-            except RuntimeError:
-                # The fork server tries again by itself.
-                last = attempt + 1 == coordination.ATTEMPTS or self._fork_server is not None
-                if last or not controller_app.port_was_taken(controller.get_output()):
-                    raise
-                self._cluster.controller = None
+        await self._cluster.start_controller()
+        connection = await self._cluster.controller.get_connection_info()
         if self._fork_server is not None:
             self._helpers["controller"] = self._cluster.controller.forked_pid
         return connection
 
     def _start_service_program(self, num_processes: int, address: Future[str]) -> None:
         try:
-            for _ in range(coordination.ATTEMPTS):
-                line, status, errors = self._try_service_program(num_processes)
-                if line:
-                    address.set_result(line)
-                    return
-                if not coordination.port_was_taken(status):
-                    raise StartError(f"It ended with exit status {status}.\n{errors}")
-            raise StartError(f"It could bind no port in {coordination.ATTEMPTS} attempts.")
+            address.set_result(self._run_service_program(num_processes))
         except BaseException as error:
             address.set_exception(error)
 
-    def _try_service_program(self, num_processes: int) -> tuple[str, int, str]:
-        """Returns the service's address; without one its exit status and its errors."""
-        arguments = [LOOPBACK, "0", str(num_processes), str(os.getpid())]
+    def _run_service_program(self, num_processes: int) -> str:
+        """Returns the service's address."""
+        arguments = [self.directory, str(num_processes), str(os.getpid())]
         with tempfile.TemporaryFile("w+") as errors:
             with self._service_lock:  # close() kills what has been started, or none is
                 if self._closing.is_set():
@@ -236,11 +222,11 @@ class ProcessGroup:
             assert service.stdout is not None
             with service.stdout as stream:
                 line = stream.readline().strip()
-            if line:
-                return line, 0, ""
-            status = service.wait(10)
-            errors.seek(0)
-            return "", status, errors.read()[-4096:]
+            if not line:
+                status = service.wait(10)
+                errors.seek(0)
+                raise StartError(f"It ended with exit status {status}.\n{errors.read()[-4096:]}")
+            return line
 
     def start_processes(self, num_processes: int, joins: list[JoinRequest]) -> None:
         """Starts the processes of the group; :attr:`identities` names them from then on.
@@ -355,7 +341,7 @@ class ProcessGroup:
                 problem = error
             self._processes_ended = True
         self._loop.close()
-        shutil.rmtree(self._directory, ignore_errors=True)
+        shutil.rmtree(self.directory, ignore_errors=True)
         self._closed = True
         if problem is not None:
             raise problem

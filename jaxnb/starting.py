@@ -126,6 +126,7 @@ class Starter:
                 platform=placement.platform,
                 devices_per_process=placement.devices_per_process,
                 bind_host=LOOPBACK,
+                socket_folder=self._group.directory,
                 collectives=self._options.collectives,
                 bare=self._options.bare,
                 environment=placement.environments[index],

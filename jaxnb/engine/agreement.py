@@ -23,6 +23,7 @@ from jaxnb.engine.agreement_inputs import explained
 from jaxnb.engine.agreement_peers import (
     Peer,
     call,
+    is_of_this_user,
     listen,
     name_of,
     raise_if_of_user,
@@ -46,6 +47,10 @@ from jaxnb.model.origins import Argument
 GREETING_SECONDS = 10.0
 """Who calls and has not shown by then that it knows the key is hung up on."""
 
+MOST_GREETINGS = 256
+"""So many callers may be on their way to show that they know the key; more are hung up on. That
+is over TCP, where anybody can call; those of a group are fewer."""
+
 FULL_SECONDS = 0.5
 """Where this process may open no more files, it looks again for callers so late."""
 
@@ -61,13 +66,16 @@ class Agreement:
     Args:
         process_index: This process.
         key: The cluster's key.
-        host: The address to listen on, from the first cell in strict mode on.
+        host: The address to listen on, from the first cell in strict mode on, where there is no
+            folder.
+        folder: Where the socket is that it then listens on, which only this user can reach.
     """
 
-    def __init__(self, process_index: int, key: bytes, host: str) -> None:
+    def __init__(self, process_index: int, key: bytes, host: str, folder: str) -> None:
         self._me = process_index
         self._key = key
-        self._host = host
+        self._host, self._folder = host, folder
+        self._greetings = threading.BoundedSemaphore(MOST_GREETINGS)
         self._listener: Listener | None = None
         self._service: object = None
         self._is_published = False  # where this process listens, on that service
@@ -113,7 +121,7 @@ class Agreement:
 
     def _listen(self) -> Listener:
         if self._listener is None:
-            self._listener = listen(self._host)  # _greet asks for the key
+            self._listener = listen(self._host, self._folder)  # _greet asks for the key
             threading.Thread(target=self._accept, name="jaxnb-agreement", daemon=True).start()
         return self._listener
 
@@ -125,6 +133,9 @@ class Agreement:
             except OSError as error:  # whoever it was has gone again, or cannot be let in
                 if error.errno in (errno.EMFILE, errno.ENFILE):
                     time.sleep(FULL_SECONDS)  # nothing tells when a file was closed
+                continue
+            if not is_of_this_user(connection) or not self._greetings.acquire(blocking=False):
+                connection.close()
                 continue
             # Apart: one that says nothing must not keep the others waiting.
             threading.Thread(target=self._greet, args=(connection,), daemon=True).start()
@@ -139,6 +150,8 @@ class Agreement:
             self._add(int(greeting["from"]), connection)
         except Exception:  # whoever it was does not know the key, or has gone again
             connection.close()
+        finally:
+            self._greetings.release()
 
     def _add(self, peer: int, connection: Connection) -> None:
         with connection, self._changed:

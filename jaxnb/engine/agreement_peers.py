@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import secrets
 import socket
 import struct
-import sys
 from multiprocessing.connection import Client, Connection, Listener
 
 from jaxnb.engine.agreement_words import END, beginning
 
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
-"""Who listens there is called by processes of the same host only."""
-
-UNIX_PREFIX = "jaxnb-agreement-"
-"""What the names of its Unix sockets begin with."""
+PEER_CREDENTIALS = struct.Struct("3i")
+"""A process id, a user id and a group id, as Linux tells them of who has connected."""
 
 _BUFFER_BYTES = 1 << 12
 """A message takes some hundred; a larger one makes it grow."""
@@ -151,23 +147,39 @@ class Peer:
         self._socket.close()
 
 
-def listen(host: str) -> Listener:
+def listen(host: str, folder: str) -> Listener:
     """Returns a listener for other processes; who calls has yet to show that it knows the key.
 
     Within a host it is a Unix socket: agreeing takes a fourth less time than over TCP, or better,
-    and no port is open. It has a name and no file, which a killed process would leave behind; only
-    Linux has such names.
+    and no other user can reach it. The folder is removed with the group, whatever ends this
+    process.
 
     Args:
-        host: The address to listen on.
+        host: The address to listen on, where there is no folder.
+        folder: Where the socket is to be.
 
     Raises:
         OSError: The system does not let this process listen.
     """
-    if host in LOOPBACK and sys.platform == "linux":
-        name = f"\0{UNIX_PREFIX}{secrets.token_hex(8)}"
-        return Listener(name, "AF_UNIX", backlog=socket.SOMAXCONN)
-    return Listener((host, 0), "AF_INET", backlog=socket.SOMAXCONN)
+    if not folder:
+        return Listener((host, 0), "AF_INET", backlog=socket.SOMAXCONN)
+    path = os.path.join(folder, f"strict-{os.getpid()}")
+    with contextlib.suppress(FileNotFoundError):  # of a process of the group that had the same id
+        os.unlink(path)
+    return Listener(path, "AF_UNIX", backlog=socket.SOMAXCONN)
+
+
+def is_of_this_user(connection: Connection) -> bool:
+    """Whether who has connected is of the same user, as far as that is known.
+
+    Not over TCP; and where the system does not tell, the folder's mode is what keeps others out.
+    """
+    with socket.socket(fileno=os.dup(connection.fileno())) as shared:
+        if shared.family != socket.AF_UNIX or not hasattr(socket, "SO_PEERCRED"):
+            return True
+        told = shared.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER_CREDENTIALS.size)
+    _, user, _ = PEER_CREDENTIALS.unpack(told)
+    return bool(user == os.geteuid())
 
 
 def name_of(listener: Listener) -> str:

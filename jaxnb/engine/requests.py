@@ -83,11 +83,12 @@ class Responder:
             raise StartError("This process has not joined a group yet.")
         if self._runner is None:
             index = identity.process_index
-            key, host = self._kernel.session.key, identity.bind_host
-            recorder = self._recorder = Recorder(index, Agreement(index, key, host))
+            key = self._kernel.session.key
+            where = identity.bind_host, identity.socket_folder
+            recorder = self._recorder = Recorder(index, Agreement(index, key, *where))
             timekeeper = Timekeeper()
             statistics = Statistics(self._kernel.shell)
-            self._sentinel = Sentinel(key, host, recorder, timekeeper, statistics)
+            self._sentinel = Sentinel(key, *where, recorder, timekeeper, statistics)
             held = HeldArrays()
             self._runner = Runner(self._kernel, index, held, recorder, timekeeper)
             self._transfers = Transfers(self._kernel.shell, index, held, self._runner.large_value)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import linecache
 import math
+import os
 import re
 import secrets
 import sys
@@ -41,6 +42,13 @@ FAULT_KEY = "fault"
 LATE_SECONDS = 60.0
 """A message that was sent so long before another that has come is one that is said again."""
 
+LARGEST_BYTES = 1 << 20
+"""Of a part of a message: who sends more is hung up on, before it is read. Questions have some
+hundred bytes."""
+
+MOST_WAITING = 100
+"""Messages of one connection that wait to be read; more wait where they are sent."""
+
 MAX_FRAMES = 40
 """Of a deeper stack the innermost are told."""
 
@@ -55,7 +63,8 @@ class Sentinel:
 
     Args:
         key: The cluster's key.
-        host: The address to listen on.
+        host: The address to listen on, where there is no folder.
+        folder: Where its socket is, which only this user can reach.
         recorder: Knows what this process has dispatched.
         timekeeper: Takes what is seen of the main thread.
         statistics: Takes its statistics; of this thread's own.
@@ -69,6 +78,7 @@ class Sentinel:
         self,
         key: bytes,
         host: str,
+        folder: str,
         recorder: Recorder,
         timekeeper: Timekeeper,
         statistics: Statistics,
@@ -79,9 +89,7 @@ class Sentinel:
         self._session = Session(key=key)
         # Of its own: the kernel closes its context while this thread may still be asked.
         self._socket = zmq.Context().socket(zmq.ROUTER)
-        self._socket.linger = 0
-        port = self._socket.bind_to_random_port(f"tcp://{host}")
-        self.address = SentinelAddress(f"tcp://{host}:{port}", secrets.token_hex(16))
+        self.address = SentinelAddress(_bind(self._socket, host, folder), secrets.token_hex(16))
         self.dropped = 0
         self._newest = -math.inf
         self._heard: dict[str, float] = {}
@@ -199,6 +207,26 @@ class Sentinel:
         # The main thread goes on meanwhile: first all lines, then what is slow.
         lines = [(each, each.f_lineno) for each in main_thread.calls()]
         return [_described(each, line) for each, line in lines][:MAX_FRAMES][::-1]
+
+
+def _bind(listening: zmq.Socket[bytes], host: str, folder: str) -> str:
+    """Binds a socket; what waits in it is bounded, whoever sends.
+
+    Returns:
+        Where it is to be reached.
+    """
+    listening.linger = 0
+    listening.maxmsgsize = LARGEST_BYTES
+    listening.rcvhwm = MOST_WAITING
+    if not folder:
+        return f"tcp://{host}:{listening.bind_to_random_port(f'tcp://{host}')}"
+    with contextlib.suppress(
+        zmq.ZMQError
+    ):  # the folder's mode is the lock; not all builds have two
+        listening.setsockopt(zmq.IPC_FILTER_UID, os.geteuid())
+    url = f"ipc://{folder}/sentinel-{os.getpid()}"
+    listening.bind(url)
+    return url
 
 
 def _described(frame: FrameType, line: int | None) -> dict[str, Any]:

@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 import zmq
@@ -26,27 +25,21 @@ MISSED_BEATS = 600
 for hosts that vanish, and must outlast a process that is stopped or starved for a while."""
 
 
-def port_was_taken(output: str) -> bool:
-    """Whether a controller that wrote this ended because another program had one of its ports.
+def controller_config(cluster_dir: str, cluster_id: str) -> Config:
+    """Returns the controller's configuration: it listens within the group's folder only.
 
-    ipyparallel chooses free ports first and binds them later; :mod:`jaxnb.launch.relays`.
-    """
-    return "Address already in use" in output
-
-
-def controller_config(
-    profile_dir: str, cluster_id: str, ip: str = "127.0.0.1", ports: Sequence[int] = ()
-) -> Config:
-    """Returns the controller's configuration; ``ports`` are taken before free ones.
+    Its messages are signed, not encrypted, and whoever subscribes to output gets all of it: over
+    TCP every user of the host could. For processes on several hosts it will have to listen on TCP
+    with ``enable_curve``.
 
     Schedulers run as threads: as processes, ipyparallel's default, they take seven
     interpreters. ``NoDB``: the default keeps every message of every cell for good.
     """
     config = Config()
-    config.ProfileDir.location = profile_dir
+    config.ProfileDir.location = cluster_dir
     config.IPController.cluster_id = cluster_id
-    config.IPController.ip = ip
-    config.IPController.ports = list(ports)
+    config.IPController.transport = "ipc"
+    config.IPController.ip = os.path.join(cluster_dir, "ipp")
     config.IPController.use_threads = True
     config.IPController.db_class = "NoDB"
     config.IPController.log_level = "ERROR"
@@ -60,6 +53,21 @@ class Controller(IPController):  # type: ignore[misc]
 
     ready_fd: int | None = None
 
+    def next_port(self, pool_name: str = "common") -> int:
+        """Returns a number that no other socket of the folder has in its name."""
+        self._sockets = getattr(self, "_sockets", 0) + 1
+        return self._sockets
+
+    def construct_url(self, kind: str, channel: str, index: Any = None) -> str:
+        """Returns where a channel listens.
+
+        ipyparallel's own puts another character before the number than its engines and clients
+        do, which so do not find a Unix socket.
+        """
+        info = getattr(self, f"{kind}_info")
+        number = info[channel] if index is None else info[channel][index]
+        return f"{info['interface']}:{number}"
+
     def init_hub(self) -> None:
         """Leaves the hub's monitor with what keeps track of engines.
 
@@ -67,6 +75,8 @@ class Controller(IPController):  # type: ignore[misc]
         questions on queues and results; that costs as much as the notebook's side of a cell.
         """
         self._files: dict[str, dict[str, Any]] = {}
+        # A second lock: the first is the mode of the folder, which a user may change.
+        self.context.setsockopt(zmq.IPC_FILTER_UID, os.geteuid())
         super().init_hub()
         monitor = self.hub.monitor.socket
         monitor.setsockopt(zmq.UNSUBSCRIBE, b"")
@@ -98,13 +108,20 @@ class Controller(IPController):  # type: ignore[misc]
         heart, loop = self.heartmonitor_process.sentinel, self.loop
         loop.add_handler(heart, self._on_heart_end, loop.READ)
         for name, content in self._files.items():
-            super().save_connection_dict(name, content)
+            self._write(name, content)
         if self.ready_fd is not None:
             info = {"client": {**self.connection(), **self.client_info}}
             info["engine"] = {**self.connection(), **self.engine_info}
             with os.fdopen(self.ready_fd, "w") as stream:
                 stream.write(json.dumps(info) + "\n")
             self.ready_fd = None
+
+    def _write(self, name: str, content: dict[str, Any]) -> None:
+        """Writes a connection file, which nobody reads half written."""
+        path = os.path.join(self.profile_dir.security_dir, name)
+        with open(f"{path}.new", "w") as file:
+            json.dump(content, file)
+        os.replace(f"{path}.new", path)
 
     def _on_heart_end(self, *_: Any) -> None:
         sys.exit("The heart monitor has ended: no process could be registered any more.")
@@ -129,6 +146,7 @@ def run(config: Config, ready_fd: int | None = None) -> None:
         config: See :func:`controller_config`.
         ready_fd: A pipe to write the connection information to, as one line of JSON.
     """
+    os.umask(0o077)  # a file it writes holds the key
     # Its heart monitor is a child process. Forked (Python 3.14's default is not) it inherits
     # the hook below, so that it cannot outlive a killed controller.
     multiprocessing.set_start_method("fork", force=True)
@@ -139,17 +157,21 @@ def run(config: Config, ready_fd: int | None = None) -> None:
 
 
 def main() -> None:
-    """Runs a controller for a launcher that starts programs: ``profile_dir cluster_id owner``."""
-    profile_dir, cluster_id, owner_pid = sys.argv[1:]
+    """Runs a controller for a launcher that starts programs: ``cluster_dir owner_pid``.
+
+    The cluster's id stands in its environment, as ipyparallel has it: other users can read a
+    command line.
+    """
+    cluster_dir, owner_pid = sys.argv[1:]
 
     def end() -> None:
         # First: once the heart monitor has been killed the main thread may end this process.
-        shutil.rmtree(profile_dir, ignore_errors=True)
+        shutil.rmtree(cluster_dir, ignore_errors=True)
         lifeline.kill_descendants()
         os._exit(0)
 
     lifeline.watch_owner(int(owner_pid), end)
-    run(controller_config(profile_dir, cluster_id))
+    run(controller_config(cluster_dir, os.environ["IPP_CLUSTER_ID"]))
 
 
 if __name__ == "__main__":

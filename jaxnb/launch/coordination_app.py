@@ -13,11 +13,11 @@ OUTLIVES_PROCESSES_SECONDS = 2.0
 
 
 def main() -> None:
-    """Runs the service until its owner ends: ``host port num_processes owner_pid``.
+    """Runs the service until its owner ends: ``folder num_processes owner_pid``.
 
     Writes its address to standard output as one line.
     """
-    host, port, num_processes, owner_pid = sys.argv[1:]
+    folder, num_processes, owner_pid = sys.argv[1:]
 
     def end() -> None:
         # XLA aborts a process that loses the service; this leaves those that lost the same
@@ -26,7 +26,7 @@ def main() -> None:
         os._exit(0)
 
     lifeline.watch_owner(int(owner_pid), end)
-    coordination.serve(host, int(port), int(num_processes), os.dup(1))
+    coordination.serve(folder, int(num_processes), os.dup(1))
 
 
 if __name__ == "__main__":

@@ -13,9 +13,11 @@ from typing import Any
 
 from ipykernel.iostream import OutStream
 from ipyparallel.engine.app import IPEngine
+from traitlets import default
 from traitlets.config import Config
 
 from jaxnb.launch import lifeline
+from jaxnb.launch.engine_start import IDENTITY
 
 INSTALL_ENDPOINT = "__import__('jaxnb.transport.endpoint', fromlist=['install']).install()"
 """Run in the engine at its start, by ipyparallel's own ``startup_command``."""
@@ -54,9 +56,16 @@ class Engine(IPEngine):  # type: ignore[misc]
     Attributes:
         ends_descendants: It kills what it has started when it ends. The fork server does that
             for its children, also when they cannot.
+        controller: How to reach the controller, the key included, as JSON; empty if a file says.
     """
 
     ends_descendants = False
+    controller = ""
+
+    @default("connection_info_env")
+    def _by_the_launcher(self) -> str:
+        # ipyparallel's own way is an environment variable, which a cell's `!` commands inherit.
+        return self.controller
 
     def init_signal(self) -> None:
         """Ignores SIGINT between cells (during one, ipykernel makes it KeyboardInterrupt)."""
@@ -104,9 +113,16 @@ def engine_config(cluster_dir: str, identity: str) -> Config:
     return config
 
 
-def run(config: Config) -> None:
-    """Runs an engine in this process until it is told to stop."""
+def run(config: Config, controller: str = "") -> None:
+    """Runs an engine in this process until it is told to stop.
+
+    Args:
+        config: See :func:`engine_config`.
+        controller: How to reach the controller, as ipyparallel's JSON; without it, the
+            configuration names a file.
+    """
     faulthandler.enable(2)
+    Engine.controller = controller
     # IPython would log a failure of the start-up command and go on; here it ends the process,
     # and the launcher shows why.
     importlib.import_module("jaxnb.transport.endpoint")
@@ -114,11 +130,18 @@ def run(config: Config) -> None:
 
 
 def main() -> None:
-    """Runs an engine for a launcher that starts programs: ``cluster_dir identity owner_pid``."""
-    cluster_dir, identity, owner_pid = sys.argv[1:]
+    """Runs an engine for a launcher that starts programs: ``cluster_dir owner_pid``.
+
+    Who it is stands in its environment: other users can read a command line. What a cell starts
+    inherits nothing of that.
+    """
+    cluster_dir, owner_pid = sys.argv[1:]
     Engine.ends_descendants = True
     lifeline.watch_owner(int(owner_pid), leave)
-    run(engine_config(cluster_dir, identity))
+    config = engine_config(cluster_dir, os.environ.pop(IDENTITY))
+    file = f"ipcontroller-{os.environ.pop('IPP_CLUSTER_ID')}-engine.json"
+    config.IPEngine.url_file = os.path.join(os.environ.pop("IPP_PROFILE_DIR"), "security", file)
+    run(config)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,9 @@ from typing import Any
 
 from jaxnb.model import JoinRequest
 
+IDENTITY = "JAXNB_IDENTITY"
+"""The environment variable that tells an engine's program the name it is routed by."""
+
 
 @dataclass(frozen=True, slots=True)
 class EngineStart:
@@ -55,12 +58,12 @@ def run(start: EngineStart, cluster_dir: str) -> None:
     reseed()
     os.environ.clear()
     os.environ.update(start.environment)
-    os.environ["IPP_CONNECTION_INFO"] = start.connection_info
     os.chdir(start.directory)
     faulthandler.enable(2)  # before it joins: a plugin that JAX loads then may crash
     if start.join is not None:
         bootstrap.join(start.join)
-    engine_app.run(engine_app.engine_config(cluster_dir, start.identity))
+    config = engine_app.engine_config(cluster_dir, start.identity)
+    engine_app.run(config, start.connection_info)
 
 
 def reseed() -> None:

@@ -43,7 +43,6 @@ class Child:
     chatter: ChatterFilter = field(default_factory=ChatterFilter)
     flush_at: float = math.inf
     reply_to: int | None = None
-    command: dict[str, Any] = field(default_factory=dict)
     told_to_stop: bool = False
 
 

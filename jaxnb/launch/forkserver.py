@@ -110,35 +110,31 @@ class ForkServer(ForkLoop):
     def _do_controller(self, command: dict[str, Any]) -> None:
         from jaxnb.launch import controller_app
 
-        config = controller_app.controller_config(
-            self._cluster_dir, command["cluster_id"], ports=command.pop("ports", ())
-        )
+        config = controller_app.controller_config(self._cluster_dir, command["cluster_id"])
         read_fd, write_fd = os.pipe()
         child = self._fork(
             "controller",
-            command.setdefault("attempt", 0),
+            0,
             lambda: controller_app.run(config, write_fd),
             keep=(write_fd,),
         )
         os.close(write_fd)
-        child.reply_to, child.command = command["id"], command
+        child.reply_to = command["id"]
         self._await_line(read_fd, child, lambda line: {"connection": json.loads(line)})
 
     def _do_service(self, command: dict[str, Any]) -> None:
         from jaxnb.engine import coordination
 
-        ports = command.get("ports", [])
-        port = ports.pop(0) if ports else 0
         read_fd, write_fd = os.pipe()
-        host, num_processes = command["host"], command["num_processes"]
+        num_processes = command["num_processes"]
         child = self._fork(
             "service",
-            command.setdefault("attempt", 0),
-            lambda: coordination.serve(host, port, num_processes, write_fd),
+            0,
+            lambda: coordination.serve(self._cluster_dir, num_processes, write_fd),
             keep=(write_fd,),
         )
         os.close(write_fd)
-        child.reply_to, child.command = command["id"], command
+        child.reply_to = command["id"]
         self._await_line(read_fd, child, lambda line: {"address": line.strip()})
 
     def _await_line(self, fd: int, child: Child, answer: Callable[[str], dict[str, Any]]) -> None:
@@ -223,9 +219,6 @@ class ForkServer(ForkLoop):
             self._close_output(child)
         tail = child.tail.decode("utf-8", "replace")
         if child.reply_to is not None:
-            if self._may_try_again(child, status, tail):
-                self._execute({**child.command, "attempt": child.index + 1})
-                return
             error = f"the {child.role} ended with status {status} while starting\n{tail}"
             self._emit(reply=child.reply_to, error=error)
         elif not child.told_to_stop:
@@ -237,18 +230,6 @@ class ForkServer(ForkLoop):
                 status=status,
                 tail=tail,
             )
-
-    @staticmethod
-    def _may_try_again(child: Child, status: int, tail: str) -> bool:
-        """Whether a child ended before it was ready because another program had its port."""
-        from jaxnb.engine import coordination
-        from jaxnb.launch import controller_app
-
-        if child.told_to_stop or child.index + 1 >= coordination.ATTEMPTS:
-            return False
-        if child.role == "controller":
-            return controller_app.port_was_taken(tail)
-        return child.role == "service" and coordination.port_was_taken(status)
 
     def _answer_stops(self) -> None:
         for entry in list(self._stops):

@@ -16,7 +16,7 @@ from ipyparallel.cluster import launcher
 from traitlets import Any as AnyTrait
 from traitlets import Float, Integer, List
 
-from jaxnb.launch.engine_start import EngineStart, command
+from jaxnb.launch.engine_start import IDENTITY, EngineStart, command
 from jaxnb.launch.forkclient import ForkServerClient
 
 STOP_GRACE_SECONDS = 2.0
@@ -110,14 +110,25 @@ class ForkEngineSetLauncher(_ForkLauncher, launcher.EngineLauncher):  # type: ig
         self.fork_server.request("signal", pids=list(self.pids), signal=int(sig))
 
 
+def _make_log(path: str) -> None:
+    """Makes a log file that only this user can read, whatever the umask."""
+    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    os.close(os.open(path, os.O_CREAT, 0o600))
+
+
 class LocalControllerLauncher(launcher.LocalControllerLauncher):  # type: ignore[misc]
     """ipyparallel's local controller, in one process that ends with this one."""
+
+    def start(self) -> Any:
+        """Starts it."""
+        _make_log(self.output_file)
+        return super().start()
 
     def find_args(self) -> list[str]:
         """Returns the command line."""
         module = "jaxnb.launch.controller_app"
         return [
-            sys.executable, "-m", module, self.profile_dir, self.cluster_id, str(os.getpid()),
+            sys.executable, "-m", module, self.profile_dir, str(os.getpid()),
         ]  # fmt: skip
 
 
@@ -126,9 +137,18 @@ class LocalEngineLauncher(launcher.LocalEngineLauncher):  # type: ignore[misc]
 
     def find_args(self) -> list[str]:
         """Returns the command line."""
-        identity = f"{self.cluster_id}-{self.parent.engine_set_id}-{self.identifier}"
         module = "jaxnb.launch.engine_app"
-        return [sys.executable, "-m", module, self.profile_dir, identity, str(os.getpid())]
+        return [sys.executable, "-m", module, self.profile_dir, str(os.getpid())]
+
+    def get_env(self) -> dict[str, str]:
+        """Returns what is added to the environment."""
+        identity = f"{self.cluster_id}-{self.parent.engine_set_id}-{self.identifier}"
+        return {**super().get_env(), IDENTITY: identity}
+
+    def start(self) -> Any:
+        """Starts it."""
+        _make_log(self.output_file)
+        return super().start()
 
 
 class LocalEngineSetLauncher(launcher.LocalEngineSetLauncher):  # type: ignore[misc]

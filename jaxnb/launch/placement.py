@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from jaxnb.errors import UsageError
 from jaxnb.options import DEFAULT_NUM_PROCESSES, StartOptions
+
+NCCL_NETWORK = "NCCL_SOCKET_IFNAME"
+"""The variable that names the network devices whose addresses NCCL listens on. Left alone it takes
+one that other machines reach, and the first messages of a group are neither signed nor encrypted.
+Who has set it keeps it."""
+
+LOOPBACK_DEVICE = "lo"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +34,15 @@ class Placement:
     environments: tuple[dict[str, str], ...]
 
 
-def place(options: StartOptions, gpus: Sequence[str]) -> Placement:
+def place(
+    options: StartOptions, gpus: Sequence[str], environment: Mapping[str, str] = os.environ
+) -> Placement:
     """Places the processes of a group on one host.
 
     Args:
         options: What was asked for.
         gpus: The GPUs of this host that may be used, as ``CUDA_VISIBLE_DEVICES`` names them.
+        environment: What the processes inherit.
 
     Raises:
         UsageError: More GPUs are needed than there are, or an option does not fit.
@@ -41,7 +52,7 @@ def place(options: StartOptions, gpus: Sequence[str]) -> Placement:
         platform = "gpu" if gpus and options.devices_per_process is None else "cpu"
     if platform == "cpu":
         return _place_cpu(options)
-    return _place_gpu(options, gpus)
+    return _place_gpu(options, gpus, environment)
 
 
 def _place_cpu(options: StartOptions) -> Placement:
@@ -49,7 +60,9 @@ def _place_cpu(options: StartOptions) -> Placement:
     return Placement("cpu", n, options.devices_per_process or 1, ({},) * n)
 
 
-def _place_gpu(options: StartOptions, gpus: Sequence[str]) -> Placement:
+def _place_gpu(
+    options: StartOptions, gpus: Sequence[str], environment: Mapping[str, str]
+) -> Placement:
     if not gpus:
         raise UsageError(
             "No GPU was found on this host (nvidia-smi lists none, or CUDA_VISIBLE_DEVICES "
@@ -69,4 +82,7 @@ def _place_gpu(options: StartOptions, gpus: Sequence[str]) -> Placement:
             "NCCL refuses two processes of one group on one GPU. Nothing was started. Type "
             f"`%spmd_start -n {len(gpus)}`, or `%spmd_start -n {n} --platform cpu`."
         )
-    return Placement("gpu", n, 1, tuple({"CUDA_VISIBLE_DEVICES": gpu} for gpu in gpus[:n]))
+    network = {} if NCCL_NETWORK in environment else {NCCL_NETWORK: LOOPBACK_DEVICE}
+    return Placement(
+        "gpu", n, 1, tuple({"CUDA_VISIBLE_DEVICES": gpu, **network} for gpu in gpus[:n])
+    )

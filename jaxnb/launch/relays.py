@@ -1,8 +1,8 @@
-"""Knowing that the ipyparallel controller's threads and its heart monitor have their ports.
+"""Knowing that the ipyparallel controller's threads and its heart monitor have their sockets.
 
-ipyparallel chooses free ports first and binds them a third of a second later, by when another
-program may have one. A thread or a process that finds its port taken just ends, and the others
-run on without it: no engine counts as registered, or no output ever comes.
+A thread or a process of ipyparallel's that cannot have one (no file may be opened any more, say)
+just ends, and the others run on without it: no engine counts as registered, or no output ever
+comes. And who connects before a socket is there tries again a tenth of a second later only.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Relay(ThreadMonitoredQueue):
     """A thread that hands messages on, without which its process does not live.
 
     Attributes:
-        bound: Set once its ports are its own.
+        bound: Set once its sockets are bound.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -56,7 +56,7 @@ def start_heart_monitor(process: Any) -> int:
     run = process.run
 
     def tell_and_run() -> None:
-        start = HeartMonitor.start  # called once both ports are bound
+        start = HeartMonitor.start  # called once both sockets are bound
 
         def tell_and_start(monitor: Any) -> None:
             os.write(write_fd, b"\n")
@@ -72,7 +72,7 @@ def start_heart_monitor(process: Any) -> int:
 
 
 def wait_until_it_listens(fd: int) -> None:
-    """Waits until the heart monitor has its ports.
+    """Waits until the heart monitor has its sockets.
 
     Raises:
         SystemExit: It has ended; why is the last that it wrote.

@@ -14,7 +14,7 @@ class JoinAgain:
     """Asks a process to leave its broken group and to join a new one, with its variables.
 
     Attributes:
-        coordinator_address: ``host:port`` of the new coordination service.
+        coordinator_address: Of the new coordination service, as gRPC takes it.
         timeout_seconds: How long to wait for the others.
         dead: The processes that have died: their shards are gone.
     """

@@ -29,10 +29,12 @@ class JoinRequest:
     Attributes:
         process_index: Its index.
         num_processes: Size of the group.
-        coordinator_address: ``host:port`` of the coordination service.
+        coordinator_address: Of the coordination service, as gRPC takes it.
         platform: ``"cpu"`` or ``"gpu"``.
         devices_per_process: Number of CPU devices it makes; ignored on GPU.
         bind_host: The address that its collectives listen on.
+        socket_folder: Where its own sockets are; only this user can enter it. The one switch
+            between one host and several: without it, jaxnb's part listens on ``bind_host`` too.
         collectives: ``"gloo"`` or ``"mpi"``; the CPU's.
         bare: Leave the namespace empty: no ``jax``, ``jnp`` … in it.
         environment: Variables to set before the backend starts.
@@ -45,6 +47,7 @@ class JoinRequest:
     platform: str
     devices_per_process: int
     bind_host: str = "127.0.0.1"
+    socket_folder: str = ""
     collectives: str = "gloo"
     bare: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)

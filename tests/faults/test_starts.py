@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -17,7 +16,6 @@ import pytest
 
 import jaxnb
 from jaxnb import cluster
-from jaxnb.engine import coordination
 from jaxnb.errors import StartError
 from jaxnb.launch.forkclient import ForkServerClient
 from jaxnb_fixtures import assert_usable, processes_of_tests
@@ -199,29 +197,6 @@ assert os.waitpid(child, 0)[1] == 0
         [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True
     )
     assert float(ended.stdout) < 5
-
-
-def test_listeners_are_counted_where_other_programs_are_not_shown(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def denied(kind: str) -> None:
-        raise psutil.AccessDenied
-
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        assert coordination.count_listeners(port) == 1
-        monkeypatch.setattr(psutil, "net_connections", denied)
-        assert coordination.count_listeners(port) == 1
-    assert coordination.count_listeners(port) == 0
-
-
-@pytest.mark.parametrize(
-    ("status", "taken"),
-    [(75, True), (-signal.SIGSEGV, True), (-signal.SIGABRT, True), (-signal.SIGKILL, False),
-     (-signal.SIGTERM, False), (1, False)],
-)  # fmt: skip
-def test_only_some_ends_of_the_service_are_trouble_with_its_port(status: int, taken: bool) -> None:
-    assert coordination.port_was_taken(status) is taken
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)

@@ -18,12 +18,12 @@ from jaxnb.engine._jax_internals import dispatch, hlo, pitfalls
 from jaxnb_programs import GPU_TEXT
 
 PRELUDE = """
-import socket
+import atexit, os, shutil, socket, tempfile
 from jaxnb.engine import _jax_internals as internals
-from jaxnb.engine.coordination import free_port
 from jaxnb.errors import StartError
-port = free_port("127.0.0.1")
-address = f"127.0.0.1:{port}"
+folder = tempfile.mkdtemp()
+atexit.register(shutil.rmtree, folder)
+address = f"unix:{folder}/service"
 """
 
 
@@ -79,7 +79,7 @@ def test_private_names_are_used_in_this_module_only() -> None:
 
 SERVICE = """
 service = internals.start_coordination_service(address, 1)
-socket.create_connection(("127.0.0.1", port)).close()
+socket.socket(socket.AF_UNIX).connect(f"{folder}/service")
 print("listens")
 """
 

@@ -1,4 +1,4 @@
-"""What a default start opens to others: nothing beyond this host, and nothing to other users."""
+"""What a default start opens: nothing beyond this host, and on it JAX's collectives only."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -16,9 +17,9 @@ import pytest
 import zmq
 from jupyter_client.session import Session as Signer
 
-from jaxnb.engine.agreement_peers import UNIX_PREFIX
-from jaxnb.model import SentinelAddress
+from jaxnb.model import JoinRequest, SentinelAddress
 from jaxnb.session import Session
+from jaxnb.starting import Starter
 from jaxnb_fixtures import assert_usable, processes_of_tests
 
 LOOPBACK = {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
@@ -50,27 +51,30 @@ def no_umask() -> Iterator[None]:
         os.umask(old)
 
 
+def collective_ports(session: Session) -> set[int]:
+    """The ports of collectives, which are JAX's own."""
+    return {port for report in session._reports for port in report.collective_ports}
+
+
 @pytest.mark.parametrize("launcher", ["fork", "local"])
-def test_nothing_listens_beyond_this_host(
+def test_only_collectives_listen_on_ports(
     make_session: Callable[..., Session], launcher: str
 ) -> None:
-    """Of no process: not the notebook, the controller, the service, nor those that run cells."""
+    """And on this host's only. Of no process: not the notebook, the controller or the service."""
     before = set(processes_of_tests())
     own = {c.laddr for c in psutil.Process().net_connections("inet") if c.laddr}
     session = make_session(2, launcher=launcher)
-    session.run("x = jax.device_count()")
-    bound = opened_by(before)
-    assert {p.pid for p in session.processes} <= set(bound)
-    assert len(bound) > 3, "the controller and the coordination service are missing"
-    listening = [entry for entries in bound.values() for entry in entries]
-    assert len(listening) > 10
-    assert {ip for ip, _, _ in listening} <= LOOPBACK, bound
-    mine = [c for c in psutil.Process().net_connections("inet") if c.laddr and c.laddr not in own]
-    assert {c.laddr.ip for c in mine} <= LOOPBACK
-    assert not [c for c in mine if c.status == psutil.CONN_LISTEN], "the notebook listens itself"
-    session.recover()  # a new service, and new sockets for collectives
-    again = [entry for entries in opened_by(before).values() for entry in entries]
-    assert {ip for ip, _, _ in again} <= LOOPBACK
+    for _ in range(2):
+        session.run("x = jax.device_count()")
+        bound = opened_by(before)
+        assert set(session.helper_pids().values()) <= set(bound)
+        listening = [entry for entries in bound.values() for entry in entries]
+        assert {ip for ip, _, _ in listening} <= LOOPBACK, bound
+        assert {port for _, port, _ in listening} == collective_ports(session), bound
+        assert {pid for pid, ports in bound.items() if ports} == {p.pid for p in session.processes}
+        mine = [c.laddr for c in psutil.Process().net_connections("inet") if c.laddr]
+        assert set(mine) <= own
+        session.recover()  # a new service, and new sockets for collectives
 
 
 @pytest.mark.parametrize("launcher", ["fork", "local"])
@@ -89,43 +93,54 @@ def test_the_clusters_files_are_for_this_user_only(
     assert stat.S_IMODE(cluster.stat().st_mode) == 0o700
     assert session._transport is not None
     key = session._transport.key
-    holders = [p for p in cluster.rglob("*") if p.is_file() and key in p.read_bytes()]
-    assert holders
-    assert {p: stat.S_IMODE(p.stat().st_mode) for p in holders} == dict.fromkeys(holders, 0o600)
+    files = [p for p in cluster.rglob("*") if p.is_file()]
+    assert any(key in p.read_bytes() for p in files)
+    assert any(p.suffix == ".log" for p in files)
+    theirs = {p.name for p in files if stat.S_IMODE(p.stat().st_mode) != 0o600}
+    assert theirs <= {"README"}  # ipyparallel's, a copy
+    folders = [p for p in cluster.rglob("*") if p.is_dir()]
+    assert {p.name for p in folders if stat.S_IMODE(p.stat().st_mode) != 0o700} == set()
 
 
+@pytest.mark.parametrize("launcher", ["fork", "local"])
 def test_the_key_is_in_no_command_line_or_environment(
-    make_session: Callable[..., Session],
+    make_session: Callable[..., Session], launcher: str
 ) -> None:
-    """Other users of the host can read a command line."""
-    session = make_session(2)
-    assert session._transport is not None
-    key = session._transport.key.decode()
-    for process in processes_of_tests().values():
-        with suppress(psutil.NoSuchProcess):
-            assert key not in " ".join(process.cmdline())
-
-
-def test_strangers_at_every_port_do_no_harm(make_session: Callable[..., Session]) -> None:
-    """Whoever is on this host can connect; the ports of collectives are JAX's own."""
+    """Other users of the host can read a command line, and what a cell starts an environment."""
     before = set(processes_of_tests())
+    session = make_session(2, launcher=launcher)
+    assert session._transport is not None
+    secrets = [session._transport.key.decode(), *session._group.identities.values()]
+    seen = session.run(
+        "import os, subprocess, sys\n"
+        "child = [sys.executable, '-c', 'import os; print(dict(os.environ))']\n"
+        "own = dict(os.environ)\n"
+        "inherited = subprocess.run(child, capture_output=True, text=True).stdout\n"
+        "str(own) + inherited + str(get_ipython().getoutput('env'))"
+    )
+    for index in range(2):
+        everything = seen.per_process[index].value
+        assert "PATH" in everything
+        assert not [each for each in secrets if each in everything]
+        assert "IPP_" not in everything
+    for pid, process in processes_of_tests().items():
+        with suppress(psutil.NoSuchProcess):
+            line = " ".join(process.cmdline())
+            assert not [each for each in secrets if each in line]
+            if pid not in before:
+                assert secrets[0] not in str(process.environ())
+
+
+def test_garbage_in_every_socket_does_no_harm(make_session: Callable[..., Session]) -> None:
     session = make_session(2)
-    collectives = {port for report in session._reports for port in report.collective_ports}
-    ports = {port for entries in opened_by(before).values() for _, port, _ in entries}
-    for port in sorted(ports - collectives):
+    sockets = [p for p in Path(session._group.directory).iterdir() if p.is_socket()]
+    assert len(sockets) > 15
+    for path in sockets:
         for garbage in GARBAGE:
-            with suppress(OSError), socket.create_connection(("127.0.0.1", port), 5) as stranger:
+            with suppress(OSError), connected_to(str(path)) as stranger:
                 stranger.sendall(garbage)
     assert sorted(session.where()) == [0, 1]
     assert_usable(session)
-
-
-def names_listened_at(session: Session) -> list[str]:
-    """Returns the names of Unix sockets at which processes take part in strict mode."""
-    mine = f"@{UNIX_PREFIX}"  # what the system shows for the zero before it
-    processes = [psutil.Process(info.pid) for info in session.processes]
-    names = [c.laddr for process in processes for c in process.net_connections("unix")]
-    return sorted({name for name in names if name.startswith(mine)})
 
 
 @contextmanager
@@ -137,15 +152,20 @@ def connected_to(address: str | tuple[str, int]) -> Iterator[socket.socket]:
         yield stranger
 
 
+def over_tcp(kept: Callable[..., list[JoinRequest]]) -> Callable[..., list[JoinRequest]]:
+    """What processes on several hosts will be told."""
+    return lambda *args: [replace(join, socket_folder="") for join in kept(*args)]
+
+
 @pytest.mark.parametrize("kind", ["one host", "several hosts"])
 def test_strangers_where_strict_mode_listens_do_no_harm(
-    make_session: Callable[..., Session], kind: str
+    make_session: Callable[..., Session], kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Within a host it opens no port at all."""
+    if kind == "several hosts":
+        monkeypatch.setattr(Starter, "_joins", over_tcp(Starter._joins))
     session = make_session(2)
     before = {port for entries in opened_by(set()).values() for _, port, _ in entries}
-    if kind == "several hosts":
-        session.run("from jaxnb.engine import agreement_peers; agreement_peers.LOOPBACK = ()")
     session.run(
         "from jaxnb.engine import agreement; agreement.GREETING_SECONDS = 1\n"
         "mesh = jax.make_mesh((2,), ('d',))\n"
@@ -156,12 +176,14 @@ def test_strangers_where_strict_mode_listens_do_no_harm(
     assert session.run("float(f(x))", check="strict").value == 2
     found = [e for entries in opened_by(set()).values() for e in entries if e[1] not in before]
     assert {ip for ip, _, _ in found} <= LOOPBACK
-    names = names_listened_at(session)
+    names = sorted(map(str, Path(session._group.directory).glob("strict-*")))
+    addresses: list[str | tuple[str, int]]
     if kind == "several hosts":
-        addresses: list[str | tuple[str, int]] = [("127.0.0.1", port) for _, port, _ in found]
+        addresses = [("127.0.0.1", port) for _, port, _ in found]
         assert not names
+        assert sentinel_of(session, 0).url.startswith("tcp://127.0.0.1:")
     else:
-        addresses = [name.replace("@", "\0", 1) for name in names]
+        addresses = [*names]
         assert not found
     assert len(addresses) == 2
     for address in addresses:
@@ -173,7 +195,30 @@ def test_strangers_where_strict_mode_listens_do_no_harm(
             assert b"#CHALLENGE#" in challenge
             assert stranger.recv(1 << 10) == b""  # it is hung up on, as it says nothing
     assert session.run("float(f(x))", check="strict").value == 2
+    assert sorted(session.where()) == [0, 1]
     assert_usable(session)
+
+
+def test_those_who_say_nothing_are_bounded(make_session: Callable[..., Session]) -> None:
+    """Each is waited for in a thread of its own."""
+    session = make_session(2)
+    session.run(
+        "from jaxnb.engine import agreement\n"
+        "import gc, threading\n"
+        "(ours,) = (each for each in gc.get_objects() if type(each) is agreement.Agreement)\n"
+        "ours._greetings = threading.BoundedSemaphore(3)\n"
+        "mesh = jax.make_mesh((2,), ('d',))\n"
+        "x = jax.make_array_from_callback((2,), NamedSharding(mesh, P('d')),\n"
+        "                                 lambda i: np.ones(2)[i])\n"
+        "f = jax.jit(jnp.sum)"
+    )
+    assert session.run("float(f(x))", check="strict").value == 2
+    (address, _) = sorted(map(str, Path(session._group.directory).glob("strict-*")))
+    with ExitStack() as stack:
+        callers = [stack.enter_context(connected_to(address)) for _ in range(5)]
+        said = [caller.recv(1 << 10) for caller in callers]
+        assert [b"#CHALLENGE#" in each for each in said] == [True] * 3 + [False] * 2
+    assert session.run("float(f(x))", check="strict").value == 2
 
 
 def sentinel_of(session: Session, index: int) -> SentinelAddress:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -264,17 +265,21 @@ def test_answers_of_a_stranger_are_not_believed(make_session: Callable[..., Sess
         context.destroy(linger=0)
 
 
-def test_it_listens_on_loopback_only(session: Session) -> None:
+def test_it_listens_on_no_port(session: Session) -> None:
     for info in session.processes:
-        address = address_of(session, info.process_index)
-        port = int(address.url.rpartition(":")[2])
-        listening = {
-            c.laddr.port: c.laddr.ip
-            for c in psutil.Process(info.pid).net_connections("tcp")
+        url = address_of(session, info.process_index).url
+        path = Path(url.removeprefix("ipc://"))
+        assert path.is_socket()
+        assert path.parent == Path(session._group.directory)
+        listening = [
+            c
+            for c in psutil.Process(info.pid).net_connections("inet")
             if c.status == psutil.CONN_LISTEN
+        ]
+        ports = session._reports[info.process_index].collective_ports
+        assert {(c.laddr.ip, c.laddr.port) for c in listening} == {
+            ("127.0.0.1", port) for port in ports
         }
-        assert listening[port] == "127.0.0.1"
-        assert set(listening.values()) == {"127.0.0.1"}
 
 
 def test_it_sleeps_between_questions(session: Session) -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import ipaddress
 import os
-import socket
+import shutil
 import stat
 import subprocess
 import sys
@@ -13,6 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import psutil
 import pytest
@@ -20,7 +20,7 @@ from ipyparallel import Client
 
 from jaxnb.engine.bootstrap import thread_pool_size
 from jaxnb.errors import SessionBrokenError, StartError
-from jaxnb.launch.controller_app import port_was_taken
+from jaxnb.launch.folder import make_folder
 from jaxnb.launch.forkclient import ForkServerClient
 from jaxnb.launch.placement import place
 from jaxnb.model import DeviceInfo, JoinRequest, ProcessReport
@@ -169,7 +169,7 @@ def test_only_loopback_is_listened_on(session: Session) -> None:
         for connection in process.net_connections("inet")
         if connection.status == psutil.CONN_LISTEN
     ]
-    assert len({pid for pid, _ in listening}) >= 6  # engines listen for gloo
+    assert {pid for pid, _ in listening} == {p.pid for p in session.processes}  # for gloo
     outside = [(pid, at) for pid, at in listening if not is_loopback(at.ip)]
     assert outside == []
 
@@ -255,114 +255,61 @@ def fork_server() -> Iterator[ForkServerClient]:
     assert not os.path.exists(folder)
 
 
-def port_of(answer: dict[str, Any]) -> int:
-    host, _, port = answer["address"].partition(":")
-    assert host == "127.0.0.1"
-    return int(port)
-
-
-def serve(fork_server: ForkServerClient, **more: Any) -> dict[str, Any]:
-    return fork_server.request("service", host="127.0.0.1", num_processes=1, **more).result(60)
-
-
-def test_a_port_taken_by_another_program_is_passed_by(fork_server: ForkServerClient) -> None:
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        other.listen()
-        taken = other.getsockname()[1]
-        answer = serve(fork_server, ports=[taken])
-    assert port_of(answer) != taken
+def serve(fork_server: ForkServerClient) -> Path:
+    """Starts a service; returns its socket."""
+    answer = fork_server.request("service", num_processes=1).result(60)
     assert psutil.pid_exists(answer["pid"])
+    return Path(unquote(answer["address"].removeprefix("unix:")))
 
 
-def test_a_port_shared_with_another_service_is_passed_by(fork_server: ForkServerClient) -> None:
-    # gRPC binds with SO_REUSEPORT: two services would share a port's connections at random.
-    first = port_of(serve(fork_server))
-    second = port_of(serve(fork_server, ports=[first]))
-    assert second != first
+def test_each_coordination_service_has_a_socket_of_its_own(fork_server: ForkServerClient) -> None:
+    """It asks nobody who they are."""
+    first, second = serve(fork_server), serve(fork_server)
+    assert first != second
+    assert first.is_socket()
+    assert second.is_socket()
+    assert stat.S_IMODE(first.parent.stat().st_mode) == 0o700
 
 
-def test_a_port_that_is_free_is_used(fork_server: ForkServerClient) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        free = probe.getsockname()[1]
-    assert port_of(serve(fork_server, ports=[free])) == free
+CONTROLLER_SOCKETS = 18
+"""How many a controller binds."""
 
 
-CONTROLLER_PORTS = 18
-"""How many ports a controller binds."""
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder like a group's; pytest's own have too long a path for sockets."""
+    path = Path(make_folder())
+    yield path
+    shutil.rmtree(path)
 
 
-def ports_of(connection: dict[str, Any]) -> set[int]:
-    """The ports in a controller's connection information."""
-    found: set[Any] = set()
-    for info in connection["client"], connection["engine"]:
-        for value in info.values():
-            found |= set(value if isinstance(value, list) else [value])
-    return {port for port in found if isinstance(port, int)}
-
-
-def listens_on(pid: int) -> set[int]:
-    """The ports on which a process and its children listen."""
-    processes = [psutil.Process(pid), *psutil.Process(pid).children()]
-    sockets = [each for p in processes for each in p.net_connections("tcp")]
-    return {each.laddr.port for each in sockets if each.status == psutil.CONN_LISTEN}
-
-
-@contextlib.contextmanager
-def chosen_ports(n: int, taken: int) -> Iterator[list[int]]:
-    """Free ports, but for one on which this process listens."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(n)]
-        ports = [each.getsockname()[1] for each in sockets]
-        for i, each in enumerate(sockets):
-            if i != taken:
-                each.close()
-        yield ports
-
-
-def test_a_controller_one_of_whose_ports_is_taken_starts_on_others(
-    fork_server: ForkServerClient,
-) -> None:
-    """Some are bound in threads and in a child, which ended alone: every start then timed out."""
-    for taken in range(CONTROLLER_PORTS):
-        with chosen_ports(CONTROLLER_PORTS, taken) as ports:
-            request = fork_server.request("controller", cluster_id=f"ports-{taken}", ports=ports)
-            answer = request.result(60)
-            listening = listens_on(answer["pid"])
-            assert len(listening) == CONTROLLER_PORTS
-            found = ports_of(answer["connection"])
-            assert found <= listening
-            assert ports[taken] not in found
-            assert answer["connection"]["client"]["key"]
-        stop = fork_server.request("stop", roles=["controller"], grace_seconds=5)
-        stop.result(60)
-
-
-def test_a_controller_that_cannot_bind_writes_no_connection_file(tmp_path: Path) -> None:
-    """Programs wait for the file; it is written when all listens."""
+def test_a_controller_that_cannot_bind_writes_no_connection_file(folder: Path) -> None:
+    """Some are bound in threads and in a child, which ended alone: starts then timed out."""
     code = """
 import sys
 from jaxnb.launch.controller_app import controller_config, run
-run(controller_config(sys.argv[1], "of-a-test", ports=[int(port) for port in sys.argv[2:]]))
+run(controller_config(sys.argv[1], "of-a-test"))
 """
-    with chosen_ports(CONTROLLER_PORTS, 4) as ports:  # for output, bound by a thread
+    for number in range(1, CONTROLLER_SOCKETS + 1):
+        taken = folder / f"ipp:{number}"
+        taken.mkdir()  # which is not replaced
         ended = subprocess.run(
-            [sys.executable, "-c", code, str(tmp_path), *map(str, ports)],
+            [sys.executable, "-c", code, str(folder)],
             capture_output=True,
             text=True,
             timeout=60,
             check=False,
         )
-    assert ended.returncode == 1
-    assert port_was_taken(ended.stderr)
-    assert not list(tmp_path.glob("security/*.json"))
+        assert ended.returncode == 1
+        assert "Address already in use" in ended.stderr
+        assert not list(folder.glob("security/*.json"))
+        taken.rmdir()
 
 
 def test_an_unknown_command_is_an_error_and_ends_nothing(fork_server: ForkServerClient) -> None:
     with pytest.raises(StartError, match="_do_nonsense"):
         fork_server.request("nonsense").result(60)
-    assert port_of(serve(fork_server)) > 0
+    assert serve(fork_server).is_socket()
 
 
 def test_a_request_to_an_ended_server_fails(fork_server: ForkServerClient) -> None:
@@ -413,10 +360,10 @@ run(controller_config(sys.argv[1], "of-a-test"))
 """
 
 
-def test_the_controller_forks_before_it_has_threads(tmp_path: Path) -> None:
+def test_the_controller_forks_before_it_has_threads(folder: Path) -> None:
     """A thread may hold a lock at that moment, which the child would wait for without end."""
     with subprocess.Popen(
-        [sys.executable, "-c", CONTROLLER, str(tmp_path)], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", CONTROLLER, str(folder)], stdout=subprocess.PIPE, text=True
     ) as controller:
         try:
             assert controller.stdout is not None

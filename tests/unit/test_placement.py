@@ -11,6 +11,7 @@ from jaxnb.launch.placement import place
 from jaxnb.options import StartOptions
 
 FOUR_GPUS = ("0", "1", "2", "3")
+NETWORK_CHOSEN = {"NCCL_SOCKET_IFNAME": "eth0"}
 
 
 def test_without_gpus_there_are_four_cpu_processes_of_one_device() -> None:
@@ -20,13 +21,13 @@ def test_without_gpus_there_are_four_cpu_processes_of_one_device() -> None:
 
 
 def test_auto_takes_one_process_per_gpu() -> None:
-    placed = place(StartOptions(), FOUR_GPUS)
+    placed = place(StartOptions(), FOUR_GPUS, NETWORK_CHOSEN)
     assert (placed.platform, placed.num_processes, placed.devices_per_process) == ("gpu", 4, 1)
     assert placed.environments == tuple({"CUDA_VISIBLE_DEVICES": gpu} for gpu in FOUR_GPUS)
 
 
 def test_fewer_processes_than_gpus_take_the_first() -> None:
-    placed = place(StartOptions(num_processes=2), FOUR_GPUS)
+    placed = place(StartOptions(num_processes=2), FOUR_GPUS, NETWORK_CHOSEN)
     assert placed.environments == ({"CUDA_VISIBLE_DEVICES": "0"}, {"CUDA_VISIBLE_DEVICES": "1"})
 
 
@@ -72,6 +73,15 @@ def test_one_device_per_process_is_what_gpus_have() -> None:
     assert place(StartOptions(platform="gpu", devices_per_process=1), FOUR_GPUS).num_processes == 4
     with pytest.raises(UsageError, match="is for CPU processes"):
         place(StartOptions(platform="gpu", devices_per_process=2), FOUR_GPUS)
+
+
+def test_nccl_stays_on_this_host_unless_the_user_says_otherwise() -> None:
+    asked = StartOptions(platform="gpu")
+    placed = place(asked, FOUR_GPUS, {})
+    assert [e["NCCL_SOCKET_IFNAME"] for e in placed.environments] == ["lo"] * 4
+    placed = place(asked, FOUR_GPUS, {"NCCL_SOCKET_IFNAME": "eth1"})
+    assert not [e for e in placed.environments if "NCCL_SOCKET_IFNAME" in e]
+    assert place(StartOptions(platform="cpu"), (), {}).environments == ({},) * 4
 
 
 @given(

@@ -34,7 +34,7 @@ def start_coordination_service(
     others alive; JAX's own ``initialize`` cannot ask for that on the service it starts.
 
     Args:
-        address: ``host:port`` to bind.
+        address: Where it listens: ``unix:PATH``, or ``host:port``.
         num_processes: How many processes will connect.
         heartbeat_seconds: A process that is silent for longer counts as dead.
 

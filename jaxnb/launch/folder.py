@@ -1,0 +1,100 @@
+"""The folder of a group: sockets, key and logs, which no other user of this machine reaches."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from jaxnb.errors import StartError
+
+LONGEST_NAME = 24
+"""The sockets' names have so many characters at most; of a whole path the system takes 103 (macOS)
+or 107 (Linux), so that the folder's is not free to be long."""
+
+_FALLBACKS = ("/tmp", "/var/tmp")
+
+
+def make_folder() -> str:
+    """Makes a folder that only this user can enter, and in which sockets can be bound.
+
+    It is made in the temporary folder (``TMPDIR``). Where that will not do, in
+    ``XDG_RUNTIME_DIR``, ``/tmp`` or ``/var/tmp``: its path may be too long for a socket's, its
+    file system may have no sockets, and where another user may rename what is in it, that user
+    could put a folder with other sockets in the place of this one.
+
+    Returns:
+        Its path, without symbolic links.
+
+    Raises:
+        StartError: None of them will do; the message says why.
+    """
+    refused = []
+    for parent in _parents():
+        try:
+            return _make_in(parent)
+        except (OSError, UnicodeError) as error:
+            refused.append(f"  {parent}: {error}")
+    raise StartError(
+        "There is no place for the group's sockets, which no other user of this machine may "
+        "reach. Nothing was started. Set the environment variable TMPDIR to a folder of yours "
+        f"with a short path. These were tried:\n{os.linesep.join(refused)}"
+    )
+
+
+def _parents() -> Iterator[str]:
+    tried = set()
+    for parent in (tempfile.gettempdir(), os.environ.get("XDG_RUNTIME_DIR", ""), *_FALLBACKS):
+        path = os.path.realpath(parent) if parent else ""
+        if path and path not in tried:
+            tried.add(path)
+            yield path
+
+
+def _make_in(parent: str) -> str:
+    os.fsencode(parent).decode()  # ZeroMQ takes no other names
+    for ancestor in (Path(parent), *Path(parent).parents):
+        _refuse_if_others_may_rename_in(ancestor)
+    folder = tempfile.mkdtemp(prefix="jaxnb-", dir=parent)
+    try:
+        _try_socket(os.path.join(folder, "x" * LONGEST_NAME))
+    except BaseException:
+        os.rmdir(folder)
+        raise
+    return folder
+
+
+def _try_socket(path: str) -> None:
+    with socket.socket(socket.AF_UNIX) as trial:
+        trial.bind(path)
+    os.unlink(path)
+
+
+def _refuse_if_others_may_rename_in(folder: Path) -> None:
+    found = folder.stat()
+    if found.st_uid not in {0, os.geteuid()} and not _is_of_nobody_here(found.st_uid):
+        raise PermissionError(f"{folder} belongs to another user (uid {found.st_uid})")
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not found.st_mode & stat.S_ISVTX:
+        mode = stat.filemode(found.st_mode)
+        raise PermissionError(f"others may rename what is in {folder} ({mode}, no sticky bit)")
+
+
+def _is_of_nobody_here(uid: int) -> bool:
+    """Whether an owner is outside this container: so the host's root is seen from within one.
+
+    In a user namespace (Apptainer, rootless Podman) all owners that it does not map have one
+    number, which no process in it can have.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        if uid != int(Path("/proc/sys/kernel/overflowuid").read_text()):
+            return False
+        for line in Path("/proc/self/uid_map").read_text().splitlines():
+            first, _, count = map(int, line.split())
+            if first <= uid < first + count:
+                return False
+        return True
+    return False

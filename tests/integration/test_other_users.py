@@ -1,0 +1,360 @@
+"""What another user of this machine gets of a group: nothing, told its addresses and its key.
+
+Each attempt is made twice: as this user, where it has to succeed (or it would prove nothing), and
+as another. That takes the right to become another user, which root has.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from jaxnb.session import Session
+from jaxnb_fixtures import assert_usable
+
+pytestmark = pytest.mark.may_be_skipped
+
+BECOME = "import os; os.setgroups([]); os.setgid({gid}); os.setuid({uid})\n"
+
+PRELUDE = """
+import contextlib, ctypes, glob, json, os, re, signal, socket, stat, sys, time, uuid
+import zmq, zmq.backend, zmq.sugar
+from jupyter_client.session import Session as Signer
+from jaxnb.transport import memory
+told = json.loads(sys.argv[1])
+signer = Signer(key=told.get("key", "").encode())
+signer.serialize(signer.msg("warm", {}))  # what is imported late could not be read any more
+context = zmq.Context()
+found = []
+"""
+
+TELL = "\nprint(json.dumps(found, default=repr))\ncontext.destroy(linger=0)\n"
+
+
+@pytest.fixture(scope="module")
+def nobody() -> pwd.struct_passwd:
+    """Another user of this machine."""
+    user = pwd.getpwnam("nobody")
+    become = BECOME.format(uid=user.pw_uid, gid=user.pw_gid)
+    tried = subprocess.run([sys.executable, "-c", become], capture_output=True, check=False)
+    if os.geteuid() != 0 or tried.returncode:
+        pytest.skip("to act as another user takes root")
+    return user
+
+
+@contextmanager
+def attempt(code: str, user: pwd.struct_passwd | None, **told: Any) -> Iterator[list[Any]]:
+    """Runs code as a user, None being this one, beside the block; fills the list it has yielded.
+
+    The block is entered once the code has become that user.
+    """
+    become = BECOME.format(uid=user.pw_uid, gid=user.pw_gid) if user else ""
+    ready = "print('ready', flush=True)\n"
+    with subprocess.Popen(
+        [sys.executable, "-c", PRELUDE + become + ready + code + TELL, json.dumps(told)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd="/",
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline() == "ready\n"
+            found: list[Any] = []
+            yield found
+            process.stdin.close()
+            found.extend(json.loads(process.stdout.read()))
+        finally:
+            process.kill()
+
+
+def both(code: str, user: pwd.struct_passwd, **told: Any) -> tuple[list[Any], list[Any]]:
+    """Returns what code has found as this user, and as another."""
+    with attempt(code, None, **told) as mine:
+        pass
+    with attempt(code, user, **told) as others:
+        pass
+    return mine, others
+
+
+def key_of(session: Session) -> str:
+    assert session._transport is not None
+    return session._transport.key.decode()
+
+
+def sockets_of(session: Session) -> list[str]:
+    return sorted(str(p) for p in Path(session._group.directory).iterdir() if p.is_socket())
+
+
+def group_of(session: Session) -> list[psutil.Process]:
+    server = psutil.Process(session.helper_pids()["fork server"])
+    return [server, *server.children(recursive=True)]
+
+
+SUBSCRIBE = """
+subscriber = context.socket(zmq.SUB)
+subscriber.subscribe(b"")
+for path in told["sockets"]:
+    with contextlib.suppress(zmq.ZMQError):
+        subscriber.connect(f"ipc://{path}")
+sys.stdin.readline()
+end = time.monotonic() + 2  # hearts beat without end
+while subscriber.poll(500) and time.monotonic() < end:
+    found.append(b"".join(subscriber.recv_multipart()).decode("latin-1"))
+found = [each for each in found if told["secret"] in each]
+"""
+
+
+def test_what_cells_print_is_not_read(session: Session, nobody: pwd.struct_passwd) -> None:
+    got = []
+    for user in (None, nobody):
+        told = {"sockets": sockets_of(session), "secret": "the password is"}
+        with attempt(SUBSCRIBE, user, **told) as found:
+            deadline = time.monotonic() + 1.0  # nothing tells when a subscription has come
+            while time.monotonic() < deadline:
+                session.run("print('the password is', 7 * 191)")
+        got.append(found)
+    assert got[0]
+    assert got[1] == []
+    assert_usable(session)
+
+
+SEND = """
+for channel in "mux", "control":
+    sender = context.socket(zmq.DEALER)
+    sender.linger = 0
+    sender.connect(told["urls"][channel])
+    cell = {"code": told["cell"], "silent": False}
+    message = signer.serialize(signer.msg("execute_request", cell))
+    sender.send_multipart([told["identity"].encode(), *message], zmq.DONTWAIT)
+    found += [channel] if sender.poll(1000) else []
+"""
+
+
+def test_a_cell_is_not_run_for_another(
+    session: Session, nobody: pwd.struct_passwd, tmp_path: Path
+) -> None:
+    assert session._transport is not None
+    urls = session._transport._client._config
+    got = []
+    for user in (None, nobody):
+        left = tmp_path / f"left-{user and user.pw_name}"
+        told = {
+            "urls": {channel: urls[channel] for channel in ("mux", "control")},
+            "key": key_of(session),
+            "identity": session._group.identities[2],
+            "cell": f"open({str(left)!r}, 'w').close()",
+        }
+        with attempt(SEND, user, **told) as found:
+            pass
+        assert session.run("1").value == 1  # after all that was sent before
+        got.append((bool(found), left.exists()))
+    assert got == [(True, True), (False, False)]
+
+
+ASK = """
+for url, token in told["sentinels"]:
+    asker = context.socket(zmq.DEALER)
+    asker.linger = 0
+    asker.connect(url)
+    content = {"token": token, "sent": time.monotonic()}
+    asker.send_multipart(signer.serialize(signer.msg("where", content)))
+    if asker.poll(500):
+        _, frames = signer.feed_identities(asker.recv_multipart())
+        found.append(signer.deserialize(frames)["content"]["rss_bytes"])
+"""
+
+
+def sentinels_of(session: Session) -> list[tuple[str, str]]:
+    found = [report.sentinel for report in session._reports]
+    return [(each.url, each.token) for each in found if each is not None]
+
+
+def test_a_sentinel_does_not_answer_another(session: Session, nobody: pwd.struct_passwd) -> None:
+    told = {"sentinels": sentinels_of(session), "key": key_of(session)}
+    mine, others = both(ASK, nobody, **told)
+    assert len(mine) == session.num_processes
+    assert others == []
+    assert sorted(session.where()) == list(range(session.num_processes))
+
+
+READ = """
+import numpy
+def look(what, read):
+    with contextlib.suppress(OSError):
+        if read():
+            found.append(what)
+target = numpy.zeros(told["size"], numpy.uint8)
+def directly():
+    memory.read(told["pid"], told["address"], target)
+    return target.tobytes().decode() == told["secret"]
+def by_file():
+    with open(f"/proc/{told['pid']}/mem", "rb", 0) as file:
+        file.seek(told["address"])
+        return file.read(told["size"]).decode() == told["secret"]
+look("memory", directly)
+look("mem", by_file)
+look("files", lambda: os.listdir(f"/proc/{told['pid']}/fd"))
+look("environment", lambda: open(f"/proc/{told['pid']}/environ").read())
+look("folder", lambda: os.listdir(told["folder"]))
+for path in told["files"]:
+    look("key", lambda: told["key"] in open(path, errors="replace").read())
+for path in glob.glob("/dev/shm/*"):
+    look(path, lambda: told["secret"] in open(path, errors="replace").read())
+"""
+
+
+def test_arrays_and_files_are_not_read(session: Session, nobody: pwd.struct_passwd) -> None:
+    secret = "an array that is nobody else's"
+    address = session.run(
+        f"import ctypes\nkept = np.frombuffer({secret.encode()!r}, np.uint8).copy()\n"
+        "kept.ctypes.data",
+        ranks=[1],
+    ).value
+    folder = Path(session._group.directory)
+    told = {
+        "pid": session.processes[1].pid,
+        "address": address[1] if isinstance(address, dict) else address,
+        "size": len(secret),
+        "secret": secret,
+        "key": key_of(session),
+        "folder": str(folder),
+        "files": [str(p) for p in folder.rglob("*") if p.is_file()],
+    }
+    mine, others = both(READ, nobody, **told)
+    assert {"memory", "mem", "files", "environment", "folder", "key"} <= set(mine)
+    assert others == []
+
+
+CONNECT = """
+for path in told["sockets"]:
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as caller:
+        caller.settimeout(5)
+        caller.connect(path)
+        found.append([path, caller.recv(100).decode("latin-1") if "/strict-" in path else ""])
+"""
+
+STRICT = """
+mesh = jax.make_mesh((jax.device_count(),), ('d',))
+x = jax.make_array_from_callback((8,), NamedSharding(mesh, P('d')), lambda i: np.ones(8)[i])
+float(jax.jit(jnp.sum)(x))
+"""
+
+
+def test_no_socket_is_reached(session: Session, nobody: pwd.struct_passwd) -> None:
+    """JAX's coordination service and those of strict mode among them."""
+    assert session.run(STRICT, check="strict").value == 8
+    sockets = sockets_of(session)
+    mine, others = both(CONNECT, nobody, sockets=sockets)
+    assert [path for path, _ in mine] == sockets
+    challenged = [path for path, said in mine if "#CHALLENGE#" in said]
+    assert len(challenged) == session.num_processes
+    assert any(path.rpartition("/")[2].startswith("jax-") for path in sockets)
+    assert others == []
+    assert session.run("float(jax.jit(jnp.sum)(x))", check="strict").value == 8
+
+
+@contextmanager
+def opened(folder: Path) -> Iterator[None]:
+    """Lets every user enter a folder and write to its sockets."""
+    modes = {path: path.stat().st_mode for path in [folder.parent, folder, *folder.iterdir()]}
+    for path in modes:
+        path.chmod(0o777 if path.is_socket() else 0o755)
+    try:
+        yield
+    finally:
+        for path, mode in modes.items():
+            path.chmod(mode)
+
+
+def test_an_open_folder_lets_nobody_ask_or_agree(
+    session: Session, nobody: pwd.struct_passwd
+) -> None:
+    """A second lock: who connects is asked for its user id, before anything is spent on it."""
+    assert session.run(STRICT, check="strict").value == 8
+    folder = Path(session._group.directory)
+    told = {"sentinels": sentinels_of(session), "key": key_of(session)}
+    strict = [path for path in sockets_of(session) if "/strict-" in path]
+    with opened(folder):
+        mine, others = both(ASK, nobody, **told)
+        assert (len(mine), others) == (session.num_processes, [])
+        mine, others = both(CONNECT, nobody, sockets=strict)
+        assert all("#CHALLENGE#" in said for _, said in mine)
+        assert others == [[path, ""] for path in strict]  # hung up on
+        told = {"sockets": sockets_of(session), "secret": "the password is"}
+        with attempt(SUBSCRIBE, nobody, **told) as found:
+            deadline = time.monotonic() + 0.5
+            while time.monotonic() < deadline:
+                session.run("print('the password is', 7 * 191)")
+        assert found == []
+    assert session.run("float(jax.jit(jnp.sum)(x))", check="strict").value == 8
+
+
+FLOOD = """
+end = time.monotonic() + 2
+reached = 0
+calls = []
+while time.monotonic() < end:
+    for path in told["sockets"]:
+        with contextlib.suppress(OSError):
+            caller = socket.socket(socket.AF_UNIX)
+            caller.setblocking(False)
+            caller.connect(path)
+            calls.append(caller)
+            caller.send(b"x" * 65536)
+    reached += len(calls)
+    del calls[100:]
+found.append(reached)
+"""
+
+
+def test_a_flood_reaches_nothing(session: Session, nobody: pwd.struct_passwd) -> None:
+    with attempt(FLOOD, nobody, sockets=sockets_of(session)) as found:
+        assert session.run("process_index").value == dict(enumerate(range(session.num_processes)))
+    assert found == [0]
+    assert_usable(session)
+
+
+LARGE = """
+for url, _ in told["sentinels"]:
+    sender = context.socket(zmq.DEALER)
+    sender.linger = 0
+    sender.sndhwm = 10
+    sender.connect(url)
+    end = time.monotonic() + 1
+    while time.monotonic() < end:
+        with contextlib.suppress(zmq.Again):
+            sender.send_multipart([b"x" * (64 << 20)], zmq.DONTWAIT, copy=False)
+            found.append(1)
+"""
+
+
+def test_what_is_sent_to_a_sentinel_is_bounded(session: Session) -> None:
+    """By this user too: some program of hers, gone wrong."""
+    before = [psutil.Process(p.pid).memory_info().rss for p in session.processes]
+    with attempt(LARGE, None, sentinels=sentinels_of(session)) as found:
+        pass
+    assert found
+    after = [psutil.Process(p.pid).memory_info().rss for p in session.processes]
+    assert max(b - a for a, b in zip(before, after, strict=True)) < 64 << 20
+    assert sorted(session.where()) == list(range(session.num_processes))
+    assert_usable(session)
+
+
+def test_no_command_line_tells_the_key_or_a_name(session: Session) -> None:
+    secrets = [key_of(session), *session._group.identities.values()]
+    for process in group_of(session):
+        line = " ".join(process.cmdline())
+        assert not [each for each in secrets if each in line]

@@ -1,0 +1,102 @@
+"""Where a group's folder is made: where no other user reaches it, and sockets can be bound."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from jaxnb.errors import StartError
+from jaxnb.launch import folder
+
+MakeBase = Callable[[str], Path]
+
+
+@pytest.fixture
+def base(monkeypatch: pytest.MonkeyPatch) -> MakeBase:
+    """Makes a folder that is the temporary one from then on."""
+    made = tempfile.mkdtemp(dir="/tmp")
+
+    def make(name: str) -> Path:
+        path = Path(made, name)
+        path.mkdir(parents=True, exist_ok=True)
+        monkeypatch.setattr(tempfile, "tempdir", str(path))
+        return path
+
+    return make
+
+
+def made_in(path: str) -> str:
+    """The parent of a folder, which is removed."""
+    assert stat.S_IMODE(os.stat(path).st_mode) == 0o700
+    assert not os.listdir(path)
+    with socket.socket(socket.AF_UNIX) as trial:
+        trial.bind(os.path.join(path, "x" * folder.LONGEST_NAME))
+    os.unlink(os.path.join(path, "x" * folder.LONGEST_NAME))
+    os.rmdir(path)
+    return os.path.dirname(path)
+
+
+@pytest.mark.parametrize("name", ["plain", "with a space: ü%20#?"])
+def test_it_is_in_the_temporary_folder(base: MakeBase, name: str) -> None:
+    parent = str(base(name))
+    assert made_in(folder.make_folder()) == parent
+
+
+def test_a_long_path_is_passed_by(base: MakeBase, monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = base("runtime")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
+    long = base("x" * 90)
+    assert made_in(folder.make_folder()) == str(runtime)
+    assert not list(long.iterdir())
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(long))
+    assert made_in(folder.make_folder()) == "/tmp"
+
+
+def test_a_name_that_is_no_text_is_passed_by(base: MakeBase) -> None:
+    base("\udcff")
+    assert made_in(folder.make_folder()) == "/tmp"
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o775, 0o702])
+def test_a_folder_in_which_others_rename_is_passed_by(base: MakeBase, mode: int) -> None:
+    """Another could put a folder of hers in the place of the group's."""
+    shared = base("shared")
+    base("shared/mine")
+    shared.chmod(mode)
+    assert made_in(folder.make_folder()) == "/tmp"
+    shared.chmod(mode | stat.S_ISVTX)
+    assert made_in(folder.make_folder()) == str(shared / "mine")
+
+
+def test_where_none_will_do_it_says_why(base: MakeBase, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = base("shared")
+    shared.chmod(0o777)
+    monkeypatch.setattr(folder, "_FALLBACKS", (str(base("x" * 90)), str(shared / "missing")))
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    base("shared")
+    with pytest.raises(StartError) as caught:
+        folder.make_folder()
+    message = str(caught.value)
+    assert "Nothing was started. Set the environment variable TMPDIR" in message
+    assert f"others may rename what is in {shared} (drwxrwxrwx, no sticky bit)" in message
+    assert "path too long" in message
+    assert "No such file" in message
+
+
+def test_owners_that_a_container_does_not_map_are_nobody_in_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert not folder._is_of_nobody_here(0)
+    texts = {
+        "/proc/sys/kernel/overflowuid": "65534\n",
+        "/proc/self/uid_map": "         0       1000          1\n",
+    }
+    monkeypatch.setattr(Path, "read_text", lambda path: texts[str(path)])
+    assert folder._is_of_nobody_here(65534)
+    assert not folder._is_of_nobody_here(1)
