@@ -275,35 +275,23 @@ CONTROLLER_SOCKETS = 18
 """How many a controller binds."""
 
 
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A folder like a group's; pytest's own have too long a path for sockets."""
-    path = Path(make_folder())
-    yield path
-    shutil.rmtree(path)
+def test_a_controller_that_cannot_bind_does_not_start(fork_server: ForkServerClient) -> None:
+    """Some are bound in threads and in a child, which ended alone: starts then timed out.
 
-
-def test_a_controller_that_cannot_bind_writes_no_connection_file(folder: Path) -> None:
-    """Some are bound in threads and in a child, which ended alone: starts then timed out."""
-    code = """
-import sys
-from jaxnb.launch.controller_app import controller_config, run
-run(controller_config(sys.argv[1], "of-a-test"))
-"""
+    Nor does it write the connection files, for which programs wait.
+    """
+    folder = fork_server._log_path.parent
     for number in range(1, CONTROLLER_SOCKETS + 1):
         taken = folder / f"ipp:{number}"
+        taken.unlink(missing_ok=True)
         taken.mkdir()  # which is not replaced
-        ended = subprocess.run(
-            [sys.executable, "-c", code, str(folder)],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        assert ended.returncode == 1
-        assert "Address already in use" in ended.stderr
+        with pytest.raises(StartError, match="Address already in use"):
+            fork_server.request("controller", cluster_id="of-a-test").result(60)
         assert not list(folder.glob("security/*.json"))
         taken.rmdir()
+    answer = fork_server.request("controller", cluster_id="of-a-test").result(60)
+    assert answer["connection"]["client"]["key"]
+    assert len(list(folder.glob("ipp:*"))) == CONTROLLER_SOCKETS
 
 
 def test_an_unknown_command_is_an_error_and_ends_nothing(fork_server: ForkServerClient) -> None:
@@ -350,6 +338,14 @@ def test_a_group_is_ready_only_when_its_output_comes(
     assert len(lost) == 10
     result = session.run("print('heard')")
     assert result.stdout == "[0-1] heard\n"
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder like a group's; pytest's own have too long a path for sockets."""
+    path = Path(make_folder())
+    yield path
+    shutil.rmtree(path)
 
 
 CONTROLLER = """
