@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from jaxnb import divergence
+from jaxnb import divergence, programs
 from jaxnb.deaths import dead_processes
 from jaxnb.errors import JaxnbError
 from jaxnb.labels import Outputs
 from jaxnb.life import COME_BACK_SECONDS, Life
-from jaxnb.model import CellRequest, Divergence, PackRequest, Recording
+from jaxnb.model import CellRequest, Divergence, PackRequest, Recording, Side
+from jaxnb.model.programs import ProgramDifference
 from jaxnb.options import process_indices
 from jaxnb.outcome import recovered_text
 from jaxnb.patience import Patience
@@ -90,7 +91,11 @@ class Cells(Life):
             # dispatched less is nothing to warn of.
             parted = None
         if parted is not None and not isinstance(sink, ScriptNotices):
-            running.notice(divergence.describe(parted))
+            # A cell's card has the programs' differences, folded.
+            tell = divergence.describe if sink.shows_cards else divergence.at_length
+            running.notice(tell(parted))
+        if request.check == "strict":
+            self._tell_refused(running, result, sink)
         if patience.gave_up:
             self._recover_after(running, 0.0 if patience.only_deaf else COME_BACK_AGAIN_SECONDS)
         elif self._is_out_of_step(running, result, patience.interrupted):
@@ -213,7 +218,30 @@ class Cells(Life):
         if parted is not None and (at := divergence.inputs_at(parted)) is not None:
             given = self._sentinels.arguments(at[0], at[1])
             parted = replace(parted, differences=differing_arguments(given))
+        if parted is not None and parted.kind == "computation":
+            parted = replace(parted, program=self._difference(parted.sides))
         return replace(result, divergence=parted)
+
+    def _difference(self, sides: Sequence[Side]) -> ProgramDifference | None:
+        """Asks processes for the programs that they dispatched in place of one another."""
+        asked = divergence.programs_to_compare(sides)
+        lines = {who: self._sentinels.program(who[0], asked[who]) for who in asked}
+        return programs.difference(lines)
+
+    def _tell_refused(self, running: RunningCell, result: CellResult, sink: OutputSink) -> None:
+        """Shows how the programs differ that processes did not agree on, in strict mode."""
+        refused = [i for i, error in result.errors.items() if error.type_name == "DivergenceError"]
+        if not refused:
+            return
+        recordings = self._sentinels.recordings(refused)
+        at = {i: recordings[i].refused for i in recordings if recordings[i].refused is not None}
+        if len({(each.processes, each.number) for each in at.values() if each is not None}) != 1:
+            return
+        sides = divergence.sides(at, {})
+        running.cause = divergence.cause_of(sides)
+        found = self._difference(sides)
+        if found is not None:
+            running.notice(f"{found.summary}\n{programs.text_of(found)}")
 
     def _recover_after(
         self, running: RunningCell, come_back_seconds: float = COME_BACK_SECONDS

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
+from jaxnb import programs
 from jaxnb.labels import processes_label, ranks_label
 from jaxnb.model import Agreeing, Dispatch, Divergence, DivergenceKind, Recording, Side, Trail
+from jaxnb.model.dispatches import Cause
 from jaxnb.provenance import arguments_text
 
 Processes = tuple[int, ...]
@@ -264,10 +266,41 @@ def describe(divergence: Divergence) -> str:
     return " ".join(
         [
             f"The processes parted in cell [{divergence.cell}], {sentence_of(divergence)}.",
-            arguments_text(divergence.differences) or _KINDS[divergence.kind],
+            _what_differs(divergence),
             _trust(divergence),
         ]
     )
+
+
+def _what_differs(divergence: Divergence) -> str:
+    if divergence.program is not None:
+        return divergence.program.summary
+    return arguments_text(divergence.differences) or _KINDS[divergence.kind]
+
+
+def at_length(divergence: Divergence) -> str:
+    """Returns :func:`describe`, and below it how the programs differ, if that is known."""
+    program = divergence.program
+    diff = f"\n{programs.text_of(program)}" if program is not None else ""
+    return f"{describe(divergence)}{diff}"
+
+
+def cause_of(refused: Sequence[Side]) -> Cause:
+    """Returns why processes did not agree in strict mode, by what each was about to dispatch."""
+    programs_of = {side.dispatch.fingerprint for side in refused if side.dispatch is not None}
+    if len(programs_of) > 1:
+        return "program"
+    return "input" if len(refused) > 1 else "missing"
+
+
+def programs_to_compare(found: Sequence[Side]) -> dict[Processes, int]:
+    """Returns which two programs tell most of how the sides differ: who has it, to fingerprint."""
+    first: dict[int, Processes] = {}
+    for side in found:
+        if side.dispatch is not None:
+            first.setdefault(side.dispatch.fingerprint, side.processes)
+    two = list(first.items())[:2]
+    return {who: fingerprint for fingerprint, who in two} if len(two) == 2 else {}
 
 
 def inputs_at(divergence: Divergence) -> tuple[Processes, int] | None:

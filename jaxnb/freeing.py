@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Mapping
-from typing import Protocol
+from dataclasses import replace
+from typing import Literal, Protocol
 
 from jaxnb import divergence
 from jaxnb.model import WAYS, Recording, Whereabouts
+from jaxnb.model.dispatches import Cause
 from jaxnb.running import RunningCell
 from jaxnb.watch import (
     is_at_same_place,
@@ -177,10 +179,13 @@ class Freer:
                 self._free_left_behind(found)
         elif waited >= ALL_WAIT_SECONDS:
             shown = running.waits
-            reason = (
-                shown.reason if shown is not None else self._reason(found, silent, is_sure=is_sure)
+            reason, cause = (
+                (shown.reason, shown.cause)
+                if shown is not None
+                else self._reason(found, silent, is_sure=is_sure)
             )
-            running.show_waits(waits_of(found, waited, reason, silent, is_all=is_all))
+            now_shown = waits_of(found, waited, reason, silent, is_all=is_all)
+            running.show_waits(replace(now_shown, cause=cause))
 
     def _end_ring(self, found: Mapping[int, Whereabouts], now: float) -> None:
         """Ends what processes wait for in a ring, in strict mode, whatever others do meanwhile."""
@@ -204,8 +209,8 @@ class Freer:
 
     def _reason(
         self, found: Mapping[int, Whereabouts], silent: Collection[int], *, is_sure: bool
-    ) -> str:
-        """Returns what is known of why processes wait, as sentences."""
+    ) -> tuple[str, Cause | Literal[""]]:
+        """Returns what is known of why processes wait, as sentences, and in a word."""
         running = self._running
         asked = [index for index in running.processes if index not in silent]
         recordings = self._group.recordings(asked) if asked else {}
@@ -216,13 +221,14 @@ class Freer:
             return (
                 f"They wait for each other in different collectives, which never ends: their "
                 f"recordings part {divergence.sentence_of(parted)}."
-            )
+            ), parted.cause
         if not is_sure:  # those that wait may do so for one that is silent, or called back
-            return ""
+            return "", "slow" if silent else ""
         said = [locks_text(found)] if any(w.is_locked for w in found.values()) else []
         if parted is not None:
             said.insert(0, f"Their recordings part {divergence.sentence_of(parted)}.")
         if not all(w.is_locked for w in found.values()):
             what = "" if said else " in different collectives"
             said.append(f"If they wait for each other{what} this never ends.")
-        return " ".join(said)
+        is_locked = any(w.is_locked for w in found.values())
+        return " ".join(said), "lock" if is_locked else "" if parted is None else parted.cause

@@ -9,12 +9,13 @@ from dataclasses import asdict
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, Literal, overload
 
 from jaxnb.display import cards
 from jaxnb.errors import UsageError
 from jaxnb.labels import one_line
 from jaxnb.model import CellOutcome, CellRecord, Trail
+from jaxnb.model.dispatches import Cause
 from jaxnb.result import CellResult
 
 MAX_CELLS = 10_000
@@ -109,6 +110,7 @@ def record_of(
     outcome: CellOutcome,
     detail: str,
     generation: int,
+    cause: Cause | Literal[""] = "",
 ) -> CellRecord:
     """Returns what is kept of a cell.
 
@@ -120,6 +122,7 @@ def record_of(
         outcome: How it ended.
         detail: What went wrong.
         generation: How often the group had been restarted.
+        cause: Why its processes diverged, or waited without end.
     """
     results = list(result.per_process.values())
     lines = [line.strip() for line in result.code.strip().splitlines()]
@@ -140,6 +143,7 @@ def record_of(
         outcome=outcome,
         detail=one_line(detail, MAX_CHARS),
         generation=generation,
+        cause=cause,
     )
 
 

@@ -9,7 +9,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from jaxnb.display.floods import dropped_texts, flood_text
 from jaxnb.display.merge import MergedLine, StreamMerger
@@ -30,6 +30,7 @@ from jaxnb.model import (
     Waits,
     Whereabouts,
 )
+from jaxnb.model.dispatches import Cause
 from jaxnb.pitfalls import merged
 from jaxnb.result import CellResult, Gather, ProcessResult
 from jaxnb.sinks import NoSink, OutputSink
@@ -120,6 +121,7 @@ class RunningCell:
         self.abandoned: Exception | None = None
         self.freed: dict[int, tuple[str, str]] = {}
         self.waits: Waits | None = None
+        self.cause: Cause | Literal[""] = ""  # of the last wait that was shown
         self._to_sink(lambda sink: sink.begin(self._processes))
 
     @property
@@ -324,6 +326,7 @@ class RunningCell:
     def show_waits(self, waits: Waits) -> None:
         """Shows where all processes wait, in the place where that was shown before."""
         self.waits = waits
+        self.cause = waits.cause
         self._to_sink(lambda sink: sink.waits(waits))
 
     def end_waits(self) -> None:

@@ -8,15 +8,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial, reduce
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from jaxnb import checking, comparing, divergence
 from jaxnb.cells import Cells, RanRequest
 from jaxnb.comparison import Comparison
-from jaxnb.errors import DivergenceWarning, PitfallWarning, UsageError
+from jaxnb.errors import DivergenceWarning, PitfallWarning, SessionBrokenError, UsageError
 from jaxnb.history import CellHistory, record_of
 from jaxnb.labels import Outputs
 from jaxnb.model import CellRequest, CheckMode
+from jaxnb.model.dispatches import Cause
 from jaxnb.options import CHECKS, StartOptions, one_of, process_indices
 from jaxnb.outcome import cell_error, error_of, outcome_of
 from jaxnb.patience import sigint_sets
@@ -175,7 +176,7 @@ class Session(Cells):
         if is_own and interrupted.is_set() and not last.patience.interrupted:
             raise KeyboardInterrupt  # the cell had ended; or the group was being formed
         if last.parted is not None and isinstance(sink, ScriptNotices):
-            text = divergence.describe(last.parted)
+            text = divergence.at_length(last.parted)
             warnings.warn(text, DivergenceWarning, stacklevel=levels_to_caller())
         self._tell_pitfalls(last.running, result, sink, error)
         if error is not None:
@@ -263,9 +264,19 @@ class Session(Cells):
                 was_interrupted=last.patience.interrupted,
             ),
             detail=str(error or parted or ""),
+            cause=self._cause(last, error),
             generation=self._generation,
         )
         self.history.note(record)
+
+    def _cause(self, ran: RanRequest, error: object) -> Cause | Literal[""]:
+        """Returns why the cell's processes diverged, or waited without end; empty if neither."""
+        if isinstance(error, SessionBrokenError) and self.deaths:
+            return "dead"
+        if ran.parted is not None or (ran.running.freed and not ran.patience.interrupted):
+            parted = ran.parted or ran.result.divergence
+            return "missing" if parted is None else parted.cause
+        return ran.running.cause
 
     def _told(self, running: RunningCell) -> dict[int, Told]:
         hosts = {report.process_index: report.host for report in self._reports}

@@ -7,6 +7,7 @@ from statistics import median
 
 from jaxnb.display._memory import memory_text
 from jaxnb.display.card import Card, render, stacked
+from jaxnb.display.cards_divergence import divergence_card
 from jaxnb.display.cards_pitfalls import pitfalls_card
 from jaxnb.display.cards_timing import timing_card
 from jaxnb.display.cards_value import value_card
@@ -32,8 +33,8 @@ def cell_card(result: CellResult, outputs: Outputs = "merged") -> Card:
 
 
 def below_card(result: CellResult) -> Card:
-    """What a cell did that JAX says nothing of, and the footer."""
-    return stacked([pitfalls_card(result), footer_card(result)])
+    """How programs differ, what a cell did that JAX says nothing of, and the footer."""
+    return stacked([divergence_card(result), pitfalls_card(result), footer_card(result)])
 
 
 def footer_card(result: CellResult) -> Card:

@@ -26,6 +26,7 @@ from jaxnb.engine._jax_internals.shortcut import Shortcut
 from jaxnb.engine.agreement import Agreement
 from jaxnb.engine.interrupts import INTERRUPTS
 from jaxnb.engine.origins import ORIGINS, number_of, numbers
+from jaxnb.engine.programs import Programs
 from jaxnb.labels import type_label
 from jaxnb.model import CellRequest, CheckMode, Dispatch, DispatchEnd, Recording, Trail
 from jaxnb.model.origins import Argument, Made, Origin
@@ -120,6 +121,7 @@ class Recorder:
     Attributes:
         agreement: This process's part in strict mode.
         missing: Why nothing is recorded in this process; empty if it is.
+        programs: What was dispatched, for people.
         reduced: What works less well than it should with this JAX, and why, as sentences.
     """
 
@@ -130,6 +132,7 @@ class Recorder:
         self._known: weakref.WeakKeyDictionary[Any, _Known] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
         self._making = _Making()
+        self.programs = Programs()
         self._has_fast_paths = self._has_slow_paths = False
         self.missing = internals.hook_dispatches(self)
         ORIGINS.install(self.depth)
@@ -237,9 +240,12 @@ class Recorder:
     def recording(self, most: int = RING) -> Recording:
         """Returns the last dispatches of the cell."""
         with self._lock:
-            entries = list(self._cell.ring)[-most:]
+            entries, refused = list(self._cell.ring)[-most:], self._cell.refused
         return Recording(
-            self._process_index, self.trails(), tuple(_as_dispatch(each) for each in entries)
+            self._process_index,
+            self.trails(),
+            tuple(_as_dispatch(each) for each in entries),
+            None if refused is None else _as_dispatch(refused),
         )
 
     # ------------------------------------------------------------------ what JAX tells
@@ -378,7 +384,7 @@ class Recorder:
         """Returns what is the same for all dispatches of an executable."""
         known = self._known.get(executable)
         if known is None:
-            known = self._known[executable] = _known(executable)
+            known = self._known[executable] = _known(executable, self.programs)
         return known
 
 
@@ -394,7 +400,7 @@ def _is_of_handler(error: BaseException) -> bool:
     return not any(frame.f_code.co_filename.startswith(_OWN) for frame, _ in innermost)
 
 
-def _known(executable: Any) -> _Known:
+def _known(executable: Any, programs: Programs) -> _Known:
     devices = internals.executable_devices(executable)
     name = internals.executable_name(executable)
     known = _Known(name, tuple(sorted({device.process_index for device in devices})))
@@ -404,6 +410,9 @@ def _known(executable: Any) -> _Known:
         text = f"{order} {internals.executable_text(executable)}"
         known.fingerprint = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest())
         known.collectives = _COLLECTIVE.search(text) is not None
+        options = internals.executable_options(executable)
+        facts = [f"devices {order}", *(f"compiler_options {each[1:]}" for each in options)]
+        programs.keep(known.fingerprint, executable, text, facts)
     return known
 
 

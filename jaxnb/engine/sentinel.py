@@ -159,10 +159,14 @@ class Sentinel:
             freed = collective_sockets.cutter.cut(content["ports"])
             return {"freed": freed + _jax_internals.cancel_waits_on_coordination_service()}
         if kind == "recording":
-            return asdict(self._recorder.recording())
+            told = asdict(self._recorder.recording())
+            return {**told, "refused": [told["refused"]] if told["refused"] else []}
         if kind == "arguments":
             found = self._recorder.arguments(tuple(content["processes"]), content["number"])
             return {"arguments": [asdict(each) for each in found]}
+        if kind == "program":
+            lines = self._recorder.programs.lines(content["fingerprint"])
+            return {"lines": [[each.text, each.source] for each in lines]}
         if kind == "bound":
             return {"bound": [asdict(each) for each in ORIGINS.bound()]}
         if kind == "ring":

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from jaxnb.model.origins import Difference
+from jaxnb.model.programs import ProgramDifference
 
 CheckMode = Literal["off", "record", "strict"]
 """What is done so that processes which part are noticed: nothing; every dispatch of a computation
@@ -15,6 +17,19 @@ DispatchEnd = Literal["", "failed", "broken", "interrupted"]
 
 DivergenceKind = Literal["order", "missing", "shapes", "computation", "inputs", "failed"]
 
+Cause = Literal["program", "input", "order", "missing", "dead", "slow", "lock", "I/O"]
+"""Why processes diverge, or wait without end, in a word: they dispatch different programs; one
+program with different inputs; the same in another order; some do not take part; one has died; one
+is busy or stopped; one waits for a lock of its own process; one reads or writes."""
+
+_CAUSES: Mapping[DivergenceKind, Cause] = {
+    "order": "order",
+    "missing": "missing",
+    "shapes": "program",
+    "computation": "program",
+    "inputs": "input",
+    "failed": "missing",
+}
 
 _ENDS = {
     "": "",
@@ -95,11 +110,13 @@ class Recording:
         process_index: The process.
         trails: How many there were, by the processes that they span.
         dispatches: The last of them, oldest first: a ring forgets what came before.
+        refused: In strict mode, what it was about to dispatch when the processes did not agree.
     """
 
     process_index: int
     trails: tuple[Trail, ...]
     dispatches: tuple[Dispatch, ...]
+    refused: Dispatch | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +155,7 @@ class Divergence:
         differences: Of ``"inputs"``: which arguments are parts of different arrays. Empty if those
             are the same, and numbers, NumPy arrays or the elements of replicas differ; also if
             nobody remembers.
+        program: Of ``"computation"``: what differs in the programs. None if nobody remembers.
     """
 
     cell: int
@@ -146,3 +164,9 @@ class Divergence:
     sides: tuple[Side, ...]
     pending: bool
     differences: tuple[Difference, ...] = ()
+    program: ProgramDifference | None = None
+
+    @property
+    def cause(self) -> Cause:
+        """The kind of mistake, in a word."""
+        return _CAUSES[self.kind]

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from jaxnb.model.dispatches import Cause
+
 CellOutcome = Literal["ok", "error", "interrupted", "timed out", "diverged", "died", "abandoned"]
 """``"diverged"``: no process raised, but they parted. ``"died"``: a process of the group ended.
 ``"abandoned"``: the session was restarted or closed meanwhile."""
@@ -33,6 +35,7 @@ class CellRecord:
         outcome: How it ended.
         detail: What was raised and on whom, or where processes parted.
         generation: How often the group had been restarted.
+        cause: Why its processes diverged, or waited without end, in a word; empty if they did not.
     """
 
     cell: int
@@ -50,3 +53,4 @@ class CellRecord:
     generation: int = 0
     allocated_bytes: Mapping[int, int] = field(default_factory=dict)
     peak_bytes: Mapping[int, int] = field(default_factory=dict)
+    cause: Cause | Literal[""] = ""

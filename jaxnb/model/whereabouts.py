@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
-from jaxnb.model.dispatches import Dispatch
+from jaxnb.model.dispatches import Cause, Dispatch
 
 WAYS = 3
 """How many ways there are to interrupt Python code, each for code that swallows the ones before."""
@@ -162,6 +163,7 @@ class Waits:
             of its Python interpreter.
         is_all: These are all processes of the group; else others have left the cell.
         has_ended: They do not wait any more.
+        cause: Why, in a word, as far as is known; else empty.
     """
 
     waits: tuple[Wait, ...]
@@ -170,3 +172,4 @@ class Waits:
     silent: tuple[int, ...] = ()
     is_all: bool = True
     has_ended: bool = False
+    cause: Cause | Literal[""] = ""

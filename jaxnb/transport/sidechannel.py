@@ -22,6 +22,7 @@ from jaxnb.model import (
     Whereabouts,
 )
 from jaxnb.model.origins import Argument
+from jaxnb.model.programs import ProgramLine
 
 FAULT_KEY = "fault"
 """In a sentinel's answer: what it raised instead of answering."""
@@ -93,6 +94,11 @@ class Sentinels:
         asked = {"processes": list(processes), "number": number}
         answers = self._ask(processes, "arguments", asked, RECORDING_SECONDS)
         return {i: [*map(Argument.from_plain, said["arguments"])] for i, said in answers.items()}
+
+    def program(self, process: int, fingerprint: int) -> list[ProgramLine]:
+        """Returns a program that a process has dispatched; empty if it does not remember it."""
+        answers = self._ask([process], "program", {"fingerprint": fingerprint}, RECORDING_SECONDS)
+        return [ProgramLine(*each) for said in answers.values() for each in said["lines"]]
 
     def bound(self, processes: Iterable[int]) -> dict[int, dict[str, Argument]]:
         """Returns the names that hold global arrays on processes, and where those come from."""
@@ -240,4 +246,5 @@ def _recording(content: Mapping[str, Any]) -> Recording:
         content["process_index"],
         tuple(map(_trail, content["trails"])),
         tuple(map(_dispatch, content["dispatches"])),
+        next(map(_dispatch, content["refused"]), None),
     )

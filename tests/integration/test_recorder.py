@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from jaxnb.display import cards
 from jaxnb.errors import CellError, DivergenceWarning, ProcessDiedError, UsageError
 from jaxnb.model import Divergence
 from jaxnb.session import Session
@@ -145,8 +146,72 @@ def test_processes_that_part_are_told_apart(group: Session, case: str) -> None:
     code, kind, pending = EVERYONE[case]
     found = parted(group, code)
     assert (found.kind, found.pending) == (kind, pending)
+    noted = next(each for each in group.history if each.cell == found.cell)
+    assert found.cause == noted.cause == CAUSES[kind]
     named = [side.dispatch for side in found.sides if side.dispatch is not None]
     assert all(dispatch.line is not None for dispatch in named)
+
+
+CAUSES = {
+    "order": "order",
+    "missing": "missing",
+    "shapes": "program",
+    "computation": "program",
+    "inputs": "input",
+}
+
+DIFFERENCES = {
+    "constant": (
+        EVERYONE["constant"][0],
+        r"They differ in a constant \(f32\[\]\) at line 1 of cell \[\d+\]: [34] on process",
+        "-f32[] constant(3)   # line 1 of cell",
+    ),
+    "large constant": (
+        "c = np.sin(np.arange(n << 15, dtype=np.float32)); c[777] += process_index\n"
+        "jax.jit(lambda a: a + c)(make(n << 15));",
+        "They differ in a large constant that they close over: see below",
+        "-large constant, digest ",
+    ),
+    "attribute": (
+        EVERYONE["attribute of an FFI call"][0],
+        r"They differ first at line 3 of cell \[\d+\], in operands or attributes of `custom-call`",
+        "uplo = 85 : ui8",
+    ),
+    "compiler_options": (
+        EVERYONE["compiler_options"][0],
+        "They differ in the compiler_options that they were compiled with: see below",
+        "xla_cpu_enable_fast_math=True",
+    ),
+    "eager": (
+        EVERYONE["eager, other function"][0],
+        r"They differ first at line 1 of cell \[\d+\]: `(add|multiply)` on ",
+        "-f32[2] add(f32[2], f32[2])   # line 1 of cell",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", DIFFERENCES)
+def test_how_programs_differ_is_shown(group: Session, case: str) -> None:
+    """The functions, and the programs with them, are gone when that is asked."""
+    code, summary, line = DIFFERENCES[case]
+    with pytest.warns(DivergenceWarning, match=summary) as told:
+        result = group.run(code)
+    assert result.divergence is not None
+    assert result.divergence.cause == "program"
+    found = result.divergence.program
+    assert found is not None
+    text = str(told[0].message)
+    assert line in text or line.replace("-", "+", 1) in text
+    assert len(text.splitlines()) < 24
+    assert line.lstrip("-") in cards.below_card(result).html.replace("&#34;", '"')
+    last = group.history[-1]
+    assert (last.outcome, last.cause) == ("diverged", "program")
+    sink = Interrupts(group)
+    with pytest.raises(CellError):
+        group.run(code, check="strict", sink=sink)
+    assert any(line in each or line.replace("-", "+", 1) in each for each in sink.notices)
+    assert group.history[-1].cause == "program"
+    assert_usable(group)
 
 
 def test_other_shapes_over_one_cell(group: Session) -> None:

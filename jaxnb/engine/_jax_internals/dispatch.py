@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from jaxnb.engine._jax_internals.arrays import refs_written
-from jaxnb.engine._jax_internals.hlo import modules_text
+from jaxnb.engine._jax_internals.hlo import modules_lines, modules_text
+from jaxnb.model.programs import ProgramLine
 
 
 def _runtime() -> Any:
@@ -145,8 +146,20 @@ def executable_text(executable: Any) -> str:
     Equal for equal computations. JAX's own fingerprint is not: where functions were called
     first from different lines, it differs.
     """
-    options = sorted(each for each in executable.keepalive or () if _is_options(each))
-    return f"{options}{modules_text(executable.xla_executable.hlo_modules())}"
+    return (
+        f"{executable_options(executable)}{modules_text(executable.xla_executable.hlo_modules())}"
+    )
+
+
+def executable_options(executable: Any) -> list[tuple[str, ...]]:
+    """Returns the ``compiler_options`` that it was compiled with, if they were noted."""
+    return sorted(each for each in executable.keepalive or () if _is_options(each))
+
+
+def executable_lines(executable: Any) -> Callable[[], list[ProgramLine]]:
+    """Returns what returns the compiled program for people; it does not hold the executable."""
+    modules = executable.xla_executable.hlo_modules()
+    return lambda: modules_lines(modules)
 
 
 _OPTIONS = "jaxnb: compiler_options"

@@ -7,9 +7,11 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from jaxnb.engine._jax_internals.literals import literals_digest
+from jaxnb.engine._jax_internals.literals import literal_lines, literals_digest
 from jaxnb.engine._jax_internals.program_text import comparable
+from jaxnb.insight.listing import program_lines
 from jaxnb.insight.program import Line, Program, from_text, header_and_entry, matters
+from jaxnb.model.programs import ProgramLine
 
 _NAMES = re.compile(r"^ *(?:ROOT )?%?([\w.$-]+) = ", re.MULTILINE)
 
@@ -93,16 +95,37 @@ def modules_text(modules: Sequence[Any]) -> str:
         ImportError: This JAX cannot print without names.
         AttributeError: The same.
     """
+    options = _options()
+    return "\n".join(_module_text(module, options) for module in modules)
+
+
+def _options() -> Any:
     from jax._src.lib import hlo  # type: ignore[attr-defined]
 
     options = hlo.HloPrintOptions.canonical()
     options.print_large_constants, options.print_metadata = False, False
     options.print_backend_config = True
-    return "\n".join(_module_text(module, options) for module in modules)
+    return options
 
 
 def _module_text(module: Any, options: Any) -> str:
     text = comparable(str(module.to_string(options)))
-    if "constant({...})" not in text:
+    if ELIDED not in text:
         return text
-    return f"{text}constants {literals_digest(module.as_serialized_hlo_module_proto())}"
+    serialized = module.as_serialized_hlo_module_proto()
+    lines = "\n".join(literal_lines(serialized))
+    return f"{text}constants {literals_digest(serialized)}\n{lines}\n"
+
+
+ELIDED = "constant({...})"
+"""What stands in the text for a large constant."""
+
+
+def modules_lines(modules: Sequence[Any]) -> list[ProgramLine]:
+    """Returns the operations of programs, each with the source line it comes from, for people.
+
+    As :func:`modules_text`, but for what it says of large constants.
+    """
+    options = _options()
+    options.print_metadata = True
+    return [line for module in modules for line in program_lines(module.to_string(options))]
