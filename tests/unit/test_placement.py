@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from jaxnb.errors import UsageError
 from jaxnb.launch.placement import place
 from jaxnb.options import StartOptions
+from jaxnb.starting import Starter
 
 FOUR_GPUS = ("0", "1", "2", "3")
 NETWORK_CHOSEN = {"NCCL_SOCKET_IFNAME": "eth0"}
@@ -82,6 +85,17 @@ def test_nccl_stays_on_this_host_unless_the_user_says_otherwise() -> None:
     placed = place(asked, FOUR_GPUS, {"NCCL_SOCKET_IFNAME": "eth1"})
     assert not [e for e in placed.environments if "NCCL_SOCKET_IFNAME" in e]
     assert place(StartOptions(platform="cpu"), (), {}).environments == ({},) * 4
+
+
+def test_processes_are_told_as_they_join() -> None:
+    options, group = StartOptions(platform="gpu"), SimpleNamespace(directory="/run/of-mine")
+    placement = place(options, FOUR_GPUS, {})
+    starter = Starter(group, options, placement, lambda *_: None, (), lambda _: None)  # type: ignore[arg-type]
+    joins = starter._joins("unix:/run/of-mine/jax-1")
+    assert [each.environment["NCCL_SOCKET_IFNAME"] for each in joins] == ["lo"] * 4
+    assert {(each.bind_host, each.socket_folder) for each in joins} == {
+        ("127.0.0.1", "/run/of-mine")
+    }
 
 
 @given(
