@@ -8,7 +8,6 @@ import logging
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Coroutine
@@ -24,6 +23,7 @@ from jaxnb.errors import SessionBrokenError, StartError
 from jaxnb.launch.engine_start import EngineStart
 from jaxnb.launch.folder import make_folder
 from jaxnb.launch.forkclient import ForkServerClient
+from jaxnb.launch.programs import command_line
 from jaxnb.model import JoinRequest
 
 T = TypeVar("T")
@@ -211,7 +211,7 @@ class ProcessGroup:
                 if self._closing.is_set():
                     raise StartError("The group is being closed.")
                 service = subprocess.Popen(
-                    [sys.executable, "-m", "jaxnb.launch.coordination_app", *arguments],
+                    command_line("jaxnb.launch.coordination_app", *arguments),
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     stderr=errors,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from jaxnb.errors import StartError
 
-LONGEST_NAME = 24
+LONGEST_NAME = 16
 """The sockets' names have so many characters at most; of a whole path the system takes 103 (macOS)
 or 107 (Linux), so that the folder's is not free to be long."""
 

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxnb.errors import SessionBrokenError, StartError
+from jaxnb.launch.programs import command_line
 
 EventHandler = Callable[[dict[str, Any]], None]
 
@@ -47,7 +47,7 @@ class ForkServerClient:
         )
         with open(self._log_path, "wb", opener=_for_this_user) as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "jaxnb.launch.forkserver", str(os.getpid()), cluster_dir],
+                command_line("jaxnb.launch.forkserver", str(os.getpid()), cluster_dir),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

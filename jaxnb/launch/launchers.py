@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import sys
 import time
 from dataclasses import replace
 from typing import Any
@@ -18,6 +17,7 @@ from traitlets import Float, Integer, List
 
 from jaxnb.launch.engine_start import IDENTITY, EngineStart, command
 from jaxnb.launch.forkclient import ForkServerClient
+from jaxnb.launch.programs import command_line
 
 STOP_GRACE_SECONDS = 2.0
 
@@ -127,9 +127,7 @@ class LocalControllerLauncher(launcher.LocalControllerLauncher):  # type: ignore
     def find_args(self) -> list[str]:
         """Returns the command line."""
         module = "jaxnb.launch.controller_app"
-        return [
-            sys.executable, "-m", module, self.profile_dir, str(os.getpid()),
-        ]  # fmt: skip
+        return command_line(module, self.profile_dir, str(os.getpid()))
 
 
 class LocalEngineLauncher(launcher.LocalEngineLauncher):  # type: ignore[misc]
@@ -138,7 +136,7 @@ class LocalEngineLauncher(launcher.LocalEngineLauncher):  # type: ignore[misc]
     def find_args(self) -> list[str]:
         """Returns the command line."""
         module = "jaxnb.launch.engine_app"
-        return [sys.executable, "-m", module, self.profile_dir, str(os.getpid())]
+        return command_line(module, self.profile_dir, str(os.getpid()))
 
     def get_env(self) -> dict[str, str]:
         """Returns what is added to the environment."""

@@ -6,12 +6,12 @@ import os
 import pickle
 import selectors
 import subprocess
-import sys
 import tempfile
 from contextlib import suppress
 from typing import IO
 
 from jaxnb.errors import JaxnbError
+from jaxnb.launch.programs import command_line
 from jaxnb.model.plans import PlanReply, PlanRequest
 
 _LAST_LINES = 15
@@ -32,7 +32,7 @@ def ask_scratch(request: PlanRequest) -> PlanReply:
     """
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "jaxnb.launch.scratch_app", str(os.getpid())],
+            command_line("jaxnb.launch.scratch_app", str(os.getpid())),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,

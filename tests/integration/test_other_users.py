@@ -20,6 +20,7 @@ from typing import Any
 import psutil
 import pytest
 
+from jaxnb.launch.folder import LONGEST_NAME
 from jaxnb.session import Session
 from jaxnb_fixtures import assert_usable
 
@@ -257,6 +258,7 @@ def test_no_socket_is_reached(session: Session, nobody: pwd.struct_passwd) -> No
     """JAX's coordination service and those of strict mode among them."""
     assert session.run(STRICT, check="strict").value == 8
     sockets = sockets_of(session)
+    assert max(len(Path(path).name) for path in sockets) <= LONGEST_NAME
     mine, others = both(CONNECT, nobody, sockets=sockets)
     assert [path for path, _ in mine] == sockets
     challenged = [path for path, said in mine if "#CHALLENGE#" in said]

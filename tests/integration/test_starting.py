@@ -235,6 +235,20 @@ def test_the_working_folder_is_the_notebooks(
     assert session.run("import beside; beside.answer").value == 42
 
 
+@pytest.mark.parametrize("launcher", ["fork", "local"])
+def test_modules_beside_the_notebook_take_the_place_of_none(
+    make_session: MakeSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launcher: str
+) -> None:
+    """They may be another user's, where others can write."""
+    for name in ("runpy", "random", "selectors", "psutil", "zmq", "jax", "jaxnb"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('imported from the folder')\n")
+    (tmp_path / "beside.py").write_text("answer = 42\n")
+    monkeypatch.chdir(tmp_path)
+    session = make_session(1, launcher=launcher)
+    assert session.run("import beside; beside.answer").value == 42
+    assert_usable(session)
+
+
 def test_environment_reaches_the_processes(
     make_session: MakeSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
