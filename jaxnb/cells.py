@@ -24,6 +24,7 @@ from jaxnb.pulling import CellKey
 from jaxnb.result import CellResult
 from jaxnb.running import RunningCell
 from jaxnb.sinks import OutputSink, ScriptNotices
+from jaxnb.suspicion import suspicion
 from jaxnb.timing import calls_to_come
 from jaxnb.transport.client import Exchange
 
@@ -43,12 +44,14 @@ class RanRequest:
         result: What it did.
         patience: How the wait for it ended.
         parted: Where the processes parted, if that is to be told.
+        unequal: What is to be told of inputs that were not equal.
     """
 
     running: RunningCell
     result: CellResult
     patience: Patience
     parted: Divergence | None
+    unequal: str = ""
 
 
 class Cells(Life):
@@ -86,6 +89,8 @@ class Cells(Life):
         was_cut = patience.interrupted or bool(running.waiting_for or running.freed or self.deaths)
         result = self._last_result = self._compared(running, result, was_cut)
         parted = result.divergence
+        is_mismatch = parted is not None and (not was_cut or divergence.is_mismatch(parted))
+        result, unequal = self._suspected(running, result, is_diverged=is_mismatch)
         if parted is not None and was_cut and not divergence.is_mismatch(parted):
             # The user stopped them anywhere, or some failed and others waited for them: that some
             # dispatched less is nothing to warn of.
@@ -94,13 +99,15 @@ class Cells(Life):
             # A cell's card has the programs' differences, folded.
             tell = divergence.describe if sink.shows_cards else divergence.at_length
             running.notice(tell(parted))
+        if unequal and not isinstance(sink, ScriptNotices):
+            running.notice(unequal)
         if request.check == "strict":
             self._tell_refused(running, result, sink)
         if patience.gave_up:
             self._recover_after(running, 0.0 if patience.only_deaf else COME_BACK_AGAIN_SECONDS)
         elif self._is_out_of_step(running, result, patience.interrupted):
             self._recover_after(running)
-        return RanRequest(running, result, patience, parted)
+        return RanRequest(running, result, patience, parted, unequal)
 
     def _may_repeat(self, ran: RanRequest, interrupted: threading.Event) -> bool:
         was_cut = ran.patience.interrupted or interrupted.is_set() or bool(self.deaths)
@@ -242,6 +249,23 @@ class Cells(Life):
         found = self._difference(sides)
         if found is not None:
             running.notice(f"{found.summary}\n{programs.text_of(found)}")
+
+    def _suspected(
+        self, running: RunningCell, result: CellResult, *, is_diverged: bool
+    ) -> tuple[CellResult, str]:
+        """Compares the replicas that a cell has used, and has what rests on unequal ones marked.
+
+        Returns:
+            The result with that, and what is to be told of it.
+        """
+        gone = dead_processes(self.deaths) | running.silent
+        if not self._is_recorded(running.request) or running.abandoned is not None:
+            return result, ""
+        living = [i for i in range(self.num_processes) if i not in gone]
+        replies = {i: reply for i, reply in running.replies.items() if i not in gone}
+        found = suspicion(result, replies, self._sentinels, living, is_diverged=is_diverged)
+        self._last_result = found.result
+        return found.result, found.notice
 
     def _recover_after(
         self, running: RunningCell, come_back_seconds: float = COME_BACK_SECONDS

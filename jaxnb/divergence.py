@@ -347,6 +347,15 @@ def disagreement(found: Sequence[Side], mine: Dispatch) -> str:
     )
 
 
+def unequal_replicas_text(mine: Dispatch) -> str:
+    """Returns the message of strict mode where replicated arguments differ: nothing has run."""
+    return (
+        f"The processes were about to dispatch {mine} with replicated arguments whose bytes differ "
+        "by process. Nothing of it has run on any of them. The notebook says which arguments, and "
+        "what to type."
+    )
+
+
 def ring_text(waiting: Mapping[int, Agreeing]) -> str:
     """Returns the message of strict mode where processes wait for each other in a ring.
 

@@ -212,7 +212,8 @@ class GatheredArray(NDArrayOperatorsMixin):
         there = "deleted before it was pulled" if self.info.deleted else "data there until used"
         here = "data here" if self.is_here else there
         shape = ", ".join(map(str, self._region.result_shape))
-        return f"<GatheredArray {self.info.dtype}[{shape}]{how}{of}, over {where}, {here}>"
+        suspect = f", rests on unequal inputs: {self.info.suspect}" if self.info.suspect else ""
+        return f"<GatheredArray {self.info.dtype}[{shape}]{how}{of}, over {where}, {here}{suspect}>"
 
     # ------------------------------------------------------------------ its data
 

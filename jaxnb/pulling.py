@@ -16,7 +16,14 @@ from jaxnb.arrays.assembly import Piece, assemble, pieces
 from jaxnb.arrays.dtypes import numpy_dtype
 from jaxnb.arrays.regions import Region, view
 from jaxnb.asking import Channel, Unanswered
-from jaxnb.errors import ArrayGoneError, JaxnbError, NotEnoughMemoryError, UsageError
+from jaxnb.callers import levels_to_caller
+from jaxnb.errors import (
+    ArrayGoneError,
+    DivergenceWarning,
+    JaxnbError,
+    NotEnoughMemoryError,
+    UsageError,
+)
 from jaxnb.gathered import ArrayKey, GatheredArray, Wanted
 from jaxnb.headroom import available_bytes
 from jaxnb.labels import format_bytes, processes_label
@@ -40,8 +47,9 @@ from jaxnb.refusals import (
     require_there,
     whose,
 )
-from jaxnb.replicas import levels_to_caller, replicas_text
+from jaxnb.replicas import replicas_text
 from jaxnb.result import Gather, PerProcess
+from jaxnb.unequal import suspect_text
 from jaxnb.unpickling import unpickle
 
 EAGER_BYTES = 1 << 20
@@ -101,6 +109,9 @@ class Puller:
         for array in arrays:
             if said := replicas_text(path.text, array.info):
                 warnings.warn(said, ReplicasDifferWarning, stacklevel=levels_to_caller())
+            elif array.info.suspect:
+                said = f"`{path.text}` {suspect_text(array.info.suspect)}."
+                warnings.warn(said, DivergenceWarning, stacklevel=levels_to_caller())
         return value
 
     def cell_value(

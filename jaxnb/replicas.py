@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 from jaxnb.arrays import differing
 from jaxnb.arrays.blocks import Block
 from jaxnb.labels import plural, plural_word, processes_label, ranks_label
@@ -34,18 +32,3 @@ def _holders_by_digest(part: Block) -> list[str]:
         if shard.digest:
             devices.setdefault(shard.digest, []).append(shard.device_id)
     return [f"{plural_word(len(ids), 'device')} {ranks_label(ids)}" for ids in devices.values()]
-
-
-def levels_to_caller() -> int:
-    """Returns the ``stacklevel`` of the line that called jaxnb: what a warning is about.
-
-    How many of jaxnb's own functions lie between depends on what was called.
-    """
-    frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and _is_of_jaxnb(frame.f_globals.get("__name__", "")):
-        frame, level = frame.f_back, level + 1
-    return level
-
-
-def _is_of_jaxnb(module: str) -> bool:
-    return module.partition(".")[0] == __name__.partition(".")[0]

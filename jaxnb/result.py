@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -9,7 +10,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from jaxnb.arrays import differing, merged
-from jaxnb.errors import JaxnbError
+from jaxnb.callers import levels_to_caller
+from jaxnb.errors import DivergenceWarning, JaxnbError
 from jaxnb.model import (
     ArrayInfo,
     CellMemory,
@@ -20,6 +22,7 @@ from jaxnb.model import (
     RichOutput,
     ValueInfo,
 )
+from jaxnb.model.replicas import UnequalInput
 from jaxnb.unpickling import unpickle
 
 if TYPE_CHECKING:
@@ -31,6 +34,7 @@ class Agreement(Enum):
 
     NO_VALUE = "no process has a value"
     SAME = "every process has the same value, compared byte for byte"
+    SUSPECT = "equal in every byte, but computed of inputs that are not"
     SHARDED = "one array, spread over processes"
     DIFFERENT = "values differ by process"
     REPLICAS_DIFFER = "JAX takes the array as replicated, but its replicas differ"
@@ -142,6 +146,9 @@ class CellResult:
             told of is left out.
         timing: How long its calls took, if it was timed.
         gather: Makes an array that stayed on the processes from its index and description.
+        unequal: Replicated inputs of its computations whose bytes differ by process.
+        suspect: Why its value rests on inputs that are not equal on all processes, of this cell or
+            of an earlier one; empty if it does not, as far as is known.
     """
 
     cell: int
@@ -155,6 +162,8 @@ class CellResult:
     pitfalls: tuple[Pitfall, ...] = ()
     timing: CellTiming | None = None
     gather: Gather | None = field(default=None, compare=False)
+    unequal: tuple[UnequalInput, ...] = ()
+    suspect: str = ""
 
     def __repr__(self) -> str:
         outcome = f"errors on {sorted(self.errors)}" if self.errors else self.agreement.value
@@ -171,6 +180,10 @@ class CellResult:
     @cached_property
     def agreement(self) -> Agreement:
         """How the values of the processes relate; from digests, nothing is fetched."""
+        found = self._agreement()
+        return Agreement.SUSPECT if found is Agreement.SAME and self.suspect else found
+
+    def _agreement(self) -> Agreement:
         infos = [r.value_info for r in self.per_process.values()]
         if all(info is None for info in infos):
             return Agreement.NO_VALUE
@@ -235,12 +248,19 @@ class CellResult:
             The value. An array that is spread over processes comes as a
             :class:`~jaxnb.gathered.GatheredArray`, whose data stay there until they are used.
             Where the processes' values differ or cannot be compared, a
-            :class:`PerProcess` of them; None if the cell has no value.
+            :class:`PerProcess` of them; None if the cell has no value. If it rests on unequal
+            inputs, a :class:`~jaxnb.errors.DivergenceWarning` says so.
         """
+        if self.suspect:
+            warnings.warn(
+                f"The value of cell [{self.cell}] rests on unequal inputs: {self.suspect}.",
+                DivergenceWarning,
+                stacklevel=levels_to_caller(),
+            )
         match self.agreement:
             case Agreement.NO_VALUE:
                 return None
-            case Agreement.SAME | Agreement.UNVERIFIED:
+            case Agreement.SAME | Agreement.UNVERIFIED | Agreement.SUSPECT:
                 return self._holder().value_as(self.gather)
             case Agreement.SHARDED:
                 array = self.array

@@ -11,6 +11,7 @@ from functools import partial, reduce
 from typing import Any, Literal, cast
 
 from jaxnb import checking, comparing, divergence
+from jaxnb.callers import levels_to_caller
 from jaxnb.cells import Cells, RanRequest
 from jaxnb.comparison import Comparison
 from jaxnb.errors import DivergenceWarning, PitfallWarning, SessionBrokenError, UsageError
@@ -22,7 +23,6 @@ from jaxnb.options import CHECKS, StartOptions, one_of, process_indices
 from jaxnb.outcome import cell_error, error_of, outcome_of
 from jaxnb.patience import sigint_sets
 from jaxnb.pitfalls import Said, describe
-from jaxnb.replicas import levels_to_caller
 from jaxnb.result import CellResult
 from jaxnb.running import RunningCell, ending_of
 from jaxnb.sinks import OutputSink, ScriptNotices
@@ -175,9 +175,8 @@ class Session(Cells):
             self._note(ran, result, began, failure)
         if is_own and interrupted.is_set() and not last.patience.interrupted:
             raise KeyboardInterrupt  # the cell had ended; or the group was being formed
-        if last.parted is not None and isinstance(sink, ScriptNotices):
-            text = divergence.at_length(last.parted)
-            warnings.warn(text, DivergenceWarning, stacklevel=levels_to_caller())
+        if isinstance(sink, ScriptNotices):
+            _warn(last)
         self._tell_pitfalls(last.running, result, sink, error)
         if error is not None:
             raise error
@@ -259,11 +258,11 @@ class Session(Cells):
             trails=[each.running.trails for each in ran] if is_recorded else None,
             outcome=outcome_of(
                 error,
-                is_parted=parted is not None,
+                is_parted=parted is not None or bool(result.unequal),
                 was_abandoned=last.running.abandoned is not None,
                 was_interrupted=last.patience.interrupted,
             ),
-            detail=str(error or parted or ""),
+            detail=str(error or parted or last.unequal),
             cause=self._cause(last, error),
             generation=self._generation,
         )
@@ -319,3 +318,10 @@ class Session(Cells):
             error.add_note(text)
         else:
             warnings.warn(text, PitfallWarning, stacklevel=levels_to_caller())
+
+
+def _warn(ran: RanRequest) -> None:
+    """Warns the line that ran a cell of where its processes diverged, and of unequal inputs."""
+    parted = "" if ran.parted is None else divergence.at_length(ran.parted)
+    for text in filter(None, (parted, ran.unequal)):
+        warnings.warn(text, DivergenceWarning, stacklevel=levels_to_caller())

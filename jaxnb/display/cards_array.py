@@ -31,6 +31,7 @@ def array_card(array: ArrayInfo, note: str = "", name: str = "") -> Card:
         heading = f"{name}: {heading}"
     values = "" if array.deleted else preview_text(array)
     notes = [_DELETED] if array.deleted else []
+    notes += [f"rests on unequal inputs: {array.suspect}" if array.suspect else ""]
     notes += [note or _replicas_note(array)]
     notes = [text for text in notes if text]
     sizes, more_sizes = _differing_sizes(array)

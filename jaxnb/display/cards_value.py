@@ -41,7 +41,7 @@ def value_card(result: CellResult, outputs: Outputs = "merged") -> Card:
         return stacked([replicas_differ_card(array), by_process_card(result, outputs)])
     if agreement is Agreement.SHARDED and array is not None:
         return array_card(array)
-    if agreement in (Agreement.SAME, Agreement.UNVERIFIED) and outputs != "all":
+    if agreement in (Agreement.SAME, Agreement.SUSPECT, Agreement.UNVERIFIED) and outputs != "all":
         return _same_card(result, array)
     return by_process_card(result, outputs)
 
@@ -80,10 +80,16 @@ def _agreement_note(result: CellResult, array: ArrayInfo | None) -> str:
     how = "bytes not compared (too large)" if unverified else "bytes compared"
     if array is not None and array.deleted:
         how = "bytes not compared"
+    if result.agreement is Agreement.SUSPECT:
+        return f"equal bytes on {plural(len(ran), 'process')}, but it {_suspect(result)}"
     relation = "replicated" if unverified else "same"
     if len(ran) == result.num_processes:
         return f"{relation} on {plural(len(ran), 'process')}, {how}"
     return f"{relation} on {processes_label(ran)}, {how}"
+
+
+def _suspect(result: CellResult) -> str:
+    return f"rests on unequal inputs: {result.suspect}"
 
 
 def by_process_card(result: CellResult, outputs: Outputs) -> Card:

@@ -17,7 +17,7 @@ from multiprocessing.connection import (
     deliver_challenge,
 )
 
-from jaxnb.divergence import disagreement, sides
+from jaxnb.divergence import disagreement, sides, unequal_replicas_text
 from jaxnb.engine import _jax_internals, interrupts
 from jaxnb.engine.agreement_inputs import explained
 from jaxnb.engine.agreement_peers import (
@@ -38,6 +38,7 @@ from jaxnb.engine.agreement_words import (
     beginning,
     checksum,
     encoded,
+    unequal_replicas,
 )
 from jaxnb.engine.together import told
 from jaxnb.errors import DivergenceError, JaxnbError
@@ -271,6 +272,13 @@ class Agreement:
             raise DivergenceError(
                 disagreement(sides(at, notes), mine) + self._differences(at, mine)
             )
+        if unequal_replicas([mine, *self._said_otherwise(others, attempt)]):
+            raise DivergenceError(unequal_replicas_text(mine))
+
+    def _said_otherwise(self, others: Collection[int], attempt: Attempt) -> list[Dispatch]:
+        """Returns a dispatch on which all agree as those others put it who put it otherwise."""
+        words = (self._known(peer).word for peer in others)
+        return [Attempt.of_word(word).dispatch for word in words if word and word != attempt.word]
 
     def _differences(self, at: Mapping[int, Dispatch | None], mine: Dispatch) -> str:
         """Returns which inputs differ, where all are about to run the same computation."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -39,9 +40,8 @@ class Attempt:
     @classmethod
     def of_word(cls, word: bytes) -> Attempt:
         """Returns what another process is about to do."""
-        run, _, processes, number, of_cell, name, fingerprint, shapes, line, inputs = json.loads(
-            word
-        )
+        run, _, processes, number, *what = json.loads(word)
+        of_cell, name, fingerprint, shapes, line, inputs, replicas = what
         dispatch = Dispatch(
             number=of_cell,
             name=name,
@@ -51,6 +51,7 @@ class Attempt:
             line=line,
             seconds=0.0,
             inputs=inputs,
+            replicas=tuple((tuple(holders), value) for holders, value in replicas),
         )
         return cls(run, number, dispatch)
 
@@ -59,7 +60,7 @@ class Attempt:
         """What is said to the others: the same on all, if they do the same at the same line."""
         made = self.dispatch
         what = [made.number, made.name, made.fingerprint, made.shapes, made.line, made.inputs]
-        return encoded(self.run, WORD, made.processes, self.number, *what)
+        return encoded(self.run, WORD, made.processes, self.number, *what, made.replicas)
 
     @property
     def processes(self) -> tuple[int, ...]:
@@ -90,6 +91,19 @@ class Attempt:
     def is_before(self, its: Attempt) -> bool:
         """Whether another process has gone on to a later attempt over the same processes."""
         return its.processes == self.processes and its.number > self.number
+
+
+def unequal_replicas(dispatches: Iterable[Dispatch]) -> bool:
+    """Whether the replicas that processes give to one dispatch differ.
+
+    Args:
+        dispatches: The dispatch as each process is about to make it. All must be asked: who holds
+            other parts than those that differ has to learn of it too.
+    """
+    known: dict[tuple[int, ...], int] = {}
+    pairs = [pair for each in dispatches for pair in each.replicas]
+    # A digest for one process alone: its own devices hold other bytes each.
+    return any(len(who) == 1 or known.setdefault(who, value) != value for who, value in pairs)
 
 
 def encoded(*items: object) -> bytes:

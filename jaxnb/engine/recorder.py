@@ -11,7 +11,7 @@ import time
 import traceback
 import weakref
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -27,6 +27,8 @@ from jaxnb.engine.agreement import Agreement
 from jaxnb.engine.interrupts import INTERRUPTS
 from jaxnb.engine.origins import ORIGINS, number_of, numbers
 from jaxnb.engine.programs import Programs
+from jaxnb.engine.replicas import Replicas
+from jaxnb.engine.suspects import SUSPECTS
 from jaxnb.labels import type_label
 from jaxnb.model import CellRequest, CheckMode, Dispatch, DispatchEnd, Recording, Trail
 from jaxnb.model.origins import Argument, Made, Origin
@@ -81,6 +83,7 @@ class _Entry:
     site: int = 0
     origins: tuple[Origin, ...] = ()  # of its arguments, as long as they are remembered
     made: Made | None = None
+    replicas: tuple[tuple[Processes, int], ...] = ()  # of its arguments that are new
     end: DispatchEnd = ""
     stop: float = 0.0  # when the call has returned, if it is the main thread's
 
@@ -129,6 +132,7 @@ class Recorder:
         self._process_index = process_index
         self.agreement = agreement
         self._cell = _Cell(has_ended=True)
+        self.replicas = Replicas(process_index)
         self._known: weakref.WeakKeyDictionary[Any, _Known] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
         self._making = _Making()
@@ -184,6 +188,8 @@ class Recorder:
         mode = "off" if self.missing else request.check
         self._cell = _Cell(mode, code_name, time.monotonic(), number=request.cell)
         self._cell.run = number_of(request.request_id)
+        self.replicas.begin()
+        SUSPECTS.begin()
         ORIGINS.begin(request.request_id, request.cell, code_name, is_recorded=mode != "off")
 
     def meet(self, request: CellRequest) -> None:
@@ -312,11 +318,20 @@ class Recorder:
                 trail = cell.trails.get(known.processes)
                 entry.number = 1 if trail is None else trail.count + 1
                 cell.refused = entry
+                self._digest(entry, arguments)
                 self.agreement.agree(_as_dispatch(entry))
                 cell.refused = None
                 self._note(cell, entry)
         else:
             self._note(cell, entry)
+            self._digest(entry, arguments)
+
+    def _digest(self, entry: _Entry, arguments: Sequence[Any]) -> None:
+        """Digests the replicas among a dispatch's arguments that nothing has compared yet."""
+        if unseen := self.replicas.unseen(entry.origins):
+            known = entry.known
+            dispatch = known.processes, entry.number, known.name, entry.line
+            entry.replicas = self.replicas.digest(unseen, arguments, entry.origins, dispatch)
 
     def _note(self, cell: _Cell, entry: _Entry) -> None:
         self._making.entries.append(entry)  # first: an interrupt may strike anywhere
@@ -334,6 +349,8 @@ class Recorder:
             _remember(cell, entry)
         base = hash((cell.run, entry.number, *known.processes))
         entry.made = Made(base, "dispatch", known.name, cell.number, entry.number, entry.line)
+        if SUSPECTS:
+            SUSPECTS.hand_on(entry.origins, base)
 
     def made(self, depth: int, results: Sequence[Any], written: Sequence[Any]) -> None:
         """Gives the results of a dispatch their origins."""
@@ -357,6 +374,17 @@ class Recorder:
             if entry.known.processes == processes and entry.number == number:
                 return ORIGINS.described(entry.origins)
         return []
+
+    def mark(self, roots: Mapping[int, str], since: Mapping[Processes, tuple[int, str]]) -> None:
+        """Marks what the last cell has computed of unequal inputs; see :class:`Suspects`."""
+        with self._lock:
+            entries = list(self._cell.ring)
+        self.replicas.forget(roots)
+        SUSPECTS.mark(
+            roots,
+            since,
+            ((e.known.processes, e.number, e.origins, e.made.base) for e in entries if e.made),
+        )
 
     def failed(self, depth: int, error: BaseException) -> None:
         """Notes what was raised while dispatches were made."""
@@ -428,6 +456,7 @@ def _as_dispatch(entry: _Entry) -> Dispatch:
         seconds=entry.seconds,
         inputs=entry.inputs,
         site=entry.site,
+        replicas=entry.replicas,
         end=entry.end,
         collectives=known.collectives,
     )

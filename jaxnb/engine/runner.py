@@ -36,6 +36,7 @@ from jaxnb.engine.origins import ORIGINS
 from jaxnb.engine.pitfalls import Pitfalls
 from jaxnb.engine.recorder import Recorder
 from jaxnb.engine.repeating import Repeats
+from jaxnb.engine.suspects import SUSPECTS
 from jaxnb.engine.timekeeper import Timekeeper
 from jaxnb.errors import JaxnbError
 from jaxnb.model import CellReply, CellRequest, PackRequest, ProcessError, ValueInfo
@@ -185,6 +186,7 @@ class Runner:
         )
         memory = self._memory.end()
         kept = self._timekeeper.cell
+        suspect = SUSPECTS.touched  # before the value is described, which reads it
         return CellReply(
             process_index=self.process_index,
             value=self._take_value(request),
@@ -197,6 +199,8 @@ class Runner:
             calls=tuple(calls),
             activity=activity,
             memory=memory,
+            replicas=self._recorder.replicas.trails(),
+            suspect=suspect,
         )
 
     def _repeated(self, calls: int, seconds: list[float]) -> AbstractContextManager[None]:

@@ -30,6 +30,7 @@ from jaxnb.engine.recorder import Recorder
 from jaxnb.engine.sampling import Sampler
 from jaxnb.engine.sleeping import is_locked, runnable, sleeps_in, stays_in
 from jaxnb.engine.stats import Statistics, rss_bytes
+from jaxnb.engine.suspects import SUSPECTS
 from jaxnb.engine.timekeeper import Timekeeper
 from jaxnb.model import SentinelAddress
 
@@ -169,6 +170,8 @@ class Sentinel:
             return {"lines": [[each.text, each.source] for each in lines]}
         if kind == "bound":
             return {"bound": [asdict(each) for each in ORIGINS.bound()]}
+        if kind in ("digested", "chunks", "piece", "mark"):
+            return self._replicas(kind, content)
         if kind == "ring":
             self._recorder.agreement.end_ring(content["text"])
             return {}
@@ -180,6 +183,19 @@ class Sentinel:
             if kind == "where":
                 return self._where()
         raise ValueError(f"unknown question {kind!r}")
+
+    def _replicas(self, kind: str, content: dict[str, Any]) -> dict[str, Any]:
+        replicas = self._recorder.replicas
+        if kind == "digested":
+            return {"digested": [asdict(each) for each in replicas.digested()]}
+        if kind == "chunks":
+            return replicas.chunks(content["place"], content["device"])
+        if kind == "piece":
+            where = content["place"], content["device"], content["start"], content["stop"]
+            return {"data": replicas.piece(*where)}
+        since = {tuple(who): (number, why) for who, (number, why) in content["since"]}
+        self._recorder.mark(dict(content["roots"]), since)
+        return {"marks": [*SUSPECTS.all().items()]}
 
     def _stats(self, brief: bool) -> dict[str, Any]:
         try:

@@ -17,6 +17,8 @@ import numpy as np
 from jaxnb.arrays import edge_indices
 from jaxnb.engine.digests import digest
 from jaxnb.engine.layouts import Layout, dtype_facts, layout_of, unreduced_axes
+from jaxnb.engine.origins import ORIGINS, origin_of
+from jaxnb.engine.suspects import SUSPECTS
 from jaxnb.errors import JaxnbError
 from jaxnb.model import MAX_DIGEST_BYTES, ArrayInfo, ShardInfo
 
@@ -76,7 +78,14 @@ def describe(
         deleted=deleted,
         host_dtype=facts.host_name,
         word_shape=facts.word_shape,
+        origin=_origin(array),
+        suspect=SUSPECTS.cause_of(array),
     )
+
+
+def _origin(array: jax.Array) -> int:
+    origin = origin_of(ORIGINS.array_of(array))
+    return 0 if origin is None else origin[1].base
 
 
 def _held(array: jax.Array, shards: tuple[ShardInfo, ...]) -> list[tuple[ShardInfo, jax.Array]]:

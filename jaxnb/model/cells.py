@@ -10,6 +10,7 @@ from typing import Any, Literal
 from jaxnb.model.dispatches import CheckMode, Trail
 from jaxnb.model.layout import ArrayInfo
 from jaxnb.model.pitfalls import Pitfall
+from jaxnb.model.replicas import ReplicaTrail
 from jaxnb.model.timeline import Activity
 
 StreamName = Literal["stdout", "stderr"]
@@ -168,6 +169,8 @@ class CellReply:
         calls: Seconds of each call that ended without an error, if the cell is timed.
         activity: What its main thread did when; None if it did not tell.
         memory: What it changed on each of its devices; empty if it changed nothing on any.
+        replicas: What it digested of replicas, in short.
+        suspect: Why what it computed or read rests on unequal inputs, of earlier cells.
     """
 
     process_index: int
@@ -181,6 +184,8 @@ class CellReply:
     calls: tuple[float, ...] = ()
     activity: Activity | None = None
     memory: tuple[CellMemory, ...] = ()
+    replicas: tuple[ReplicaTrail, ...] = ()
+    suspect: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,10 +76,12 @@ class Dispatch:
         line: The cell's line, as the notebook counts; None outside of its code.
         seconds: When, since the cell began.
         inputs: Digest of the origins of the global arrays that it is given, and of what JAX takes
-            as equal on all processes without looking: Python's numbers, NumPy arrays, small
+            as equal on all processes without looking: Python's numbers, NumPy arrays,
             arrays of this process alone, and in strict mode its replicas of small arrays.
         site: The place in the cell that dispatched it, as a number; 0 outside of its code.
         collectives: Whether processes wait for each other in it.
+        replicas: Digests of its replicated arguments that nothing has compared yet: the processes
+            that hold the same parts, and a number that is to be equal on these.
         end: ``"failed"`` if it raised; ``"broken"`` if its collective did, as connections were
             lost or shut; ``"interrupted"`` if an interrupt struck while it was made: then it
             may run or not; else empty.
@@ -96,6 +98,7 @@ class Dispatch:
     site: int = field(default=0, repr=False)
     collectives: bool = False
     end: DispatchEnd = ""
+    replicas: tuple[tuple[tuple[int, ...], int], ...] = field(default=(), repr=False)
 
     def __str__(self) -> str:
         line = f" at line {self.line}" if self.line is not None else ""

@@ -70,6 +70,10 @@ class ArrayInfo:
             PRNG keys are ``"uint32"`` words.
         word_shape: Trailing dimensions that it has in NumPy beside ``shape``: ``(2,)`` for
             PRNG keys of two words each, empty otherwise.
+        origin: The number of what made it, equal on all processes; 0 for an array of one process
+            alone.
+        suspect: Why it rests on inputs that are not equal on all processes; empty if it does not,
+            as far as is known.
     """
 
     shape: tuple[int, ...]
@@ -86,6 +90,8 @@ class ArrayInfo:
     deleted: bool = False
     host_dtype: str = ""
     word_shape: tuple[int, ...] = ()
+    origin: int = 0
+    suspect: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,6 +24,7 @@ from jaxnb.model import (
 )
 from jaxnb.model.origins import Argument
 from jaxnb.model.programs import ProgramLine
+from jaxnb.model.replicas import DigestedArray
 
 FAULT_KEY = "fault"
 """In a sentinel's answer: what it raised instead of answering."""
@@ -33,6 +35,9 @@ its Python interpreter."""
 
 RECORDING_SECONDS = 5.0
 """To look through compiled programs for collectives takes longer."""
+
+DIGEST_SECONDS = 30.0
+"""A process that is asked for digests of arrays' bytes, or for their names, reads much memory."""
 
 WATCH_SECONDS = 0.2
 """The cell's output waits so long at most: who does not answer in time may watch all the same."""
@@ -105,6 +110,45 @@ class Sentinels:
         answers = self._ask(processes, "bound", {}, RECORDING_SECONDS)
         found = {i: map(Argument.from_plain, said["bound"]) for i, said in answers.items()}
         return {i: {each.name: each for each in those} for i, those in found.items()}
+
+    def digested(self, processes: Iterable[int]) -> dict[int, list[DigestedArray]]:
+        """Returns the arrays whose replicas processes have digested in their last cell."""
+        answers = self._ask(processes, "digested", {}, DIGEST_SECONDS)
+        return {i: [*map(DigestedArray.from_plain, a["digested"])] for i, a in answers.items()}
+
+    def replica_chunks(self, process: int, place: int, device: int) -> tuple[int, list[str]]:
+        """Returns the size of a replica's pieces in bytes and their digests; none if it is gone.
+
+        Args:
+            process: Who has it.
+            place: Which of the arrays that it has digested.
+            device: On which of its devices.
+        """
+        asked = {"place": place, "device": device}
+        answers = self._ask([process], "chunks", asked, DIGEST_SECONDS)
+        said = answers.get(process, {"size": 0, "digests": []})
+        return said["size"], said["digests"]
+
+    def replica_bytes(self, process: int, place: int, device: int, start: int, stop: int) -> bytes:
+        """Returns bytes of a replica; none if it is gone. See :meth:`replica_chunks`."""
+        asked = {"place": place, "device": device, "start": start, "stop": stop}
+        answers = self._ask([process], "piece", asked, DIGEST_SECONDS)
+        return base64.b64decode(answers.get(process, {"data": ""})["data"])
+
+    def mark(
+        self,
+        processes: Iterable[int],
+        roots: Mapping[int, str],
+        since: Mapping[tuple[int, ...], tuple[int, str]],
+    ) -> dict[int, dict[int, str]]:
+        """Has processes mark what rests on unequal inputs; see ``engine.suspects``.
+
+        Returns:
+            Process index to all marks: what made an array, to why it is marked.
+        """
+        content = {"roots": [*roots.items()], "since": [*since.items()]}
+        answers = self._ask(processes, "mark", content, DIGEST_SECONDS)
+        return {i: dict(said["marks"]) for i, said in answers.items()}
 
     def end_ring(self, processes: Iterable[int], text: str) -> list[int]:
         """Has what processes wait to agree on end with a message, once one is interrupted.
@@ -234,7 +278,9 @@ def _agreeing(content: Mapping[str, Any]) -> Agreeing:
 
 
 def _dispatch(content: Mapping[str, Any]) -> Dispatch:
-    return Dispatch(**{**content, "processes": tuple(content["processes"])})
+    replicas = tuple((tuple(processes), value) for processes, value in content["replicas"])
+    kept = {"processes": tuple(content["processes"]), "replicas": replicas}
+    return Dispatch(**{**content, **kept})
 
 
 def _trail(content: Mapping[str, Any]) -> Trail:

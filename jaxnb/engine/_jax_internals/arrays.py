@@ -74,6 +74,16 @@ def host_words(array: Any) -> Any:
     return np.asarray(array) if view is None else view()[0]
 
 
+def device_arrays(array: Any) -> list[Any]:
+    """Returns what this process's devices hold of an array, each as an array of that device alone.
+
+    ``addressable_data(i)`` is the first device's for every ``i``, where the array is replicated.
+    Where this JAX has no such name, JAX keeps the arrays as long as that one lives.
+    """
+    found = getattr(array, "_arrays", None)
+    return [each.data for each in array.addressable_shards] if found is None else list(found)
+
+
 def refs_written(executable: Any, arguments: Sequence[Any]) -> list[Any]:
     """Returns the arrays that a computation's results replace, as refs to them were given to it.
 
@@ -85,3 +95,31 @@ def refs_written(executable: Any, arguments: Sequence[Any]) -> list[Any]:
     kept = [each for i, each in enumerate(arguments) if i in executable.kept_var_idx]
     given = [*kept, *changes.in_mut]
     return [buffer_of(given[i]) for i in changes.out_mut if i is not None]
+
+
+def hook_reads(read: Callable[[Any], None]) -> None:
+    """Has arrays of several processes told that are read here: ``float(x)``, ``np.asarray(x)``.
+
+    Where this JAX has no such names they are not told; nothing was changed then.
+
+    Args:
+        read: Takes an array that is about to be read.
+    """
+    from jax._src import array
+
+    def told(name: str) -> None:
+        kept = array.ArrayImpl.__dict__.get(name)
+        function = kept.fget if isinstance(kept, property) else kept
+        if not callable(function):
+            return
+
+        def reading(self: Any, *rest: Any, **named: Any) -> Any:
+            if not self.sharding.is_fully_addressable:
+                read(self)
+            return function(self, *rest, **named)
+
+        made: Any = property(reading) if isinstance(kept, property) else reading
+        setattr(array.ArrayImpl, name, made)
+
+    for name in ("_value", "addressable_data", "addressable_shards"):
+        told(name)

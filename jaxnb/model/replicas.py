@@ -1,0 +1,120 @@
+"""Replicas of arrays, whose bytes the processes compare: JAX takes them to be equal, unchecked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Processes = tuple[int, ...]
+Index = tuple[tuple[int, int], ...]
+"""For each dimension the half-open ``(start, stop)``."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaTrail:
+    """What one process digested in a cell of parts that the same processes hold, in short.
+
+    Attributes:
+        processes: The processes that hold these parts. One process alone: its own devices hold
+            replicas that differ.
+        count: How many parts there were.
+        digest: Equal on two processes only if they digested the same, in the same order.
+    """
+
+    processes: Processes
+    count: int
+    digest: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaPart:
+    """A part of an array that several devices hold, as one process sees it.
+
+    Attributes:
+        index: What it covers.
+        processes: Who holds it.
+        digests: Device id to digest, of this process's devices.
+    """
+
+    index: Index
+    processes: Processes
+    digests: tuple[tuple[int, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DigestedArray:
+    """An array whose replicas a process digested, as it was first given to a dispatch.
+
+    Attributes:
+        processes: Those that the dispatch spans.
+        number: Which dispatch over these it is in the cell, from 1.
+        position: Which argument of the compiled computation the array is, from 0.
+        computation: The computation's name: ``"jit(step)"``.
+        line: The cell's line, as the notebook counts; None outside of its code.
+        name: What the array is bound to: ``"params['w']"``; empty if nothing holds it.
+        origin: The number of what made it.
+        made: Where it came from, in words.
+        type: ``"float32[4, 8]"``.
+        dtype: The elements' dtype in NumPy.
+        layout: Its spec, or its sharding.
+        parts: The parts that several devices hold.
+    """
+
+    processes: Processes
+    number: int
+    position: int
+    computation: str
+    line: int | None
+    name: str
+    origin: int
+    made: str
+    type: str
+    dtype: str
+    layout: str
+    parts: tuple[ReplicaPart, ...]
+
+    @property
+    def key(self) -> tuple[Processes, int, int]:
+        """What the array is known by on all processes of the cell."""
+        return self.processes, self.number, self.position
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> DigestedArray:
+        """Makes it of what JSON has kept of it."""
+        parts = tuple(
+            ReplicaPart(
+                tuple((start, stop) for start, stop in part["index"]),
+                tuple(part["processes"]),
+                tuple((device, digest) for device, digest in part["digests"]),
+            )
+            for part in plain["parts"]
+        )
+        return cls(**{**plain, "processes": tuple(plain["processes"]), "parts": parts})
+
+
+@dataclass(frozen=True, slots=True)
+class UnequalInput:
+    """An array whose replicas differ, as it was first given to a dispatch.
+
+    Attributes:
+        array: The array, as the first process that has it describes it.
+        index: The first part of it that differs.
+        groups: Who holds the same there: processes, or devices if those of one process differ.
+        by_device: Whether ``groups`` are device ids.
+        difference: Where and by how much they differ, in words; empty if that is not known.
+        is_rounding: Whether they differ by so little that rounding explains it.
+    """
+
+    array: DigestedArray
+    index: Index
+    groups: tuple[tuple[int, ...], ...]
+    by_device: bool = False
+    difference: str = ""
+    is_rounding: bool = False
+
+    @property
+    def name(self) -> str:
+        """What to call it: its variable, or which argument it was."""
+        array = self.array
+        return f"`{array.name}`" if array.name else f"argument {array.position}"
