@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
+
+import numpy as np
 
 from benchmarks import lifecycle
 from benchmarks.children import run_reporting
 from benchmarks.measure import Row, Summary, Target, say, summarize
 from benchmarks.troubles_child import PYTHON_ONLY
+from jaxnb.engine.digests import digest
 
 CHILD_TIMEOUT_SECONDS = 900.0
 STEPS = ("free", "recover", "where", "death")
-NAMES = (*STEPS, "recorder")
+NAMES = (*STEPS, "recorder", "replicas")
+REPLICA_BYTES = 256 << 20
 QUIET = "record, no pitfalls"
 MODES = ("off", PYTHON_ONLY, QUIET, "record", "strict")
 CALLS = 2000
@@ -24,7 +30,7 @@ Found = dict[str, Any]
 
 
 def measure(names: set[str], sides: list[str], quick: bool) -> Iterator[Row]:
-    """The rows that ``names`` selects, of free, recover, where, death and recorder."""
+    """The rows that ``names`` selects, of free, recover, where, death, recorder and replicas."""
     steps: list[str] = [step for step in STEPS if step in names]
     if steps:
         # The recipe never frees anybody: who is stuck stops it, starts it, and has no variables.
@@ -34,6 +40,8 @@ def measure(names: set[str], sides: list[str], quick: bool) -> Iterator[Row]:
             yield from one_size(devices, steps, peer, quick)
     if "recorder" in names and "jaxnb" in sides:
         yield from recorder_rows(1 if quick else 5)
+    if "replicas" in names and "jaxnb" in sides:
+        yield replica_row(3 if quick else 15)
 
 
 def again(repetitions: int) -> Summary | None:
@@ -203,6 +211,30 @@ def recorder_rows(repetitions: int) -> Iterator[Row]:
         "check=off",
         Target(limit=1.0),
         note="by the clock: the processes wait for each other",
+    )
+
+
+def replica_row(repetitions: int) -> Row:
+    """A replicated array's digest, taken once before its first use, beside a copy of it."""
+    say(f"{REPLICA_BYTES >> 20} MiB: digested and copied {repetitions} times")
+    host = np.random.default_rng(0).integers(0, 1 << 62, REPLICA_BYTES // 8)
+    seconds: dict[str, list[float]] = {"digest": [], "copy": []}
+    for _ in range(repetitions):
+        for name, call in (("digest", partial(digest, host)), ("copy", host.copy)):
+            begin = time.perf_counter()
+            call()
+            seconds[name].append(time.perf_counter() - begin)
+    found = {name: [each * 1e3 for each in those] for name, those in seconds.items()}
+    speed = REPLICA_BYTES / min(seconds["digest"]) / 1e9
+    return Row(
+        "digest a replica of 256 MiB",
+        "ms",
+        summarize(found["digest"]),
+        summarize(found["copy"]),
+        "fresh memcpy",
+        Target(times_peer=2.0),
+        note=f"{speed:.3g} GB/s at best; once for each array that no recorded dispatch has made",
+        details=found,
     )
 
 

@@ -347,12 +347,20 @@ def disagreement(found: Sequence[Side], mine: Dispatch) -> str:
     )
 
 
-def unequal_replicas_text(mine: Dispatch) -> str:
-    """Returns the message of strict mode where replicated arguments differ: nothing has run."""
+def unequal_replicas_text(mine: Dispatch, differing: Sequence[Sequence[int]]) -> str:
+    """Returns the message of strict mode where replicated arguments differ: nothing has run.
+
+    Args:
+        mine: What was to be dispatched.
+        differing: Who has the same; one process alone if its own devices differ.
+    """
+    who = " ≠ ".join(processes_label(group) for group in differing)
+    if len(differing) == 1:
+        who = f"the devices of {who} hold other bytes each"
     return (
-        f"The processes were about to dispatch {mine} with replicated arguments whose bytes differ "
-        "by process. Nothing of it has run on any of them. The notebook says which arguments, and "
-        "what to type."
+        f"The processes were about to dispatch {mine} with replicated arguments whose bytes "
+        f"differ: {who}. Nothing of it has run on any of them. The notebook says which arguments, "
+        "and what to type."
     )
 
 

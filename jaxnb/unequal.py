@@ -137,22 +137,22 @@ def _how_far(mine: Any, its: Any) -> tuple[str, bool]:
     """Returns how far the elements that differ are apart, and whether rounding explains it."""
     import numpy as np
 
-    count = plural(len(mine), "element")
+    count = f"{plural(len(mine), 'element')} differ{'s' if len(mine) == 1 else ''}"
     kind = mine.dtype.kind
     if kind == "b":
-        return f"{count} differ", False
+        return count, False
     wide = np.complex128 if kind == "c" else np.float64
     with np.errstate(all="ignore"):
         a, b = mine.astype(wide), its.astype(wide)
         is_same = (a == b) | (np.isnan(a) & np.isnan(b))
         if is_same.all():
-            return f"{count} differ in bits only: NaNs of other bits, or -0.0 for 0.0", False
+            return f"{count} in bits only: NaNs of other bits, or -0.0 for 0.0", False
         apart = float(np.nanmax(np.abs(a - b))) if not np.isnan(a - b).all() else float("nan")
-    text = f"{count} differ, by up to {apart:.3g}"
+    text = f"{count}, by up to {apart:.3g}"
     ulps = _ulps(mine, its)
     if ulps is None or ulps > ROUNDING_ULPS:
         return text, False
-    return f"{text} ({ulps} units in the last place)", True
+    return f"{text} ({plural(ulps, 'unit')} in the last place)", True
 
 
 def _ulps(mine: Any, its: Any) -> int | None:

@@ -180,6 +180,8 @@ def _note(array: ArrayInfo) -> str:
         notes.append("replicated")
     if array.memory_kind not in (None, "device", "unpinned_host"):
         notes.append(f"in {array.memory_kind}")
+    if array.suspect:
+        notes.append("rests on unequal inputs")
     return ", ".join(notes)
 
 

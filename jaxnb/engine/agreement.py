@@ -272,13 +272,19 @@ class Agreement:
             raise DivergenceError(
                 disagreement(sides(at, notes), mine) + self._differences(at, mine)
             )
-        if unequal_replicas([mine, *self._said_otherwise(others, attempt)]):
-            raise DivergenceError(unequal_replicas_text(mine))
+        if differing := unequal_replicas(self._said(others, attempt)):
+            raise DivergenceError(unequal_replicas_text(mine, differing))
 
-    def _said_otherwise(self, others: Collection[int], attempt: Attempt) -> list[Dispatch]:
-        """Returns a dispatch on which all agree as those others put it who put it otherwise."""
-        words = (self._known(peer).word for peer in others)
-        return [Attempt.of_word(word).dispatch for word in words if word and word != attempt.word]
+    def _said(self, others: Collection[int], attempt: Attempt) -> dict[int, Dispatch]:
+        """Returns a dispatch on which all agree, but for its replicas, as each has put it."""
+        said = {self._me: attempt.dispatch}
+        for peer in others:
+            word = self._known(peer).word or attempt.word
+            if word != attempt.word:
+                said[peer] = Attempt.of_word(word).dispatch
+            elif attempt.dispatch.replicas:
+                said[peer] = attempt.dispatch
+        return said
 
     def _differences(self, at: Mapping[int, Dispatch | None], mine: Dispatch) -> str:
         """Returns which inputs differ, where all are about to run the same computation."""

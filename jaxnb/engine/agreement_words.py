@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -93,17 +93,21 @@ class Attempt:
         return its.processes == self.processes and its.number > self.number
 
 
-def unequal_replicas(dispatches: Iterable[Dispatch]) -> bool:
-    """Whether the replicas that processes give to one dispatch differ.
+def unequal_replicas(said: Mapping[int, Dispatch]) -> list[list[int]]:
+    """Returns which processes give the same replicas to a dispatch, where they differ; or nothing.
 
     Args:
-        dispatches: The dispatch as each process is about to make it. All must be asked: who holds
+        said: Process index to the dispatch as it is about to make it. All must be asked: who holds
             other parts than those that differ has to learn of it too.
     """
-    known: dict[tuple[int, ...], int] = {}
-    pairs = [pair for each in dispatches for pair in each.replicas]
-    # A digest for one process alone: its own devices hold other bytes each.
-    return any(len(who) == 1 or known.setdefault(who, value) != value for who, value in pairs)
+    by_holders: dict[tuple[int, ...], dict[int, list[int]]] = {}
+    for process, dispatch in said.items():
+        for holders, value in dispatch.replicas:
+            if len(holders) == 1:  # its own devices hold other bytes each
+                return [[process]]
+            by_holders.setdefault(holders, {}).setdefault(value, []).append(process)
+    differ = (sorted(found.values()) for found in by_holders.values() if len(found) > 1)
+    return next(differ, [])
 
 
 def encoded(*items: object) -> bytes:

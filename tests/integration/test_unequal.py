@@ -1,0 +1,77 @@
+"""What rests on unequal inputs is followed, and never shown as "same"."""
+
+from __future__ import annotations
+
+import pytest
+
+from jaxnb.display.cards_layout import layout_card
+from jaxnb.display.cards_value import value_card
+from jaxnb.errors import DivergenceWarning
+from jaxnb.result import Agreement
+from jaxnb.session import Session
+
+SETUP = """
+mesh = jax.make_mesh((jax.device_count(),), ("d",))
+sharded, whole = NamedSharding(mesh, P("d")), NamedSharding(mesh, P())
+def make(value, sharding=whole, size=64):
+    host = np.full(size, value, np.float32)
+    return jax.make_array_from_callback(host.shape, sharding, lambda index: host[index])
+x = make(1, sharded)
+# Each process's own `w` counts for its own part, and the sum is the same everywhere.
+loss_of = jax.jit(lambda x, w: (x * w).sum())
+"""
+
+CAUSE = r"rests on unequal inputs: `w` was not equal on all processes \(cell \[\d+\], line 2\)"
+
+
+@pytest.fixture
+def loss(session: Session) -> Session:
+    """A session whose ``loss`` has equal bytes everywhere, and rests on unequal ``w``."""
+    session.run(SETUP)
+    with pytest.warns(DivergenceWarning, match=r"`w` .* process 0 ≠ process 1 ≠ process 2"):
+        result = session.run("w = make(process_index)\nloss = loss_of(x, w)\nloss")
+    assert result.agreement is Agreement.SUSPECT
+    assert [each.name for each in result.unequal] == ["`w`"]
+    assert "equal bytes on 4 processes, but it rests on unequal inputs: `w`" in (
+        value_card(result).text.replace("\n  ", " ")
+    )
+    return session
+
+
+def test_values_of_later_cells_say_so(loss: Session) -> None:
+    result = loss.run("loss")
+    assert result.agreement is Agreement.SUSPECT
+    with pytest.warns(DivergenceWarning, match=CAUSE):
+        assert float(result.value) == 96.0
+    assert loss.run("y = jax.jit(lambda x, loss: x + loss)(x, loss)\ny").suspect
+    assert loss.run("float(loss)").agreement is Agreement.SUSPECT
+    assert loss.run("np.asarray(loss.addressable_data(0))").suspect
+    assert loss.run("[loss]").suspect
+    with pytest.warns(DivergenceWarning, match=f"This cell {CAUSE}"):
+        loss.run("print(float(loss))")
+
+
+def test_pulls_and_layouts_say_so(loss: Session) -> None:
+    with pytest.warns(DivergenceWarning, match=f"`loss` {CAUSE}"):
+        assert "rests on unequal inputs" in repr(loss.pull("loss"))
+    entries = loss.layout("loss").entries
+    assert "rests on unequal inputs" in layout_card(entries).text
+    assert "replicated, rests on unequal inputs" in layout_card([*entries, *entries]).text
+
+
+def test_what_does_not_rest_on_it_is_the_same(loss: Session) -> None:
+    assert loss.run("loss_of(x, make(2))").agreement is Agreement.SAME
+    assert loss.run("float(loss_of(x, make(2)))").agreement is Agreement.SAME
+
+
+def test_it_ends_when_the_name_is_bound_anew(loss: Session) -> None:
+    result = loss.run("w = make(3)\nloss = loss_of(x, w)\nloss")
+    assert (result.agreement, result.unequal) == (Agreement.SAME, ())
+    assert loss.run("float(loss)").agreement is Agreement.SAME
+
+
+def test_it_survives_that_the_group_reconnects(loss: Session) -> None:
+    loss.recover()
+    assert loss.run("loss").agreement is Agreement.SUSPECT
+    result = loss.run("jax.jit(lambda loss: loss * 2)(loss)")
+    assert result.agreement is Agreement.SUSPECT
