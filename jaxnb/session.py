@@ -275,7 +275,7 @@ class Session(Cells):
         if ran.parted is not None or (ran.running.freed and not ran.patience.interrupted):
             parted = ran.parted or ran.result.divergence
             return "missing" if parted is None else parted.cause
-        return ran.running.cause
+        return "input" if ran.result.unequal else ran.running.cause
 
     def _told(self, running: RunningCell) -> dict[int, Told]:
         hosts = {report.process_index: report.host for report in self._reports}
