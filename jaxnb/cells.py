@@ -99,8 +99,8 @@ class Cells(Life):
             # A cell's card has the programs' differences, folded.
             tell = divergence.describe if sink.shows_cards else divergence.at_length
             running.notice(tell(parted))
-        if unequal and not isinstance(sink, ScriptNotices):
-            running.notice(unequal)
+        if unequal and (request.check == "strict" or not isinstance(sink, ScriptNotices)):
+            running.notice(unequal)  # in strict mode the cell fails: it need not be warned of too
         if request.check == "strict":
             self._tell_refused(running, result, sink)
         if patience.gave_up:

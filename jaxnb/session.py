@@ -323,5 +323,6 @@ class Session(Cells):
 def _warn(ran: RanRequest) -> None:
     """Warns the line that ran a cell of where its processes diverged, and of unequal inputs."""
     parted = "" if ran.parted is None else divergence.at_length(ran.parted)
-    for text in filter(None, (parted, ran.unequal)):
+    unequal = "" if ran.running.request.check == "strict" else ran.unequal
+    for text in filter(None, (parted, unequal)):
         warnings.warn(text, DivergenceWarning, stacklevel=levels_to_caller())
