@@ -68,6 +68,7 @@ def test_that_all_wait_for_something_of_their_own_is_shown(group: Session, kind:
     assert {e.type_name for e in caught.value.result.errors.values()} == {"KeyboardInterrupt"}
     first, *_, last = sink.panels
     assert [(wait.processes, wait.last_dispatch) for wait in first.waits] == [(ALL, "")]
+    assert first.cause == "lock"
     assert first.waits[0].place is not None
     assert first.waits[0].place.source == LOCKED[kind].splitlines()[-1]
     assert first.reason == (

@@ -234,6 +234,8 @@ for given in ({}, {"xla_cpu_enable_fast_math": True}, {"xla_cpu_enable_fast_math
     jax.jit(lambda x: x * 3, compiler_options=given)(np.ones(3, np.float32))
 plain, fast, fast_again = map(dispatch.executable_text, hooks.executables[-3:])
 print(plain == fast, fast == fast_again)
+print(dispatch.executable_options(hooks.executables[-1])[0][1:], "multiply" in
+      str(dispatch.executable_lines(hooks.executables[-1])()))
 print(dispatch.not_compared(), dispatch.executable_kept(a, 2), dispatch.executable_kept(a, 3))
 before = len(hooks.executables); dispatch.unhook_dispatches(); jax.jit(f)(np.ones(4), 2.0)
 print(len(hooks.executables) - before)
@@ -272,6 +274,7 @@ print(len(hlo.fingerprint(NoParser())), hlo.parsed(compiled.runtime_executable()
 modules = compiled.runtime_executable().hlo_modules()
 print(hlo.modules_text(modules) == hlo.modules_text(made(3).runtime_executable().hlo_modules()),
       "all-to-all" in hlo.modules_text(modules), "fori_loop" in hlo.modules_text(modules))
+print([line.source for line in hlo.modules_lines(modules) if "all-to-all" in line.text][-1])
 """
 
 PAIRS = f"""
@@ -393,6 +396,7 @@ def test_an_executable_tells_what_it_is() -> None:
         "True",
         "''",
         "False True",
+        "('xla_cpu_enable_fast_math=True',) True",
         "[] None (0, 1)",
         "0",
     ]
@@ -407,6 +411,7 @@ def test_compiled_programs_are_read_by_the_parser_of_xla_or_without_it() -> None
         "True True",
         "32 True",
         "True True False",
+        "<string>:18",
     ]
 
 
