@@ -121,7 +121,7 @@ def with_difference(
     who = [_holders(found, group) for group in found.groups[:2]]
     text = f"{text}: {mine[place]!s} on {who[0]}, {its[place]!s} on {who[1]}"
     how, is_rounding = _how_far(mine[bits], its[bits])
-    many = "" if is_all else " from there on, as far as was looked"
+    many = "" if is_all else ", in the first piece that differs"
     return replace(found, difference=f"{text}; {how}{many}", is_rounding=is_rounding)
 
 
