@@ -223,7 +223,7 @@ def try_all() -> None:
         undo, said = _Undo(), "works"
         do(undo)
         try:
-            recorder = Recorder(0, Agreement(0, b"", "127.0.0.1"))
+            recorder = Recorder(0, Agreement(0, b"", "127.0.0.1", ""))
             jitted = jax.jit(total_of)
             ahead: list[Any] = []
 
