@@ -108,7 +108,7 @@ class Life(Verbs):
     def _bring_up(self, start: Callable[[Starter], tuple[Transport, list[ProcessReport]]]) -> None:
         try:
             self._transport, reports = start(self._starter())
-            self._take_reports(reports)
+            self._take_reports(self._transport, reports)
         except BaseException as error:
             self.close()
             if isinstance(error, StartError):
@@ -128,10 +128,10 @@ class Life(Verbs):
             self._on_stray,
         )
 
-    def _take_reports(self, reports: list[ProcessReport]) -> None:
-        assert self._transport is not None
+    def _take_reports(self, transport: Transport, reports: list[ProcessReport]) -> None:
         self._reports = reports
-        self._sentinels = Sentinels(self._transport.key, reports, self._notice)
+        sentinels = Sentinels(transport.key, reports, self._notice)
+        self._sentinels = transport.sentinels = sentinels
 
     # ------------------------------------------------------------------ what it is
 
@@ -369,7 +369,7 @@ class Life(Verbs):
                 with suppress(JaxnbError):  # what is half made must not live beside its successor
                     self._group.signal(dead, signal.SIGKILL)
             raise
-        self._take_reports(reports)
+        self._take_reports(transport, reports)
         self._left = None
         self._stuck.clear()
         self._lifecycle.finish_reconnection()

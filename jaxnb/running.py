@@ -15,7 +15,7 @@ from jaxnb.display.floods import dropped_texts, flood_text
 from jaxnb.display.merge import MergedLine, StreamMerger
 from jaxnb.engine.allowance import Allowance, share_of
 from jaxnb.gathered import GatheredArray
-from jaxnb.labels import Outputs, processes_label
+from jaxnb.labels import Outputs, plural, processes_label
 from jaxnb.model import (
     ArrayInfo,
     CellReply,
@@ -35,7 +35,7 @@ from jaxnb.pitfalls import merged
 from jaxnb.result import CellResult, Gather, ProcessResult
 from jaxnb.sinks import NoSink, OutputSink
 from jaxnb.timing import timing_of
-from jaxnb.transport.client import ClearOutput, Display, Dropped, Event, Exchange, Reply
+from jaxnb.transport.client import ClearOutput, Display, Dropped, Event, Exchange, Lost, Reply
 from jaxnb.watch import line_text, waits_in_python
 
 HELD_SECONDS = 0.5
@@ -233,6 +233,11 @@ class RunningCell:
             case Display(index, output):
                 self._displays[index].append(output)
                 self._held.append((time.perf_counter(), event))
+            case Lost(index, count):
+                self.notice(
+                    f"{plural(count, 'piece')} of the output of process {index} "
+                    f"{'was' if count == 1 else 'were'} lost on the way."
+                )
             case ClearOutput():
                 self._held.append((time.perf_counter(), event))
             case Reply(index, answer):

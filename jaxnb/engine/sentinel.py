@@ -25,6 +25,7 @@ import zmq
 from jupyter_client.session import Session
 
 from jaxnb.engine import _jax_internals, collective_sockets, interrupts, main_thread
+from jaxnb.engine.ledger import LEDGER
 from jaxnb.engine.origins import ORIGINS
 from jaxnb.engine.recorder import Recorder
 from jaxnb.engine.sampling import Sampler
@@ -172,6 +173,10 @@ class Sentinel:
             return {"bound": [asdict(each) for each in ORIGINS.bound()]}
         if kind in ("digested", "chunks", "piece", "mark"):
             return self._replicas(kind, content)
+        if kind == "ledger":
+            return LEDGER.told(content["requests"])
+        if kind == "outputs":
+            return LEDGER.outputs(content["request"], content["numbers"])
         if kind == "ring":
             self._recorder.agreement.end_ring(content["text"])
             return {}

@@ -10,19 +10,23 @@ cell of the tests; ``_update_engines`` has a test of its own.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import queue
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from ipyparallel import Client
 from ipyparallel.client.client import unpack_message
 
 from jaxnb.engine.flood import DROPPED_MESSAGE
+from jaxnb.engine.ledger import ACKNOWLEDGED_KEY, NUMBER_KEY
 from jaxnb.model import CellRequest, Request, RichOutput, StreamChunk, StreamName
+from jaxnb.transport.delivery import GAP_SECONDS, Attention, Caretaker, Sent
 from jaxnb.transport.frames import dump, load
 from jaxnb.transport.signing import METADATA_KEY, digest
 
@@ -78,7 +82,20 @@ class Dropped:
     most_characters: int
 
 
-Output = StreamChunk | Display | ClearOutput | Dropped
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Pieces of a process's output did not come, and the process does not keep them any more.
+
+    Attributes:
+        process_index: The process.
+        count: How many messages.
+    """
+
+    process_index: int
+    count: int
+
+
+Output = StreamChunk | Display | ClearOutput | Dropped | Lost
 Event = Output | Reply
 
 
@@ -93,9 +110,16 @@ class Exchange:
         # Not a SimpleQueue: if a signal's handler returns after the time-out of its get(), that
         # waits without end (CPython 3.11), and an interrupt would be lost.
         self.events: queue.Queue[Event | None] = queue.Queue()
+        self.attention = Attention()
+        self.caretaker: Caretaker | None = None
 
     def get(self, timeout_seconds: float) -> Event | None:
-        """Returns the next event, or None after ``timeout_seconds`` or a :meth:`wake`."""
+        """Returns the next event, or None after ``timeout_seconds`` or a :meth:`wake`.
+
+        Whoever waits here has what is lost on its way sent again.
+        """
+        if self.caretaker is not None and self.attention.is_due():
+            self.caretaker.look(self.attention.pending)
         try:
             return self.events.get(timeout=timeout_seconds)
         except queue.Empty:
@@ -123,22 +147,23 @@ class _Client(Client):  # type: ignore[misc]
     its length, and drops what comes after the request has ended.
     """
 
-    on_output: Callable[[str, Output], None]
+    on_output: Callable[[str, int | None, Output | Callable[[], None]], None]
     frames: dict[str, list[Any]]
 
     @unpack_message  # type: ignore[untyped-decorator]
     def _dispatch_iopub(self, message: Mapping[str, Any]) -> None:
-        event = _event(message)
+        event: Output | Callable[[], None] | None = _event(message)
         if event is None:
             kind = message["header"]["msg_type"]
             # The rest is nothing that jaxnb's processes say. ``data_message`` has ipyparallel
             # unpickle buffers, which no signature covers.
+            if kind == "status" and message["content"].get("execution_state") != "idle":
+                return
             if kind == "status" or kind.startswith("comm_"):
-                Client._dispatch_iopub.__wrapped__(self, message)
-            return
+                event = partial(Client._dispatch_iopub.__wrapped__, self, message)
         parent = message["parent_header"]
-        if parent:
-            self.on_output(parent["msg_id"], event)
+        if parent and event is not None:
+            self.on_output(parent["msg_id"], message["metadata"].get(NUMBER_KEY), event)
 
     @unpack_message  # type: ignore[untyped-decorator]
     def _dispatch_reply(self, message: Mapping[str, Any]) -> None:
@@ -147,6 +172,8 @@ class _Client(Client):  # type: ignore[misc]
         if digest(*buffers) != message["metadata"].get(METADATA_KEY):
             logging.getLogger("jaxnb").warning("dropped a reply whose buffers were not signed")
             return
+        if message["parent_header"]["msg_id"] not in self.outstanding:
+            return  # it has come before
         # The first is what ipyparallel takes for the result.
         self.frames[message["parent_header"]["msg_id"]] = buffers[1:]
         Client._dispatch_reply.__wrapped__(self, message)
@@ -166,10 +193,22 @@ class Transport:
         self._client.on_output = self._route
         self._client.frames = {}
         self._on_stray = on_stray
-        self._requests: dict[str, tuple[int, Exchange | None]] = {}
+        self._requests: dict[str, tuple[Sent, Exchange | None]] = {}
+        self._acknowledged: dict[int, list[str]] = {}
+        loop = self._client._io_loop
+        self._caretaker = Caretaker(loop.add_callback, self._take_again, self._lose, self._end)
         self._uuids: dict[int, bytes] = {}
         self._outputs: dict[int, Future[Any]] = {}  # of the last request to each process
         self.engine_ids: dict[int, int] = {}
+
+    @property
+    def sentinels(self) -> Any:
+        """What tells of the processes' ledgers; None while a group is being formed."""
+        return self._caretaker.sentinels
+
+    @sentinels.setter
+    def sentinels(self, sentinels: Any) -> None:
+        self._caretaker.sentinels = sentinels
 
     @property
     def key(self) -> bytes:
@@ -215,11 +254,12 @@ class Transport:
                 asked_at = time.monotonic()
                 self._ask_who_has_registered(identities.values())
         uuids = {index: name.encode() for index, name in identities.items()}
+        self.sentinels = None  # until those of the new processes are known
         new = {index for index, uuid in uuids.items() if self._uuids.get(index) != uuid}
         self._uuids = uuids
         # A thread of an earlier cell still prints under its request, where its process lives on.
-        for request, (index, _) in list(self._requests.items()):
-            if index in new:
+        for request, (sent, _) in list(self._requests.items()):
+            if sent.process_index in new:
                 self._requests.pop(request, None)
         self.engine_ids = {index: engine_ids[name] for index, name in identities.items()}
 
@@ -281,51 +321,99 @@ class Transport:
 
         Replies to several requests to one process come in the order of the requests.
         """
-        client = self._client
-        done: list[Future[Any]] = []
+        client, frames, uuid = self._client, dump(request), self._uuids[index]
+        header = client.session.msg_header("apply_request")
+        name = header["msg_id"]
+        metadata = {
+            METADATA_KEY: digest(*frames),
+            ACKNOWLEDGED_KEY: self._acknowledged.pop(index, []),
+        }
+        # Of a cell also the "idle" that follows its last output; the two come over two sockets,
+        # in either order. Both callbacks run in the client's one thread.
+        needs_end = isinstance(request, CellRequest)
+        again = itertools.count(1)
 
-        def register(future: Any) -> None:
-            self._requests[future.msg_id] = (index, exchange)
+        def send_again() -> None:
+            if self._uuids.get(index) == uuid:  # else it has been replaced
+                # Other metadata: a process drops what is signed as something before.
+                message = client.session.msg(
+                    "apply_request", header=header, metadata={**metadata, "again": next(again)}
+                )
+                send = partial(client.session.send, buffers=frames, ident=uuid)
+                client._io_loop.add_callback(send, client._mux_stream, message)
+
+        def deliver(event: Output) -> None:
+            exchange_now = self._requests.get(name, (None, None))[1]
+            (self._on_stray if exchange_now is None else exchange_now.events.put)(event)
+
+        sent = Sent(name, index, deliver, send_again, needs_end)
+
+        def register(_: Any) -> None:
+            self._requests[name] = (sent, exchange)
+            exchange.caretaker = self._caretaker
+            exchange.attention.add(sent)
             while len(self._requests) > REQUESTS_KEPT:
                 del self._requests[next(iter(self._requests))]
 
-        # Of a cell also the "idle" that follows its last output; the two come over two sockets,
-        # in either order. Both callbacks run in the client's one thread.
-        needed = 2 if isinstance(request, CellRequest) else 1
-
         def on_done(which: Future[Any]) -> None:
-            done.append(which)
-            if len(done) == needed:
-                self._requests[future.msg_id] = (index, None)
+            if which is future:
+                sent.is_answered = True
+                self._acknowledged.setdefault(index, []).append(name)
+            else:
+                sent.has_ended = True
+            if sent.is_done and exchange.attention.pending.pop(name, None) is not None:
+                self._requests[name] = (sent, None)
                 # ipyparallel keeps the id of every request for good.
                 client.history.clear()
-                frames = client.frames.pop(future.msg_id, [])
-                exchange.events.put(Reply(index, _answer(future, frames)))
+                replied = client.frames.pop(name, [])
+                exchange.events.put(Reply(index, _answer(future, replied)))
 
-        frames = dump(request)
         future = client._send(
             client._mux_stream,
             "apply_request",
             buffers=frames,
-            ident=self._uuids[index],
-            metadata={METADATA_KEY: digest(*frames)},
+            ident=uuid,
+            header=header,
+            metadata=metadata,
             track_outstanding=True,
             message_future_hook=register,
         )
         future.add_done_callback(on_done)
         self._outputs[index] = future.output
-        if needed == 2:
-            future.output.add_done_callback(on_done)
+        future.output.add_done_callback(on_done)
 
-    def _route(self, request: str, event: Output) -> None:
-        index, exchange = self._requests.get(request, (None, None))
-        if index is None:
+    def _route(self, request: str, number: int | None, event: Output | Callable[[], None]) -> None:
+        """Hands on what came of a request, in the order of its numbers."""
+        sent, exchange = self._requests.get(request, (None, None))
+        if sent is None:
             return  # another client's, or older than a restart
-        event = replace(event, process_index=index)
-        if exchange is not None:
-            exchange.events.put(event)
-        else:
-            self._on_stray(event)
+        if callable(event):
+            sent.take(number, event)
+            return
+        output = replace(event, process_index=sent.process_index)
+        sent.take(number, lambda: sent.deliver(output))
+        if exchange is None and sent.missing():  # nobody waits who would look
+            self._client._io_loop.call_later(GAP_SECONDS, self._give_up_gap, sent)
+
+    def _give_up_gap(self, sent: Sent) -> None:
+        missing = sent.missing()
+        if missing:
+            sent.take(missing[0], lambda: self._lose(sent, len(missing)))
+            for number in missing[1:]:
+                sent.take(number, lambda: None)
+
+    def _take_again(self, sent: Sent, number: int, kind: str, content: Any) -> None:
+        event = _event({"header": {"msg_type": kind}, "content": content})
+        if event is not None:
+            self._route(sent.request, number, event)
+
+    def _lose(self, sent: Sent, count: int) -> None:
+        sent.deliver(Lost(sent.process_index, count))
+
+    def _end(self, sent: Sent) -> None:
+        future = self._client._output_futures.get(sent.request)
+        if future is not None and not future.done():
+            future.set_result(None)
 
     def close(self) -> None:
         """Closes the connection; the processes run on."""

@@ -11,10 +11,12 @@ from typing import Any
 
 from ipyparallel.serialize import serialize_object
 
-from jaxnb.engine import children, interrupts
+from jaxnb.engine import children, interrupts, ledger
+from jaxnb.engine.ledger import ACKNOWLEDGED_KEY, LEDGER
 from jaxnb.engine.requests import Responder, failure
 from jaxnb.model import (
     BuildRequest,
+    CellReply,
     CellRequest,
     CollectivesRequest,
     ExposeRequest,
@@ -49,13 +51,25 @@ def install(kernel: Any = None) -> None:
         if not is_ours(parent):
             _refuse(kernel, stream, ident, parent)
             return
-        reply = await _answer(responder, parent)
-        _send_reply(kernel, stream, ident, parent, reply)
+        request = parent["header"]["msg_id"]
+        LEDGER.acknowledge(parent["metadata"].get(ACKNOWLEDGED_KEY, ()))
+        if LEDGER.begin(request):
+            reply = await _answer(responder, parent)
+            try:
+                frames = dump(reply)
+            except Exception as error:  # whoever waits must not wait for ever
+                frames = dump(failure(error))
+            LEDGER.answered(request, frames, is_cell=isinstance(reply, CellReply))
+        else:  # it has come twice, and runs once
+            frames = LEDGER.reply(request) or []
+        if frames:
+            _send_reply(kernel, stream, ident, parent, frames)
 
     apply_request.is_jaxnb = True  # type: ignore[attr-defined]
     kernel.shell_handlers["apply_request"] = apply_request
     interrupts.install()
     children.install()
+    ledger.install(kernel)
     _leave_signals_alone(kernel)
 
 
@@ -112,11 +126,11 @@ def _refuse(kernel: Any, stream: Any, ident: Any, parent: Any) -> None:
     kernel.session.send(stream, "apply_reply", error, parent=parent, ident=ident, metadata=metadata)
 
 
-def _send_reply(kernel: Any, stream: Any, ident: Any, parent: Any, reply: Any) -> None:
+def _send_reply(kernel: Any, stream: Any, ident: Any, parent: Any, frames: list[Any]) -> None:
     metadata = kernel.init_metadata(parent)
     metadata["status"] = "ok"
     # What ipyparallel's client takes for the result, then ours.
-    buffers = [*serialize_object(None), *dump(reply)]
+    buffers = [*serialize_object(None), *frames]
     metadata[METADATA_KEY] = digest(*buffers)
     kernel.session.send(
         stream,

@@ -39,6 +39,9 @@ RECORDING_SECONDS = 5.0
 DIGEST_SECONDS = 30.0
 """A process that is asked for digests of arrays' bytes, or for their names, reads much memory."""
 
+LEDGER_SECONDS = 0.3
+"""Whoever waits for a cell asks again."""
+
 WATCH_SECONDS = 0.2
 """The cell's output waits so long at most: who does not answer in time may watch all the same."""
 
@@ -157,6 +160,17 @@ class Sentinels:
             Those that have been told.
         """
         return sorted(self._ask(processes, "ring", {"text": text}, ANSWER_SECONDS))
+
+    def ledgers(
+        self, processes: Iterable[int], requests: Iterable[str]
+    ) -> dict[int, dict[str, Any]]:
+        """Returns what processes know of requests, for those that tell in time."""
+        return self._ask(processes, "ledger", {"requests": list(requests)}, LEDGER_SECONDS)
+
+    def outputs(self, process: int, request: str, numbers: Iterable[int]) -> dict[str, Any] | None:
+        """Returns messages of a request's output by number; None if the process does not tell."""
+        asked = {"request": request, "numbers": list(numbers)}
+        return self._ask([process], "outputs", asked, ANSWER_SECONDS).get(process)
 
     def watch(self, processes: Iterable[int], request_id: str) -> None:
         """Has processes look at their main threads now and then, as long as that cell runs."""
