@@ -15,11 +15,17 @@ from jaxnb.errors import JaxnbError
 from jaxnb.labels import Outputs
 from jaxnb.life import COME_BACK_SECONDS, Life
 from jaxnb.model import CellRequest, Divergence, PackRequest, Recording, Side
+from jaxnb.model.origins import Difference
 from jaxnb.model.programs import ProgramDifference
 from jaxnb.options import process_indices
 from jaxnb.outcome import recovered_text
 from jaxnb.patience import Patience
-from jaxnb.provenance import differing_arguments
+from jaxnb.provenance import (
+    differing_arguments,
+    differing_names,
+    made_in,
+    unequal_names_text,
+)
 from jaxnb.pulling import CellKey
 from jaxnb.result import CellResult
 from jaxnb.running import RunningCell
@@ -88,6 +94,8 @@ class Cells(Life):
         result, patience = self._wait(running, timeout)
         was_cut = patience.interrupted or bool(running.waiting_for or running.freed or self.deaths)
         result = self._last_result = self._compared(running, result, was_cut)
+        if result.unequal_names:
+            running.notice(unequal_names_text(result.cell, result.unequal_names))
         parted = result.divergence
         is_mismatch = parted is not None and (not was_cut or divergence.is_mismatch(parted))
         result, unequal = self._suspected(running, result, is_diverged=is_mismatch)
@@ -204,6 +212,18 @@ class Cells(Life):
     def _is_recorded(self, request: CellRequest) -> bool:
         return request.check != "off" and not any(r.unrecorded for r in self._reports)
 
+    def _unequal_names(
+        self, result: CellResult, was_cut: bool, asked: Sequence[int]
+    ) -> tuple[Difference, ...]:
+        """Returns the names that hold parts of different arrays since this cell.
+
+        A cell that has ended alike on all processes leaves none.
+        """
+        if not (was_cut or result.errors or result.divergence is not None):
+            return ()
+        bound = self._sentinels.bound(asked)
+        return made_in(result.cell, differing_names(bound))
+
     def _compared(self, running: RunningCell, result: CellResult, was_cut: bool) -> CellResult:
         """Compares what the processes dispatched together in a cell.
 
@@ -215,8 +235,11 @@ class Cells(Life):
         unknown = dead_processes(self.deaths) | running.silent
         asked = [i for i in result.per_process if i not in unknown]
         trails = {i: running.trails.get(i, ()) for i in range(self.num_processes)}
-        if not self._is_recorded(running.request) or (not unknown and divergence.agree(trails)):
+        if not self._is_recorded(running.request):
             return result
+        if not unknown and divergence.agree(trails):
+            names = self._unequal_names(result, was_cut, asked)
+            return replace(result, unequal_names=names)
         recordings = {i: Recording(i, trails[i], ()) for i in asked}
         recordings |= self._sentinels.recordings(asked)
         notes = {i: "was not asked to run the cell" for i in trails if i not in result.per_process}
@@ -227,7 +250,9 @@ class Cells(Life):
             parted = replace(parted, differences=differing_arguments(given))
         if parted is not None and parted.kind == "computation":
             parted = replace(parted, program=self._difference(parted.sides))
-        return replace(result, divergence=parted)
+        result = replace(result, divergence=parted)
+        names = self._unequal_names(result, was_cut, asked)
+        return replace(result, unequal_names=names)
 
     def _difference(self, sides: Sequence[Side]) -> ProgramDifference | None:
         """Asks processes for the programs that they dispatched in place of one another."""

@@ -7,6 +7,12 @@ from collections.abc import Mapping, Sequence
 from jaxnb.labels import processes_label
 from jaxnb.model.origins import Argument, Difference, Made
 
+MENDS = (
+    "Bind it anew on all processes: run the cell again that makes it, from the start or a "
+    "checkpoint, or push a value."
+)
+"""What the user can do about it."""
+
 MOST_TOLD = 4
 """So many arguments or names are told one by one; of the others, how many there are."""
 
@@ -44,7 +50,7 @@ def _sides(
     at: Mapping[int, Argument | None],
 ) -> tuple[tuple[tuple[int, ...], Argument | None], ...]:
     groups: dict[int, list[int]] = {}
-    for i, each in at.items():
+    for i, each in sorted(at.items()):
         groups.setdefault(each.number if each is not None else 0, []).append(i)
     found = sorted(groups.values())
     return tuple((tuple(who), at[who[0]]) for who in found)
@@ -66,6 +72,41 @@ def names_text(differences: Sequence[Difference]) -> str:
         shown = ", ".join(more[:10])
         told.append(f"So do {shown}{' …' if len(more) > 10 else ''}.")
     return " ".join(told)
+
+
+def pull_text(name: str, differences: Sequence[Difference]) -> str:
+    """Returns what a pull says of parts that come from different arrays; empty for none."""
+    if not differences:
+        return ""
+    return (
+        f"What `{name}` holds are parts of different arrays, and the pull has put them together: "
+        f"{names_text(differences)} {MENDS}"
+    )
+
+
+def made_in(cell: int, differences: Sequence[Difference]) -> tuple[Difference, ...]:
+    """Returns those of which some process has made its array in a cell."""
+    return tuple(
+        each
+        for each in differences
+        if any(side is not None and side.made.cell == cell for _, side in each.sides)
+    )
+
+
+def unequal_names_text(cell: int, differences: Sequence[Difference]) -> str:
+    """Returns what is said after a cell of names that hold parts of different arrays."""
+    return (
+        f"cell [{cell}] did not end alike on all processes: since then a name holds parts of "
+        f"different arrays, of different steps of a loop, say. {names_text(differences)}"
+        f"{_last_common_step(differences)} {MENDS}"
+    )
+
+
+def _last_common_step(differences: Sequence[Difference]) -> str:
+    made = [side.made for each in differences for _, side in each.sides if side is not None]
+    if len({(each.kind, each.name, each.cell) for each in made}) != 1 or made[0].kind != "dispatch":
+        return ""
+    return f" The last step that all have made is dispatch {min(each.number for each in made)}."
 
 
 def _as_title(text: str) -> str:

@@ -38,8 +38,10 @@ from jaxnb.model import (
     PartRequest,
     ReleaseRequest,
 )
+from jaxnb.model.origins import Argument, Difference
 from jaxnb.moving import Move, Mover
 from jaxnb.paths import Path, parse_path
+from jaxnb.provenance import differing_names, pull_text
 from jaxnb.refusals import (
     lost_text,
     replaced_text,
@@ -58,6 +60,10 @@ EAGER_BYTES = 1 << 20
 
 class ReplicasDifferWarning(UserWarning):
     """JAX takes the replicas of an array to be equal, and they are not."""
+
+
+class OriginsDifferWarning(UserWarning):
+    """What one name holds on several processes are parts of different arrays."""
 
 
 class Group(Protocol):
@@ -106,12 +112,15 @@ class Puller:
             value, arrays = self._values(channel, path, packed, by_ranks=ranks is not None)
             if not lazy:
                 self._fill(channel, [array for array in arrays if not array.is_here])
+        apart = pull_text(path.text, _of_different_arrays(path.text, packed))
         for array in arrays:
             if said := replicas_text(path.text, array.info):
                 warnings.warn(said, ReplicasDifferWarning, stacklevel=levels_to_caller())
-            elif array.info.suspect:
+            elif array.info.suspect and not apart:
                 said = f"`{path.text}` {suspect_text(array.info.suspect)}."
                 warnings.warn(said, DivergenceWarning, stacklevel=levels_to_caller())
+        if apart:
+            warnings.warn(apart, OriginsDifferWarning, stacklevel=levels_to_caller())
         return value
 
     def cell_value(
@@ -313,6 +322,21 @@ def _agree(answers: Iterable[Packed]) -> bool:
     return len({answer.digest for answer in known}) == 1 and all(
         _is_one_array(known, k) or _are_equal(known, k) for k in range(len(known[0].arrays))
     )
+
+
+def _of_different_arrays(name: str, packed: Mapping[int, Packed]) -> tuple[Difference, ...]:
+    """Returns which arrays of one value are parts of different arrays on the processes."""
+    if len({answer.digest for answer in packed.values()}) > 1:
+        return ()
+    bound = {
+        i: {
+            name if len(answer.origins) == 1 else f"{name}, array {k}": Argument(k, name, *origin)
+            for k, origin in enumerate(answer.origins)
+            if origin is not None
+        }
+        for i, answer in packed.items()
+    }
+    return differing_names(bound)
 
 
 def _is_one_array(answers: Iterable[Packed], index: int) -> bool:

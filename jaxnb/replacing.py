@@ -165,6 +165,10 @@ def why_not(held: Mapping[int, Possession | None]) -> str:
             return possession.reason
     if len({possession.digest for possession in possessions}) > 1:
         return "differs by process"
+    if len({possession.origins for possession in possessions}) > 1:
+        apart = zip(possessions[0].arrays, *(each.origins for each in possessions), strict=True)
+        path = next(path for path, *origins in apart if len(set(origins)) > 1)
+        return f"the others hold parts of different arrays in `{path}`: not of the same step"
     seen: dict[Any, bytes] = {}
     for possession in possessions:
         for place, digest in possession.replicas.items():
@@ -230,4 +234,5 @@ def _take(process_index: int, names: list[str], gifts: list[Gift]) -> ReformRequ
         if piece.process_index == process_index
     )
     buffers = tuple(map(pickle.PickleBuffer, gifts[0].buffers))
-    return ReformRequest(Take(tuple(names), gifts[0].pickle, buffers, pieces))
+    taken = Take(tuple(names), gifts[0].pickle, buffers, pieces, gifts[0].origins)
+    return ReformRequest(taken)

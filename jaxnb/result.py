@@ -22,6 +22,7 @@ from jaxnb.model import (
     RichOutput,
     ValueInfo,
 )
+from jaxnb.model.origins import Difference
 from jaxnb.model.replicas import UnequalInput
 from jaxnb.unpickling import unpickle
 
@@ -142,6 +143,8 @@ class CellResult:
         stderr: The same for standard error.
         divergence: Where the processes parted: the first computation over several of them that
             they did not all dispatch alike. None if they did, or if that was not checked.
+        unequal_names: Names that hold parts of different arrays since this cell, which did not
+            end alike on all processes: arrays of different steps, after an interrupt.
         pitfalls: What the cell did that JAX says nothing of; a cause that an earlier cell has
             told of is left out.
         timing: How long its calls took, if it was timed.
@@ -159,6 +162,7 @@ class CellResult:
     stdout: str = ""
     stderr: str = ""
     divergence: Divergence | None = None
+    unequal_names: tuple[Difference, ...] = ()
     pitfalls: tuple[Pitfall, ...] = ()
     timing: CellTiming | None = None
     gather: Gather | None = field(default=None, compare=False)

@@ -29,8 +29,10 @@ from jaxnb.engine.canonical import canonical_digest
 from jaxnb.engine.exposures import as_bytes
 from jaxnb.engine.keeping import assembled
 from jaxnb.engine.layouts import Layout, dtype_facts, layout_of
+from jaxnb.engine.origins import ORIGINS
 from jaxnb.engine.parcels import Packer, Unpacker, is_found_by_name, made
 from jaxnb.engine.rebinding import paths_of
+from jaxnb.model.origins import Origin
 from jaxnb.model.recovery import Box, Gift, Give, Piece, Possession, Take, Taken
 from jaxnb.pickling import OutOfBand
 
@@ -70,6 +72,7 @@ def _possession(name: str, value: Any) -> Possession:
             is_common=name in COMMON_STATE or parcel.is_common or _is_code(value),
             arrays=tuple(paths.get(id(array), f"{name}.…") for array in parcel.arrays),
             replicas=parcel.replica_digests(),
+            origins=tuple(origin and origin[0] for origin in parcel.origins()),
         )
     except (Exception, SystemExit) as error:  # a user's __reduce__, or a property of theirs
         return Possession(b"", _reason(error))
@@ -115,6 +118,10 @@ class _Parcel:
         for buffer in self.buffers:
             total.update(buffer.data)
         return total.digest()
+
+    def origins(self) -> tuple[Origin | None, ...]:
+        """Returns where the arrays come from."""
+        return tuple(map(ORIGINS.of, self.arrays))
 
     def replica_digests(self) -> dict[tuple[int, Box], bytes]:
         """Digests the shards that others should hold equal; JAX never compares them."""
@@ -163,6 +170,7 @@ def give(request: Give, process_index: int, names: Mapping[str, Any]) -> Gift:
         if request.with_values
         else (),
         pieces=tuple(parcel.pieces(process_index, request.replaced)),
+        origins=parcel.origins() if request.with_values else (),
     )
 
 
@@ -181,7 +189,9 @@ def take(request: Take, names: dict[str, Any]) -> Taken:
 
     def array(k: int, shape: list[int], dtype: str, impl: Any, made_of: list[Any]) -> jax.Array:
         sharding = made(made_of)
-        return _filled(tuple(shape), dtype, impl, sharding, lambda device: data[k, device.id])
+        found = _filled(tuple(shape), dtype, impl, sharding, lambda device: data[k, device.id])
+        ORIGINS.carry(request.origins[k], found)
+        return found
 
     # Copies: what is made of them may be written to, like what it was made from.
     buffers = [bytearray(buffer) for buffer in request.buffers]

@@ -12,6 +12,7 @@ from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 from jaxnb.engine import shards
 from jaxnb.engine.layouts import dtype_facts, shards_of, unreduced_axes
 from jaxnb.engine.lost import LostArray
+from jaxnb.engine.origins import ORIGINS
 
 Devices = Mapping[int, jax.Device]
 
@@ -186,6 +187,7 @@ class KeptArray(Kept):
         self._is_committed = array.committed
         self._sharding = _kept_sharding(array.sharding)
         self._key_impl = key_impl(array)
+        self._origin = ORIGINS.of(array)
         self._data = {
             shard.device.id: np.array(shards.host_view(shard.data))
             for shard in array.addressable_shards
@@ -198,7 +200,9 @@ class KeptArray(Kept):
         if not self._is_committed:
             (part,) = self._data.values()
             return uncommitted(part, sharding, self._key_impl)
-        return assembled(self._shape, self._dtype, sharding, self._data, self._key_impl)
+        array = assembled(self._shape, self._dtype, sharding, self._data, self._key_impl)
+        ORIGINS.carry(self._origin, array)
+        return array
 
 
 def key_impl(array: jax.Array) -> Any:

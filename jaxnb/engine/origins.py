@@ -44,8 +44,9 @@ _NO_ORIGIN: Origin = (0, Made(0, "used", "", 0, 0, None))
 class _Scope:
     """A time in which all processes make the same arrays in the same order."""
 
-    def __init__(self, name: str, cell: int, code_name: str) -> None:
+    def __init__(self, name: str, cell: int, code_name: str, by: str = "") -> None:
         self.run = number_of(name)
+        self.by = by
         self.cell = cell
         self.code_name = code_name
         self.counts: dict[tuple[int, ...], int] = {}
@@ -103,14 +104,15 @@ class Origins:
         self._cell = self._thread.scope = None
 
     @contextlib.contextmanager
-    def within(self, name: str) -> Iterator[None]:
+    def within(self, name: str, by: str) -> Iterator[None]:
         """Counts the arrays that this thread makes meanwhile, apart from all others.
 
         Args:
             name: The same on all processes, and of no other time: a transfer's.
+            by: What is said to have made them.
         """
         before = self._thread.scope
-        self._thread.scope = scope = _Scope(name, 0, "")
+        self._thread.scope = scope = _Scope(name, 0, "", by)
         scope.task = _task()
         try:
             yield
@@ -147,6 +149,16 @@ class Origins:
             return value
         found = internals.buffer_of(value)
         return found if type(found) is self._class else None
+
+    def of(self, value: Any) -> Origin | None:
+        """Returns the origin of an array, of keys too; None if it has none."""
+        return origin_of(self.array_of(value))
+
+    def carry(self, origin: Origin | None, array: Any) -> None:
+        """Gives an array that was made anew from the parts of another the other's origin."""
+        target = self.array_of(array)
+        if origin is not None and target is not None:
+            give(target, origin[1], origin[0])
 
     def dispatched(self, made: Made, results: Sequence[Any]) -> None:
         """Gives the results of a dispatch their origins; those that have one keep it."""
@@ -198,14 +210,14 @@ class Origins:
         """Returns the first name in the namespace of the arrays with these numbers."""
         found: dict[int, str] = {}
         for name, value in self.variables():
-            origin = origin_of(self.array_of(value))
+            origin = self.of(value)
             if origin is not None and origin[0] in wanted:
                 found.setdefault(origin[0], name)
         return found
 
     def bound(self) -> list[Argument]:
         """Returns all names of the namespace that hold global arrays, leaves of containers too."""
-        found = ((name, origin_of(self.array_of(value))) for name, value in self.variables())
+        found = ((name, self.of(value)) for name, value in self.variables())
         return [Argument(0, name, *origin) for name, origin in found if origin is not None]
 
     def _created(self, array: Any) -> None:
@@ -217,7 +229,7 @@ class Origins:
             return
         name, line = _caller(scope.code_name)
         if name is not None:
-            give(array, _counted(scope, array, "created", name, line))
+            give(array, _counted(scope, array, "created", scope.by or name, line))
 
 
 def _counted(scope: _Scope, array: Any, kind: OriginKind, name: str, line: int | None) -> Made:

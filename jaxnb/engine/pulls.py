@@ -13,6 +13,7 @@ from jaxnb.engine import shards
 from jaxnb.engine.exposures import Exposures, as_bytes
 from jaxnb.engine.held import GoneError, HeldArrays
 from jaxnb.engine.layouts import unreduced_axes
+from jaxnb.engine.origins import ORIGINS
 from jaxnb.engine.packing import Package, holds, is_array, is_spread
 from jaxnb.model import (
     CurrentRequest,
@@ -128,6 +129,7 @@ def pack(
         access=exposures.access,
         subscripts=subscripts,
         data=_small_data(package, process_index, eager_bytes),
+        origins=tuple(map(ORIGINS.of, package.arrays)),
     )
 
 

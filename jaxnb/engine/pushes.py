@@ -14,6 +14,7 @@ from jaxnb.arrays import Index
 from jaxnb.arrays.dtypes import largest_overflow, numpy_dtype
 from jaxnb.engine import meshes
 from jaxnb.engine.exposures import Exposures
+from jaxnb.engine.origins import ORIGINS
 from jaxnb.errors import UsageError
 from jaxnb.headroom import available_bytes
 from jaxnb.model import Exposure, Placed, PlaceRequest, Refused
@@ -104,6 +105,10 @@ class Pushes:
 
     def build(self, transfer: str) -> None:
         """Makes the values out of the bytes that have come; they have no names yet."""
+        with ORIGINS.within(transfer, "a push"):
+            self._build(transfer)
+
+    def _build(self, transfer: str) -> None:
         push = self._open[transfer]
         arrays = [self._array(k, push) for k in range(len(push.slots))]
         received = [self._exposures.buffer(transfer, room.buffer) for room in push.out_of_band]

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from jaxnb.model.origins import Origin
+
 Box = tuple[tuple[int, int], ...]
 
 
@@ -53,12 +55,14 @@ class Take:
         pickle: Pairs of a name and its value.
         buffers: What was left out of the pickle.
         pieces: Shards for its devices.
+        origins: Where the arrays of the values come from.
     """
 
     names: tuple[str, ...]
     pickle: bytes
     buffers: tuple[Any, ...]
     pieces: tuple[Piece, ...]
+    origins: tuple[Origin | None, ...] = ()
 
 
 Step = JoinAgain | Survey | Give | Take
@@ -108,6 +112,7 @@ class Possession:
             several processes in it, or is a module, or a function without values of its own.
         arrays: The arrays in it that are spread over processes, as paths.
         replicas: Digests of their shards that others hold too: (array, box) to digest.
+        origins: The numbers of where they come from; None for one of which that is not known.
     """
 
     digest: bytes
@@ -115,6 +120,7 @@ class Possession:
     is_common: bool = False
     arrays: tuple[str, ...] = ()
     replicas: Mapping[tuple[int, Box], bytes] = field(default_factory=dict)
+    origins: tuple[int | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,12 +149,14 @@ class Gift:
         pickle: The values, if asked for; else empty.
         buffers: What was left out of the pickle.
         pieces: Shards of which this process is to give its replica.
+        origins: Where the values' arrays come from, if the values were asked for.
     """
 
     digest: bytes
     pickle: bytes
     buffers: tuple[Any, ...]
     pieces: tuple[Piece, ...]
+    origins: tuple[Origin | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

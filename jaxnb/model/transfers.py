@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jaxnb.model.layout import ArrayInfo
+from jaxnb.model.origins import Origin
 
 SliceInfo = tuple[int, int | None, int]
 """The arguments of a ``slice``."""
@@ -86,6 +87,7 @@ class Packed:
             apply: those of an array.
         data: The data of small arrays: an array's index, a device, and the bytes of its shard,
             for this process's first replicas. None where they have to be asked for.
+        origins: Where each array comes from; None for one of which that is not known.
     """
 
     process_index: int
@@ -99,6 +101,7 @@ class Packed:
     access: MemoryPass
     subscripts: int = 0
     data: tuple[tuple[int, int, Any], ...] | None = field(default=None, repr=False)
+    origins: tuple[Origin | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

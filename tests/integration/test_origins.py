@@ -1,0 +1,141 @@
+"""Where arrays come from is kept through what happens to a group, and told after an interrupt."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import psutil
+import pytest
+
+import jaxnb
+from jaxnb.pulling import OriginsDifferWarning
+from jaxnb.session import Session
+from jaxnb.sinks import NoSink
+from jaxnb_fixtures import assert_usable
+
+SETUP = """
+import time, threading, asyncio
+n = jax.device_count()
+mesh = jax.make_mesh((n,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+sharded, whole = NamedSharding(mesh, P("d")), NamedSharding(mesh, P())
+def make(value, sharding=sharded):
+    host = np.full(2 * n, value, np.float32)
+    return jax.make_array_from_callback(host.shape, sharding, lambda index: host[index])
+total, step = jax.jit(jnp.sum), jax.jit(lambda x: x + 1)
+x, y = make(0), {"w": make(1, whole), "v": make(2, whole)}
+float(total(x)), float(total(y["w"])), step(x).sum()
+"""
+
+
+class Watcher(NoSink):
+    """Keeps notices; interrupts at the first line that is printed."""
+
+    def __init__(self, group: Session) -> None:
+        self._group = group
+        self.said: list[str] = []
+
+    def notice(self, text: str) -> None:
+        self.said.append(text)
+
+    def lines(self, lines: object) -> None:
+        self._group.interrupt()
+
+
+@pytest.fixture(scope="module")
+def module_group() -> Iterator[Session]:
+    with jaxnb.start(4, devices_per_process=2, platform="cpu") as session:
+        yield session
+
+
+@pytest.fixture
+def group(module_group: Session) -> Session:
+    module_group.run(SETUP)
+    return module_group
+
+
+def said(group: Session, *cells: str, check: str = "record") -> str:
+    """Runs cells; returns all that was said of them."""
+    watcher = Watcher(group)
+    for code in cells:
+        group.run(code, sink=watcher, check=check)  # type: ignore[arg-type]
+    return "\n".join(watcher.said)
+
+
+def test_an_interrupt_that_leaves_other_steps_is_told(group: Session) -> None:
+    watcher = Watcher(group)
+    loop = """
+for i in range(10 + process_index): x = step(x)
+if process_index == 0: print("there", flush=True)
+time.sleep(1000)
+"""
+    result = group.run(loop, sink=watcher, raise_on_error=False)
+    assert [each.place for each in result.unequal_names] == ["x"]
+    notice = "\n".join(watcher.said)
+    assert "`x`: on process 0 result of jit(<lambda>), dispatch 10 of cell" in notice
+    assert "The last step that all have made is dispatch 10." in notice
+    with pytest.warns(OriginsDifferWarning, match="`x` holds are parts of different arrays"):
+        group.pull("x")
+    assert "process 0 passed `x` (result of jit(<lambda>), dispatch 10" in said(group, "total(x);")
+    assert said(group, "x = make(0)\ntotal(x);") == ""
+    assert_usable(group)
+
+
+def test_origins_outlive_the_backend(group: Session) -> None:
+    group.recover()
+    assert said(group, "float(total(x)), float(total(y['w']));") == ""
+    wrong = "float(total(y['v' if process_index else 'w']));"
+    assert "process 0 passed `y['w']` (made at line" in said(group, wrong)
+
+
+def test_a_replaced_process_gets_them(make_session: Callable[..., Session]) -> None:
+    group = make_session(3, devices_per_process=1)
+    group.run(SETUP)
+    pid = group.processes[1].pid
+    os.kill(pid, signal.SIGKILL)
+    psutil.wait_procs([psutil.Process(pid)] if psutil.pid_exists(pid) else [], timeout=10)
+    group.recover()
+    assert said(group, "float(total(y['w']));") == ""
+    assert "passed `y['v']`" in said(group, "float(total(y['v' if process_index else 'w']));")
+
+
+def test_pushed_arrays_have_them(group: Session) -> None:
+    ones = np.ones((8, 2), np.float32)
+    group.push(v=ones, u=2 * ones, spec=("d", None), mesh="mesh")
+    assert said(group, "float(total(v)), float(total(u));") == ""
+    assert "(made by a push" in said(group, "float(total(v if process_index else u));")
+
+
+def test_arrays_without_a_record_are_known_by_their_names(group: Session) -> None:
+    assert said(group, "o, p = step(x), step(y['w'])", check="off") == ""
+    assert said(group, "float(total(o)), float(total(p));") == ""
+    group.run("o, p = step(x), step(x)", check="off")
+    told = said(group, "float(total(o if process_index else p));")
+    assert "`p` (made without a record, first found as `p`)" in told
+
+
+@pytest.mark.parametrize("mode", ["record", "strict"])
+def test_the_order_of_threads_and_tasks_does_not_count(group: Session, mode: str) -> None:
+    cells = (
+        """
+made, turns = {}, [threading.Event() for _ in "abc"]
+def one(k, place):
+    if place: turns[place - 1].wait()
+    made[k] = make(ord(k))
+    turns[place].set()
+ts = [threading.Thread(target=one, args=(k, (i + process_index) % 3)) for i, k in enumerate("abc")]
+[t.start() for t in ts], [t.join() for t in ts]
+[float(total(made[k])) for k in "abc"];
+""",
+        """
+done = {}
+async def one(k, place):
+    for _ in range(place): await asyncio.sleep(0)
+    done[k] = make(ord(k))
+await asyncio.gather(*[one(k, (i + process_index) % 3) for i, k in enumerate("abc")])
+""",
+        "[float(total(done[k])) for k in 'abc'];",
+    )
+    assert said(group, *cells, check=mode) == ""
