@@ -68,3 +68,10 @@ def test_it_ends_when_the_name_is_bound_anew(loss: Session) -> None:
     result = loss.run("w = make(3)\nloss = loss_of(x, w)\nloss")
     assert (result.agreement, result.unequal) == (Agreement.SAME, ())
     assert loss.run("float(loss)").agreement is Agreement.SAME
+
+
+def test_it_survives_that_the_group_reconnects(loss: Session) -> None:
+    loss.recover()
+    assert loss.run("loss").agreement is Agreement.SUSPECT
+    result = loss.run("jax.jit(lambda loss: loss * 2)(loss)")
+    assert result.agreement is Agreement.SUSPECT
