@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from jaxnb import divergence, programs
@@ -63,6 +64,9 @@ class RanRequest:
 class Cells(Life):
     """The part of a session that has its processes run one cell, or one again."""
 
+    _marks: Mapping[int, str] = MappingProxyType({})  # what rests on unequal inputs
+    _marked: tuple[int, ...] = ()  # the group's generation and the processes that have been told
+
     def recordings(self, processes: Iterable[int] | None = None) -> dict[int, Recording]:
         """Returns what processes have dispatched together in their last cell, or in this one.
 
@@ -90,6 +94,7 @@ class Cells(Life):
         timeout: float | None,
     ) -> RanRequest:
         """Runs a cell, once the turn is ours; the group is in step then, if that is possible."""
+        self._hand_on_marks()
         running = self._send_cell(request, sink, outputs, interrupted)
         result, patience = self._wait(running, timeout)
         was_cut = patience.interrupted or bool(running.waiting_for or running.freed or self.deaths)
@@ -290,7 +295,22 @@ class Cells(Life):
         replies = {i: reply for i, reply in running.replies.items() if i not in gone}
         found = suspicion(result, replies, self._sentinels, living, is_diverged=is_diverged)
         self._last_result = found.result
+        if found.marks:
+            self._marks, self._marked = found.marks, self._pids()
         return found.result, found.notice
+
+    def _hand_on_marks(self) -> None:
+        """Tells processes that have replaced others what rests on unequal inputs."""
+        if not self._marks or self._marked == (now := self._pids()):
+            return
+        if self._marked[0] != now[0]:  # a restart has left no array
+            self._marks = {}
+        else:
+            self._sentinels.mark(range(self.num_processes), self._marks, {})
+        self._marked = now
+
+    def _pids(self) -> tuple[int, ...]:
+        return (self._generation, *(report.pid for report in self._reports))
 
     def _recover_after(
         self, running: RunningCell, come_back_seconds: float = COME_BACK_SECONDS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from jaxnb import unequal
 from jaxnb.model import ArrayInfo, CellReply, Divergence, ValueInfo
@@ -22,10 +22,12 @@ class Suspicion:
     Attributes:
         result: The cell's result, with it.
         notice: What is to be said; empty for nothing.
+        marks: All marks of the processes, if they were asked to mark something.
     """
 
     result: CellResult
     notice: str = ""
+    marks: Mapping[int, str] = field(default_factory=dict)
 
 
 def suspicion(
@@ -65,10 +67,10 @@ def suspicion(
         text = unequal.describe(found, result.cell, has_run)
         if is_known:
             text = unequal.again(found, has_run)
-        return Suspicion(replace(result, unequal=tuple(found)), text)
+        return Suspicion(replace(result, unequal=tuple(found)), text, marks)
     if told and divergence is None and not result.suspect:
         return Suspicion(result, f"This cell {unequal.suspect_text('; '.join(sorted(told)))}.")
-    return Suspicion(result)
+    return Suspicion(result, marks=marks)
 
 
 def _unequal(replies: Mapping[int, CellReply], sentinels: Sentinels) -> list[UnequalInput]:

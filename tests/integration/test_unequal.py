@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from jaxnb.display.cards_layout import layout_card
 from jaxnb.display.cards_value import value_card
-from jaxnb.errors import DivergenceWarning
+from jaxnb.errors import DivergenceWarning, ProcessDiedError
 from jaxnb.result import Agreement
 from jaxnb.session import Session
 
@@ -75,3 +77,18 @@ def test_it_survives_that_the_group_reconnects(loss: Session) -> None:
     assert loss.run("loss").agreement is Agreement.SUSPECT
     result = loss.run("jax.jit(lambda loss: loss * 2)(loss)")
     assert result.agreement is Agreement.SUSPECT
+
+
+def test_a_process_that_replaces_another_is_told(make_session: Callable[..., Session]) -> None:
+    session = make_session(4)
+    session.run(SETUP)
+    with pytest.warns(DivergenceWarning, match="Unequal input"):
+        session.run("w = make(process_index)\nloss = loss_of(x, w)")
+    with pytest.raises(ProcessDiedError):
+        session.run(
+            "if process_index == 2:\n    import os\n    os._exit(1)\nimport time; time.sleep(60)"
+        )
+    session.recover()
+    result = session.run("loss")
+    assert result.agreement is Agreement.SUSPECT
+    assert all(each.value_info.array.suspect for each in result.per_process.values())
