@@ -97,6 +97,7 @@ class Cells(Life):
         self._hand_on_marks()
         running = self._send_cell(request, sink, outputs, interrupted)
         result, patience = self._wait(running, timeout)
+        self._settings.replied(running.replies, running.silent)
         was_cut = patience.interrupted or bool(running.waiting_for or running.freed or self.deaths)
         result = self._last_result = self._compared(running, result, was_cut)
         if result.unequal_names:
@@ -151,6 +152,7 @@ class Cells(Life):
         outputs: Outputs,
         interrupted: threading.Event,
     ) -> RunningCell:
+        request = replace(request, settings_differ=bool(self._settings.differences()))
         indices = list(request.ranks)
         assert self._transport is not None
         generation = self._generation

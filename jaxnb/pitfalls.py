@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from jaxnb.labels import processes_label
-from jaxnb.model import Pitfall
+from jaxnb.model import Pitfall, PitfallKind
 
 
 def merged(by_process: Mapping[int, Iterable[Pitfall]]) -> tuple[Pitfall, ...]:
@@ -50,6 +50,16 @@ class Said:
         unsaid = tuple(p for p in pitfalls if (p.kind, p.cause) not in self._causes)
         self._causes.update((p.kind, p.cause) for p in unsaid)
         return unsaid
+
+    def forget_mended(self, kind: PitfallKind, lasting: Iterable[Pitfall]) -> None:
+        """Has what has ended said again when it comes back.
+
+        Args:
+            kind: A kind that lasts until somebody mends it.
+            lasting: Those of it that there are now.
+        """
+        now = {p.cause for p in lasting}
+        self._causes -= {c for c in self._causes if c[0] == kind and c[1] not in now}
 
 
 def describe(pitfalls: Iterable[Pitfall], num_processes: int) -> str:

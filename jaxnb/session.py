@@ -25,6 +25,7 @@ from jaxnb.patience import sigint_sets
 from jaxnb.pitfalls import Said, describe
 from jaxnb.result import CellResult
 from jaxnb.running import RunningCell, ending_of
+from jaxnb.settings import as_pitfalls
 from jaxnb.sinks import OutputSink, ScriptNotices
 from jaxnb.starting import Progress
 from jaxnb.timelines import CellTimeline, Timelines, Told
@@ -300,9 +301,19 @@ class Session(Cells):
         return self._timelines.timeline(cell)
 
     def _with_pitfalls(self, ran: Sequence[RanRequest], result: CellResult) -> CellResult:
-        """Returns a result with those pitfalls that no cell before it has told of."""
+        """Returns a result with those pitfalls that no cell before it has told of.
+
+        Among them are settings that differ, also where no other pitfall is looked for.
+        """
         generation = self._generation
+        settings = (
+            as_pitfalls(self._settings.differences())
+            if ran[-1].running.request.check != "off"
+            else ()
+        )
         found = tuple(p for e in ran for p in self._said.new(e.running.pitfalls, generation))
+        self._said.forget_mended("settings", settings)
+        found += self._said.new(settings, generation)
         return replace(result, pitfalls=found) if found else result
 
     def _tell_pitfalls(

@@ -16,6 +16,7 @@ from multiprocessing.connection import (
     answer_challenge,
     deliver_challenge,
 )
+from typing import Any
 
 from jaxnb.divergence import disagreement, sides, unequal_replicas_text
 from jaxnb.engine import _jax_internals, interrupts
@@ -67,9 +68,12 @@ class Agreement:
     Args:
         process_index: This process.
         key: The cluster's key.
-        host: The address to listen on, from the first cell in strict mode on, where there is no
+        host: The address to listen on, from the first cell that is recorded on, where there is no
             folder.
         folder: Where the socket is that it then listens on, which only this user can reach.
+
+    Attributes:
+        answer: Answers what another process asks (:meth:`ask`), on the connection; in a thread.
     """
 
     def __init__(self, process_index: int, key: bytes, host: str, folder: str) -> None:
@@ -94,6 +98,7 @@ class Agreement:
         self._waits: tuple[Attempt, int] | None = None  # for which process
         self._ring = ""  # what is said of that, if it waits for this one too
         self._asides: tuple[bytes, ...] = ()  # what messages begin with that follow a word
+        self.answer: Callable[[dict[str, Any], Connection], None] | None = None
 
     def begin(self, run: str, asked: Collection[int]) -> None:
         """Begins a cell.
@@ -106,6 +111,14 @@ class Agreement:
         self._over, self._last_words, self._has_told = {}, b"", False
         self._ring = ""
         self._asides = tuple(beginning(run, what) for what in (TAKEN_BACK, GIVEN_UP, REFUSED))
+        self.be_reachable()
+        for peer in sorted(self._asked - {self._me}):
+            self._connect(peer)
+        for known in list(self._peers.values()):
+            known.begin(run)
+
+    def be_reachable(self) -> None:
+        """Listens to the other processes, and publishes where, unless it does already."""
         client = _jax_internals.coordination_client()
         if self._service is not client:  # the group was formed anew, maybe with other processes
             self._hang_up()
@@ -115,10 +128,21 @@ class Agreement:
             key = f"jaxnb/agreement/{self._me}"
             client.key_value_set(key, name_of(self._listen()), allow_overwrite=True)
             self._is_published = True
-        for peer in sorted(self._asked - {self._me}):
-            self._connect(peer)
-        for known in list(self._peers.values()):
-            known.begin(run)
+
+    def ask(self, peer: int, question: dict[str, Any]) -> dict[str, Any] | None:
+        """Asks another process something, which a thread of it answers; waits for that.
+
+        Returns:
+            The answer; None if it has none to give, or has died.
+        """
+        try:
+            with call(self._name_of(peer), self._key) as connection:
+                connection.send_bytes(json.dumps({"from": self._me, "asks": question}).encode())
+                answer: dict[str, Any] = json.loads(connection.recv_bytes())
+        except (EOFError, OSError) as error:
+            raise_if_of_user(error)
+            return None
+        return answer or None
 
     def _listen(self) -> Listener:
         if self._listener is None:
@@ -148,6 +172,10 @@ class Agreement:
             answer_challenge(connection, self._key)
             greeting = json.loads(connection.recv_bytes(1 << 10))
             wait_at_most(connection, 0.0)
+            if (question := greeting.get("asks")) is not None and self.answer is not None:
+                with connection:
+                    self.answer(question, connection)
+                return
             self._add(int(greeting["from"]), connection)
         except Exception:  # whoever it was does not know the key, or has gone again
             connection.close()

@@ -28,6 +28,7 @@ from jaxnb.engine.interrupts import INTERRUPTS
 from jaxnb.engine.origins import ORIGINS, number_of, numbers
 from jaxnb.engine.programs import Programs
 from jaxnb.engine.replicas import Replicas
+from jaxnb.engine.settings import SettingsCheck
 from jaxnb.engine.suspects import SUSPECTS
 from jaxnb.labels import type_label
 from jaxnb.model import CellRequest, CheckMode, Dispatch, DispatchEnd, Recording, Trail
@@ -123,6 +124,7 @@ class Recorder:
 
     Attributes:
         agreement: This process's part in strict mode.
+        settings: Compares settings that change programs with the other processes'.
         missing: Why nothing is recorded in this process; empty if it is.
         programs: What was dispatched, for people.
         reduced: What works less well than it should with this JAX, and why, as sentences.
@@ -141,6 +143,7 @@ class Recorder:
         self.missing = internals.hook_dispatches(self)
         ORIGINS.install(self.depth)
         agreement.arguments = self.arguments
+        self.settings = SettingsCheck(process_index, agreement, self._dispatch)
         self._shortcut = Shortcut(self)
         self.reduced = () if self.missing else self._install()
 
@@ -193,11 +196,12 @@ class Recorder:
         ORIGINS.begin(request.request_id, request.cell, code_name, is_recorded=mode != "off")
 
     def meet(self, request: CellRequest) -> None:
-        """Meets the other processes of a cell in strict mode; waits for them.
+        """Begins what concerns the other processes of a cell; in strict mode it waits for them.
 
         Raises:
             OSError: They cannot be reached.
         """
+        self.settings.begin(request)
         if self._cell.mode == "strict":
             self.agreement.begin(request.request_id, request.ranks)
 
@@ -212,6 +216,7 @@ class Recorder:
         """
         if self._cell.mode == "strict":
             self.agreement.end(note)
+        self.settings.end()
         self._cell.mode = "off"
         self._cell.has_ended = True
         ORIGINS.end()
@@ -310,20 +315,26 @@ class Recorder:
         line, site = place_in(sys._getframe(2), cell.name)
         seconds = time.monotonic() - cell.started
         is_strict = cell.mode == "strict"
+        may_differ = self.settings.may_differ(known.processes)
         digest = inputs.digest(looked_at, replicas=is_strict) if looked_at else 0
         origins = ORIGINS.of_arguments(arguments)
         entry = _Entry(0, known, line, seconds, hash((digest, *numbers(origins))), site, origins)
-        if is_strict:
+        if is_strict or may_differ:
             with self.agreement.one_at_a_time:
                 trail = cell.trails.get(known.processes)
                 entry.number = 1 if trail is None else trail.count + 1
-                cell.refused = entry
-                self._digest(entry, arguments)
-                self.agreement.agree(_as_dispatch(entry))
-                cell.refused = None
+                if is_strict:
+                    cell.refused = entry
+                    self._digest(entry, arguments)
+                attempt = _as_dispatch(entry)
+                (self.settings.compare if may_differ else self.settings.come_to)(attempt)
+                if is_strict:
+                    self.agreement.agree(attempt)
+                    cell.refused = None
                 self._note(cell, entry)
         else:
             self._note(cell, entry)
+        if not is_strict:
             self._digest(entry, arguments)
 
     def _digest(self, entry: _Entry, arguments: Sequence[Any]) -> None:
@@ -351,6 +362,7 @@ class Recorder:
         entry.made = Made(base, "dispatch", known.name, cell.number, entry.number, entry.line)
         if SUSPECTS:
             SUSPECTS.hand_on(entry.origins, base)
+        self.settings.made()
 
     def made(self, depth: int, results: Sequence[Any], written: Sequence[Any]) -> None:
         """Gives the results of a dispatch their origins."""
@@ -385,6 +397,13 @@ class Recorder:
             since,
             ((e.known.processes, e.number, e.origins, e.made.base) for e in entries if e.made),
         )
+
+    def _dispatch(self, processes: Processes, number: int) -> Dispatch | None:
+        """Returns a dispatch of the cell, if it was made and is remembered; for any thread."""
+        for entry in reversed(self.entries()):
+            if entry.number == number and entry.known.processes == processes:
+                return _as_dispatch(entry)
+        return None
 
     def failed(self, depth: int, error: BaseException) -> None:
         """Notes what was raised while dispatches were made."""

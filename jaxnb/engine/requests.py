@@ -69,7 +69,8 @@ class Responder:
                 assert self._sentinel is not None
                 assert self._recorder is not None
                 report = bootstrap.check(self._recorder)
-                return replace(report, sentinel=self._sentinel.address)
+                settings = self._recorder.settings.report
+                return replace(report, sentinel=self._sentinel.address, settings=settings)
             case CollectivesRequest(code):
                 index = self._joined_runner().process_index
                 return compiled.collectives(code, self._kernel.shell.user_ns, index)

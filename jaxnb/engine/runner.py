@@ -201,6 +201,7 @@ class Runner:
             memory=memory,
             replicas=self._recorder.replicas.trails(),
             suspect=suspect,
+            settings=self._recorder.settings.changes(),
         )
 
     def _repeated(self, calls: int, seconds: list[float]) -> AbstractContextManager[None]:

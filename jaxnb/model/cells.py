@@ -11,6 +11,7 @@ from jaxnb.model.dispatches import CheckMode, Trail
 from jaxnb.model.layout import ArrayInfo
 from jaxnb.model.pitfalls import Pitfall
 from jaxnb.model.replicas import ReplicaTrail
+from jaxnb.model.settings import Settings
 from jaxnb.model.timeline import Activity
 
 StreamName = Literal["stdout", "stderr"]
@@ -107,6 +108,8 @@ class CellRequest:
             restart.
         aside: It is jaxnb's own, an expression: it leaves nothing in ``In``, ``Out`` and ``_``.
         calls: So many times it is run, and each call timed; 0 to run it once as ever.
+        settings_differ: The processes' settings were not equal after the last cell: what they
+            dispatch is compared before it runs, if it is recorded.
     """
 
     cell: int
@@ -119,6 +122,7 @@ class CellRequest:
     request_id: str = field(default_factory=lambda: uuid.uuid4().hex)
     aside: bool = False
     calls: int = 0
+    settings_differ: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +175,7 @@ class CellReply:
         memory: What it changed on each of its devices; empty if it changed nothing on any.
         replicas: What it digested of replicas, in short.
         suspect: Why what it computed or read rests on unequal inputs, of earlier cells.
+        settings: Those that change programs, and are not what they were as it joined.
     """
 
     process_index: int
@@ -186,6 +191,7 @@ class CellReply:
     memory: tuple[CellMemory, ...] = ()
     replicas: tuple[ReplicaTrail, ...] = ()
     suspect: tuple[str, ...] = ()
+    settings: Settings = ()
 
 
 @dataclass(frozen=True, slots=True)

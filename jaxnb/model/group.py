@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from jaxnb.model.dispatches import Dispatch
+from jaxnb.model.settings import Settings
 from jaxnb.model.whereabouts import SentinelAddress
 
 SessionState = Literal["starting", "ready", "busy", "broken", "closed"]
@@ -49,6 +50,7 @@ class ProcessReport:
         unrecorded: Why its dispatches are not recorded; empty if they are.
         reduced: What of its checks works less well than it should with this JAX, as sentences.
         trial: What was recorded of the ``psum``.
+        settings: Its settings that change programs, and its packages' versions.
     """
 
     process_index: int
@@ -66,6 +68,7 @@ class ProcessReport:
     unrecorded: str = ""
     reduced: tuple[str, ...] = ()
     trial: tuple[Dispatch, ...] = ()
+    settings: Settings = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ PitfallKind = Literal[
     "replicated",
     "recompiled",
     "device-order",
+    "settings",
     "unchecked",
 ]
 """Each has a page in the documentation, ``docs/pitfalls/<kind>.md``."""

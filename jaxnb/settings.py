@@ -1,0 +1,122 @@
+"""Pure: the processes' settings, to which of them differ, in words too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from jaxnb.labels import processes_label
+from jaxnb.model import CellReply, Pitfall, ProcessReport
+from jaxnb.model.settings import CONSEQUENCES, START_SETTINGS, Settings
+
+Values = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A setting that is not equal on all processes.
+
+    Attributes:
+        name: ``"jax_enable_x64"``.
+        values: Each value with the processes that have it, that of most first.
+    """
+
+    name: str
+    values: tuple[tuple[str, tuple[int, ...]], ...]
+
+    def __str__(self) -> str:
+        sides = (f"{value or 'empty'} on {processes_label(who)}" for value, who in self.values)
+        return f"`{self.name}` is {', '.join(sides)}"
+
+    @property
+    def mend(self) -> str:
+        """What to type so that it is equal: the value of most."""
+        value = self.values[0][0]
+        if self.name in START_SETTINGS:
+            return "Start the processes with the same environment and the same packages."
+        literal = value if _is_literal(value) else repr(value)
+        return f"Type `%spmd jax.config.update({self.name!r}, {literal})`."
+
+
+class KnownSettings:
+    """What the notebook knows of the processes' settings: as they were after their last cells."""
+
+    def __init__(self) -> None:
+        self._pids: dict[int, int] = {}
+        self._start: dict[int, Settings] = {}
+        self._changes: dict[int, Settings] = {}
+
+    def joined(self, reports: Iterable[ProcessReport]) -> None:
+        """Takes what processes report that have joined, some of them again."""
+        reports = list(reports)
+        same = {r.process_index for r in reports if self._pids.get(r.process_index) == r.pid}
+        self._changes = {i: each for i, each in self._changes.items() if i in same}
+        self._pids = {r.process_index: r.pid for r in reports}
+        self._start = {r.process_index: r.settings for r in reports}
+
+    def replied(self, replies: Mapping[int, CellReply], silent: Iterable[int]) -> None:
+        """Takes what processes have answered to a cell; of those that have not nothing is new."""
+        gone = set(silent)
+        self._changes |= {i: each.settings for i, each in replies.items() if i not in gone}
+
+    def differences(self) -> list[Difference]:
+        """Returns the settings that differ, as far as that is known."""
+        return differences(
+            {
+                i: {**dict(start), **dict(self._changes.get(i, ()))}
+                for i, start in self._start.items()
+            }
+        )
+
+
+def differences(by_process: Mapping[int, Values]) -> list[Difference]:
+    """Returns the settings that differ.
+
+    Args:
+        by_process: Process index to its settings. What one of them does not know is not compared.
+    """
+    found = []
+    for name in dict.fromkeys(name for values in by_process.values() for name in values):
+        groups: dict[str, list[int]] = {}
+        for index, values in sorted(by_process.items()):
+            if name in values:
+                groups.setdefault(values[name], []).append(index)
+        if len(groups) > 1:
+            sides = sorted(groups.items(), key=lambda side: (-len(side[1]), side[1]))
+            found.append(Difference(name, tuple((v, tuple(who)) for v, who in sides)))
+    return found
+
+
+def as_pitfalls(found: Iterable[Difference]) -> tuple[Pitfall, ...]:
+    """Returns differences as what a cell tells of: once for the same values."""
+    return tuple(
+        Pitfall(
+            "settings",
+            f"{each}. {CONSEQUENCES.get(each.name, '')}".strip(),
+            each.mend,
+            cause=str(each),
+        )
+        for each in found
+    )
+
+
+def refusal(found: Iterable[Difference], name: str) -> str:
+    """Returns the message for a computation that is another program where settings differ.
+
+    It is the same on all processes that refuse it, so that it is shown once.
+
+    Args:
+        found: The settings.
+        name: The computation that was not dispatched.
+    """
+    found = list(found)
+    advice = " ".join(dict.fromkeys(each.mend for each in found))
+    return (
+        f"Settings differ by process: {'; '.join(map(str, found))}. So {name} is not the same "
+        "program on all of them, and was not dispatched here: their collectives would not fit. "
+        f"Variables are kept. {advice} Then run the cell again."
+    )
+
+
+def _is_literal(value: str) -> bool:
+    return value in ("True", "False", "None") or value.replace(".", "", 1).lstrip("-").isdigit()

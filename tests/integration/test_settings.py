@@ -1,0 +1,194 @@
+"""Settings that differ by process are told, and no two different programs meet for them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+import jaxnb
+from jaxnb.errors import CellError, PitfallWarning
+from jaxnb.result import CellResult
+from jaxnb.session import Session
+
+SET_UP = """
+import contextlib
+mesh = jax.make_mesh((8,), ("d",))
+rows = NamedSharding(mesh, P("d"))
+x = jax.make_array_from_callback((8,), rows, lambda i: np.arange(8, dtype=np.float32)[i])
+total = jax.jit(lambda x: (x * np.arange(8.0)).sum())
+drawn = jax.jit(lambda x, key: (x * jax.random.normal(key, (8,))).sum())
+dot = jax.jit(lambda x: jnp.einsum("i,i->", x, x, out_sharding=NamedSharding(mesh, P())))
+float(total(x))
+"""
+
+ON_TWO = "if process_index == 2: jax.config.update({!r}, {!r})\n"
+ON_ALL = "jax.config.update({!r}, {!r})\n"
+
+X64, PRNG, PRECISION = "jax_enable_x64", "jax_default_prng_impl", "jax_default_matmul_precision"
+NANS = "jax_debug_nans"
+
+DIFFERENT = [
+    (X64, True, False, "float(total(x))"),
+    (X64, True, False, "y = total(x)"),  # the others have left the cell by the time it is noticed
+    (PRNG, "rbg", "threefry2x32", "float(drawn(x, jax.random.key(0)))"),
+    ("jax_threefry_partitionable", False, True, "float(drawn(x, jax.random.key(0)))"),
+]
+
+
+@pytest.fixture(scope="module", params=["record", "strict"])
+def checked(request: pytest.FixtureRequest) -> Iterator[Session]:
+    with jaxnb.start(4, devices_per_process=2, platform="cpu", check=request.param) as session:
+        yield session
+
+
+@pytest.fixture
+def group(checked: Session) -> Session:
+    checked.run(SET_UP)
+    return checked
+
+
+def told(result: CellResult) -> list[str]:
+    return [each.message for each in result.pitfalls if each.kind == "settings"]
+
+
+def refused(run: Callable[[], object]) -> CellResult:
+    with pytest.raises(CellError, match="Settings differ by process") as caught:
+        run()
+    return caught.value.result
+
+
+@pytest.mark.filterwarnings("ignore::jaxnb.errors.DivergenceWarning")
+@pytest.mark.parametrize(("name", "other", "usual", "call"), DIFFERENT)
+def test_a_program_that_a_setting_has_changed_on_one_process_meets_no_other(
+    group: Session, name: str, other: object, usual: object, call: str
+) -> None:
+    pids = [p.pid for p in group.processes]
+    result = refused(lambda: group.run(ON_TWO.format(name, other) + call, timeout=60))
+    said = f"`{name}` is {usual} on processes 0-1,3, {other} on process 2"
+    assert said in str(result.errors[2])
+    assert f"jax.config.update({name!r}, {usual!r})" in str(result.errors[2])
+    # In the next cell all know, and nobody waits.
+    result = refused(lambda: group.run(call, timeout=60))
+    assert {said in str(error) for error in result.errors.values()} == {True}
+    assert len(result.errors) == 4
+    assert result.divergence is None
+    result = group.run(ON_ALL.format(name, usual) + call)
+    assert not result.pitfalls
+    assert result.divergence is None
+    assert group.run("float(total(x))").value == 140.0  # x was kept
+    assert [p.pid for p in group.processes] == pids
+
+
+def test_it_is_told_once_for_the_same_values(group: Session) -> None:
+    with pytest.warns(PitfallWarning, match="jax_random_seed_offset"):
+        result = group.run(ON_TWO.format("jax_random_seed_offset", 7))
+    assert told(result) == [
+        "`jax_random_seed_offset` is 0 on processes 0-1,3, 7 on process 2. The same key gives "
+        "other random numbers there."
+    ]
+    assert not group.run("1").pitfalls
+    # What it does not change is the same program: it runs.
+    assert group.run("float(total(x))").value == 140.0
+    assert not group.run(ON_ALL.format("jax_random_seed_offset", 0)).pitfalls
+    with pytest.warns(PitfallWarning, match="jax_random_seed_offset"):  # it has come back
+        group.run(ON_TWO.format("jax_random_seed_offset", 7))
+    assert not group.run(ON_ALL.format("jax_random_seed_offset", 0)).pitfalls
+
+
+def test_what_all_change_alike_passes(group: Session) -> None:
+    result = group.run(ON_ALL.format(X64, True) + "y = total(x); y.dtype.name, float(y)")
+    assert result.value == ("float64", 140.0)
+    assert (result.divergence, result.pitfalls) == (None, ())
+    result = group.run("with jax.enable_x64(False): y = total(x)\ny.dtype.name, float(total(x))")
+    assert result.value == ("float32", 140.0)
+    assert (result.divergence, result.pitfalls) == (None, ())
+    assert not group.run(ON_ALL.format(X64, False) + "float(total(x))").pitfalls
+
+
+def test_a_process_that_comes_late_is_waited_for(group: Session) -> None:
+    code = (
+        "import threading, time\n"
+        + ON_ALL.format(X64, True)
+        + "if process_index == 1: threading.Event().wait(0.5)\nfloat(total(x))"
+    )
+    assert group.run(code).value == 140.0
+    assert group.run(ON_ALL.format(X64, False) + "float(total(x))").value == 140.0
+
+
+def test_a_context_manager_on_some_processes_is_noticed(group: Session) -> None:
+    code = (
+        "with jax.enable_x64(True) if process_index == 2 else contextlib.nullcontext():\n"
+        "    y = float(total(x))"
+    )
+    result = refused(lambda: group.run(code, timeout=60))
+    assert "True on process 2" in str(result.errors[2])
+    result = group.run("float(total(x))")
+    assert (result.value, result.pitfalls) == (140.0, ())
+
+
+@pytest.mark.parametrize(
+    ("name", "other", "usual"),
+    [(NANS, True, False), (PRECISION, "highest", None)],  # the latter on the CPU
+)
+def test_settings_that_leave_programs_the_same_let_them_run(
+    group: Session, name: str, other: object, usual: object
+) -> None:
+    with pytest.warns(PitfallWarning, match=name):
+        result = group.run(ON_TWO.format(name, other) + "float(dot(x))")
+    assert result.value == 140.0
+    assert result.divergence is None
+    assert group.run("float(dot(x))").value == 140.0
+    assert group.run(ON_ALL.format(name, usual) + "float(dot(x))").value == 140.0
+
+
+def test_what_a_process_may_have_for_itself_is_not_told(group: Session) -> None:
+    code = """
+jax.config.update("jax_default_device", jax.local_devices()[0])
+if process_index == 0:
+    jax.config.update("jax_log_compiles", False)
+    jax.config.update("jax_explain_cache_misses", False)
+    jax.config.update("jax_compilation_cache_max_size", 1)
+    jax.config.update("jax_numpy_rank_promotion", "warn")
+    jax.config.update("jax_transfer_guard", "log")
+float(total(x))
+"""
+    result = group.run(code)
+    assert (result.pitfalls, result.divergence) == ((), None)
+    mended = """
+jax.config.update("jax_default_device", None)
+jax.config.update("jax_compilation_cache_max_size", -1)
+jax.config.update("jax_numpy_rank_promotion", "allow")
+jax.config.update("jax_transfer_guard", None)
+"""
+    assert not group.run(mended).pitfalls
+
+
+@pytest.mark.parametrize("other", ["1 / 0", "pass"])
+def test_who_asks_one_that_leaves_the_cell_is_freed(group: Session, other: str) -> None:
+    code = ON_TWO.format(NANS, True) + f"if process_index == 1: {other}\nelse: float(total(x))"
+    with pytest.raises(CellError) as caught:
+        group.run(code, timeout=60)
+    assert {0, 2, 3} <= set(caught.value.result.errors)
+    assert group.run(ON_ALL.format(NANS, False) + "float(total(x))").value == 140.0
+
+
+def test_who_waits_for_an_answer_is_interrupted(group: Session) -> None:
+    code = ON_TWO.format(NANS, True) + (
+        "if process_index == 1: import threading; threading.Event().wait()\nfloat(total(x))"
+    )
+    interrupted = threading.Event()
+    runner = threading.Timer(0.5, interrupted.set)
+    runner.start()
+    with pytest.raises(CellError, match="KeyboardInterrupt"):
+        group.run(code, interrupted=interrupted)
+    runner.join()
+    assert group.run(ON_ALL.format(NANS, False) + "float(total(x))").value == 140.0
+
+
+def test_a_group_is_formed_anew_though_jit_is_disabled(group: Session) -> None:
+    group.run(ON_ALL.format("jax_disable_jit", True))
+    group.recover()
+    group.run(ON_ALL.format("jax_disable_jit", False))
+    assert group.run("float(total(x))").value == 140.0
