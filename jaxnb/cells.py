@@ -6,16 +6,17 @@ import threading
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Any
 
-from jaxnb import divergence, programs
+from jaxnb import divergence, nans, programs
 from jaxnb.deaths import dead_processes
 from jaxnb.errors import JaxnbError
 from jaxnb.labels import Outputs
 from jaxnb.life import COME_BACK_SECONDS, Life
-from jaxnb.model import CellRequest, Divergence, PackRequest, Recording, Side
+from jaxnb.model import CellRequest, Divergence, PackRequest, ProcessReport, Recording, Side
+from jaxnb.model.nans import NanFound
 from jaxnb.model.origins import Difference
 from jaxnb.model.programs import ProgramDifference
 from jaxnb.options import process_indices
@@ -30,10 +31,11 @@ from jaxnb.provenance import (
 from jaxnb.pulling import CellKey
 from jaxnb.result import CellResult
 from jaxnb.running import RunningCell
+from jaxnb.settings import KnownSettings
 from jaxnb.sinks import OutputSink, ScriptNotices
 from jaxnb.suspicion import suspicion
 from jaxnb.timing import calls_to_come
-from jaxnb.transport.client import Exchange
+from jaxnb.transport.client import Exchange, Transport
 
 COME_BACK_AGAIN_SECONDS = 0.5
 """The same for a process that has not answered an interrupt for seconds, and another one."""
@@ -66,6 +68,14 @@ class Cells(Life):
 
     _marks: Mapping[int, str] = MappingProxyType({})  # what rests on unequal inputs
     _marked: tuple[int, ...] = ()  # the group's generation and the processes that have been told
+
+    @cached_property
+    def _settings(self) -> KnownSettings:
+        return KnownSettings()
+
+    def _take_reports(self, transport: Transport, reports: list[ProcessReport]) -> None:
+        super()._take_reports(transport, reports)
+        self._settings.joined(reports)
 
     def recordings(self, processes: Iterable[int] | None = None) -> dict[int, Recording]:
         """Returns what processes have dispatched together in their last cell, or in this one.
@@ -117,6 +127,10 @@ class Cells(Life):
             running.notice(unequal)  # in strict mode the cell fails: it need not be warned of too
         if request.check == "strict":
             self._tell_refused(running, result, sink)
+        if (first := nans.first_of(result.cell, _nans(running))) is not None:
+            result = self._last_result = replace(result, first_nan=first)
+            if not isinstance(sink, ScriptNotices):
+                running.notice(str(first))
         if patience.gave_up:
             self._recover_after(running, 0.0 if patience.only_deaf else COME_BACK_AGAIN_SECONDS)
         elif self._is_out_of_step(running, result, patience.interrupted):
@@ -331,3 +345,7 @@ class Cells(Life):
         transfer = uuid.uuid4().hex
         asked = PackRequest(transfer=transfer, cell=request.request_id, digest=digest)
         return self._puller.cell_value(index, asked, CellKey(request.cell, generation), gather)
+
+
+def _nans(running: RunningCell) -> list[NanFound]:
+    return [each.nan for each in running.replies.values() if each.nan is not None]

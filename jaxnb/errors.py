@@ -91,6 +91,10 @@ class PitfallWarning(UserWarning):
     """A cell did what JAX says nothing of; in a notebook its card says so."""
 
 
+class NanWarning(UserWarning):
+    """A cell that was to look for NaN has found one; in a notebook its output says so."""
+
+
 class DivergenceError(JaxnbError):
     """The processes were about to part (``--check strict``); nothing of that has run.
 

@@ -46,7 +46,6 @@ from jaxnb.replacing import end_by_force, form_anew
 from jaxnb.replaying import Replayable
 from jaxnb.result import CellResult
 from jaxnb.running import RunningCell
-from jaxnb.settings import KnownSettings
 from jaxnb.sinks import OutputSink, StderrNotices
 from jaxnb.starting import Progress, Starter, jax_environment
 from jaxnb.strays import Strays
@@ -88,7 +87,6 @@ class Life(Verbs):
         self._oom_kills = OomKills()
         self._last_result: CellResult | None = None
         self._reports: list[ProcessReport] = []
-        self._settings = KnownSettings()
         self._transport: Transport | None = None
         self._sentinels = Sentinels(b"", ())
         self._owner_pid = os.getpid()
@@ -132,7 +130,6 @@ class Life(Verbs):
 
     def _take_reports(self, transport: Transport, reports: list[ProcessReport]) -> None:
         self._reports = reports
-        self._settings.joined(reports)
         sentinels = Sentinels(transport.key, reports, self._notice)
         self._sentinels = transport.sentinels = sentinels
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from jaxnb.errors import UsageError
 from jaxnb.model import CheckMode
+from jaxnb.model.nans import CheckNans
 
 PLATFORMS = ("auto", "cpu", "gpu")
 LAUNCHERS = ("fork", "local")
@@ -35,6 +36,17 @@ def one_of(what: str, word: str, known: tuple[str, ...]) -> str:
         f"Unknown {what} {word!r}.{suggest(word, known)} "
         f"There are: {', '.join(known)}. Nothing was started."
     )
+
+
+def one_of_nans(asked: object) -> CheckNans:
+    """Returns what a cell is to look for.
+
+    Raises:
+        UsageError: It is none of what is possible.
+    """
+    if asked is False or asked is True or asked == "inf":
+        return asked
+    raise UsageError(f"`check_nans` is False, True or 'inf', not {asked!r}. Nothing was run.")
 
 
 def process_indices(ranks: Iterable[int] | None, num_processes: int) -> list[int]:

@@ -24,6 +24,7 @@ from jaxnb.model import (
 )
 from jaxnb.model.origins import Difference
 from jaxnb.model.replicas import UnequalInput
+from jaxnb.nans import FirstNan
 from jaxnb.unpickling import unpickle
 
 if TYPE_CHECKING:
@@ -147,6 +148,7 @@ class CellResult:
             end alike on all processes: arrays of different steps, after an interrupt.
         pitfalls: What the cell did that JAX says nothing of; a cause that an earlier cell has
             told of is left out.
+        first_nan: Where NaN appeared first, if that was looked for; None if nowhere.
         timing: How long its calls took, if it was timed.
         gather: Makes an array that stayed on the processes from its index and description.
         unequal: Replicated inputs of its computations whose bytes differ by process.
@@ -164,6 +166,7 @@ class CellResult:
     divergence: Divergence | None = None
     unequal_names: tuple[Difference, ...] = ()
     pitfalls: tuple[Pitfall, ...] = ()
+    first_nan: FirstNan | None = None
     timing: CellTiming | None = None
     gather: Gather | None = field(default=None, compare=False)
     unequal: tuple[UnequalInput, ...] = ()

@@ -14,12 +14,19 @@ from jaxnb import checking, comparing, divergence
 from jaxnb.callers import levels_to_caller
 from jaxnb.cells import Cells, RanRequest
 from jaxnb.comparison import Comparison
-from jaxnb.errors import DivergenceWarning, PitfallWarning, SessionBrokenError, UsageError
+from jaxnb.errors import (
+    DivergenceWarning,
+    NanWarning,
+    PitfallWarning,
+    SessionBrokenError,
+    UsageError,
+)
 from jaxnb.history import CellHistory, record_of
 from jaxnb.labels import Outputs
 from jaxnb.model import CellRequest, CheckMode
 from jaxnb.model.dispatches import Cause
-from jaxnb.options import CHECKS, StartOptions, one_of, process_indices
+from jaxnb.model.nans import CheckNans
+from jaxnb.options import CHECKS, StartOptions, one_of, one_of_nans, process_indices
 from jaxnb.outcome import cell_error, error_of, outcome_of
 from jaxnb.patience import sigint_sets
 from jaxnb.pitfalls import Said, describe
@@ -77,6 +84,7 @@ class Session(Cells):
         timeout: float | None = None,
         raise_on_error: bool = True,
         check: CheckMode | None = None,
+        check_nans: CheckNans = False,
         sink: OutputSink | None = None,
         cell: int | None = None,
         first_line: int = 1,
@@ -98,6 +106,9 @@ class Session(Cells):
             timeout: Seconds after which the cell is interrupted.
             raise_on_error: Raise if a process raised; else the result says so.
             check: Overrides the session's ``check`` for this cell.
+            check_nans: Look for the first NaN: the results of each computation of the cell are
+                waited for, and looked at on every process, which takes its time. The cell runs to
+                its end; ``result.first_nan`` tells where it appeared. ``"inf"`` looks for Inf too.
             sink: Where output goes as it comes; the result has it all in any case. By default it
                 goes nowhere else, and jaxnb's own sentences about the running cell (where all
                 processes wait, who did not answer an interrupt) go to standard error.
@@ -147,6 +158,7 @@ class Session(Cells):
                 ranks=tuple(indices),
                 aside=aside,
                 pitfalls=self.options.pitfalls,
+                check_nans=one_of_nans(check_nans),
                 calls=first_calls(repeats) if time else 0,
             )
             self._cells_run += 1
@@ -319,7 +331,9 @@ class Session(Cells):
     def _tell_pitfalls(
         self, running: RunningCell, result: CellResult, sink: OutputSink, error: Exception | None
     ) -> None:
-        """Tells them to who does not see the cell's card."""
+        """Tells them to who does not see the cell's card; and of the first NaN in a script."""
+        if result.first_nan is not None and isinstance(sink, ScriptNotices):
+            warnings.warn(str(result.first_nan), NanWarning, stacklevel=levels_to_caller())
         if not result.pitfalls or sink.shows_cards:
             return
         text = describe(result.pitfalls, len(result.per_process))

@@ -77,6 +77,7 @@ def joined(first: CellResult, then: CellResult) -> CellResult:
         stdout=first.stdout + then.stdout,
         stderr=first.stderr + then.stderr,
         timing=timing_of(calls),
+        first_nan=first.first_nan or then.first_nan,
     )
 
 

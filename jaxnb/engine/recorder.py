@@ -25,13 +25,15 @@ from jaxnb.engine._jax_internals import dispatch as internals
 from jaxnb.engine._jax_internals.shortcut import Shortcut
 from jaxnb.engine.agreement import Agreement
 from jaxnb.engine.interrupts import INTERRUPTS
+from jaxnb.engine.nans import NanWatch
 from jaxnb.engine.origins import ORIGINS, number_of, numbers
 from jaxnb.engine.programs import Programs
 from jaxnb.engine.replicas import Replicas
 from jaxnb.engine.settings import SettingsCheck
+from jaxnb.engine.shapes import shapes_of
 from jaxnb.engine.suspects import SUSPECTS
-from jaxnb.labels import type_label
 from jaxnb.model import CellRequest, CheckMode, Dispatch, DispatchEnd, Recording, Trail
+from jaxnb.model.nans import NanPlace
 from jaxnb.model.origins import Argument, Made, Origin
 
 RING = 4096
@@ -124,6 +126,7 @@ class Recorder:
 
     Attributes:
         agreement: This process's part in strict mode.
+        nans: Looks for the first NaN of a cell that asks for it.
         settings: Compares settings that change programs with the other processes'.
         missing: Why nothing is recorded in this process; empty if it is.
         programs: What was dispatched, for people.
@@ -139,7 +142,9 @@ class Recorder:
         self._lock = threading.Lock()
         self._making = _Making()
         self.programs = Programs()
-        self._has_fast_paths = self._has_slow_paths = False
+        self._has_fast_paths = self._has_slow_paths = self._has_looked = False
+        self.nans = NanWatch(process_index)
+        self.look_before = self.nans.before
         self.missing = internals.hook_dispatches(self)
         ORIGINS.install(self.depth)
         agreement.arguments = self.arguments
@@ -184,10 +189,12 @@ class Recorder:
             code_name: The file name of its code in tracebacks.
         """
         was_other = self._has_slow_paths if request.check == "off" else self._has_fast_paths
-        if was_other:
+        self.nans.begin(request.check_nans)
+        if was_other or self.nans.is_on or self._has_looked:
             internals.choose_paths_again()
             self._shortcut.cache_clear()
             self._has_fast_paths = self._has_slow_paths = False
+        self._has_looked = self.nans.is_on
         mode = "off" if self.missing else request.check
         self._cell = _Cell(mode, code_name, time.monotonic(), number=request.cell)
         self._cell.run = number_of(request.request_id)
@@ -263,6 +270,8 @@ class Recorder:
 
     def is_recorded(self, executable: Any) -> bool:
         """Whether an executable must be kept off JAX's fast path."""
+        if self.nans.is_on:
+            return True
         if len(self.seen(executable).processes) < 2:
             return False
         if self._cell.mode == "off":
@@ -270,6 +279,20 @@ class Recorder:
             return False
         self._has_slow_paths = True
         return True
+
+    @property
+    def looks_at_values(self) -> bool:
+        """Whether arguments and results are looked at, for NaN."""
+        return self.nans.is_on
+
+    def look_after(
+        self, executable: Any, depth: int, had: tuple[NanPlace, ...], results: Sequence[Any]
+    ) -> None:
+        """Looks at the results of a computation; waits for them."""
+        known, entries = self.seen(executable), self._making.entries
+        number = entries[depth].number if len(entries) > depth else 0
+        line = line_in(sys._getframe(1), self._cell.name)
+        self.nans.after(known.name, known.processes, number, line, had, results)
 
     def depth(self) -> int:
         """Returns how many dispatches this thread is making."""
@@ -286,7 +309,7 @@ class Recorder:
         if len(known.processes) < 2:
             return
         if not known.shapes:
-            known.shapes = _shapes(arguments, executable)
+            known.shapes = shapes_of(arguments, internals.executable_results(executable))
             known.kept = internals.executable_kept(executable, len(arguments))
         used = internals.executable_inputs(executable, arguments)
         self._record(known, used, used)
@@ -400,10 +423,9 @@ class Recorder:
 
     def _dispatch(self, processes: Processes, number: int) -> Dispatch | None:
         """Returns a dispatch of the cell, if it was made and is remembered; for any thread."""
-        for entry in reversed(self.entries()):
-            if entry.number == number and entry.known.processes == processes:
-                return _as_dispatch(entry)
-        return None
+        at = (number, processes)
+        made = (e for e in reversed(self.entries()) if (e.number, e.known.processes) == at)
+        return next(map(_as_dispatch, made), None)
 
     def failed(self, depth: int, error: BaseException) -> None:
         """Notes what was raised while dispatches were made."""
@@ -507,21 +529,3 @@ def place_in(frame: FrameType | None, code_name: str) -> tuple[int | None, int]:
             return line, hash((line, frame.f_lasti)) & _MASK
         frame = frame.f_back
     return None, 0
-
-
-def _shapes(arguments: Sequence[Any], executable: Any) -> str:
-    results = internals.executable_results(executable)
-    return f"{_listed(arguments)} -> {_listed(results)}"
-
-
-def _listed(values: Any) -> str:
-    shown = [_shape(value) for value in values[:4]]
-    return ", ".join([*shown, f"… {len(values) - 4} more"] if len(values) > 4 else shown) or "()"
-
-
-def _shape(value: Any) -> str:
-    if isinstance(value, int | float | complex):
-        return type(value).__name__
-    with contextlib.suppress(AttributeError):
-        return type_label(value.dtype, np.shape(value))
-    return type(value).__name__

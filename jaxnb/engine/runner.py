@@ -168,6 +168,11 @@ class Runner:
         self._pitfalls.begin(request, self._code_name)
         calls: list[float] = []
         try:
+            if request.check_nans and self._recorder.missing:
+                raise JaxnbError(
+                    f"NaNs cannot be looked for: this JAX does not tell of computations "
+                    f"({self._recorder.missing}). Nothing was run."
+                )
             self._recorder.meet(request)
             if request.aside:
                 aside.evaluate(shell, request.code, self._code_name)
@@ -202,6 +207,7 @@ class Runner:
             replicas=self._recorder.replicas.trails(),
             suspect=suspect,
             settings=self._recorder.settings.changes(),
+            nan=self._recorder.nans.end(self._shell.user_ns),
         )
 
     def _repeated(self, calls: int, seconds: list[float]) -> AbstractContextManager[None]:

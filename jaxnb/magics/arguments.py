@@ -156,6 +156,9 @@ def cell_parser(magic: str) -> MagicParser:
     _add(
         parser, "--check", choices=get_args(CheckMode), help="for this cell: off, record or strict"
     )
+    _add(parser, "--nans", action="store_true",
+         help="find the first NaN in what the cell computes; it runs slower")  # fmt: skip
+    _add(parser, "--infs", action="store_true", help="the same for NaN and Inf")
     _add(parser, "--outputs", choices=get_args(Outputs), default="merged",
          help="merge equal lines (default), show all, or the first process's")  # fmt: skip
     _add(parser, "--time", action="store_true",

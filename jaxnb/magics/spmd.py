@@ -145,6 +145,7 @@ class SpmdMagics(SessionMagics):
             "ranks": asked.ranks,
             "timeout": asked.timeout,
             "check": asked.check,
+            "check_nans": "inf" if asked.infs else asked.nans,
             # Not shell.execution_count: IPython 9.18 counts it up before the cell runs.
             "cell": self.shell.displayhook.prompt_count,
             "first_line": first_line,

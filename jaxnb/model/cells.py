@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from jaxnb.model.dispatches import CheckMode, Trail
 from jaxnb.model.layout import ArrayInfo
+from jaxnb.model.nans import CheckNans, NanFound
 from jaxnb.model.pitfalls import Pitfall
 from jaxnb.model.replicas import ReplicaTrail
 from jaxnb.model.settings import Settings
@@ -110,6 +111,7 @@ class CellRequest:
         calls: So many times it is run, and each call timed; 0 to run it once as ever.
         settings_differ: The processes' settings were not equal after the last cell: what they
             dispatch is compared before it runs, if it is recorded.
+        check_nans: Look for the first NaN in what it computes, or NaN and Inf.
     """
 
     cell: int
@@ -123,6 +125,7 @@ class CellRequest:
     aside: bool = False
     calls: int = 0
     settings_differ: bool = False
+    check_nans: CheckNans = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +179,7 @@ class CellReply:
         replicas: What it digested of replicas, in short.
         suspect: Why what it computed or read rests on unequal inputs, of earlier cells.
         settings: Those that change programs, and are not what they were as it joined.
+        nan: Its first computation with a NaN in the results, if that was looked for.
     """
 
     process_index: int
@@ -192,6 +196,7 @@ class CellReply:
     replicas: tuple[ReplicaTrail, ...] = ()
     suspect: tuple[str, ...] = ()
     settings: Settings = ()
+    nan: NanFound | None = None
 
 
 @dataclass(frozen=True, slots=True)

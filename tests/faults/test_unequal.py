@@ -43,12 +43,14 @@ def group(module_group: Session) -> Session:
     return module_group
 
 
-def run(group: Session, cells: tuple[str, ...], mode: Any) -> tuple[str, Any]:
+def run(
+    group: Session, cells: tuple[str, ...], mode: Any, *, nans: bool = False
+) -> tuple[str, Any]:
     """Runs cells; returns all that was said of them, and the last one's result."""
     notices = Notices()
     assert cells
     for code in cells:
-        result = group.run(code, check=mode, sink=notices, raise_on_error=False)
+        result = group.run(code, check=mode, check_nans=nans, sink=notices, raise_on_error=False)
         notices.said += [f"{e.type_name}: {e.message}" for e in result.errors.values()]
     return "\n".join(notices.said), result
 
@@ -58,11 +60,11 @@ def run(group: Session, cells: tuple[str, ...], mode: Any) -> tuple[str, Any]:
 def test_what_is_unequal_is_told(
     group: Session, row: Row, mode: str, record_property: Callable[[str, object], None]
 ) -> None:
-    said, _ = run(group, row.twin, mode)
+    said, _ = run(group, row.twin, mode, nans=row.nans)
     assert said == ""
     if mode not in row.modes:
         return
-    said, result = run(group, row.unequal, mode)
+    said, result = run(group, row.unequal, mode, nans=row.nans)
     wanted = row.strict if mode == "strict" and row.strict is not None else row.record
     found = re.search(wanted, said)
     assert found, said

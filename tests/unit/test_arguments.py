@@ -93,7 +93,7 @@ def test_start_line_in_full() -> None:
 
 def test_cell_line_in_full() -> None:
     found = cell_parser("%%spmd").parse_line(
-        "--ranks 0,2-3 --out r --async --timeout 1.5 --check off --outputs all"
+        "--ranks 0,2-3 --out r --async --timeout 1.5 --check off --nans --outputs all"
     )
     assert vars(found) == {
         "help": False,
@@ -102,6 +102,8 @@ def test_cell_line_in_full() -> None:
         "background": True,
         "timeout": 1.5,
         "check": "off",
+        "nans": True,
+        "infs": False,
         "outputs": "all",
         "time": False,
         "repeats": None,

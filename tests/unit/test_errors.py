@@ -28,7 +28,7 @@ def test_every_error_is_a_jaxnb_error() -> None:
         c for _, c in inspect.getmembers(errors, inspect.isclass) if c.__module__ == "jaxnb.errors"
     ]
     warnings = [kind for kind in found if issubclass(kind, Warning)]
-    assert (len(found), len(warnings)) == (14, 2)
+    assert (len(found), len(warnings)) == (15, 3)
     assert all(issubclass(kind, JaxnbError) or kind in warnings for kind in found)
     assert all(kind.__doc__ for kind in found)
 

@@ -25,6 +25,16 @@ def _runtime() -> Any:
 class DispatchHooks(Protocol):
     """What is told of dispatches. Nothing of it may dispatch anything itself."""
 
+    @property
+    def looks_at_values(self) -> bool:
+        """Whether it looks at arguments and results: of all computations off the fast path."""
+
+    def look_before(self, arguments: Sequence[Any]) -> Any:
+        """Looks at the arguments of a computation; returns what ``look_after`` is given."""
+
+    def look_after(self, executable: Any, depth: int, had: Any, results: Sequence[Any]) -> None:
+        """Looks at the results of the computation after those ``depth``."""
+
     def is_recorded(self, executable: Any) -> bool:
         """Whether an executable is to be kept off JAX's fast path, so that it is told of."""
 
@@ -73,8 +83,11 @@ def hook_dispatches(hooks: DispatchHooks) -> str:
         depth = hooks.depth()
         try:
             hooks.before(self, arguments)
+            had = hooks.look_before(arguments) if hooks.looks_at_values else None
             results = execute(self, *arguments)
             hooks.made(depth, results, refs_written(self, arguments))
+            if had is not None:
+                hooks.look_after(self, depth, had, results)
             return results
         except BaseException as error:
             hooks.failed(depth, error)

@@ -293,7 +293,9 @@ class Shortcut:
         jax = self._jax
         _, results, _, arguments, jaxpr, compiled, profiler, constants = found
         executable = getattr(compiled, "unsafe_call", None)
-        if executable is None or not self._hooks.is_recorded(executable):
+        if executable is None or self._hooks.looks_at_values:
+            return
+        if not self._hooks.is_recorded(executable):
             return
         rest = (jaxpr.effects, jaxpr.consts, profiler, constants)
         data = jax.fastpath_data(compiled, traced.out_tree, arguments, results, *rest)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from faults.unequal import inputs, programs, replicas, settings
+from faults.unequal import inputs, nans, programs, replicas, settings
 from faults.unequal.row import Row
 
-ROWS: tuple[Row, ...] = (*inputs.ROWS, *programs.ROWS, *replicas.ROWS, *settings.ROWS)
+ROWS: tuple[Row, ...] = (*inputs.ROWS, *programs.ROWS, *replicas.ROWS, *settings.ROWS, *nans.ROWS)
 """All rows. A group of rows is a module beside this one; add its ``ROWS`` here."""

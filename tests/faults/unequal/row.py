@@ -37,6 +37,7 @@ class Row:
         strict: The same in mode ``strict``; None if it is as in ``record``.
         refused: Whether strict mode stops the last cell with a DivergenceError.
         modes: The modes in which it is told.
+        nans: Whether its cells look for NaN.
     """
 
     what: str
@@ -47,6 +48,7 @@ class Row:
     strict: str | None = None
     refused: bool = True
     modes: tuple[str, ...] = ("record", "strict")
+    nans: bool = False
 
     def __str__(self) -> str:
         return f"{self.where}-{self.what}".replace(" ", "_")
@@ -61,4 +63,4 @@ def queued(row: Row, dispatches: int = 20) -> Row:
 
     what = f"{row.what} (queued)"
     return Row(what, row.where, behind(row.unequal), behind(row.twin), row.record, row.strict,
-               row.refused, row.modes)  # fmt: skip
+               row.refused, row.modes, row.nans)  # fmt: skip

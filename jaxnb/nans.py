@@ -1,0 +1,111 @@
+"""Pure: what the processes saw of NaN in a cell, to where it appeared first, in words too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from jaxnb.labels import processes_label
+from jaxnb.model.nans import NanFound, NanPlace
+
+
+@dataclass(frozen=True, slots=True)
+class FirstNan:
+    """Where NaN or Inf appeared first in a cell.
+
+    Attributes:
+        cell: The cell's number.
+        found: What the processes saw that saw it first, by process index: at the same dispatch, or
+            each in a computation of its own.
+        later: What others saw, in later computations.
+    """
+
+    cell: int
+    found: Mapping[int, NanFound]
+    later: Mapping[int, NanFound]
+
+    @property
+    def processes(self) -> tuple[int, ...]:
+        """The processes that saw it first."""
+        return tuple(self.found)
+
+    @property
+    def line(self) -> int | None:
+        """The cell's line; None outside of its code."""
+        return next(iter(self.found.values())).line
+
+    def __str__(self) -> str:
+        return describe(self)
+
+
+def first_of(cell: int, seen: Iterable[NanFound]) -> FirstNan | None:
+    """Returns where the first NaN appeared; None if no process saw one.
+
+    Computations over several processes come in the order of their dispatches. Those of a process
+    alone come after the dispatch before them; between two of those, of different processes, nothing
+    says which was first: both are told.
+    """
+    ordered = sorted(seen, key=lambda each: (_when(each), each.process_index))
+    if not ordered:
+        return None
+    first = _when(ordered[0])
+    found = {each.process_index: each for each in ordered if _when(each) == first}
+    later = {each.process_index: each for each in ordered if _when(each) != first}
+    return FirstNan(cell, found, later)
+
+
+def _when(found: NanFound) -> tuple[int, bool]:
+    return found.after, len(found.processes) > 1
+
+
+def describe(first: FirstNan) -> str:
+    """Returns where it appeared, on which processes, and whether it came from before."""
+    computations: dict[str, dict[str, list[int]]] = {}
+    for index, found in first.found.items():
+        sides = computations.setdefault(_computation(found), {})
+        sides.setdefault(_arrays(found), []).append(index)
+    parts = [
+        f"{computation}: "
+        + "; ".join(f"{arrays} on {processes_label(who)}" for arrays, who in sides.items())
+        for computation, sides in computations.items()
+    ]
+    what = sorted({place.what for found in first.found.values() for place in found.outputs})
+    origin = (
+        "It was in an argument already: it came from host data or from an earlier cell."
+        if any(found.inputs for found in first.found.values())
+        else "No argument had one: that computation made it."
+    )
+    later = f" Later also on {processes_label(first.later)}." if first.later else ""
+    where = ". And of ".join(parts)
+    return (
+        f"The first {' or '.join(what)} of cell [{first.cell}] came out of {where}. "
+        f"{origin}{later} The cell went on to its end on all processes."
+    )
+
+
+def _computation(found: NanFound) -> str:
+    line = f" at line {found.line}" if found.line is not None else ""
+    if len(found.processes) < 2:
+        return f"{found.name}{line} (of {processes_label(found.processes)} alone)"
+    number = f"dispatch {found.number} " if found.number else ""
+    return f"{found.name}{line} ({number}over {processes_label(found.processes)})"
+
+
+def _arrays(found: NanFound) -> str:
+    text = _places("output", found.outputs)
+    return f"{text}, from {_places('argument', found.inputs)}" if found.inputs else text
+
+
+def _places(kind: str, places: Iterable[NanPlace]) -> str:
+    return " and ".join(f"{_name(kind, each)} {each.type}{_where(each)}" for each in places)
+
+
+def _name(kind: str, place: NanPlace) -> str:
+    return f"`{place.name}`" if place.name else f"{kind} {place.place}"
+
+
+def _where(place: NanPlace) -> str:
+    if not place.index:
+        return ""
+    first = f"[{', '.join(map(str, place.index))}]"
+    return f" at {first}" if place.count == 1 else f" at {first} and {place.count - 1} more"
