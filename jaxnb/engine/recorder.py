@@ -8,23 +8,17 @@ import re
 import sys
 import threading
 import time
-import traceback
 import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from types import FrameType
 from typing import Any
-
-import jax
-import numpy as np
 
 from jaxnb.engine import inputs
 from jaxnb.engine._jax_internals import dispatch as internals
 from jaxnb.engine._jax_internals.shortcut import Shortcut
 from jaxnb.engine.agreement import Agreement
-from jaxnb.engine.interrupts import INTERRUPTS
+from jaxnb.engine.calls import end_of, line_in, place_in
 from jaxnb.engine.nans import NanWatch
 from jaxnb.engine.origins import ORIGINS, number_of, numbers
 from jaxnb.engine.programs import Programs
@@ -43,9 +37,6 @@ MAX_ORIGINS = 1 << 16
 """Of so many arguments of a cell's last dispatches it is remembered where they came from."""
 
 _MASK = (1 << 61) - 1
-
-_OWN = tuple(str(Path(file).parent) for file in (jax.__file__, np.__file__, __file__))
-"""Where code lies that raises errors of a dispatch, jaxlib's too."""
 
 _COLLECTIVE = re.compile(
     r"\b(?:all-reduce|all-gather|all-to-all|reduce-scatter|collective-permute"
@@ -430,7 +421,7 @@ class Recorder:
     def failed(self, depth: int, error: BaseException) -> None:
         """Notes what was raised while dispatches were made."""
         for entry in self._making.entries[depth:]:
-            entry.end = _end(error)
+            entry.end = end_of(error)
             with self._lock:
                 trail = self._cell.trails.get(entry.known.processes, _Trail())
                 if entry.end == "failed":  # all may fail alike, and go on
@@ -455,18 +446,6 @@ class Recorder:
         if known is None:
             known = self._known[executable] = _known(executable, self.programs)
         return known
-
-
-def _end(error: BaseException) -> DispatchEnd:
-    if isinstance(error, INTERRUPTS) or _is_of_handler(error):
-        return "interrupted"
-    return "broken" if "Gloo" in str(error) else "failed"
-
-
-def _is_of_handler(error: BaseException) -> bool:
-    """Whether a signal's handler has raised it: nothing else of the user's runs in a dispatch."""
-    innermost = deque(traceback.walk_tb(error.__traceback__), maxlen=1)
-    return not any(frame.f_code.co_filename.startswith(_OWN) for frame, _ in innermost)
 
 
 def _known(executable: Any, programs: Programs) -> _Known:
@@ -511,21 +490,3 @@ def _remember(cell: _Cell, entry: _Entry) -> None:
         oldest = cell.with_origins.popleft()
         cell.origins -= len(oldest.origins)
         oldest.origins = ()
-
-
-def line_in(frame: FrameType | None, code_name: str) -> int | None:
-    """Returns the innermost line of the cell that called; None if it did not."""
-    return place_in(frame, code_name)[0]
-
-
-def place_in(frame: FrameType | None, code_name: str) -> tuple[int | None, int]:
-    """Returns the innermost line of the cell that called, and a number for the place in it.
-
-    Calls on one line have different places. Outside of the cell: None and 0.
-    """
-    while frame is not None:
-        if frame.f_code.co_filename == code_name:
-            line = frame.f_lineno
-            return line, hash((line, frame.f_lasti)) & _MASK
-        frame = frame.f_back
-    return None, 0

@@ -14,11 +14,11 @@ from types import FrameType
 from typing import Any
 
 from jaxnb.engine._jax_internals.pitfalls import Lowering, hook_pitfalls
+from jaxnb.engine.calls import line_in
 from jaxnb.engine.pitfalls.lowered import Lowerings
 from jaxnb.engine.pitfalls.moved import Moves
 from jaxnb.engine.pitfalls.raised import explained
 from jaxnb.engine.pitfalls.traced import Pmaps
-from jaxnb.engine.recorder import line_in
 from jaxnb.model import CellRequest, Pitfall, PitfallKind
 
 MAX_PITFALLS = 16
