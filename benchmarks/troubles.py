@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -15,6 +16,7 @@ from benchmarks.children import run_reporting
 from benchmarks.measure import Row, Summary, Target, say, summarize
 from benchmarks.troubles_child import PYTHON_ONLY
 from jaxnb.engine.digests import digest
+from scripts import free_rate
 
 CHILD_TIMEOUT_SECONDS = 900.0
 STEPS = ("free", "recover", "where", "death")
@@ -38,6 +40,8 @@ def measure(names: set[str], sides: list[str], quick: bool) -> Iterator[Row]:
         peer = again(1 if quick else 2) if stops else None
         for devices in (1, 2) if "jaxnb" in sides else ():
             yield from one_size(devices, steps, peer, quick)
+        if "jaxnb" in sides and "free" in steps:
+            yield from typo_rows(4 if quick else 24)
     if "recorder" in names and "jaxnb" in sides:
         yield from recorder_rows(1 if quick else 5)
     if "replicas" in names and "jaxnb" in sides:
@@ -72,6 +76,26 @@ def run_child(plan: Found) -> Found:
         "benchmarks.troubles_child", [json.dumps(plan)], CHILD_TIMEOUT_SECONDS
     )
     return found
+
+
+def typo_rows(groups: int) -> Iterator[Row]:
+    """A typo in a loop of dispatches, in fresh groups; half of them beside two busy loops."""
+    say(f"a typo in a loop: {groups} fresh groups")
+    outcomes = list(free_rate.measure(groups, free_rate.BUSY_LOOPS, list(free_rate.KINDS)))
+    for busy in (0, free_rate.BUSY_LOOPS):
+        these = [each for each in outcomes if each.busy == busy]
+        well = [each for each in these if not each.problem]
+        beside = f"beside {busy} busy loops" if busy else "quiet"
+        yield Row(
+            f"a typo in a loop, {beside}: from the error to usable",
+            "s",
+            summarize([each.seconds for each in these if each.seconds is not None]),
+            None,
+            target=Target(limit=free_rate.LIMIT_SECONDS),
+            note=f"{len(well)} of {len(these)} fresh groups ended within "
+            f"{free_rate.LIMIT_SECONDS:g} s with variables kept; 2 s of it are patience",
+            details={"outcomes": [asdict(each) for each in these]},
+        )
 
 
 def free_rows(found: Found, where: str, peer: Summary | None) -> Iterator[Row]:

@@ -132,7 +132,7 @@ class Cells(Life):
             if not isinstance(sink, ScriptNotices):
                 running.notice(str(first))
         if patience.gave_up:
-            self._recover_after(running, 0.0 if patience.only_deaf else COME_BACK_AGAIN_SECONDS)
+            self._recover_after(running, 0.0 if patience.ends_at_once else COME_BACK_AGAIN_SECONDS)
         elif self._is_out_of_step(running, result, patience.interrupted):
             self._recover_after(running)
         return RanRequest(running, result, patience, parted, unequal)

@@ -11,11 +11,15 @@ from jaxnb import divergence
 from jaxnb.model import WAYS, Recording, Whereabouts
 from jaxnb.model.dispatches import Cause
 from jaxnb.running import RunningCell
+from jaxnb.stalls.escalation import Escalation, Stage
+from jaxnb.stalls.standing import Standing
 from jaxnb.watch import (
     is_at_same_place,
     is_called_back,
+    is_known_to_wait_in_jax,
     line_text,
     locks_text,
+    no_effect_text,
     ring,
     stand_still,
     waits_for_others,
@@ -33,12 +37,15 @@ AGAIN_SECONDS = 0.1
 LOOK_SECONDS = 1.0
 """How often the processes are looked at while others have left the cell."""
 
+LEFT_SECONDS = 0.25
+"""So long after one has left the cell the others are looked at: most leave it by then."""
+
 LEFT_BEHIND_SECONDS = 2.0
 """Who waits at one place for so long, when others have left the cell, is freed."""
 
-ALL_WAIT_SECONDS = 10.0
-"""When all that are in the cell have waited for so long, the user is shown where, until they go on;
-but for those that are freed."""
+ALL_WAIT_SECONDS = 3.0
+"""When processes have waited for so long, the user is shown where, and for whom, until they go on;
+but for those that are freed. With a look a second, no wait is shown later than after 5 s."""
 
 
 class Watched(Protocol):
@@ -54,8 +61,8 @@ class Watched(Protocol):
     def recordings(self, processes: Iterable[int]) -> dict[int, Recording]:
         """Returns what processes have dispatched in their cell, for those that tell."""
 
-    def free(self) -> None:
-        """Frees whoever waits in a collective; the group has to be formed anew."""
+    def free(self, *, is_all: bool = False) -> None:
+        """Frees whoever waits in a collective; the group has to reconnect."""
 
     def send_interrupt(self, processes: Iterable[int]) -> None:
         """Sends SIGINT to processes."""
@@ -73,6 +80,7 @@ class Freer:
 
     Attributes:
         deaf: Processes that loop, and had swallowed whatever interrupted them when last looked at.
+        must_replace: Nothing has freed those that are left, which are known to wait in JAX.
     """
 
     def __init__(self, group: Watched, running: RunningCell) -> None:
@@ -80,15 +88,18 @@ class Freer:
         self._running = running
         self._tried_at = 0.0
         self._pause = FREE_SECONDS
-        self._looked_at = time.monotonic()
+        self._look_at = time.monotonic() + LOOK_SECONDS
+        self._in_cell = len(running.waiting_for)
+        self._standing = Standing()
+        self._escalation = Escalation()
         self._since = time.monotonic()
         self._before: Mapping[int, Whereabouts] = {}
-        self._silent: set[int] = set()
         self._ring: tuple[int, ...] = ()
         self._ring_before: Mapping[int, Whereabouts] = {}
         self._ring_since = 0.0
         self._interrupted_late: dict[int, float] = {}
         self.deaf: set[int] = set()
+        self.must_replace = False
 
     def after_interrupt(self, since: float) -> None:
         """Frees processes that an interrupt did not reach.
@@ -99,16 +110,41 @@ class Freer:
         running = self._running
         if time.monotonic() - max(since, self._tried_at) < self._pause:
             return
-        found = self._group.where(running.waiting_for)
+        asked = set(running.waiting_for)
+        found = self._group.where(asked)
+        self._standing.see(found, asked, time.monotonic())
         self._interrupt_late(found, since)
         self._interrupt_loops(found)
         self._interrupt_waits(found)
         stuck = {i: where for i, where in found.items() if waits_in_jax(where)}
         if stuck:
             running.note_freed(stuck, interrupted=True)
-            # Again, if need be: who was compiling the first time opens connections after it.
-            self._group.free()
+            self._free(stuck)
+        self._escalate()
         self._tried_at = time.monotonic()
+
+    def _free(self, stuck: Collection[int]) -> None:
+        """Takes the first step to free processes, again if need be: connections may be new."""
+        if self._escalation.begin(stuck):
+            self._standing.begin_anew()
+        self._group.free()
+
+    def _escalate(self) -> None:
+        """Takes the next step where the last one had no effect, and says so."""
+        standing, left = self._standing, set(self._running.waiting_for)
+        still = {i: standing.still_seconds(i) for i in left}
+        known = [i for i, where in standing.found.items() if is_known_to_wait_in_jax(where)]
+        stage = self._escalation.look(still, left, known)
+        if stage is Stage.SHUT_ALL:
+            self._group.free(is_all=True)
+        elif stage is Stage.REPLACE:
+            self.must_replace = True
+            self._running.note_replaced(left)
+        if self._escalation.stage in (Stage.REPLACE, Stage.ASK) and left <= standing.found.keys():
+            seconds = min(still.values())
+            reason = no_effect_text(standing.found, seconds, will_replace=self.must_replace)
+            shown = waits_of(standing.found, seconds, reason, is_all=False)
+            self._running.show_waits(replace(shown, can_be_freed=False))
 
     def _interrupt_late(self, found: Mapping[int, Whereabouts], since: float) -> None:
         """Interrupts who has missed the interrupt: it had not begun the cell, or Python ignored it.
@@ -158,34 +194,49 @@ class Freer:
     def look(self) -> None:
         """Looks whether the processes wait for something that will never come."""
         running, now = self._running, time.monotonic()
-        if now - self._looked_at < LOOK_SECONDS:
-            return
-        self._looked_at = now
         waiting = set(running.waiting_for)
+        if len(waiting) < self._in_cell:  # who has left may have left others behind
+            self._look_at = min(self._look_at, now + LEFT_SECONDS)
+        self._in_cell = len(waiting)
+        if now < self._look_at:
+            return
+        self._look_at = now + LOOK_SECONDS
         found = self._group.where(waiting)
         self._end_ring(found, now)
-        silent, self._silent = self._silent, waiting - set(found)
-        stays = not found or stand_still(self._before, found, found, now - self._since)
-        if silent != self._silent or not stays:
-            self._before, self._since = found, now
-            running.end_waits()
-            return
-        waited = now - self._since
+        standing = self._standing
+        standing.see(found, waiting, now)
+        if self._escalation.stage is not Stage.NONE:
+            self._escalate()
         is_all = len(waiting) == self._group.num_processes
+        waited = standing.all_still_seconds()
         # What is called back may read something for long, or wait for ever: nobody can tell.
-        is_sure = not silent and not any(map(is_called_back, found.values()))
-        if not is_all and is_sure and all(map(waits_for_others, found.values())):
+        is_sure = not standing.silent and not any(map(is_called_back, found.values()))
+        if waited and not is_all and is_sure and all(map(waits_for_others, found.values())):
             if waited >= LEFT_BEHIND_SECONDS:
                 self._free_left_behind(found)
+            elif self._escalation.stage is not Stage.NONE:
+                self._group.free()  # again: there may be new connections
         elif waited >= ALL_WAIT_SECONDS:
             shown = running.waits
             reason, cause = (
                 (shown.reason, shown.cause)
-                if shown is not None
-                else self._reason(found, silent, is_sure=is_sure)
+                if shown is not None and not shown.is_neutral
+                else self._reason(found, standing.silent, is_sure=is_sure)
             )
-            now_shown = waits_of(found, waited, reason, silent, is_all=is_all)
+            now_shown = waits_of(found, waited, reason, standing.silent, is_all=is_all)
             running.show_waits(replace(now_shown, cause=cause))
+        elif waiters := standing.waiters(ALL_WAIT_SECONDS):
+            self._show_who_waits(waiters)
+        else:
+            running.end_waits()
+
+    def _show_who_waits(self, waiters: Collection[int]) -> None:
+        """Shows who waits for others that are at work: nothing need be wrong."""
+        standing = self._standing
+        seconds = min(map(standing.still_seconds, waiters))
+        shown = waits_of({i: standing.found[i] for i in waiters}, seconds, "", standing.silent)
+        if work := standing.at_work():
+            self._running.show_waits(replace(shown, is_all=False, at_work=work))
 
     def _end_ring(self, found: Mapping[int, Whereabouts], now: float) -> None:
         """Ends what processes wait for in a ring, in strict mode, whatever others do meanwhile."""
@@ -203,9 +254,10 @@ class Freer:
         in_python = [index for index, where in found.items() if waits_in_python(where)]
         if in_python:
             self._group.send_interrupt(in_python)
-        if len(in_python) < len(found):
-            self._group.free()
-        self._before = {}  # who waits again for so long is freed again
+        if stuck := [index for index in found if index not in in_python]:
+            self._free(stuck)
+        else:
+            self._standing.begin_anew()  # who waits again for so long is interrupted again
 
     def _reason(
         self, found: Mapping[int, Whereabouts], silent: Collection[int], *, is_sure: bool

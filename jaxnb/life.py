@@ -33,6 +33,7 @@ from jaxnb.model import (
     StreamChunk,
     Whereabouts,
 )
+from jaxnb.model.recovery import Rescued
 from jaxnb.options import StartOptions, default_launcher, process_indices
 from jaxnb.outcome import (
     closed_error,
@@ -42,6 +43,7 @@ from jaxnb.outcome import (
     restarting_error,
 )
 from jaxnb.patience import sigint_held, sigint_sets
+from jaxnb.recovery.rescue import rescue
 from jaxnb.replacing import end_by_force, form_anew
 from jaxnb.replaying import Replayable
 from jaxnb.result import CellResult
@@ -119,13 +121,10 @@ class Life(Verbs):
         self._lifecycle.finish_start()
 
     def _starter(self) -> Starter:
+        group, options, placement = self._group, self.options, self._placement
+        progress = self._progress
         return Starter(
-            self._group,
-            self.options,
-            self._placement,
-            self._progress,
-            lambda: self._lifecycle.deaths,
-            self._on_stray,
+            group, options, placement, progress, lambda: self._lifecycle.deaths, self._on_stray
         )
 
     def _take_reports(self, transport: Transport, reports: list[ProcessReport]) -> None:
@@ -251,11 +250,11 @@ class Life(Verbs):
         """
         self._require_open()
         asked = process_indices(processes, self.num_processes)
-        return self._sentinels.where(set(asked) - self._dead())
+        return self._sentinels.where(set(asked) - self._lifecycle.dead)
 
-    def free(self) -> None:
-        """Frees whoever waits in a collective of the CPU's; the group has to be formed anew."""
-        self._sentinels.free(set(range(self.num_processes)) - self._dead())
+    def free(self, *, is_all: bool = False) -> None:
+        """Frees whoever waits in a collective of the CPU's; the group has to reconnect."""
+        self._sentinels.free(set(range(self.num_processes)) - self._lifecycle.dead, is_all=is_all)
 
     def send_interrupt(self, processes: Iterable[int]) -> None:
         """Sends SIGINT to processes; one that runs nothing for the notebook ignores it."""
@@ -356,14 +355,14 @@ class Life(Verbs):
             raise out_of_step_error()
         self._lifecycle.mark_broken()
         self.free()
-        self._wait_for_the_left(come_back_seconds)
+        rescued = self._wait_for_the_left(come_back_seconds)
         reconnection = self._lifecycle.begin_reconnection()
         if reconnection is None:
-            self._require_open()
-            raise restarted_error()
+            raise restarted_error() if self._lifecycle.is_open else closed_error()
         dead = reconnection.indices
         try:
-            reports, recovered = form_anew(self._starter(), transport, self.num_processes, dead)
+            n = self.num_processes
+            reports, recovered = form_anew(self._starter(), transport, n, dead, rescued)
         except BaseException:
             if self._lifecycle.fail_reconnection(reconnection):
                 with suppress(JaxnbError):  # what is half made must not live beside its successor
@@ -380,18 +379,17 @@ class Life(Verbs):
             if death.role != "engine":
                 raise death_error(death, self.num_processes, None)
 
-    def _wait_for_the_left(self, seconds: float) -> None:
-        """Waits for processes to come back from a cell that was given up, or ends them by force."""
+    def _wait_for_the_left(self, seconds: float) -> dict[int, Rescued]:
+        """Waits for processes that were given up, or ends them; returns what was read out first."""
         deadline = time.monotonic() + seconds
-        while stuck := (set(self._in_cells()) | self._stuck) - self._dead():
+        while stuck := (set(self._in_cells()) | self._stuck) - self._lifecycle.dead:
             if time.monotonic() > deadline or self._left is None:
                 self._progress("ending by force", processes_label(stuck))
-                end_by_force(sorted(stuck), self._group.signal, self._dead)
-                return
+                rescued = rescue(self._sentinels, stuck)
+                end_by_force(stuck, self._group.signal, lambda: self._lifecycle.dead)
+                return rescued
             self._left.still_in_cell(0.05)
-
-    def _dead(self) -> set[int]:
-        return self._lifecycle.dead
+        return {}
 
     def _abandon(self, kind: type[JaxnbError], reason: str) -> None:
         """Ends the wait for the running cell, or for data; what waits for its turn will not run."""

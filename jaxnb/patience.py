@@ -64,7 +64,7 @@ class Patience:
         self._looked_at = 0.0
         self._freer = Freer(group, running)
         self.timed_out = False
-        self.gave_up = self.only_deaf = False
+        self.gave_up = self.ends_at_once = False
 
     def go_on(self) -> bool:
         """Looks at interrupts, the clock and deaths; returns whether to go on waiting."""
@@ -88,6 +88,10 @@ class Patience:
                 return False
         elif not self._group.deaths:  # then broken connections free who waits
             self._freer.look()
+        if self._freer.must_replace:
+            self.ends_at_once = True
+            self._give_up()
+            return False
         return self._interrupted_at is None or self._look_at_silent(self._interrupted_at)
 
     @property
@@ -133,7 +137,7 @@ class Patience:
             f"SwallowedInterrupt too, which is no KeyboardInterrupt: {_places(waiting, found)}. "
             f"{they_are} ended by force and replaced{self._keeps(waiting)}."
         )
-        self.only_deaf = True
+        self.ends_at_once = True
         self._give_up()
         return True
 

@@ -13,7 +13,7 @@ from typing import Any
 from jaxnb.errors import SessionBrokenError, StartError
 from jaxnb.labels import processes_label
 from jaxnb.model import ProcessReport, Recovered, ReformRequest
-from jaxnb.model.recovery import Gift, Give, Possession, Survey, Take
+from jaxnb.model.recovery import Gift, Give, Possession, Rescued, Survey, Take
 from jaxnb.starting import Starter
 from jaxnb.transport.client import Exchange, Transport
 
@@ -44,6 +44,20 @@ class Handed:
     refilled: tuple[str, ...] = ()
     missing: Mapping[str, str] = field(default_factory=dict)
 
+    def with_more(self, more: Handed, refused: Mapping[str, str]) -> Handed:
+        """Returns what another process was given too.
+
+        Args:
+            more: That.
+            refused: Names that it could not be given back, and why.
+        """
+        missing = {**self.missing, **refused, **more.missing}
+        return Handed(
+            given=tuple(dict.fromkeys((*self.given, *more.given))),
+            refilled=tuple(dict.fromkeys((*self.refilled, *more.refilled))),
+            missing={name: why for name, why in missing.items() if name not in more.given},
+        )
+
 
 def end_by_force(
     indices: Collection[int],
@@ -72,7 +86,11 @@ def end_by_force(
 
 
 def form_anew(
-    starter: Starter, transport: Transport, num_processes: int, dead: Collection[int]
+    starter: Starter,
+    transport: Transport,
+    num_processes: int,
+    dead: Collection[int],
+    rescued: Mapping[int, Rescued] | None = None,
 ) -> tuple[list[ProcessReport], Recovered]:
     """Forms a group anew of its living processes, and of new ones in the place of the dead.
 
@@ -81,6 +99,7 @@ def form_anew(
         transport: The connection.
         num_processes: Size of the group.
         dead: The indices of those that have died.
+        rescued: What was read out of some of them before.
 
     Returns:
         What all processes see, and what became of the variables.
@@ -89,7 +108,7 @@ def form_anew(
         StartError: It failed; the group is of no use as it is.
     """
     try:
-        return _form_anew(starter, transport, num_processes, dead)
+        return _form_anew(starter, transport, num_processes, dead, rescued or {})
     except StartError as error:
         raise StartError(
             f"{error}\nThe group could not be formed anew. Type `%spmd_restart` for fresh "
@@ -98,27 +117,77 @@ def form_anew(
 
 
 def _form_anew(
-    starter: Starter, transport: Transport, num_processes: int, dead: Collection[int]
+    starter: Starter,
+    transport: Transport,
+    num_processes: int,
+    dead: Collection[int],
+    rescued: Mapping[int, Rescued],
 ) -> tuple[list[ProcessReport], Recovered]:
     started = time.perf_counter()
-    reports, reformed = starter.reform(transport, dead)
+    reports, reformed = starter.reform(transport, dead, rescued.keys())
     if not dead:
         return reports, Recovered(tuple(reformed))
     living = [i for i in range(num_processes) if i not in dead]
     starter.progress("giving variables", f"to {processes_label(dead)}")
-    handed = hand_over(partial(starter.ask, transport), living, dead)
+    ask = partial(starter.ask, transport)
+    given_back, refused = give_back(ask, rescued)
+    handed = hand_over(ask, living, [i for i in dead if i not in rescued])
+    for index, names in given_back.items():
+        # What it could not keep itself may be equal on all others.
+        more = hand_over(ask, living, [index], without=names)
+        handed = handed.with_more(more, refused[index])
     recovered = Recovered(
         tuple(reformed),
         tuple(dead),
         given=handed.given,
         refilled=handed.refilled,
         missing=handed.missing,
+        rescued={i: tuple(filter(str.isidentifier, names)) for i, names in given_back.items()},
         total_seconds=time.perf_counter() - started,
     )
     return reports, recovered
 
 
-def hand_over(ask: Ask, survivors: Collection[int], replaced: Collection[int]) -> Handed:
+def give_back(
+    ask: Ask, rescued: Mapping[int, Rescued]
+) -> tuple[dict[int, list[str]], dict[int, dict[str, str]]]:
+    """Gives new processes what was read out of those that they replace.
+
+    Args:
+        ask: Asks processes.
+        rescued: What that was.
+
+    Returns:
+        The names that each has now, and those that it has not, with the reasons.
+    """
+    names: dict[int, list[str]] = {}
+    missing: dict[int, dict[str, str]] = {}
+    for index, found in rescued.items():
+        names[index], missing[index] = [], dict(found.missing)
+        for parcel in found.parcels:
+            if set(parcel.names) <= {*names[index], *missing[index]}:
+                continue
+            take = ReformRequest(
+                Take(
+                    parcel.names,
+                    parcel.pickle,
+                    tuple(map(pickle.PickleBuffer, parcel.buffers)),
+                    tuple(replace(p, data=pickle.PickleBuffer(p.data)) for p in parcel.pieces),
+                    parcel.origins,
+                )
+            )
+            refused = ask({index: take}, "take back its variables")[index].refused
+            missing[index].update(refused)
+            names[index] += [] if refused else parcel.names
+    return names, missing
+
+
+def hand_over(
+    ask: Ask,
+    survivors: Collection[int],
+    replaced: Collection[int],
+    without: Collection[str] = (),
+) -> Handed:
     """Gives new processes the values that all others hold equal.
 
     Shards of arrays that are spread over processes come from whoever has a replica. What
@@ -128,6 +197,7 @@ def hand_over(ask: Ask, survivors: Collection[int], replaced: Collection[int]) -
         ask: Asks processes.
         survivors: The processes that were there before.
         replaced: The new ones.
+        without: Names that they have already.
     """
     if not survivors or not replaced:
         return Handed()
@@ -137,8 +207,9 @@ def hand_over(ask: Ask, survivors: Collection[int], replaced: Collection[int]) -
         reason = why_not({i: possessions.get(name) for i, possessions in found.items()})
         if reason:
             missing[name] = reason
+    missing = {name: why for name, why in missing.items() if name not in without}
     first = found[min(survivors)]
-    names = [name for name in first if name not in missing]
+    names = [name for name in first if name not in missing and name not in without]
     # An ambient mesh would be in the way of the making of arrays.
     names.sort(key=lambda name: name == "jax.set_mesh(…)")
     given = _give(ask, names, survivors, replaced, missing)

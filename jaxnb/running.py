@@ -122,6 +122,7 @@ class RunningCell:
         self.freed: dict[int, tuple[str, str]] = {}
         self.waits: Waits | None = None
         self.cause: Cause | Literal[""] = ""  # of the last wait that was shown
+        self._replaced: frozenset[int] = frozenset()
         self._to_sink(lambda sink: sink.begin(self._processes))
 
     @property
@@ -168,7 +169,16 @@ class RunningCell:
         for index, where in stuck.items():
             place = f" {line_text(where)}" if line_text(where) else ""
             waited = "for the others" if waits_in_python(where) else "in a collective"
-            self.freed[index] = (kind, f"waited {waited}{place}{cause}")
+            said = f"waited {waited}{place}"
+            if not self.freed.get(index, ("", ""))[1].startswith(said):  # else it is tried again
+                self.freed[index] = (kind, f"{said}{cause}")
+
+    def note_replaced(self, processes: Iterable[int]) -> None:
+        """Notes which processes nothing has freed: they are ended and replaced."""
+        for index in self.freed.keys() & set(processes):
+            kind, message = self.freed[index]
+            self.freed[index] = kind, f"{message}; it could not be freed, and is replaced"
+            self._replaced |= {index}
 
     def _how_others_left(self) -> str:
         """Returns what the processes did that are not in the cell any more."""
@@ -331,7 +341,8 @@ class RunningCell:
     def show_waits(self, waits: Waits) -> None:
         """Shows where all processes wait, in the place where that was shown before."""
         self.waits = waits
-        self.cause = waits.cause
+        if not waits.is_neutral:
+            self.cause = waits.cause
         self._to_sink(lambda sink: sink.waits(waits))
 
     def end_waits(self) -> None:
@@ -373,8 +384,7 @@ class RunningCell:
         self._end_floods()
         self._left_in_cell = set(self.waiting_for)
         for index in sorted(self.waiting_for):
-            said = f"process {index} had not come back from the cell when it was given up"
-            silence = ProcessError(NO_ANSWER, said, "", "")
+            silence = self._silence(index)
             self._finish(index, CellReply(index, None, silence, self.seconds, 0.0, 0))
         for merger in self._distinct_mergers():
             self._show(merger.close(time.perf_counter()))
@@ -395,6 +405,14 @@ class RunningCell:
             if self.request.calls
             else None,
         )
+
+    def _silence(self, index: int) -> ProcessError:
+        """Returns what stands for the error of a process that has not answered."""
+        if index in self._replaced:
+            kind, message = self.freed[index]
+            return ProcessError(kind, message, "", "")
+        said = f"process {index} had not come back from the cell when it was given up"
+        return ProcessError(NO_ANSWER, said, "", "")
 
     def _process_result(self, index: int) -> ProcessResult:
         reply = self._replies[index]

@@ -36,7 +36,7 @@ class OutputSink(Protocol):
         """Takes a sentence of jaxnb's own about the running cell."""
 
     def waits(self, waits: Waits) -> None:
-        """Takes where all processes wait, again and again; then that they wait no more."""
+        """Takes where processes wait, again and again; then that they wait no more."""
 
     def display(self, process_index: int, output: RichOutput) -> None:
         """Takes a rich output of a process."""
@@ -76,14 +76,15 @@ class NoSink:
 
 
 class SaysWaits:
-    """Says once where all processes wait, for who shows nothing in place.
+    """Says once where processes wait, for who shows nothing in place.
 
     Attributes:
         interrupt_by: How the user interrupts the cell.
     """
 
     interrupt_by = INTERRUPT
-    _has_said = False
+    _alarm: bool | None = None  # whether what is being said now can be freed
+    _told: frozenset[object] = frozenset()
 
     @abstractmethod
     def notice(self, text: str) -> None:
@@ -91,9 +92,16 @@ class SaysWaits:
 
     def waits(self, waits: Waits) -> None:
         """Says where all processes wait, until they have gone on."""
-        if not (waits.has_ended or self._has_said):
+        if waits.is_neutral:  # a straggler in each step of a loop is told of once
+            at_work = {(each.processes, each.place) for each in waits.at_work}
+            who = frozenset(at_work), frozenset((w.processes, w.place) for w in waits.waits)
+            is_new, self._alarm = who not in self._told, None
+            self._told |= {who}
+        else:
+            is_new = waits.can_be_freed is not self._alarm
+            self._alarm = None if waits.has_ended else waits.can_be_freed
+        if is_new and not waits.has_ended:
             self.notice(waits_text(waits, self.interrupt_by))
-        self._has_said = not waits.has_ended
 
 
 class StderrNotices(SaysWaits, NoSink):

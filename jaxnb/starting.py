@@ -163,7 +163,7 @@ class Starter:
         return reports
 
     def reform(
-        self, transport: Transport, dead: Collection[int] = ()
+        self, transport: Transport, dead: Collection[int] = (), rescued: Collection[int] = ()
     ) -> tuple[list[ProcessReport], list[Reformed]]:
         """Joins the living processes, and new ones for the dead, at a new coordination service.
 
@@ -173,6 +173,7 @@ class Starter:
         Args:
             transport: The connection.
             dead: The indices of those that have died.
+            rescued: Those of them whose shards are not lost.
 
         Returns:
             What all processes see, and what became of the variables of the living.
@@ -183,7 +184,7 @@ class Starter:
         self.progress("re-forming", f"{n} processes{detail}")
         address = self._await(self._group.start_service(n), "JAX's coordination service")
         left = max(1, int(self._deadline - time.monotonic()))
-        step = JoinAgain(address, left, dead=tuple(sorted(dead)))
+        step = JoinAgain(address, left, dead=tuple(sorted(set(dead) - set(rescued))))
         living = [i for i in range(n) if i not in dead]
         requests: dict[int, Request] = dict.fromkeys(living, ReformRequest(step))
         if dead:

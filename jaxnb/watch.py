@@ -11,6 +11,8 @@ IDLE_CPU = 0.05
 """A process that waits uses less processor time than this, per second: on a busy machine its
 heartbeat and the answers to where it is take up to 0.02."""
 
+_JAX_LIBRARIES = ("/jaxlib/", "/jax_plugins/", "libnccl", "libmpi", "mpitrampoline", "MPIwrapper")
+
 _WAITS_IN_PYTHON = ("/jaxnb/engine/agreement.py", "/jaxnb/engine/together.py")
 
 _JAX_CODE = ("/jax/_src/", "/jax/experimental/", "/jaxnb/engine/_jax_internals/")
@@ -21,12 +23,25 @@ def waits_in_jax(where: Whereabouts) -> bool:
 
     It sleeps in a futex, and the innermost Python call is one of JAX, or the cell itself: a
     compiled function, or a method of an array, is called from the cell's line without a Python
-    call in between. A lock of the user's that is taken in the cell's own line looks the same.
+    call in between. A lock of the user's that is taken in the cell's own line, or C code of theirs
+    that waits, looks the same where the system does not tell whose code waits.
     """
     if not where.stack or where.sleeps_in != "futex":
         return False
+    if where.library and not is_jax_library(where.library):
+        return False
     innermost = where.stack[-1]
     return innermost.cell is not None or is_of_jax(innermost)
+
+
+def is_jax_library(path: str) -> bool:
+    """Whether a C++ library is one of JAX's, or of what its collectives use."""
+    return any(part in path for part in _JAX_LIBRARIES)
+
+
+def is_known_to_wait_in_jax(where: Whereabouts) -> bool:
+    """The same as :func:`waits_in_jax`, beyond doubt: the system has told whose code waits."""
+    return waits_in_jax(where) and bool(where.library)
 
 
 def waits_in_python(where: Whereabouts) -> bool:
@@ -184,6 +199,32 @@ def locks_text(found: Mapping[int, Whereabouts]) -> str:
         f"{processes_label(locked).capitalize()} {'waits' if one else 'wait'} for a lock, a queue "
         f"or a thread of {'its' if one else 'their'} own, and none of {'its' if one else 'their'} "
         "Python threads runs."
+    )
+
+
+def no_effect_text(stuck: Mapping[int, Whereabouts], seconds: float, *, will_replace: bool) -> str:
+    """Returns that freeing has had no effect, and what comes next, as sentences.
+
+    Args:
+        stuck: Who is still where it was.
+        seconds: How long after it was to be freed.
+        will_replace: It is replaced without a question.
+    """
+    who = processes_label(stuck)
+    one = len(stuck) == 1
+    said = (
+        f"To shut the connections of {who} has had no effect within {seconds:.0f} s: "
+        f"{'it does' if one else 'they do'} not come back from C++ code."
+    )
+    it_is, its = ("it is", "its") if one else ("they are", "their")
+    if will_replace:
+        return f"{said} Now {it_is} ended and replaced; {its} variables are read out first."
+    code = sorted({where.library.rpartition("/")[2] for where in stuck.values() if where.library})
+    where = f" ({', '.join(code)})" if code else ""
+    return (
+        f"{said} Whether that code{where} ends by itself is not known, so {it_is} not ended "
+        f"without your word: Interrupt, and Interrupt again when you are asked, replaces "
+        f"{'it' if one else 'them'}; {its} variables are read out first."
     )
 
 

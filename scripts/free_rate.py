@@ -35,6 +35,9 @@ from jaxnb.sinks import NoSink
 LIMIT_SECONDS = 5.0
 """From the error to the end of the cell, the reconnection of the group included."""
 
+BUSY_LOOPS = 2
+"""How many run beside half of the groups, unless told otherwise."""
+
 GIVE_UP_SECONDS = 25.0
 """A cell that has not ended by then is ended by its time-out, and counted as one that hung."""
 
@@ -243,7 +246,9 @@ def main() -> int:
     """Measures; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--groups", type=int, default=16)
-    parser.add_argument("--busy", type=int, default=2, help="busy loops beside the second half")
+    parser.add_argument(
+        "--busy", type=int, default=BUSY_LOOPS, help="busy loops beside the second half"
+    )
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--json", type=Path, default=None, help="where to write what was found")
     arguments = parser.parse_args()

@@ -34,7 +34,7 @@ import psutil
 
 import jaxnb
 from jaxnb.errors import CellError, CellTimeoutError
-from jaxnb.model import CheckMode
+from jaxnb.model import CheckMode, Waits
 from jaxnb.result import CellResult
 from jaxnb.session import Session
 from jaxnb.sinks import NoSink, SaysWaits
@@ -106,7 +106,7 @@ class FalseAlarmError(AssertionError):
 class Alarms(SaysWaits, NoSink):
     """Keeps what jaxnb says of its own accord; healthy work gives it no reason to.
 
-    That a cell waits for its turn is no alarm.
+    That a cell waits for its turn is no alarm, nor who waits for whom while somebody is at work.
     """
 
     def __init__(self) -> None:
@@ -116,6 +116,11 @@ class Alarms(SaysWaits, NoSink):
         """Keeps a sentence."""
         if not WAITS_FOR_ITS_TURN.match(text):
             self.notices.append(text)
+
+    def waits(self, waits: Waits) -> None:
+        """Takes where processes wait; keeps it if nobody is at work for whom they could."""
+        if not waits.is_neutral:
+            super().waits(waits)
 
 
 @dataclass

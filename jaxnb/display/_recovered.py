@@ -27,6 +27,12 @@ def recovered_notes(recovered: Recovered) -> list[str]:
         return notes
     who = processes_label(recovered.replaced)
     many = len(recovered.replaced) > 1
+    for index, names in recovered.rescued.items():
+        if names:
+            notes.append(
+                f"Read out of process {index} before it was ended, and given back: "
+                f"{names_label(names)}."
+            )
     given = [name for name in recovered.given if name not in recovered.lost_shards]
     if given:
         notes.append(

@@ -86,7 +86,7 @@ def history_card(records: Sequence[CellRecord], forgotten: int = 0) -> Card:
         titles = tuple(_IN_TEXT.get(title, title) for title in _TITLES)
         lines = [[cells[place] for place in columns] for cells in (titles, *_cells(rows))]
         align = "".join(_ALIGN[place] for place in columns)
-        shrink = {columns.index(_CODE): 8, columns.index(_ON): 5, columns.index(_OUTCOME): 18}
+        shrink = {columns.index(_CODE): 5, columns.index(_ON): 5, columns.index(_OUTCOME): 18}
         text += f"\n{fitted_table(lines, align, shrink, gap=1)}\n{wrapped(note)}".rstrip()
     return Card(html, text)
 

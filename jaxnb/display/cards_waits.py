@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from jaxnb.display.card import Card, render
 from jaxnb.labels import format_seconds, processes_label
-from jaxnb.model import Wait, Waits
+from jaxnb.model import AtWork, Wait, Waits
 
 INTERRUPT = "Interrupt"
 BACKGROUND_INTERRUPT = "`%spmd_interrupt`"
@@ -19,6 +19,8 @@ def waits_card(waits: Waits, interrupt: str = INTERRUPT) -> Card:
         waits: All that.
         interrupt: How the user interrupts the cell.
     """
+    if waits.is_neutral:
+        return _neutral_card(waits, interrupt)
     html = render(
         "waits",
         heading=_heading(waits),
@@ -33,6 +35,8 @@ def waits_card(waits: Waits, interrupt: str = INTERRUPT) -> Card:
 
 def waits_text(waits: Waits, interrupt: str = INTERRUPT) -> str:
     """The same as sentences."""
+    if waits.is_neutral:
+        return _neutral_text(waits, interrupt)
     waiting = [index for wait in waits.waits for index in wait.processes]
     verb = "waited" if waits.has_ended else f"{_have(waiting)} waited"
     who = processes_label(waiting) if _are_some(waits) else "all processes"
@@ -40,6 +44,52 @@ def waits_text(waits: Waits, interrupt: str = INTERRUPT) -> str:
     said = f"{who} {verb} for {_whole(waits.seconds)} and used no processor: {places}."
     parts = [said if waiting else "", _silent_text(waits), waits.reason, _advice(waits, interrupt)]
     return " ".join(part for part in parts if part)
+
+
+def _neutral_card(waits: Waits, interrupt: str) -> Card:
+    """Who is at work, and who waits for that; nothing once they have gone on."""
+    if waits.has_ended:
+        return Card("", "")
+    html = render(
+        "waits_neutral",
+        heading=f"{_waiters(waits)} for {_workers(waits)}",
+        seconds=_whole(waits.seconds),
+        work=[(each, _whole(each.seconds)) for each in waits.at_work],
+        waits=waits.waits,
+        advice=_neutral_advice(interrupt),
+    )
+    return Card(html, waits_text(waits, interrupt))
+
+
+def _neutral_text(waits: Waits, interrupt: str) -> str:
+    if waits.has_ended:
+        return ""
+    work = "; ".join(map(_work_text, waits.at_work))
+    places = "; ".join(map(_place_text, waits.waits))
+    it = "it" if sum(len(each.processes) for each in waits.at_work) == 1 else "them"
+    said = f"{work}. Waiting for {it} for {_whole(waits.seconds)}: {places}."
+    return f"{said} {_neutral_advice(interrupt)}"
+
+
+def _workers(waits: Waits) -> str:
+    return processes_label(sorted(i for each in waits.at_work for i in each.processes))
+
+
+def _waiters(waits: Waits) -> str:
+    waiting = sorted(index for wait in waits.waits for index in wait.processes)
+    verb = "waits" if len(waiting) == 1 else "wait"
+    return f"{processes_label(waiting).capitalize()} {verb}"
+
+
+def _work_text(work: AtWork) -> str:
+    place = "outside the cell's lines" if work.place is None else work.place.text
+    doing = f", {work.doing}" if work.doing else ""
+    who = processes_label(work.processes)
+    return f"{who} {_have(work.processes)} been {place} for {_whole(work.seconds)}{doing}"
+
+
+def _neutral_advice(interrupt: str) -> str:
+    return f"This may be as it should be; {interrupt} ends the cell, and variables are kept."
 
 
 def _are_some(waits: Waits) -> bool:
@@ -76,7 +126,7 @@ def _silent_text(waits: Waits) -> str:
 
 
 def _advice(waits: Waits, interrupt: str) -> str:
-    if waits.has_ended:
+    if waits.has_ended or not waits.can_be_freed:
         return ""
     if not waits.silent:
         return f"{interrupt} frees them, and variables are kept."

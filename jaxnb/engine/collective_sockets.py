@@ -122,7 +122,7 @@ class SocketCutter:
         self._released = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def cut(self, ports: Collection[int]) -> int:
+    def cut(self, ports: Collection[int], *, is_all: bool = False) -> int:
         """Shuts the connections of which one end is one of the ports.
 
         What waits on them in gloo, in whatever thread, gets an error within milliseconds, or when
@@ -131,6 +131,8 @@ class SocketCutter:
 
         Args:
             ports: The ports that the group's processes have gloo listen on.
+            is_all: Shut those too over which something is left to be written: whoever waits for
+                that waits on, but not who waits to receive.
 
         Returns:
             How many connections there are.
@@ -138,7 +140,7 @@ class SocketCutter:
         with self._lock:
             self._ports = frozenset(ports)
             self._find()
-            self._shut_idle()
+            self._shut_idle(is_all=is_all)
             if self._connections and self._thread is None:
                 self._released.clear()
                 self._thread = threading.Thread(
@@ -164,10 +166,10 @@ class SocketCutter:
                 each.kept.close()
             self._connections.clear()
 
-    def _shut_idle(self) -> None:
+    def _shut_idle(self, *, is_all: bool = False) -> None:
         """Shuts the connections over which nothing is left to be written."""
         open_ = [each for each in self._connections.values() if not each.is_shut]
-        writing = _inodes_with_something_to_write() if open_ else set()
+        writing = _inodes_with_something_to_write() if open_ and not is_all else set()
         for each in open_:
             if each.inode not in writing:
                 each.shut()
@@ -183,7 +185,10 @@ class SocketCutter:
                     self._connections[inode] = _Connection(fd, inode, kept)
 
     def _serve(self) -> None:
-        while not self._released.wait(PAUSE_SECONDS):
+        pause = PAUSE_SECONDS
+        while not self._released.wait(pause):
+            # What has not happened soon happens late, if at all: who waits should use no processor.
+            pause = min(pause * 1.2, FIND_SECONDS)
             with self._lock:
                 if self._ports and time.monotonic() - self._found_at > FIND_SECONDS:
                     self._find()

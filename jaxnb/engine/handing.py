@@ -44,11 +44,12 @@ def survey(names: Mapping[str, Any], hidden: Mapping[str, Any]) -> dict[str, Pos
         names: The namespace.
         hidden: What IPython and jaxnb have put there; left out where it still is what it was.
     """
-    values = {**{name: read() for name, (read, _) in STATE.items()}, **_of_user(names, hidden)}
+    values = {**{name: read() for name, (read, _) in STATE.items()}, **of_user(names, hidden)}
     return {name: _possession(name, value) for name, value in values.items()}
 
 
-def _of_user(names: Mapping[str, Any], hidden: Mapping[str, Any]) -> dict[str, Any]:
+def of_user(names: Mapping[str, Any], hidden: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the names that are the user's own, with what they are bound to."""
     nothing = object()
     found = {
         name: value
@@ -105,7 +106,7 @@ class _Parcel:
         file, out_of_band = io.BytesIO(), OutOfBand()
         packer = Packer(file, out_of_band)
         for name, value in values.items():  # with one memory: what they share stays shared
-            packer.dump((name, value, _size_of_tree(value)))
+            packer.dump((name, value, size_of_tree(value)))
         self.pickle = file.getvalue()
         self.buffers = out_of_band.buffers
         self.arrays = packer.arrays
@@ -174,7 +175,7 @@ def give(request: Give, process_index: int, names: Mapping[str, Any]) -> Gift:
     )
 
 
-def _size_of_tree(value: Any) -> tuple[int, int]:
+def size_of_tree(value: Any) -> tuple[int, int]:
     """Returns numbers that are other ones where JAX does not know a class for a pytree."""
     try:
         structure: Any = jax.tree.structure(value)
@@ -189,9 +190,14 @@ def take(request: Take, names: dict[str, Any]) -> Taken:
 
     def array(k: int, shape: list[int], dtype: str, impl: Any, made_of: list[Any]) -> jax.Array:
         sharding = made(made_of)
-        found = _filled(tuple(shape), dtype, impl, sharding, lambda device: data[k, device.id])
+        found = _filled(tuple(shape), dtype, impl, sharding, lambda device: piece_of(k, device.id))
         ORIGINS.carry(request.origins[k], found)
         return found
+
+    def piece_of(k: int, device_id: int) -> Any:
+        if (k, device_id) not in data:
+            raise pickle.PicklingError("its shards here were not rescued, and nobody has replicas")
+        return data[k, device_id]
 
     # Copies: what is made of them may be written to, like what it was made from.
     buffers = [bytearray(buffer) for buffer in request.buffers]
@@ -200,7 +206,7 @@ def take(request: Take, names: dict[str, Any]) -> Taken:
     for name in request.names:
         try:
             _, value, size = unpacker.load()
-            if _size_of_tree(value) != size:
+            if size_of_tree(value) != size:
                 raise TypeError("a class in it is registered as a pytree: run that cell again")
             if name in STATE:
                 STATE[name][1](value)
@@ -209,7 +215,7 @@ def take(request: Take, names: dict[str, Any]) -> Taken:
         except (Exception, SystemExit) as error:  # a module that is not found, a __setstate__
             names.clear()
             names.update(before)
-            return Taken({name: f"{type(error).__name__}: {error}"})
+            return Taken({name: _reason(error)})
     return Taken({}, sum(len(piece.data) for piece in request.pieces))
 
 

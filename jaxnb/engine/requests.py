@@ -11,6 +11,7 @@ from jaxnb.engine.agreement import Agreement
 from jaxnb.engine.held import HeldArrays
 from jaxnb.engine.interrupts import INTERRUPTS
 from jaxnb.engine.recorder import Recorder
+from jaxnb.engine.rescuing import Rescuer
 from jaxnb.engine.runner import Runner
 from jaxnb.engine.sentinel import Sentinel
 from jaxnb.engine.stats import Statistics
@@ -89,7 +90,8 @@ class Responder:
             recorder = self._recorder = Recorder(index, Agreement(index, key, *where))
             timekeeper = Timekeeper()
             statistics = Statistics(self._kernel.shell)
-            self._sentinel = Sentinel(key, *where, recorder, timekeeper, statistics)
+            rescuer = Rescuer(self._kernel.shell)
+            self._sentinel = Sentinel(key, *where, recorder, timekeeper, statistics, rescuer)
             held = HeldArrays()
             self._runner = Runner(self._kernel, index, held, recorder, timekeeper)
             self._transfers = Transfers(self._kernel.shell, index, held, self._runner.large_value)

@@ -26,8 +26,10 @@ from jupyter_client.session import Session
 
 from jaxnb.engine import _jax_internals, collective_sockets, interrupts, main_thread
 from jaxnb.engine.ledger import LEDGER
+from jaxnb.engine.native import library_waited_in
 from jaxnb.engine.origins import ORIGINS
 from jaxnb.engine.recorder import Recorder
+from jaxnb.engine.rescuing import Rescuer
 from jaxnb.engine.sampling import Sampler
 from jaxnb.engine.sleeping import is_locked, runnable, sleeps_in, stays_in
 from jaxnb.engine.stats import Statistics, rss_bytes
@@ -70,6 +72,7 @@ class Sentinel:
         recorder: Knows what this process has dispatched.
         timekeeper: Takes what is seen of the main thread.
         statistics: Takes its statistics; of this thread's own.
+        rescuer: Reads its variables out.
 
     Attributes:
         address: How to reach it.
@@ -84,10 +87,12 @@ class Sentinel:
         recorder: Recorder,
         timekeeper: Timekeeper,
         statistics: Statistics,
+        rescuer: Rescuer,
     ) -> None:
         self._recorder = recorder
         self._sampler = Sampler(timekeeper, sleeps_in)
         self._statistics = statistics
+        self._rescuer = rescuer
         self._session = Session(key=key)
         # Of its own: the kernel closes its context while this thread may still be asked.
         self._socket = zmq.Context().socket(zmq.ROUTER)
@@ -158,8 +163,10 @@ class Sentinel:
 
     def _answer(self, kind: str, content: dict[str, Any]) -> dict[str, Any]:
         if kind == "free":
-            freed = collective_sockets.cutter.cut(content["ports"])
+            freed = collective_sockets.cutter.cut(content["ports"], is_all=content["is_all"])
             return {"freed": freed + _jax_internals.cancel_waits_on_coordination_service()}
+        if kind == "rescue":
+            return self._rescuer.answer()
         if kind == "recording":
             told = asdict(self._recorder.recording())
             return {**told, "refused": [told["refused"]] if told["refused"] else []}
@@ -215,6 +222,7 @@ class Sentinel:
             "stack": self.stack(),
             "sleeps_in": stays_in(),
             "is_locked": is_locked(self._kernels),
+            "library": library_waited_in(),
             "rss_bytes": rss_bytes(),
             "runnable": runnable(),
             "cell_seconds": self._recorder.cell_seconds(),
@@ -224,7 +232,8 @@ class Sentinel:
             "entries": main_thread.entries_of_others(),
             "last_dispatch": [asdict(each) for each in self._recorder.recording(1).dispatches],
             "agreeing": [asdict(waits)] if (waits := self._recorder.agreement.waits()) else [],
-            "cpu_seconds": time.process_time(),
+            # But for what it takes to answer this, which would be taken for work.
+            "cpu_seconds": time.process_time() - time.thread_time(),
         }
 
     def stack(self) -> list[dict[str, Any]]:

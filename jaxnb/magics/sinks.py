@@ -195,12 +195,12 @@ class NotebookSink(Sink):
             self._handle.update(cards.live_card(lines))
 
     def waits(self, waits: Waits) -> None:
-        """Shows where all processes wait, in a place of its own."""
+        """Shows where processes wait, in a place of its own."""
         if self._waits is None:
             self._waits = display(cards.waits_card(waits), display_id=True)
         else:
             self._waits.update(cards.waits_card(waits))
-        if waits.has_ended:
+        if waits.has_ended and not waits.is_neutral:
             self._waits = None  # who waits again does so below
 
     def __exit__(self, *details: object) -> None:

@@ -124,6 +124,7 @@ if TYPE_CHECKING:
     from jaxnb.model.whereabouts import (
         WAYS,
         Agreeing,
+        AtWork,
         SentinelAddress,
         SentinelFault,
         StackEntry,
@@ -141,6 +142,7 @@ __all__ = [
     "Agreeing",
     "ArrayInfo",
     "ArrayLeaf",
+    "AtWork",
     "AxisTotal",
     "BindRequest",
     "BuildRequest",

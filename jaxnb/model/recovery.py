@@ -173,6 +173,38 @@ class Taken:
 
 
 @dataclass(frozen=True, slots=True)
+class RescuedParcel:
+    """Variables that were read out of a process before it was ended by force.
+
+    Attributes:
+        names: The names, in the order of the pickle.
+        pickle: Pairs of a name and its value.
+        buffers: What was left out of the pickle.
+        pieces: The process's own shards of arrays that are spread over processes.
+        origins: Where those arrays come from.
+    """
+
+    names: tuple[str, ...]
+    pickle: bytes
+    buffers: tuple[Any, ...]
+    pieces: tuple[Piece, ...]
+    origins: tuple[Origin | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rescued:
+    """What was read out of a process before it was ended by force.
+
+    Attributes:
+        parcels: All that could be pickled together, if it could; then each name by itself.
+        missing: Names that could not be read, and why.
+    """
+
+    parcels: tuple[RescuedParcel, ...]
+    missing: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class Recovered:
     """A group that was formed anew, with its variables.
 
@@ -182,6 +214,7 @@ class Recovered:
         given: Names that the new ones have from the others, which hold them equal.
         refilled: Arrays whose shards on the new ones were filled from replicas.
         missing: Names that the new ones do not have, and why.
+        rescued: Process index to the names that were read out of the process that it replaces.
         total_seconds: What it took in all; 0 if only the processes' own time is known.
     """
 
@@ -190,6 +223,7 @@ class Recovered:
     given: tuple[str, ...] = ()
     refilled: tuple[str, ...] = ()
     missing: Mapping[str, str] = field(default_factory=dict)
+    rescued: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     total_seconds: float = 0.0
 
     @property

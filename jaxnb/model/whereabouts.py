@@ -94,7 +94,7 @@ class Whereabouts:
         stack: Its main thread's Python stack, outermost call first.
         sleeps_in: The system call that the main thread waits in, if it is one of those that
             tell something: ``"futex"`` (a lock, or C++ that waits), ``"sleep"``; else empty.
-        cpu_seconds: Processor time that it has used since it began.
+        cpu_seconds: Processor time that it has used since it began, but for its sentinel's.
         rss_bytes: Its resident memory; None where the system does not tell.
         runnable: Its threads that run, would run if a core were free, or wait for a disk: the
             number of each, and how often it has gone to sleep by itself.
@@ -111,6 +111,8 @@ class Whereabouts:
         agreeing: What it waits to agree on; None if it does not.
         is_locked: Its main thread waits for a lock, a queue or a thread of its own process, and
             no other thread of Python in it does anything else.
+        library: The path of the C or C++ library in whose code the main thread waits; empty if
+            it does not wait, or the system does not tell.
         fault: What its sentinel raised instead of telling where it is; empty if it told.
     """
 
@@ -128,6 +130,7 @@ class Whereabouts:
     last_dispatch: Dispatch | None = None
     agreeing: Agreeing | None = None
     is_locked: bool = False
+    library: str = ""
     fault: str = ""
 
     @property
@@ -152,8 +155,28 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
+class AtWork:
+    """Processes of a cell that do not wait for others, while others wait for them.
+
+    Attributes:
+        processes: Their indices.
+        place: The line of the cell; None outside of its lines.
+        doing: What they are seen to do: ``"asleep"``, ``"computing"``; empty if it is not known.
+        seconds: For how long they have been at that line.
+    """
+
+    processes: tuple[int, ...]
+    place: StackEntry | None
+    doing: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Waits:
-    """A running cell in which all processes wait, or do not tell what they do.
+    """A running cell in which processes wait.
+
+    Either all wait, or do not tell what they do, which may never end; or some wait for others that
+    are at work, which is how healthy cells may look: ``is_neutral``.
 
     Attributes:
         waits: Where, by the lowest process.
@@ -164,6 +187,8 @@ class Waits:
         is_all: These are all processes of the group; else others have left the cell.
         has_ended: They do not wait any more.
         cause: Why, in a word, as far as is known; else empty.
+        at_work: What those do for whom the others wait.
+        can_be_freed: Nothing has been tried, or it has not yet been seen to have no effect.
     """
 
     waits: tuple[Wait, ...]
@@ -173,3 +198,10 @@ class Waits:
     is_all: bool = True
     has_ended: bool = False
     cause: Cause | Literal[""] = ""
+    at_work: tuple[AtWork, ...] = ()
+    can_be_freed: bool = True
+
+    @property
+    def is_neutral(self) -> bool:
+        """Somebody is at work: the others may wait for that, and nothing need be wrong."""
+        return bool(self.at_work)

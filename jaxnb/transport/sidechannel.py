@@ -195,16 +195,28 @@ class Sentinels:
             for index, content in answers.items()
         }
 
-    def free(self, processes: Iterable[int]) -> int:
-        """Shuts the connections of the CPU's collectives down: whoever waits on one is freed.
+    def free(self, processes: Iterable[int], *, is_all: bool = False) -> int:
+        """Shuts the connections of the CPU's collectives: whoever waits on one is freed.
 
-        The group's collectives are of no use from then on, until it is formed anew.
+        The group's collectives are of no use from then on, until it reconnects.
+
+        Args:
+            processes: Who is to shut them.
+            is_all: Also those over which something is left to be written.
 
         Returns:
             How many connections there were.
         """
-        answers = self._ask(processes, "free", {"ports": self._ports}, ANSWER_SECONDS)
+        content = {"ports": self._ports, "is_all": is_all}
+        answers = self._ask(processes, "free", content, ANSWER_SECONDS)
         return sum(content["freed"] for content in answers.values())
+
+    def rescue(self, processes: Iterable[int]) -> dict[int, dict[str, Any]]:
+        """Asks processes to make their variables readable; returns what they answer, as it is.
+
+        See :mod:`jaxnb.recovery.rescue`.
+        """
+        return self._ask(processes, "rescue", {}, ANSWER_SECONDS)
 
     def _ask(
         self, processes: Iterable[int], kind: str, content: Mapping[str, Any], seconds: float
@@ -284,6 +296,7 @@ def _whereabouts(index: int, content: Mapping[str, Any]) -> Whereabouts:
         next(map(_dispatch, content["last_dispatch"]), None),
         next(map(_agreeing, content["agreeing"]), None),
         content["is_locked"],
+        content["library"],
     )
 
 

@@ -448,12 +448,13 @@ def test_without_a_sink_what_would_be_silent_is_said_on_standard_error(
 
 
 OPENED = """
-gate = threading.Lock(); gate.acquire()
+from jax._src import distributed
+client = distributed.global_state.client
 def release():
     open({path!r} + str(process_index)).close()
-    gate.release()
+    client.key_value_set(f"go {{process_index}}", "on")
 threading.Thread(target=release).start()
-gate.acquire()"""
+client.blocking_key_value_get(f"go {{process_index}}", 60_000)"""
 
 
 def test_that_all_waited_is_shown_when_they_have_gone_on(
@@ -466,7 +467,7 @@ def test_that_all_waited_is_shown_when_they_have_gone_on(
     opened: list[int] = []
     sink = Panels(lambda: opened.extend(os.open(path, os.O_RDWR) for path in paths))
     code = OPENED.format(path=str(tmp_path / "gate"))
-    assert group.run(code, sink=sink).value is True
+    assert group.run(code, sink=sink).value == "on"
     for each in opened:
         os.close(each)
     assert [each.has_ended for each in sink.panels].count(True) == 1

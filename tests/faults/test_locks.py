@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ from faults.test_freeing import (
 from jaxnb import freeing
 from jaxnb.errors import CellError
 from jaxnb.session import Session
-from jaxnb.watch import stand_still
+from jaxnb.stalls.standing import Standing
 
 ALL = tuple(range(PROCESSES))
 
@@ -100,11 +101,11 @@ def test_a_lock_in_a_cells_own_line_is_not_taken_for_a_collective(group: Session
             "    gate.acquire()\nfloat(f(x))",
             sink=sink,
         )
-    assert sink.panels[0].reason == (
-        "Their recordings part at dispatch 1 over processes 0-2: processes 1-2 dispatched "
-        "jit(sum) float32[6] -> float32[] at line 4; process 0 dispatched nothing (is at line 3: "
-        "`gate.acquire()`). If they wait for each other this never ends."
-    )
+    (work,) = sink.panels[0].at_work
+    assert (work.processes, work.doing) == ((0,), "waiting for a lock")
+    assert work.place is not None
+    assert work.place.text == "at line 3: `gate.acquire()`"
+    assert [wait.processes for wait in sink.panels[0].waits] == [(1, 2)]
     assert_kept(group)
 
 
@@ -137,14 +138,15 @@ def test_who_waits_for_something_that_may_come_is_not_shown(
     opened: list[int] = []
     looks: list[float] = []
 
-    def note_look(before: object, now: object, waiting: Collection[int], seconds: float) -> bool:
-        if waiting:
-            looks.append(time.monotonic())
-        if not opened and looks and looks[-1] - looks[0] > 3 * freeing.ALL_WAIT_SECONDS:
-            opened.extend(os.open(path, os.O_RDWR) for path in paths)
-        return stand_still(before, now, waiting, seconds)  # type: ignore[arg-type]
+    see = Standing.see
 
-    monkeypatch.setattr(freeing, "stand_still", note_look)
+    def note_look(standing: Standing, *look: Any) -> None:
+        looks.append(time.monotonic())
+        if not opened and looks[-1] - looks[0] > 3 * freeing.ALL_WAIT_SECONDS:
+            opened.extend(os.open(path, os.O_RDWR) for path in paths)
+        see(standing, *look)
+
+    monkeypatch.setattr(Standing, "see", note_look)
     code = f"path = {str(tmp_path / 'fifo')!r} + str(process_index)\n"
     code += f"if process_index in {some}:\n    "
     code += GOES_ON[kind].replace("{path!r}", "path").replace("\n", "\n    ")

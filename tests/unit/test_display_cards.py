@@ -15,6 +15,7 @@ from jaxnb.display import cards
 from jaxnb.display.cards_live import background_card, live_card
 from jaxnb.display.merge import MergedLine
 from jaxnb.model import (
+    AtWork,
     DeviceInfo,
     DeviceStats,
     GroupInfo,
@@ -180,6 +181,33 @@ def test_who_waits_while_others_have_left_is_named() -> None:
     assert card.text.startswith("processes 1-2 have waited for 12 s")
 
 
+def test_who_waits_for_whom_is_shown_as_facts_and_goes_away() -> None:
+    sleeps = StackEntry("<cell 7>", 3, "<module>", "time.sleep(1000)", 7)
+    waits = StackEntry("<cell 7>", 5, "<module>", "float(loss)", 7)
+    found = Waits(
+        (Wait((0, 1, 3), waits, ""),),
+        4.2,
+        "",
+        is_all=False,
+        at_work=(AtWork((2,), sleeps, "asleep", 5.1),),
+    )
+    card = cards.waits_card(found)
+    assert card.text == (
+        "process 2 has been at line 3: `time.sleep(1000)` for 5 s, asleep. Waiting for it for 4 s: "
+        "processes 0-1,3 at line 5: `float(loss)`. This may be as it should be; Interrupt ends the "
+        "cell, and variables are kept."
+    )
+    assert "Processes 0-1,3 wait for process 2<" in card.html
+    assert "asleep for 5 s" in card.html
+    gone = cards.waits_card(replace(found, has_ended=True))
+    assert (gone.html, gone.text) == ("", "")
+
+
+def test_nobody_is_advised_to_free_who_cannot_be_freed() -> None:
+    waits = Waits((Wait((1,), None, ""),), 2.0, "It is replaced.", is_all=False, can_be_freed=False)
+    assert "Interrupt" not in cards.waits_card(waits).text
+
+
 def test_nothing_from_a_process_becomes_markup():
     error = ProcessError(EVIL, EVIL, EVIL, f"\x1b[31m{EVIL}\x1b[0m", 3)
     stats = DeviceStats(
@@ -187,6 +215,8 @@ def test_nothing_from_a_process_becomes_markup():
     )
     lost = Reformed(0, 1, 4, (EVIL,), (), True, 0.1, (EVIL,))
     recovered = Recovered((lost,), (1,), (EVIL,), (EVIL,), {EVIL: EVIL})
+    evil_line = StackEntry(EVIL, 1, EVIL, EVIL, 1)
+    asleep = AtWork((1,), None, "asleep", 1.0)
     made = [
         cards.recovered_card(group(), recovered),
         cards.start_card(group(text=EVIL)),
@@ -194,7 +224,9 @@ def test_nothing_from_a_process_becomes_markup():
         cards.start_card(group(9, text=EVIL)),
         cards.progress_card(EVIL, EVIL, 1.0),
         cards.stats_card([stats]),
-        cards.waits_card(Waits((Wait((0,), StackEntry(EVIL, 1, EVIL, EVIL, 1), EVIL),), 1.0, EVIL)),
+        cards.waits_card(Waits((Wait((0,), evil_line, EVIL),), 1.0, EVIL)),
+        cards.waits_card(Waits((), 1.0, "", at_work=(AtWork((0,), evil_line, EVIL, 1.0),))),
+        cards.waits_card(Waits((Wait((0,), evil_line, ""),), 1.0, "", at_work=(asleep,))),
         cards.error_card(cell([None, None], errors={0: error})),
         cards.cell_card(cell([value(EVIL, b"1")] * 2)),
         cards.cell_card(cell([value(EVIL, b"1"), value(EVIL, b"2"), None])),

@@ -54,6 +54,11 @@ class Row:
         return self.how.rpartition(": ")[2]
 
     @property
+    def is_rescued(self) -> bool:
+        """Whether the process's variables are read out before it is ended: its sentinel answers."""
+        return self.is_replaced and self.how.startswith("deadlock")
+
+    @property
     def what_is_raised(self) -> str:
         """The exception, and what the user pressed before it, for people."""
         pressed = ("", " after Interrupt", " after Interrupt, twice")[self.presses]
@@ -99,6 +104,12 @@ REPLACED = (
     "with a new process {which}",
     "These arrays lost shards: `x`",
     "`mine` (differs by process)",
+)
+
+
+RESCUED = (
+    "with a new process {which}",
+    "Read out of process {which} before it was ended, and given back:",
 )
 
 
@@ -170,7 +181,7 @@ def in_python() -> Iterator[Row]:
         told = "process {which} " + INTERRUPTED
         yield from both("Python", f"deadlock: {kind}", "CellError", told, presses=1)
     yield from both("Python", "deadlock: swallow", "CellError", SWALLOWED, presses=1)
-    told = (*DEAF, *REPLACED)
+    told = (*DEAF, *RESCUED)
     yield from both(
         "Python", "deadlock: swallow all", "CellError", *told, presses=1, is_replaced=True
     )
@@ -191,7 +202,7 @@ def in_a_collective() -> Iterator[Row]:
     for kind in DEADLOCKS[:-2]:
         yield from both("collective", f"deadlock: {kind}", "CellError", told, FREED, presses=1)
     yield from both("collective", "deadlock: swallow", "CellError", SWALLOWED, FREED, presses=1)
-    told = (*DEAF, FREED, *REPLACED)
+    told = (*DEAF, FREED, *RESCUED)
     yield from both(
         "collective", "deadlock: swallow all", "CellError", *told, presses=1, is_replaced=True
     )

@@ -1,0 +1,1 @@
+"""Where processes stand in a running cell, what that means, and what is done about it."""

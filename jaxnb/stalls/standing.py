@@ -1,0 +1,126 @@
+"""Pure: since when each process of a running cell has stood where it stands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+from jaxnb.model import AtWork, StackEntry, Whereabouts
+from jaxnb.watch import stand_still, waits, waits_for_others
+
+COMPUTES = 0.5
+"""Who uses so much of a processor is said to compute."""
+
+_COMPILES = ("backend_compile", "compile_or_get_cached", "_compile_and_write_cache")
+
+
+@dataclass(frozen=True, slots=True)
+class _Anchor:
+    """A process as it was when it came to where it is."""
+
+    at: float
+    where: Whereabouts
+
+
+class Standing:
+    """Remembers where processes were seen; times are those of ``time.monotonic()``.
+
+    Attributes:
+        found: Where each process is that answered last.
+        silent: The processes that did not answer.
+    """
+
+    def __init__(self) -> None:
+        self.found: Mapping[int, Whereabouts] = {}
+        self.silent: frozenset[int] = frozenset()
+        self._now = 0.0
+        self._still: dict[int, _Anchor] = {}
+        self._places: dict[int, _Anchor] = {}
+        self._silent_since: dict[int, float] = {}
+
+    def see(self, found: Mapping[int, Whereabouts], asked: Collection[int], now: float) -> None:
+        """Takes a look at processes.
+
+        Args:
+            found: Where those are that have answered.
+            asked: All that were asked: the rest is silent.
+            now: When that was.
+        """
+        self.found, self._now = found, now
+        self.silent = frozenset(asked) - found.keys()
+        self._silent_since = {i: self._silent_since.get(i, now) for i in self.silent}
+        self._still = {
+            i: _kept(self._still.get(i), where, now, _stood_still)
+            for i, where in found.items()
+            if waits(where)
+        }
+        self._places = {
+            i: _kept(self._places.get(i), where, now, _is_at_same_line)
+            for i, where in found.items()
+        }
+
+    def begin_anew(self) -> None:
+        """Counts how long processes stand still from the last look on."""
+        self._still = {i: _Anchor(self._now, self.found[i]) for i in self._still}
+
+    def still_seconds(self, index: int) -> float:
+        """Returns for how long a process has done nothing but wait, at one place; 0 if it works."""
+        anchor = self._still.get(index)
+        return 0.0 if anchor is None else self._now - anchor.at
+
+    def all_still_seconds(self) -> float:
+        """Returns for how long all have waited that answer, or have been silent; 0 if one works."""
+        if not self._still.keys() >= self.found.keys():
+            return 0.0
+        since = [each.at for each in self._still.values()] + list(self._silent_since.values())
+        return self._now - max(since, default=self._now)
+
+    def waiters(self, seconds: float) -> list[int]:
+        """Returns the processes that have waited for others for so long."""
+        return [
+            i
+            for i, where in sorted(self.found.items())
+            if waits_for_others(where) and self.still_seconds(i) >= seconds
+        ]
+
+    def at_work(self) -> tuple[AtWork, ...]:
+        """Returns what those do that do not wait, those who do the same together."""
+        doing: dict[tuple[StackEntry | None, str], list[int]] = {}
+        for i, where in sorted(self.found.items()):
+            if i not in self._still:
+                doing.setdefault((where.in_cell, self._doing(i, where)), []).append(i)
+        return tuple(
+            AtWork(tuple(who), place, what, min(self._now - self._places[i].at for i in who))
+            for (place, what), who in doing.items()
+        )
+
+    def _doing(self, index: int, where: Whereabouts) -> str:
+        """Returns what a process is seen to do, in a word or two; empty if that tells nothing."""
+        anchor = self._places[index]
+        seconds = self._now - anchor.at
+        if where.sleeps_in == "sleep":
+            return "asleep"
+        if any(entry.function.endswith(_COMPILES) for entry in where.stack):
+            return "compiling"
+        if seconds and where.cpu_seconds - anchor.where.cpu_seconds > COMPUTES * seconds:
+            return "computing"
+        if where.sleeps_in != "futex":
+            return ""
+        is_pythons = "python" in where.library.rpartition("/")[2]
+        return "waiting for a lock" if is_pythons else "waiting in C code"
+
+
+IsSame = Callable[[_Anchor, Whereabouts, float], bool]
+
+
+def _kept(before: _Anchor | None, where: Whereabouts, now: float, is_same: IsSame) -> _Anchor:
+    return before if before and is_same(before, where, now) else _Anchor(now, where)
+
+
+def _stood_still(before: _Anchor, where: Whereabouts, now: float) -> bool:
+    index = where.process_index
+    return stand_still({index: before.where}, {index: where}, [index], now - before.at)
+
+
+def _is_at_same_line(before: _Anchor, where: Whereabouts, now: float) -> bool:
+    return before.where.in_cell == where.in_cell

@@ -1,0 +1,81 @@
+"""Since when processes stand where they stand, from looks at them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from jaxnb.model import StackEntry, Whereabouts
+from jaxnb.stalls.standing import Standing
+
+LINE = StackEntry("<cell 7>", 5, "<module>", "float(f(x))", 7)
+ELSEWHERE = StackEntry("<cell 7>", 3, "<module>", "time.sleep(1000)", 7)
+
+
+def stuck(index: int, cpu: float = 1.0) -> Whereabouts:
+    return Whereabouts(index, (LINE,), "futex", cpu, None)
+
+
+def asleep(index: int) -> Whereabouts:
+    return Whereabouts(index, (ELSEWHERE,), "sleep", 1.0, None)
+
+
+def seen(*looks: list[Whereabouts], asked: tuple[int, ...] = (0, 1, 2)) -> Standing:
+    """Looks a second apart."""
+    found = Standing()
+    for second, look in enumerate(looks):
+        found.see({where.process_index: where for where in look}, asked, 100.0 + second)
+    return found
+
+
+def test_all_wait_since_the_last_of_them_does() -> None:
+    standing = seen(
+        [stuck(0), stuck(1), asleep(2)],
+        [stuck(0), stuck(1), stuck(2)],
+        [stuck(0), stuck(1), stuck(2)],
+    )
+    assert [standing.still_seconds(i) for i in range(3)] == [2, 2, 1]
+    assert standing.all_still_seconds() == 1
+    assert standing.at_work() == ()
+
+
+def test_who_works_is_told_with_what_it_does() -> None:
+    standing = seen(*[[stuck(0), stuck(1), asleep(2)]] * 4)
+    assert standing.all_still_seconds() == 0
+    assert standing.waiters(3) == [0, 1]
+    (work,) = standing.at_work()
+    assert (work.processes, work.place, work.doing, work.seconds) == ((2,), ELSEWHERE, "asleep", 3)
+
+
+def test_what_is_seen_of_work() -> None:
+    inner = StackEntry("/jax/_src/compiler.py", 9, "backend_compile", "", None)
+    computes = [Whereabouts(0, (LINE,), "", cpu, None) for cpu in (1.0, 1.9)]
+    compiles = replace(computes[0], process_index=1, stack=(LINE, inner))
+    in_c = replace(stuck(2), library="/usr/lib/libffi.so.8")
+    standing = seen([computes[0], compiles, in_c], [computes[1], compiles, in_c])
+    assert [each.doing for each in standing.at_work()] == [
+        "computing",
+        "compiling",
+        "waiting in C code",
+    ]
+
+
+def test_who_computes_does_not_stand() -> None:
+    standing = seen([stuck(0)], [stuck(0, cpu=1.5)], asked=(0,))
+    assert standing.still_seconds(0) == 0
+    assert standing.all_still_seconds() == 0
+
+
+def test_the_silent_count_from_when_they_fell_silent() -> None:
+    standing = seen([stuck(0), stuck(1), stuck(2)], [stuck(0), stuck(1)], [stuck(0), stuck(1)])
+    assert standing.silent == {2}
+    assert standing.all_still_seconds() == 1
+    nobody = seen([], [], [])
+    assert (nobody.silent, nobody.all_still_seconds()) == ({0, 1, 2}, 2)
+
+
+def test_it_begins_anew() -> None:
+    standing = seen(*[[stuck(0)]] * 3, asked=(0,))
+    standing.begin_anew()
+    assert standing.still_seconds(0) == 0
+    standing.see({0: stuck(0)}, [0], 103.0)
+    assert standing.still_seconds(0) == 1
