@@ -27,6 +27,7 @@ __all__ = [
     "__version__",
     "compare",
     "load_ipython_extension",
+    "on_reform",
     "plan",
     "start",
 ]
@@ -188,6 +189,26 @@ def compare(
     return comparing.compare_here(
         function, args, kwargs, specs, mesh, meshes, out_specs, repeats, run
     )
+
+
+def on_reform(function: Any) -> Any:
+    """Has a function called on each process after its group has been reconnected.
+
+    For a ``%%spmd`` cell: what a library keeps that belongs to the old group is made again there.
+    Functions are called in the order in which they were given, on all processes at once, when all
+    arrays are back, and those of a process that is new have come; so they may compute together.
+    One that raises is reported, and does not keep the others from being called. Giving one of the
+    same name again takes the place of the first. They are forgotten at a restart.
+
+    Args:
+        function: Takes no arguments. May be used as a decorator.
+
+    Returns:
+        The function.
+    """
+    from jaxnb import reform_hooks
+
+    return reform_hooks.add(function)
 
 
 def load_ipython_extension(shell: Any) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 
 from jaxnb.errors import SessionBrokenError, StartError
 from jaxnb.labels import processes_label
-from jaxnb.model import ProcessReport, Recovered, ReformRequest
-from jaxnb.model.recovery import Gift, Give, Possession, Rescued, Survey, Take
+from jaxnb.model import ProcessReport, Recovered, Reformed, ReformRequest
+from jaxnb.model.recovery import CallHooks, Gift, Give, Possession, Rescued, Survey, Take
 from jaxnb.starting import Starter
 from jaxnb.transport.client import Exchange, Transport
 
@@ -126,7 +126,8 @@ def _form_anew(
     started = time.perf_counter()
     reports, reformed = starter.reform(transport, dead, rescued.keys())
     if not dead:
-        return reports, Recovered(tuple(reformed))
+        errors = call_hooks(starter, transport, reformed)
+        return reports, Recovered(tuple(reformed), hook_errors=errors)
     living = [i for i in range(num_processes) if i not in dead]
     starter.progress("giving variables", f"to {processes_label(dead)}")
     ask = partial(starter.ask, transport)
@@ -136,9 +137,11 @@ def _form_anew(
         # What it could not keep itself may be equal on all others.
         more = hand_over(ask, living, [index], without=names)
         handed = handed.with_more(more, refused[index])
+    errors = call_hooks(starter, transport, reformed)
     recovered = Recovered(
         tuple(reformed),
         tuple(dead),
+        hook_errors=errors,
         given=handed.given,
         refilled=handed.refilled,
         missing=handed.missing,
@@ -146,6 +149,18 @@ def _form_anew(
         total_seconds=time.perf_counter() - started,
     )
     return reports, recovered
+
+
+def call_hooks(
+    starter: Starter, transport: Transport, reformed: Collection[Reformed]
+) -> tuple[str, ...]:
+    """Has all processes call what ``jaxnb.on_reform`` was given; returns what was raised."""
+    if not any(process.hooks for process in reformed):
+        return ()
+    everyone = range(starter.num_processes)
+    asked = {i: ReformRequest(CallHooks()) for i in everyone}
+    answers = starter.ask(transport, asked, "call what jaxnb.on_reform() was given")
+    return tuple(text for i in everyone for text in answers[i])
 
 
 def give_back(
@@ -211,7 +226,7 @@ def hand_over(
     first = found[min(survivors)]
     names = [name for name in first if name not in missing and name not in without]
     # An ambient mesh would be in the way of the making of arrays.
-    names.sort(key=lambda name: name == "jax.set_mesh(…)")
+    names.sort(key=lambda name: name in ("jax.set_mesh(…)", "jaxnb.on_reform(…)"))
     given = _give(ask, names, survivors, replaced, missing)
     arrays = [path for name in given for path in first[name].arrays]
     return Handed(

@@ -79,6 +79,11 @@ class Starter:
         self._doing = "was starting"
         self._deadline = time.monotonic() + min(options.timeout, MAX_SECONDS)
 
+    @property
+    def num_processes(self) -> int:
+        """Size of the group."""
+        return self._placement.num_processes
+
     def start(self) -> tuple[Transport, list[ProcessReport]]:
         """Starts services and processes.
 

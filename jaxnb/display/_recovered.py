@@ -21,8 +21,10 @@ def recovered_notes(recovered: Recovered) -> list[str]:
         )
     if recovered.lost:
         notes.append(
-            f"Not kept, as something holds them that was not looked into: {_some(recovered.lost)}."
+            f"Not kept: {_some(recovered.lost)}. Using one raises an error; make it again."
         )
+    if recovered.hook_errors:
+        notes.append(f"jaxnb.on_reform: {_some(recovered.hook_errors)}.")
     if not recovered.replaced:
         return notes
     who = processes_label(recovered.replaced)

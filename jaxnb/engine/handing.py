@@ -23,6 +23,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxnb import reform_hooks
 from jaxnb.arrays.dtypes import numpy_dtype
 from jaxnb.engine import shards
 from jaxnb.engine.canonical import canonical_digest
@@ -188,9 +189,11 @@ def take(request: Take, names: dict[str, Any]) -> Taken:
     """Binds names to what the others have given; to none of it if one of them fails."""
     data = {(piece.array, piece.device_id): piece.data for piece in request.pieces}
 
-    def array(k: int, shape: list[int], dtype: str, impl: Any, made_of: list[Any]) -> jax.Array:
+    def array(
+        k: int, shape: list[int], dtype: str, impl: Any, made_of: list[Any], weak: bool
+    ) -> jax.Array:
         sharding = made(made_of)
-        found = _filled(tuple(shape), dtype, impl, sharding, lambda device: piece_of(k, device.id))
+        found = _filled(tuple(shape), dtype, impl, sharding, lambda i: piece_of(k, i), weak)
         ORIGINS.carry(request.origins[k], found)
         return found
 
@@ -220,7 +223,12 @@ def take(request: Take, names: dict[str, Any]) -> Taken:
 
 
 def _filled(
-    shape: tuple[int, ...], dtype: str, impl: Any, sharding: Any, data: Callable[[Any], Any]
+    shape: tuple[int, ...],
+    dtype: str,
+    impl: Any,
+    sharding: Any,
+    data: Callable[[int], Any],
+    weak: bool,
 ) -> jax.Array:
     """Makes this process's part of an array from its shards' bytes."""
     kind = None if impl else jnp.dtype(dtype)
@@ -230,9 +238,9 @@ def _filled(
     for device, index in sharding.addressable_devices_indices_map(shape).items():
         part = [len(range(*s.indices(n))) for s, n in zip(index, shape, strict=True)]
         # Of shards without elements nobody sends any.
-        raw = np.frombuffer(data(device) if 0 not in part else b"", dtype=np.uint8)
+        raw = np.frombuffer(data(device.id) if 0 not in part else b"", dtype=np.uint8)
         parts[device.id] = raw.view(host).reshape((*part, *words))
-    return assembled(shape, kind, sharding, parts, impl)
+    return assembled(shape, kind, sharding, parts, impl, weak=weak)
 
 
 # ---------------------------------------------------------------------- state under no name
@@ -278,8 +286,11 @@ STATE: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
     "np.random.get_state()": (np.random.get_state, np.random.set_state),
     "random.getstate()": (random.getstate, random.setstate),
     "jax.set_mesh(…)": (_mesh, _set_mesh),
+    "jaxnb.on_reform(…)": (reform_hooks.functions, reform_hooks.set_functions),
 }
 """What belongs to no name, in the order in which it is to be taken: how to read and to set it."""
 
-COMMON_STATE = ("jax.config", "sys.path", "os.getcwd()", "jax.set_mesh(…)")
+COMMON_STATE = (
+    "jax.config", "sys.path", "os.getcwd()", "jax.set_mesh(…)", "jaxnb.on_reform(…)",
+)  # fmt: skip
 """What is the same on every process by its nature."""

@@ -72,8 +72,12 @@ _OPERATORS = [
 ]
 
 
+MAKE_ANEW = "Make it anew: run the cell again that made it, or load a checkpoint."
+MAKE_AGAIN = "Make it again: run the cell again that made it."
+
+
 class LostArray:
-    """An array of which nobody holds all shards any more.
+    """An array that is lost, of which nobody holds all shards any more, say.
 
     Whatever is done with it raises :class:`~jaxnb.errors.ArrayGoneError`, on every process
     alike, so that no computation can go on with a part of it.
@@ -82,22 +86,26 @@ class LostArray:
         what: The array, in words.
         shards: The parts that this process still has: the slices of the whole array, and the
             elements.
+        advice: What to do.
 
     Attributes:
         shards: See above; a process that is new has none.
     """
 
-    __slots__ = ("_what", "shards")
+    __slots__ = ("_advice", "_what", "shards")
 
-    def __init__(self, what: str, shards: tuple[tuple[Any, Any], ...] = ()) -> None:
+    def __init__(
+        self, what: str, shards: tuple[tuple[Any, Any], ...] = (), advice: str = MAKE_ANEW
+    ) -> None:
         self._what = what
+        self._advice = advice
         self.shards = shards
 
     def __repr__(self) -> str:
         return f"<lost: {self._what}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return LostArray, (self._what,)
+        return LostArray, (self._what, (), self._advice)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):  # what pickle, IPython and JAX look for in any object
@@ -105,10 +113,9 @@ class LostArray:
         self._raise()
 
     def _raise(self) -> NoReturn:
-        raise ArrayGoneError(
-            f"{self._what}. Nothing was computed. Make it anew: run the cell again that made it, "
-            "or load a checkpoint. `.shards` has the parts that this process still holds."
-        )
+        parts = "`.shards` has the parts that this process still holds."
+        more = f" {parts}" if self._advice == MAKE_ANEW else ""
+        raise ArrayGoneError(f"{self._what}. Nothing was computed. {self._advice}{more}")
 
     __hash__ = object.__hash__
 

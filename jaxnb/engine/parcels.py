@@ -25,7 +25,7 @@ from jaxnb.engine.layouts import dtype_facts
 from jaxnb.engine.lost import LostArray
 from jaxnb.pickling import adjacent
 
-MakeArray = Callable[[int, list[int], str, Any, list[Any]], jax.Array]
+MakeArray = Callable[[int, list[int], str, Any, list[Any], bool], jax.Array]
 
 _CODE_FIELDS = (
     "argcount", "posonlyargcount", "kwonlyargcount", "nlocals", "stacksize", "flags", "code",
@@ -90,16 +90,16 @@ class Packer(pickle.Pickler):
             raise pickle.PicklingError(f"an array with a {type(array.sharding).__name__}")
         # Lists, that are made here: whether two arrays share a tuple is no part of their value.
         facts = [*array.shape], dtype_facts(array.dtype).name, key_impl(array)
-        sharding = self._sharding(array.sharding)
+        sharding, weak = self._sharding(array.sharding), getattr(array, "weak_type", False)
         if _is_own(array.sharding.device_set):
             data = {
                 _own_place(shard.device): _Elements.of(shard.data)
                 for shard in array.addressable_shards
             }
-            return _own_array, (data, sharding, *facts, array.committed)
+            return _own_array, (data, sharding, *facts, array.committed, weak)
         self.is_common = True
         self.arrays.append(array)
-        return _SPREAD, (len(self.arrays) - 1, *facts, sharding)
+        return _SPREAD, (len(self.arrays) - 1, *facts, sharding, weak)
 
     def _of_devices(self, value: Any) -> Any:
         if isinstance(value, Mesh):
@@ -149,7 +149,8 @@ class Unpacker(pickle.Unpickler):
         file: Where to read.
         buffers: What was left out of band.
         array: Makes an array that is spread over processes: its place among those, its shape,
-            dtype, kind of PRNG key, and what :func:`made` makes its sharding of.
+            dtype, kind of PRNG key, what :func:`made` makes its sharding of, and whether its type
+            is weak.
     """
 
     def __init__(self, file: Any, buffers: Sequence[Any], array: MakeArray) -> None:
@@ -228,15 +229,16 @@ def _own_array(
     dtype: str,
     impl: Any,
     committed: bool,
+    weak: bool,
 ) -> jax.Array:
     """Makes an array on this process's own devices, as another has it on its own."""
     sharding = made(made_of)
     if not committed:
         (part,) = data.values()
-        return uncommitted(part.array(), sharding, impl)
+        return uncommitted(part.array(), sharding, impl, weak=weak)
     parts = {jax.local_devices()[i].id: part.array() for i, part in data.items()}
     kind = None if impl else jax.numpy.dtype(dtype)
-    return assembled(tuple(shape), kind, sharding, parts, impl)
+    return assembled(tuple(shape), kind, sharding, parts, impl, weak=weak)
 
 
 # ---------------------------------------------------------------------- code

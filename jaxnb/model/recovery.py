@@ -65,7 +65,12 @@ class Take:
     origins: tuple[Origin | None, ...] = ()
 
 
-Step = JoinAgain | Survey | Give | Take
+@dataclass(frozen=True, slots=True)
+class CallHooks:
+    """Asks a process to call what :func:`jaxnb.on_reform` was given; all processes at once."""
+
+
+Step = JoinAgain | Survey | Give | Take | CallHooks
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +93,7 @@ class Reformed:
         left_service: Whether the old coordination service may end, as far as it is concerned.
         seconds: What it took.
         lost_shards: Names of arrays that had shards on dead processes only.
+        hooks: How many functions :func:`jaxnb.on_reform` was given.
     """
 
     process_index: int
@@ -98,6 +104,7 @@ class Reformed:
     left_service: bool
     seconds: float
     lost_shards: tuple[str, ...] = ()
+    hooks: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +223,7 @@ class Recovered:
         missing: Names that the new ones do not have, and why.
         rescued: Process index to the names that were read out of the process that it replaces.
         total_seconds: What it took in all; 0 if only the processes' own time is known.
+        hook_errors: What functions raised that :func:`jaxnb.on_reform` was given, in words.
     """
 
     processes: tuple[Reformed, ...]
@@ -225,6 +233,7 @@ class Recovered:
     missing: Mapping[str, str] = field(default_factory=dict)
     rescued: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     total_seconds: float = 0.0
+    hook_errors: tuple[str, ...] = ()
 
     @property
     def arrays(self) -> int:

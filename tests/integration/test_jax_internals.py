@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from jaxnb.engine import _jax_internals
-from jaxnb.engine._jax_internals import dispatch, hlo, pitfalls
+from jaxnb.engine._jax_internals import dispatch, exact_arrays, hlo, pitfalls
 from jaxnb_programs import GPU_TEXT
 
 PRELUDE = """
@@ -43,7 +43,7 @@ def python(code: str) -> str:
 def test_every_function_has_a_test_here() -> None:
     names = [
         name
-        for module in (_jax_internals, dispatch, hlo, pitfalls)
+        for module in (_jax_internals, dispatch, exact_arrays, hlo, pitfalls)
         for name, each in inspect.getmembers(module, inspect.isfunction)
         if each.__module__ == module.__name__ and not name.startswith("_")
     ]
@@ -73,7 +73,7 @@ def test_private_names_are_used_in_this_module_only() -> None:
         if is_private(node)
     }
     home = "engine/_jax_internals"
-    modules = ("__init__", "arrays", "dispatch", "hlo", "pitfalls", "shortcut")
+    modules = ("__init__", "arrays", "dispatch", "exact_arrays", "hlo", "pitfalls", "shortcut")
     assert users == {f"{home}/{name}.py" for name in modules}
 
 
@@ -339,7 +339,22 @@ print(raised(lambda: type(jnp.ones(2)).__iter__(Spread())), raised(fail))
 """
 )
 
+EXACT = """
+from jaxnb.engine._jax_internals import exact_arrays as exact
+import jax, jax.numpy as jnp
+weak = jnp.asarray(2.0)
+again = exact.make_array(weak.aval, weak.sharding, [weak], committed=False)
+print(exact.makes_exact_arrays(), again.aval == weak.aval, again.weak_type, again.committed)
+print(exact.weakly_typed(jnp.ones(3), True).weak_type, exact.weakly_typed(weak, False).weak_type)
+gone = exact.make_deleted_array(
+    jnp.ones(3).aval, weak.sharding, [jnp.ones(0)], committed=True)
+print(gone.is_deleted(), gone.shape)
+exact.replace_aval(gone, "nothing")
+print(gone.aval, exact.coordination_client_type().__name__)
+"""
+
 SNIPPETS = (
+    EXACT,
     SERVICE, CONNECT, GLOO, INITIALIZED, PRELOAD, LEAVE, CANCEL, JIT, TOLD, EXECUTABLE, HLO,
     LISTENED, ITERATED,
 )  # fmt: skip
@@ -367,6 +382,15 @@ def test_waits_on_the_service_can_be_cancelled() -> None:
 
 def test_what_a_function_was_jitted_with_is_known_and_can_be_changed() -> None:
     assert python(JIT).splitlines() == ["True None", "True 2 True"]
+
+
+def test_arrays_can_be_made_exactly_as_they_were() -> None:
+    assert python(EXACT).splitlines() == [
+        "True True True False",
+        "True False",
+        "True (3,)",
+        "nothing DistributedRuntimeClient",
+    ]
 
 
 def test_dispatches_are_told() -> None:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import collections
+import contextvars
 import dataclasses
 import functools
+import threading
+import types
+import weakref
 from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding
 
@@ -70,7 +75,7 @@ class Registered:
 
 @jax.tree_util.register_pytree_node_class
 class Node:
-    """A pytree of a library: made anew."""
+    """A pytree of a library, which takes nothing but what it knows."""
 
     def __init__(self, x: Any) -> None:
         self.x = x
@@ -80,7 +85,7 @@ class Node:
 
     @classmethod
     def tree_unflatten(cls, _: None, parts: tuple[Any]) -> Node:
-        return cls(*parts)
+        raise AssertionError("it was rebuilt")
 
 
 @jax.tree_util.register_pytree_node_class
@@ -144,13 +149,6 @@ def test_made_anew(value: Any, expected: Any) -> None:
     assert type(new) is type(expected)
 
 
-def test_a_pytree_of_a_library_is_made_anew() -> None:
-    value = Node(OLD)
-    new = rebound(value)
-    assert new is not value
-    assert new.x is NEW
-
-
 @pytest.mark.parametrize(
     "value",
     [
@@ -176,10 +174,137 @@ def test_what_holds_nothing_to_replace_stays_itself(value: Any) -> None:
     assert rebound(value) is value
 
 
-@pytest.mark.parametrize("value", [Stranger(OLD), Broken(OLD)], ids=["stranger", "broken"])
-def test_what_cannot_be_looked_into_is_left_alone(value: Any) -> None:
+def _generator(first: Any) -> Any:
+    held = first
+    yield None
+    yield held
+
+
+def _begun(first: Any) -> Any:
+    generator = _generator(first)
+    next(generator)
+    return generator
+
+
+class Checked:
+    """Refuses what it does not know, and tells nobody what it has."""
+
+    __slots__ = ("__x",)
+
+    def __init__(self, x: Any) -> None:
+        object.__setattr__(self, "_Checked__x", x)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(name)
+
+    @property
+    def x(self) -> Any:
+        raise AssertionError("a property was read")
+
+    @property
+    def __class__(self) -> Any:  # type: ignore[override]
+        raise AssertionError("its class was asked for")
+
+
+class CheckedDict(dict[str, Any]):
+    def __setitem__(self, key: str, value: Any) -> None:
+        raise AssertionError("it was written to")
+
+    def __getitem__(self, key: str) -> Any:
+        raise AssertionError("it was read")
+
+
+VARIABLE: contextvars.ContextVar[Any] = contextvars.ContextVar("VARIABLE")
+VARIABLE.set(OLD)
+LOCAL = threading.local()
+LOCAL.x = OLD
+OBJECTS = np.array([[1, OLD], [OLD, 2]], dtype=object)
+OBJECTS.flags.writeable = False
+TARGETS = [Plain(1), Plain(2)]
+
+ANYWHERE: dict[str, tuple[Any, Callable[[Any], Any]]] = {
+    "an object of a library": (Stranger(OLD), lambda v: v.x),
+    "a pytree of a library": (Node(OLD), lambda v: v.x),
+    "a pytree that cannot be flattened": (Broken(OLD), lambda v: v.x),
+    "a slot of a private name": (
+        Checked(OLD), lambda v: object.__getattribute__(v, "_Checked__x"),
+    ),
+    "a dict with rules": (CheckedDict(a=OLD), lambda v: dict.get(v, "a")),
+    "a generator": (_begun(OLD), next),
+    "a generator expression": ((n for n in [OLD]), next),
+    "an iterator": (iter([1, OLD]), lambda v: list(v)[1]),
+    "map": (map(str, [[OLD]]), lambda v: NEW if "Fraction" in next(v) else OLD),
+    "a mapping proxy": (types.MappingProxyType({"a": OLD}), lambda v: v["a"]),
+    "a namespace": (types.SimpleNamespace(a=OLD), lambda v: v.a),
+    "a context variable": (VARIABLE, lambda v: v.get()),
+    "a thread's own": (LOCAL, lambda v: v.x),
+    "an array of objects": (OBJECTS, lambda v: v[1, 0]),
+    "an exception": (ValueError("x", [OLD]), lambda v: v.args[1][0]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ANYWHERE)
+def test_it_is_found_anywhere(kind: str) -> None:
+    value, look = ANYWHERE[kind]
     assert rebound(value) is value
-    assert value.x is OLD
+    assert look(value) is NEW
+
+
+def test_caches_keep_what_they_can_and_are_cleared_of_the_rest() -> None:
+    """A model that is made once stays the one that it was: its parts are replaced."""
+    made: list[Any] = []
+
+    def make(*_: Any) -> Any:
+        made.append(Plain(OLD))
+        return made[-1]
+
+    unbounded, bounded = functools.cache(make), functools.lru_cache(maxsize=8)(make)
+    direct = functools.lru_cache(maxsize=8)(lambda: OLD)
+    plain = functools.cache(lambda: OLD)
+    assert (unbounded(OLD), bounded(), direct(), plain()) == (made[0], made[1], OLD, OLD)
+    Rebinder(lambda v: NEW if v is OLD else v).rebind(
+        {"caches": [unbounded, bounded, direct, plain]}
+    )
+    assert unbounded(NEW) is made[0]
+    assert bounded() is made[1]
+    assert made[0].x is made[1].x is NEW
+    assert direct.cache_info().currsize == 0
+    assert plain() is NEW
+
+
+def test_weak_references_follow() -> None:
+    old, new = Plain(1), Plain(2)
+    names = {
+        "it": old,
+        "ref": weakref.ref(old),
+        "values": weakref.WeakValueDictionary(a=old),
+        "keys": weakref.WeakKeyDictionary({old: 1}),
+        "set": weakref.WeakSet([old]),
+    }
+    Rebinder(lambda v, old=old: new if v is old else v).rebind(names)
+    del old
+    assert names["ref"]() is new
+    assert names["values"]["a"] is new
+    assert names["keys"][new] == 1
+    assert list(names["set"]) == [new]
+
+
+def test_a_tuple_that_leads_to_itself() -> None:
+    inner: list[Any] = []
+    loop = (OLD, inner)
+    inner.append(loop)
+    new = rebound(loop)
+    assert new[0] is NEW
+    assert new[1][0] is new
+
+
+def test_static_fields_and_class_attributes() -> None:
+    class Base:
+        table = OLD
+
+    of_cell(Base)
+    assert rebound(Base) is Base
+    assert Base.table is NEW
 
 
 def test_shared_references_stay_shared() -> None:

@@ -1,0 +1,88 @@
+"""Private names of JAX about arrays and shardings: making one exactly as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+
+def makes_exact_arrays() -> bool:
+    """Whether :func:`make_array` keeps weak types and whether an array is committed."""
+    from jax._src import array
+
+    return hasattr(array, "ArrayImpl")
+
+
+def make_array(
+    aval: Any, sharding: Any, parts: Sequence[jax.Array], *, committed: bool
+) -> jax.Array:
+    """Returns an array of a given abstract value, made of this process's shards.
+
+    ``jax.make_array_from_single_device_arrays``, which is public, makes every array strongly
+    typed and committed. It is used where this JAX has no ``ArrayImpl``, and that is what is lost
+    then (see :func:`makes_exact_arrays`).
+
+    Args:
+        aval: The abstract value: shape, dtype, weak type, and sharding without devices.
+        sharding: Its sharding, on devices that there are.
+        parts: Its shards on this process's devices; empty if it has none here.
+        committed: Whether it is bound to its devices.
+    """
+    from jax._src import array
+
+    make: Any = getattr(array, "ArrayImpl", None)
+    if make is None:
+        return jax.make_array_from_single_device_arrays(
+            aval.shape, sharding, list(parts), dtype=aval.dtype
+        )
+    made: jax.Array = make(aval, sharding, list(parts), committed=committed)
+    return made
+
+
+def make_deleted_array(
+    aval: Any, sharding: Any, parts: Sequence[jax.Array], *, committed: bool
+) -> jax.Array | None:
+    """Returns an array that has been deleted; None where this JAX has no way to make one.
+
+    Args:
+        aval: See :func:`make_array`.
+        sharding: See :func:`make_array`.
+        parts: One empty array on each of this process's devices that the sharding has.
+        committed: See :func:`make_array`.
+    """
+    from jax._src import array
+
+    make: Any = getattr(array, "ArrayImpl", None)
+    if make is None:
+        return None
+    # Without the check the parts need not have the shards' sizes: no memory is taken for them.
+    made: jax.Array = make(aval, sharding, list(parts), committed=committed, _skip_checks=True)
+    made.delete()
+    return made
+
+
+def weakly_typed(array: jax.Array, weak: bool) -> jax.Array:
+    """Returns the array with a weak type (``jnp.asarray(2.0)`` has one) or with a strong one.
+
+    Where this JAX cannot make it, the array itself is returned.
+    """
+    if bool(array.weak_type) == weak or not makes_exact_arrays():
+        return array
+    aval = array.aval.update(weak_type=weak)
+    parts = [shard.data for shard in array.addressable_shards]
+    return make_array(aval, array.sharding, parts, committed=array.committed)
+
+
+def replace_aval(array: jax.Array, aval: Any) -> None:
+    """Changes what JAX reads an array's shape and dtype from."""
+    changed: Any = array
+    changed.aval = aval
+
+
+def coordination_client_type() -> type | None:
+    """Returns the class of connections to the coordination service."""
+    from jax._src.lib import _jax  # type: ignore[attr-defined]
+
+    return getattr(_jax, "DistributedRuntimeClient", None)

@@ -1,0 +1,38 @@
+"""What a process calls after its group has been reconnected; imports nothing of jaxnb."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+Hook = TypeVar("Hook", bound=Callable[[], Any])
+
+_functions: dict[Any, Callable[[], Any]] = {}
+
+
+def add(function: Hook) -> Hook:
+    """Has a function called after each reconnecting; see :func:`jaxnb.on_reform`."""
+    if not callable(function):
+        raise TypeError(f"jaxnb.on_reform() takes a function, not {function!r}")
+    _functions[_key(function)] = function
+    return function
+
+
+def _key(function: Any) -> Any:
+    """Returns what is the same when the cell that makes a function is run again."""
+    name = getattr(function, "__qualname__", "")
+    if not name or "<" in name:  # a lambda, or a function in a function: its code tells
+        return getattr(function, "__code__", id(function))
+    return getattr(function, "__module__", ""), name
+
+
+def functions() -> list[Callable[[], Any]]:
+    """Returns the functions, in the order in which they were first given."""
+    return list(_functions.values())
+
+
+def set_functions(given: list[Callable[[], Any]]) -> None:
+    """Takes the place of all functions: for a process that is new in its group."""
+    _functions.clear()
+    for function in given:
+        add(function)
