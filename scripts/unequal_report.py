@@ -17,6 +17,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 
 from table_runs import (
+    BEGIN,
+    END,
     Runs,
     as_code,
     measured,
@@ -28,6 +30,8 @@ from table_runs import (
 )
 
 from faults.unequal import ROWS, Row
+
+__all__ = ["BEGIN", "END", "main", "page_rows"]
 
 TEST = "tests/faults/test_unequal.py"
 MODES = ("record", "strict")
