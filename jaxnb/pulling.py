@@ -42,13 +42,7 @@ from jaxnb.model.origins import Argument, Difference
 from jaxnb.moving import Move, Mover
 from jaxnb.paths import Path, parse_path
 from jaxnb.provenance import differing_names, pull_text
-from jaxnb.refusals import (
-    lost_text,
-    replaced_text,
-    require_not_deleted,
-    require_there,
-    whose,
-)
+from jaxnb.refusals import lost_text, replaced_text, require_not_deleted, require_there, whose
 from jaxnb.replicas import replicas_text
 from jaxnb.result import Gather, PerProcess
 from jaxnb.unequal import suspect_text

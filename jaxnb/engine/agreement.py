@@ -82,7 +82,7 @@ class Agreement:
         self._host, self._folder = host, folder
         self._greetings = threading.BoundedSemaphore(MOST_GREETINGS)
         self._listener: Listener | None = None
-        self._service: object = None
+        self._service = 0  # which of those that this process has connected to
         self._is_published = False  # where this process listens, on that service
         self._peers: dict[int, Peer] = {}
         self._changed = threading.Condition()
@@ -120,10 +120,11 @@ class Agreement:
     def be_reachable(self) -> None:
         """Listens to the other processes, and publishes where, unless it does already."""
         client = _jax_internals.coordination_client()
-        if self._service is not client:  # the group was formed anew, maybe with other processes
+        service = _jax_internals.connections()
+        if self._service != service:  # the group has reconnected, maybe with other processes
             self._hang_up()
             self._is_published = False
-            self._service = client
+            self._service = service
         if not self._is_published:  # nor was it if this has failed before, or was interrupted
             key = f"jaxnb/agreement/{self._me}"
             client.key_value_set(key, name_of(self._listen()), allow_overwrite=True)

@@ -13,6 +13,8 @@ from typing import Any
 
 from jaxnb.errors import StartError
 
+_connections = 0
+
 
 def _runtime() -> Any:
     """The extension module with the distributed runtime.
@@ -88,6 +90,17 @@ def connect_coordination_service(
     state.process_id = process_index
     state.num_processes = num_processes
     state.client = client
+    global _connections
+    _connections += 1
+
+
+def connections() -> int:
+    """Returns how often this process has connected to a coordination service.
+
+    Whoever has set keys on one, and finds another number later, has to set them again: the client
+    cannot be compared, as a reconnect puts the new one in the place of the old wherever it is held.
+    """
+    return _connections
 
 
 def leave_coordination_service() -> bool:
