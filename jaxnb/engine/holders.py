@@ -126,8 +126,10 @@ def left_over(names: dict[str, Any]) -> list[str]:
     texts = []
     for thing in old[:MAX_NAMED]:
         holder = _holder(thing, names, skip=(old,))
-        if not holder and isinstance(thing, jax.sharding.Sharding):
-            continue  # that of an array which is left
+        if not holder and not is_array(thing):
+            # The sharding of an array that is left, or the mesh of what XLA has not yet let go of
+            # after a computation was broken off: no code can reach it.
+            continue
         texts.append(_described(thing) + (f", held by {holder}" if holder else ""))
     for thing in old:
         _make_unusable(thing)
