@@ -195,6 +195,9 @@ class Transport:
         self._on_stray = on_stray
         self._requests: dict[str, tuple[Sent, Exchange | None]] = {}
         self._acknowledged: dict[int, list[str]] = {}
+        # Not in a closure: closures and futures refer to each other, and up to Python 3.11.7 and
+        # 3.12.1 the collector of such cycles crashes on views of memory that ZMQ still reads.
+        self._unanswered: dict[str, list[Any]] = {}
         loop = self._client._io_loop
         self._caretaker = Caretaker(loop.add_callback, self._take_again, self._lose, self._end)
         self._uuids: dict[int, bytes] = {}
@@ -261,6 +264,7 @@ class Transport:
         for request, (sent, _) in list(self._requests.items()):
             if sent.process_index in new:
                 self._requests.pop(request, None)
+                self._unanswered.pop(request, None)
         self.engine_ids = {index: engine_ids[name] for index, name in identities.items()}
 
     def _ask_who_has_registered(self, names: Collection[str]) -> None:
@@ -333,13 +337,16 @@ class Transport:
         needs_end = isinstance(request, CellRequest)
         again = itertools.count(1)
 
+        self._unanswered[name] = frames
+
         def send_again() -> None:
-            if self._uuids.get(index) == uuid:  # else it has been replaced
+            sent_before = self._unanswered.get(name)
+            if sent_before is not None and self._uuids.get(index) == uuid:  # it was not replaced
                 # Other metadata: a process drops what is signed as something before.
                 message = client.session.msg(
                     "apply_request", header=header, metadata={**metadata, "again": next(again)}
                 )
-                send = partial(client.session.send, buffers=frames, ident=uuid)
+                send = partial(client.session.send, buffers=sent_before, ident=uuid)
                 client._io_loop.add_callback(send, client._mux_stream, message)
 
         def deliver(event: Output) -> None:
@@ -352,12 +359,12 @@ class Transport:
             self._requests[name] = (sent, exchange)
             exchange.caretaker = self._caretaker
             exchange.attention.add(sent)
-            while len(self._requests) > REQUESTS_KEPT:
-                del self._requests[next(iter(self._requests))]
+            self._forget_oldest()
 
         def on_done(which: Future[Any]) -> None:
             if which is future:
                 sent.is_answered = True
+                self._unanswered.pop(name, None)
                 self._acknowledged.setdefault(index, []).append(name)
             else:
                 sent.has_ended = True
@@ -381,6 +388,12 @@ class Transport:
         future.add_done_callback(on_done)
         self._outputs[index] = future.output
         future.output.add_done_callback(on_done)
+
+    def _forget_oldest(self) -> None:
+        while len(self._requests) > REQUESTS_KEPT:
+            oldest = next(iter(self._requests))
+            del self._requests[oldest]
+            self._unanswered.pop(oldest, None)
 
     def _route(self, request: str, number: int | None, event: Output | Callable[[], None]) -> None:
         """Hands on what came of a request, in the order of its numbers."""
@@ -417,6 +430,7 @@ class Transport:
 
     def close(self) -> None:
         """Closes the connection; the processes run on."""
+        self._unanswered.clear()
         self._client.close(linger=0)
 
 
