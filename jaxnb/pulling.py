@@ -319,8 +319,11 @@ def _agree(answers: Iterable[Packed]) -> bool:
 
 
 def _of_different_arrays(name: str, packed: Mapping[int, Packed]) -> tuple[Difference, ...]:
-    """Returns which arrays of one value are parts of different arrays on the processes."""
-    if len({answer.digest for answer in packed.values()}) > 1:
+    """Returns which arrays of one value are parts of different arrays on the processes.
+
+    Of values that differ none are: each process's is given by itself, and nothing put together.
+    """
+    if not _agree(packed.values()):
         return ()
     bound = {
         i: {
