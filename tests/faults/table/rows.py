@@ -210,7 +210,12 @@ def in_a_collective() -> Iterator[Row]:
 
 PARTED = {
     "order": ("process {which} dispatched jit(doubled)", "came in another order"),
-    "constant": ("process {which} dispatched jit(<lambda>)", "in what they do or in a constant"),
+    "constant": (
+        "process {which} dispatched jit(<lambda>)",
+        "They differ in a constant",
+        "3 on {others}",
+        "4 on process {which}",
+    ),
     "shape": ("process {which} dispatched jit(total) float32[12]", "The shapes differ"),
     "some ranks": ("{others} dispatched nothing (was not asked to run the cell)",),
     "scalars": ("with other inputs on {ranks} / {which}",),
