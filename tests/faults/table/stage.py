@@ -133,7 +133,9 @@ class Stage:
                 return innermost.cell is not None and "while True: " in innermost.source
             if kind == "subprocess":
                 return innermost.file.endswith("subprocess.py") and "wait" in innermost.function
-            return waits_in_jax(where)  # a lock of the user's in the cell's own line looks alike
+            if kind == "lock":  # in the cell's own line
+                return innermost.cell is not None and where.sleeps_in == "futex"
+            return waits_in_jax(where)
 
         self.until_all([self.which], is_in_it)
 
