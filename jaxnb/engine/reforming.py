@@ -42,6 +42,7 @@ from jaxnb.engine.keeping import (
 from jaxnb.engine.lost import MAKE_AGAIN, LostArray
 from jaxnb.engine.modules import modules_of_user
 from jaxnb.engine.rebinding import CACHE_TYPE, Rebinder, paths_of
+from jaxnb.errors import ArrayGoneError
 from jaxnb.model import Reformed, ReformRequest
 from jaxnb.model.recovery import CallHooks, Give, JoinAgain, Survey, Take
 
@@ -194,6 +195,8 @@ def _restored(old: Any, thing: Kept, again: Again, failed: list[str]) -> Any:
     try:
         new = thing.restore(again)
     except Exception as error:  # no memory on a device, say: the others are worth the more
+        if isinstance(error, ArrayGoneError) and not is_array(old):
+            return old  # an earlier reconnect has made it unusable, and has told who held it
         text = type_text(old) if is_array(old) else f"a {type(old).__name__}"
         failed.append(f"{text} ({type(error).__name__}: {error})")
         return LostArray(f"{text} could not be put back when the group was reconnected", (),

@@ -315,6 +315,21 @@ def test_what_cannot_be_kept_is_told_and_says_so_when_it_is_used(group: Session)
     assert_usable(group)
 
 
+def test_a_mesh_that_cannot_be_kept_is_told_once(group: Session) -> None:
+    """Often no code can reach it: XLA has it, after a computation that was broken off."""
+    group.run(
+        "import itertools\n"
+        "meshes = itertools.repeat(jax.make_mesh((jax.device_count(),), ('d',)))\n"
+        "shardings = itertools.repeat(NamedSharding(next(meshes), P('d')))"
+    )
+    assert "a Mesh, held by `meshes`" in group.recover().lost
+    assert group.recover().lost == ()
+    with pytest.raises(CellError, match="made before the group was reconnected"):
+        group.run("next(meshes).devices.shape")
+    group.run("del meshes, shardings")
+    assert_usable(group)
+
+
 HOLDERS = """
 import functools, jaxnb, threading, contextvars
 mesh = jax.make_mesh((jax.device_count(),), ("d",))
