@@ -16,6 +16,7 @@ from typing import Any
 
 from jaxnb.engine import inputs
 from jaxnb.engine._jax_internals import dispatch as internals
+from jaxnb.engine._jax_internals.arrays import reads_not_told
 from jaxnb.engine._jax_internals.shortcut import Shortcut
 from jaxnb.engine.agreement import Agreement
 from jaxnb.engine.calls import end_of, line_in, place_in
@@ -150,6 +151,8 @@ class Recorder:
             found.append(f"Not compared: how arrays were made, before a use ({ORIGINS.missing}).")
         if why := internals.note_compiler_options():
             found.append(f"Not compared: compiler_options of jax.jit ({why}).")
+        if names := reads_not_told():
+            found.append(f"Not marked: what was read of unequal arrays (no {', '.join(names)}).")
         if why := self._shortcut.install():
             found.append(f"A cached dispatch takes some 60 µs longer than it has to ({why}).")
         return tuple(found)

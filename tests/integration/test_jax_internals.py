@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from jaxnb.engine import _jax_internals
-from jaxnb.engine._jax_internals import dispatch, exact_arrays, hlo, pitfalls
+from jaxnb.engine._jax_internals import arrays, dispatch, exact_arrays, hlo, pitfalls
 from jaxnb_programs import GPU_TEXT
 
 PRELUDE = """
@@ -43,7 +43,7 @@ def python(code: str) -> str:
 def test_every_function_has_a_test_here() -> None:
     names = [
         name
-        for module in (_jax_internals, dispatch, exact_arrays, hlo, pitfalls)
+        for module in (_jax_internals, arrays, dispatch, exact_arrays, hlo, pitfalls)
         for name, each in inspect.getmembers(module, inspect.isfunction)
         if each.__module__ == module.__name__ and not name.startswith("_")
     ]
@@ -91,6 +91,13 @@ state = distributed.global_state
 print(state.coordinator_address == address, state.process_id, state.num_processes)
 state.client.key_value_set("greeting", "hello")
 print(state.client.blocking_key_value_get("greeting", 1000))
+before = internals.connections()
+internals.leave_coordination_service()
+del service
+again = f"unix:{folder}/again"
+service = internals.start_coordination_service(again, 1)
+internals.connect_coordination_service(again, 0, 1, timeout_seconds=20)
+print(before, internals.connections())
 """
 
 GLOO = """
@@ -165,6 +172,10 @@ import jax.numpy as jnp
 
 class Hooks:
     told, executables, on = [], [], True
+    looks_at_values, looked = False, []
+    def look_before(self, arguments): return len(arguments)
+    def look_after(self, executable, depth, had, results):
+        self.looked.append((dispatch.executable_name(executable), depth, had, len(results)))
     def is_recorded(self, executable):
         return self.on and "local" not in dispatch.executable_name(executable)
     def depth(self): return 7
@@ -205,6 +216,7 @@ for _ in range(3): f(x, 3.0); jnp.cos(x)
 print(hooks.told); hooks.told.clear()
 hooks.on = True; jnp.cos(x); f(x, 3.0); print(hooks.told)
 dispatch.choose_paths_again(); jnp.cos(x); f(x, 3.0); print(hooks.told)
+print(hooks.looked); hooks.looks_at_values = True; f(x, 3.0); print(hooks.looked)
 """
 )
 
@@ -353,8 +365,84 @@ exact.replace_aval(gone, "nothing")
 print(gone.aval, exact.coordination_client_type().__name__)
 """
 
+ARRAYS = """
+from jaxnb.engine._jax_internals import arrays
+import jax, jax.numpy as jnp, numpy as np
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_num_cpu_devices", 2)
+from jaxnb.engine._jax_internals import dispatch
+x, key = jnp.arange(3), jax.random.key(7)
+print(arrays.array_class() is type(x), isinstance(key, arrays.array_class()))
+ref = jax.new_ref(x)
+print(arrays.buffer_of(x), arrays.buffer_of(key).tolist(), arrays.buffer_of(ref).tolist())
+read = arrays.host_words(x)
+print(type(read) is np.ndarray, read.tolist(), x._npy_value is None)
+whole = jax.NamedSharding(jax.make_mesh((2,), ("d",)), jax.P())
+parts = [jax.device_put(np.full(2, i), d) for i, d in enumerate(jax.devices())]
+unequal = jax.make_array_from_single_device_arrays((2,), whole, parts)
+held = arrays.device_arrays(unequal)
+print([(arrays.host_words(each).tolist(), *each.devices()) for each in held] ==
+      [([i, i], d) for i, d in enumerate(jax.devices())])
+
+class Hooks:
+    looks_at_values, seen = False, []
+    def is_recorded(self, executable): return True
+    def depth(self): return 0
+    def before(self, executable, arguments):
+        if "fill" in dispatch.executable_name(executable):
+            self.seen.append([each is arrays.buffer_of(ref)
+                              for each in arrays.refs_written(executable, arguments)])
+    def made(self, depth, results, written): self.seen.append(len(written))
+    def failed(self, depth, error): pass
+    def done(self, depth): pass
+
+dispatch.hook_dispatches(Hooks())
+@jax.jit
+def fill(r, unused, y): r[...] = y * 2
+@jax.jit
+def fill_closed(y): ref[...] = y * 3
+fill(ref, 5, x); fill_closed(x); jax.jit(lambda y: y + 1)(x)
+print(Hooks.seen, arrays.buffer_of(ref).tolist())
+"""
+
+OF_TWO = """
+index = int(os.fork() == 0)
+from jaxnb.engine._jax_internals import arrays
+import jax, jax.numpy as jnp, numpy as np
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_num_cpu_devices", 2)
+if index == 0: service = internals.start_coordination_service(address, 2)
+internals.connect_coordination_service(address, index, 2, timeout_seconds=20)
+internals.bind_gloo_to("127.0.0.1")
+mesh = jax.sharding.Mesh(jax.devices(), ("d",))
+if index == 1:
+    internals.coordination_client().wait_at_barrier("end", 40_000)
+    os._exit(0)
+told = []
+def take():
+    taken = [each.shape for each in told]
+    told.clear()
+    return taken
+print(repr(arrays.hook_creations(told.append)))
+split, whole = jax.NamedSharding(mesh, jax.P("d")), jax.NamedSharding(mesh, jax.P())
+x = jax.make_array_from_callback((8,), split, lambda i: np.arange(8)[i]); print(take())
+y = jax.make_array_from_callback((), whole, lambda i: np.float32(3)); print(take())
+parts = arrays.device_arrays(x)
+z = jax.make_array_from_single_device_arrays((8,), split, parts); print(take())
+here = jax.device_put(np.ones(2), jax.local_devices()[0]) + 1; print(take())
+print([arrays.host_words(each).tolist() for each in parts], take())
+print(arrays.reads_not_told()); arrays.hook_reads(told.append)
+float(y); print(take())
+np.asarray(y); print(take())
+x.addressable_data(0); print(take())
+x.addressable_shards; print(take())
+float(here[0]); np.asarray(here); here.addressable_data(0); here.addressable_shards
+arrays.device_arrays(x); print(take())
+internals.coordination_client().wait_at_barrier("end", 40_000)
+"""
+
 SNIPPETS = (
-    EXACT,
+    ARRAYS, OF_TWO, EXACT,
     SERVICE, CONNECT, GLOO, INITIALIZED, PRELOAD, LEAVE, CANCEL, JIT, TOLD, EXECUTABLE, HLO,
     LISTENED, ITERATED,
 )  # fmt: skip
@@ -369,7 +457,7 @@ def test_get_distributed_runtime_service_listens() -> None:
 
 
 def test_get_distributed_runtime_client_joins_and_global_state_takes_it() -> None:
-    assert python(CONNECT).splitlines() == ["True 0 1", "hello"]
+    assert python(CONNECT).splitlines() == ["True 0 1", "hello", "1 2"]
 
 
 def test_the_client_is_gone_when_it_was_left() -> None:
@@ -393,6 +481,53 @@ def test_arrays_can_be_made_exactly_as_they_were() -> None:
     ]
 
 
+def test_what_an_array_holds_is_known_and_read_without_a_copy_kept() -> None:
+    assert python(ARRAYS).splitlines() == [
+        "True False",
+        "None [0, 7] [0, 1, 2]",
+        "True [0, 1, 2] True",
+        "True",
+        "[[True], 1, [True], 1, 0] [0, 3, 6]",
+    ]
+
+
+def test_arrays_of_two_processes_are_told_when_they_are_made_and_read() -> None:
+    """By whatever way, and once; those of one process alone are not."""
+    assert python(OF_TWO).splitlines() == [
+        "''",
+        "[(8,)]",
+        "[()]",
+        "[(8,)]",
+        "[]",
+        "[[0, 1], [2, 3]] []",
+        "[]",
+        "[()]",
+        "[()]",
+        "[(8,)]",
+        "[(8,)]",
+        "[]",
+    ]
+
+
+@pytest.mark.parametrize("name", ["_value", "addressable_data", "addressable_shards"])
+def test_a_jax_that_does_not_tell_of_all_reads_is_told(name: str) -> None:
+    code = f"""
+from jaxnb.engine._jax_internals import arrays
+from jax._src.array import ArrayImpl
+ArrayImpl._renamed = ArrayImpl.{name}
+del ArrayImpl.{name}
+print(arrays.reads_not_told(), arrays.hook_reads(print), "{name}" in vars(ArrayImpl))
+from jaxnb.engine.agreement import Agreement
+from jaxnb.engine.recorder import Recorder
+recorder = Recorder(0, Agreement(0, b"", "127.0.0.1", ""))
+print([each for each in recorder.reduced if "read" in each])
+"""
+    assert python(code).splitlines() == [
+        f"['ArrayImpl.{name}'] None False",
+        f"['Not marked: what was read of unequal arrays (no ArrayImpl.{name}).']",
+    ]
+
+
 def test_dispatches_are_told() -> None:
     """Every call, its arguments that are used, and what it raised; what is local once at most."""
     assert python(TOLD).splitlines() == [
@@ -406,6 +541,8 @@ def test_dispatches_are_told() -> None:
         "[2, 1]",
         "[]",
         "[1, 2]",
+        "[]",
+        "[('jit(f)', 7, 2, 1)]",
     ]
 
 

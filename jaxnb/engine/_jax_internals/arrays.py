@@ -97,10 +97,22 @@ def refs_written(executable: Any, arguments: Sequence[Any]) -> list[Any]:
     return [buffer_of(given[i]) for i in changes.out_mut if i is not None]
 
 
+_READS = ("_value", "addressable_data", "addressable_shards")
+
+
+def reads_not_told() -> list[str]:
+    """Returns the names by which arrays are read, and which :func:`hook_reads` cannot replace."""
+    from jax._src import array
+
+    found = vars(getattr(array, "ArrayImpl", object))
+    kept = {name: getattr(found.get(name), "fget", found.get(name)) for name in _READS}
+    return [f"ArrayImpl.{name}" for name, each in kept.items() if not callable(each)]
+
+
 def hook_reads(read: Callable[[Any], None]) -> None:
     """Has arrays of several processes told that are read here: ``float(x)``, ``np.asarray(x)``.
 
-    Where this JAX has no such names they are not told; nothing was changed then.
+    Where this JAX lacks a name, reads by it are not told: see :func:`reads_not_told`.
 
     Args:
         read: Takes an array that is about to be read.
@@ -121,5 +133,5 @@ def hook_reads(read: Callable[[Any], None]) -> None:
         made: Any = property(reading) if isinstance(kept, property) else reading
         setattr(array.ArrayImpl, name, made)
 
-    for name in ("_value", "addressable_data", "addressable_shards"):
+    for name in _READS:
         told(name)
