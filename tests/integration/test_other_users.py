@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import pwd
+import stat
 import subprocess
 import sys
 import time
@@ -271,7 +272,9 @@ def test_no_socket_is_reached(session: Session, nobody: pwd.struct_passwd) -> No
 @contextmanager
 def opened(folder: Path) -> Iterator[None]:
     """Lets every user enter a folder and write to its sockets."""
-    modes = {path: path.stat().st_mode for path in [folder.parent, folder, *folder.iterdir()]}
+    # The tests' own temporary folders above it too: a worker of pytest-xdist has one in another.
+    above = [path for path in folder.parents if not path.stat().st_mode & stat.S_IXOTH]
+    modes = {path: path.stat().st_mode for path in [*above, folder, *folder.iterdir()]}
     for path in modes:
         path.chmod(0o777 if path.is_socket() else 0o755)
     try:
