@@ -406,14 +406,9 @@ class Transport:
         output = replace(event, process_index=sent.process_index)
         sent.take(number, lambda: sent.deliver(output))
         if exchange is None and sent.missing():  # nobody waits who would look
-            self._client._io_loop.call_later(GAP_SECONDS, self._give_up_gap, sent)
-
-    def _give_up_gap(self, sent: Sent) -> None:
-        missing = sent.missing()
-        if missing:
-            sent.take(missing[0], lambda: self._lose(sent, len(missing)))
-            for number in missing[1:]:
-                sent.take(number, lambda: None)
+            self._client._io_loop.call_later(
+                GAP_SECONDS, lambda: sent.give_up(sent.missing(), self._lose)
+            )
 
     def _take_again(self, sent: Sent, number: int, kind: str, content: Any) -> None:
         event = _event({"header": {"msg_type": kind}, "content": content})

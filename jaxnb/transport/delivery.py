@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -83,6 +83,16 @@ class Sent:
         last = max([*list(self._held), (end or 0) + 1])
         return [n for n in range(self._next, last) if n not in self._held]
 
+    def give_up(self, numbers: Sequence[int], lose: Callable[[Sent, int], None]) -> None:
+        """Goes on without pieces of output, and says in the place of the first that they are lost.
+
+        Args:
+            numbers: Which they are; may be none.
+            lose: Takes how many.
+        """
+        for place, number in enumerate(numbers):
+            self.take(number, (lambda: None) if place else lambda: lose(self, len(numbers)))
+
 
 class Caretaker:
     """Looks after what has been sent.
@@ -144,11 +154,7 @@ class Caretaker:
     def _fill(
         self, sent: Sent, pieces: list[int], found: Mapping[str, Any], end: int | None
     ) -> None:
-        lost = [n for n in pieces if str(n) not in found]
-        if lost:
-            sent.take(lost[0], lambda: self._lose(sent, len(lost)))
-            for number in lost[1:]:
-                sent.take(number, lambda: None)
+        sent.give_up([n for n in pieces if str(n) not in found], self._lose)
         for number in pieces:
             if str(number) in found:
                 self._take_output(sent, number, *found[str(number)])
