@@ -17,7 +17,7 @@ from faults.unequal import ROWS, Row
 from faults.unequal.row import SETUP
 from jaxnb.session import Session
 from jaxnb.sinks import NoSink
-from jaxnb_fixtures import assert_usable
+from jaxnb_fixtures import CLEAR, assert_usable
 
 
 class Notices(NoSink):
@@ -38,8 +38,7 @@ def module_group() -> Iterator[Session]:
 
 @pytest.fixture
 def group(module_group: Session) -> Session:
-    module_group.run("%reset -f\nimport jaxnb.engine.bootstrap as b\n"
-                     "get_ipython().push(b.namespace(), interactive=False)\ndel b")  # fmt: skip
+    module_group.run(CLEAR)
     module_group.run(SETUP)
     return module_group
 

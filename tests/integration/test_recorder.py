@@ -15,7 +15,7 @@ from jaxnb.errors import CellError, DivergenceWarning, ProcessDiedError, UsageEr
 from jaxnb.model import Divergence
 from jaxnb.session import Session
 from jaxnb.sinks import NoSink
-from jaxnb_fixtures import assert_usable
+from jaxnb_fixtures import CLEAR, assert_usable
 
 SETUP = """
 import functools, threading
@@ -45,8 +45,7 @@ def module_group(request: pytest.FixtureRequest) -> Iterator[Session]:
 
 @pytest.fixture
 def group(module_group: Session) -> Session:
-    module_group.run("%reset -f\nimport jaxnb.engine.bootstrap as b\n"
-                     "get_ipython().push(b.namespace(), interactive=False)\ndel b")  # fmt: skip
+    module_group.run(CLEAR)
     module_group.run(SETUP)
     return module_group
 
