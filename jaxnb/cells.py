@@ -111,7 +111,9 @@ class Cells(Life):
         was_cut = patience.interrupted or bool(running.waiting_for or running.freed or self.deaths)
         result = self._last_result = self._compared(running, result, was_cut)
         if result.unequal_names:
-            running.notice(unequal_names_text(result.cell, result.unequal_names))
+            is_alike = not (was_cut or result.errors)
+            names = result.unequal_names
+            running.notice(unequal_names_text(result.cell, names, has_ended_alike=is_alike))
         parted = result.divergence
         is_mismatch = parted is not None and (not was_cut or divergence.is_mismatch(parted))
         result, unequal = self._suspected(running, result, is_diverged=is_mismatch)

@@ -13,6 +13,9 @@ MENDS = (
 )
 """What the user can do about it."""
 
+OF_PARTS = "; of shards of what was "
+"""Between the name of what made an array, and where the array came from of whose parts it is."""
+
 MOST_TOLD = 4
 """So many arguments or names are told one by one; of the others, how many there are."""
 
@@ -93,13 +96,23 @@ def made_in(cell: int, differences: Sequence[Difference]) -> tuple[Difference, .
     )
 
 
-def unequal_names_text(cell: int, differences: Sequence[Difference]) -> str:
-    """Returns what is said after a cell of names that hold parts of different arrays."""
-    return (
-        f"cell [{cell}] did not end alike on all processes: since then a name holds parts of "
-        f"different arrays, of different steps of a loop, say. {names_text(differences)}"
-        f"{_last_common_step(differences)} {MENDS}"
+def unequal_names_text(
+    cell: int, differences: Sequence[Difference], *, has_ended_alike: bool = False
+) -> str:
+    """Returns what is said after a cell of names that hold parts of different arrays.
+
+    Args:
+        cell: The cell's number.
+        differences: The names.
+        has_ended_alike: Whether it ended on all processes without an error or an interrupt.
+    """
+    how = (
+        "bound a name to different arrays on different processes"
+        if has_ended_alike
+        else "did not end alike on all processes: since then a name holds parts of different "
+        "arrays, of different steps of a loop, say"
     )
+    return f"cell [{cell}] {how}. {names_text(differences)}{_last_common_step(differences)} {MENDS}"
 
 
 def _last_common_step(differences: Sequence[Difference]) -> str:
@@ -149,8 +162,9 @@ def origin_text(made: Made, number: int) -> str:
         return f"{result} {made.name}, dispatch {made.number}{cell}{line}"
     if made.kind == "created":
         where = f"made at line {made.line}{cell}" if made.line is not None else f"made{cell or ''}"
-        by = f" by {made.name}" if made.name else ""
-        return f"{where}{by}, array {made.number} of its shape and dtype there"
+        name, of_parts, whole = made.name.partition(OF_PARTS)
+        by = f" by {name}" if name else ""
+        return f"{where}{by}, array {made.number} of its shape and dtype there{of_parts}{whole}"
     if made.kind == "named":
         return f"made without a record, first found as `{made.name}`"
     return f"made without a record, first used{cell and f' in{cell[3:]}'}{line}"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import traceback
+import zlib
 from collections import deque
 from pathlib import Path
 from types import FrameType
@@ -16,6 +18,8 @@ from jaxnb.model import DispatchEnd
 _OWN = tuple(str(Path(file).parent) for file in (jax.__file__, np.__file__, __file__))
 """Where code lies that raises errors of a dispatch, jaxlib's too."""
 
+_SKIPPED = tuple(f"{folder}{os.sep}" for folder in _OWN)
+
 _MASK = (1 << 61) - 1
 
 
@@ -25,16 +29,28 @@ def line_in(frame: FrameType | None, code_name: str) -> int | None:
 
 
 def place_in(frame: FrameType | None, code_name: str) -> tuple[int | None, int]:
-    """Returns the innermost line of the cell that called, and a number for the place in it.
+    """Returns the innermost line of the cell that called, and a number for the place in the code.
 
-    Calls on one line have different places. Outside of the cell: None and 0.
+    The place is that of every call on the way to here, from the cell on, in functions of earlier
+    cells and of modules too; calls on one line have different places. Outside of the cell: None and
+    0. The number is the same in all processes.
     """
+    line, place = None, 0
     while frame is not None:
-        if frame.f_code.co_filename == code_name:
-            line = frame.f_lineno
-            return line, hash((line, frame.f_lasti)) & _MASK
+        code = frame.f_code
+        file = code.co_filename
+        if not file.startswith(_SKIPPED):
+            # The folder of a cell's file may have the number of its process in its name.
+            name = f"{file.rpartition('/')[2]}:{code.co_name}"
+            called = zlib.crc32(name.encode(), code.co_firstlineno)
+            place = hash((place, called, frame.f_lasti))
+            if file == code_name:
+                if line is None:
+                    line = frame.f_lineno
+                if code.co_name == "<module>":
+                    break
         frame = frame.f_back
-    return None, 0
+    return (None, 0) if line is None else (line, place & _MASK)
 
 
 def end_of(error: BaseException) -> DispatchEnd:

@@ -4,7 +4,8 @@ An array's origin is an attribute of the array object itself, as arrays are not 
 as long as the array, and costs a dictionary entry. Two processes' parts of one array have the same
 number: that of the dispatch that made it (the cell, the processes that it spans, how many came
 before it there, which result) or, for an array that was made of host data, that of the call (the
-cell, the processes, and how many arrays of its shape and dtype were made before it there).
+cell, the processes, and how many arrays of its shape and dtype were made before it there). What is
+put together again of the shards of such an array has a number that rests on that array's too.
 
 What is not counted: arrays of this process alone; arrays that other threads or asyncio tasks than
 the cell's own make, as those come in any order (orbax reads so); results of dispatches while
@@ -30,9 +31,13 @@ import jax
 
 from jaxnb.engine._jax_internals import arrays as internals
 from jaxnb.model.origins import Argument, Made, Origin, OriginKind
+from jaxnb.provenance import OF_PARTS, origin_text
 
 T = TypeVar("T")
 ATTRIBUTE = "_jaxnb_origin"
+
+PART = "_jaxnb_part"
+"""Of an array of this process alone: of which array that spans processes it is a part."""
 
 _get = attrgetter(ATTRIBUTE)
 _number = itemgetter(0)
@@ -65,7 +70,7 @@ class Origins:
         self._thread = _Thread()
         self._class: type | None = None
         """Of concrete arrays."""
-        self.missing = ""
+        self.missing = self.missing_parts = ""
         self.has_unnamed = False
         self.variables: Callable[[], Iterable[tuple[str, Any]]] = tuple
         self._is_dispatching: Callable[[], int] = int
@@ -81,6 +86,7 @@ class Origins:
         if self._class is None:
             self._class = internals.array_class()
             self.missing = internals.hook_creations(self._created)
+            self.missing_parts = internals.hook_parts(_separated)
 
     # ------------------------------------------------------------------ when
 
@@ -220,7 +226,12 @@ class Origins:
         found = ((name, self.of(value)) for name, value in self.variables())
         return [Argument(0, name, *origin) for name, origin in found if origin is not None]
 
-    def _created(self, array: Any) -> None:
+    def _created(self, array: Any, of: Any) -> None:
+        parts = [part for each in of if (part := getattr(each, PART, None)) is not None]
+        if array.sharding.is_fully_addressable:
+            if parts:
+                array.__dict__[PART] = parts[0]
+            return
         if self._is_dispatching() or ATTRIBUTE in array.__dict__:
             return
         scope = self._thread.scope
@@ -229,11 +240,43 @@ class Origins:
             return
         name, line = _caller(scope.code_name)
         if name is not None:
-            give(array, _counted(scope, array, "created", scope.by or name, line))
+            made = _counted(scope, array, "created", scope.by or name, line)
+            give(array, _of_parts(made, array, parts) if parts else made)
+
+
+def _separated(array: Any, parts: list[Any]) -> None:
+    """Notes of which array its parts are, as they become arrays of this process alone."""
+    part = array.__dict__.get(PART)
+    if part is None:
+        origin = array.__dict__.get(ATTRIBUTE)
+        if origin is None or array.sharding.is_fully_addressable:
+            return
+        part = origin, _processes(array.sharding)
+    for each in parts:
+        each.__dict__[PART] = part
+
+
+def _of_parts(made: Made, array: Any, parts: Sequence[tuple[Origin, list[int]]]) -> Made:
+    """Returns what made an array of parts of others that span the same processes.
+
+    Processes give an array over all of them their own arrays over some of them on purpose.
+    """
+    spanned = _processes(array.sharding)
+    found = {origin[0]: origin for origin, of in parts if of == spanned}
+    if not found:
+        return made
+    number, first = next(iter(found.values()))
+    text = origin_text(first, number) if OF_PARTS not in first.name else "others"
+    name = f"{made.name}{OF_PARTS}{text}"
+    return made._replace(base=hash((made.base, *sorted(found))), name=name)
+
+
+def _processes(sharding: Any) -> list[int]:
+    return sorted({device.process_index for device in sharding.device_set})
 
 
 def _counted(scope: _Scope, array: Any, kind: OriginKind, name: str, line: int | None) -> Made:
-    processes = sorted({device.process_index for device in array.sharding.device_set})
+    processes = _processes(array.sharding)
     dtype = zlib.crc32(str(array.dtype).encode())
     key = _KINDS.index(kind), dtype, *processes, -1, *array.shape
     number = scope.counts[key] = scope.counts.get(key, 0) + 1

@@ -149,6 +149,10 @@ class Recorder:
         found = [f"Not compared: {each}." for each in internals.not_compared()]
         if ORIGINS.missing:
             found.append(f"Not compared: how arrays were made, before a use ({ORIGINS.missing}).")
+        if ORIGINS.missing_parts:
+            found.append(
+                f"Not compared: whose shards arrays are made of ({ORIGINS.missing_parts})."
+            )
         if why := internals.note_compiler_options():
             found.append(f"Not compared: compiler_options of jax.jit ({why}).")
         if names := reads_not_told():

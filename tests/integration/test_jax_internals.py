@@ -418,12 +418,15 @@ mesh = jax.sharding.Mesh(jax.devices(), ("d",))
 if index == 1:
     internals.coordination_client().wait_at_barrier("end", 40_000)
     os._exit(0)
-told = []
+told, parts = [], []
 def take():
     taken = [each.shape for each in told]
     told.clear()
     return taken
-print(repr(arrays.hook_creations(told.append)))
+def created(array, of):
+    if not array.is_fully_addressable: told.append(array)
+print(repr(arrays.hook_creations(created)))
+print(repr(arrays.hook_parts(lambda array, those: parts.append((array.shape, len(those))))))
 split, whole = jax.NamedSharding(mesh, jax.P("d")), jax.NamedSharding(mesh, jax.P())
 x = jax.make_array_from_callback((8,), split, lambda i: np.arange(8)[i]); print(take())
 y = jax.make_array_from_callback((), whole, lambda i: np.float32(3)); print(take())
@@ -431,6 +434,7 @@ parts = arrays.device_arrays(x)
 z = jax.make_array_from_single_device_arrays((8,), split, parts); print(take())
 here = jax.device_put(np.ones(2), jax.local_devices()[0]) + 1; print(take())
 print([arrays.host_words(each).tolist() for each in parts], take())
+parts.clear(); x.addressable_shards, y.addressable_data(0); print(parts)
 print(arrays.reads_not_told()); arrays.hook_reads(told.append)
 float(y); print(take())
 np.asarray(y); print(take())
@@ -495,11 +499,13 @@ def test_arrays_of_two_processes_are_told_when_they_are_made_and_read() -> None:
     """By whatever way, and once; those of one process alone are not."""
     assert python(OF_TWO).splitlines() == [
         "''",
+        "''",
         "[(8,)]",
         "[()]",
         "[(8,)]",
         "[]",
         "[[0, 1], [2, 3]] []",
+        "[((8,), 2), ((), 1)]",
         "[]",
         "[()]",
         "[()]",

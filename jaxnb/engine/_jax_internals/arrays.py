@@ -6,13 +6,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 
-def hook_creations(created: Callable[[Any], None]) -> str:
+def hook_creations(created: Callable[[Any, Any], None]) -> str:
     """Has every array told that is made of buffers, as ``jax.make_array_from_callback`` does.
 
     Results of computations are not told: those are stamped after their dispatch.
 
     Args:
-        created: Takes an array that has just been made.
+        created: Takes an array that has just been made, and what it was made of: one array of JAX
+            or NumPy for each device of this process.
 
     Returns:
         Why that is not possible where this JAX lacks a name; empty if it was done. Then nothing
@@ -27,19 +28,50 @@ def hook_creations(created: Callable[[Any], None]) -> str:
     except (ImportError, AttributeError) as error:
         return str(error)
 
-    def put(aval: Any, sharding: Any, *rest: Any, **named: Any) -> Any:
-        made = batched_device_put(aval, sharding, *rest, **named)
-        if not sharding.is_fully_addressable:
-            created(made)
+    def put(aval: Any, sharding: Any, xs: Any, *rest: Any, **named: Any) -> Any:
+        made = batched_device_put(aval, sharding, xs, *rest, **named)
+        created(made, xs)
         return made
 
-    def init_and_tell(self: Any, aval: Any, sharding: Any, *rest: Any, **named: Any) -> None:
-        init(self, aval, sharding, *rest, **named)
-        if not sharding.is_fully_addressable:
-            created(self)
+    def init_and_tell(
+        self: Any, aval: Any, sharding: Any, arrays: Any, *rest: Any, **named: Any
+    ) -> None:
+        init(self, aval, sharding, arrays, *rest, **named)
+        created(self, arrays)
 
     xla_client.batched_device_put = put
     array.ArrayImpl.__init__ = init_and_tell  # type: ignore[method-assign]
+    return ""
+
+
+def hook_parts(separated: Callable[[Any, list[Any]], None]) -> str:
+    """Has it told when parts of arrays become arrays of their own: ``x.addressable_shards``.
+
+    Args:
+        separated: Takes an array, and arrays of one device each that were made of it.
+
+    Returns:
+        Why that is not possible where this JAX lacks a name; empty if it was done.
+    """
+    try:
+        from jax._src.array import ArrayImpl
+
+        kind: Any = ArrayImpl
+        by_device, replica = kind._arrays.__get__, kind._fully_replicated_shard
+    except (ImportError, AttributeError) as error:
+        return str(error)
+
+    def separate(self: Any) -> Any:
+        found = by_device(self)
+        separated(self, found)
+        return found
+
+    def separate_replica(self: Any) -> Any:
+        found = replica(self)
+        separated(self, [found])
+        return found
+
+    kind._arrays, kind._fully_replicated_shard = property(separate), separate_replica
     return ""
 
 

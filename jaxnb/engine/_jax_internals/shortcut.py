@@ -19,7 +19,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any, Protocol
 
@@ -153,6 +153,7 @@ class Shortcut:
     def __init__(self, hooks: ShortcutHooks) -> None:
         self._hooks = hooks
         self._ways: dict[Any, _Way] = {}
+        self._meant: dict[Any, _Way] = {}  # the same, by what is computed of what
         self._shortest: dict[int, list[_Shortest]] = {}  # by the id of the function
         self._inferred = _Inferred()
         self._jax: Any = None
@@ -160,6 +161,7 @@ class Shortcut:
     def cache_clear(self) -> None:
         """Forgets all ways."""
         self._ways.clear()
+        self._meant.clear()
         self._shortest.clear()
 
     def install(self) -> str:
@@ -245,10 +247,13 @@ class Shortcut:
             key = (id(traced), *map(self._kind, arguments))
             way = self._ways.get(key)
             if way is None:
-                found = jax.call(traced, arguments, fun, *rest)
-                self._keep(key, traced, fun, found)
-                return found
-            if settings is not None:
+                way = self._meant.get(self._meaning(traced, key))
+                if way is None:
+                    return self._first(key, traced, arguments, fun, *rest)
+                if len(self._ways) >= MAX_WAYS:
+                    self.cache_clear()
+                way = self._ways[key] = replace(way, traced=traced)
+            elif settings is not None:
                 self._shorten(way, settings, fun, *rest)
         # Without an executable the caller does not try to get on the fast path.
         return self._go(way, arguments), (), None, (), _NoJaxpr, None, None, ()
@@ -266,6 +271,17 @@ class Shortcut:
         context, mesh = jax.context(), jax.context_mesh(settings.use_resource_env)
         known.insert(0, _Shortest(way, settings, context, mesh, tree, described))
         del known[MAX_SHORTEST:]
+
+    def _meaning(self, traced: Any, key: Any) -> Any:
+        """Returns what is equal for a function that was given to ``jax.jit`` once more.
+
+        JAX finds such a one on its fast path, and would compile nothing.
+        """
+        settings = dict(traced.params)
+        jaxpr = settings.pop("jaxpr")
+        made = id(jaxpr), traced.out_tree, *map(id, traced.consts)
+        rest = *made, self._jax.context(), *key[1:]
+        return rest, tuple(sorted(settings.items(), key=operator.itemgetter(0)))
 
     def _kind(self, argument: Any) -> Any:
         if type(argument) is self._jax.Array:
@@ -288,36 +304,73 @@ class Shortcut:
         finally:
             hooks.done(depth)
 
-    def _keep(self, key: Any, traced: Any, fun: Any, found: Sequence[Any]) -> None:
-        """Keeps the way to what the Python path has found, if JAX would keep a fast one."""
+    def _first(self, key: Any, traced: Any, arguments: Sequence[Any], fun: Any, *rest: Any) -> Any:
+        """Takes JAX's Python path, and keeps the way to what it has found.
+
+        The callable of that way takes it, so that C++ has it for the next call: JAX counts on one
+        call of its Python path, and so do its tests.
+        """
         jax = self._jax
+        of_first: list[Any] = [(fun, *rest)]  # emptied: arguments must not be held on to
+        found: list[Any] = []
+        alive: list[Any] = []
+        kept: list[Any] = [None, None]
+
+        def miss(*arguments: Any) -> Any:
+            if of_first:
+                now = jax.call(traced, arguments, *of_first.pop())
+                found.append(now)
+                kept[:] = now[5], self._data(traced, now)
+            else:
+                now = jax.call(traced, arguments, alive[0](), arguments, {})
+            data = kept[1] if now[5] is kept[0] else None
+            return now[0], data, False
+
+        name = getattr(traced, "params", {}).get("name", "")
+        run = jax.make(str(name), None, miss, [], [], jax.no_keys, jax.registry, jax.shard)
+        run(*arguments)
+        first = found.pop()
+        self._keep(key, traced, fun, first, run, kept, alive)
+        return first
+
+    def _data(self, traced: Any, found: Sequence[Any]) -> Any:
+        """Returns what C++ runs a program by; None if it is not recorded, or JAX would not."""
         _, results, _, arguments, jaxpr, compiled, profiler, constants = found
         executable = getattr(compiled, "unsafe_call", None)
         if executable is None or self._hooks.looks_at_values:
-            return
+            return None
         if not self._hooks.is_recorded(executable):
-            return
+            return None
         rest = (jaxpr.effects, jaxpr.consts, profiler, constants)
-        data = jax.fastpath_data(compiled, traced.out_tree, arguments, results, *rest)
-        if data is None:
+        return self._jax.fastpath_data(compiled, traced.out_tree, arguments, results, *rest)
+
+    def _keep(
+        self, key: Any, traced: Any, fun: Any, found: Sequence[Any], run: Any, kept: Any, alive: Any
+    ) -> None:
+        """Keeps a way, if the program is recorded and C++ can run it."""
+        if kept[1] is None:
             return
-
+        _, _, _, arguments, _, compiled, _, constants = found
+        executable = compiled.unsafe_call
         name = id(fun)
+        meaning = self._meaning(traced, key)
 
-        def end(_: Any) -> None:
-            self._ways.pop(key, None)
+        def end(reference: Any) -> None:
+            for each in [k for k, way in list(self._ways.items()) if way.ends_with is reference]:
+                self._ways.pop(each, None)
+            self._meant.pop(meaning, None)
             self._shortest.pop(name, None)
 
-        alive = weakref.ref(fun, end)
-
-        def miss(*arguments: Any) -> Any:
-            found = jax.call(traced, arguments, alive(), arguments, {})
-            return found[0], data if found[5] is compiled else None, False
-
-        run = jax.make(executable.name, None, miss, [], [], jax.no_keys, jax.registry, jax.shard)
+        alive.append(weakref.ref(fun, end))
         looked_at = self._hooks.places(executable, [*constants, *arguments])
         if len(self._ways) >= MAX_WAYS:
             self.cache_clear()
-        self._ways[key] = _Way(
-            executable, self._hooks.seen(executable), run, looked_at, list(constants), traced, alive
+        self._ways[key] = self._meant[meaning] = _Way(
+            executable,
+            self._hooks.seen(executable),
+            run,
+            looked_at,
+            list(constants),
+            traced,
+            alive[0],
         )

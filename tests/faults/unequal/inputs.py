@@ -18,6 +18,26 @@ _FAILED = (
     "float(total(w))",
 )
 
+_PLACES = (
+    "def f(): return mh.process_allgather(np.full(3, 1.0))\n"
+    "def g(): return mh.process_allgather(np.full(3, 100.0))"
+)
+_IN_ORDER = "r = {{k.__name__: k() for k in {}}}\nfloat(r['f'].sum())"
+
+
+def _of_shards(what: str, made: str) -> Row:
+    """A row in which an array is put together again of the shards of another."""
+    tail = f"\nc = {made}\ndel z\nfloat(total(c))"
+    return Row(
+        what,
+        "shards",
+        (f"z = b if process_index else a{tail}",),
+        (f"z = b if num_processes else a{tail}",),
+        r"process 0 passed `c` \(made at line 2 of cell \[\d+\] by \w+, array \d+ of its shape "
+        r"and dtype there; of shards of what was made at line \d+ .*processes 1-3 passed `c`",
+    )
+
+
 ROWS = (
     _ANOTHER,
     queued(_ANOTHER),
@@ -88,5 +108,28 @@ ROWS = (
          "else:\n    mh.process_allgather(np.float32(1))",),
         r"another order",
         refused=False,
+    ),
+    Row(
+        "functions of an earlier cell in another order",
+        "call site",
+        (_PLACES, _IN_ORDER.format("((g, f) if process_index == 1 else (f, g))")),
+        (_PLACES, "(f if process_index == 1 else g)()"),
+        r"another order",
+        refused=False,
+    ),
+    _of_shards(
+        "make_array_from_single_device_arrays",
+        "jax.make_array_from_single_device_arrays(z.shape, z.sharding, "
+        "[s.data for s in z.addressable_shards])",
+    ),
+    _of_shards(
+        "addressable_data, moved",
+        "jax.make_array_from_single_device_arrays(z.shape, z.sharding, "
+        "[jax.device_put(z.addressable_data(i), d) for i, d in enumerate(jax.local_devices())])",
+    ),
+    _of_shards(
+        "host_local_array_to_global_array",
+        "mh.host_local_array_to_global_array("
+        "mh.global_array_to_host_local_array(z, mesh, P('d')), mesh, P('d'))",
     ),
 )  # fmt: skip
