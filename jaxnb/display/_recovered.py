@@ -23,6 +23,14 @@ def recovered_notes(recovered: Recovered) -> list[str]:
         notes.append(
             f"Not kept: {_some(recovered.lost)}. Using one raises an error; make it again."
         )
+    if recovered.unsettled:
+        many = len(recovered.unsettled) > 1
+        who = processes_label(recovered.unsettled)
+        notes.append(
+            f"{who[0].upper()}{who[1:]} still {'have' if many else 'has'} computations of before "
+            "under way, in a callback that does not return, say. Nobody waits for them; they use "
+            "memory until they end."
+        )
     if recovered.hook_errors:
         notes.append(f"jaxnb.on_reform: {_some(recovered.hook_errors)}.")
     if not recovered.replaced:

@@ -64,9 +64,14 @@ def things_of_devices() -> list[Any]:
         known = wanted.get(kind)
         if known is None:
             known = wanted[kind] = _may_be_of_devices(kind)
-        if known and (is_of_devices(thing) or is_of_keys(thing)):
+        if known and not _is_gone(thing) and (is_of_devices(thing) or is_of_keys(thing)):
             found.append(thing)
     return found
+
+
+def _is_gone(thing: Any) -> bool:
+    """Whether an earlier reconnect has made an array unusable, and has told who held it."""
+    return isinstance(thing, jax.Array) and type(getattr(thing, "aval", None)) is _Gone
 
 
 def _may_be_of_devices(kind: type) -> bool:

@@ -14,7 +14,7 @@ import numpy as np
 from jax.experimental.layout import Format
 from jax.sharding import Mesh, NamedSharding, Sharding, SingleDeviceSharding
 
-from jaxnb.engine import _jax_internals, shards
+from jaxnb.engine import _jax_internals, settling, shards
 from jaxnb.engine._jax_internals import exact_arrays as exact
 from jaxnb.engine.layouts import dtype_facts, shards_of, unreduced_axes
 from jaxnb.engine.lost import MAKE_AGAIN, LostArray
@@ -206,6 +206,9 @@ class LostShards(Kept):
             "died and of which there was no replica"
         )
         self._shards: tuple[Any, ...] = ()
+        if settling.is_pending(array):
+            self._what += "; its computation did not end"
+            return
         try:
             self._shards = tuple(
                 (shard.index, np.array(shards.host_view(shard.data)))
@@ -307,6 +310,8 @@ def put_away(value: Any) -> Kept:
         MemoryError: There is no room for the copy of an array.
     """
     if isinstance(value, jax.Array):
+        if settling.is_pending(value):
+            return Unkept(type_text(value), "its computation did not end")
         try:
             return KeptArray(value)
         except MemoryError:

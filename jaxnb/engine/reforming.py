@@ -24,7 +24,7 @@ from typing import Any
 
 import jax
 
-from jaxnb.engine import _jax_internals, bootstrap, handing, hooks
+from jaxnb.engine import _jax_internals, bootstrap, handing, hooks, settling
 from jaxnb.engine.holders import Replaced, left_over, replace_held, things_of_devices
 from jaxnb.engine.keeping import (
     Again,
@@ -85,6 +85,8 @@ def _join_again(request: JoinAgain, process_index: int, namespace: dict[str, Any
     """
     started = time.perf_counter()
     _drop_finished_calls()
+    has_settled = settling.settle([thing for thing in things_of_devices() if is_array(thing)])
+    backends = settling.Backends()
     kept = _put_away_all(namespace["names"], frozenset(request.dead))
     arrays, nbytes = _delete_all(kept)
     lost = [thing.text for _, thing in kept if isinstance(thing, Unkept)]
@@ -100,7 +102,7 @@ def _join_again(request: JoinAgain, process_index: int, namespace: dict[str, Any
         choose(again(thing))
         del thing
     del again
-    gc.collect()  # what is left of the old backend would keep its threads
+    has_ended = backends.end() and has_settled
     lost += left_over(namespace["names"])
     return Reformed(
         process_index=process_index,
@@ -112,6 +114,7 @@ def _join_again(request: JoinAgain, process_index: int, namespace: dict[str, Any
         seconds=time.perf_counter() - started,
         lost_shards=tuple(without),
         hooks=hooks.count(),
+        is_settled=has_ended,
     )
 
 

@@ -12,8 +12,13 @@ Box = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
+class PutAway:
+    """Asks a process to copy what belongs to its backend to host memory; nothing else changes."""
+
+
+@dataclass(frozen=True, slots=True)
 class JoinAgain:
-    """Asks a process to leave its broken group and to join a new one, with its variables.
+    """Asks a process to leave its broken group and to join a new one, with what it has put away.
 
     Attributes:
         coordinator_address: Of the new coordination service, as gRPC takes it.
@@ -70,7 +75,7 @@ class CallHooks:
     """Asks a process to call what :func:`jaxnb.on_reform` was given; all processes at once."""
 
 
-Step = JoinAgain | Survey | Give | Take | CallHooks
+Step = PutAway | JoinAgain | Survey | Give | Take | CallHooks
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +99,7 @@ class Reformed:
         seconds: What it took.
         lost_shards: Names of arrays that had shards on dead processes only.
         hooks: How many functions :func:`jaxnb.on_reform` was given.
+        is_settled: Whether all that it had under way has ended.
     """
 
     process_index: int
@@ -105,6 +111,7 @@ class Reformed:
     seconds: float
     lost_shards: tuple[str, ...] = ()
     hooks: int = 0
+    is_settled: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +261,11 @@ class Recovered:
     def lost_shards(self) -> tuple[str, ...]:
         """Arrays that had shards on the dead processes only; each use of one raises."""
         return tuple(dict.fromkeys(name for p in self.processes for name in p.lost_shards))
+
+    @property
+    def unsettled(self) -> tuple[int, ...]:
+        """Processes on which computations of before do not end."""
+        return tuple(p.process_index for p in self.processes if not p.is_settled)
 
     @property
     def seconds(self) -> float:

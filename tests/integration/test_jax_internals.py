@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from jaxnb.engine import _jax_internals
-from jaxnb.engine._jax_internals import arrays, dispatch, exact_arrays, hlo, pitfalls
+from jaxnb.engine._jax_internals import arrays, dispatch, effects, exact_arrays, hlo, pitfalls
 from jaxnb_programs import GPU_TEXT
 
 PRELUDE = """
@@ -43,7 +43,7 @@ def python(code: str) -> str:
 def test_every_function_has_a_test_here() -> None:
     names = [
         name
-        for module in (_jax_internals, arrays, dispatch, exact_arrays, hlo, pitfalls)
+        for module in (_jax_internals, arrays, dispatch, effects, exact_arrays, hlo, pitfalls)
         for name, each in inspect.getmembers(module, inspect.isfunction)
         if each.__module__ == module.__name__ and not name.startswith("_")
     ]
@@ -73,8 +73,8 @@ def test_private_names_are_used_in_this_module_only() -> None:
         if is_private(node)
     }
     home = "engine/_jax_internals"
-    modules = ("__init__", "arrays", "dispatch", "exact_arrays", "hlo", "pitfalls", "shortcut")
-    assert users == {f"{home}/{name}.py" for name in modules}
+    modules = "arrays", "dispatch", "effects", "exact_arrays", "hlo", "pitfalls", "shortcut"
+    assert users == {f"{home}/{name}.py" for name in ("__init__", *modules)}
 
 
 SERVICE = """
@@ -445,11 +445,34 @@ arrays.device_arrays(x); print(take())
 internals.coordination_client().wait_at_barrier("end", 40_000)
 """
 
+EFFECTS = """
+from jaxnb.engine._jax_internals import effects
+import jax, jax.numpy as jnp
+@jax.jit
+def ordered(x): jax.debug.print("{}", x, ordered=True); return x
+@jax.jit
+def raising(x): return jax.pure_callback(lambda v: 1 / 0, jax.ShapeDtypeStruct((), x.dtype), x)
+print(effects.clients())
+try: ordered(1); raising(1.0)
+except jax.errors.JaxRuntimeError: pass
+ends, kept = effects.take_effect_tokens()
+print([hasattr(end, "block_until_ready") for end in ends], [each.is_ready() for each in kept])
+jax.effects_barrier()
+print(effects.take_effect_tokens(), [client.platform for client in effects.clients()])
+ordered(2); jax.effects_barrier()
+"""
+
 SNIPPETS = (
+    EFFECTS,
     ARRAYS, OF_TWO, EXACT,
     SERVICE, CONNECT, GLOO, INITIALIZED, PRELOAD, LEAVE, CANCEL, JIT, TOLD, EXECUTABLE, HLO,
     LISTENED, ITERATED,
 )  # fmt: skip
+
+
+def test_what_jax_keeps_of_effects_can_be_taken_from_it() -> None:
+    lines = python(EFFECTS).splitlines()
+    assert lines == ["[]", "1", "[True] [True]", "([], []) ['cpu']", "2"]
 
 
 def test_preload_imports_and_starts_no_backend() -> None:

@@ -1,0 +1,162 @@
+"""Cells whose computations print or call back: whatever hangs on the backend, nothing is lost."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from faults.test_freeing import Notices
+from jaxnb import freeing
+from jaxnb.errors import CellError, CellTimeoutError, ProcessDiedError
+from jaxnb.session import Session
+
+SETUP = """
+import time, os
+from jax.experimental import io_callback, multihost_utils
+n, last = jax.device_count(), num_processes - 1
+mesh = jax.make_mesh((n,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+def make(size):
+    whole = np.arange(float(size), dtype=np.float32)
+    return jax.make_array_from_callback((size,), NamedSharding(mesh, P("d")), lambda i: whole[i])
+x, mine = make(4 * n), jnp.arange(3.0) + process_index
+total = jax.jit(jnp.sum)
+expected = float(total(x))
+def split(body):
+    return jax.jit(lambda v: jnp.sum(
+        jax.shard_map(body, mesh=mesh, in_specs=P("d"), out_specs=P("d"))(v)))
+def host(v):
+    if process_index == last and trouble == "raises": raise ValueError("told")
+    if process_index == last and trouble == "sleeps": time.sleep(1000)
+    return v
+def like(v): return jax.ShapeDtypeStruct(v.shape, v.dtype)
+def printed(v): jax.debug.print("of {}", v); return v
+def debugged(v): jax.debug.callback(host, v); return v
+@jax.jit
+def printed_in_order(v): jax.debug.print("of {}", v, ordered=True); return v + 1
+here = {
+    "ordered": jax.jit(lambda v: io_callback(host, like(v), v, ordered=True)),
+    "local": jax.jit(lambda v: jax.pure_callback(host, like(v), v)),
+}
+steps = {
+    "print": split(printed), "debug.callback": split(debugged),
+    "io_callback": split(lambda v: io_callback(host, like(v), v)),
+    "pure_callback": split(lambda v: jax.pure_callback(host, like(v), v)),
+    **dict.fromkeys(here, total),
+}
+trouble = ""
+"""
+
+CHECK = """
+assert mine.tolist() == [process_index + i for i in range(3)]
+assert float(total(x)) == expected
+v = jnp.arange(1.0)
+for _ in range(4): v = printed_in_order(v)
+jax.effects_barrier()
+"""
+IN_ORDER = "of [0.]\nof [1.]\nof [2.]\nof [3.]\n"
+
+KINDS = "print", "debug.callback", "io_callback", "pure_callback", "ordered", "local"
+
+# On one device what sleeps keeps the main thread, which is in the cell then.
+TROUBLES = {"print": ("",), "ordered": ("raises",), "local": ("raises",)}
+
+
+@pytest.fixture(autouse=True)
+def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Frees sooner who is left behind: these tests are about what comes after."""
+    monkeypatch.setattr(freeing, "LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(freeing, "LEFT_BEHIND_SECONDS", 0.6)
+
+
+def loop(kind: str, trouble: str, fault: str) -> str:
+    """Returns a cell that queues steps, at one of which one process does something else."""
+    return (
+        f"trouble, result, kept = {trouble!r}, None, here.get({kind!r}, lambda v: v)\n"
+        f"for i in range(20):\n"
+        f"    result, local = steps[{kind!r}](x), kept(mine)\n"
+        f"    if i == 10 and process_index == last: {fault}\n"
+        f"float(result)"
+    )
+
+
+def pids_of(session: Session) -> list[int]:
+    return [process.pid for process in session.processes]
+
+
+def check(session: Session) -> None:
+    """Fails unless the processes have their variables, and print in order."""
+    assert session.state == "ready"
+    assert {each.stdout for each in session.run(CHECK).per_process.values()} == {IN_ORDER}
+
+
+@pytest.mark.parametrize("sizes", [(4, 2), (2, 4)], ids=["4x2", "2x4"])
+def test_no_variable_is_lost_with_effects_that_were_broken_off(
+    make_session: Callable[..., Session], sizes: tuple[int, int]
+) -> None:
+    """In one group, one after the other: nothing of an earlier one is in the way of the next."""
+    session = make_session(sizes[0], devices_per_process=sizes[1])
+    session.run(SETUP)
+    pids = pids_of(session)
+    for kind in KINDS if sizes == (4, 2) else ("print", "debug.callback"):
+        for trouble in TROUBLES.get(kind, ("raises", "sleeps")):
+            sink = Notices()
+            with pytest.raises(CellError):
+                session.run(loop(kind, trouble, "nosuch"), sink=sink)
+            still = f"Process {sizes[0] - 1} still has computations of before under way"
+            assert any(still in text for text in sink.notices) == (trouble == "sleeps")
+            check(session)
+            assert pids_of(session) == pids
+
+
+@pytest.mark.parametrize("how", ["interrupt", "timeout"])
+def test_a_callback_that_sleeps_costs_nothing_when_it_is_interrupted(
+    make_session: Callable[..., Session], how: str
+) -> None:
+    """Who waits for it in C++ is replaced, its variables are read out first."""
+    session = make_session(2, devices_per_process=2)
+    session.run(SETUP)
+    for kind in "debug.callback", "local":
+        interrupted, timeout = threading.Event(), None
+        if how == "timeout":
+            timeout = 1.0
+        else:
+            threading.Timer(1.0, interrupted.set).start()
+        with pytest.raises(CellTimeoutError if timeout else CellError):
+            session.run(loop(kind, "sleeps", "pass"), timeout=timeout, interrupted=interrupted)
+        check(session)
+
+
+@pytest.mark.parametrize("kind", ["print", "ordered"])
+def test_a_death_amid_effects_costs_the_others_nothing(
+    make_session: Callable[..., Session], kind: str
+) -> None:
+    session = make_session(4, devices_per_process=2)
+    session.run(SETUP)
+    with pytest.raises(ProcessDiedError):
+        session.run(loop(kind, "", "os._exit(1)"))
+    recovered = session.recover()
+    assert recovered.replaced == (3,)
+    assert "x" in recovered.lost_shards
+    session.run("assert process_index == last or mine.tolist()[0] == process_index")
+    session.run(SETUP)
+    check(session)
+
+
+def test_what_an_earlier_reconnect_has_lost_is_not_in_the_way_of_the_next(
+    make_session: Callable[..., Session],
+) -> None:
+    session = make_session(4, devices_per_process=2)
+    session.run(SETUP)
+    pids = pids_of(session)
+    gather = "multihost_utils.process_allgather(np.arange(3.0) * process_index)"
+    for code in (
+        f"for i in range(5):\n    if process_index + i == 6: raise ValueError\n    o = {gather}",
+        f"if process_index == 3: o = {gather}",
+        "if process_index: float(total(x))",
+    ):
+        with pytest.raises(CellError):
+            session.run(code)
+        check(session)
+        assert pids_of(session) == pids
