@@ -33,7 +33,7 @@ from jaxnb.result import CellResult
 from jaxnb.running import RunningCell
 from jaxnb.settings import KnownSettings
 from jaxnb.sinks import OutputSink, ScriptNotices
-from jaxnb.suspicion import suspicion
+from jaxnb.suspicion import suspicion, with_apart
 from jaxnb.timing import calls_to_come
 from jaxnb.transport.client import Exchange, Transport
 
@@ -312,10 +312,10 @@ class Cells(Life):
         living = [i for i in range(self.num_processes) if i not in gone]
         replies = {i: reply for i, reply in running.replies.items() if i not in gone}
         found = suspicion(result, replies, self._sentinels, living, is_diverged=is_diverged)
-        self._last_result = found.result
+        result = self._last_result = with_apart(found.result)
         if found.marks:
             self._marks, self._marked = found.marks, self._pids()
-        return found.result, found.notice
+        return result, found.notice
 
     def _hand_on_marks(self) -> None:
         """Tells processes that have replaced others what rests on unequal inputs."""

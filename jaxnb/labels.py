@@ -104,3 +104,16 @@ def one_line(text: str, longest: int = MAX_CODE) -> str:
 def type_label(dtype: object, shape: Iterable[int]) -> str:
     """Returns ``"float32[8,4]"``."""
     return f"{dtype}[{','.join(map(str, shape))}]"
+
+
+APART = "is made of parts of different arrays"
+"""What is said of an array of which processes hold parts of different ones."""
+
+
+def suspect_text(cause: str) -> str:
+    """Returns what is said of a value that is not to be trusted: what follows its name.
+
+    Args:
+        cause: Which of its inputs were unequal; or, beginning with :data:`APART`, what it is.
+    """
+    return cause if cause.startswith(APART) else f"rests on unequal inputs: {cause}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from jaxnb.labels import processes_label
+from jaxnb.labels import APART, processes_label
 from jaxnb.model.origins import Argument, Difference, Made
 
 MENDS = (
@@ -49,14 +49,28 @@ def differing_names(bound: Mapping[int, Mapping[str, Argument]]) -> tuple[Differ
     )
 
 
+def are_one(mine: Argument | None, its: Argument | None) -> bool:
+    """Whether two processes' arrays are parts of one array.
+
+    One process may have made more arrays of that type than the other, elsewhere in the code, or
+    another branch of the code may have made it: either is enough.
+    """
+    if mine is None or its is None:
+        return mine is its
+    return mine.number == its.number or (mine.made.place == its.made.place != 0)
+
+
 def _sides(
     at: Mapping[int, Argument | None],
 ) -> tuple[tuple[tuple[int, ...], Argument | None], ...]:
-    groups: dict[int, list[int]] = {}
+    groups: list[list[int]] = []
     for i, each in sorted(at.items()):
-        groups.setdefault(each.number if each is not None else 0, []).append(i)
-    found = sorted(groups.values())
-    return tuple((tuple(who), at[who[0]]) for who in found)
+        known = next((who for who in groups if are_one(at[who[0]], each)), None)
+        if known is None:
+            groups.append([i])
+        else:
+            known.append(i)
+    return tuple((tuple(who), at[who[0]]) for who in groups)
 
 
 def arguments_text(differences: Sequence[Difference], others: int = 0) -> str:
@@ -85,6 +99,18 @@ def pull_text(name: str, differences: Sequence[Difference]) -> str:
         f"What `{name}` holds are parts of different arrays, and the pull has put them together: "
         f"{names_text(differences)} {MENDS}"
     )
+
+
+def apart_text(held: Mapping[int, Argument | None]) -> str:
+    """Returns who holds a part of which array, where one is made of parts of several; or nothing.
+
+    Args:
+        held: Process index to the array as it holds it; None where that is not known.
+    """
+    found = _sides({i: each for i, each in held.items() if each is not None})
+    if len(found) < 2:
+        return ""
+    return f"{APART}: {_held(Difference('', found))}"
 
 
 def made_in(cell: int, differences: Sequence[Difference]) -> tuple[Difference, ...]:

@@ -26,7 +26,7 @@ from jaxnb.errors import (
 )
 from jaxnb.gathered import ArrayKey, GatheredArray, Wanted
 from jaxnb.headroom import available_bytes
-from jaxnb.labels import format_bytes, processes_label
+from jaxnb.labels import format_bytes, processes_label, suspect_text
 from jaxnb.model import (
     ArrayInfo,
     CurrentRequest,
@@ -45,7 +45,6 @@ from jaxnb.provenance import differing_names, pull_text
 from jaxnb.refusals import lost_text, replaced_text, require_not_deleted, require_there, whose
 from jaxnb.replicas import replicas_text
 from jaxnb.result import Gather, PerProcess
-from jaxnb.unequal import suspect_text
 from jaxnb.unpickling import unpickle
 
 EAGER_BYTES = 1 << 20

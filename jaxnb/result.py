@@ -9,9 +9,10 @@ from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from jaxnb.arrays import differing, merged
+from jaxnb.arrays import differing, merged, placing
 from jaxnb.callers import levels_to_caller
 from jaxnb.errors import DivergenceWarning, JaxnbError
+from jaxnb.labels import suspect_text
 from jaxnb.model import (
     ArrayInfo,
     CellMemory,
@@ -201,7 +202,7 @@ class CellResult:
         if len(arrays) == len(known) and (
             _is_one_array(arrays) or not any(a.fully_addressable for a in arrays)
         ):
-            if len({(a.shape, a.dtype, a.sharding, a.deleted) for a in arrays}) > 1:
+            if len({(a.dtype, a.sharding, a.deleted, placing(a)) for a in arrays}) > 1:
                 return Agreement.DIFFERENT
             if self._differing_parts():
                 return Agreement.REPLICAS_DIFFER
@@ -260,7 +261,7 @@ class CellResult:
         """
         if self.suspect:
             warnings.warn(
-                f"The value of cell [{self.cell}] rests on unequal inputs: {self.suspect}.",
+                f"The value of cell [{self.cell}] {suspect_text(self.suspect)}.",
                 DivergenceWarning,
                 stacklevel=levels_to_caller(),
             )

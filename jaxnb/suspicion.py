@@ -6,8 +6,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from jaxnb import unequal
+from jaxnb.labels import suspect_text
 from jaxnb.model import ArrayInfo, CellReply, Divergence, ValueInfo
+from jaxnb.model.origins import Argument
 from jaxnb.model.replicas import DigestedArray, UnequalInput
+from jaxnb.provenance import apart_text
 from jaxnb.result import CellResult
 from jaxnb.transport.sidechannel import Sentinels
 
@@ -69,7 +72,7 @@ def suspicion(
             text = unequal.again(found, has_run)
         return Suspicion(replace(result, unequal=tuple(found)), text, marks)
     if told and divergence is None and not result.suspect:
-        return Suspicion(result, f"This cell {unequal.suspect_text('; '.join(sorted(told)))}.")
+        return Suspicion(result, f"This cell {suspect_text('; '.join(sorted(told)))}.")
     return Suspicion(result, marks=marks)
 
 
@@ -119,6 +122,33 @@ def _since(divergence: Divergence) -> dict[tuple[int, ...], tuple[int, str]]:
     if lines:
         why += f" at line {min(line for line in lines if line is not None)}"
     return {each: (max(1, divergence.number), why) for each in processes}
+
+
+def with_apart(result: CellResult) -> CellResult:
+    """Returns a result that says where an array in its value is made of parts of several.
+
+    Arrays of which each process has the whole are not meant: their bytes are compared.
+    """
+    infos = {i: r.value_info for i, r in result.per_process.items() if r.value_info is not None}
+    held = {i: _spread(info) for i, info in infos.items()}
+    if len(held) < 2 or len({len(each) for each in held.values()}) > 1:
+        return result
+    places = range(len(next(iter(held.values()))))
+    texts = [apart_text({i: each[k] for i, each in held.items()}) for k in places]
+    text = next(filter(None, texts), "")
+    if not text:
+        return result
+    per_process = dict(result.per_process)
+    for i, info in infos.items():
+        if info.array is not None:
+            array = replace(info.array, suspect=info.array.suspect or text)
+            per_process[i] = replace(per_process[i], value_info=replace(info, array=array))
+    return replace(result, per_process=per_process, suspect=result.suspect or text)
+
+
+def _spread(info: ValueInfo) -> list[Argument | None]:
+    arrays = info.arrays or (() if info.array is None else (info.array,))
+    return [None if each.fully_replicated else each.source for each in arrays]
 
 
 def _infos(result: CellResult) -> list[ValueInfo]:

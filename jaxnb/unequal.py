@@ -230,8 +230,3 @@ def again(found: Iterable[UnequalInput], has_run: bool = True) -> str:
     names = ", ".join(dict.fromkeys(each.name for each in found))
     what = "computed with" if has_run else "was to compute with"
     return f"This cell {what} {names}, whose replicas still differ (told before): make it anew."
-
-
-def suspect_text(cause: str) -> str:
-    """Returns what is said of a value that rests on unequal inputs."""
-    return f"rests on unequal inputs: {cause}"

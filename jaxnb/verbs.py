@@ -6,9 +6,10 @@ import keyword
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
 
-from jaxnb.arrays import merged
+from jaxnb.arrays import merged, placing
 from jaxnb.asking import Channel
 from jaxnb.collectives import Collectives
 from jaxnb.compiling import compile_on
@@ -16,6 +17,7 @@ from jaxnb.errors import UsageError
 from jaxnb.layout import ArrayLayout
 from jaxnb.members import rows_without_numbers
 from jaxnb.model import (
+    ArrayInfo,
     CellRequest,
     DeviceStats,
     LayoutReply,
@@ -26,6 +28,7 @@ from jaxnb.moving import Meter, Mover, no_meter
 from jaxnb.options import process_indices
 from jaxnb.paths import parse_path
 from jaxnb.planning import plan
+from jaxnb.provenance import apart_text
 from jaxnb.pulling import Puller, missing_error
 from jaxnb.pushing import Pusher
 from jaxnb.running import RunningCell
@@ -241,13 +244,13 @@ class Verbs(ABC):
             raise missing_error(path, answers)
         replies: list[LayoutReply] = list(answers.values())
         paths = [[text for text, _ in reply.entries] for reply in replies]
-        if any(p != paths[0] for p in paths):
+        if any(p != paths[0] for p in paths) or _are_placed_apart(replies):
             raise UsageError(
                 f"`{name}` has other arrays on other processes. Pull it: `session.pull({name!r})` "
                 "has it by process."
             )
         entries = tuple(
-            (text, merged([reply.entries[k][1] for reply in replies]))
+            (text, _merged({reply.process_index: reply.entries[k][1] for reply in replies}))
             for k, text in enumerate(paths[0])
         )
         return ArrayLayout(entries, replies[0].others)
@@ -302,6 +305,22 @@ class Verbs(ABC):
     # Without it `for x in session` and `"x" in session` would try session[0], session[1] …
     __iter__ = None
     __contains__ = None
+
+
+def _are_placed_apart(replies: Sequence[LayoutReply]) -> bool:
+    """Whether processes say of one array that spans them that it lies differently."""
+    return any(
+        len({placing(array) for _, array in each if not array.fully_addressable}) > 1
+        for each in zip(*(reply.entries for reply in replies), strict=True)
+    )
+
+
+def _merged(arrays: Mapping[int, ArrayInfo]) -> ArrayInfo:
+    """Returns all processes' descriptions of one array as one; says if it is not one array."""
+    found = merged(list(arrays.values()))
+    if found.suspect or found.fully_replicated or found.fully_addressable:
+        return found
+    return replace(found, suspect=apart_text({i: each.source for i, each in arrays.items()}))
 
 
 def _first_given(**settings: Any) -> str:

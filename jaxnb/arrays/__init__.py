@@ -19,7 +19,7 @@ from jaxnb.arrays.blocks import (
     total_bytes,
 )
 from jaxnb.arrays.preview import EDGE_ITEMS, PreviewSlice, edge_indices, preview
-from jaxnb.arrays.replicas import differing, merged
+from jaxnb.arrays.replicas import differing, merged, placing
 from jaxnb.arrays.specs import Spec, is_spec, spec_text
 from jaxnb.arrays.specs import check as check_spec
 from jaxnb.arrays.specs import normalize as normalize_spec
@@ -43,6 +43,7 @@ __all__ = [
     "merged",
     "normalize_spec",
     "parse_spec",
+    "placing",
     "preview",
     "spec_text",
     "total_bytes",

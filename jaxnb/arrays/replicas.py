@@ -21,6 +21,11 @@ def merged(arrays: Sequence[ArrayInfo]) -> ArrayInfo:
     return replace(arrays[0], shards=shards, corner=tuple(sorted(corner.items())))
 
 
+def placing(array: ArrayInfo) -> tuple[object, ...]:
+    """Returns the array's shape, and which device has which part."""
+    return array.shape, tuple((shard.device_id, shard.index) for shard in array.shards)
+
+
 def differing(array: ArrayInfo) -> list[Block]:
     """Returns the parts of an array whose replicas are known to differ."""
     digests: dict[object, bytes] = {}

@@ -11,7 +11,7 @@ from jaxnb.display._text import WIDTH, fitted_table, joined, middle
 from jaxnb.display._text_picture import bytes_lines
 from jaxnb.display.card import Card, render
 from jaxnb.display.cards_array import array_card, array_type
-from jaxnb.labels import format_bytes, plural
+from jaxnb.labels import APART, format_bytes, plural
 from jaxnb.model import ArrayInfo, MeshInfo
 
 _MAX_ROWS = 100
@@ -181,7 +181,7 @@ def _note(array: ArrayInfo) -> str:
     if array.memory_kind not in (None, "device", "unpinned_host"):
         notes.append(f"in {array.memory_kind}")
     if array.suspect:
-        notes.append("rests on unequal inputs")
+        notes.append(APART if array.suspect.startswith(APART) else "rests on unequal inputs")
     return ", ".join(notes)
 
 

@@ -16,7 +16,7 @@ from jaxnb.display.cards_array import (
     preview_text,
     replicas_differ_card,
 )
-from jaxnb.labels import Outputs, plural, processes_label, ranks_label
+from jaxnb.labels import Outputs, plural, processes_label, ranks_label, suspect_text
 from jaxnb.model import ArrayInfo, ValueInfo
 from jaxnb.result import Agreement, CellResult
 
@@ -89,7 +89,7 @@ def _agreement_note(result: CellResult, array: ArrayInfo | None) -> str:
 
 
 def _suspect(result: CellResult) -> str:
-    return f"rests on unequal inputs: {result.suspect}"
+    return suspect_text(result.suspect)
 
 
 def by_process_card(result: CellResult, outputs: Outputs) -> Card:
@@ -140,6 +140,8 @@ def _difference_note(result: CellResult, rows: list[Said], outputs: str) -> str:
         return "the first process's value; the others are in `result.per_process`"
     if outputs == "merged" and len({row.view.content for row in rows}) < len(rows):
         return "some look the same, but their bytes differ"
+    if result.agreement is Agreement.DIFFERENT and len(rows) == 1:
+        return "shown the same, but they lie differently over the devices"
     if result.agreement is Agreement.UNCOMPARED and outputs == "merged":
         shown = "shown the same" if len(rows) == 1 else "shown by process"
         notes = [r.value_info.digest_note for r in result.per_process.values() if r.value_info]

@@ -30,6 +30,7 @@ from typing import Any, TypeVar
 import jax
 
 from jaxnb.engine._jax_internals import arrays as internals
+from jaxnb.engine.calls import line_in, place_in
 from jaxnb.model.origins import Argument, Made, Origin, OriginKind
 from jaxnb.provenance import OF_PARTS, origin_text
 
@@ -145,7 +146,7 @@ class Origins:
         found = origin_of(array)
         if found is None:
             scope = self._thread.scope or self._cell or _Scope("", 0, "")
-            line = _line(sys._getframe(2), scope.code_name)
+            line = line_in(sys._getframe(2), scope.code_name)
             found = give(array, _counted(scope, array, "used", "", line))
         return found
 
@@ -238,9 +239,9 @@ class Origins:
         if scope is None or _task() is not scope.task:
             self.has_unnamed = True
             return
-        name, line = _caller(scope.code_name)
+        name, line, site = _caller(scope.code_name)
         if name is not None:
-            made = _counted(scope, array, "created", scope.by or name, line)
+            made = _counted(scope, array, "created", scope.by or name, line, site)
             give(array, _of_parts(made, array, parts) if parts else made)
 
 
@@ -268,20 +269,28 @@ def _of_parts(made: Made, array: Any, parts: Sequence[tuple[Origin, list[int]]])
     number, first = next(iter(found.values()))
     text = origin_text(first, number) if OF_PARTS not in first.name else "others"
     name = f"{made.name}{OF_PARTS}{text}"
-    return made._replace(base=hash((made.base, *sorted(found))), name=name)
+    base, place = (hash((each, *sorted(found))) for each in (made.base, made.place))
+    return made._replace(base=base, name=name, place=place)
 
 
 def _processes(sharding: Any) -> list[int]:
     return sorted({device.process_index for device in sharding.device_set})
 
 
-def _counted(scope: _Scope, array: Any, kind: OriginKind, name: str, line: int | None) -> Made:
+def _counted(
+    scope: _Scope, array: Any, kind: OriginKind, name: str, line: int | None, site: int = 0
+) -> Made:
     processes = _processes(array.sharding)
     dtype = zlib.crc32(str(array.dtype).encode())
     key = _KINDS.index(kind), dtype, *processes, -1, *array.shape
     number = scope.counts[key] = scope.counts.get(key, 0) + 1
     base = hash((scope.run, number, *key))
-    return Made(base, kind, name, scope.cell, number, line)
+    place = 0
+    if site:
+        at = site, *key
+        count = scope.counts[at] = scope.counts.get(at, 0) + 1
+        place = hash((scope.run, count, *at))
+    return Made(base, kind, name, scope.cell, number, line, place)
 
 
 def number_of(name: str) -> int:
@@ -313,8 +322,8 @@ def _task() -> Any:
         return None
 
 
-def _caller(code_name: str) -> tuple[str | None, int | None]:
-    """Returns which function of JAX's the user has called, and from which line of the cell.
+def _caller(code_name: str) -> tuple[str | None, int | None, int]:
+    """Returns which function of JAX's the user has called, from which line and place of the cell.
 
     No name if JAX makes the array for itself: a constant of a compiled computation.
     """
@@ -323,19 +332,11 @@ def _caller(code_name: str) -> tuple[str | None, int | None]:
     while frame is not None and frame.f_code.co_filename.startswith(_JAX):
         called = frame.f_code.co_name
         if called == "shard_const_args":
-            return None, None
+            return None, None, 0
         if not called.startswith(("_", "<", "reraise", "wrap", "cache_miss")):
             name = called
         frame = frame.f_back
-    return name, _line(frame, code_name)
-
-
-def _line(frame: FrameType | None, code_name: str) -> int | None:
-    while frame is not None:
-        if frame.f_code.co_filename == code_name:
-            return frame.f_lineno
-        frame = frame.f_back
-    return None
+    return name, *place_in(frame, code_name)
 
 
 ORIGINS = Origins()

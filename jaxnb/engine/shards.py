@@ -21,6 +21,7 @@ from jaxnb.engine.origins import ORIGINS, origin_of
 from jaxnb.engine.suspects import SUSPECTS
 from jaxnb.errors import JaxnbError
 from jaxnb.model import MAX_DIGEST_BYTES, ArrayInfo, ShardInfo
+from jaxnb.model.origins import Argument
 
 MAX_CORNER_ITEMS = 1024
 """Corners of arrays of many dimensions are cut to this many elements."""
@@ -63,6 +64,7 @@ def describe(
     digests = digests and readable and any(shard.replica_id for shard in shards)
     corner = corner and readable and 0 not in shape
     held = _held(array, shards) if digests or corner else []
+    source = _source(array)
     return ArrayInfo(
         shape=shape,
         dtype=facts.name,
@@ -78,14 +80,15 @@ def describe(
         deleted=deleted,
         host_dtype=facts.host_name,
         word_shape=facts.word_shape,
-        origin=_origin(array),
+        origin=0 if source is None else source.made.base,
         suspect=SUSPECTS.cause_of(array),
+        source=source,
     )
 
 
-def _origin(array: jax.Array) -> int:
+def _source(array: jax.Array) -> Argument | None:
     origin = origin_of(ORIGINS.array_of(array))
-    return 0 if origin is None else origin[1].base
+    return None if origin is None else Argument(0, "", *origin)
 
 
 def _held(array: jax.Array, shards: tuple[ShardInfo, ...]) -> list[tuple[ShardInfo, jax.Array]]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from jaxnb.model.origins import Argument
+
 MAX_DIGEST_BYTES = 64 << 20
 """Larger values are not compared across processes, nor are larger shards of an accelerator, which
 would have to be copied to the host. Arrays in host memory are compared whatever their size."""
@@ -74,6 +76,8 @@ class ArrayInfo:
             alone.
         suspect: Why it rests on inputs that are not equal on all processes; empty if it does not,
             as far as is known.
+        source: Where the array came from; None for an array of one process alone, and where that
+            is not known.
     """
 
     shape: tuple[int, ...]
@@ -92,6 +96,7 @@ class ArrayInfo:
     word_shape: tuple[int, ...] = ()
     origin: int = 0
     suspect: str = ""
+    source: Argument | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,9 @@ class Made(NamedTuple):
         number: Which dispatch over its processes in that cell, or which array of its type, shape
             and processes that was made there; from 1.
         line: The cell's line, as the notebook counts; None outside of its code.
+        place: Of an array made by a call: a number for the place in the code, its type, shape and
+            processes, and how many like it that place had made before in the cell. Processes whose
+            arrays have one place hold parts of one array, whatever else some of them have made.
     """
 
     base: int
@@ -33,6 +36,7 @@ class Made(NamedTuple):
     cell: int
     number: int
     line: int | None
+    place: int = 0
 
 
 Origin = tuple[int, Made]

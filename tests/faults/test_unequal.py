@@ -15,6 +15,7 @@ import pytest
 import jaxnb
 from faults.unequal import ROWS, Row
 from faults.unequal.row import SETUP
+from jaxnb.labels import suspect_text
 from jaxnb.session import Session
 from jaxnb.sinks import NoSink
 from jaxnb_fixtures import CLEAR, assert_usable
@@ -51,6 +52,7 @@ def run(
     assert cells
     for code in cells:
         result = group.run(code, check=mode, check_nans=nans, sink=notices, raise_on_error=False)
+        notices.said += [f"The value {suspect_text(result.suspect)}"] if result.suspect else []
         notices.said += [f"{e.type_name}: {e.message}" for e in result.errors.values()]
     return "\n".join(notices.said), result
 

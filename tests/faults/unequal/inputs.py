@@ -117,6 +117,24 @@ ROWS = (
         r"another order",
         refused=False,
     ),
+    Row(
+        "the value of a cell",
+        "shown",
+        ("b if process_index else a",),
+        ("b if num_processes else a",),
+        r"The value is made of parts of different arrays: on process 0 made at .*, on processes "
+        r"1-3 made at",
+        refused=False,
+    ),
+    Row(
+        "a leaf of the value of a cell",
+        "shown",
+        ("{'w': b if process_index else a}",),
+        ("{'w': b if num_processes else a}",),
+        r"The value is made of parts of different arrays: on process 0 made at .*, on processes "
+        r"1-3 made at",
+        refused=False,
+    ),
     _of_shards(
         "make_array_from_single_device_arrays",
         "jax.make_array_from_single_device_arrays(z.shape, z.sharding, "
