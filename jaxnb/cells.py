@@ -128,7 +128,7 @@ class Cells(Life):
         if unequal and (request.check == "strict" or not isinstance(sink, ScriptNotices)):
             running.notice(unequal)  # in strict mode the cell fails: it need not be warned of too
         if request.check == "strict":
-            self._tell_refused(running, result, sink)
+            result = self._last_result = self._with_refused(running, result)
         if (first := nans.first_of(result.cell, _nans(running))) is not None:
             result = self._last_result = replace(result, first_nan=first)
             if not isinstance(sink, ScriptNotices):
@@ -283,20 +283,24 @@ class Cells(Life):
         lines = {who: self._sentinels.program(who[0], asked[who]) for who in asked}
         return programs.difference(lines)
 
-    def _tell_refused(self, running: RunningCell, result: CellResult, sink: OutputSink) -> None:
-        """Shows how the programs differ that processes did not agree on, in strict mode."""
+    def _with_refused(self, running: RunningCell, result: CellResult) -> CellResult:
+        """Returns a strict cell's result with why processes did not agree, if they did not.
+
+        How the programs differ is shown.
+        """
         refused = [i for i, error in result.errors.items() if error.type_name == "DivergenceError"]
         if not refused:
-            return
+            return result
         recordings = self._sentinels.recordings(refused)
         at = {i: recordings[i].refused for i in recordings if recordings[i].refused is not None}
         if len({(each.processes, each.number) for each in at.values() if each is not None}) != 1:
-            return
+            return result
         sides = divergence.sides(at, {})
         running.cause = divergence.cause_of(sides)
         found = self._difference(sides)
         if found is not None:
             running.notice(f"{found.summary}\n{programs.text_of(found)}")
+        return replace(result, refused=running.cause)
 
     def _suspected(
         self, running: RunningCell, result: CellResult, *, is_diverged: bool

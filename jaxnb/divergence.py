@@ -189,7 +189,7 @@ def sides(at: Mapping[int, Dispatch | None], notes: Mapping[int, str]) -> tuple[
         notes: Process index to why it made none.
     """
     groups: dict[tuple[object, int, str], list[int]] = {}
-    for i, dispatch in at.items():
+    for i, dispatch in sorted(at.items()):  # so that each process says the same
         note = notes.get(i, "had finished") if dispatch is None else ""
         number = 0 if dispatch is None else dispatch.number
         groups.setdefault((_identity(dispatch), number, note), []).append(i)
@@ -287,10 +287,12 @@ def at_length(divergence: Divergence) -> str:
 
 def cause_of(refused: Sequence[Side]) -> Cause:
     """Returns why processes did not agree in strict mode, by what each was about to dispatch."""
-    programs_of = {side.dispatch.fingerprint for side in refused if side.dispatch is not None}
-    if len(programs_of) > 1:
+    about = [side.dispatch for side in refused if side.dispatch is not None]
+    if len({each.fingerprint for each in about}) > 1:
         return "program"
-    return "input" if len(refused) > 1 else "missing"
+    here = {i for side in refused for i in side.processes}
+    is_whole = all(here >= {*each.processes} for each in about)  # then their replicas differ
+    return "input" if len(refused) > 1 or is_whole else "missing"
 
 
 def programs_to_compare(found: Sequence[Side]) -> dict[Processes, int]:
@@ -334,6 +336,11 @@ def disagreement(found: Sequence[Side], mine: Dispatch) -> str:
         mine: What this process was about to do.
     """
     does = [f"{processes_label(side.processes)}: {_was_to(side, mine)}" for side in found]
+    made = {side.dispatch.fingerprint for side in found if side.dispatch is not None}
+    if len(found) > 1 and all(_was_to(side, mine) == f"was to dispatch {mine}" for side in found):
+        differs = "with other inputs" if len(made) == 1 else "with other programs inside"
+        groups = " / ".join(ranks_label(side.processes) for side in found)
+        does = [f"all were to dispatch {mine}, {differs} on {groups}"]
     everyone = processes_label(mine.processes)
     trust = "so nobody waits and all that was computed before can be trusted"
     if any(side.dispatch is not None and _is_other_number(side.dispatch, mine) for side in found):

@@ -61,14 +61,17 @@ class CellError(JaxnbError):
             returned or raised.
     """
 
-    def __init__(self, message: str, *, result: CellResult, rendering: str = "") -> None:
+    def __init__(
+        self, message: str, *, result: CellResult, rendering: str = "", closing: str = ""
+    ) -> None:
         super().__init__(message)
         self.result = result
         self._rendering = rendering
+        self._closing = closing or message
 
     def _render_traceback_(self) -> list[str]:
-        """The processes' tracebacks, each distinct one once; then the message."""
-        return [*self._rendering.splitlines(), "", *super()._render_traceback_()]
+        """The processes' tracebacks, each distinct one once; then the message, or a shorter one."""
+        return [*self._rendering.splitlines(), "", f"{type(self).__name__}: {self._closing}"]
 
 
 class NotCompiledError(JaxnbError):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from jaxnb.deaths import Death, describe_death, last_lines
 from jaxnb.display._recovered import recovered_notes
-from jaxnb.display.cards_error import error_card, error_groups
+from jaxnb.display.cards_error import LEFT_BEHIND, ErrorGroup, error_card, error_groups
 from jaxnb.errors import (
     CellError,
     CellTimeoutError,
@@ -15,24 +16,49 @@ from jaxnb.errors import (
     SessionBrokenError,
     SessionClosedError,
 )
-from jaxnb.labels import format_bytes, plural, processes_label
+from jaxnb.labels import format_bytes, one_line, plural, processes_label
 from jaxnb.model import CellOutcome, ProcessError, Recovered
 from jaxnb.result import CellResult
+
+MOST_FIRST_CHARS = 2000
+"""Of a longer first line of an error the beginning is said with the cell's error."""
+
+MOST_REPEATED_CHARS = 160
+"""A longer one is not said again below the traceback."""
 
 
 def cell_error(result: CellResult) -> CellError:
     """Returns the error for a cell that raised on some process."""
-    raised: dict[str, list[int]] = {}
-    for group in error_groups(result):  # which tells those apart, too, that came another way to it
-        raised.setdefault(_first_line(group.error), []).extend(group.processes)
-    parts = [f"{processes_label(sorted(who))} raised {what}" for what, who in raised.items()]
-    message = f"{'; '.join(parts)} (cell [{result.cell}])"
-    return CellError(message, result=result, rendering=error_card(result, ansi=True).text)
+    groups = error_groups(result)  # which tells those apart, too, that came another way to it
+    return CellError(
+        _joined(result, [(f"raised {_first_line(g.error)}", g) for g in groups]),
+        result=result,
+        rendering=error_card(result, ansi=True).text,
+        closing=_joined(result, [(_ending(g.error), g) for g in groups]),
+    )
+
+
+def _joined(result: CellResult, told: Sequence[tuple[str, ErrorGroup]]) -> str:
+    """Returns what processes did, each thing once: ``"process 2 raised …; processes 0-1 …"``."""
+    who: dict[str, list[int]] = {}
+    for what, group in told:
+        who.setdefault(what, []).extend(group.processes)
+    parts = [f"{processes_label(sorted(those))} {what}" for what, those in who.items()]
+    return f"{'; '.join(parts)} (cell [{result.cell}])"
+
+
+def _ending(error: ProcessError) -> str:
+    """Returns what is said of an error below its traceback: not again what is long."""
+    if error.type_name == LEFT_BEHIND:
+        return f"waited in vain{f' at line {error.line}' if error.line else ''}"
+    first = f"raised {_first_line(error)}"
+    return first if len(first) <= MOST_REPEATED_CHARS else error.ending
 
 
 def _first_line(error: ProcessError) -> str:
     """Returns an error's first line, with where it was raised unless it says that itself."""
-    first, place = str(error).partition("\n")[0], f"at line {error.line}"
+    first = one_line(str(error).partition("\n")[0], MOST_FIRST_CHARS)
+    place = f"at line {error.line}"
     if error.line is None or re.search(rf"\b{place}\b", first):
         return first
     return f"{first} {place}"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from jaxnb.arrays import differing, merged, placing
 from jaxnb.callers import levels_to_caller
@@ -23,6 +23,7 @@ from jaxnb.model import (
     RichOutput,
     ValueInfo,
 )
+from jaxnb.model.dispatches import Cause
 from jaxnb.model.origins import Difference
 from jaxnb.model.replicas import UnequalInput
 from jaxnb.nans import FirstNan
@@ -153,6 +154,8 @@ class CellResult:
         timing: How long its calls took, if it was timed.
         gather: Makes an array that stayed on the processes from its index and description.
         unequal: Replicated inputs of its computations whose bytes differ by process.
+        refused: In strict mode, why the processes did not agree: ``"input"`` or ``"program"``, say;
+            empty if they did.
         suspect: Why its value rests on inputs that are not equal on all processes, of this cell or
             of an earlier one; empty if it does not, as far as is known.
     """
@@ -171,6 +174,7 @@ class CellResult:
     timing: CellTiming | None = None
     gather: Gather | None = field(default=None, compare=False)
     unequal: tuple[UnequalInput, ...] = ()
+    refused: Cause | Literal[""] = ""
     suspect: str = ""
 
     def __repr__(self) -> str:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
+from jaxnb.display._ansi import strip_ansi
 from jaxnb.display.floods import dropped_texts, flood_text
 from jaxnb.display.merge import MergedLine, StreamMerger
 from jaxnb.engine.allowance import Allowance, share_of
@@ -300,8 +301,7 @@ class RunningCell:
             self._mergers[index].finish(index)
         reply = _as_reply(index, answer, self.seconds)
         if index in self.freed and reply.error is not None and reply.error.type_name not in TOLD:
-            kind, message = self.freed[index]
-            reply = replace(reply, error=replace(reply.error, type_name=kind, message=message))
+            reply = replace(reply, error=_freed_error(reply.error, *self.freed[index]))
         self._replies[index] = reply
 
     def _show_held(self, since: float) -> None:
@@ -453,6 +453,17 @@ def _mergers(processes: tuple[int, ...], outputs: Outputs) -> dict[int, StreamMe
         return dict.fromkeys(processes, StreamMerger(processes))
     shown = processes if outputs == "all" else processes[:1]
     return {index: StreamMerger([index]) for index in shown}
+
+
+def _freed_error(error: ProcessError, kind: str, message: str) -> ProcessError:
+    """Returns what a process is said to have raised that was freed from where it waited.
+
+    Where that was in the user's code is told, and not what JAX and its collectives say of it: the
+    connections were shut by jaxnb.
+    """
+    shown = "\n".join(filter(None, [error.own_frames, f"{kind}: {message}"]))
+    plain = strip_ansi(shown)
+    return replace(error, type_name=kind, message=message, traceback=plain, traceback_ansi=shown)
 
 
 def _as_reply(index: int, answer: object, seconds: float) -> CellReply:

@@ -29,7 +29,7 @@ def _range(changes: list[int]) -> str:
     least, most = min(changes), max(changes)
     if len(changes) == 1:
         return _signed(most)
-    if least == most:
+    if _signed(least) == _signed(most):  # to the three digits that are shown
         return f"{_signed(most)} per device"
     if least == 0:
         return f"up to {_signed(most)} per device"

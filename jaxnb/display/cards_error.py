@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from jaxnb.display._ansi import ansi_runs, strip_ansi
 from jaxnb.display.card import Card, render
 from jaxnb.display.cards_value import NOTHING
-from jaxnb.labels import format_seconds, one_line, processes_label
+from jaxnb.labels import format_count, format_seconds, one_line, plural_word, processes_label
 from jaxnb.model import ProcessError
 from jaxnb.result import CellResult
+
+MOST_CHARS = 1500
+MOST_LINES = 24
+"""Of a longer message the beginning is shown: an array in full helps nobody."""
+
+LEFT_BEHIND = "LeftBehindError"
+"""What a process is said to have raised that others left waiting."""
+
+SAME_CHARS = 300
+"""Longer messages than are shown are taken for the same if they begin alike so far."""
+
+_MOST_NAMES = 3
+
+_FLEETING = re.compile(
+    r"(?<= at )0x[0-9a-f]{6,}|(?<=\]):\d{2,5}\b|(?<=\d\.\d\.\d\.\d):\d{2,5}\b"
+    r"|(?<=localhost):\d{2,5}\b|(?<=\bpid )\d+\b",
+    re.IGNORECASE,
+)
+"""Addresses of objects, ports, process ids: errors that differ in nothing else are one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +38,7 @@ class ErrorGroup:
 
     Attributes:
         processes: The processes, in order.
-        error: What they raised.
+        error: What they raised: the first one's.
         seconds: Time from the start of the cell to the first of them.
     """
 
@@ -28,11 +48,19 @@ class ErrorGroup:
 
 
 def error_groups(result: CellResult) -> list[ErrorGroup]:
-    """Groups processes by what they raised; the earliest, and so the likely cause, first."""
+    """Groups processes by what they raised; the earliest, and so the likely cause, first.
+
+    Those that others left behind come last. What differs only in ports, addresses of objects and
+    process ids, or beyond what is shown of a long message, is the same.
+    """
     groups: dict[tuple[str, str, str], list[int]] = {}
     for process, error in sorted(result.errors.items()):
-        key = (error.type_name, error.message, error.traceback)
-        groups.setdefault(key, []).append(process)
+        message = _beginning(error.message)
+        if message != error.message:
+            message = message[:SAME_CHARS]
+        body = (error.traceback or error.traceback_ansi).replace(error.message, message)
+        shown = _FLEETING.sub("", message), _FLEETING.sub("", body)
+        groups.setdefault((error.type_name, *shown), []).append(process)
     found = [
         ErrorGroup(
             tuple(processes),
@@ -41,7 +69,48 @@ def error_groups(result: CellResult) -> list[ErrorGroup]:
         )
         for processes in groups.values()
     ]
-    return sorted(found, key=lambda group: group.seconds)
+    return sorted(found, key=lambda group: (group.error.type_name == LEFT_BEHIND, group.seconds))
+
+
+def _beginning(message: str) -> str:
+    """Returns a message, or as much of it as is shown."""
+    return "".join(message.splitlines(keepends=True)[:MOST_LINES])[:MOST_CHARS]
+
+
+def _body(result: CellResult, group: ErrorGroup, *, ansi: bool = False) -> str:
+    """Returns a traceback with its message; of a long one the beginning, and where the rest is."""
+    error, first = group.error, group.processes[0]
+    plain = error.traceback or strip_ansi(error.traceback_ansi)
+    text = (error.traceback_ansi if ansi else "") or plain
+    kept = _beginning(error.message)
+    if kept == error.message:
+        return text or error.message
+    more = len(error.message) - len(kept)
+    others = [p for p in group.processes if result.errors[p].message != error.message]
+    differ = f"; the messages of {processes_label(others)} differ in what follows" if others else ""
+    cut = (
+        f"{kept.rstrip()}…\n… {format_count(more)} more {plural_word(more, 'character')}, in "
+        f"`spmd.last_result.per_process[{first}].error.message`{differ}"
+    )
+    return (text if error.message in text else plain).replace(error.message, cut) or cut
+
+
+def refusal_text(result: CellResult, error: ProcessError) -> str:
+    """Returns what is said of a refused dispatch if why has been told with the cell's output.
+
+    That is where inputs are not equal: the notice names them, with where they differ. Empty for
+    other errors.
+    """
+    if error.type_name != "DivergenceError" or result.refused != "input" or not result.unequal:
+        return ""
+    names = list(dict.fromkeys(each.name for each in result.unequal))
+    more = len(names) - _MOST_NAMES
+    label = ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+    are = "are" if len(names) > 1 else "is"
+    return (
+        f"{label} {are} not equal on all processes, as was told above. The computation has run on "
+        "none of them, and what was computed before is valid."
+    )
 
 
 def error_card(result: CellResult, *, ansi: bool = False) -> Card:
@@ -54,25 +123,32 @@ def error_card(result: CellResult, *, ansi: bool = False) -> Card:
     groups = error_groups(result)
     if not groups:
         return NOTHING
-    several = len(groups) > 1
     html_groups = []
     texts = []
     for i, group in enumerate(groups):
         error = group.error
-        when = f"after {format_seconds(group.seconds)}" if several else ""
-        first = ", first" if several and i == 0 else ""
-        who = f"{processes_label(group.processes)}{first}"
-        where = f"line {error.line}" if error.line is not None else ""
-        details = " · ".join(part for part in (who, where, when) if part)
-        coloured = error.traceback_ansi or error.traceback
+        details = _details(groups, i)
+        told = refusal_text(result, error)
         html_groups.append(
             {
                 "type_name": error.type_name,
-                "message": one_line(strip_ansi(error.message), 300),
+                "message": told or one_line(strip_ansi(error.message), 300),
                 "details": details,
-                "runs": ansi_runs(coloured),
+                "runs": [] if told else ansi_runs(_body(result, group, ansi=True)),
             }
         )
-        body = coloured if ansi else error.traceback or strip_ansi(coloured)
-        texts.append(f"{error.type_name} on {details}\n{body or error.message}")
+        body = told or _body(result, group, ansi=ansi)
+        texts.append(f"{error.type_name} on {details}\n{body}")
     return Card(render("error", groups=html_groups), "\n\n".join(texts))
+
+
+def _details(groups: list[ErrorGroup], i: int) -> str:
+    """Returns which processes raised an error, at which line, and when if others raised others."""
+    group, several = groups[i], len(groups) > 1
+    line = group.error.line
+    parts = (
+        processes_label(group.processes) + (", first" if several and i == 0 else ""),
+        f"line {line}" if line is not None else "",
+        f"after {format_seconds(group.seconds)}" if several else "",
+    )
+    return " · ".join(part for part in parts if part)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import signal
 import sys
 import time
@@ -47,7 +46,6 @@ MAX_LARGE_VALUES = 16
 MAX_NAMED = 100_000
 """So many objects are looked at for the names of arrays."""
 
-_ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _NOTHING = object()
 _ONCE = nullcontext()
 
@@ -369,9 +367,10 @@ class Runner:
         self._error = ProcessError(
             type_name=kind.__name__,
             message=bundles.shortened(str(error)),
-            traceback=_ANSI.sub("", ansi),
+            traceback=tracebacks.ANSI.sub("", ansi),
             traceback_ansi=ansi,
             line=_line_in_cell(error, self._code_name),
+            own_frames=bundles.shortened("\n".join(tracebacks.own_frames(lines))),
         )
 
 

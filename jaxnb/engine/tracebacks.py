@@ -5,9 +5,10 @@ from __future__ import annotations
 import inspect
 import linecache
 import os
+import re
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -24,6 +25,9 @@ _LIBRARIES = tuple(
     }
 )
 """Where installed modules are."""
+
+ANSI = re.compile(r"\x1b\[[0-9;]*m")
+"""What colours text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +119,20 @@ def _chained(entries: list[TracebackType]) -> TracebackType | None:
     return chained
 
 
-def _format_library_frame(frame: LibraryFrame) -> str:
+class LibraryText(str):
+    """How a frame of an installed module is shown."""
+
+    __slots__ = ()
+
+
+def own_frames(lines: Iterable[str]) -> list[str]:
+    """Returns of a formatted traceback the frames of cells and of the user's modules, each once."""
+    frames = [line for line in lines if not isinstance(line, LibraryText)]
+    return list(dict.fromkeys(f for f in frames if ANSI.sub("", f).startswith(("Cell ", "File "))))
+
+
+def _format_library_frame(frame: LibraryFrame) -> LibraryText:
     source = linecache.getline(frame.filename, frame.lineno, frame.frame.f_globals).strip()
     file = compress_user(frame.filename)
     said = f"File {file}:{frame.lineno}, in {frame.code.co_qualname}\n"
-    return f"{said}----> {frame.lineno} {source}\n" if source else said
+    return LibraryText(f"{said}----> {frame.lineno} {source}\n" if source else said)

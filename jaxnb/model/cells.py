@@ -58,6 +58,7 @@ class ProcessError:
         traceback_ansi: The same with ANSI colours.
         line: The last line of the cell in the traceback, counted as the notebook counts
             (the ``%%spmd`` line is line 1); None if the cell is not in it.
+        own_frames: The traceback's frames of cells and of the user's modules, with ANSI colours.
     """
 
     type_name: str
@@ -65,6 +66,7 @@ class ProcessError:
     traceback: str = field(repr=False)
     traceback_ansi: str = field(repr=False)
     line: int | None = None
+    own_frames: str = field(default="", repr=False)
 
     def __str__(self) -> str:
         return f"{self.type_name}: {self.message}" if self.message else self.type_name

@@ -29,6 +29,7 @@ from jaxnb.model import (
     Wait,
     Waits,
 )
+from jaxnb.model.replicas import DigestedArray, UnequalInput
 from jaxnb.result import CellResult, ProcessResult
 
 EVIL = "<script>alert(1)</script>\"'"
@@ -321,6 +322,59 @@ def test_footer_names_a_part_of_the_group():
     assert cards.footer_card(cell([None] * 2, num_processes=4)).text.startswith(
         "processes 0-1 of 4 · "
     )
+
+
+def test_errors_that_differ_only_in_ports_and_addresses_are_one():
+    def lost(port: int, where: int) -> ProcessError:
+        said = f"closed by [127.0.0.1]:{port}, 10.0.0.1:{port}, pid {port}, <f at {where:#x}>"
+        return ProcessError("RuntimeError", said, f"File a.py:{1000}\n{said}", "", 5)
+
+    errors = {i: lost(36000 + i, 0x7F0000000000 + i) for i in range(3)}
+    result = cell([None] * 4, errors={**errors, 3: lost(1, 2)})
+    assert [g.processes for g in cards.error_groups(result)] == [(0, 1, 2), (3,)]  # 0x2 is short
+    other = replace(errors[1], traceback=errors[1].traceback.replace("py:1000", "py:1001"))
+    result = cell([None] * 2, errors={0: errors[0], 1: other})
+    assert len(cards.error_groups(result)) == 2
+
+
+def test_of_a_long_message_the_beginning_is_shown_once():
+    def unequal(i: int) -> ProcessError:
+        said = f"not equal. {'expected ' * 200}got {i}"
+        return ProcessError("AssertionError", said, f"line 3\nAssertionError: {said}", "", 3)
+
+    text = cards.error_card(cell([None] * 4, errors={i: unequal(i) for i in range(4)})).text
+    assert text.startswith("AssertionError on processes 0-3 · line 3\nline 3\nAssertionError: not ")
+    assert text.endswith(
+        "…\n… 316 more characters, in `spmd.last_result.per_process[0].error.message`; the "
+        "messages of processes 1-3 differ in what follows"
+    )
+    assert len(text) < 2000
+
+
+def test_who_was_left_behind_comes_last():
+    behind = ProcessError("LeftBehindError", "waited", "", "", 4)
+    cause = ProcessError("NameError", "name 'x' is not defined", "its traceback", "", 3)
+    result = cell([None] * 2, errors={0: behind, 1: cause}, seconds=[1.0, 2.0])
+    assert [g.processes for g in cards.error_groups(result)] == [(1,), (0,)]
+
+
+def digested(name: str) -> DigestedArray:
+    of = ((0, 1), 1, 0, "jit(f)", 5, name, 7, "made at line 1")
+    return DigestedArray(*of, "float32[4]", "float32", "P()", ())
+
+
+def test_a_refusal_whose_reason_is_told_above_is_short():
+    error = ProcessError("DivergenceError", "They do not agree", "a long story", "", 5)
+    found = tuple(UnequalInput(digested(name), (), ((0,), (1,)), False) for name in ("a", "b"))
+    result = replace(cell([None] * 2, errors={0: error, 1: error}), unequal=found)
+    assert cards.error_card(result).text.endswith("a long story")  # it may have another reason
+    card = cards.error_card(replace(result, refused="input"))
+    assert card.text == (
+        "DivergenceError on processes 0-1 · line 5\n`a`, `b` are not equal on all processes, as "
+        "was told above. The computation has run on none of them, and what was computed before is "
+        "valid."
+    )
+    assert "<pre>" not in card.html
 
 
 def test_an_ordinary_cell_is_small_and_quick():

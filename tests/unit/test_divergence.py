@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxnb.divergence import agree, compare, describe, disagreement, is_mismatch, sides
+from jaxnb.divergence import agree, cause_of, compare, describe, disagreement, is_mismatch, sides
 from jaxnb.model import Dispatch, Recording, Trail
 
 ALL = (0, 1, 2)
@@ -247,6 +247,24 @@ def test_strict_mode_says_that_nothing_has_run() -> None:
     assert "do not agree on dispatch 3 over processes 0-2: processes 0,2: was to dispatch" in text
     assert "process 1: raised ValueError at line 2. Nothing of it has run" in text
     assert "can be trusted" in text
+
+
+def test_strict_mode_says_once_what_all_were_to_dispatch() -> None:
+    at = {i: replace(dispatch(1, 1, 4), inputs=i) for i in ALL}
+    texts = {disagreement(sides({me: at[me], **at}, {}), at[me]) for me in ALL}
+    assert texts == {
+        "The processes do not agree on dispatch 1 over processes 0-2: all were to dispatch "
+        "jit(f1) float32[8] -> float32[] at line 4, with other inputs on 0 / 1 / 2. Nothing of it "
+        "has run on any of them, so nobody waits and all that was computed before can be trusted."
+    }
+    at = {i: replace(dispatch(1, 1, 4), fingerprint=7 + (i == 1)) for i in ALL}
+    assert "at line 4, with other programs inside on 0,2 / 1." in disagreement(sides(at, {}), at[0])
+
+
+def test_who_all_agree_but_for_their_replicas_has_other_inputs() -> None:
+    at = {i: dispatch(1, 1, 4) for i in ALL}
+    assert cause_of(sides(at, {})) == "input"
+    assert cause_of(sides({0: at[0]}, {})) == "missing"
 
 
 def test_strict_mode_tells_of_one_that_has_made_fewer() -> None:

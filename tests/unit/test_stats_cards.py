@@ -104,6 +104,7 @@ def memory(change: int, peak: int | None = None, of: Any = "device", before: int
         ([(memory(MIB),), ()], "up to +1.00 MiB per device"),
         ([(memory(-MIB, before=MIB),), ()], "down to −1.00 MiB per device"),
         ([(memory(MIB),), (memory(2 * MIB),)], "+1.00 MiB to +2.00 MiB per device"),
+        ([(memory(10 * 1024),), (memory(10 * 1024 + 4),)], "+10.0 KiB per device"),
         ([(memory(-MIB, before=MIB),), (memory(MIB),)], "−1.00 MiB to +1.00 MiB per device"),
         ([(memory(8),)] * 2, ""),  # the result has it
         ([(memory(0, 512 * MIB),)] * 2, "peak 512 MiB"),
