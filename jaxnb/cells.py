@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from types import MappingProxyType
@@ -110,10 +110,6 @@ class Cells(Life):
         self._settings.replied(running.replies, running.silent)
         was_cut = patience.interrupted or bool(running.waiting_for or running.freed or self.deaths)
         result = self._last_result = self._compared(running, result, was_cut)
-        if result.unequal_names:
-            is_alike = not (was_cut or result.errors)
-            names = result.unequal_names
-            running.notice(unequal_names_text(result.cell, names, has_ended_alike=is_alike))
         parted = result.divergence
         is_mismatch = parted is not None and (not was_cut or divergence.is_mismatch(parted))
         result, unequal = self._suspected(running, result, is_diverged=is_mismatch)
@@ -133,10 +129,15 @@ class Cells(Life):
             result = self._last_result = replace(result, first_nan=first)
             if not isinstance(sink, ScriptNotices):
                 running.notice(str(first))
+        is_alike = not (was_cut or result.errors)
+        tell_names = partial(unequal_names_text, result.cell, has_ended_alike=is_alike)
         if patience.gave_up:
-            self._recover_after(running, 0.0 if patience.ends_at_once else COME_BACK_AGAIN_SECONDS)
+            come_back_seconds = 0.0 if patience.ends_at_once else COME_BACK_AGAIN_SECONDS
+            self._recover_after(running, result.unequal_names, tell_names, come_back_seconds)
         elif self._is_out_of_step(running, result, patience.interrupted):
-            self._recover_after(running)
+            self._recover_after(running, result.unequal_names, tell_names)
+        elif result.unequal_names:
+            running.notice(tell_names(result.unequal_names))
         return RanRequest(running, result, patience, parted, unequal)
 
     def _may_repeat(self, ran: RanRequest, interrupted: threading.Event) -> bool:
@@ -335,15 +336,21 @@ class Cells(Life):
         return (self._generation, *(report.pid for report in self._reports))
 
     def _recover_after(
-        self, running: RunningCell, come_back_seconds: float = COME_BACK_SECONDS
+        self,
+        running: RunningCell,
+        names: Sequence[Difference],
+        tell_names: Callable[[Sequence[Difference]], str],
+        come_back_seconds: float = COME_BACK_SECONDS,
     ) -> None:
-        """Forms the group anew after a cell whose processes are out of step."""
+        """Forms the group anew after a cell whose processes are out of step; tells what it cost."""
         try:
             recovered = self._reform(come_back_seconds)
         except JaxnbError as error:
             running.notice(f"the group could not be formed anew: {error}")
+            if names:
+                running.notice(tell_names(names))
             return
-        running.notice(recovered_text(recovered))
+        running.notice(recovered_text(recovered, names, tell_names))
 
     def _fetch(
         self, request: CellRequest, generation: int, index: int, digest: bytes, gather: Any

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Literal
 
@@ -9,6 +10,8 @@ Outputs = Literal["merged", "all", "first"]
 """What is shown of what several processes said alike: once, for each, or the first's only."""
 
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+_ROOT = re.compile(r"\w*")
 
 MAX_CODE = 60
 """Longer code is cut in a sentence."""
@@ -117,3 +120,22 @@ def suspect_text(cause: str) -> str:
         cause: Which of its inputs were unequal; or, beginning with :data:`APART`, what it is.
     """
     return cause if cause.startswith(APART) else f"rests on unequal inputs: {cause}"
+
+
+def paths_label(paths: Iterable[str], most: int = 8) -> str:
+    """Returns paths by the variables that they begin with: ``"`params` (6 arrays) and `loss`"``.
+
+    Args:
+        paths: Where arrays are: ``"params[0]['w']"``.
+        most: So many variables are named; of the others it is said how many there are.
+    """
+    by_variable: dict[str, list[str]] = {}
+    for path in dict.fromkeys(paths):
+        by_variable.setdefault(_ROOT.match(path).group(), []).append(path)  # type: ignore[union-attr]
+    said = [
+        f"`{each[0]}`" if len(each) == 1 else f"`{variable}` ({len(each)} arrays)"
+        for variable, each in by_variable.items()
+    ]
+    if len(said) > most:
+        said = [*said[:most], plural(len(said) - most, "more variable")]
+    return " and ".join(filter(None, [", ".join(said[:-1]), *said[-1:]]))

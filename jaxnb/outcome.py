@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from jaxnb.deaths import Death, describe_death, last_lines
+from jaxnb.display._losses import loss_text, lost_names
 from jaxnb.display._recovered import recovered_notes
 from jaxnb.display.cards_error import LEFT_BEHIND, ErrorGroup, error_card, error_groups
 from jaxnb.errors import (
@@ -16,8 +17,10 @@ from jaxnb.errors import (
     SessionBrokenError,
     SessionClosedError,
 )
-from jaxnb.labels import format_bytes, one_line, plural, processes_label
+from jaxnb.labels import one_line, processes_label
 from jaxnb.model import CellOutcome, ProcessError, Recovered
+from jaxnb.model.origins import Difference
+from jaxnb.provenance import names_text
 from jaxnb.result import CellResult
 
 MOST_FIRST_CHARS = 2000
@@ -209,14 +212,33 @@ def death_error(
     return error
 
 
-def recovered_text(recovered: Recovered) -> str:
-    """Returns what became of a group that was formed anew."""
-    article = "a new" if len(recovered.replaced) == 1 else "new"
+def recovered_text(
+    recovered: Recovered,
+    differences: Sequence[Difference] = (),
+    tell: Callable[[Sequence[Difference]], str] = names_text,
+) -> str:
+    """Returns what became of a group that was formed anew, what was lost first: one paragraph.
+
+    Args:
+        recovered: The group.
+        differences: The names under which its processes held parts of different arrays then.
+        tell: Tells of those that none has lost.
+    """
+    lost = loss_text(recovered, differences)
+    gone = lost_names(recovered)
+    rest = [each for each in differences if each.place not in gone]
     label = processes_label(recovered.replaced)
+    article = "a new" if len(recovered.replaced) == 1 else "new"
     new = f", with {article} {label}" if recovered.replaced else ""
-    text = (
-        f"the group was formed anew in {recovered.seconds:.2f} s{new}. Variables were kept, "
-        f"{plural(recovered.arrays, 'array')} among them ({format_bytes(recovered.nbytes)} in "
-        "all); functions are compiled anew when they are called."
-    )
-    return " ".join([text, *recovered_notes(recovered)])
+    anew = f"the group was formed anew in {recovered.seconds:.2f} s{new}"
+    if lost:
+        told = [lost, f"Other variables were kept: {anew}"]
+    else:
+        whole = not (recovered.lost or recovered.lost_shards or recovered.replaced)
+        told = [f"{anew}, and {'all ' if whole else ''}variables were kept"]
+    told[-1] += "; functions are compiled anew when they are called."
+    told += recovered_notes(recovered)
+    if rest:
+        unequal = tell(rest)
+        told.append(unequal[0].upper() + unequal[1:])
+    return " ".join(told)

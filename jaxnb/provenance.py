@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from jaxnb.labels import APART, processes_label
+from jaxnb.labels import APART, paths_label, processes_label
 from jaxnb.model.origins import Argument, Difference, Made
 
 MENDS = (
@@ -83,12 +83,25 @@ def arguments_text(differences: Sequence[Difference], others: int = 0) -> str:
 
 
 def names_text(differences: Sequence[Difference]) -> str:
-    """Returns who holds what under the same names: sentences."""
-    told = [f"`{each.place}`: {_held(each)}." for each in differences[:MOST_TOLD]]
-    if more := [f"`{each.place}`" for each in differences[MOST_TOLD:]]:
-        shown = ", ".join(more[:10])
-        told.append(f"So do {shown}{' …' if len(more) > 10 else ''}.")
-    return " ".join(told)
+    """Returns who holds what under the same names: a sentence for all that differ alike."""
+    groups: dict[tuple[object, ...], list[Difference]] = {}
+    for each in differences:
+        key = tuple((who, step_of(side) or (side and side.number)) for who, side in each.sides)
+        groups.setdefault(key, []).append(each)
+    told = [
+        f"{paths_label(each.place for each in alike)}: {_held_alike(alike)}."
+        for alike in list(groups.values())[:MOST_TOLD]
+    ]
+    more = [each.place for alike in list(groups.values())[MOST_TOLD:] for each in alike]
+    return " ".join([*told, *([f"So do {paths_label(more)}."] if more else [])])
+
+
+def step_of(argument: Argument | None) -> tuple[object, ...]:
+    """Returns which dispatch an array is a result of; empty for other arrays."""
+    if argument is None or argument.made.kind != "dispatch":
+        return ()
+    made = argument.made
+    return made.name, made.cell, made.number, made.line
 
 
 def pull_text(name: str, differences: Sequence[Difference]) -> str:
@@ -163,6 +176,22 @@ def _held(difference: Difference) -> str:
         for who, each in difference.sides
     )
     return ", ".join(said)
+
+
+def _held_alike(alike: Sequence[Difference]) -> str:
+    """Returns who holds what, of names that differ alike: of which dispatches, for several."""
+    if len(alike) == 1:
+        return _held(alike[0])
+    said = (f"on {processes_label(who)} {source_text(each)}" for who, each in alike[0].sides)
+    return ", ".join(said)
+
+
+def source_text(argument: Argument | None) -> str:
+    """Returns what arrays come from: ``"results of jit(step), dispatch 7 of cell [4], line 2"``."""
+    if argument is None:
+        return "nothing"
+    text = origin_text(argument.made, argument.made.base)
+    return f"results{text.removeprefix('result')}" if text.startswith("result ") else text
 
 
 def _what(argument: Argument | None) -> str:

@@ -12,17 +12,18 @@ MAX_NAMES = 12
 
 
 def recovered_notes(recovered: Recovered) -> list[str]:
-    """Returns a sentence for each thing that was lost, refilled, given, or is missing."""
+    """Returns a sentence for each thing that was lost, refilled, given, or is missing.
+
+    Of arrays that could not be kept :func:`~jaxnb.display._losses.loss_text` tells.
+    """
     notes = []
     if recovered.lost_shards:
         notes.append(
             f"These arrays lost shards: {names_label(recovered.lost_shards)}. Nobody else had a "
-            "replica. Each use of one raises; run the cells again that made them."
+            "replica. Using one raises an error; run the cells again that made them."
         )
-    if recovered.lost:
-        notes.append(
-            f"Not kept: {_some(recovered.lost)}. Using one raises an error; make it again."
-        )
+    if others := list(dict.fromkeys(thing for p in recovered.processes for thing in p.lost)):
+        notes.append(f"Not kept: {_some(others)}. Using one raises an error; make it again.")
     if recovered.unsettled:
         many = len(recovered.unsettled) > 1
         who = processes_label(recovered.unsettled)

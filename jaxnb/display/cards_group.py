@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from jaxnb.display._losses import loss_text
 from jaxnb.display._recovered import recovered_notes
 from jaxnb.display._text import text_table
 from jaxnb.display.card import Card, render
-from jaxnb.labels import format_bytes, format_seconds, plural, processes_label, ranks_label
+from jaxnb.labels import format_seconds, plural, processes_label, ranks_label
 from jaxnb.model import DeviceInfo, GroupInfo, ProcessInfo, Recovered
 
 FOLD_ABOVE = 8
@@ -40,11 +41,13 @@ def start_card(group: GroupInfo, replayed: int | None = None) -> Card:
 
 def recovered_card(group: GroupInfo, recovered: Recovered) -> Card:
     """A group that was formed anew: the time it took, and what was kept and lost."""
-    kept = f"{plural(recovered.arrays, 'array')} kept ({format_bytes(recovered.nbytes)})"
-    tail = f"formed anew in {format_seconds(recovered.seconds)} · {kept}"
+    tail = f"formed anew in {format_seconds(recovered.seconds)}"
     if recovered.replaced:
         tail = f"{processes_label(recovered.replaced)} replaced · {tail}"
-    return _group_card(group, tail, False, recovered_notes(recovered))
+    if not (recovered.replaced or recovered.lost or recovered.lost_shards):
+        tail += " · all variables kept"
+    notes = [loss_text(recovered), *recovered_notes(recovered)]
+    return _group_card(group, tail, False, [note for note in notes if note])
 
 
 def status_card(group: GroupInfo) -> Card:

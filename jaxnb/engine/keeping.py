@@ -176,15 +176,24 @@ class Unkept(Kept):
     Args:
         what: What it is, as the beginning of a sentence.
         why: Why it is lost.
+
+    Attributes:
+        name: The path under which the user has it, which its error says; empty if there is none.
     """
 
     def __init__(self, what: str, why: str) -> None:
-        self.text = f"{what} ({why}; using it raises an error)"
-        self._sentence = f"{what} was made before the group was reconnected, and is gone: {why}"
+        self.what, self.why, self.name = what, why, ""
+
+    @property
+    def text(self) -> str:
+        """What it is, and why it is lost."""
+        return f"{self.what} ({self.why})"
 
     def restore(self, again: Again) -> LostArray:
         """Returns what raises at each use."""
-        return LostArray(self._sentence, advice=MAKE_AGAIN)
+        what = f"`{self.name}` ({self.what})" if self.name else self.what
+        sentence = f"{what} was made before the group was reconnected, and is gone: {self.why}"
+        return LostArray(sentence, advice=MAKE_AGAIN)
 
 
 class LostShards(Kept):

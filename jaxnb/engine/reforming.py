@@ -42,6 +42,7 @@ from jaxnb.engine.keeping import (
 from jaxnb.engine.lost import MAKE_AGAIN, LostArray
 from jaxnb.engine.modules import modules_of_user
 from jaxnb.engine.rebinding import CACHE_TYPE, Rebinder, paths_of
+from jaxnb.engine.unkept import name_unkept
 from jaxnb.errors import ArrayGoneError
 from jaxnb.model import Reformed, ReformRequest
 from jaxnb.model.recovery import CallHooks, Give, JoinAgain, Survey, Take
@@ -88,8 +89,9 @@ def _join_again(request: JoinAgain, process_index: int, namespace: dict[str, Any
     has_settled = settling.settle([thing for thing in things_of_devices() if is_array(thing)])
     backends = settling.Backends()
     kept = _put_away_all(namespace["names"], frozenset(request.dead))
+    unkept = name_unkept(kept, namespace["names"])
     arrays, nbytes = _delete_all(kept)
-    lost = [thing.text for _, thing in kept if isinstance(thing, Unkept)]
+    lost = [thing.text for old, thing in kept if isinstance(thing, Unkept) and not is_array(old)]
     without = [thing.name for _, thing in kept if isinstance(thing, LostShards)]
     ambient = _take_back_ambient()
     left_service = bootstrap.leave()
@@ -113,6 +115,7 @@ def _join_again(request: JoinAgain, process_index: int, namespace: dict[str, Any
         left_service=left_service,
         seconds=time.perf_counter() - started,
         lost_shards=tuple(without),
+        unkept=unkept,
         hooks=hooks.count(),
         is_settled=has_ended,
     )

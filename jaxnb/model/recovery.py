@@ -86,6 +86,25 @@ class ReformRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class UnkeptArray:
+    """An array that a process could not keep, as its computation was broken off, say.
+
+    Attributes:
+        name: Where the user has it, as a path: ``"params[0]['b']"``; empty if no name leads there.
+        type: ``"float32[4, 2]"``.
+        why: Why it is lost.
+    """
+
+    name: str
+    type: str
+    why: str
+
+    def __str__(self) -> str:
+        what = f"`{self.name}` ({self.type})" if self.name else self.type
+        return f"{what} ({self.why})"
+
+
+@dataclass(frozen=True, slots=True)
 class Reformed:
     """A process has joined the new group.
 
@@ -93,13 +112,14 @@ class Reformed:
         process_index: Who answers.
         arrays: How many arrays it has put back on its devices.
         nbytes: Their size in bytes, of its own shards.
-        lost: What could not be kept, in words.
+        lost: What else than arrays could not be kept, or arrays not as they were, in words.
         collective_ports: Where its collectives listen now.
         left_service: Whether the old coordination service may end, as far as it is concerned.
         seconds: What it took.
         lost_shards: Names of arrays that had shards on dead processes only.
         hooks: How many functions :func:`jaxnb.on_reform` was given.
         is_settled: Whether all that it had under way has ended.
+        unkept: Arrays that could not be kept.
     """
 
     process_index: int
@@ -112,6 +132,7 @@ class Reformed:
     lost_shards: tuple[str, ...] = ()
     hooks: int = 0
     is_settled: bool = True
+    unkept: tuple[UnkeptArray, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +276,8 @@ class Recovered:
     @property
     def lost(self) -> tuple[str, ...]:
         """What could not be kept, in words."""
-        return tuple(dict.fromkeys(thing for p in self.processes for thing in p.lost))
+        arrays = [str(each) for p in self.processes for each in p.unkept]
+        return tuple(dict.fromkeys([*arrays, *(thing for p in self.processes for thing in p.lost)]))
 
     @property
     def lost_shards(self) -> tuple[str, ...]:
