@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from jaxnb import freeing
+from jaxnb.display.cards_error import error_groups
 from jaxnb.errors import CellError, CellTimeoutError, DivergenceWarning
 from jaxnb.model import Waits
 from jaxnb.result import CellResult
@@ -220,6 +221,33 @@ def test_left_behind_by_one_that_raised(make_session: Callable[..., Session], de
         "waited in a collective at line 3: `float(f(x))`; process 1 raised ValueError at line 2"
     )
     assert "formed anew" in sink.notices[0]
+    assert_kept(session)
+
+
+def test_what_a_mistake_cost_is_told_once_by_names(make_session: Callable[..., Session]) -> None:
+    session = make_session(PROCESSES, devices_per_process=2)
+    session.run(SETUP)
+    session.run(
+        "step = jax.jit(lambda p: {k: v + v.sum() for k, v in p.items()})\n"
+        "p = step({'a': x, 'b': x * 2})\n"
+        "jax.block_until_ready(p);"
+    )
+    sink = Notices()
+    mistake = "if process_index == 1:\n    raise ValueError('boom')\np = step(p)\n"
+    with pytest.raises(CellError) as caught:
+        session.run(f"{mistake}jax.block_until_ready(p);", sink=sink)
+    (notice,) = sink.notices
+    assert notice.startswith(
+        "`p` (2 arrays) are lost on processes 0,2: their computation was broken off. Process 1 "
+        "still has results of jit(<lambda>), dispatch 1 of cell [2], line 2. "
+    )
+    assert "Other variables were kept: the group was formed anew in" in notice
+    cause, behind = error_groups(caught.value.result)
+    assert (cause.processes, behind.processes) == ((1,), (0, 2))
+    assert "block_until_ready(p);" in behind.error.traceback
+    assert "site-packages" not in behind.error.traceback
+    with pytest.raises(CellError, match=r"ArrayGoneError: `p\['a'\]` \(float32\[12\]\) was made"):
+        session.run("p['a'] + 1", ranks=[0])
     assert_kept(session)
 
 
