@@ -239,7 +239,7 @@ def test_what_a_mistake_cost_is_told_once_by_names(make_session: Callable[..., S
     (notice,) = sink.notices
     assert notice.startswith(
         "`p` (2 arrays) are lost on processes 0,2: their computation was broken off. Process 1 "
-        "still has results of jit(<lambda>), dispatch 1 of cell [2], line 2. "
+        "still has results of jit(<lambda>), dispatch 2 of cell [2], line 2. "
     )
     assert "Other variables were kept: the group was formed anew in" in notice
     cause, behind = error_groups(caught.value.result)
