@@ -346,7 +346,7 @@ class Cells(Life):
         try:
             recovered = self._reform(come_back_seconds)
         except JaxnbError as error:
-            running.notice(f"the group could not be formed anew: {error}")
+            running.notice(str(error))  # it says that the group could not be formed anew
             if names:
                 running.notice(tell_names(names))
             return

@@ -108,11 +108,17 @@ def error_of(
 
 
 def outcome_of(
-    error: object, *, is_parted: bool, was_abandoned: bool, was_interrupted: bool
+    result: CellResult,
+    error: object,
+    *,
+    is_parted: bool,
+    was_abandoned: bool,
+    was_interrupted: bool,
 ) -> CellOutcome:
     """Returns how a cell ended, in a word.
 
     Args:
+        result: What it did.
         error: What was raised for it, or by a process in it; None if nothing was.
         is_parted: Whether the processes parted.
         was_abandoned: Whether the session was restarted or closed meanwhile.
@@ -128,7 +134,11 @@ def outcome_of(
         return "interrupted"
     if error is not None:
         return "error"
-    return "diverged" if is_parted else "ok"
+    if is_parted:
+        return "diverged"
+    if result.first_nan is not None:
+        return "nan"
+    return "suspect" if result.suspect else "ok"
 
 
 def closed_error() -> SessionClosedError:

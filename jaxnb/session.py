@@ -270,12 +270,13 @@ class Session(Cells):
             began=began,
             trails=[each.running.trails for each in ran] if is_recorded else None,
             outcome=outcome_of(
+                result,
                 error,
                 is_parted=parted is not None or bool(result.unequal),
                 was_abandoned=last.running.abandoned is not None,
                 was_interrupted=last.patience.interrupted,
             ),
-            detail=str(error or parted or last.unequal),
+            detail=str(error or parted or last.unequal or result.first_nan or result.suspect),
             cause=self._cause(last, error),
             generation=self._generation,
         )

@@ -8,9 +8,12 @@ from typing import Literal
 
 from jaxnb.model.dispatches import Cause
 
-CellOutcome = Literal["ok", "error", "interrupted", "timed out", "diverged", "died", "abandoned"]
-"""``"diverged"``: no process raised, but they parted. ``"died"``: a process of the group ended.
-``"abandoned"``: the session was restarted or closed meanwhile."""
+CellOutcome = Literal[
+    "ok", "error", "interrupted", "timed out", "diverged", "nan", "suspect", "died", "abandoned"
+]
+"""``"diverged"``: no process raised, but they parted. ``"nan"``: a NaN was looked for, and found.
+``"suspect"``: its value rests on unequal inputs of an earlier cell. ``"died"``: a process of the
+group ended. ``"abandoned"``: the session was restarted or closed meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ import pytest
 from jaxnb.errors import CellTimeoutError, ProcessDiedError, UsageError
 from jaxnb.history import MAX_CELLS, CellHistory, record_of
 from jaxnb.model import CellMemory, CellRecord, Trail
+from jaxnb.nans import FirstNan
 from jaxnb.outcome import outcome_of
 from jaxnb.result import CellResult, ProcessResult
 from jaxnb.timing import (
@@ -144,11 +145,15 @@ def test_bytes_by_device() -> None:
 
 
 def test_how_a_cell_ended() -> None:
-    def outcome(error: object = None, **how: bool) -> str:
+    def outcome(error: object = None, of: CellResult | None = None, **how: bool) -> str:
         known = {"is_parted": False, "was_abandoned": False, "was_interrupted": False}
-        return outcome_of(error, **{**known, **how})
+        return outcome_of(of or result(), error, **{**known, **how})
 
     assert outcome() == "ok"
+    rests = replace(result(), suspect="`w` was not equal on all processes")
+    assert outcome(of=rests) == "suspect"
+    assert outcome(of=rests, is_parted=True) == "diverged"
+    assert outcome(of=replace(rests, first_nan=FirstNan(7, {}, {}))) == "nan"
     assert outcome(is_parted=True) == "diverged"
     assert outcome(ValueError("x"), is_parted=True) == "error"
     assert outcome(ValueError("x"), was_interrupted=True) == "interrupted"
