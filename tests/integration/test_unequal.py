@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
+from jaxnb.display.cards_error import error_groups
 from jaxnb.display.cards_layout import layout_card
 from jaxnb.display.cards_value import value_card
-from jaxnb.errors import DivergenceWarning, ProcessDiedError
+from jaxnb.errors import CellError, DivergenceWarning, ProcessDiedError
 from jaxnb.result import Agreement
 from jaxnb.session import Session
 
@@ -77,6 +78,19 @@ def test_it_survives_that_the_group_reconnects(loss: Session) -> None:
     assert loss.run("loss").agreement is Agreement.SUSPECT
     result = loss.run("jax.jit(lambda loss: loss * 2)(loss)")
     assert result.agreement is Agreement.SUSPECT
+
+
+def test_strict_mode_says_once_what_is_not_equal(session: Session) -> None:
+    session.run(SETUP)
+    with pytest.raises(CellError) as caught:
+        session.run("w = make(process_index)\nloss_of(x, w)", check="strict")
+    result = caught.value.result
+    assert result.refused == "input"
+    assert [group.processes for group in error_groups(result)] == [(0, 1, 2, 3)]
+    shown = caught.value._render_traceback_()
+    assert "`w` is not equal on all processes, as was told above. The" in "\n".join(shown)
+    assert shown[-1].startswith("CellError: processes 0-3 raised DivergenceError at line 2 (cell [")
+    assert str(caught.value).count("jit(<lambda>)") == 1
 
 
 def test_a_process_that_replaces_another_is_told(make_session: Callable[..., Session]) -> None:
