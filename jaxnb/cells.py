@@ -300,7 +300,8 @@ class Cells(Life):
         running.cause = divergence.cause_of(sides)
         found = self._difference(sides)
         if found is not None:
-            running.notice(f"{found.summary}\n{programs.text_of(found)}")
+            said = "The processes were about to dispatch programs that are not the same."
+            running.notice(f"{said} {found.summary}\n{programs.text_of(found)}")
         return replace(result, refused=running.cause)
 
     def _suspected(

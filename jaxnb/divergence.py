@@ -338,9 +338,9 @@ def disagreement(found: Sequence[Side], mine: Dispatch) -> str:
     does = [f"{processes_label(side.processes)}: {_was_to(side, mine)}" for side in found]
     made = {side.dispatch.fingerprint for side in found if side.dispatch is not None}
     if len(found) > 1 and all(_was_to(side, mine) == f"was to dispatch {mine}" for side in found):
-        differs = "with other inputs" if len(made) == 1 else "with other programs inside"
+        differs = "with different inputs" if len(made) == 1 else "different programs"
         groups = " / ".join(ranks_label(side.processes) for side in found)
-        does = [f"all were to dispatch {mine}, {differs} on {groups}"]
+        does = [f"all were to dispatch {mine}, but {differs} on processes {groups}"]
     everyone = processes_label(mine.processes)
     trust = "so nobody waits and all that was computed before can be trusted"
     if any(side.dispatch is not None and _is_other_number(side.dispatch, mine) for side in found):

@@ -254,11 +254,14 @@ def test_strict_mode_says_once_what_all_were_to_dispatch() -> None:
     texts = {disagreement(sides({me: at[me], **at}, {}), at[me]) for me in ALL}
     assert texts == {
         "The processes do not agree on dispatch 1 over processes 0-2: all were to dispatch "
-        "jit(f1) float32[8] -> float32[] at line 4, with other inputs on 0 / 1 / 2. Nothing of it "
-        "has run on any of them, so nobody waits and all that was computed before can be trusted."
+        "jit(f1) float32[8] -> float32[] at line 4, but with different inputs on processes 0 / 1 / "
+        "2. Nothing of it has run on any of them, so nobody waits and all that was computed before "
+        "can be trusted."
     }
     at = {i: replace(dispatch(1, 1, 4), fingerprint=7 + (i == 1)) for i in ALL}
-    assert "at line 4, with other programs inside on 0,2 / 1." in disagreement(sides(at, {}), at[0])
+    assert "at line 4, but different programs on processes 0,2 / 1." in disagreement(
+        sides(at, {}), at[0]
+    )
 
 
 def test_who_all_agree_but_for_their_replicas_has_other_inputs() -> None:
