@@ -160,7 +160,8 @@ def play(row: Row, stage: Stage, record_property: Callable[[str, object], None])
     for name in row.names:
         assert name.format(**words_of(stage)) in told
     assert "out of memory" not in told
-    assert "Not kept" not in told and " lost on " not in told
+    assert "Not kept" not in told
+    assert " lost on " not in told
     assert session.state == row.state
     if row.state == "broken":
         assert_broken(row, stage, raised)
