@@ -33,7 +33,7 @@ from jaxnb.result import CellResult
 from jaxnb.running import RunningCell
 from jaxnb.settings import KnownSettings
 from jaxnb.sinks import OutputSink, ScriptNotices
-from jaxnb.suspicion import suspicion, with_apart
+from jaxnb.suspicion import of_same_inputs, suspicion, with_apart
 from jaxnb.timing import calls_to_come
 from jaxnb.transport.client import Exchange, Transport
 
@@ -268,7 +268,10 @@ class Cells(Life):
         recordings |= self._sentinels.recordings(asked)
         notes = {i: "was not asked to run the cell" for i in trails if i not in result.per_process}
         notes |= {i: error.ending for i, error in result.errors.items()}
-        parted = divergence.compare(result.cell, recordings, notes, unknown, was_cut=was_cut)
+        same = of_same_inputs(recordings, unknown, self._sentinels)
+        parted = divergence.compare(
+            result.cell, recordings, notes, unknown, was_cut=was_cut, same=same
+        )
         if parted is not None and (at := divergence.inputs_at(parted)) is not None:
             given = self._sentinels.arguments(at[0], at[1])
             parted = replace(parted, differences=differing_arguments(given))

@@ -48,6 +48,7 @@ def compare(
     unknown: Collection[int] = (),
     *,
     was_cut: bool = False,
+    same: Collection[tuple[Processes, int]] = (),
 ) -> Divergence | None:
     """Returns where processes parted first; None if their recordings agree.
 
@@ -61,19 +62,55 @@ def compare(
             compared.
         was_cut: The processes were stopped anywhere: where some dispatched what others did
             not come to any more is told only if that is all there is.
+        same: Dispatches, by processes and number, of which the inputs are known to be the same
+            though their digests differ.
     """
     spanned = {t.processes for each in recordings.values() for t in each.trails}
     known = {processes: tuple(i for i in processes if i not in unknown) for processes in spanned}
     found = [
         parted
         for processes in sorted(spanned)
-        if (parted := _compare_over(cell, processes, known[processes], recordings, notes))
+        if (
+            parted := _compare_over(
+                cell,
+                processes,
+                known[processes],
+                recordings,
+                notes,
+                {number for of, number in same if of == processes},
+            )
+        )
     ]
     if not found:
         return None
     first = min(found, key=lambda each: (was_cut and not is_mismatch(each), _when(each)))
     pending = any(each.pending for each in found)
     return Divergence(first.cell, first.number, first.kind, first.sides, pending)
+
+
+def of_unsure_inputs(
+    recordings: Mapping[int, Recording], unknown: Collection[int] = ()
+) -> dict[Processes, list[int]]:
+    """Returns the dispatches that differ only in the numbers of their arrays.
+
+    Those may still be the same arrays: see :func:`jaxnb.provenance.are_one`.
+
+    Args:
+        recordings: Process index to what it recorded.
+        unknown: Processes of which nobody knows what they recorded.
+    """
+    by_place: dict[tuple[Processes, int], dict[int, Dispatch]] = {}
+    for i, each in recordings.items():
+        for dispatch in each.dispatches:
+            by_place.setdefault((dispatch.processes, dispatch.number), {})[i] = dispatch
+    found: dict[Processes, list[int]] = {}
+    for (processes, number), made in sorted(by_place.items()):
+        is_of_all = set(made) == set(processes) - set(unknown)
+        alike = {(each.fingerprint, each.end, each.host) for each in made.values()}
+        inputs = {each.inputs for each in made.values()}
+        if is_of_all and len(alike) == 1 and len(inputs) > 1 and alike.pop()[1] == "":
+            found.setdefault(processes, []).append(number)
+    return found
 
 
 def is_mismatch(divergence: Divergence) -> bool:
@@ -102,6 +139,7 @@ def _compare_over(
     known: Processes,
     recordings: Mapping[int, Recording],
     notes: Mapping[int, str],
+    same: Collection[int],
 ) -> Divergence | None:
     """Compares what was dispatched over processes, among those of which that is known."""
     counts = {i: _count(recordings.get(i), processes) for i in known}
@@ -115,6 +153,8 @@ def _compare_over(
     start = max(remembered, default=1)
     for number in range(start, max(counts.values(), default=0) + 1):
         at = {i: made[i].get(number) for i in known}
+        if number in same:
+            continue
         ends = {each.end for each in at.values() if each is not None}
         if len({_identity(each) for each in at.values()}) > 1 or ends & _OPEN:
             rest = {i: [d for n, d in each.items() if n >= number] for i, each in made.items()}
@@ -126,9 +166,10 @@ def _compare_over(
                 sides=sides(at, notes),
                 pending=_is_pending(rest),
             )
-    return _compare_trails(cell, processes, known, recordings) or _compare_sites(
-        cell, made, [_trail(recordings.get(i), processes) for i in known]
-    )
+    trails = [_trail(recordings.get(i), processes) for i in known]
+    if not same and (found := _compare_trails(cell, processes, known, recordings)):
+        return found  # else they differ as the inputs' digests do
+    return _compare_sites(cell, made, trails)
 
 
 def _compare_sites(

@@ -35,6 +35,23 @@ def differing_arguments(given: Mapping[int, Sequence[Argument]]) -> tuple[Differ
     )
 
 
+def differ_in_number_only(given: Mapping[int, Sequence[Argument]], who: Sequence[int]) -> bool:
+    """Whether processes passed parts of the same arrays to one dispatch, numbered differently.
+
+    A process that has made one array more numbers those after it differently. What is not
+    remembered any more is taken to differ.
+
+    Args:
+        given: Process index to the global arrays that it passed.
+        who: The processes that have to be among them.
+    """
+    if set(given) != set(who) or not all(given.values()):
+        return False
+    return len({tuple(e.number for e in those) for those in given.values()}) > 1 and (
+        not differing_arguments(given)
+    )
+
+
 def differing_names(bound: Mapping[int, Mapping[str, Argument]]) -> tuple[Difference, ...]:
     """Returns which names are bound to parts of different arrays, of those that have them.
 
@@ -166,8 +183,8 @@ def _as_title(text: str) -> str:
 
 
 def _passed(difference: Difference) -> str:
-    return ", ".join(f"{processes_label(who)} passed {_what(each)}" for who, each in
-                     difference.sides)  # fmt: skip
+    said = (f"{processes_label(who)} passed {_what(each)}" for who, each in difference.sides)
+    return ", ".join(said) + _once_more(difference)
 
 
 def _held(difference: Difference) -> str:
@@ -175,7 +192,22 @@ def _held(difference: Difference) -> str:
         f"on {processes_label(who)} {origin_text(each.made, each.number) if each else 'nothing'}"
         for who, each in difference.sides
     )
-    return ", ".join(said)
+    return ", ".join(said) + _once_more(difference)
+
+
+def _once_more(difference: Difference) -> str:
+    """Returns why arrays made at one line of a cell are not one, if that alone sets them apart."""
+    made = [each.made for _, each in difference.sides if each is not None]
+    is_one_line = len({(e.kind, e.name, e.cell, e.line) for e in made}) == 1
+    names = {each.name for _, each in difference.sides if each is not None}
+    if (
+        len(made) < len(difference.sides)
+        or len(names) > 1
+        or made[0].kind != "created"
+        or not is_one_line
+    ):
+        return ""
+    return "; if a process made one more there (a retry, say), make as many on all"
 
 
 def _held_alike(alike: Sequence[Difference]) -> str:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from jaxnb import unequal
+from jaxnb.divergence import of_unsure_inputs
 from jaxnb.labels import suspect_text
-from jaxnb.model import ArrayInfo, CellReply, Divergence, ValueInfo
+from jaxnb.model import ArrayInfo, CellReply, Divergence, Recording, ValueInfo
 from jaxnb.model.origins import Argument
 from jaxnb.model.replicas import DigestedArray, UnequalInput
-from jaxnb.provenance import apart_text
+from jaxnb.provenance import apart_text, differ_in_number_only
 from jaxnb.result import CellResult
 from jaxnb.transport.sidechannel import Sentinels
 
@@ -122,6 +123,20 @@ def _since(divergence: Divergence) -> dict[tuple[int, ...], tuple[int, str]]:
     if lines:
         why += f" at line {min(line for line in lines if line is not None)}"
     return {each: (max(1, divergence.number), why) for each in processes}
+
+
+def of_same_inputs(
+    recordings: Mapping[int, Recording], unknown: Collection[int], sentinels: Sentinels
+) -> set[tuple[tuple[int, ...], int]]:
+    """Returns the dispatches whose inputs are the same arrays, though numbered differently."""
+    same = set()
+    for processes, numbers in of_unsure_inputs(recordings, unknown).items():
+        asked = [i for i in processes if i not in unknown]
+        found = sentinels.arguments_of(processes, numbers, asked)
+        for number, given in zip(numbers, found, strict=True):
+            if differ_in_number_only(given, asked):
+                same.add((processes, number))
+    return same
 
 
 def with_apart(result: CellResult) -> CellResult:

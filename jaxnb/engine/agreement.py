@@ -9,7 +9,7 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from multiprocessing.connection import (
     Connection,
     Listener,
@@ -20,7 +20,7 @@ from typing import Any
 
 from jaxnb.divergence import disagreement, sides, unequal_replicas_text
 from jaxnb.engine import _jax_internals, interrupts
-from jaxnb.engine.agreement_inputs import explained
+from jaxnb.engine.agreement_inputs import exchanged
 from jaxnb.engine.agreement_peers import (
     Peer,
     call,
@@ -45,6 +45,7 @@ from jaxnb.engine.together import told
 from jaxnb.errors import DivergenceError, JaxnbError
 from jaxnb.model import Agreeing, Dispatch
 from jaxnb.model.origins import Argument
+from jaxnb.provenance import arguments_text, differ_in_number_only, differing_arguments
 
 GREETING_SECONDS = 10.0
 """Who calls and has not shown by then that it knows the key is hung up on."""
@@ -88,6 +89,7 @@ class Agreement:
         self._changed = threading.Condition()
         self.one_at_a_time = threading.RLock()
         self.arguments: Callable[[tuple[int, ...], int], list[Argument]] = lambda *_: []
+        self.are_one: Callable[[Mapping[int, Sequence[Argument]]], None] = lambda _: None
         """Returns the global arrays that a dispatch is to be given here."""
         self._asked: frozenset[int] = frozenset()
         self._run = ""
@@ -298,9 +300,13 @@ class Agreement:
             if its is not None and its.processes != attempt.processes:
                 break  # it waits elsewhere, for this process too; others may do so for it
         if any(each is not mine for each in at.values()):
-            raise DivergenceError(
-                disagreement(sides(at, notes), mine) + self._differences(at, mine)
-            )
+            given, is_same = self._given(at, mine)
+            if not (is_same and differ_in_number_only(given, mine.processes)):
+                text = arguments_text(differing_arguments(given))
+                raise DivergenceError(
+                    disagreement(sides(at, notes), mine) + (f" {text}" if text else "")
+                )
+            self.are_one(given)
         if differing := unequal_replicas(self._said(others, attempt)):
             raise DivergenceError(unequal_replicas_text(mine, differing))
 
@@ -315,18 +321,19 @@ class Agreement:
                 said[peer] = attempt.dispatch
         return said
 
-    def _differences(self, at: Mapping[int, Dispatch | None], mine: Dispatch) -> str:
-        """Returns which inputs differ, where all are about to run the same computation."""
-        others = [i for i in at if i != self._me]
+    def _given(
+        self, at: Mapping[int, Dispatch | None], mine: Dispatch
+    ) -> tuple[dict[int, list[Argument]], bool]:
+        """Returns which arrays are given, where all are about to run the same computation."""
+        others = {i: each for i, each in at.items() if each is not None and i != self._me}
         same = (mine.processes, mine.number, mine.fingerprint)
         if set(mine.processes) != set(at) or any(
             each is None or (each.processes, each.number, each.fingerprint) != same
             for each in at.values()
         ):
-            return ""
+            return {}, False
         given = self.arguments(mine.processes, mine.number)
-        text = explained(self._run, self._me, mine, given, others)
-        return f" {text}" if text else ""
+        return exchanged(self._run, self._me, mine, given, others)
 
     def _to(self, peers: Collection[int], say: Callable[[Peer], None]) -> None:
         for peer in peers:

@@ -42,7 +42,8 @@ def place_in(frame: FrameType | None, code_name: str) -> tuple[int | None, int]:
         if not file.startswith(_SKIPPED):
             # The folder of a cell's file may have the number of its process in its name.
             name = f"{file.rpartition('/')[2]}:{code.co_name}"
-            called = zlib.crc32(name.encode(), code.co_firstlineno)
+            # The line too: each statement of a cell is compiled by itself.
+            called = zlib.crc32(name.encode(), frame.f_lineno or 0)
             place = hash((place, called, frame.f_lasti))
             if file == code_name:
                 if line is None:

@@ -21,7 +21,7 @@ import hashlib
 import sys
 import threading
 import zlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter, itemgetter
 from pathlib import Path
 from types import FrameType
@@ -39,6 +39,11 @@ ATTRIBUTE = "_jaxnb_origin"
 
 PART = "_jaxnb_part"
 """Of an array of this process alone: of which array that spans processes it is a part."""
+
+MAX_AGREED = 1 << 14
+"""So many arrays are remembered of which processes have agreed that they are one."""
+
+_AGREED = 7
 
 _get = attrgetter(ATTRIBUTE)
 _number = itemgetter(0)
@@ -73,6 +78,7 @@ class Origins:
         """Of concrete arrays."""
         self.missing = self.missing_parts = ""
         self.has_unnamed = False
+        self._agreed: dict[int, int] = {}  # numbers, to those that all have agreed on
         self.variables: Callable[[], Iterable[tuple[str, Any]]] = tuple
         self._is_dispatching: Callable[[], int] = int
 
@@ -150,6 +156,29 @@ class Origins:
             found = give(array, _counted(scope, array, "used", "", line))
         return found
 
+    def numbers(self, origins: Iterable[Origin]) -> tuple[int, ...]:
+        """Returns the numbers by which processes compare arrays."""
+        found = tuple(map(_number, origins))
+        agreed = self._agreed
+        return tuple([agreed.get(each, each) for each in found]) if agreed else found
+
+    def agree(self, given: Mapping[int, Sequence[Argument]], me: int) -> None:
+        """Has arrays that differ in number only compared by one number from now on.
+
+        Args:
+            given: Process index to the arrays that it gave to a dispatch.
+            me: This process.
+        """
+        if len(self._agreed) > MAX_AGREED:
+            self._agreed.clear()
+        for mine in given[me]:
+            all_of_it = [
+                e for those in given.values() for e in those if e.position == mine.position
+            ]
+            if len({each.number for each in all_of_it}) > 1:
+                places = sorted({each.made.place for each in all_of_it})
+                self._agreed[mine.number] = hash((_AGREED, *places))
+
     def array_of(self, value: Any) -> Any:
         """Returns the array that holds a value's elements; None if it is not an array of JAX's."""
         if type(value) is self._class:
@@ -204,9 +233,9 @@ class Origins:
             give(array, Made(base, "named", name, 0, 1, None))
         self.has_unnamed = False
 
-    def described(self, origins: Sequence[Origin]) -> list[Argument]:
+    def described(self, origins: Sequence[Origin], *, are_named: bool = True) -> list[Argument]:
         """Returns what is known of a dispatch's arguments, with the names that they have now."""
-        names = self.names({number for number, _ in origins})
+        names = self.names({number for number, _ in origins}) if are_named else {}
         return [
             Argument(i, names.get(number, ""), number, made)
             for i, (number, made) in enumerate(origins)
@@ -296,11 +325,6 @@ def _counted(
 def number_of(name: str) -> int:
     """Returns a number for a name: the same in every process, which ``hash`` is not."""
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=7).digest())
-
-
-def numbers(origins: Iterable[Origin]) -> tuple[int, ...]:
-    """Returns the numbers of origins."""
-    return tuple(map(_number, origins))
 
 
 def origin_of(array: Any) -> Origin | None:

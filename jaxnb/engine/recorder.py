@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import re
 import sys
 import threading
 import time
@@ -20,8 +18,9 @@ from jaxnb.engine._jax_internals.arrays import reads_not_told
 from jaxnb.engine._jax_internals.shortcut import Shortcut
 from jaxnb.engine.agreement import Agreement
 from jaxnb.engine.calls import end_of, line_in, place_in
+from jaxnb.engine.known import Known, known_of
 from jaxnb.engine.nans import NanWatch
-from jaxnb.engine.origins import ORIGINS, number_of, numbers
+from jaxnb.engine.origins import ORIGINS, number_of
 from jaxnb.engine.programs import Programs
 from jaxnb.engine.replicas import Replicas
 from jaxnb.engine.settings import SettingsCheck
@@ -39,24 +38,7 @@ MAX_ORIGINS = 1 << 16
 
 _MASK = (1 << 61) - 1
 
-_COLLECTIVE = re.compile(
-    r"\b(?:all-reduce|all-gather|all-to-all|reduce-scatter|collective-permute"
-    r"|collective-broadcast|send|recv)(?:-start)?\("
-)
-
 Processes = tuple[int, ...]
-
-
-@dataclass(slots=True)
-class _Known:
-    """What is the same for all dispatches of one executable."""
-
-    name: str
-    processes: Processes
-    fingerprint: int = 0
-    collectives: bool = False
-    shapes: str = ""
-    kept: tuple[int, ...] | None = None  # which arguments it uses; None for all
 
 
 @dataclass(slots=True)
@@ -71,10 +53,11 @@ class _Trail:
 @dataclass(slots=True)
 class _Entry:
     number: int
-    known: _Known
+    known: Known
     line: int | None
     seconds: float
     inputs: int
+    host: int  # of these, what does not span processes
     site: int = 0
     origins: tuple[Origin, ...] = ()  # of its arguments, as long as they are remembered
     made: Made | None = None
@@ -130,7 +113,7 @@ class Recorder:
         self.agreement = agreement
         self._cell = _Cell(has_ended=True)
         self.replicas = Replicas(process_index)
-        self._known: weakref.WeakKeyDictionary[Any, _Known] = weakref.WeakKeyDictionary()
+        self._known: weakref.WeakKeyDictionary[Any, Known] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
         self._making = _Making()
         self.programs = Programs()
@@ -140,6 +123,7 @@ class Recorder:
         self.missing = internals.hook_dispatches(self)
         ORIGINS.install(self.depth)
         agreement.arguments = self.arguments
+        agreement.are_one = lambda given: ORIGINS.agree(given, process_index)
         self.settings = SettingsCheck(process_index, agreement, self._dispatch)
         self._shortcut = Shortcut(self)
         self.reduced = () if self.missing else self._install()
@@ -320,7 +304,7 @@ class Recorder:
     def before_again(
         self,
         executable: Any,
-        known: _Known,
+        known: Known,
         looked_at: Sequence[Any],
         arguments: Sequence[Any],
     ) -> None:
@@ -331,7 +315,7 @@ class Recorder:
             self._record(known, looked_at, arguments)
             self._making.noted = executable
 
-    def _record(self, known: _Known, looked_at: Sequence[Any], arguments: Sequence[Any]) -> None:
+    def _record(self, known: Known, looked_at: Sequence[Any], arguments: Sequence[Any]) -> None:
         cell = self._cell
         line, site = place_in(sys._getframe(2), cell.name)
         seconds = time.monotonic() - cell.started
@@ -339,7 +323,8 @@ class Recorder:
         may_differ = self.settings.may_differ(known.processes)
         digest = inputs.digest(looked_at, replicas=is_strict) if looked_at else 0
         origins = ORIGINS.of_arguments(arguments)
-        entry = _Entry(0, known, line, seconds, hash((digest, *numbers(origins))), site, origins)
+        given = hash((digest, *ORIGINS.numbers(origins)))
+        entry = _Entry(0, known, line, seconds, given, digest, site, origins)
         if is_strict or may_differ:
             with self.agreement.one_at_a_time:
                 trail = cell.trails.get(known.processes)
@@ -394,19 +379,24 @@ class Recorder:
                 ORIGINS.replaced(made, written)
 
     def arguments(self, processes: Processes, number: int) -> list[Argument]:
-        """Returns the global arrays that a dispatch was given, if they are still remembered.
+        """Returns the global arrays that a dispatch was given; see :meth:`arguments_of`."""
+        return self.arguments_of(processes, [number], are_named=True)[0]
+
+    def arguments_of(
+        self, processes: Processes, numbers: Sequence[int], *, are_named: bool
+    ) -> list[list[Argument]]:
+        """Returns the global arrays that dispatches were given, if they are still remembered.
 
         Args:
-            processes: Those that it spans.
-            number: Which one over these processes it is in the cell.
+            processes: Those that they span.
+            numbers: Which ones over these processes they are in the cell.
+            are_named: Whether the arrays' names are looked for, which takes a while.
         """
         cell = self._cell
         with self._lock:
             entries = [*cell.ring, *([cell.refused] if cell.refused is not None else [])]
-        for entry in entries:
-            if entry.known.processes == processes and entry.number == number:
-                return ORIGINS.described(entry.origins)
-        return []
+        made = {e.number: e.origins for e in reversed(entries) if e.known.processes == processes}
+        return [ORIGINS.described(made.get(n, ()), are_named=are_named) for n in numbers]
 
     def mark(self, roots: Mapping[int, str], since: Mapping[Processes, tuple[int, str]]) -> None:
         """Marks what the last cell has computed of unequal inputs; see :class:`Suspects`."""
@@ -447,28 +437,12 @@ class Recorder:
                 entry.stop = stop
         del entries[depth:]
 
-    def seen(self, executable: Any) -> _Known:
+    def seen(self, executable: Any) -> Known:
         """Returns what is the same for all dispatches of an executable."""
         known = self._known.get(executable)
         if known is None:
-            known = self._known[executable] = _known(executable, self.programs)
+            known = self._known[executable] = known_of(executable, self.programs)
         return known
-
-
-def _known(executable: Any, programs: Programs) -> _Known:
-    devices = internals.executable_devices(executable)
-    name = internals.executable_name(executable)
-    known = _Known(name, tuple(sorted({device.process_index for device in devices})))
-    if len(known.processes) > 1:
-        # Processes whose meshes have the devices in different order wait for each other for ever.
-        order = internals.executable_order(executable)
-        text = f"{order} {internals.executable_text(executable)}"
-        known.fingerprint = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest())
-        known.collectives = _COLLECTIVE.search(text) is not None
-        options = internals.executable_options(executable)
-        facts = [f"devices {order}", *(f"compiler_options {each[1:]}" for each in options)]
-        programs.keep(known.fingerprint, executable, text, facts)
-    return known
 
 
 def _as_dispatch(entry: _Entry) -> Dispatch:
@@ -482,6 +456,7 @@ def _as_dispatch(entry: _Entry) -> Dispatch:
         line=entry.line,
         seconds=entry.seconds,
         inputs=entry.inputs,
+        host=entry.host,
         site=entry.site,
         replicas=entry.replicas,
         end=entry.end,

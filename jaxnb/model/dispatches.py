@@ -78,6 +78,7 @@ class Dispatch:
         inputs: Digest of the origins of the global arrays that it is given, and of what JAX takes
             as equal on all processes without looking: Python's numbers, NumPy arrays,
             arrays of this process alone, and in strict mode its replicas of small arrays.
+        host: The same of that alone which does not span processes: numbers, NumPy arrays.
         site: The place in the cell that dispatched it, as a number; 0 outside of its code.
         collectives: Whether processes wait for each other in it.
         replicas: Digests of its replicated arguments that nothing has compared yet: the processes
@@ -95,6 +96,7 @@ class Dispatch:
     line: int | None
     seconds: float
     inputs: int = field(default=0, repr=False)
+    host: int = field(default=0, repr=False)
     site: int = field(default=0, repr=False)
     collectives: bool = False
     end: DispatchEnd = ""

@@ -36,6 +36,9 @@ its Python interpreter."""
 RECORDING_SECONDS = 5.0
 """To look through compiled programs for collectives takes longer."""
 
+ARGUMENTS_OF = 64
+"""A process is asked for the arguments of so many dispatches at once."""
+
 DIGEST_SECONDS = 30.0
 """A process that is asked for digests of arrays' bytes, or for their names, reads much memory."""
 
@@ -99,9 +102,25 @@ class Sentinels:
             processes: Those that it spans.
             number: Which one over these it is.
         """
-        asked = {"processes": list(processes), "number": number}
+        asked = {"processes": list(processes), "numbers": [number], "named": True}
         answers = self._ask(processes, "arguments", asked, RECORDING_SECONDS)
-        return {i: [*map(Argument.from_plain, said["arguments"])] for i, said in answers.items()}
+        return {i: [*map(Argument.from_plain, s["arguments"][0])] for i, s in answers.items()}
+
+    def arguments_of(
+        self, processes: Sequence[int], numbers: Sequence[int], asked_of: Sequence[int]
+    ) -> list[dict[int, list[Argument]]]:
+        """Returns for each of some dispatches what :meth:`arguments` does, without names."""
+        found: list[dict[int, list[Argument]]] = []
+        for start in range(0, len(numbers), ARGUMENTS_OF):
+            some = [*numbers[start : start + ARGUMENTS_OF]]
+            asked = {"processes": list(processes), "numbers": some, "named": False}
+            answers = self._ask(asked_of, "arguments", asked, RECORDING_SECONDS)
+            plain = {i: said["arguments"] for i, said in answers.items()}
+            found += [
+                {i: [*map(Argument.from_plain, each[k])] for i, each in plain.items()}
+                for k in range(len(some))
+            ]
+        return found
 
     def program(self, process: int, fingerprint: int) -> list[ProgramLine]:
         """Returns a program that a process has dispatched; empty if it does not remember it."""

@@ -18,6 +18,8 @@ _FAILED = (
     "float(total(w))",
 )
 
+_EXTRA = "if process_index == 0: extra = make(9)\nc = make(1)\nd = make(2)\n"
+
 _PLACES = (
     "def f(): return mh.process_allgather(np.full(3, 1.0))\n"
     "def g(): return mh.process_allgather(np.full(3, 100.0))"
@@ -116,6 +118,22 @@ ROWS = (
         (_PLACES, "(f if process_index == 1 else g)()"),
         r"another order",
         refused=False,
+    ),
+    Row(
+        "another array, after one more on one process",
+        "argument",
+        (_EXTRA + "float(total(d if process_index == 0 else c))",),
+        (_EXTRA + "[float(total(c)), float(both({'w': c, 'b': d}))]; c",),
+        r"process 0 passed `d` \(made at line \d+ of cell \[\d+\] by make_array_from_callback, "
+        r"array 3 .*processes 1-3 passed `c` \(made at line \d+ .* array 1 of its shape",
+    ),
+    Row(
+        "an array made once more on one process",
+        "argument",
+        ("for i in range(2 if process_index == 0 else 1): c = make(1)\nfloat(total(c))",),
+        ("for i in range(2 if num_processes else 1): c = make(1)\nfloat(total(c))",),
+        r"process 0 passed `c` .* array 2 .*processes 1-3 passed `c` .* array 1 of its shape and "
+        r"dtype there\); if a process made one more there \(a retry, say\), make as many on all",
     ),
     Row(
         "the value of a cell",
