@@ -87,6 +87,11 @@ class Cells(Life):
         """
         return self._sentinels.recordings(process_indices(processes, self.num_processes))
 
+    @property
+    def computes_in_sight(self) -> bool:
+        """Whether the system tells that devices compute: those of the CPU use its time."""
+        return self._placement.platform == "cpu"
+
     def end_ring(self, processes: Iterable[int], text: str) -> list[int]:
         """Has what processes wait to agree on end with a message, once one is interrupted.
 

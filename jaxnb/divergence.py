@@ -128,6 +128,26 @@ def is_mismatch(divergence: Divergence) -> bool:
     return len(done) > 1 or (is_forgotten and len({side.note for side in divergence.sides}) == 1)
 
 
+def is_left_behind(divergence: Divergence, waiting: Collection[int]) -> bool:
+    """Whether processes wait in what others, which have left the cell, did not dispatch.
+
+    Args:
+        divergence: Where the processes parted.
+        waiting: Those that wait; the others have left.
+    """
+    mine, others = set[tuple[int, str] | None](), set[tuple[int, str] | None]()
+    for side in divergence.sides:
+        dispatch = side.dispatch
+        # With other inputs it is the same computation, which comes to its end.
+        what = None if dispatch is None else (dispatch.fingerprint, dispatch.end)
+        if not set(side.processes).isdisjoint(waiting):
+            mine.add(what)
+        if not set(side.processes).issubset(waiting):
+            others.add(what)
+    # Who has dispatched nothing there has not come so far: it does not wait in that.
+    return any(others - {each} for each in mine - {None})
+
+
 def _when(divergence: Divergence) -> float:
     times = [side.dispatch.seconds for side in divergence.sides if side.dispatch is not None]
     return min(times, default=0.0)

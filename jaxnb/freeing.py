@@ -5,20 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
-from typing import Literal, Protocol
+from typing import Protocol
 
 from jaxnb import divergence
-from jaxnb.model import WAYS, Recording, Whereabouts
-from jaxnb.model.dispatches import Cause
+from jaxnb.model import WAYS, Divergence, Recording, Whereabouts
 from jaxnb.running import RunningCell
 from jaxnb.stalls.escalation import Escalation, Stage
-from jaxnb.stalls.standing import Standing
+from jaxnb.stalls.reasons import why_they_wait
+from jaxnb.stalls.standing import Resting, Standing
 from jaxnb.watch import (
     is_at_same_place,
     is_called_back,
     is_known_to_wait_in_jax,
     line_text,
-    locks_text,
     no_effect_text,
     ring,
     stand_still,
@@ -41,7 +40,7 @@ LEFT_SECONDS = 0.25
 """So long after one has left the cell the others are looked at: most leave it by then."""
 
 LEFT_BEHIND_SECONDS = 2.0
-"""Who waits at one place for so long, when others have left the cell, is freed."""
+"""Who waits at one place for so long, for what others have left the cell without, is freed."""
 
 ALL_WAIT_SECONDS = 3.0
 """When processes have waited for so long, the user is shown where, and for whom, until they go on;
@@ -54,6 +53,10 @@ class Watched(Protocol):
     @property
     def num_processes(self) -> int:
         """Size of the group."""
+
+    @property
+    def computes_in_sight(self) -> bool:
+        """Whether the system tells that devices compute: those of the CPU use its time."""
 
     def where(self, processes: Iterable[int]) -> dict[int, Whereabouts]:
         """Returns where processes' main threads are, for those that tell."""
@@ -91,6 +94,7 @@ class Freer:
         self._look_at = time.monotonic() + LOOK_SECONDS
         self._in_cell = len(running.waiting_for)
         self._standing = Standing()
+        self._resting = Resting()
         self._escalation = Escalation()
         self._since = time.monotonic()
         self._before: Mapping[int, Whereabouts] = {}
@@ -207,36 +211,76 @@ class Freer:
         standing.see(found, waiting, now)
         if self._escalation.stage is not Stage.NONE:
             self._escalate()
-        is_all = len(waiting) == self._group.num_processes
+        others = set(range(self._group.num_processes)) - waiting
+        self._resting.see(self._group.where(others) if others else {}, others, now)
         waited = standing.all_still_seconds()
         # What is called back may read something for long, or wait for ever: nobody can tell.
         is_sure = not standing.silent and not any(map(is_called_back, found.values()))
-        if waited and not is_all and is_sure and all(map(waits_for_others, found.values())):
-            if waited >= LEFT_BEHIND_SECONDS:
+        if waited and others and is_sure and all(map(waits_for_others, found.values())):
+            if waited >= LEFT_BEHIND_SECONDS and self._are_left_behind(found):
                 self._free_left_behind(found)
+            elif waited >= ALL_WAIT_SECONDS:
+                self._show_who_waits(waiting)
             elif self._escalation.stage is not Stage.NONE:
                 self._group.free()  # again: there may be new connections
         elif waited >= ALL_WAIT_SECONDS:
-            shown = running.waits
-            reason, cause = (
-                (shown.reason, shown.cause)
-                if shown is not None and not shown.is_neutral
-                else self._reason(found, standing.silent, is_sure=is_sure)
-            )
-            now_shown = waits_of(found, waited, reason, standing.silent, is_all=is_all)
-            running.show_waits(replace(now_shown, cause=cause))
+            self._show_all_wait(waited, is_sure=is_sure)
         elif waiters := standing.waiters(ALL_WAIT_SECONDS):
             self._show_who_waits(waiters)
         else:
             running.end_waits()
 
+    def _show_all_wait(self, waited: float, *, is_sure: bool) -> None:
+        """Shows that nobody in the cell does anything but wait, and why, as far as is known."""
+        standing, shown = self._standing, self._running.waits
+        reason, cause = (
+            (shown.reason, shown.cause)
+            if shown is not None and not shown.is_neutral
+            else why_they_wait(
+                standing.found,
+                self._parted(standing.found, standing.silent),
+                standing.silent,
+                is_sure=is_sure,
+            )
+        )
+        is_all = len(self._running.waiting_for) == self._group.num_processes
+        waits = waits_of(standing.found, waited, reason, standing.silent, is_all=is_all)
+        computes = not standing.all_still_seconds()
+        self._running.show_waits(replace(waits, cause=cause, computes=computes))
+
     def _show_who_waits(self, waiters: Collection[int]) -> None:
-        """Shows who waits for others that are at work: nothing need be wrong."""
+        """Shows who waits for others that are at work: nothing need be wrong.
+
+        If nobody in the cell is at work, those are that have left it: what they have dispatched
+        may not have come to its end. It is another matter if they have dispatched less.
+        """
         standing = self._standing
-        seconds = min(map(standing.still_seconds, waiters))
-        shown = waits_of({i: standing.found[i] for i in waiters}, seconds, "", standing.silent)
-        if work := standing.at_work():
+        seconds = min(map(standing.parked_seconds, waiters))
+        work = standing.at_work()
+        if not work and len(waiters) < self._group.num_processes:
+            parted = self._parted(standing.found, standing.silent)
+            if parted is not None and divergence.is_left_behind(parted, waiters):
+                self._show_all_wait(seconds, is_sure=True)
+                return
+            work = self._resting.at_work(seconds)
+        if work:
+            shown = waits_of({i: standing.found[i] for i in waiters}, seconds, "", standing.silent)
             self._running.show_waits(replace(shown, is_all=False, at_work=work))
+
+    def _are_left_behind(self, found: Mapping[int, Whereabouts]) -> bool:
+        """Whether processes wait for what will never come, when others have left the cell.
+
+        It never comes if those have dispatched less, or other things; or if all has been computed
+        that they have dispatched, which is seen where devices are the CPU's. Else it is no
+        mistake: one that reads a result waits for what the others have dispatched, and left.
+        """
+        if all(map(waits_in_python, found.values())):  # for the word of those that have left
+            return True
+        has_rested = self._resting.seconds() >= LEFT_BEHIND_SECONDS
+        if has_rested and self._group.computes_in_sight:
+            return True
+        parted = self._parted(found, ())
+        return parted is not None and divergence.is_left_behind(parted, found)
 
     def _end_ring(self, found: Mapping[int, Whereabouts], now: float) -> None:
         """Ends what processes wait for in a ring, in strict mode, whatever others do meanwhile."""
@@ -259,28 +303,13 @@ class Freer:
         else:
             self._standing.begin_anew()  # who waits again for so long is interrupted again
 
-    def _reason(
-        self, found: Mapping[int, Whereabouts], silent: Collection[int], *, is_sure: bool
-    ) -> tuple[str, Cause | Literal[""]]:
-        """Returns what is known of why processes wait, as sentences, and in a word."""
+    def _parted(
+        self, found: Mapping[int, Whereabouts], silent: Collection[int]
+    ) -> Divergence | None:
+        """Returns where recordings part, of those in the cell and of those that have left it."""
         running = self._running
         asked = [index for index in running.processes if index not in silent]
         recordings = self._group.recordings(asked) if asked else {}
         notes = dict.fromkeys(asked, "has left the cell")
         notes |= {i: f"is {line_text(w) or 'outside its lines'}" for i, w in found.items()}
-        parted = divergence.compare(running.request.cell, recordings, notes, silent)
-        if parted is not None and divergence.is_mismatch(parted):
-            return (
-                f"They wait for each other in different collectives, which never ends: their "
-                f"recordings part {divergence.sentence_of(parted)}."
-            ), parted.cause
-        if not is_sure:  # those that wait may do so for one that is silent, or called back
-            return "", "slow" if silent else ""
-        said = [locks_text(found)] if any(w.is_locked for w in found.values()) else []
-        if parted is not None:
-            said.insert(0, f"Their recordings part {divergence.sentence_of(parted)}.")
-        if not all(w.is_locked for w in found.values()):
-            what = "" if said else " in different collectives"
-            said.append(f"If they wait for each other{what} this never ends.")
-        is_locked = any(w.is_locked for w in found.values())
-        return " ".join(said), "lock" if is_locked else "" if parted is None else parted.cause
+        return divergence.compare(running.request.cell, recordings, notes, silent)

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from jaxnb.labels import processes_label
-from jaxnb.model import StackEntry, Wait, Waits, Whereabouts
+from jaxnb.model import StackEntry, Wait, Waits, Whereabouts, is_jax_library
 
 IDLE_CPU = 0.05
 """A process that waits uses less processor time than this, per second: on a busy machine its
 heartbeat and the answers to where it is take up to 0.02."""
-
-_JAX_LIBRARIES = ("/jaxlib/", "/jax_plugins/", "libnccl", "libmpi", "mpitrampoline", "MPIwrapper")
 
 _WAITS_IN_PYTHON = ("/jaxnb/engine/agreement.py", "/jaxnb/engine/together.py")
 
@@ -24,8 +22,11 @@ def waits_in_jax(where: Whereabouts) -> bool:
     It sleeps in a futex, and the innermost Python call is one of JAX, or the cell itself: a
     compiled function, or a method of an array, is called from the cell's line without a Python
     call in between. A lock of the user's that is taken in the cell's own line, or C code of theirs
-    that waits, looks the same where the system does not tell whose code waits.
+    that waits, looks the same where the system does not tell whose code waits. Or it waits for
+    threads of its own that wait in JAX.
     """
+    if where.is_in_jax_by_thread:
+        return True
     if not where.stack or where.sleeps_in != "futex":
         return False
     if where.library and not is_jax_library(where.library):
@@ -34,14 +35,9 @@ def waits_in_jax(where: Whereabouts) -> bool:
     return innermost.cell is not None or is_of_jax(innermost)
 
 
-def is_jax_library(path: str) -> bool:
-    """Whether a C++ library is one of JAX's, or of what its collectives use."""
-    return any(part in path for part in _JAX_LIBRARIES)
-
-
 def is_known_to_wait_in_jax(where: Whereabouts) -> bool:
     """The same as :func:`waits_in_jax`, beyond doubt: the system has told whose code waits."""
-    return waits_in_jax(where) and bool(where.library)
+    return waits_in_jax(where) and (bool(where.library) or where.is_in_jax_by_thread)
 
 
 def waits_in_python(where: Whereabouts) -> bool:
@@ -98,8 +94,17 @@ def _is_jax_file(file: str) -> bool:
 
 
 def is_at_same_place(before: Whereabouts, now: Whereabouts) -> bool:
-    """Whether a process's main thread is in the same calls, and waits to agree on the same."""
-    return before.stack == now.stack and before.agreeing == now.agreeing
+    """Whether a process's main thread is in the same calls, and has dispatched nothing since."""
+    return (
+        before.stack == now.stack
+        and before.agreeing == now.agreeing
+        and _number(before) == _number(now)
+    )
+
+
+def _number(where: Whereabouts) -> tuple[tuple[int, ...], int] | None:
+    last = where.last_dispatch
+    return None if last is None else (last.processes, last.number)
 
 
 def stand_still(
@@ -110,8 +115,8 @@ def stand_still(
 ) -> bool:
     """Whether each of some processes has done nothing but wait, at one place.
 
-    It has used no processor, and none of its threads has waited for one for all of the time. If
-    they wait for others, which have left the cell, they will never end it.
+    It has used no processor, and none of its threads has waited for one for all of the time. A
+    loop that reads one result after the other at one line, and waits for each, looks the same.
 
     Args:
         before: Snapshots from ``seconds`` ago.
@@ -124,11 +129,17 @@ def stand_still(
         and index in now
         and waits(before[index])
         and waits(now[index])
-        and not before[index].runnable & now[index].runnable
         and is_at_same_place(before[index], now[index])
-        and now[index].cpu_seconds - before[index].cpu_seconds < IDLE_CPU * seconds
+        and uses_no_processor(before[index], now[index], seconds)
         for index in waiting
     )
+
+
+def uses_no_processor(before: Whereabouts, now: Whereabouts, seconds: float) -> bool:
+    """Whether a process has computed nothing in the seconds between two snapshots."""
+    # The time of threads that have ended is gone: then it has become less.
+    used = abs(now.cpu_seconds - before.cpu_seconds)
+    return used < IDLE_CPU * seconds and not before.runnable & now.runnable
 
 
 def ring(found: Mapping[int, Whereabouts]) -> tuple[int, ...]:

@@ -27,6 +27,7 @@ def waits_card(waits: Waits, interrupt: str = INTERRUPT) -> Card:
         seconds=_whole(waits.seconds),
         waits=waits.waits,
         silent=_silent_text(waits),
+        computes=waits.computes,
         reason=waits.reason,
         advice=_advice(waits, interrupt),
     )
@@ -41,7 +42,8 @@ def waits_text(waits: Waits, interrupt: str = INTERRUPT) -> str:
     verb = "waited" if waits.has_ended else f"{_have(waiting)} waited"
     who = processes_label(waiting) if _are_some(waits) else "all processes"
     places = "; ".join(map(_place_text, waits.waits))
-    said = f"{who} {verb} for {_whole(waits.seconds)} and used no processor: {places}."
+    used = "" if waits.computes else " and used no processor"
+    said = f"{who} {verb} for {_whole(waits.seconds)}{used}: {places}."
     parts = [said if waiting else "", _silent_text(waits), waits.reason, _advice(waits, interrupt)]
     return " ".join(part for part in parts if part)
 
@@ -82,9 +84,11 @@ def _waiters(waits: Waits) -> str:
 
 
 def _work_text(work: AtWork) -> str:
-    place = "outside the cell's lines" if work.place is None else work.place.text
     doing = f", {work.doing}" if work.doing else ""
     who = processes_label(work.processes)
+    if work.has_left:
+        return f"{who} {_have(work.processes)} left the cell{doing}"
+    place = "outside the cell's lines" if work.place is None else work.place.text
     return f"{who} {_have(work.processes)} been {place} for {_whole(work.seconds)}{doing}"
 
 

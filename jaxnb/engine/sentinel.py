@@ -15,7 +15,6 @@ import re
 import secrets
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from types import FrameType
@@ -31,7 +30,7 @@ from jaxnb.engine.origins import ORIGINS
 from jaxnb.engine.recorder import Recorder
 from jaxnb.engine.rescuing import Rescuer
 from jaxnb.engine.sampling import Sampler
-from jaxnb.engine.sleeping import is_locked, runnable, sleeps_in, stays_in
+from jaxnb.engine.sleeping import own_threads, sleeps_in, stays_in, work
 from jaxnb.engine.stats import Statistics, rss_bytes
 from jaxnb.engine.suspects import SUSPECTS
 from jaxnb.engine.timekeeper import Timekeeper
@@ -219,13 +218,14 @@ class Sentinel:
         return {"rows": [asdict(row) for row in rows], "why": why}
 
     def _where(self) -> dict[str, Any]:
+        own = own_threads(self._kernels)
         return {
             "stack": self.stack(),
             "sleeps_in": stays_in(),
-            "is_locked": is_locked(self._kernels),
+            "is_locked": own.is_locked,
+            "is_in_jax_by_thread": own.is_in_jax,
             "library": library_waited_in(),
             "rss_bytes": rss_bytes(),
-            "runnable": runnable(),
             "cell_seconds": self._recorder.cell_seconds(),
             "interrupted_seconds": interrupts.seconds_since_strike(),
             "missed_seconds": interrupts.seconds_since_missed(),
@@ -233,8 +233,7 @@ class Sentinel:
             "entries": main_thread.entries_of_others(),
             "last_dispatch": [asdict(each) for each in self._recorder.recording(1).dispatches],
             "agreeing": [asdict(waits)] if (waits := self._recorder.agreement.waits()) else [],
-            # But for what it takes to answer this, which would be taken for work.
-            "cpu_seconds": time.process_time() - time.thread_time(),
+            **asdict(work()),
         }
 
     def stack(self) -> list[dict[str, Any]]:

@@ -9,9 +9,13 @@ import re
 import threading
 import time
 from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from jaxnb.engine import main_thread
+from jaxnb.engine.native import library_waited_in
+from jaxnb.model import is_jax_library
 
 # Numbers of the system calls, by architecture.
 _CALLS = {
@@ -59,22 +63,59 @@ _NOT_ALONE = ("site-packages", "dist-packages", "multiprocessing")
 """Modules there that may wait for other processes, or for C++."""
 
 
-def is_locked(kernels: Collection[int | None]) -> bool:
-    """Whether no thread of Python is left to end what the main thread waits for.
+@dataclass(frozen=True, slots=True)
+class OwnThreads:
+    """What the Python threads of this process do while the main thread waits for one of them.
 
-    Each waits without a time-out in one of Python's own modules (a lock, a queue, another
-    thread), where C++ does not wait for anything else.
+    Attributes:
+        is_locked: The main thread waits for a lock, a queue or a thread, and no thread of Python
+            is left to end that: each waits so.
+        is_in_jax: The same, but that some of the others wait in JAX, for other processes.
+    """
+
+    is_locked: bool
+    is_in_jax: bool
+
+
+def own_threads(kernels: Collection[int | None]) -> OwnThreads:
+    """Returns whether the main thread waits for threads that wait.
 
     Args:
         kernels: Threads that do not count, by ``threading.Thread.ident``: the kernel's own.
     """
     threads = {each.ident: each for each in threading.enumerate()}
     files = main_thread.files_of_all()
-    return files.keys() <= threads.keys() and all(  # else there are some that C++ has begun
-        _is_pythons(file) and _call_of(_number_of(threads[ident])) == ("futex", False)
-        for ident, file in files.items()
+    if not files.keys() <= threads.keys():
+        return OwnThreads(is_locked=False, is_in_jax=False)  # there are some that C++ has begun
+    waits = [
+        _wait_of(file, _number_of(threads[ident]))
+        for ident, file in sorted(files.items(), key=lambda each: each[0] != _main_ident())
         if ident not in kernels and not threads[ident].name.startswith("jaxnb-")
-    )
+    ]
+    is_waiting = waits[:1] == ["lock"] and "" not in waits
+    in_jax = "jax" in waits
+    return OwnThreads(is_locked=is_waiting and not in_jax, is_in_jax=is_waiting and in_jax)
+
+
+def _main_ident() -> int | None:
+    return threading.main_thread().ident
+
+
+def _wait_of(file: str, number: int) -> Literal["lock", "jax", ""]:
+    """Returns what a thread waits in without a time-out; empty if it does anything else.
+
+    In Python's own modules C++ waits for nothing but locks.
+
+    Args:
+        file: The file of the Python code that it is in.
+        number: The thread's number.
+    """
+    call, has_timeout = _call_of(number)
+    if call != "futex":
+        return ""
+    if _is_pythons(file):
+        return "" if has_timeout else "lock"
+    return "jax" if is_jax_library(library_waited_in(number)) else ""
 
 
 def _number_of(thread: threading.Thread) -> int:
@@ -90,22 +131,60 @@ def _is_pythons(file: str) -> bool:
 
 _SWITCHES = re.compile(r"^voluntary_ctxt_switches:\s*(\d+)", re.MULTILINE)
 
+_TICKS = os.sysconf("SC_CLK_TCK")
 
-def runnable() -> list[tuple[int, int]]:
-    """Returns the threads that run, would run if a core were free, or wait for a disk.
 
-    On a busy machine a thread may get no processor for long: its processor time does not tell
-    it from one that waits for something that never comes.
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What the threads of this process have done, but for those that Python has begun.
 
-    Returns:
-        Each one's number, and how often it has gone to sleep by itself so far. The caller's own
-        is left out.
+    What counts are the main thread and those of C++, which compute what JAX has dispatched. A
+    thread of the user's in Python, or the sentinel's own, brings nothing that the main thread
+    waits for in JAX.
+
+    Attributes:
+        cpu_seconds: Processor time, of those that live.
+        runnable: Those that run, would run if a core were free, or wait for a disk: the number of
+            each, and how often it has gone to sleep by itself. On a busy machine a thread may get
+            no processor for long: its processor time does not tell it from one that waits for
+            something that never comes.
     """
-    found = []
-    for task in Path("/proc/self/task").glob("[0-9]*"):
+
+    cpu_seconds: float
+    runnable: tuple[tuple[int, int], ...] = ()
+
+
+def work() -> Work:
+    """Returns what the threads have done so far."""
+    if not os.path.isdir("/proc/self/task"):
+        return Work(time.process_time() - time.thread_time())
+    pythons = {_number_of(each) for each in threading.enumerate() if _was_begun_in_python(each)}
+    seconds, runnable = 0.0, []
+    for number in map(int, os.listdir("/proc/self/task")):
+        if number in pythons:
+            continue
         with contextlib.suppress(OSError):  # it has ended
-            state = (task / "stat").read_text().rpartition(")")[2].split()[0]
-            if state in ("R", "D") and int(task.name) != threading.get_native_id():
-                switches = _SWITCHES.search((task / "status").read_text())
-                found.append((int(task.name), int(switches[1]) if switches else 0))
-    return found
+            task = Path(f"/proc/self/task/{number}")
+            fields = (task / "stat").read_text().rpartition(")")[2].split()
+            seconds += _cpu_seconds(task, fields)
+            if fields[0] in ("R", "D"):
+                runnable.append((number, _switches(task)))
+    return Work(seconds, tuple(runnable))
+
+
+def _was_begun_in_python(thread: threading.Thread) -> bool:
+    # A thread of C++ that has asked for its `threading.Thread` is in the list, as a dummy.
+    is_dummy = isinstance(thread, threading._DummyThread)
+    return not is_dummy and thread is not threading.main_thread()
+
+
+def _cpu_seconds(task: Path, fields: list[str]) -> float:
+    try:  # in nanoseconds, where the system was built to count them; else in hundredths of seconds
+        return int((task / "schedstat").read_text().split()[0]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+def _switches(task: Path) -> int:
+    found = _SWITCHES.search((task / "status").read_text())
+    return int(found[1]) if found else 0

@@ -131,6 +131,7 @@ if TYPE_CHECKING:
         Wait,
         Waits,
         Whereabouts,
+        is_jax_library,
     )
 
 __all__ = [
@@ -242,6 +243,7 @@ __all__ = [
     "Waits",
     "Whereabouts",
     "WriteRequest",
+    "is_jax_library",
 ]
 
 __getattr__ = lazy(

@@ -11,6 +11,14 @@ WAYS = 3
 """How many ways there are to interrupt Python code, each for code that swallows the ones before."""
 
 
+_JAX_LIBRARIES = ("/jaxlib/", "/jax_plugins/", "libnccl", "libmpi", "mpitrampoline", "MPIwrapper")
+
+
+def is_jax_library(path: str) -> bool:
+    """Whether a C++ library is one of JAX's, or of what its collectives use."""
+    return any(part in path for part in _JAX_LIBRARIES)
+
+
 @dataclass(frozen=True, slots=True)
 class SentinelAddress:
     """How to reach a process's sentinel.
@@ -94,10 +102,11 @@ class Whereabouts:
         stack: Its main thread's Python stack, outermost call first.
         sleeps_in: The system call that the main thread waits in, if it is one of those that
             tell something: ``"futex"`` (a lock, or C++ that waits), ``"sleep"``; else empty.
-        cpu_seconds: Processor time that it has used since it began, but for its sentinel's.
+        cpu_seconds: Processor time that its main thread and the threads of C++ in it have used;
+            less than before if some of those have ended.
         rss_bytes: Its resident memory; None where the system does not tell.
-        runnable: Its threads that run, would run if a core were free, or wait for a disk: the
-            number of each, and how often it has gone to sleep by itself.
+        runnable: Those of these threads that run, would run if a core were free, or wait for a
+            disk: the number of each, and how often it has gone to sleep by itself.
         cell_seconds: How long it has been at the cell that it runs; None if it runs none.
         interrupted_seconds: How long ago an interrupt was raised in the code that it runs; None
             if there was none, or what the code calls has not returned to Python since.
@@ -111,6 +120,7 @@ class Whereabouts:
         agreeing: What it waits to agree on; None if it does not.
         is_locked: Its main thread waits for a lock, a queue or a thread of its own process, and
             no other thread of Python in it does anything else.
+        is_in_jax_by_thread: The same, but that some of those threads wait in JAX's C++ code.
         library: The path of the C or C++ library in whose code the main thread waits; empty if
             it does not wait, or the system does not tell.
         fault: What its sentinel raised instead of telling where it is; empty if it told.
@@ -130,6 +140,7 @@ class Whereabouts:
     last_dispatch: Dispatch | None = None
     agreeing: Agreeing | None = None
     is_locked: bool = False
+    is_in_jax_by_thread: bool = False
     library: str = ""
     fault: str = ""
 
@@ -163,12 +174,14 @@ class AtWork:
         place: The line of the cell; None outside of its lines.
         doing: What they are seen to do: ``"asleep"``, ``"computing"``; empty if it is not known.
         seconds: For how long they have been at that line.
+        has_left: They have left the cell; what they have dispatched may go on.
     """
 
     processes: tuple[int, ...]
     place: StackEntry | None
     doing: str
     seconds: float
+    has_left: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +202,7 @@ class Waits:
         cause: Why, in a word, as far as is known; else empty.
         at_work: What those do for whom the others wait.
         can_be_freed: Nothing has been tried, or it has not yet been seen to have no effect.
+        computes: Something in them uses a processor all the same: another thread.
     """
 
     waits: tuple[Wait, ...]
@@ -200,6 +214,7 @@ class Waits:
     cause: Cause | Literal[""] = ""
     at_work: tuple[AtWork, ...] = ()
     can_be_freed: bool = True
+    computes: bool = False
 
     @property
     def is_neutral(self) -> bool:

@@ -6,7 +6,14 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from jaxnb.model import AtWork, StackEntry, Whereabouts
-from jaxnb.watch import stand_still, waits, waits_for_others
+from jaxnb.watch import (
+    is_at_same_place,
+    is_called_back,
+    stand_still,
+    uses_no_processor,
+    waits,
+    waits_for_others,
+)
 
 COMPUTES = 0.5
 """Who uses so much of a processor is said to compute."""
@@ -35,6 +42,7 @@ class Standing:
         self.silent: frozenset[int] = frozenset()
         self._now = 0.0
         self._still: dict[int, _Anchor] = {}
+        self._parked: dict[int, _Anchor] = {}
         self._places: dict[int, _Anchor] = {}
         self._silent_since: dict[int, float] = {}
 
@@ -54,6 +62,13 @@ class Standing:
             for i, where in found.items()
             if waits(where)
         }
+        self._parked = {
+            i: _Anchor(now, where) if anchor is None else anchor
+            for i, where in found.items()
+            # Who is awake for a moment, as JAX is five times a second, may wait for the lock of
+            # its interpreter then, which a thread of the user's has.
+            if (anchor := _still_parked(self._parked.get(i), where)) or waits_for_others(where)
+        }
         self._places = {
             i: _kept(self._places.get(i), where, now, _is_at_same_line)
             for i, where in found.items()
@@ -70,24 +85,23 @@ class Standing:
 
     def all_still_seconds(self) -> float:
         """Returns for how long all have waited that answer, or have been silent; 0 if one works."""
-        if not self._still.keys() >= self.found.keys():
-            return 0.0
-        since = [each.at for each in self._still.values()] + list(self._silent_since.values())
-        return self._now - max(since, default=self._now)
+        silent = [self._now - since for since in self._silent_since.values()]
+        return min([*silent, *map(self.still_seconds, self.found)], default=0.0)
+
+    def parked_seconds(self, index: int) -> float:
+        """Returns for how long a main thread has been where it waits, whatever other threads do."""
+        anchor = self._parked.get(index)
+        return 0.0 if anchor is None else self._now - anchor.at
 
     def waiters(self, seconds: float) -> list[int]:
-        """Returns the processes that have waited for others for so long."""
-        return [
-            i
-            for i, where in sorted(self.found.items())
-            if waits_for_others(where) and self.still_seconds(i) >= seconds
-        ]
+        """Returns the processes whose main threads have waited for others for so long."""
+        return [i for i in sorted(self._parked) if self.parked_seconds(i) >= seconds]
 
     def at_work(self) -> tuple[AtWork, ...]:
         """Returns what those do that do not wait, those who do the same together."""
         doing: dict[tuple[StackEntry | None, str], list[int]] = {}
         for i, where in sorted(self.found.items()):
-            if i not in self._still:
+            if i not in self._still and i not in self._parked:
                 doing.setdefault((where.in_cell, self._doing(i, where)), []).append(i)
         return tuple(
             AtWork(tuple(who), place, what, min(self._now - self._places[i].at for i in who))
@@ -110,6 +124,53 @@ class Standing:
         return "waiting for a lock" if is_pythons else "waiting in C code"
 
 
+class Resting:
+    """Remembers since when processes that have left a cell have computed nothing.
+
+    What they have dispatched may go on after that, and others wait for it.
+
+    Attributes:
+        found: Where each is that answered last.
+    """
+
+    def __init__(self) -> None:
+        self.found: Mapping[int, Whereabouts] = {}
+        self._rests: dict[int, _Anchor] = {}
+        self._now = 0.0
+        self._asked: frozenset[int] = frozenset()
+
+    def see(self, found: Mapping[int, Whereabouts], asked: Collection[int], now: float) -> None:
+        """Takes a look at processes; the arguments are those of :meth:`Standing.see`."""
+        self.found, self._now, self._asked = found, now, frozenset(asked)
+        self._rests = {
+            i: _kept(self._rests.get(i), where, now, _rested) for i, where in found.items()
+        }
+
+    def seconds(self) -> float:
+        """Returns for how long all have computed nothing; 0 if one does not tell."""
+        if self._asked - self.found.keys() or any(map(is_called_back, self.found.values())):
+            return 0.0
+        return self._now - max((each.at for each in self._rests.values()), default=0.0)
+
+    def at_work(self, seconds: float) -> tuple[AtWork, ...]:
+        """Returns what those may do, as far as is known: who computes, or all if nobody does.
+
+        Args:
+            seconds: For how long others have waited for them.
+        """
+        who: dict[str, list[int]] = {}
+        for i, where in sorted(self.found.items()):
+            if is_called_back(where):
+                who.setdefault("in a callback of a computation", []).append(i)
+            elif self._rests[i].at == self._now:
+                who.setdefault("computing what was dispatched", []).append(i)
+        if not who:
+            who["what was dispatched may go on"] = sorted(self._asked)
+        return tuple(
+            AtWork(tuple(each), None, doing, seconds, has_left=True) for doing, each in who.items()
+        )
+
+
 IsSame = Callable[[_Anchor, Whereabouts, float], bool]
 
 
@@ -120,6 +181,14 @@ def _kept(before: _Anchor | None, where: Whereabouts, now: float, is_same: IsSam
 def _stood_still(before: _Anchor, where: Whereabouts, now: float) -> bool:
     index = where.process_index
     return stand_still({index: before.where}, {index: where}, [index], now - before.at)
+
+
+def _still_parked(before: _Anchor | None, where: Whereabouts) -> _Anchor | None:
+    return before if before is not None and is_at_same_place(before.where, where) else None
+
+
+def _rested(before: _Anchor, where: Whereabouts, now: float) -> bool:
+    return uses_no_processor(before.where, where, now - before.at)
 
 
 def _is_at_same_line(before: _Anchor, where: Whereabouts, now: float) -> bool:

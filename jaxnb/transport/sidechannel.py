@@ -315,6 +315,7 @@ def _whereabouts(index: int, content: Mapping[str, Any]) -> Whereabouts:
         next(map(_dispatch, content["last_dispatch"]), None),
         next(map(_agreeing, content["agreeing"]), None),
         content["is_locked"],
+        content["is_in_jax_by_thread"],
         content["library"],
     )
 

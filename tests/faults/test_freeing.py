@@ -281,6 +281,62 @@ def test_left_behind_by_those_that_were_not_asked(group: Session) -> None:
     assert_kept(group)
 
 
+@pytest.mark.usefixtures("quick_look")
+def test_who_reads_what_others_have_dispatched_and_left_is_not_freed(
+    make_session: Callable[..., Session],
+) -> None:
+    """Only process 0 logs: the others leave while their computations wait for the last one's."""
+    session = make_session(PROCESSES, devices_per_process=2)
+    session.run(SETUP + "y = f(x)")
+    sink = Notices()
+    code = (
+        "for i in range(20):\n    y = f(x)\n"
+        "    if i == 10 and process_index == 2: time.sleep(2)\n"
+        "    if process_index == 0: print(i, float(y))\n"
+        "float(y)"
+    )
+    for _ in range(3):
+        result = session.run(code, sink=sink)
+        assert result.value == 66.0  # 0 + 1 + … + 11
+        assert len(result.stdout.splitlines()) == 20
+    assert sink.notices == []
+    assert_kept(session)
+
+
+IN_A_POOL = """
+from concurrent.futures import ThreadPoolExecutor
+def read(i):
+    if process_index == 0 and i == 2: raise ValueError("boom")
+    return float(f(x))
+with ThreadPoolExecutor(1) as pool: list(pool.map(read, range(4)))
+"""
+BESIDE_A_LOOP = """
+stop = threading.Event()
+def spin():
+    while not stop.is_set(): pass
+threading.Thread(target=spin, daemon=True).start()
+if process_index == 0: raise ValueError("boom")
+try: float(f(x))
+finally: stop.set()
+"""
+
+
+@pytest.mark.parametrize("code", [IN_A_POOL, BESIDE_A_LOOP], ids=["pool", "loop"])
+def test_left_behind_with_threads_of_the_users(group: Session, code: str) -> None:
+    """One of them may be what waits; or it works, on something else."""
+    started = time.monotonic()
+    with pytest.raises(CellError) as caught:
+        group.run(code)
+    assert time.monotonic() - started < LIMIT_SECONDS
+    assert types_of(caught.value.result) == {
+        0: "ValueError",
+        1: "LeftBehindError",
+        2: "LeftBehindError",
+    }
+    group.run("'stop' in globals() and stop.set()")
+    assert_kept(group)
+
+
 LONG = {
     "sleep": "time.sleep(2); value = 1",
     "NumPy": "t = time.monotonic()\nwhile time.monotonic() < t + 2: np.ones((200, 200)) @ "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -442,10 +443,14 @@ def test_five_recoveries_leave_nothing_behind(group: Session) -> None:
         assert group.run("float(f(x))").value == 6 * 2**16
     after = resources(group)
     print("before", before, "after", after, "seconds", [round(s, 2) for s in seconds])
-    for index, (threads, descriptors, mebibytes) in after.items():
+    for index, (threads, _, mebibytes) in after.items():
         assert threads <= before[index][0]
-        assert descriptors <= before[index][1]
         assert mebibytes < before[index][2] + 15
+    # gRPC closes a connection to the coordination service a moment after its last answer.
+    deadline = time.monotonic() + 10
+    while grown := {i: each for i, each in resources(group).items() if each[1] > before[i][1]}:
+        assert time.monotonic() < deadline, grown
+        time.sleep(0.05)
     assert len(list(helpers())) == running
 
 

@@ -323,16 +323,24 @@ def test_many_ask_at_once(session: Session) -> None:
     assert [sorted(each) for each in found] == [[0, 1, 2, 3]] * 20
 
 
-def test_threads_that_could_run_are_told(make_session: Callable[..., Session]) -> None:
-    """Those of C++: a thread of Python that is asked about waits for the interpreter's lock."""
-    session = make_session(1)
-    code = (
-        "import hashlib, threading\ndata = bytes(1 << 28)\n"
-        "def work():\n    while True: hashlib.sha256(data)\n"
-        "threading.Thread(target=work, daemon=True).start()\nimport time; time.sleep(1000)"
+def test_threads_of_cpp_that_could_run_are_told(make_session: Callable[..., Session]) -> None:
+    """Those that compute what was dispatched; a thread of the user's brings none of that."""
+    session = make_session(1, devices_per_process=2)
+    spin = "import hashlib, threading, time\ndata = bytes(1 << 28)\n"
+    own = "def work():\n    while True: hashlib.sha256(data)\n"
+    begun = "threading.Thread(target=work, daemon=True).start()\n"
+    dispatched = (
+        "long = jax.jit(lambda a: jax.lax.fori_loop(0, 10**9, lambda i, a: a @ a / 300, a))\n"
+        "y = long(jnp.ones((300, 300)))\n"
     )
-    with running(session, code):
-        where = wait_for(session, 0, lambda w: w.in_cell is not None and bool(w.runnable))
+    with running(session, spin + own + begun + "time.sleep(1000)"):
+        where = wait_for(session, 0, lambda w: w.sleeps_in == "sleep")
+        process = psutil.Process(session.processes[0].pid)
+        begun = sum(process.cpu_times()[:2])
+        wait_for(session, 0, lambda _: sum(process.cpu_times()[:2]) > begun + 0.5)
+        assert session.where()[0].cpu_seconds - where.cpu_seconds < 0.25
+    with running(session, dispatched + "time.sleep(1000)"):
+        where = wait_for(session, 0, lambda w: w.sleeps_in == "sleep" and bool(w.runnable))
         assert session.processes[0].pid not in dict(where.runnable)
 
 
