@@ -19,6 +19,7 @@ from jaxnb.model import CellRequest, Divergence, PackRequest, ProcessReport, Rec
 from jaxnb.model.nans import NanFound
 from jaxnb.model.origins import Difference
 from jaxnb.model.programs import ProgramDifference
+from jaxnb.model.stopping import HoldState
 from jaxnb.options import process_indices
 from jaxnb.outcome import recovered_text
 from jaxnb.patience import Patience
@@ -99,6 +100,27 @@ class Cells(Life):
             Those that have been told.
         """
         return self._sentinels.end_ring(processes, text)
+
+    @property
+    def computes_on_host(self) -> bool:
+        """Whether whoever computes uses processors of the host."""
+        return self._placement.platform == "cpu"
+
+    def hold(
+        self, processes: Iterable[int], cell: str, number: int, over: Sequence[int]
+    ) -> dict[int, HoldState]:
+        """Has processes hold before their next dispatch, for a while; returns who has done so."""
+        return self._sentinels.hold(processes, cell, number, over)
+
+    def stop_at(
+        self, processes: Iterable[int], cell: str, number: int, over: Sequence[int], count: int
+    ) -> dict[int, HoldState]:
+        """Has processes raise KeyboardInterrupt after so many dispatches in their cell."""
+        return self._sentinels.stop_at(processes, cell, number, over, count)
+
+    def release(self, processes: Iterable[int]) -> None:
+        """Has processes forget that they were to hold, or to stop at a dispatch."""
+        self._sentinels.release(set(processes) - self._lifecycle.dead)
 
     def _run_request(
         self,

@@ -14,6 +14,7 @@ from jaxnb.freeing import Freer, Watched
 from jaxnb.labels import processes_label
 from jaxnb.model import WAYS, Whereabouts
 from jaxnb.running import RunningCell
+from jaxnb.stopping import CommonStop, Stoppable
 from jaxnb.watch import formats_its_error, has_caught_interrupt, line_text
 
 DEATH_GRACE_SECONDS = 0.3
@@ -33,7 +34,7 @@ INTERRUPT_GAP_SECONDS = 1.0
 would interrupt that."""
 
 
-class Interruptible(Watched, Protocol):
+class Interruptible(Watched, Stoppable, Protocol):
     """What :class:`Patience` needs of a session."""
 
     @property
@@ -59,10 +60,12 @@ class Patience:
         self._timeout = timeout
         self._interrupted_at: float | None = None
         self._died_at: float | None = None
-        self._interrupts = 0
+        self._interrupts = self._attempts = 0
         self._told = self._offers_force = False
         self._looked_at = 0.0
         self._freer = Freer(group, running)
+        self._stop: CommonStop | None = None  # the last attempt
+        self._is_in_step = False  # it has worked, and nobody has been interrupted since
         self.timed_out = False
         self.gave_up = self.ends_at_once = False
 
@@ -70,6 +73,8 @@ class Patience:
         """Looks at interrupts, the clock and deaths; returns whether to go on waiting."""
         running = self._running
         if not running.waiting_for or running.abandoned is not None:
+            if self._stop is not None and running.abandoned is None:
+                self._stop.end()
             return False
         if running.interrupted.is_set():
             running.interrupted.clear()
@@ -78,12 +83,16 @@ class Patience:
         if any(death.role != "engine" for death in self._group.deaths):
             return False  # no answer can come any more
         if self._group.deaths and self._interrupted_at is None and self._others_had_time():
-            self._interrupt()
+            self._interrupts += 1
+            self._strike()
         if self._timeout is not None and not self.timed_out and running.seconds > self._timeout:
             self.timed_out = True
             self._interrupt()
+        if self._stop is not None and self._stop.is_under_way:
+            self._follow(self._stop)
+            return True
         if self._interrupted_at is not None:
-            self._freer.after_interrupt(self._interrupted_at)
+            self._after_interrupt(self._interrupted_at)
             if self._only_the_deaf_are_left():
                 return False
         elif not self._group.deaths:  # then broken connections free who waits
@@ -97,24 +106,78 @@ class Patience:
     @property
     def interrupted(self) -> bool:
         """Whether the cell was interrupted, for whatever reason."""
-        return self._interrupted_at is not None
+        return self._interrupts > 0
 
     def _interrupt_again(self) -> bool:
         """Passes an interrupt on; gives up if the user has been told that it ends by force."""
         if self._offers_force:
             self._give_up()
             return False
+        stop = self._stop
+        if stop is not None and stop.is_under_way:
+            if stop.has_told or time.monotonic() - stop.since > INTERRUPT_GAP_SECONDS:
+                stop.give_up("it was interrupted again")
+                self._follow(stop)
+            return True
         since = self._interrupted_at
         if self._told or since is None or time.monotonic() - since > INTERRUPT_GAP_SECONDS:
             self._interrupt()
         return True
 
     def _interrupt(self) -> None:
-        self._interrupted_at = time.monotonic()
+        if self._stop is not None and self._stop.is_under_way:
+            return
         self._interrupts += 1
+        self._interrupt_in_step()
+
+    def _interrupt_in_step(self) -> None:
+        """Interrupts the processes, at the same dispatch if that is possible."""
+        running = self._running
+        self._told = False
+        running.end_waits()
+        if self._group.deaths or running.request.check == "off" or len(running.processes) < 2:
+            self._strike()
+            return
+        self._attempts += 1
+        self._stop = CommonStop(self._group, running, self._attempts)
+        if not self._stop.is_under_way:
+            self._follow(self._stop)
+
+    def _follow(self, stop: CommonStop) -> None:
+        """Follows the processes on their way to the dispatch at which they stop."""
+        if self._group.deaths and stop.is_under_way:
+            stop.give_up("a process died")
+        stop.look(is_patient=self._asks)
+        if stop.is_under_way:
+            return
+        if stop.failed:
+            self._strike(stop.stopped)
+        else:
+            self._interrupted_at, self._is_in_step = time.monotonic(), True
+
+    def _strike(self, but: Collection[int] = ()) -> None:
+        """Interrupts processes where they are; not those that were just interrupted."""
+        self._interrupted_at, self._is_in_step = time.monotonic(), False
         self._told = False
         self._running.end_waits()
-        self._group.send_interrupt(self._running.waiting_for)
+        self._group.send_interrupt(self._running.waiting_for - set(but))
+
+    def _after_interrupt(self, since: float) -> None:
+        """Frees who does not come back from an interrupt.
+
+        Processes that have stopped at the same dispatch may compute together in what handles the
+        interrupt: who waits there is watched like any other.
+        """
+        stop = self._stop
+        if stop is None or not self._is_in_step or self._group.deaths:
+            self._freer.after_interrupt(since)
+            return
+        self._freer.look()
+        swallowed = stop.swallowed()
+        if swallowed >= WAYS:
+            self._strike()  # nothing interrupts it
+        elif swallowed:  # now with what it may not swallow
+            self._interrupt_in_step()
 
     def _give_up(self) -> None:
         self.gave_up = True

@@ -11,6 +11,8 @@ IDLE_CPU = 0.05
 """A process that waits uses less processor time than this, per second: on a busy machine its
 heartbeat and the answers to where it is take up to 0.02."""
 
+_COMPILES = ("backend_compile", "compile_or_get_cached", "_compile_and_write_cache")
+
 _WAITS_IN_PYTHON = ("/jaxnb/engine/agreement.py", "/jaxnb/engine/together.py")
 
 _JAX_CODE = ("/jax/_src/", "/jax/experimental/", "/jaxnb/engine/_jax_internals/")
@@ -47,6 +49,11 @@ def waits_in_python(where: Whereabouts) -> bool:
     reaches it, and to shut connections of collectives would not free it.
     """
     return any(file in entry.file for entry in where.stack for file in _WAITS_IN_PYTHON)
+
+
+def is_compiling(where: Whereabouts) -> bool:
+    """Whether a process's main thread compiles a computation."""
+    return any(entry.function.endswith(_COMPILES) for entry in where.stack)
 
 
 def waits_for_others(where: Whereabouts) -> bool:

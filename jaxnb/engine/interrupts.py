@@ -87,6 +87,11 @@ def ignore() -> None:
         sys.settrace(None)
 
 
+def is_own(handler: object) -> bool:
+    """Whether a handler of SIGINT is the one that raises KeyboardInterrupt in a cell's code."""
+    return handler is _raise
+
+
 def strike(frame: FrameType | None) -> BaseException:
     """Notes that the code sees an interrupt now: Python runs handlers between its instructions.
 

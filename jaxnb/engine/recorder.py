@@ -7,9 +7,7 @@ import sys
 import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from jaxnb.engine import inputs
@@ -22,70 +20,31 @@ from jaxnb.engine.known import Known, known_of
 from jaxnb.engine.nans import NanWatch
 from jaxnb.engine.origins import ORIGINS, number_of
 from jaxnb.engine.programs import Programs
+from jaxnb.engine.recorded import (
+    MASK,
+    RING,
+    CellSoFar,
+    Entry,
+    Processes,
+    TrailSoFar,
+    as_dispatch,
+    keep_origins,
+)
 from jaxnb.engine.replicas import Replicas
 from jaxnb.engine.settings import SettingsCheck
 from jaxnb.engine.shapes import shapes_of
+from jaxnb.engine.stopping import CommonStop
 from jaxnb.engine.suspects import SUSPECTS
-from jaxnb.model import CellRequest, CheckMode, Dispatch, DispatchEnd, Recording, Trail
+from jaxnb.model import CellRequest, Dispatch, Recording, Trail
 from jaxnb.model.nans import NanPlace
-from jaxnb.model.origins import Argument, Made, Origin
-
-RING = 4096
-"""So many dispatches of a cell are remembered one by one; all are in its trails."""
-
-MAX_ORIGINS = 1 << 16
-"""Of so many arguments of a cell's last dispatches it is remembered where they came from."""
-
-_MASK = (1 << 61) - 1
-
-Processes = tuple[int, ...]
-
-
-@dataclass(slots=True)
-class _Trail:
-    count: int = 0
-    digest: int = 0
-    struck: int = 0
-    sites: int = 0  # the lines that dispatched, in order
-    site_sum: int = 0  # the same in any order
-
-
-@dataclass(slots=True)
-class _Entry:
-    number: int
-    known: Known
-    line: int | None
-    seconds: float
-    inputs: int
-    host: int  # of these, what does not span processes
-    site: int = 0
-    origins: tuple[Origin, ...] = ()  # of its arguments, as long as they are remembered
-    made: Made | None = None
-    replicas: tuple[tuple[Processes, int], ...] = ()  # of its arguments that are new
-    end: DispatchEnd = ""
-    stop: float = 0.0  # when the call has returned, if it is the main thread's
-
-
-@dataclass(slots=True)
-class _Cell:
-    mode: CheckMode = "off"
-    name: str = ""
-    started: float = 0.0
-    has_ended: bool = False
-    trails: dict[Processes, _Trail] = field(default_factory=dict)
-    ring: deque[_Entry] = field(default_factory=lambda: deque(maxlen=RING))
-    number: int = 0
-    run: int = 0
-    with_origins: deque[_Entry] = field(default_factory=deque)
-    origins: int = 0  # that those have
-    refused: _Entry | None = None  # what strict mode has not let run
+from jaxnb.model.origins import Argument, Made
 
 
 class _Making(threading.local):
     """What a thread is dispatching; something may be dispatched within a dispatch."""
 
     def __init__(self) -> None:
-        self.entries: list[_Entry] = []
+        self.entries: list[Entry] = []
         self.noted: Any = None  # the executable that JAX's Python path need not tell of
         self.is_main = threading.current_thread() is threading.main_thread()
 
@@ -103,6 +62,7 @@ class Recorder:
         agreement: This process's part in strict mode.
         nans: Looks for the first NaN of a cell that asks for it.
         settings: Compares settings that change programs with the other processes'.
+        stop: Holds this process before a dispatch, for all to stop at the same one.
         missing: Why nothing is recorded in this process; empty if it is.
         programs: What was dispatched, for people.
         reduced: What works less well than it should with this JAX, and why, as sentences.
@@ -111,11 +71,13 @@ class Recorder:
     def __init__(self, process_index: int, agreement: Agreement) -> None:
         self._process_index = process_index
         self.agreement = agreement
-        self._cell = _Cell(has_ended=True)
+        self._cell = CellSoFar(has_ended=True)
         self.replicas = Replicas(process_index)
         self._known: weakref.WeakKeyDictionary[Any, Known] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
         self._making = _Making()
+        self._of_main = self._making.entries
+        self.stop = CommonStop()
         self.programs = Programs()
         self._has_fast_paths = self._has_slow_paths = self._has_looked = False
         self.nans = NanWatch(process_index)
@@ -149,7 +111,7 @@ class Recorder:
     def on_trial(self) -> Iterator[None]:
         """Records what is dispatched in the block, outside of any cell."""
         kept = self._cell, self._has_fast_paths, self._has_slow_paths
-        self._cell = _Cell("off" if self.missing else "record", "", time.monotonic())
+        self._cell = CellSoFar("off" if self.missing else "record", "", time.monotonic())
         try:
             yield
         finally:
@@ -178,8 +140,9 @@ class Recorder:
             self._has_fast_paths = self._has_slow_paths = False
         self._has_looked = self.nans.is_on
         mode = "off" if self.missing else request.check
-        self._cell = _Cell(mode, code_name, time.monotonic(), number=request.cell)
+        self._cell = CellSoFar(mode, code_name, time.monotonic(), number=request.cell)
         self._cell.run = number_of(request.request_id)
+        self.stop.begin(request.request_id)
         self.replicas.begin()
         SUSPECTS.begin()
         ORIGINS.begin(request.request_id, request.cell, code_name, is_recorded=mode != "off")
@@ -203,6 +166,7 @@ class Recorder:
         Returns:
             What it has dispatched, in short.
         """
+        self.stop.end()
         if self._cell.mode == "strict":
             self.agreement.end(note)
         self.settings.end()
@@ -221,7 +185,7 @@ class Recorder:
         """When the last cell began, on ``time.monotonic()``: what its times are counted from."""
         return self._cell.started
 
-    def entries(self) -> list[_Entry]:
+    def entries(self) -> list[Entry]:
         """Returns the last dispatches of the cell, oldest first."""
         with self._lock:
             return list(self._cell.ring)
@@ -244,8 +208,8 @@ class Recorder:
         return Recording(
             self._process_index,
             self.trails(),
-            tuple(_as_dispatch(each) for each in entries),
-            None if refused is None else _as_dispatch(refused),
+            tuple(as_dispatch(each) for each in entries),
+            None if refused is None else as_dispatch(refused),
         )
 
     # ------------------------------------------------------------------ what JAX tells
@@ -316,6 +280,11 @@ class Recorder:
             self._making.noted = executable
 
     def _record(self, known: Known, looked_at: Sequence[Any], arguments: Sequence[Any]) -> None:
+        if self._making.is_main:
+            stop = self.stop
+            stop.is_passing = True
+            if stop.is_on:
+                stop.come_to(known.processes, self._count)
         cell = self._cell
         line, site = place_in(sys._getframe(2), cell.name)
         seconds = time.monotonic() - cell.started
@@ -324,7 +293,7 @@ class Recorder:
         digest = inputs.digest(looked_at, replicas=is_strict) if looked_at else 0
         origins = ORIGINS.of_arguments(arguments)
         given = hash((digest, *ORIGINS.numbers(origins)))
-        entry = _Entry(0, known, line, seconds, given, digest, site, origins)
+        entry = Entry(0, known, line, seconds, given, digest, site, origins)
         if is_strict or may_differ:
             with self.agreement.one_at_a_time:
                 trail = cell.trails.get(known.processes)
@@ -332,7 +301,7 @@ class Recorder:
                 if is_strict:
                     cell.refused = entry
                     self._digest(entry, arguments)
-                attempt = _as_dispatch(entry)
+                attempt = as_dispatch(entry)
                 (self.settings.compare if may_differ else self.settings.come_to)(attempt)
                 if is_strict:
                     self.agreement.agree(attempt)
@@ -343,27 +312,31 @@ class Recorder:
         if not is_strict:
             self._digest(entry, arguments)
 
-    def _digest(self, entry: _Entry, arguments: Sequence[Any]) -> None:
+    def _digest(self, entry: Entry, arguments: Sequence[Any]) -> None:
         """Digests the replicas among a dispatch's arguments that nothing has compared yet."""
         if unseen := self.replicas.unseen(entry.origins):
             known = entry.known
             dispatch = known.processes, entry.number, known.name, entry.line
             entry.replicas = self.replicas.digest(unseen, arguments, entry.origins, dispatch)
 
-    def _note(self, cell: _Cell, entry: _Entry) -> None:
+    def _note(self, cell: CellSoFar, entry: Entry) -> None:
         self._making.entries.append(entry)  # first: an interrupt may strike anywhere
         known = entry.known
         with self._lock:
             trail = cell.trails.get(known.processes)
             if trail is None:
-                trail = cell.trails[known.processes] = _Trail()
+                trail = cell.trails[known.processes] = TrailSoFar()
             trail.count = entry.number = trail.count + 1
             # Of integers only, which have the same hash in every process.
             trail.digest = hash((trail.digest, known.fingerprint, entry.inputs))
             trail.sites = hash((trail.sites, entry.site))
-            trail.site_sum = (trail.site_sum + entry.site) & _MASK
+            trail.site_sum = (trail.site_sum + entry.site) & MASK
             cell.ring.append(entry)
-            _remember(cell, entry)
+            keep_origins(cell, entry)
+            if self._making.is_main:
+                self.stop.is_passing = False
+            else:
+                cell.has_threads = True
         base = hash((cell.run, entry.number, *known.processes))
         entry.made = Made(base, "dispatch", known.name, cell.number, entry.number, entry.line)
         if SUSPECTS:
@@ -413,14 +386,14 @@ class Recorder:
         """Returns a dispatch of the cell, if it was made and is remembered; for any thread."""
         at = (number, processes)
         made = (e for e in reversed(self.entries()) if (e.number, e.known.processes) == at)
-        return next(map(_as_dispatch, made), None)
+        return next(map(as_dispatch, made), None)
 
     def failed(self, depth: int, error: BaseException) -> None:
         """Notes what was raised while dispatches were made."""
         for entry in self._making.entries[depth:]:
             entry.end = end_of(error)
             with self._lock:
-                trail = self._cell.trails.get(entry.known.processes, _Trail())
+                trail = self._cell.trails.get(entry.known.processes, TrailSoFar())
                 if entry.end == "failed":  # all may fail alike, and go on
                     trail.digest = hash((trail.digest, -1))
                 else:
@@ -431,11 +404,51 @@ class Recorder:
         making = self._making
         making.noted = None
         entries = making.entries
-        if making.is_main and len(entries) > depth:
+        if making.is_main:
+            self.stop.is_passing = False
             stop = time.monotonic() - self._cell.started
             for entry in entries[depth:]:
                 entry.stop = stop
         del entries[depth:]
+
+    def _count(self, processes: Processes) -> int:
+        trail = self._cell.trails.get(processes)
+        return 0 if trail is None else trail.count
+
+    def progress(self, request_id: str, processes: Processes) -> dict[str, Any]:
+        """Returns how far this process has come in a cell, as :class:`HoldState` has it.
+
+        Args:
+            request_id: The cell.
+            processes: All that run it.
+        """
+        stop, cell = self.stop, self._cell
+        # First: the main thread goes on meanwhile, and must not be seen to have stopped before.
+        has_left, has_stopped = stop.request_id != request_id, stop.has_stopped
+        with self._lock:
+            is_passing, is_held = stop.is_passing, stop.is_held
+            last = cell.ring[-1] if cell.ring else None
+            spans = {each for each, trail in cell.trails.items() if trail.count}
+            count = self._count(processes)
+        if is_held:
+            spans.add(stop.over)
+        unfit = "is not recorded" if cell.mode == "off" else stop.unfit
+        if stop.request_id != request_id:  # it has left since, which has changed both
+            unfit = ""
+        if cell.run != number_of(request_id):
+            unfit = "has not begun the cell"
+        elif cell.has_threads or spans - {processes}:
+            unfit = "dispatches in other threads, or over some of the processes"
+        return {
+            "count": count + is_passing,
+            "unfit": unfit,
+            "is_held": is_held,
+            "is_dispatching": is_passing or bool(self._of_main),
+            "has_stopped": has_stopped,
+            "has_left": has_left,
+            "last_name": "" if last is None else last.known.name,
+            "last_line": None if last is None else last.line,
+        }
 
     def seen(self, executable: Any) -> Known:
         """Returns what is the same for all dispatches of an executable."""
@@ -443,32 +456,3 @@ class Recorder:
         if known is None:
             known = self._known[executable] = known_of(executable, self.programs)
         return known
-
-
-def _as_dispatch(entry: _Entry) -> Dispatch:
-    known = entry.known
-    return Dispatch(
-        number=entry.number,
-        name=known.name,
-        fingerprint=known.fingerprint,
-        shapes=known.shapes,
-        processes=known.processes,
-        line=entry.line,
-        seconds=entry.seconds,
-        inputs=entry.inputs,
-        host=entry.host,
-        site=entry.site,
-        replicas=entry.replicas,
-        end=entry.end,
-        collectives=known.collectives,
-    )
-
-
-def _remember(cell: _Cell, entry: _Entry) -> None:
-    """Forgets the arguments' origins of the oldest dispatches, if there are too many."""
-    cell.with_origins.append(entry)
-    cell.origins += len(entry.origins)
-    while cell.origins > MAX_ORIGINS and len(cell.with_origins) > 1:
-        oldest = cell.with_origins.popleft()
-        cell.origins -= len(oldest.origins)
-        oldest.origins = ()

@@ -189,7 +189,12 @@ class Sentinel:
             return {}
         if kind == "watch":
             return {"watches": self._sampler.watch(content["request_id"])}
+        if kind == "release":
+            self._recorder.stop.release()
+            return {}
         with _quickly_back():
+            if kind in ("hold", "stop"):
+                return self._stop(kind, content)
             if kind == "stats":
                 return self._stats(content["brief"])
             if kind == "where":
@@ -208,6 +213,16 @@ class Sentinel:
         since = {tuple(who): (number, why) for who, (number, why) in content["since"]}
         self._recorder.mark(dict(content["roots"]), since)
         return {"marks": [*SUSPECTS.all().items()]}
+
+    def _stop(self, kind: str, content: dict[str, Any]) -> dict[str, Any]:
+        cell, number, processes = content["cell"], content["number"], tuple(content["processes"])
+        stop = self._recorder.stop
+        if kind == "hold":
+            stop.hold(cell, number)
+        else:
+            stop.stop_at(cell, number, processes, content["count"])
+        # Where it is comes first: it may come to a dispatch meanwhile.
+        return {"where": self._where(), **self._recorder.progress(cell, processes)}
 
     def _stats(self, brief: bool) -> dict[str, Any]:
         try:

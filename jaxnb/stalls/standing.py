@@ -9,6 +9,7 @@ from jaxnb.model import AtWork, StackEntry, Whereabouts
 from jaxnb.watch import (
     is_at_same_place,
     is_called_back,
+    is_compiling,
     stand_still,
     uses_no_processor,
     waits,
@@ -17,8 +18,6 @@ from jaxnb.watch import (
 
 COMPUTES = 0.5
 """Who uses so much of a processor is said to compute."""
-
-_COMPILES = ("backend_compile", "compile_or_get_cached", "_compile_and_write_cache")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +113,7 @@ class Standing:
         seconds = self._now - anchor.at
         if where.sleeps_in == "sleep":
             return "asleep"
-        if any(entry.function.endswith(_COMPILES) for entry in where.stack):
+        if is_compiling(where):
             return "compiling"
         if seconds and where.cpu_seconds - anchor.where.cpu_seconds > COMPUTES * seconds:
             return "computing"

@@ -25,6 +25,7 @@ from jaxnb.model import (
 from jaxnb.model.origins import Argument
 from jaxnb.model.programs import ProgramLine
 from jaxnb.model.replicas import DigestedArray
+from jaxnb.model.stopping import HoldState
 
 FAULT_KEY = "fault"
 """In a sentinel's answer: what it raised instead of answering."""
@@ -229,6 +230,47 @@ class Sentinels:
         content = {"ports": self._ports, "is_all": is_all}
         answers = self._ask(processes, "free", content, ANSWER_SECONDS)
         return sum(content["freed"] for content in answers.values())
+
+    def hold(
+        self, processes: Iterable[int], cell: str, number: int, over: Sequence[int]
+    ) -> dict[int, HoldState]:
+        """Has processes hold before their next dispatch, for a while; see ``engine.stopping``.
+
+        Args:
+            processes: Who is asked.
+            cell: Its request's id.
+            number: Which attempt to stop it this is.
+            over: The processes that run it: dispatches over all of them count.
+
+        Returns:
+            How far those have come that tell in time.
+        """
+        content = {"cell": cell, "number": number, "processes": list(over)}
+        return self._hold_states(processes, "hold", content)
+
+    def stop_at(
+        self, processes: Iterable[int], cell: str, number: int, over: Sequence[int], count: int
+    ) -> dict[int, HoldState]:
+        """Has processes go on and raise KeyboardInterrupt after so many dispatches in the cell.
+
+        Returns:
+            How far those have come that tell in time.
+        """
+        content = {"cell": cell, "number": number, "processes": list(over), "count": count}
+        return self._hold_states(processes, "stop", content)
+
+    def release(self, processes: Iterable[int]) -> None:
+        """Has processes forget that they were to hold, or to stop at a dispatch."""
+        self._ask(processes, "release", {}, ANSWER_SECONDS)
+
+    def _hold_states(
+        self, processes: Iterable[int], kind: str, content: Mapping[str, Any]
+    ) -> dict[int, HoldState]:
+        answers = self._ask(processes, kind, content, ANSWER_SECONDS)
+        return {
+            i: HoldState(i, **{**said, "where": _whereabouts(i, said["where"])})
+            for i, said in answers.items()
+        }
 
     def rescue(self, processes: Iterable[int]) -> dict[int, dict[str, Any]]:
         """Asks processes to make their variables readable; returns what they answer, as it is.

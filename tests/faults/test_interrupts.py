@@ -638,3 +638,117 @@ def test_an_interrupt_of_an_earlier_cell_is_not_taken_for_one_of_this(session: S
     sink = OnFirstLine(lambda: asked.extend(session.where().values()), 4)
     session.run("print('in')\nimport time; time.sleep(0.2)", sink=sink)
     assert [where.interrupted_seconds for where in asked] == [None] * 4
+
+
+TRAINING = """
+mesh = jax.make_mesh((jax.device_count(),), ("data",))
+whole = NamedSharding(mesh, P())
+step = jax.jit(lambda w, k: (jnp.tanh(w @ w), k + 1))
+w, k = jax.jit(lambda: (jnp.eye(256), jnp.zeros((), int)), out_shardings=whole)()
+total = jax.jit(lambda x: jax.shard_map(lambda a: jax.lax.psum(a, "data"), mesh=mesh, in_specs=P(),
+                                        out_specs=P(), check_vma=False)(x))
+"""
+
+LOOPS = {
+    "dispatches only": "w, k = step(w, k)",
+    "process 0 reads": "w, k = step(w, k)\n    if process_index == 0: int(k)",
+    "each of another length": "w, k = step(w, k)\n    time.sleep(0.002 * process_index)",
+}
+
+
+@pytest.mark.parametrize("check", ["record", "strict"])
+def test_processes_stop_at_the_same_dispatch(
+    make_session: Callable[..., Session], check: str
+) -> None:
+    """Nothing is broken off: the loop can be run on, with all variables of the same step."""
+    session = make_session(4, devices_per_process=2)
+    session.run(TRAINING)
+    before = 0
+    for body in LOOPS.values():
+        loop = f"import time\nfor i in range(10**6):\n    {body}\n    if i == 20: print('in')"
+        sink = OnFirstLine(press_interrupt, 4)
+        with pytest.raises(CellError) as caught:
+            session.run(loop, sink=sink, check=check)
+        assert_interrupted(caught.value.result)
+        assert "processes 0-3 stopped at the same step" in " ".join(sink.notices)
+        assert "anew" not in " ".join(sink.notices)
+        assert caught.value.result.divergence is None
+        after = session.run("int(k)").value  # raises where they differ
+        assert after > before + 20
+        before = after
+    assert_usable(session)
+
+
+HANDLES = """
+saved = None
+try:
+    for i in range(10**6):
+        w, k = step(w, k)
+        if i == 20: print("in")
+except KeyboardInterrupt:
+    saved = int(k), int(total(k))
+    raise
+"""
+
+
+def test_what_handles_the_interrupt_can_run_collectives(
+    make_session: Callable[..., Session],
+) -> None:
+    """All are there at the same step; who waits there for the others is left alone."""
+    session = make_session(4, devices_per_process=2)
+    session.run(TRAINING)
+    sink = OnFirstLine(press_interrupt, 4)
+    with pytest.raises(CellError) as caught:
+        session.run(HANDLES, sink=sink)
+    assert_interrupted(caught.value.result)
+    assert "anew" not in " ".join(sink.notices)
+    assert session.run("saved == (int(k), 8 * int(k)) and int(k) > 20").value is True
+    assert_usable(session)
+
+
+def test_a_time_out_stops_at_the_same_dispatch(make_session: Callable[..., Session]) -> None:
+    session = make_session(4, devices_per_process=2)
+    session.run(TRAINING)
+    session.run("w, k = step(w, k)")
+    sink = OnFirstLine(lambda: None, 4)
+    with pytest.raises(CellTimeoutError) as caught:
+        session.run("for i in range(10**6): w, k = step(w, k)", sink=sink, timeout=1.0)
+    assert_interrupted(caught.value.result)
+    assert "anew" not in " ".join(sink.notices)
+    assert session.run("int(k) > 0").value is True
+    assert_usable(session)
+
+
+FEW = """
+import time
+print("in")
+time.sleep(1)
+for i in range(40): w, k = step(w, k)
+"""
+
+
+def test_who_is_held_and_forgotten_goes_on(make_session: Callable[..., Session]) -> None:
+    """Who had it hold may have died: it goes on, and a signal strikes it at once."""
+    session = make_session(4, devices_per_process=2)
+    session.run(TRAINING)
+
+    def hold() -> None:
+        assert session._current is not None
+        cell = session._current.request.request_id
+        while not all(s.is_held for s in session.hold(range(4), cell, 1, range(4)).values()):
+            threading.Event().wait(0.02)
+
+    sink = OnFirstLine(hold, 4)
+    assert session.run(FEW, sink=sink).seconds > 4
+    assert session.run("int(k)").value == 40
+
+    def hold_and_signal() -> None:
+        hold()
+        session._group.signal([0, 1, 2, 3], signal.SIGINT)
+
+    sink = OnFirstLine(hold_and_signal, 4)
+    with pytest.raises(CellError) as caught:
+        session.run(FEW.replace("40", "10**6"), sink=sink)
+    assert_interrupted(caught.value.result)
+    assert caught.value.result.seconds < 4
+    assert_usable(session)

@@ -1,0 +1,98 @@
+"""What the recorder remembers of a cell."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from jaxnb.engine.known import Known
+from jaxnb.model import CheckMode, Dispatch, DispatchEnd
+from jaxnb.model.origins import Made, Origin
+
+RING = 4096
+"""So many dispatches of a cell are remembered one by one; all are in its trails."""
+
+MAX_ORIGINS = 1 << 16
+"""Of so many arguments of a cell's last dispatches it is remembered where they came from."""
+
+MASK = (1 << 61) - 1
+"""Sums of hashes stay below this, as hashes do."""
+
+Processes = tuple[int, ...]
+
+
+@dataclass(slots=True)
+class TrailSoFar:
+    """What was dispatched over some processes, in short."""
+
+    count: int = 0
+    digest: int = 0
+    struck: int = 0
+    sites: int = 0  # the lines that dispatched, in order
+    site_sum: int = 0  # the same in any order
+
+
+@dataclass(slots=True)
+class Entry:
+    """One dispatch."""
+
+    number: int
+    known: Known
+    line: int | None
+    seconds: float
+    inputs: int
+    host: int  # of these, what does not span processes
+    site: int = 0
+    origins: tuple[Origin, ...] = ()  # of its arguments, as long as they are remembered
+    made: Made | None = None
+    replicas: tuple[tuple[Processes, int], ...] = ()  # of its arguments that are new
+    end: DispatchEnd = ""
+    stop: float = 0.0  # when the call has returned, if it is the main thread's
+
+
+@dataclass(slots=True)
+class CellSoFar:
+    """What a cell has dispatched."""
+
+    mode: CheckMode = "off"
+    name: str = ""
+    started: float = 0.0
+    has_ended: bool = False
+    trails: dict[Processes, TrailSoFar] = field(default_factory=dict)
+    ring: deque[Entry] = field(default_factory=lambda: deque(maxlen=RING))
+    number: int = 0
+    run: int = 0
+    with_origins: deque[Entry] = field(default_factory=deque)
+    origins: int = 0  # that those have
+    refused: Entry | None = None  # what strict mode has not let run
+    has_threads: bool = False  # other threads than the main one have dispatched
+
+
+def as_dispatch(entry: Entry) -> Dispatch:
+    """Returns a dispatch as other processes are told of it."""
+    known = entry.known
+    return Dispatch(
+        number=entry.number,
+        name=known.name,
+        fingerprint=known.fingerprint,
+        shapes=known.shapes,
+        processes=known.processes,
+        line=entry.line,
+        seconds=entry.seconds,
+        inputs=entry.inputs,
+        host=entry.host,
+        site=entry.site,
+        replicas=entry.replicas,
+        end=entry.end,
+        collectives=known.collectives,
+    )
+
+
+def keep_origins(cell: CellSoFar, entry: Entry) -> None:
+    """Keeps the origins of a dispatch's arguments; if there are too many, not the oldest ones."""
+    cell.with_origins.append(entry)
+    cell.origins += len(entry.origins)
+    while cell.origins > MAX_ORIGINS and len(cell.with_origins) > 1:
+        oldest = cell.with_origins.popleft()
+        cell.origins -= len(oldest.origins)
+        oldest.origins = ()
