@@ -12,6 +12,9 @@ from jaxnb.watch import formats_its_error, is_compiling, is_of_jax, waits_for_ot
 PYTHON_SECONDS = 0.5
 """Who does something else than JAX for so long, without a dispatch, may never come to one."""
 
+PYTHON_CPU_SECONDS = 0.2
+"""Unless it has had less of a processor than that, and waits for one: the machine is busy."""
+
 JAX_SECONDS = 10.0
 """The same for who runs JAX's Python code, which traces; to compile may take longer."""
 
@@ -85,7 +88,8 @@ class Approach:
 
     def __init__(self, step: int) -> None:
         self.step = step
-        self._at: dict[int, tuple[float, int, bool]] = {}  # since when, at which count, in JAX
+        self._at: dict[int, tuple[float, float, int, bool]] = {}
+        """Since when, and since which processor time, at which count, in JAX."""
         self._progress: tuple[float, object] = (0.0, None)
         self._struck: dict[int, float] = {}
 
@@ -130,16 +134,19 @@ class Approach:
 
         Where it is, JAX or not, counts only for who has dispatches to make.
         """
-        since: dict[int, tuple[float, int, bool]] = {}
+        since: dict[int, tuple[float, float, int, bool]] = {}
         late = []
         for i, state in coming.items():
             if comes_back(state):
                 continue
             in_jax = state.count < self.step and is_in_jax(state)
             known = self._at.get(i)
-            is_same = known is not None and known[1:] == (state.count, in_jax)
-            since[i] = known if known and is_same else (now, state.count, in_jax)
-            if now - since[i][0] >= (JAX_SECONDS if in_jax else PYTHON_SECONDS):
+            is_same = known is not None and known[2:] == (state.count, in_jax)
+            cpu = state.where.cpu_seconds
+            since[i] = known if known and is_same else (now, cpu, state.count, in_jax)
+            is_starved = bool(state.where.runnable) and cpu - since[i][1] < PYTHON_CPU_SECONDS
+            patience = JAX_SECONDS if in_jax or is_starved else PYTHON_SECONDS
+            if now - since[i][0] >= patience:
                 late.append(i)
         self._at = since
         return sorted(late)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from jaxnb.model import StackEntry, Whereabouts
@@ -89,6 +91,16 @@ def test_who_comes_back_is_waited_for(state: HoldState) -> None:
     approach = Approach(6)
     for now in (0.0, 60.0):
         assert looks(approach, at(0, 6, held=True), state, now=now) == Look(behind=(1,))
+
+
+def test_who_gets_no_processor_is_waited_for_longer() -> None:
+    approach = Approach(6)
+    behind = at(1, 5)
+    starved = replace(behind, where=replace(behind.where, runnable=frozenset({(7, 1)})))
+    for now in (0.0, 2.0):
+        assert not looks(approach, starved, now=now).failed
+    at_work = replace(starved, where=replace(starved.where, cpu_seconds=1.5))
+    assert looks(approach, at_work, now=3.0).failed == "process 1 came to no dispatch"
 
 
 def test_who_traces_is_waited_for_a_while() -> None:
