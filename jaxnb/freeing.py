@@ -136,7 +136,7 @@ class Freer:
     def _escalate(self) -> None:
         """Takes the next step where the last one had no effect, and says so."""
         standing, left = self._standing, set(self._running.waiting_for)
-        still = {i: standing.still_seconds(i) for i in left}
+        still = {i: standing.stuck_seconds(i) for i in left}
         known = [i for i, where in standing.found.items() if is_known_to_wait_in_jax(where)]
         stage = self._escalation.look(still, left, known)
         if stage is Stage.SHUT_ALL:
@@ -257,7 +257,7 @@ class Freer:
         standing = self._standing
         seconds = min(map(standing.parked_seconds, waiters))
         work = standing.at_work()
-        if not work and len(waiters) < self._group.num_processes:
+        if not work and len(self._running.waiting_for) < self._group.num_processes:
             parted = self._parted(standing.found, standing.silent)
             if parted is not None and divergence.is_left_behind(parted, waiters):
                 self._show_all_wait(seconds, is_sure=True)

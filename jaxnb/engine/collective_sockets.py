@@ -11,16 +11,25 @@ What gloo does when a connection fails decides how they are shut:
   left half done: the writing side stays open, the other process keeps its end open, by a descriptor
   of our own, and reads what comes where gloo has closed its own; and a connection with something
   left to write is shut only when that is written.
+- A message for a collective that has failed already, on another connection, is never read: gloo has
+  read its head and finds nobody to take the rest. From then on it does not look at that connection
+  again, shut or not, and its thread turns in circles; who waits on it later waits without end. To
+  shut the reading side does not keep out what comes later. So the system drops that, on all
+  connections, before the first of them is shut; once gloo has closed its own, what was dropped
+  comes again. Where the system cannot, this is seen (:meth:`SocketCutter.unclosed_seconds`), and
+  nothing but the end of the process ends it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import fcntl
 import os
 import re
 import select
 import socket
+import struct
 import threading
 import time
 from collections.abc import Collection, Iterator
@@ -33,6 +42,26 @@ FIND_SECONDS = 0.1
 """How soon new connections are looked for again, which takes a call for each open file."""
 
 READ_BYTES = 1 << 18
+
+_SO_ATTACH_FILTER, _SO_DETACH_FILTER = 26, 27  # Linux's, on all processors that JAX has
+
+_FILTER = b"".join(
+    struct.pack("@HBBI", *each)
+    for each in (  # code, how far to jump if so and if not, operand
+        (0x30, 0, 0, 12),  # the byte that holds the length of TCP's header, in its upper half
+        (0x54, 0, 0, 0xF0),
+        (0x74, 0, 0, 2),  # in bytes
+        (0x07, 0, 0, 0),
+        (0x80, 0, 0, 0),  # the length of the packet from that header on
+        (0x1D, 0, 1, 0),
+        (0x06, 0, 0, 0xFFFFFFFF),  # no data, such as an acknowledgement: let in
+        (0x06, 0, 0, 0),  # dropped
+    )
+)
+"""A program for the kernel's packet filter (``linux/filter.h``), which drops what brings data."""
+
+_FILTER_BUFFER = ctypes.create_string_buffer(_FILTER, len(_FILTER))
+_DROP_DATA = struct.pack("@HP", len(_FILTER) // 8, ctypes.addressof(_FILTER_BUFFER))
 
 
 def _tcp_sockets() -> Iterator[tuple[int, socket.socket]]:
@@ -81,13 +110,17 @@ class _Connection:
         fd: Gloo's descriptor, as long as it is gloo's.
         inode: What the descriptor stands for; the number alone may be another file's later.
         kept: The connection, open by a descriptor of our own.
-        is_shut: Its reading side has been shut.
+        shut_at: When its reading side was shut, on ``time.monotonic()``; None if it is not yet.
     """
 
     fd: int
     inode: int
     kept: socket.socket
-    is_shut: bool = False
+    shut_at: float | None = None
+
+    @property
+    def is_shut(self) -> bool:
+        return self.shut_at is not None
 
     def is_closed_by_its_owner(self) -> bool:
         try:
@@ -96,12 +129,19 @@ class _Connection:
             return True
 
     def shut(self) -> None:
-        self.is_shut = True
+        self.shut_at = time.monotonic()
         with contextlib.suppress(OSError):  # it is not connected any more
             self.kept.shutdown(socket.SHUT_RD)
 
+    def deafen(self) -> None:
+        """Has the system drop what comes from now on; it comes again after :meth:`drain`."""
+        with contextlib.suppress(OSError):  # not on this system
+            self.kept.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, _DROP_DATA)
+
     def drain(self) -> None:
         """Takes what the other end still writes: nobody else reads it."""
+        with contextlib.suppress(OSError):  # it has none
+            self.kept.setsockopt(socket.SOL_SOCKET, _SO_DETACH_FILTER, 0)
         with contextlib.suppress(OSError):  # nothing has come, or it was reset
             while self.kept.recv(READ_BYTES, socket.MSG_DONTWAIT):
                 pass
@@ -121,6 +161,18 @@ class SocketCutter:
         self._found_at = 0.0
         self._released = threading.Event()
         self._thread: threading.Thread | None = None
+
+    def deafen(self, ports: Collection[int]) -> None:
+        """Keeps out what comes over the connections that :meth:`cut` would shut now.
+
+        It is called in all processes before :meth:`cut` is in the first of them: what fails there
+        has the next collectives begin, which must not meet those here that still wait.
+        """
+        with self._lock:
+            self._ports = frozenset(ports)
+            self._find()
+            for each in self._idle():
+                each.deafen()
 
     def cut(self, ports: Collection[int], *, is_all: bool = False) -> int:
         """Shuts the connections of which one end is one of the ports.
@@ -149,6 +201,22 @@ class SocketCutter:
                 self._thread.start()
             return len(self._connections)
 
+    def unclosed_seconds(self) -> float:
+        """Returns how long ago a connection was shut that gloo has not closed; 0 if there is none.
+
+        Gloo closes one within milliseconds once its thread has the processor, or never.
+        """
+        now = time.monotonic()
+        with self._lock:
+            return max(
+                (
+                    now - each.shut_at
+                    for each in self._connections.values()
+                    if each.shut_at is not None and not each.is_closed_by_its_owner()
+                ),
+                default=0.0,
+            )
+
     def hold(self) -> None:
         """Shuts no more connections: those that are made from now on are of the next group."""
         with self._lock:
@@ -168,11 +236,17 @@ class SocketCutter:
 
     def _shut_idle(self, *, is_all: bool = False) -> None:
         """Shuts the connections over which nothing is left to be written."""
+        idle = self._idle(is_all=is_all)
+        for each in idle:
+            each.deafen()
+        for each in idle:
+            each.shut()
+
+    def _idle(self, *, is_all: bool = False) -> list[_Connection]:
+        """Returns the connections that are not shut, and over which nothing is left to write."""
         open_ = [each for each in self._connections.values() if not each.is_shut]
         writing = _inodes_with_something_to_write() if open_ and not is_all else set()
-        for each in open_:
-            if each.inode not in writing:
-                each.shut()
+        return [each for each in open_ if each.inode not in writing]
 
     def _find(self) -> None:
         self._found_at = time.monotonic()

@@ -161,6 +161,9 @@ class Sentinel:
             self._sampler.stop(f"{type(error).__name__}: {error}")
 
     def _answer(self, kind: str, content: dict[str, Any]) -> dict[str, Any]:
+        if kind == "deafen":
+            collective_sockets.cutter.deafen(content["ports"])
+            return {}
         if kind == "free":
             freed = collective_sockets.cutter.cut(content["ports"], is_all=content["is_all"])
             return {"freed": freed + _jax_internals.cancel_waits_on_coordination_service()}
@@ -248,6 +251,7 @@ class Sentinel:
             "entries": main_thread.entries_of_others(),
             "last_dispatch": [asdict(each) for each in self._recorder.recording(1).dispatches],
             "agreeing": [asdict(waits)] if (waits := self._recorder.agreement.waits()) else [],
+            "unclosed_seconds": collective_sockets.cutter.unclosed_seconds(),
             **asdict(work()),
         }
 

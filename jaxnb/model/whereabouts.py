@@ -123,6 +123,8 @@ class Whereabouts:
         is_in_jax_by_thread: The same, but that some of those threads wait in JAX's C++ code.
         library: The path of the C or C++ library in whose code the main thread waits; empty if
             it does not wait, or the system does not tell.
+        unclosed_seconds: How long ago a connection of a collective was shut that gloo has not
+            closed since, which ends no wait on it any more; 0 if there is none.
         fault: What its sentinel raised instead of telling where it is; empty if it told.
     """
 
@@ -142,6 +144,7 @@ class Whereabouts:
     is_locked: bool = False
     is_in_jax_by_thread: bool = False
     library: str = ""
+    unclosed_seconds: float = 0.0
     fault: str = ""
 
     @property

@@ -92,6 +92,16 @@ class Standing:
         anchor = self._parked.get(index)
         return 0.0 if anchor is None else self._now - anchor.at
 
+    def stuck_seconds(self, index: int) -> float:
+        """Returns for how long a process has not come back from a wait that was to be ended.
+
+        One that uses a processor may compute what it comes back from. But not where gloo has left
+        a connection as it was: its thread turns in circles then, and half the time is enough.
+        """
+        where = self.found.get(index)
+        unclosed = 0.0 if where is None else where.unclosed_seconds
+        return max(self.still_seconds(index), 2 * min(self.parked_seconds(index), unclosed))
+
     def waiters(self, seconds: float) -> list[int]:
         """Returns the processes whose main threads have waited for others for so long."""
         return [i for i in sorted(self._parked) if self.parked_seconds(i) >= seconds]

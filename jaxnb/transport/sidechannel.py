@@ -30,6 +30,9 @@ from jaxnb.model.stopping import HoldState
 FAULT_KEY = "fault"
 """In a sentinel's answer: what it raised instead of answering."""
 
+DEAFEN_SECONDS = 0.5
+"""So long those that answer wait for one that does not, before the first connection is shut."""
+
 ANSWER_SECONDS = 1.0
 """A sentinel that is silent for longer cannot run: its process is stopped, or holds the lock of
 its Python interpreter."""
@@ -218,7 +221,8 @@ class Sentinels:
     def free(self, processes: Iterable[int], *, is_all: bool = False) -> int:
         """Shuts the connections of the CPU's collectives: whoever waits on one is freed.
 
-        The group's collectives are of no use from then on, until it reconnects.
+        The group's collectives are of no use from then on, until it reconnects. First all keep out
+        what comes over them, then each shuts them.
 
         Args:
             processes: Who is to shut them.
@@ -227,8 +231,10 @@ class Sentinels:
         Returns:
             How many connections there were.
         """
+        who = list(processes)
+        self._ask(who, "deafen", {"ports": self._ports}, DEAFEN_SECONDS)
         content = {"ports": self._ports, "is_all": is_all}
-        answers = self._ask(processes, "free", content, ANSWER_SECONDS)
+        answers = self._ask(who, "free", content, ANSWER_SECONDS)
         return sum(content["freed"] for content in answers.values())
 
     def hold(
@@ -359,6 +365,7 @@ def _whereabouts(index: int, content: Mapping[str, Any]) -> Whereabouts:
         content["is_locked"],
         content["is_in_jax_by_thread"],
         content["library"],
+        content["unclosed_seconds"],
     )
 
 

@@ -515,7 +515,7 @@ def test_all_may_have_to_be_ended_by_force(
     assert told.endswith(
         "processes 0-1 are at line 3: `while True: pass`. They are ended by force and replaced."
     )
-    assert "with new processes 0-1." in anew
+    assert "with new processes 0-1, and variables were kept" in anew
     assert_usable(group)
 
 

@@ -186,3 +186,36 @@ def test_whether_a_socket_waits_is_left_as_it_is() -> None:
         finally:
             socket.setdefaulttimeout(None)
         assert os.get_blocking(server.fileno())
+
+
+def test_what_comes_after_a_connection_was_shut_does_not_reach_its_owner(
+    listener: socket.socket, cutter: SocketCutter
+) -> None:
+    """Gloo would take it for the rest of a message, of a collective that has failed by then."""
+    with ExitStack() as stack:
+        pairs = [connected(listener, stack) for _ in range(20)]
+        assert cutter.cut([port_of(listener)]) == 40
+        for client, served in pairs:
+            client.sendall(b"late")
+            served.sendall(b"late")
+        for client, served in pairs:
+            assert (client.recv(9), served.recv(9)) == (b"", b"")
+        assert cutter.unclosed_seconds() > 0
+        for each in (end for pair in pairs for end in pair):
+            each.close()
+        wait_until(lambda: not cutter.unclosed_seconds())
+
+
+def test_what_is_being_sent_is_sent_once_the_other_end_is_closed(
+    listener: socket.socket, cutter: SocketCutter
+) -> None:
+    with ExitStack() as stack:
+        client, served = connected(listener, stack)
+        cutter.cut([port_of(listener)])
+        done = threading.Event()
+        sender = threading.Thread(target=lambda: (client.sendall(bytes(1 << 24)), done.set()))
+        sender.start()
+        assert not done.wait(0.05)
+        served.close()
+        sender.join(20)
+        assert done.is_set()
