@@ -29,6 +29,10 @@ SWALLOWED_SECONDS = 0.2
 SILENT_SECONDS = 3.0
 """Who does not tell for so long how far it has come is stopped, or keeps Python from running."""
 
+CALLED_BACK_SECONDS = 3.0
+"""A callback of a computation that takes so long, without a process coming further, may be stuck:
+then whoever waits is freed."""
+
 COMPARE_SECONDS = 0.3
 """Who has stood still for so long may wait in different collectives: recordings are compared."""
 
@@ -150,7 +154,8 @@ class CommonStop:
         coming = {i: s.where for i, s in states.items() if not (s.has_stopped or s.has_left)}
         self._standing.see(coming, coming, now)
         # On a busy machine a thread that computes may be seen to wait for a core, and no more.
-        if any(where.runnable or is_called_back(where) for where in coming.values()):
+        is_called = any(map(is_called_back, coming.values()))
+        if is_called or any(where.runnable for where in coming.values()):
             self._standing.begin_anew()
         still = self._standing.all_still_seconds() if self._group.computes_on_host else 0.0
         look = self._approach.look(states, asked, still, now)
@@ -170,6 +175,8 @@ class CommonStop:
                 self._tell_step()
         elif still >= COMPARE_SECONDS and self._waits_for_ever():
             self.give_up("the processes wait in different collectives")
+        elif is_called and self._approach.seconds_without_progress(now) > CALLED_BACK_SECONDS:
+            self.give_up("a callback of a computation does not return")
         elif not is_patient and self._approach.seconds_without_progress(now) > TIMED_OUT_SECONDS:
             self.give_up("nothing makes progress")
         elif now - self.since > TELL_SECONDS and not self.has_told:

@@ -51,7 +51,7 @@ def test_a_line(nb: Notebook) -> None:
     )
     shown = nb.good("%spmd_collectives jax.jit(lambda x: jnp.sum(x, axis=0))(x)")
     assert "all-reduce  x         4  f32[8]   48 B      1" in shown.text  # 2 × 3/4 × 32 bytes
-    assert "<td>f32[8]</td>" in shown.html
+    assert ">f32[8]</td>" in shown.html
     again = nb.good("spmd.collectives('jnp.sum(x)')")
     assert again.text.startswith("jit(sum) · 4 devices · mesh x 4 · 1 collective")
     assert "<b>jit(sum)</b>" in again.html
