@@ -198,7 +198,8 @@ def on_reform(function: Any) -> Any:
     Functions are called in the order in which they were given, on all processes at once, when all
     arrays are back, and those of a process that is new have come; so they may compute together.
     One that raises is reported, and does not keep the others from being called. Giving one of the
-    same name again takes the place of the first. They are forgotten at a restart.
+    same name again takes the place of the first. They are forgotten at a restart. Outside a group's
+    processes, in the notebook itself, it warns and does nothing else.
 
     Args:
         function: Takes no arguments. May be used as a decorator.

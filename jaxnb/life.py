@@ -11,6 +11,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, suppress
+from dataclasses import replace
 from typing import Self
 
 from jaxnb import checking
@@ -19,9 +20,9 @@ from jaxnb.cluster import ProcessGroup
 from jaxnb.conversing import Conversations
 from jaxnb.deaths import Death, OomKills
 from jaxnb.errors import JaxnbError, SessionBrokenError, SessionClosedError, StartError
-from jaxnb.labels import processes_label
 from jaxnb.launch.gpus import visible_gpus
 from jaxnb.launch.placement import place
+from jaxnb.leaving import Leaver
 from jaxnb.lifecycle import Lifecycle, Phase
 from jaxnb.members import process_infos
 from jaxnb.model import (
@@ -33,18 +34,17 @@ from jaxnb.model import (
     StreamChunk,
     Whereabouts,
 )
-from jaxnb.model.recovery import Rescued
 from jaxnb.options import StartOptions, default_launcher, process_indices
 from jaxnb.outcome import (
     closed_error,
     death_error,
+    not_joined_error,
     out_of_step_error,
     restarted_error,
     restarting_error,
 )
 from jaxnb.patience import sigint_held, sigint_sets
-from jaxnb.recovery.rescue import rescue
-from jaxnb.replacing import end_by_force, form_anew
+from jaxnb.replacing import form_anew
 from jaxnb.replaying import Replayable
 from jaxnb.result import CellResult
 from jaxnb.running import RunningCell
@@ -81,6 +81,7 @@ class Life(Verbs):
         self._current: RunningCell | None = None
         self._left: RunningCell | None = None
         self._stuck: set[int] = set()  # in what an interrupted pull asked for
+        self._is_lost = False  # an attempt to join again has failed half way
         self._conversations = Conversations(self._turns)
         self._interrupted: threading.Event | None = None
         self._cells = itertools.count(1)
@@ -355,15 +356,24 @@ class Life(Verbs):
             raise out_of_step_error()
         self._lifecycle.mark_broken()
         self.free()
-        rescued = self._wait_for_the_left(come_back_seconds)
+        send_signal, left = self._group.signal, self._left
+        leaver = Leaver(self._sentinels, send_signal, self._lifecycle, self._progress, self.free)
+        rescued = leaver.wait(
+            lambda: set(self._in_cells()) | self._stuck,
+            come_back_seconds if left is not None else 0.0,
+            lambda seconds: left and left.still_in_cell(seconds),
+        )
+        given_up, more = leaver.put_away(transport, self.num_processes)
+        rescued |= more
         reconnection = self._lifecycle.begin_reconnection()
         if reconnection is None:
             raise restarted_error() if self._lifecycle.is_open else closed_error()
-        dead = reconnection.indices
+        dead, starter = reconnection.indices, self._starter()
         try:
             n = self.num_processes
-            reports, recovered = form_anew(self._starter(), transport, n, dead, rescued)
+            reports, recovered = form_anew(starter, transport, n, dead, rescued)
         except BaseException:
+            self._is_lost = not starter.has_joined
             if self._lifecycle.fail_reconnection(reconnection):
                 with suppress(JaxnbError):  # what is half made must not live beside its successor
                     self._group.signal(dead, signal.SIGKILL)
@@ -371,31 +381,21 @@ class Life(Verbs):
         self._take_reports(transport, reports)
         self._left = None
         self._stuck.clear()
+        self._is_lost = False
         self._lifecycle.finish_reconnection()
-        return recovered
+        return replace(recovered, given_up=given_up)
 
     def _require_helpers(self) -> None:
         for death in self._lifecycle.deaths:
             if death.role != "engine":
                 raise death_error(death, self.num_processes, None)
 
-    def _wait_for_the_left(self, seconds: float) -> dict[int, Rescued]:
-        """Waits for processes that were given up, or ends them; returns what was read out first."""
-        deadline = time.monotonic() + seconds
-        while stuck := (set(self._in_cells()) | self._stuck) - self._lifecycle.dead:
-            if time.monotonic() > deadline or self._left is None:
-                self._progress("ending by force", processes_label(stuck))
-                rescued = rescue(self._sentinels, stuck)
-                end_by_force(stuck, self._group.signal, lambda: self._lifecycle.dead)
-                return rescued
-            self._left.still_in_cell(0.05)
-        return {}
-
     def _abandon(self, kind: type[JaxnbError], reason: str) -> None:
         """Ends the wait for the running cell, or for data; what waits for its turn will not run."""
         self._generation += 1
         self._left = None
         self._stuck.clear()
+        self._is_lost = False
         running = self._current
         if running is not None:
             running.abandon(kind(f"{reason} while the cell ran or waited."))
@@ -480,6 +480,8 @@ class Life(Verbs):
         state, deaths = self._lifecycle.state, self._lifecycle.deaths
         if state == "ready" and generation == self._generation:
             return
+        if state == "broken" and self._is_lost:
+            raise not_joined_error()
         if deaths:
             raise death_error(deaths[0], self.num_processes, None)
         raise out_of_step_error() if state == "broken" else restarted_error()

@@ -157,6 +157,14 @@ def out_of_step_error() -> SessionBrokenError:
     )
 
 
+def not_joined_error() -> SessionBrokenError:
+    """Returns the error for a cell on a group that could not be formed anew."""
+    return SessionBrokenError(
+        "The group could not be formed anew: its processes do not find together again. Nothing was "
+        "run. Type `%spmd_restart` for fresh processes; variables are lost."
+    )
+
+
 def restarted_error() -> SessionBrokenError:
     """Returns the error for a cell whose group was restarted before its turn came."""
     return SessionBrokenError(

@@ -1,19 +1,38 @@
-"""What a process calls after its group has been reconnected; imports nothing of jaxnb."""
+"""What a process calls after its group has been reconnected."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar
+
+from jaxnb.callers import levels_to_caller
 
 Hook = TypeVar("Hook", bound=Callable[[], Any])
 
 _functions: dict[Any, Callable[[], Any]] = {}
+_is_in_process = False
+
+
+def begin() -> None:
+    """Notes that this is a process of a group: what is given from now on is called."""
+    global _is_in_process
+    _is_in_process = True
 
 
 def add(function: Hook) -> Hook:
     """Has a function called after each reconnecting; see :func:`jaxnb.on_reform`."""
     if not callable(function):
         raise TypeError(f"jaxnb.on_reform() takes a function, not {function!r}")
+    if not _is_in_process:
+        name = getattr(function, "__qualname__", repr(function))
+        warnings.warn(
+            f"`{name}` will never be called: jaxnb.on_reform() was called in the notebook's own "
+            "process, which is not reconnected. Call it in a %%spmd cell.",
+            UserWarning,
+            stacklevel=levels_to_caller(),
+        )
+        return function
     _functions[_key(function)] = function
     return function
 

@@ -105,14 +105,19 @@ def form_anew(
         What all processes see, and what became of the variables.
 
     Raises:
-        StartError: It failed; the group is of no use as it is.
+        StartError: It failed; the group is of no use as it is, and its message says what helps.
     """
     try:
         return _form_anew(starter, transport, num_processes, dead, rescued or {})
     except StartError as error:
+        then = (
+            "Type `%spmd_recover` to try again: processes that live keep their variables. "
+            "`%spmd_restart` gives fresh processes."
+            if starter.has_joined
+            else "Type `%spmd_restart` for fresh processes; variables are lost."
+        )
         raise StartError(
-            f"{error}\nThe group could not be formed anew. Type `%spmd_restart` for fresh "
-            "processes; variables are lost."
+            f"{error}\nThe group could not be formed anew. {then}"
         ) from error.__cause__
 
 
@@ -131,7 +136,8 @@ def _form_anew(
     living = [i for i in range(num_processes) if i not in dead]
     starter.progress("giving variables", f"to {processes_label(dead)}")
     ask = partial(starter.ask, transport)
-    given_back, refused = give_back(ask, rescued)
+    gone = tuple(sorted(set(dead) - set(rescued)))
+    given_back, refused = give_back(ask, rescued, gone)
     handed = hand_over(ask, living, [i for i in dead if i not in rescued])
     for index, names in given_back.items():
         # What it could not keep itself may be equal on all others.
@@ -164,13 +170,14 @@ def call_hooks(
 
 
 def give_back(
-    ask: Ask, rescued: Mapping[int, Rescued]
+    ask: Ask, rescued: Mapping[int, Rescued], dead: tuple[int, ...] = ()
 ) -> tuple[dict[int, list[str]], dict[int, dict[str, str]]]:
     """Gives new processes what was read out of those that they replace.
 
     Args:
         ask: Asks processes.
         rescued: What that was.
+        dead: Other processes that have died, whose shards are lost.
 
     Returns:
         The names that each has now, and those that it has not, with the reasons.
@@ -189,6 +196,7 @@ def give_back(
                     tuple(map(pickle.PickleBuffer, parcel.buffers)),
                     tuple(replace(p, data=pickle.PickleBuffer(p.data)) for p in parcel.pieces),
                     parcel.origins,
+                    dead,
                 )
             )
             refused = ask({index: take}, "take back its variables")[index].refused

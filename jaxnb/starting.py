@@ -19,6 +19,7 @@ from jaxnb.launch.placement import Placement
 from jaxnb.model import (
     CheckRequest,
     JoinRequest,
+    ProcessError,
     ProcessReport,
     Reformed,
     ReformRequest,
@@ -59,6 +60,9 @@ class Starter:
         progress: Told of each stage: its name and a detail.
         deaths: Returns who has died so far; a start gives up on the first.
         on_output: Told of output that belongs to no running cell.
+
+    Attributes:
+        has_joined: Whether :meth:`reform` has joined all processes.
     """
 
     def __init__(
@@ -77,6 +81,7 @@ class Starter:
         self._deaths = deaths
         self._on_output = on_output
         self._doing = "was starting"
+        self.has_joined = False
         self._deadline = time.monotonic() + min(options.timeout, MAX_SECONDS)
 
     @property
@@ -194,10 +199,11 @@ class Starter:
         requests: dict[int, Request] = dict.fromkeys(living, ReformRequest(step))
         if dead:
             requests |= self._launch_again(transport, address, dead)
-        answers = self.ask(transport, requests, "join again")
+        answers = self.ask(transport, requests, "join again", attempts=2)
         if dead:
             self._wait_for_registration(transport)
         reports = self._check(transport)
+        self.has_joined = True
         reformed = [answers[i] for i in living]
         if all(answer.left_service for answer in reformed):
             self._group.end_old_services()
@@ -218,15 +224,28 @@ class Starter:
         return {join.process_index: join for join in joins}
 
     def ask(
-        self, transport: Transport, requests: Mapping[int, Request], what: str
+        self,
+        transport: Transport,
+        requests: Mapping[int, Request],
+        what: str,
+        *,
+        attempts: int = 1,
     ) -> dict[int, Any]:
         """Sends requests to processes and waits for all answers.
+
+        Args:
+            transport: The connection.
+            requests: The requests, by process index.
+            what: What they ask for, as a verb.
+            attempts: How often a process is asked whose attempt raises.
 
         Raises:
             StartError: A process could not do it, in time or at all; the message names it.
         """
         exchange = transport.send(requests)
         answers: dict[int, Any] = {}
+        left = dict.fromkeys(requests, attempts)
+        errors: dict[int, ProcessError] = {}
         while len(answers) < len(requests):
             self.check_alive()
             missing = sorted(set(requests) - set(answers))
@@ -239,10 +258,13 @@ class Starter:
             if not isinstance(event, Reply):
                 continue
             if isinstance(event.answer, RequestFailed):
-                error = event.answer.error
-                raise StartError(
-                    f"Process {event.process_index} could not {what}: {error}\n{error.traceback}"
-                )
+                index = event.process_index
+                error = errors.setdefault(index, event.answer.error)  # the first says why
+                left[index] -= 1
+                if left[index]:
+                    transport.send_to(exchange, index, requests[index])
+                    continue
+                raise StartError(f"Process {index} could not {what}: {error}\n{error.traceback}")
             if isinstance(event.answer, BaseException):
                 self._wait_for_news()  # of how it died, which says more
                 raise StartError(f"Process {event.process_index}: {event.answer}")

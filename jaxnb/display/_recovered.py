@@ -32,6 +32,8 @@ def recovered_notes(recovered: Recovered) -> list[str]:
             "under way, in a callback that does not return, say. Nobody waits for them; they use "
             "memory until they end."
         )
+    for index, why in recovered.given_up.items():
+        notes.append(f"Process {index} {why} when it was to leave the group, and was replaced.")
     if recovered.hook_errors:
         notes.append(f"jaxnb.on_reform: {_some(recovered.hook_errors)}.")
     if not recovered.replaced:

@@ -28,8 +28,9 @@ from jaxnb.arrays.dtypes import numpy_dtype
 from jaxnb.engine import shards
 from jaxnb.engine.canonical import canonical_digest
 from jaxnb.engine.exposures import as_bytes
-from jaxnb.engine.keeping import assembled
+from jaxnb.engine.keeping import assembled, loses_shards, lost_text
 from jaxnb.engine.layouts import Layout, dtype_facts, layout_of
+from jaxnb.engine.lost import LostArray
 from jaxnb.engine.origins import ORIGINS
 from jaxnb.engine.parcels import Packer, Unpacker, is_found_by_name, made
 from jaxnb.engine.rebinding import paths_of
@@ -191,8 +192,10 @@ def take(request: Take, names: dict[str, Any]) -> Taken:
 
     def array(
         k: int, shape: list[int], dtype: str, impl: Any, made_of: list[Any], weak: bool
-    ) -> jax.Array:
+    ) -> Any:
         sharding = made(made_of)
+        if loses_shards(sharding, tuple(shape), frozenset(request.dead)):
+            return LostArray(lost_text(sharding, tuple(shape), dtype, request.dead))
         found = _filled(tuple(shape), dtype, impl, sharding, lambda i: piece_of(k, i), weak)
         ORIGINS.carry(request.origins[k], found)
         return found

@@ -34,6 +34,10 @@ MAX_NAMED = 20
 """So many things that are left are named."""
 
 
+_BUFFER_TYPE: type = type(gc.get_referents(memoryview(b""))[0])
+"""What a memoryview holds of the object whose memory it shows; it has no public name."""
+
+
 class Replaced:
     """Something of the old backend, and what took its place.
 
@@ -76,7 +80,8 @@ def _is_gone(thing: Any) -> bool:
 
 def _may_be_of_devices(kind: type) -> bool:
     client = exact.coordination_client_type()
-    kinds = jax.Array, Mesh, jax.sharding.Sharding, jax.Device, jax.stages.Compiled
+    stages = jax.stages.Compiled, jax.stages.Lowered
+    kinds = jax.Array, Mesh, jax.sharding.Sharding, jax.Device, *stages
     return kind is client or any(issubclass(kind, each) for each in kinds)
 
 
@@ -129,11 +134,14 @@ def left_over(names: dict[str, Any]) -> list[str]:
         if is_held_by_user and device is not None and id(device) not in current:
             old.append(thing)
     texts = []
-    for thing in old[:MAX_NAMED]:
-        holder = _holder(thing, names, skip=(old,))
-        if not holder and not is_array(thing):
-            # The sharding of an array that is left, or the mesh of what XLA has not yet let go of
-            # after a computation was broken off: no code can reach it.
+    named = old[:MAX_NAMED]
+    skip = old, named
+    for thing in named:
+        holder = _holder(thing, names, skip)
+        if not holder and not (is_array(thing) and _is_held_as_array(thing, skip)):
+            # No code can reach it: the sharding of an array that is left, the mesh of what XLA has
+            # not yet let go of after a computation was broken off. Or it is an array of whose
+            # memory NumPy has a view, which is as good as ever.
             continue
         texts.append(_described(thing) + (f", held by {holder}" if holder else ""))
     for thing in old:
@@ -141,6 +149,15 @@ def left_over(names: dict[str, Any]) -> list[str]:
     if len(old) > MAX_NAMED:
         texts.append(f"{len(old) - MAX_NAMED} more")
     return texts
+
+
+def _is_held_as_array(thing: Any, skip: Sequence[Any]) -> bool:
+    """Whether something refers to an array, but for those here and for views of its memory."""
+    own = {id(each) for each in skip}
+    return any(
+        id(holder) not in own and not isinstance(holder, FrameType | _BUFFER_TYPE)
+        for holder in gc.get_referrers(thing)
+    )
 
 
 def _described(thing: Any) -> str:

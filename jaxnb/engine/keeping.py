@@ -6,7 +6,7 @@ user's object meanwhile, and whatever rebuilds one, sees a ``jax.Array``, never 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import jax
@@ -53,7 +53,7 @@ def is_of_devices(value: Any) -> bool:
         return not value.empty
     if issubclass(kind, Sharding):
         return _is_concrete(value)
-    if issubclass(kind, jax.Device | jax.stages.Compiled):
+    if issubclass(kind, jax.Device | jax.stages.Compiled | jax.stages.Lowered):
         return True
     client = exact.coordination_client_type()
     return (client is not None and kind is client) or is_array(value)
@@ -88,14 +88,33 @@ def device_of(thing: Any) -> jax.Device | None:
 
 def lost_with(array: jax.Array, dead: frozenset[int]) -> bool:
     """Whether dead processes had shards of an array that nobody else has."""
-    if not dead or array.is_deleted() or not is_known(array.sharding) or array.is_fully_addressable:
+    return not array.is_deleted() and loses_shards(array.sharding, tuple(array.shape), dead)
+
+
+def loses_shards(sharding: Any, shape: tuple[int, ...], dead: frozenset[int]) -> bool:
+    """The same of an array of a sharding and a shape, whether it is there or not."""
+    if not dead or not is_known(sharding) or sharding.is_fully_addressable:
         return False
-    found = shards_of(array.sharding, tuple(array.shape))
+    found = shards_of(sharding, shape)
     gone = [shard for shard in found if shard.process_index in dead]
-    if unreduced_axes(array.sharding):  # each device has a summand of its own
+    if unreduced_axes(sharding):  # each device has a summand of its own
         return bool(gone)
     held = {shard.index for shard in found if shard.process_index not in dead}
     return any(g.index not in held and all(b > a for a, b in g.index) for g in gone)
+
+
+def lost_text(
+    sharding: Any, shape: tuple[int, ...], dtype: str, dead: Collection[int], name: str = ""
+) -> str:
+    """Returns what has become of an array that lost shards with processes, as a clause."""
+    had = {shard.process_index for shard in shards_of(sharding, shape)}
+    lost = ", ".join(map(str, sorted(had & set(dead))))
+    processes = "process" if len(had & set(dead)) == 1 else "processes"
+    kind = f"{dtype}{list(shape)}"
+    return (
+        f"`{name or kind}` ({kind}) lost the shards of {processes} {lost}, which "
+        "died and of which there was no replica"
+    )
 
 
 class Again:
@@ -201,30 +220,26 @@ class LostShards(Kept):
 
     Args:
         array: The array.
+        how: What is kept of it; None of keys.
         name: Where it is, as a path; empty if it is under no name.
         dead: The processes that have died.
     """
 
-    def __init__(self, array: jax.Array, name: str, dead: frozenset[int]) -> None:
-        had = {s.process_index for s in shards_of(array.sharding, tuple(array.shape))}
-        lost = ", ".join(map(str, sorted(had & dead)))
-        processes = "process" if len(had & dead) == 1 else "processes"
+    def __init__(self, array: jax.Array, how: Kept | None, name: str, dead: frozenset[int]) -> None:
         self.name = name or type_text(array)
-        self._what = (
-            f"`{self.name}` ({type_text(array)}) lost the shards of {processes} {lost}, which "
-            "died and of which there was no replica"
-        )
+        shape = tuple(array.shape)
+        dtype = dtype_facts(array.dtype).name
+        self._what = lost_text(array.sharding, shape, dtype, dead, self.name)
         self._shards: tuple[Any, ...] = ()
-        if settling.is_pending(array):
-            self._what += "; its computation did not end"
-            return
-        try:
+        if isinstance(how, Unkept):
+            self._what += f"; {how.why}"
+        elif isinstance(how, KeptArray):
+            self._shards = how.parts()
+        else:  # of keys
             self._shards = tuple(
                 (shard.index, np.array(shards.host_view(shard.data)))
                 for shard in array.addressable_shards
             )
-        except Exception:  # what JAX raised in the computation that was to give it
-            self._what += "; its computation was broken off"
 
     def restore(self, again: Again) -> LostArray:
         """Returns what raises at each use."""
@@ -257,6 +272,25 @@ class KeptArray(Kept):
             self._data = {s.device.id: np.array(shards.host_view(s.data)) for s in shards_here}
         self.nbytes = sum(part.nbytes for part in (self._data or {}).values())
         self.made: Any = None
+
+    @property
+    def sharding(self) -> Any:
+        """Its sharding, on the old devices."""
+        return self._sharding
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The whole array's."""
+        return tuple(self._aval.shape)
+
+    def parts(self) -> tuple[Any, ...]:
+        """Returns what this process has: the slices of the whole array, and the elements."""
+        indices: Any = self._sharding.addressable_devices_indices_map(self.shape)
+        return tuple(
+            (index, (self._data or {})[device.id])
+            for device, index in indices.items()
+            if device.id in (self._data or {})
+        )
 
     @property
     def is_deleted(self) -> bool:
@@ -303,11 +337,11 @@ class KeptView(Kept):
     """
 
     def __init__(self, whole: KeptArray, device_id: int, attributes: dict[str, Any]) -> None:
-        self._whole, self._device_id, self._attributes = whole, device_id, attributes
+        self.whole, self._device_id, self._attributes = whole, device_id, attributes
 
     def restore(self, again: Again) -> Any:
         """Returns the new array's shard; the whole must have been restored."""
-        found = shards.shard_of(self._whole.made, self._device_id)
+        found = shards.shard_of(self.whole.made, self._device_id)
         vars(found).update(self._attributes)
         return found
 
@@ -329,6 +363,8 @@ def put_away(value: Any) -> Kept:
             return Unkept(type_text(value), "its computation was broken off")
     if isinstance(value, jax.stages.Compiled):
         return Unkept("What lower(...).compile() gave", "compile it again")
+    if isinstance(value, jax.stages.Lowered):
+        return Unkept("What lower(...) gave", "lower it again")
     return KeptPlain(value)
 
 

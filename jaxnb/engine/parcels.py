@@ -68,6 +68,8 @@ class Packer(pickle.Pickler):
                 return self._of_devices(value)
             case jax.stages.Compiled():
                 raise pickle.PicklingError("what lower(...).compile() gave: compile it again")
+            case jax.stages.Lowered():
+                raise pickle.PicklingError("what lower(...) gave: lower it again")
             case ModuleType():
                 return importlib.import_module, (value.__name__,)
             case FunctionType():

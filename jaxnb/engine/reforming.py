@@ -10,42 +10,24 @@ it can (:mod:`jaxnb.engine.handing`).
 
 from __future__ import annotations
 
-import contextlib
 import contextvars
 import ctypes
 import gc
-import inspect
-import sys
 import time
-from collections.abc import Callable
-from functools import partial
-from types import TracebackType
 from typing import Any
 
 import jax
 
-from jaxnb.engine import _jax_internals, bootstrap, handing, hooks, settling
-from jaxnb.engine.holders import Replaced, left_over, replace_held, things_of_devices
-from jaxnb.engine.keeping import (
-    Again,
-    Kept,
-    KeptArray,
-    KeptView,
-    LostShards,
-    Unkept,
-    added_attributes,
-    is_array,
-    lost_with,
-    put_away,
-    type_text,
-)
+from jaxnb.engine import bootstrap, handing, hooks
+from jaxnb.engine.holders import Replaced, left_over, replace_held
+from jaxnb.engine.keeping import Again, Kept, is_array, type_text
+from jaxnb.engine.leaving import Away
 from jaxnb.engine.lost import MAKE_AGAIN, LostArray
 from jaxnb.engine.modules import modules_of_user
-from jaxnb.engine.rebinding import CACHE_TYPE, Rebinder, paths_of
-from jaxnb.engine.unkept import name_unkept
+from jaxnb.engine.rebinding import CACHE_TYPE, Rebinder
 from jaxnb.errors import ArrayGoneError
 from jaxnb.model import Reformed, ReformRequest
-from jaxnb.model.recovery import CallHooks, Give, JoinAgain, Survey, Take
+from jaxnb.model.recovery import CallHooks, Give, JoinAgain, PutAway, Survey, Take
 
 
 def reform(request: ReformRequest, process_index: int, namespace: dict[str, Any]) -> Any:
@@ -57,6 +39,9 @@ def reform(request: ReformRequest, process_index: int, namespace: dict[str, Any]
         namespace: The variables; under ``"names"`` those of cells.
     """
     match request.step:
+        case PutAway():
+            with bootstrap.backend_in_use:
+                return _put_away()
         case JoinAgain() as step:
             with bootstrap.backend_in_use:
                 return _join_again(step, process_index, namespace)
@@ -70,6 +55,25 @@ def reform(request: ReformRequest, process_index: int, namespace: dict[str, Any]
             return hooks.call(process_index)
 
 
+_away: Away | None = None
+
+
+def _put_away() -> bool:
+    """Copies what belongs to the backend to host memory; nothing of it changes.
+
+    Returns:
+        Whether nothing is under way any more.
+
+    Raises:
+        MemoryError: There is no room for the copies; nothing has changed.
+    """
+    global _away
+    if _away is None or not _away.has_left:
+        _away = None  # of an attempt that went no further: the arrays may have changed since
+        _away = Away()
+    return _away.is_settled
+
+
 def _join_again(request: JoinAgain, process_index: int, namespace: dict[str, Any]) -> Reformed:
     """Takes this process out of its group and into a new one; its variables are kept.
 
@@ -80,88 +84,45 @@ def _join_again(request: JoinAgain, process_index: int, namespace: dict[str, Any
         request: Where the new coordination service is, and who has died.
         process_index: This process.
         namespace: The variables.
-
-    Raises:
-        MemoryError: There is no room for the copies; nothing has changed.
     """
+    global _away
     started = time.perf_counter()
-    _drop_finished_calls()
-    has_settled = settling.settle([thing for thing in things_of_devices() if is_array(thing)])
-    backends = settling.Backends()
-    kept = _put_away_all(namespace["names"], frozenset(request.dead))
-    unkept = name_unkept(kept, namespace["names"])
-    arrays, nbytes = _delete_all(kept)
-    lost = [thing.text for old, thing in kept if isinstance(thing, Unkept) and not is_array(old)]
-    without = [thing.name for _, thing in kept if isinstance(thing, LostShards)]
-    ambient = _take_back_ambient()
+    assert _away is not None, "nothing was put away"
+    away = _away
+    away.leave(frozenset(request.dead), namespace["names"])
     left_service = bootstrap.leave()
     _return_memory()
     bootstrap.join_again(request.coordinator_address, request.timeout_seconds)
-    again = Again({device.id: device for device in jax.devices()})
-    lost += _put_back(kept, again, namespace)
-    while ambient:
-        choose, thing = ambient.pop()
-        choose(again(thing))
-        del thing
-    del again
-    has_ended = backends.end() and has_settled
-    lost += left_over(namespace["names"])
+    _away = None  # what is made again takes the copies
+    _come_back(away, namespace)
     return Reformed(
         process_index=process_index,
-        arrays=arrays,
-        nbytes=nbytes,
-        lost=tuple(lost),
+        arrays=away.arrays,
+        nbytes=away.nbytes,
+        lost=tuple(away.lost),
         collective_ports=bootstrap.collective_ports(),
         left_service=left_service,
-        seconds=time.perf_counter() - started,
-        lost_shards=tuple(without),
-        unkept=unkept,
+        seconds=away.seconds + time.perf_counter() - started,
+        lost_shards=tuple(away.without),
+        unkept=away.unkept,
         hooks=hooks.count(),
-        is_settled=has_ended,
+        is_settled=away.is_settled,
     )
 
 
-def _put_away_all(names: dict[str, Any], dead: frozenset[int]) -> list[tuple[Any, Kept]]:
-    """Returns all that belongs to the backend, and what each thing is made again from."""
-    things = things_of_devices()
-    client = _jax_internals.coordination_client()  # of which the collector knows nothing
-    if client is not None and not any(thing is client for thing in things):
-        things.append(client)
-    # An array over several devices first: JAX keeps an array for each of its shards beside it.
-    things.sort(key=lambda thing: not (is_array(thing) and len(thing.sharding.device_set) > 1))
-    lost = [thing for thing in things if isinstance(thing, jax.Array) and lost_with(thing, dead)]
-    paths = paths_of(names, lost) if lost else {}
-    inside_lost = {id(part) for thing in lost for part in vars(thing).values()}
-    kept: dict[int, Kept] = {}
-    views: dict[int, tuple[KeptArray, int]] = {}
-    for thing in things:
-        if id(thing) in inside_lost:  # the array in an array of keys, which is lost itself
-            continue
-        if any(thing is each for each in lost):
-            kept[id(thing)] = LostShards(thing, paths.get(id(thing), ""), dead)
-        elif id(thing) in views:
-            kept[id(thing)] = KeptView(*views[id(thing)], added_attributes(thing))
-        elif not isinstance(thing, jax.Array) or is_array(thing):
-            found = kept[id(thing)] = put_away(thing)
-            if isinstance(found, KeptArray):
-                views.update({key: (found, device) for key, device in found.views.items()})
-    return [(thing, kept[id(thing)]) for thing in things if id(thing) in kept]
-
-
-def _delete_all(kept: list[tuple[Any, Kept]]) -> tuple[int, int]:
-    """Gives the memory of old arrays back; the objects stay in their places.
-
-    Returns:
-        How many arrays are kept, and their bytes on this process.
-    """
-    count = nbytes = 0
-    for thing, how in kept:
-        if is_array(thing):
-            thing.delete()
-            vars(thing).clear()  # its shards, among others, which would keep the old backend
-        if isinstance(how, KeptArray) and not how.is_deleted:
-            count, nbytes = count + 1, nbytes + how.nbytes
-    return count, nbytes
+def _come_back(away: Away, namespace: dict[str, Any]) -> None:
+    """Makes everything again that was put away, and ends the old backends."""
+    again = Again({device.id: device for device in jax.devices()})
+    away.lost += _put_back(away.kept, again, namespace)
+    away.keys.clear()
+    while away.ambient:
+        choose, thing = away.ambient.pop()
+        choose(again(thing))
+        del thing
+    del again
+    assert away.backends is not None
+    away.is_settled &= away.backends.end()
+    away.lost += left_over(namespace["names"])
 
 
 def _put_back(kept: list[tuple[Any, Kept]], again: Again, namespace: dict[str, Any]) -> list[str]:
@@ -220,33 +181,6 @@ def _release(things: list[Replaced]) -> None:
         replace_held([each for each in some if each.is_held()])
 
 
-def _take_back_ambient() -> list[tuple[Callable[[Any], object], Any]]:
-    """Takes back what the user has set for all calls; returns how to set each again, and to what.
-
-    That is the mesh of ``jax.set_mesh`` and the default device.
-    """
-    found: list[tuple[Callable[[Any], object], Any]] = []
-    mesh = jax.sharding.get_mesh()
-    if not mesh.empty:
-        found.append((jax.set_mesh, mesh))
-        jax.set_mesh(None)
-    device: Any = getattr(jax.config, "jax_default_device", None)
-    if isinstance(device, jax.Device):
-        found.append((partial(jax.config.update, "jax_default_device"), device))
-        jax.config.update("jax_default_device", None)
-    return found
-
-
-def _drop_finished_calls() -> None:
-    """Lets go of what calls that have ended held, and of what JAX has cached."""
-    # The frames of the error that ended the cell hold what it was about, for %debug.
-    for name in ("last_exc", "last_value", "last_traceback"):
-        setattr(sys, name, None)
-    _clear_finished_frames()
-    jax.clear_caches()
-    gc.collect()
-
-
 def _return_memory() -> None:
     """Gives memory that has been freed back to the system, where glibc is.
 
@@ -257,17 +191,3 @@ def _return_memory() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
-
-
-def _clear_finished_frames() -> None:
-    """Drops the local variables of calls that have ended but are still in a traceback.
-
-    IPython keeps the traceback of the last error, users keep exceptions.
-    """
-    suspendable = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
-    for thing in gc.get_objects():
-        if type(thing) is TracebackType and not thing.tb_frame.f_code.co_flags & suspendable:
-            with contextlib.suppress(RuntimeError):  # it has not ended
-                thing.tb_frame.clear()
-                # Who has read this has left a copy (up to Python 3.12), which is renewed.
-                _ = thing.tb_frame.f_locals

@@ -17,6 +17,7 @@ from typing import Any
 import jax
 from ipykernel.displayhook import ZMQShellDisplayHook
 
+from jaxnb import reform_hooks
 from jaxnb.engine import (
     aside,
     awaiting,
@@ -118,6 +119,7 @@ class Runner:
         self._code_name = ""
         self._large_values: OrderedDict[str, Any] = OrderedDict()
         self._install_hooks()
+        reform_hooks.begin()
         ORIGINS.variables = lambda: Names(MAX_NAMED).walk(self._shell.user_ns, self._hidden())
 
     def _install_hooks(self) -> None:

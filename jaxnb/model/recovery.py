@@ -61,6 +61,7 @@ class Take:
         buffers: What was left out of the pickle.
         pieces: Shards for its devices.
         origins: Where the arrays of the values come from.
+        dead: Processes whose shards are lost: an array that had some there only is lost too.
     """
 
     names: tuple[str, ...]
@@ -68,6 +69,7 @@ class Take:
     buffers: tuple[Any, ...]
     pieces: tuple[Piece, ...]
     origins: tuple[Origin | None, ...] = ()
+    dead: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +254,7 @@ class Recovered:
         rescued: Process index to the names that were read out of the process that it replaces.
         total_seconds: What it took in all; 0 if only the processes' own time is known.
         hook_errors: What functions raised that :func:`jaxnb.on_reform` was given, in words.
+        given_up: Processes that could not leave the old group and were replaced, and why.
     """
 
     processes: tuple[Reformed, ...]
@@ -262,6 +265,7 @@ class Recovered:
     rescued: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     total_seconds: float = 0.0
     hook_errors: tuple[str, ...] = ()
+    given_up: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def arrays(self) -> int:

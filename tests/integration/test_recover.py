@@ -302,18 +302,43 @@ def test_exceptions_that_are_kept_hold_no_array_of_old(group: Session) -> None:
 def test_what_cannot_be_kept_is_told_and_says_so_when_it_is_used(group: Session) -> None:
     group.run(
         "import itertools\n"
+        "lowered = jax.jit(jnp.sum).lower(jnp.ones(3))\n"
         "f = jax.jit(jnp.sum).lower(jnp.ones(3)).compile()\n"
         "g = (a for a in [jnp.ones(7)])\n"
         "repeated = itertools.repeat(jnp.ones(5))"
     )
-    (compiled, array) = group.recover().lost
-    assert "compile it again" in compiled
+    *stages, array = group.recover().lost
+    assert sorted(stages) == [
+        "What lower(...) gave (lower it again)",
+        "What lower(...).compile() gave (compile it again)",
+    ]
     assert array == "float32[5], held by `repeated`"
     assert group.run("float(next(g).sum())").value == 7
-    for use in ("next(repeated) + 1", "jax.jit(jnp.sum)(next(repeated))", "f(jnp.ones(3))"):
+    for use in (
+        "next(repeated) + 1",
+        "jax.jit(jnp.sum)(next(repeated))",
+        "f(jnp.ones(3))",
+        "lowered.compile()(jnp.ones(3))",
+    ):
         with pytest.raises(CellError, match="made before the group was reconnected"):
             group.run(use)
     assert_usable(group)
+
+
+def test_views_of_numpy_are_as_good_as_before_and_nothing_is_said_of_them(group: Session) -> None:
+    """Not once, and not when it is reconnected again, with what the views hold."""
+    group.run(
+        "from jax.experimental import multihost_utils\n"
+        "a = np.asarray(jnp.arange(8.0))\n"
+        "b = multihost_utils.process_allgather(np.array([process_index]))\n"
+        "c = memoryview(np.asarray(jnp.arange(4.0)))"
+    )
+    for _ in range(3):
+        assert group.recover().lost == ()
+        group.run(
+            "assert a.tolist() == [*range(8)] and c.tolist() == [0, 1, 2, 3]\n"
+            "assert b.ravel().tolist() == [*range(num_processes)]"
+        )
 
 
 def test_a_mesh_that_cannot_be_kept_is_told_once(group: Session) -> None:

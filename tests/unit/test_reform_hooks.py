@@ -1,0 +1,17 @@
+"""What :func:`jaxnb.on_reform` says where nothing is reconnected."""
+
+from __future__ import annotations
+
+import pytest
+
+import jaxnb
+
+
+def test_on_reform_outside_a_cell_warns() -> None:
+    with pytest.warns(UserWarning, match="again` will never be called.*in a %%spmd cell") as told:
+
+        @jaxnb.on_reform
+        def again() -> None:
+            raise AssertionError
+
+    assert told[0].filename == __file__
