@@ -109,9 +109,10 @@ class Backends:
         Returns:
             Whether they have ended. Those that have not do so when their threads return.
         """
-        gc.collect()
-        held, self._held = self._held, []
-        thread = _in_thread(held.clear)
-        del held
+        thread = _in_thread(self._drop)
         thread.join(END_SECONDS)
         return not thread.is_alive()
+
+    def _drop(self) -> None:
+        self._held.clear()
+        gc.collect()  # a backend, its devices and its memories refer to one another

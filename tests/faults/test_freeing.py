@@ -525,7 +525,7 @@ def test_without_a_sink_what_would_be_silent_is_said_on_standard_error(
     ):
         group.run(WAIT)
     err = capsys.readouterr().err
-    assert err.startswith("jaxnb: all processes have waited for ")
+    assert "jaxnb: all processes have waited for " in err  # on a busy machine some answer late
     assert "jaxnb: the group was formed anew" in err
     assert "jaxnb: The processes parted" not in err  # the warning says it
     assert_kept(group)
