@@ -45,6 +45,8 @@ class NanFound:
         seconds: When, since the cell began.
         outputs: Which results have it.
         inputs: Which of its arguments had it already.
+        is_operation: The computation is a function of JAX called by itself, such as ``jnp.log``:
+            its name is the operation's.
     """
 
     process_index: int
@@ -56,3 +58,4 @@ class NanFound:
     seconds: float
     outputs: tuple[NanPlace, ...]
     inputs: tuple[NanPlace, ...]
+    is_operation: bool = False
