@@ -196,7 +196,7 @@ class Cells(Life):
         outputs: Outputs,
         interrupted: threading.Event,
     ) -> RunningCell:
-        request = replace(request, settings_differ=bool(self._settings.differences()))
+        request = replace(request, settings_differ=self._settings.may_change_programs())
         indices = list(request.ranks)
         assert self._transport is not None
         generation = self._generation

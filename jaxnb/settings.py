@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jaxnb.labels import processes_label
 from jaxnb.model import CellReply, Pitfall, ProcessReport
-from jaxnb.model.settings import CONSEQUENCES, START_SETTINGS, Settings
+from jaxnb.model.settings import (
+    CONSEQUENCES,
+    ENVIRONMENT,
+    READ_AT_START,
+    START_SETTINGS,
+    Settings,
+)
 
 Values = Mapping[str, str]
 
@@ -19,10 +25,13 @@ class Difference:
     Attributes:
         name: ``"jax_enable_x64"``.
         values: Each value with the processes that have it, that of most first.
+        at_start: Of an environment variable that a cell has changed on some processes: what it
+            was on all of them as they started, and still is as far as JAX goes. Else None.
     """
 
     name: str
     values: tuple[tuple[str, tuple[int, ...]], ...]
+    at_start: str | None = None
 
     def __str__(self) -> str:
         sides = (f"{value or 'empty'} on {processes_label(who)}" for value, who in self.values)
@@ -31,11 +40,19 @@ class Difference:
     @property
     def mend(self) -> str:
         """What to type so that it is equal: the value of most."""
+        if self.at_start is not None:
+            return self._mend_variable()
         value = self.values[0][0]
         if self.name in START_SETTINGS:
             return "Start the processes with the same environment and the same packages."
         literal = value if _is_literal(value) else repr(value)
         return f"Type `%spmd jax.config.update({self.name!r}, {literal})`."
+
+    def _mend_variable(self) -> str:
+        """What to type so that all processes start with what was meant for some."""
+        meant = next(value for value, _ in self.values if value != self.at_start)
+        sets = f"%env {self.name}={meant}" if meant else f"os.environ.pop({self.name!r}, None)"
+        return f"Type `{sets}` in the notebook, then `%spmd_restart`: all start with that."
 
 
 class KnownSettings:
@@ -61,12 +78,28 @@ class KnownSettings:
 
     def differences(self) -> list[Difference]:
         """Returns the settings that differ, as far as that is known."""
-        return differences(
-            {
-                i: {**dict(start), **dict(self._changes.get(i, ()))}
-                for i, start in self._start.items()
-            }
+        starts = {i: dict(start) for i, start in self._start.items()}
+        found = differences(
+            {i: {**start, **dict(self._changes.get(i, ()))} for i, start in starts.items()}
         )
+        return [known for each in found if (known := _with_start(each, starts)) is not None]
+
+    def may_change_programs(self) -> bool:
+        """Whether settings differ that a computation may be another program for."""
+        return any(each.at_start is None for each in self.differences())
+
+
+def _with_start(found: Difference, starts: Mapping[int, Values]) -> Difference | None:
+    """Returns a difference with what it was at the start, if a cell has changed a variable.
+
+    None for variables of JAX that differed at the start: its settings tell of those.
+    """
+    if found.name not in ENVIRONMENT:
+        return found
+    first = {start[found.name] for start in starts.values() if found.name in start}
+    if len(first) == 1:
+        return replace(found, at_start=first.pop())
+    return found if found.name in START_SETTINGS else None
 
 
 def differences(by_process: Mapping[int, Values]) -> list[Difference]:
@@ -92,12 +125,16 @@ def as_pitfalls(found: Iterable[Difference]) -> tuple[Pitfall, ...]:
     return tuple(
         Pitfall(
             "settings",
-            f"{each}. {CONSEQUENCES.get(each.name, '')}".strip(),
+            f"{each}. {_consequence(each)}".strip(),
             each.mend,
             cause=str(each),
         )
         for each in found
     )
+
+
+def _consequence(found: Difference) -> str:
+    return READ_AT_START if found.at_start is not None else CONSEQUENCES.get(found.name, "")
 
 
 def refusal(found: Iterable[Difference], name: str) -> str:

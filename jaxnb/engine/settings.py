@@ -24,7 +24,13 @@ import numpy as np
 from jaxnb.engine.agreement import Agreement
 from jaxnb.errors import DivergenceError
 from jaxnb.model import CellRequest, Dispatch
-from jaxnb.model.settings import HARMLESS, OTHER_SETTINGS, PROGRAM_SETTINGS, Settings
+from jaxnb.model.settings import (
+    ENVIRONMENT,
+    HARMLESS,
+    OTHER_SETTINGS,
+    PROGRAM_SETTINGS,
+    Settings,
+)
 from jaxnb.settings import differences, refusal
 
 Processes = tuple[int, ...]
@@ -34,6 +40,7 @@ PAST_RUNS = 64
 
 _PROGRAM = tuple(name for name in PROGRAM_SETTINGS if hasattr(jax.config, name))
 _read = operator.attrgetter(*_PROGRAM)
+_VARIABLES = frozenset(ENVIRONMENT)
 
 
 def _text(value: Any) -> str:
@@ -41,11 +48,16 @@ def _text(value: Any) -> str:
 
 
 def at_start() -> dict[str, str]:
-    """Returns what this process has from its start on: the environment of XLA, and versions."""
-    variables = {name: os.environ.get(name, "") for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")}
+    """Returns what this process has from its start on: its environment, and versions."""
+    variables = {name: os.environ.get(name, "") for name in ENVIRONMENT}
     modules = {"jax": jax, "jaxlib": jax.lib, "numpy": np, "ml_dtypes": ml_dtypes}
     versions = {f"version of {name}": module.__version__ for name, module in modules.items()}
     return variables | versions | {"version of Python": platform.python_version()}
+
+
+def environment() -> dict[str, str]:
+    """Returns the variables that are set, of those that JAX and XLA read as a process starts."""
+    return {name: os.environ[name] for name in _VARIABLES.intersection(os.environ)}
 
 
 def current() -> dict[str, str]:
@@ -85,6 +97,7 @@ class SettingsCheck:
         self._agreement = agreement
         self._made = made
         self._start = current()
+        self._variables = environment()
         self.report: Settings = tuple({**self._start, **at_start()}.items())
         self._changed = threading.Condition()
         self._waiting = 0
@@ -100,7 +113,14 @@ class SettingsCheck:
 
     def changes(self) -> Settings:
         """Returns the settings that are not what they were as this process joined."""
-        return tuple((n, v) for n, v in current().items() if self._start.get(n) != v)
+        variables = environment()
+        if variables != self._variables:  # those that were deleted count as empty
+            variables = dict.fromkeys(self._variables, "") | variables
+        now = (*current().items(), *variables.items())
+        return tuple((n, v) for n, v in now if self._before(n) != v)
+
+    def _before(self, name: str) -> str | None:
+        return self._variables.get(name, "") if name in _VARIABLES else self._start.get(name)
 
     def begin(self, request: CellRequest) -> None:
         """Begins a cell."""

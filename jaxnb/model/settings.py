@@ -96,6 +96,17 @@ START_SETTINGS: Mapping[str, str] = {
 }
 """What a process has from its start on, and keeps."""
 
+ENVIRONMENT: tuple[str, ...] = (
+    "XLA_FLAGS",
+    "LIBTPU_INIT_ARGS",
+    *(name.upper() for name in (*PROGRAM_SETTINGS, *OTHER_SETTINGS) if name.startswith("jax_")),
+)
+"""Environment variables that JAX and XLA read as a process starts, and never again."""
+
+READ_AT_START = (
+    "It was changed in a cell, where it has no effect: JAX and XLA read it as a process starts."
+)
+
 CONSEQUENCES: Mapping[str, str] = {**PROGRAM_SETTINGS, **OTHER_SETTINGS, **START_SETTINGS}
 
 HARMLESS = frozenset({"allow", "log", "warn", "None", "ignore"})

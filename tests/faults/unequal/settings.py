@@ -5,6 +5,7 @@ from __future__ import annotations
 from faults.unequal.row import Row, queued
 
 _TOTAL = "f = jax.jit(lambda x: (x * np.arange(1.0 * x.size)).sum()); call = lambda: float(f(a))"
+_EAGER = "float(jax.jit(lambda x: (x * x).sum())(a))"
 _DRAW = (
     "f = jax.jit(lambda x, k: (x * jax.random.normal(k, x.shape)).sum())\n"
     "call = lambda: float(f(a, jax.random.key(0)))"
@@ -37,8 +38,38 @@ def _told(name: str, other: object, usual: object) -> Row:
     )
 
 
+def _variable(name: str, value: str) -> Row:
+    """A variable that process 2 changes in a cell, when JAX and XLA have read it."""
+    change = f"import os; os.environ[{name!r}] = {value!r}"
+    mend = f"import os; os.environ.pop({name!r}, None)"
+    return Row(
+        f"{name} of one process, in a cell",
+        "told",
+        (f"if process_index == 2: {change}\n{_EAGER}", _EAGER, mend),
+        (f"{change}\n{_EAGER}", _EAGER, mend),
+        rf"`{name}` is empty on processes 0-1,3, {value} on process 2\. It was changed in a cell, "
+        rf"where it has no effect: .*`%env {name}={value}` in the notebook",
+        refused=False,
+    )
+
+
 _X64 = _refused("jax_enable_x64", True, False, _TOTAL)
 _WITH = "{}\nwith jax.enable_x64(process_index {}): call()"
+
+# Of one program the process that runs operation by operation makes several.
+_DISABLED = """
+try:
+    if {}: jax.config.update("jax_disable_jit", True)
+    float(f(a))
+finally:
+    jax.config.update("jax_disable_jit", False)
+"""
+_BLOCK = "{}\nwith jax.disable_jit(process_index {}): float(f(a))"
+_PARTED = (
+    r"The processes parted in cell \[\d+\], at dispatch \d+ over processes 0-3: processes 0-1,3 "
+    r"dispatched jit\(<lambda>\).*; process 2 dispatched jit\(\w+\)"
+)
+_DISAGREE = r"DivergenceError: The processes do not agree on dispatch"
 
 ROWS = (
     _X64,
@@ -52,6 +83,25 @@ ROWS = (
     ),
     _refused("jax_default_prng_impl", "rbg", "threefry2x32", _DRAW),
     _refused("jax_threefry_partitionable", False, True, _DRAW),
+    Row(
+        "jax_disable_jit of one process",
+        "settings",
+        (f"{_TOTAL}\n{_DISABLED.format('process_index == 2')}",),
+        (f"{_TOTAL}\n{_DISABLED.format('num_processes')}",),
+        _PARTED,
+        _DISAGREE,
+    ),
+    Row(
+        "jax_disable_jit within a block",
+        "settings",
+        (_BLOCK.format(_TOTAL, "== 2"),),
+        (_BLOCK.format(_TOTAL, "< 4"),),
+        _PARTED,
+        _DISAGREE,
+    ),
+    _told("jax_disable_jit", True, False),
+    _variable("XLA_FLAGS", "--xla_of_no_such_name"),
+    _variable("JAX_ENABLE_X64", "1"),
     _told("jax_debug_nans", True, False),
     _told("jax_default_matmul_precision", "highest", None),  # not another program on the CPU
     _told("jax_random_seed_offset", 3, 0),
