@@ -26,6 +26,7 @@ import numpy as np
 from jaxnb import reform_hooks
 from jaxnb.arrays.dtypes import numpy_dtype
 from jaxnb.engine import shards
+from jaxnb.engine._jax_internals.counters import COUNTS
 from jaxnb.engine.canonical import canonical_digest
 from jaxnb.engine.exposures import as_bytes
 from jaxnb.engine.keeping import assembled, loses_shards, lost_text
@@ -246,9 +247,6 @@ def _filled(
     return assembled(shape, kind, sharding, parts, impl, weak=weak)
 
 
-# ---------------------------------------------------------------------- state under no name
-
-
 def _settings() -> dict[str, Any]:
     values = jax.config.values
     plain = {k: v for k, v in values.items() if isinstance(v, bool | int | float | str | None)}
@@ -290,10 +288,11 @@ STATE: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
     "random.getstate()": (random.getstate, random.setstate),
     "jax.set_mesh(…)": (_mesh, _set_mesh),
     "jaxnb.on_reform(…)": (reform_hooks.functions, reform_hooks.set_functions),
+    **COUNTS,
 }
 """What belongs to no name, in the order in which it is to be taken: how to read and to set it."""
 
 COMMON_STATE = (
-    "jax.config", "sys.path", "os.getcwd()", "jax.set_mesh(…)", "jaxnb.on_reform(…)",
+    "jax.config", "sys.path", "os.getcwd()", "jax.set_mesh(…)", "jaxnb.on_reform(…)", *COUNTS,
 )  # fmt: skip
 """What is the same on every process by its nature."""

@@ -179,6 +179,7 @@ def test_of_another_launcher(make_session: Callable[..., Session]) -> None:
 
 VALUES = """
 import collections, dataclasses, functools, typing
+from jax.experimental import checkify
 from jax.sharding import SingleDeviceSharding
 jax.config.update("jax_enable_x64", True)
 square = Mesh(np.array(jax.devices()).reshape(3, 2), ("p", "q"))
@@ -241,6 +242,13 @@ jitted = jax.jit(scaled, out_shardings=NamedSharding(mesh, P()))
 mapped = jax.jit(jax.shard_map(lambda a: jax.lax.psum(a.sum(), "d"),
                                mesh=mesh, in_specs=P("d"), out_specs=P()))
 gradient = jax.jit(jax.grad(lambda a: scaled(a).sum()))
+
+def checked(a):
+    checkify.check(jnp.all(a >= 0), "negative")  # JAX numbers them, on each process by itself
+    return a.sum()
+
+total_of = lambda a: float(jax.jit(checkify.checkify(checked))(a)[1])
+total_of(w)
 rank, device = process_index, jax.local_devices()[0]
 generator = (i for i in range(3))
 np.random.seed(4)
@@ -283,7 +291,7 @@ def test_every_kind_of_value(make_session: Callable[..., Session]) -> None:
         "assert np.asarray(gradient(w).addressable_data(0)).tolist() == [2] * 5\n"
         "assert float(jax.jit(lambda l, a: l.apply(a))(layer, w).sum()) == 100\n"
         "assert jax.config.jax_enable_x64 and jax.sharding.get_mesh() == mesh\n"
-        "assert own.devices.tolist() == jax.local_devices()\n"
+        "assert own.devices.tolist() == jax.local_devices() and total_of(w) == 10\n"
         "assert type(lost['x']).__name__ == 'LostArray' is not None"
     )
     assert group.run("np.random.rand(), int(jax.random.bits(arrays['key']))").value is not None

@@ -365,6 +365,27 @@ exact.replace_aval(gone, "nothing")
 print(gone.aval, exact.coordination_client_type().__name__)
 """
 
+COUNTERS = """
+from jaxnb.engine._jax_internals import counters
+def read_all(): return [read() for read, _ in counters.COUNTS.values()]
+print(read_all())
+from jax._src import checkify
+from jax.experimental.array_serialization import serialization
+from orbax.checkpoint._src.futures.synchronization import OperationIdGenerator as operations
+print(read_all())
+checkify.next_code(), next(serialization._module_unique_count), operations.next_operation_id()
+print(read_all())
+for _, write in counters.COUNTS.values(): write(7)
+print(read_all(), operations.get_current_operation_id())
+print(checkify.next_code(), next(serialization._module_unique_count))
+print(operations.next_operation_id())
+for _, write in counters.COUNTS.values(): write(None)
+del operations._operation_id_counter
+print(read_all())
+try: write(read_all()[-1])
+except LookupError as error: print(error)
+"""
+
 ARRAYS = """
 from jaxnb.engine._jax_internals import arrays
 import jax, jax.numpy as jnp, numpy as np
@@ -505,6 +526,21 @@ def test_arrays_can_be_made_exactly_as_they_were() -> None:
         "True False",
         "True (3,)",
         "nothing DistributedRuntimeClient",
+    ]
+
+
+def test_what_libraries_count_can_be_read_and_set() -> None:
+    """Nothing is said of what has counted nothing; a count that is not found is."""
+    assert python(COUNTERS).splitlines() == [
+        "[None, None, None]",
+        "[None, None, None]",
+        "[2, 1, 2]",
+        "[7, 7, 7] 6",
+        "7 7",
+        "7",
+        "[8, 8, -1]",
+        "this version of orbax.checkpoint counts in a way that jaxnb does not know; the process "
+        "begins at the first number again",
     ]
 
 
