@@ -11,7 +11,7 @@ from jaxnb import divergence
 from jaxnb.model import WAYS, Divergence, Recording, Whereabouts
 from jaxnb.running import RunningCell
 from jaxnb.stalls.escalation import Escalation, Stage
-from jaxnb.stalls.reasons import why_they_wait
+from jaxnb.stalls.reasons import why_at_work, why_they_wait
 from jaxnb.stalls.standing import Resting, Standing
 from jaxnb.watch import (
     is_at_same_place,
@@ -228,7 +228,7 @@ class Freer:
         elif waiters := standing.waiters(ALL_WAIT_SECONDS):
             self._show_who_waits(waiters)
         else:
-            running.end_waits()
+            running.end_waits(by_itself=True)
 
     def _show_all_wait(self, waited: float, *, is_sure: bool) -> None:
         """Shows that nobody in the cell does anything but wait, and why, as far as is known."""
@@ -265,7 +265,8 @@ class Freer:
             work = self._resting.at_work(seconds)
         if work:
             shown = waits_of({i: standing.found[i] for i in waiters}, seconds, "", standing.silent)
-            self._running.show_waits(replace(shown, is_all=False, at_work=work))
+            cause = why_at_work(work)
+            self._running.show_waits(replace(shown, is_all=False, at_work=work, cause=cause))
 
     def _are_left_behind(self, found: Mapping[int, Whereabouts]) -> bool:
         """Whether processes wait for what will never come, when others have left the cell.
@@ -290,6 +291,7 @@ class Freer:
         elif waited >= LEFT_BEHIND_SECONDS:
             waiting = {i: w for i in members if (w := found[i].agreeing) is not None}
             told = self._group.end_ring(members, divergence.ring_text(waiting))
+            self._running.cause = "order"
             self._group.send_interrupt(told[:1])  # it gives up, which ends the others' waits
             self._ring = ()  # who waits again for so long is told again
 

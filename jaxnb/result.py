@@ -156,6 +156,9 @@ class CellResult:
         unequal: Replicated inputs of its computations whose bytes differ by process.
         refused: In strict mode, why the processes did not agree: ``"input"`` or ``"program"``, say;
             empty if they did.
+        cause: Why its processes diverged, or waited until they were interrupted, freed or one had
+            died, in a word: ``"program"``, ``"input"``, ``"order"``, ``"missing"``, ``"dead"``,
+            ``"slow"``, ``"lock"`` or ``"I/O"``. Empty if they did not, or if it is not known.
         suspect: Why its value rests on inputs that are not equal on all processes, of this cell or
             of an earlier one; empty if it does not, as far as is known.
     """
@@ -175,6 +178,7 @@ class CellResult:
     gather: Gather | None = field(default=None, compare=False)
     unequal: tuple[UnequalInput, ...] = ()
     refused: Cause | Literal[""] = ""
+    cause: Cause | Literal[""] = ""
     suspect: str = ""
 
     def __repr__(self) -> str:

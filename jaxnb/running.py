@@ -122,7 +122,8 @@ class RunningCell:
         self.abandoned: Exception | None = None
         self.freed: dict[int, tuple[str, str]] = {}
         self.waits: Waits | None = None
-        self.cause: Cause | Literal[""] = ""  # of the last wait that was shown
+        self.cause: Cause | Literal[""] = ""  # why it was refused
+        self.wait_cause: Cause | Literal[""] = ""  # of the last wait that was shown
         self._replaced: frozenset[int] = frozenset()
         self._to_sink(lambda sink: sink.begin(self._processes))
 
@@ -341,14 +342,19 @@ class RunningCell:
     def show_waits(self, waits: Waits) -> None:
         """Shows where all processes wait, in the place where that was shown before."""
         self.waits = waits
-        if not waits.is_neutral:
-            self.cause = waits.cause
+        self.wait_cause = waits.cause
         self._to_sink(lambda sink: sink.waits(waits))
 
-    def end_waits(self) -> None:
-        """Shows that the processes do not wait any more, if it was shown that they did."""
+    def end_waits(self, *, by_itself: bool = False) -> None:
+        """Shows that the processes do not wait any more, if it was shown that they did.
+
+        Args:
+            by_itself: What they waited for has come: that they waited was nothing wrong.
+        """
         if self.waits is not None:
             self.show_waits(replace(self.waits, has_ended=True))
+            if by_itself:
+                self.wait_cause = ""
             self.waits = None
 
     def _to_sink(self, show: Callable[[OutputSink], None]) -> None:

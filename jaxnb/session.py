@@ -18,7 +18,6 @@ from jaxnb.errors import (
     DivergenceWarning,
     NanWarning,
     PitfallWarning,
-    SessionBrokenError,
     UsageError,
 )
 from jaxnb.history import CellHistory, record_of
@@ -175,6 +174,7 @@ class Session(Cells):
             result = self._last_result = self._with_pitfalls(ran, result)
             last = ran[-1]
         died = [d for d in self.deaths if d.role != "engine" or d.index in result.per_process]
+        result = self._last_result = replace(result, cause=self._cause(last, bool(died)))
         error = last.running.abandoned or error_of(
             result,
             death=died[0] if died and self._lifecycle.state == "broken" else None,
@@ -277,19 +277,22 @@ class Session(Cells):
                 was_interrupted=last.patience.interrupted,
             ),
             detail=str(error or parted or last.unequal or result.first_nan or result.suspect),
-            cause=self._cause(last, error),
+            cause=result.cause,
             generation=self._generation,
         )
         self.history.note(record)
 
-    def _cause(self, ran: RanRequest, error: object) -> Cause | Literal[""]:
+    def _cause(self, ran: RanRequest, has_died: bool) -> Cause | Literal[""]:
         """Returns why the cell's processes diverged, or waited without end; empty if neither."""
-        if isinstance(error, SessionBrokenError) and self.deaths:
+        if has_died and self._lifecycle.state == "broken":
             return "dead"
         if ran.parted is not None or (ran.running.freed and not ran.patience.interrupted):
             parted = ran.parted or ran.result.divergence
             return "missing" if parted is None else parted.cause
-        return "input" if ran.result.unequal else ran.running.cause
+        if ran.result.unequal:
+            return "input"
+        was_cut = ran.patience.interrupted or ran.running.abandoned is not None
+        return ran.running.cause or (ran.running.wait_cause if was_cut else "")
 
     def _told(self, running: RunningCell) -> dict[int, Told]:
         hosts = {report.process_index: report.host for report in self._reports}

@@ -24,6 +24,7 @@ import zmq
 from jupyter_client.session import Session
 
 from jaxnb.engine import _jax_internals, collective_sockets, interrupts, main_thread
+from jaxnb.engine.io_waits import io_waited_in
 from jaxnb.engine.ledger import LEDGER
 from jaxnb.engine.native import library_waited_in
 from jaxnb.engine.origins import ORIGINS
@@ -243,6 +244,7 @@ class Sentinel:
             "is_locked": own.is_locked,
             "is_in_jax_by_thread": own.is_in_jax,
             "library": library_waited_in(),
+            "io": own.io or io_waited_in(),
             "rss_bytes": rss_bytes(),
             "cell_seconds": self._recorder.cell_seconds(),
             "interrupted_seconds": interrupts.seconds_since_strike(),

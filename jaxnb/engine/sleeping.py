@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from jaxnb.engine import main_thread
+from jaxnb.engine.io_waits import io_waited_in
 from jaxnb.engine.native import library_waited_in
 from jaxnb.model import is_jax_library
 
@@ -71,10 +72,12 @@ class OwnThreads:
         is_locked: The main thread waits for a lock, a queue or a thread, and no thread of Python
             is left to end that: each waits so.
         is_in_jax: The same, but that some of the others wait in JAX, for other processes.
+        io: The main thread waits for one of them, and one waits in this input or output.
     """
 
     is_locked: bool
     is_in_jax: bool
+    io: str = ""
 
 
 def own_threads(kernels: Collection[int | None]) -> OwnThreads:
@@ -87,14 +90,18 @@ def own_threads(kernels: Collection[int | None]) -> OwnThreads:
     files = main_thread.files_of_all()
     if not files.keys() <= threads.keys():
         return OwnThreads(is_locked=False, is_in_jax=False)  # there are some that C++ has begun
-    waits = [
-        _wait_of(file, _number_of(threads[ident]))
+    numbers = {
+        _number_of(threads[ident]): file
         for ident, file in sorted(files.items(), key=lambda each: each[0] != _main_ident())
         if ident not in kernels and not threads[ident].name.startswith("jaxnb-")
-    ]
+    }
+    waits = [_wait_of(file, number) for number, file in numbers.items()]
+    io = ""
+    if waits[:1] == ["lock"]:
+        io = next(filter(None, map(io_waited_in, [*numbers][1:])), "")
     is_waiting = waits[:1] == ["lock"] and "" not in waits
     in_jax = "jax" in waits
-    return OwnThreads(is_locked=is_waiting and not in_jax, is_in_jax=is_waiting and in_jax)
+    return OwnThreads(is_locked=is_waiting and not in_jax, is_in_jax=is_waiting and in_jax, io=io)
 
 
 def _main_ident() -> int | None:

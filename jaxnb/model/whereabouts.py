@@ -125,6 +125,8 @@ class Whereabouts:
             it does not wait, or the system does not tell.
         unclosed_seconds: How long ago a connection of a collective was shut that gloo has not
             closed since, which ends no wait on it any more; 0 if there is none.
+        io: The input or output that its main thread waits in, or a thread that it waits for:
+            ``"reading /tmp/fifo"``; empty if neither does, or the system does not tell.
         fault: What its sentinel raised instead of telling where it is; empty if it told.
     """
 
@@ -145,6 +147,7 @@ class Whereabouts:
     is_in_jax_by_thread: bool = False
     library: str = ""
     unclosed_seconds: float = 0.0
+    io: str = ""
     fault: str = ""
 
     @property
@@ -176,6 +179,7 @@ class AtWork:
         processes: Their indices.
         place: The line of the cell; None outside of its lines.
         doing: What they are seen to do: ``"asleep"``, ``"computing"``; empty if it is not known.
+        cause: The same in a word: ``"I/O"``, ``"lock"``, else ``"slow"``.
         seconds: For how long they have been at that line.
         has_left: They have left the cell; what they have dispatched may go on.
     """
@@ -185,6 +189,7 @@ class AtWork:
     doing: str
     seconds: float
     has_left: bool = False
+    cause: Cause = "slow"
 
 
 @dataclass(frozen=True, slots=True)

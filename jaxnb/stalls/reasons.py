@@ -6,9 +6,17 @@ from collections.abc import Collection, Mapping
 from typing import Literal
 
 from jaxnb import divergence
-from jaxnb.model import Divergence, Whereabouts
+from jaxnb.model import AtWork, Divergence, Whereabouts
 from jaxnb.model.dispatches import Cause
 from jaxnb.watch import locks_text
+
+_TELLING: tuple[Cause, ...] = ("I/O", "lock")
+
+
+def why_at_work(work: Collection[AtWork]) -> Cause:
+    """Returns why those that do not wait keep the others waiting, in a word."""
+    causes = {each.cause for each in work}
+    return next((cause for cause in _TELLING if cause in causes), "slow")
 
 
 def why_they_wait(

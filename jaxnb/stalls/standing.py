@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from jaxnb.model import AtWork, StackEntry, Whereabouts
+from jaxnb.model.dispatches import Cause
 from jaxnb.watch import (
     is_at_same_place,
     is_called_back,
@@ -108,29 +109,39 @@ class Standing:
 
     def at_work(self) -> tuple[AtWork, ...]:
         """Returns what those do that do not wait, those who do the same together."""
-        doing: dict[tuple[StackEntry | None, str], list[int]] = {}
+        doing: dict[tuple[StackEntry | None, str, Cause], list[int]] = {}
         for i, where in sorted(self.found.items()):
             if i not in self._still and i not in self._parked:
-                doing.setdefault((where.in_cell, self._doing(i, where)), []).append(i)
+                what, cause = self._doing(i, where)
+                doing.setdefault((where.in_cell, what, cause), []).append(i)
         return tuple(
-            AtWork(tuple(who), place, what, min(self._now - self._places[i].at for i in who))
-            for (place, what), who in doing.items()
+            AtWork(
+                tuple(who),
+                place,
+                what,
+                min(self._now - self._places[i].at for i in who),
+                False,
+                cause,
+            )
+            for (place, what, cause), who in doing.items()
         )
 
-    def _doing(self, index: int, where: Whereabouts) -> str:
-        """Returns what a process is seen to do, in a word or two; empty if that tells nothing."""
+    def _doing(self, index: int, where: Whereabouts) -> tuple[str, Cause]:
+        """Returns what a process is seen to do, empty if that tells nothing, and in a word."""
         anchor = self._places[index]
         seconds = self._now - anchor.at
         if where.sleeps_in == "sleep":
-            return "asleep"
+            return "asleep", "slow"
         if is_compiling(where):
-            return "compiling"
+            return "compiling", "slow"
         if seconds and where.cpu_seconds - anchor.where.cpu_seconds > COMPUTES * seconds:
-            return "computing"
+            return "computing", "slow"
+        if where.io and where.in_cell is not None:  # else it is the kernel that waits
+            return f"I/O: {where.io}", "I/O"
         if where.sleeps_in != "futex":
-            return ""
+            return "", "slow"
         is_pythons = "python" in where.library.rpartition("/")[2]
-        return "waiting for a lock" if is_pythons else "waiting in C code"
+        return ("waiting for a lock", "lock") if is_pythons else ("waiting in C code", "slow")
 
 
 class Resting:

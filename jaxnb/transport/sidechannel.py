@@ -366,6 +366,7 @@ def _whereabouts(index: int, content: Mapping[str, Any]) -> Whereabouts:
         content["is_in_jax_by_thread"],
         content["library"],
         content["unclosed_seconds"],
+        content["io"],
     )
 
 
