@@ -33,7 +33,7 @@ from jaxnb.gathered import GatheredArray
 from jaxnb.model import ExposeRequest, Record
 from jaxnb.moving import Move
 from jaxnb.pulling import EAGER_BYTES, OriginsDifferWarning, ReplicasDifferWarning
-from jaxnb.result import PerProcess
+from jaxnb.result import Agreement, PerProcess
 from jaxnb.session import Session
 from jaxnb_arrays import ALL, DTYPES, MESH, SOME, assert_same, dtype_of, open_bytes, whole
 
@@ -340,6 +340,19 @@ def test_numpy_stays_numpy(session: Session, code: str) -> None:
         assert found[0] is found[1]
     np.testing.assert_array_equal(found, expected)
     assert np.asarray(found).dtype == np.asarray(expected).dtype
+
+
+def test_the_order_of_elements_in_memory_is_no_difference(session: Session) -> None:
+    code = (
+        "x = np.arange(200_000.0).reshape(400, 500); y = {'a': x[:2, :3]}\n"
+        "if process_index == 2: x, y = np.asfortranarray(x), {'a': np.asfortranarray(y['a'])}\n"
+    )
+    for value in ("x", "y"):
+        assert session.run(code + value).agreement is Agreement.SAME
+    np.testing.assert_array_equal(session.pull("x"), np.arange(200_000.0).reshape(400, 500))
+    np.testing.assert_array_equal(session.pull("y")["a"], [[0, 1, 2], [500, 501, 502]])
+    other = "if process_index == 2: x[0, 0] = 1\nx"
+    assert session.run(code + other).agreement is Agreement.DIFFERENT
 
 
 def test_arrays_of_jax_inside_arrays_of_numpy(session: Session) -> None:
