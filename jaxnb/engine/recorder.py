@@ -23,6 +23,7 @@ from jaxnb.engine.programs import Programs
 from jaxnb.engine.recorded import (
     MASK,
     RING,
+    Between,
     CellSoFar,
     Entry,
     Processes,
@@ -72,6 +73,7 @@ class Recorder:
         self._process_index = process_index
         self.agreement = agreement
         self._cell = CellSoFar(has_ended=True)
+        self._between = Between()
         self.replicas = Replicas(process_index)
         self._known: weakref.WeakKeyDictionary[Any, Known] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
@@ -110,6 +112,7 @@ class Recorder:
     @contextlib.contextmanager
     def on_trial(self) -> Iterator[None]:
         """Records what is dispatched in the block, outside of any cell."""
+        self._between = Between()  # this process is new in its group: others have none of those
         kept = self._cell, self._has_fast_paths, self._has_slow_paths
         self._cell = CellSoFar("off" if self.missing else "record", "", time.monotonic())
         try:
@@ -146,6 +149,8 @@ class Recorder:
         self.replicas.begin()
         SUSPECTS.begin()
         ORIGINS.begin(request.request_id, request.cell, code_name, is_recorded=mode != "off")
+        for entry in self._between.begin(request.ranks, is_recorded=mode != "off"):
+            self._add(self._cell, entry)
 
     def meet(self, request: CellRequest) -> None:
         """Begins what concerns the other processes of a cell; in strict mode it waits for them.
@@ -170,6 +175,7 @@ class Recorder:
         if self._cell.mode == "strict":
             self.agreement.end(note)
         self.settings.end()
+        self._between.is_on = self._cell.mode != "off"
         self._cell.mode = "off"
         self._cell.has_ended = True
         ORIGINS.end()
@@ -220,7 +226,7 @@ class Recorder:
             return True
         if len(self.seen(executable).processes) < 2:
             return False
-        if self._cell.mode == "off":
+        if self._cell.mode == "off" and not self._is_between():
             self._has_fast_paths = True
             return False
         self._has_slow_paths = True
@@ -246,7 +252,8 @@ class Recorder:
 
     def before(self, executable: Any, arguments: Sequence[Any]) -> None:
         """Records a dispatch that is about to be made, if it spans processes."""
-        if self._cell.mode == "off":
+        is_off = self._cell.mode == "off"
+        if is_off and not self._is_between():
             return
         if self._making.noted is executable:
             self._making.noted = None
@@ -258,7 +265,10 @@ class Recorder:
             known.shapes = shapes_of(arguments, internals.executable_results(executable))
             known.kept = internals.executable_kept(executable, len(arguments))
         used = internals.executable_inputs(executable, arguments)
-        self._record(known, used, used)
+        if is_off:
+            self._between.add(known)
+        else:
+            self._record(known, used, used)
 
     def places(self, executable: Any, arguments: Sequence[Any]) -> tuple[int, ...]:
         """Returns which arguments of an executable have to be looked at."""
@@ -277,6 +287,9 @@ class Recorder:
             if known.kept is not None:
                 arguments = [arguments[i] for i in known.kept]
             self._record(known, looked_at, arguments)
+            self._making.noted = executable
+        elif self._is_between():
+            self._between.add(known)
             self._making.noted = executable
 
     def _record(self, known: Known, looked_at: Sequence[Any], arguments: Sequence[Any]) -> None:
@@ -319,8 +332,11 @@ class Recorder:
             dispatch = known.processes, entry.number, known.name, entry.line
             entry.replicas = self.replicas.digest(unseen, arguments, entry.origins, dispatch)
 
-    def _note(self, cell: CellSoFar, entry: Entry) -> None:
-        self._making.entries.append(entry)  # first: an interrupt may strike anywhere
+    def _is_between(self) -> bool:
+        """Whether this thread dispatches between two cells, and that is to be compared."""
+        return self._cell.has_ended and self._between.is_on and self._making.is_main
+
+    def _add(self, cell: CellSoFar, entry: Entry) -> None:
         known = entry.known
         with self._lock:
             trail = cell.trails.get(known.processes)
@@ -337,6 +353,11 @@ class Recorder:
                 self.stop.is_passing = False
             else:
                 cell.has_threads = True
+
+    def _note(self, cell: CellSoFar, entry: Entry) -> None:
+        self._making.entries.append(entry)  # first: an interrupt may strike anywhere
+        self._add(cell, entry)
+        known = entry.known
         base = hash((cell.run, entry.number, *known.processes))
         entry.made = Made(base, "dispatch", known.name, cell.number, entry.number, entry.line)
         if SUSPECTS:

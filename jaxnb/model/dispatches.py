@@ -103,7 +103,7 @@ class Dispatch:
     replicas: tuple[tuple[tuple[int, ...], int], ...] = field(default=(), repr=False)
 
     def __str__(self) -> str:
-        line = f" at line {self.line}" if self.line is not None else ""
+        line = " outside the cell's lines" if self.line is None else f" at line {self.line}"
         return f"{self.name} {self.shapes}{line}{_ENDS[self.end]}"
 
 
