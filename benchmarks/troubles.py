@@ -89,7 +89,7 @@ def typo_rows(groups: int) -> Iterator[Row]:
         yield Row(
             f"a typo in a loop, {beside}: from the error to usable",
             "s",
-            summarize([each.seconds for each in these if each.seconds is not None]),
+            summarize([each.took.seconds for each in these if each.took is not None]),
             None,
             target=Target(limit=free_rate.LIMIT_SECONDS),
             note=f"{len(well)} of {len(these)} fresh groups ended within "

@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from table_runs import (
     Runs,
+    Variant,
     as_code,
     measured,
     parser,
@@ -30,6 +31,17 @@ from table_runs import (
 from faults.table import NO_ROW, ROWS, WHEN, Row
 
 TEST = "tests/faults/test_table.py"
+
+VARIANTS = (
+    Variant("3x1"),
+    Variant("4x2", queued=10),
+    Variant("2x4", queued=10),
+    Variant("3x1", busy=2),
+    Variant("4x2", queued=10, busy=2),
+    Variant("2x4", queued=10, busy=2),
+)
+"""The groups that runs take in turn. A row that needs three processes, or one device of each, is
+left out elsewhere."""
 
 ABOUT = {
     "starting": "while the processes join each other",
@@ -45,7 +57,8 @@ ABOUT = {
 def as_people_read(text: str) -> str:
     """Returns a fragment of a message with its blanks filled for any process."""
     return text.format(
-        which="i", pid="…", cell="…", fault="…", wait="…",
+        which="i", pid="…", cell="…", fault="…", wait="…", count="N", x="…", long="…", have="have",
+        parts="the others / i", mine="`mine` (differs by process)",
         others="the others", Others="The others", other="k", ranks="the others",
     )  # fmt: skip
 
@@ -98,7 +111,7 @@ def page_rows(when: str) -> list[list[str]]:
 
 def markdown(runs: Mapping[str, Runs], workers: int) -> str:
     """Returns the tables, one for each *when*, and what has no row."""
-    where, times = measured(runs, workers)
+    where, times = measured(runs, workers, VARIANTS)
     parts = [f"Measured {where}: medians over both processes and {times}.\n"]
     for when in WHEN:
         parts.append(f"### {when[0].upper()}{when[1:]}\n\n{ABOUT[when]}\n")
@@ -138,7 +151,9 @@ def main() -> int:
     passed = run_often(
         arguments.times,
         arguments.workers,
-        lambda number: run_once(number, TEST, options, arguments.pattern, runs),
+        lambda number: run_once(
+            number, TEST, options, arguments.pattern, runs, VARIANTS[(number - 1) % len(VARIANTS)]
+        ),
     )
     print_table(runs)
     if arguments.markdown is not None:

@@ -2,7 +2,8 @@
 
 Starts fresh groups. On each one process raises NameError in a loop of dispatches, while the others
 have queued collectives that never come. The cell has to end by itself within ``LIMIT_SECONDS`` of
-the error, with every variable kept, and the group has to be usable afterwards. The variants are the
+the error, or from when the last of the others has compiled and dispatched what it waits for, with
+every variable kept, and the group has to be usable afterwards. The variants are the
 group's shape, whether the cell is its first (then connections are still being made), what the
 processes wait for (sums and a gathering, small and large), and whether busy loops run beside.
 
@@ -13,10 +14,8 @@ machine make the times longer: say so beside the figures.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import itertools
 import json
-import multiprocessing
 import os
 import statistics
 import sys
@@ -27,13 +26,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parent))
+
+from busy import busy_loops
+
 import jaxnb
 from jaxnb.errors import JaxnbError
 from jaxnb.session import Session
 from jaxnb.sinks import NoSink
 
 LIMIT_SECONDS = 5.0
-"""From the error to the end of the cell, the reconnection of the group included."""
+"""From the error, or from when the last of the others has come to its wait, to the end of the cell,
+the reconnection of the group included."""
 
 BUSY_LOOPS = 2
 """How many run beside half of the groups, unless told otherwise."""
@@ -42,17 +46,45 @@ GIVE_UP_SECONDS = 25.0
 """A cell that has not ended by then is ended by its time-out, and counted as one that hung."""
 
 SHAPES = ((4, 2), (2, 4))
-KINDS = {
-    "scalar": (64, 'P("d", None)', "P(None, None)"),
-    "gathered": (64, 'P("d", None)', 'P("d", None)'),
-    "matrix": (64, 'P(None, "d")', 'P("d", None)'),
-    "large": (1024, 'P(None, "d")', 'P("d", None)'),
-}
-"""What a matmul and a sum do over devices: rows, and the shardings of the two factors. They sum a
-scalar, gather a factor first, or sum a matrix; a large one (4 MiB) fills the sockets' buffers, so
-that senders wait too."""
 
-SETUP = """
+TYPO = """
+came_at = 0.0
+for i in range({steps}):
+    if process_index == {{who}}:
+        raised_at = time.monotonic(); tiem.sleep(.05)
+    {step}
+came_at = time.monotonic()
+float(loss)
+"""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What the processes compute when one of them raises.
+
+    Attributes:
+        setup: Makes the variables.
+        warm_up: A cell that computes the same, without the typo.
+        typo: The cell with the typo; ``{who}`` is the process that raises.
+        check: Shows that all variables are as they were.
+    """
+
+    setup: str
+    warm_up: str
+    typo: str
+    check: str
+
+
+def matmul(size: int, x: str, w: str) -> Kind:
+    """Returns the computation of a matmul and a sum, queued in a loop.
+
+    Args:
+        size: Rows of the first factor.
+        x: The sharding of the first factor.
+        w: Of the second.
+    """
+    return Kind(
+        setup=f"""
 import time
 n = jax.device_count()
 size = {size}
@@ -64,25 +96,76 @@ x, w1 = spread((size, 4 * n), {x}), spread((4 * n, size), {w})
 mine = jnp.full(3, process_index)
 def f(x, w):
     return (x @ w).sum()
-"""
-
-WARM_UP = "float(jax.jit(f)(x, w1))"
-
-TYPO = """
-for i in range(20):
-    if process_index == {who}:
-        raised_at = time.monotonic(); tiem.sleep(.05)
-    loss = jax.jit(f)(x, w1)
-float(loss)
-"""
-
-CHECK = """
+""",
+        warm_up="float(jax.jit(f)(x, w1))",
+        typo=TYPO.format(steps=20, step="loss = jax.jit(f)(x, w1)"),
+        check="""
 assert mine.tolist() == [process_index] * 3
 assert all(np.asarray(s.data).min() == 1 == np.asarray(s.data).max()
            for a in (x, w1) for s in a.addressable_shards)
 assert set(mesh.devices.flat) == set(jax.devices())
-float(jax.jit(f)(x, w1))
-"""
+assert float(jax.jit(f)(x, w1)) == 4 * n * size ** 2
+""",
+    )
+
+
+def model(steps: int) -> Kind:
+    """Returns the training of a bfloat16 MLP, data-parallel: many sums of gradients in a step.
+
+    Args:
+        steps: How many are queued.
+    """
+    return Kind(
+        setup="""
+import time
+mesh = jax.make_mesh((jax.device_count(),), ("data",))
+sizes, each = (64, 256, 256, 8), NamedSharding(mesh, P())
+def init(key):
+    keys = jax.random.split(key, len(sizes) - 1)
+    return [
+        {"w": jax.random.normal(k, (i, o), jnp.bfloat16) * (2 / i) ** 0.5,
+         "b": jnp.zeros(o, jnp.bfloat16)}
+        for k, i, o in zip(keys, sizes[:-1], sizes[1:])]
+def loss_of(params, x, y):
+    for layer in params[:-1]:
+        x = jax.nn.relu(x @ layer["w"] + layer["b"])
+    out = x @ params[-1]["w"] + params[-1]["b"]
+    return jnp.mean((out.astype(jnp.float32) - y) ** 2)
+@jax.jit
+def step(params, x, y):
+    loss, grads = jax.value_and_grad(loss_of)(params, x, y)
+    return jax.tree.map(lambda p, g: (p - 0.05 * g).astype(p.dtype), params, grads), loss
+params = jax.jit(init, out_shardings=each)(jax.random.key(0))
+rng = np.random.default_rng(0)
+X = rng.normal(size=(512, 64)).astype(np.float32)
+Y = (X @ rng.normal(size=(64, 8)) / 8).astype(np.float32)
+x = jax.device_put(X.astype(jnp.bfloat16), NamedSharding(mesh, P("data")))
+y = jax.device_put(Y, NamedSharding(mesh, P("data")))
+mine = jnp.full(3, process_index)
+""",
+        warm_up="params, loss = step(params, x, y); float(loss)",
+        typo=TYPO.format(steps=steps, step="new, loss = step(params, x, y)"),
+        check="""
+assert mine.tolist() == [process_index] * 3
+assert all((np.asarray(s.data) == X.astype(jnp.bfloat16)[s.index]).all()
+           for s in x.addressable_shards)
+new, loss = step(params, x, y)
+assert np.isfinite(float(loss))
+""",
+    )
+
+
+KINDS = {
+    "scalar": matmul(64, 'P("d", None)', "P(None, None)"),
+    "gathered": matmul(64, 'P("d", None)', 'P("d", None)'),
+    "matrix": matmul(64, 'P(None, "d")', 'P("d", None)'),
+    "large": matmul(1024, 'P(None, "d")', 'P("d", None)'),
+    "model": model(1),
+    "model, queued": model(20),
+}
+"""They sum a scalar, gather a factor first, or sum a matrix; a large one (4 MiB) fills the sockets'
+buffers, so that senders wait too. In a step of a model several collectives are under way at once,
+so that some fail while messages for others are still coming."""
 
 
 @dataclass(frozen=True)
@@ -113,20 +196,33 @@ VARIANTS = [
 
 
 @dataclass(frozen=True)
+class Took:
+    """How long a cell took to end.
+
+    Attributes:
+        seconds: As ``LIMIT_SECONDS`` counts.
+        since_error: From the error.
+    """
+
+    seconds: float
+    since_error: float
+
+
+@dataclass(frozen=True)
 class Outcome:
     """What became of one group.
 
     Attributes:
         label: Its variant.
         busy: How many busy loops ran beside it.
-        seconds: From the error to the end of the cell; None if that is not known.
+        took: How long it took; None if that is not known.
         replaced: The processes that were replaced.
         problem: What went wrong; empty if nothing did.
     """
 
     label: str
     busy: int
-    seconds: float | None
+    took: Took | None
     replaced: tuple[int, ...]
     problem: str
 
@@ -142,80 +238,66 @@ class Said(NoSink):
         self.notices.append(text)
 
 
-def try_typo(session: Session, variant: Variant, who: int) -> tuple[float | None, str]:
+def try_typo(session: Session, variant: Variant, who: int) -> tuple[Took, str]:
     """Runs the cell with the typo on a fresh group.
 
     Returns:
-        How long it took from the error, if it is known, and what went wrong.
+        How long it took, and what went wrong.
     """
-    size, x, w = KINDS[variant.kind]
-    setup = SETUP.format(size=size, x=x, w=w)
+    kind = KINDS[variant.kind]
+    setup = kind.setup
     if not variant.is_first:
         session.run(setup)
-        session.run(WARM_UP)
+        session.run(kind.warm_up)
         setup = ""
     said, began = Said(), time.monotonic()
     result = error = None
     try:
         result = session.run(
-            setup + TYPO.format(who=who), sink=said, timeout=GIVE_UP_SECONDS, raise_on_error=False
+            setup + kind.typo.format(who=who),
+            sink=said,
+            timeout=GIVE_UP_SECONDS,
+            raise_on_error=False,
         )
     except JaxnbError as raised:
         error = raised
     ended = time.monotonic()
-    seconds = ended - began
+    took = Took(ended - began, ended - began)
     try:
-        seconds = ended - session.run("raised_at", ranks=[who], timeout=20).value
-        found = session.run(CHECK, timeout=60).value
+        raised_at = session.run("raised_at", ranks=[who], timeout=20).value
+        came_at = [
+            session.run("came_at", ranks=[i], timeout=20).value
+            for i in range(session.num_processes)
+            if i != who
+        ]
+        took = Took(ended - max(raised_at, *came_at), ended - raised_at)
+        session.run(kind.check, timeout=60)
     except JaxnbError as raised:
-        return seconds, f"{error or ''} then: {raised} | {said.notices}"
+        return took, f"{error or ''} then: {raised} | {said.notices}"
     if error is not None or result is None:
-        return seconds, f"{type(error).__name__}: {error} | {said.notices}"
+        return took, f"{type(error).__name__}: {error} | {said.notices}"
     kinds = {i: each.type_name for i, each in result.errors.items()}
     n = session.num_processes
     if kinds != dict.fromkeys(range(n), "LeftBehindError") | {who: "NameError"}:
-        return seconds, f"raised {kinds} | {said.notices}"
-    devices = variant.shape[0] * variant.shape[1]
-    if found != size * size * 4.0 * devices:
-        return seconds, f"the sum was {found}"
-    return seconds, "" if seconds <= LIMIT_SECONDS else f"took {seconds:.1f} s | {said.notices}"
+        return took, f"raised {kinds} | {said.notices}"
+    is_late = took.seconds > LIMIT_SECONDS
+    return took, f"took {took.seconds:.1f} s | {said.notices}" if is_late else ""
 
 
 def try_group(variant: Variant, busy: int, who: int) -> Outcome:
     """Starts a group and runs the cell on it."""
     n, devices = variant.shape
-    problem, seconds, replaced = "", None, ()
+    problem, took, replaced = "", None, ()
     settings: dict[str, Any] = {"devices_per_process": devices, "platform": "cpu"}
     with jaxnb.start(n, **settings) as session:
         before = [process.pid for process in session.processes]
         try:
-            seconds, problem = try_typo(session, variant, who % n)
+            took, problem = try_typo(session, variant, who % n)
         except Exception as error:
             problem = f"{type(error).__name__}: {error}"
         now = [process.pid for process in session.processes]
         replaced = tuple(i for i in range(n) if before[i] != now[i])
-    return Outcome(variant.label, busy, seconds, replaced, problem)
-
-
-def _spin() -> None:
-    owner = os.getppid()
-    while os.getppid() == owner:
-        sum(range(100_000))
-
-
-@contextlib.contextmanager
-def busy_loops(count: int) -> Iterator[None]:
-    """Runs so many processes that only compute, beside the block."""
-    context = multiprocessing.get_context("spawn")
-    loops = [context.Process(target=_spin, daemon=True) for _ in range(count)]
-    for loop in loops:
-        loop.start()
-    try:
-        yield
-    finally:
-        for loop in loops:
-            loop.kill()
-            loop.join()
+    return Outcome(variant.label, busy, took, replaced, problem)
 
 
 def summary(outcomes: list[Outcome]) -> str:
@@ -224,7 +306,7 @@ def summary(outcomes: list[Outcome]) -> str:
     for busy in sorted({each.busy for each in outcomes}):
         these = [each for each in outcomes if each.busy == busy]
         good = [each for each in these if not each.problem]
-        times = sorted(each.seconds for each in these if each.seconds is not None)
+        times = sorted(each.took.seconds for each in these if each.took is not None)
         line = f"{len(good)} of {len(these)} groups ended well beside {busy} busy loops"
         if times:
             line += f"; median {statistics.median(times):.2f} s, slowest {times[-1]:.2f} s"
@@ -256,7 +338,9 @@ def main() -> int:
     outcomes = []
     for outcome in measure(arguments.groups, arguments.busy, arguments.kinds):
         outcomes.append(outcome)
-        took = "" if outcome.seconds is None else f"{outcome.seconds:.2f} s"
+        took = "" if outcome.took is None else f"{outcome.took.seconds:.2f} s"
+        if outcome.took is not None and outcome.took.since_error > outcome.took.seconds + 0.1:
+            took += f" ({outcome.took.since_error:.2f} s from the error)"
         load = os.getloadavg()[0]
         print(
             f"{len(outcomes):4} {outcome.label:28} beside {outcome.busy}, load {load:4.1f}: {took} "

@@ -20,6 +20,8 @@ from datetime import date
 from pathlib import Path
 from statistics import median
 
+from busy import busy_loops
+
 ROOT = Path(__file__).resolve().parents[1]
 TESTS = ROOT / "tests"
 if str(TESTS) not in sys.path:
@@ -54,8 +56,42 @@ class Runs:
         return f"{median(self.seconds[what]):.2f}" if self.seconds[what] else "–"
 
 
+@dataclass(frozen=True)
+class Variant:
+    """In what group a table is run, and beside what.
+
+    Attributes:
+        shape: Processes and devices of each, ``"4x2"``; empty for the table's own.
+        queued: How many dispatches are under way already when something goes wrong.
+        busy: How many processes that only compute run beside.
+    """
+
+    shape: str = ""
+    queued: int = 0
+    busy: int = 0
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What tells the tests so."""
+        shape = {"JAXNB_TABLE_SHAPE": self.shape} if self.shape else {}
+        return shape | {"JAXNB_TABLE_QUEUED": str(self.queued)}
+
+    def __str__(self) -> str:
+        parts = [
+            self.shape.replace("x", " × "),
+            f"{self.queued} dispatches queued" if self.queued else "",
+            f"beside {self.busy} busy processes" if self.busy else "",
+        ]
+        return ", ".join(filter(None, parts)) or "as it is"
+
+
 def run_once(
-    number: int, test: str, options: Sequence[str], pattern: str, runs: Mapping[str, Runs]
+    number: int,
+    test: str,
+    options: Sequence[str],
+    pattern: str,
+    runs: Mapping[str, Runs],
+    variant: Variant,
 ) -> bool:
     """Runs all rows once.
 
@@ -65,6 +101,7 @@ def run_once(
         options: More options of pytest.
         pattern: Only rows that match, as pytest's ``-k``; empty for all.
         runs: What is noted of each row, by what stands in brackets in the test's name.
+        variant: In what group, and beside what.
 
     Returns:
         Whether all passed.
@@ -75,20 +112,21 @@ def run_once(
         # Of the families of reports the older one has properties of tests.
         command += ["--tb=short", "-o", "junit_family=xunit1", f"--junitxml={report}"]
         command += [test, *options, *(["-k", pattern] if pattern else [])]
-        ended = subprocess.run(
-            command,
-            cwd=ROOT,
-            env=os.environ | {"JAXNB_ALL_ROWS": "1"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        with busy_loops(variant.busy):
+            ended = subprocess.run(
+                command,
+                cwd=ROOT,
+                env=os.environ | {"JAXNB_ALL_ROWS": "1"} | variant.environment,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
         if not report.exists():
             sys.exit(f"pytest wrote no report:\n{ended.stdout}{ended.stderr}")
         for case in ET.parse(report).iter("testcase"):
             _note(case, runs)
     if ended.returncode:
-        print(f"run {number} failed:\n{ended.stdout}", file=sys.stderr)
+        print(f"run {number} ({variant}) failed:\n{ended.stdout}", file=sys.stderr)
     return ended.returncode == 0
 
 
@@ -137,13 +175,16 @@ def run_often(times: int, workers: int, once: Callable[[int], bool]) -> bool:
             raise
 
 
-def measured(runs: Mapping[str, Runs], workers: int) -> tuple[str, str]:
-    """Returns where and when a table was run, and how often, for its page."""
+def measured(
+    runs: Mapping[str, Runs], workers: int, variants: Sequence[Variant]
+) -> tuple[str, str]:
+    """Returns where and when a table was run, and how often and in which groups, for its page."""
     times = max((r.passed for r in runs.values()), default=0)
     beside = f", {workers} at a time" if workers > 1 else ""
+    in_turn = "; ".join(map(str, variants[:times]))
     return (
         f"on {os.cpu_count()} cores on {date.today():%Y-%m-%d}",
-        f"{times} {'run' if times == 1 else 'runs'}{beside}",
+        f"{times} {'run' if times == 1 else 'runs'}{beside}, in turn {in_turn}",
     )
 
 

@@ -20,6 +20,7 @@ from table_runs import (
     BEGIN,
     END,
     Runs,
+    Variant,
     as_code,
     measured,
     parser,
@@ -34,6 +35,10 @@ from faults.unequal import ROWS, Row
 __all__ = ["BEGIN", "END", "main", "page_rows"]
 
 TEST = "tests/faults/test_unequal.py"
+
+VARIANTS = (Variant("4x2"), Variant("2x4"), Variant("4x2", busy=2), Variant("2x4", busy=2))
+"""The groups that runs take in turn. With two processes all is told, in words of its own."""
+
 MODES = ("record", "strict")
 SAID_CHARS = 300
 """Of what is said the page shows no more."""
@@ -66,7 +71,7 @@ def said(row: Row, runs: Mapping[str, Runs]) -> str:
 
 def markdown(runs: Mapping[str, Runs], workers: int) -> str:
     """Returns the table."""
-    where, times = measured(runs, workers)
+    where, times = measured(runs, workers, VARIANTS)
     lines = [
         f"Run {where}: {len(ROWS)} rows and their healthy twins, in each mode; {times}, all "
         "passed.\n",
@@ -85,7 +90,9 @@ def main() -> int:
     passed = run_often(
         arguments.times,
         arguments.workers,
-        lambda number: run_once(number, TEST, (), arguments.pattern, runs),
+        lambda number: run_once(
+            number, TEST, (), arguments.pattern, runs, VARIANTS[(number - 1) % len(VARIANTS)]
+        ),
     )
     lines = [("where", "what", *MODES, "passed")]
     for row, cells in zip(ROWS, page_rows(), strict=True):

@@ -175,6 +175,6 @@ def test_a_straggler_in_a_loop_is_told_of_once(
 def test_a_typo_in_a_loop(make_session: Callable[..., Session], is_first: bool) -> None:
     """``scripts/free_rate.py`` does this on as many groups as one likes."""
     session = make_session(4, devices_per_process=2)
-    seconds, problem = try_typo(session, Variant((4, 2), is_first, "large"), who=2)
-    print(f"{seconds:.2f} s from the error to the end of the cell")
+    took, problem = try_typo(session, Variant((4, 2), is_first, "large"), who=2)
+    print(f"{took.seconds:.2f} s from the error to the end of the cell")
     assert not problem

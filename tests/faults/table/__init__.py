@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from faults.table.axes import HOW, NO_ROW, PROCESSES, WHEN, WHICH, all_places, index_of
-from faults.table.rows import ROWS, Row
+from faults.table.axes import (
+    DEVICES,
+    HOW,
+    NO_ROW,
+    PROCESSES,
+    WHEN,
+    WHICH,
+    all_places,
+    index_of,
+)
+from faults.table.rows import ROWS, Row, has_meaning
 
 __all__ = [
+    "DEVICES",
     "HOW",
     "NO_ROW",
     "PROCESSES",
@@ -14,5 +24,6 @@ __all__ = [
     "WHICH",
     "Row",
     "all_places",
+    "has_meaning",
     "index_of",
 ]

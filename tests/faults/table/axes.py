@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from itertools import product
 
-PROCESSES = 3
+PROCESSES, DEVICES = map(int, os.environ.get("JAXNB_TABLE_SHAPE", "3x1").split("x"))
+"""The group: its processes, and the devices of each. ``make faults-report`` takes several."""
+
+QUEUED = int(os.environ.get("JAXNB_TABLE_QUEUED", "0"))
+"""So many collectives others have dispatched when they come to the one that they wait in."""
 
 WHEN = ("starting", "idle", "Python", "collective", "pull", "push", "re-forming")
 

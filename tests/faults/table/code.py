@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textwrap import indent
 
-from faults.table.axes import WAITS_IN_JAX
+from faults.table.axes import DEVICES, PROCESSES, QUEUED, WAITS_IN_JAX
 from faults.table.rows import Row
 
 SETUP = """
@@ -37,17 +37,25 @@ assert float(total(x)) == n * (2 * n - 1) and float(doubled(x)) == n * (4 * n - 
 """
 """Variables of each kind, and ``gate()``: waits until somebody opens this process's FIFO."""
 
+HOST = """
+n, plain = jax.device_count(), 41
+def make(size, spec, start=0):
+    whole = np.arange(float(start), float(start) + size, dtype=np.float32)
+    return jax.make_array_from_callback((size,), NamedSharding(mesh, spec), lambda i: whole[i])
+"""
+"""What a new process is not given where only one other has it: a user makes it there again."""
+
 CHECK = """
 def check(new):
     assert plain == 41 and state["plain"] == 41 and state["r"][0] is r and mesh is r.sharding.mesh
-    assert [np.asarray(s.data).tolist() for s in r.addressable_shards] == [[0, 1, 2, 3, 4]]
+    assert all(np.asarray(s.data).tolist() == [0, 1, 2, 3, 4] for s in r.addressable_shards)
     assert float(total(r)) == 10 and r.sharding.device_set == set(jax.devices())
     if process_index in new:
         return
     assert mine.tolist() == [process_index] * 3
     for v, size in ((x, 2 * n), (long, 4 * n)):
-        (index, part), = v.shards if new else [(s.index, s.data) for s in v.addressable_shards]
-        assert np.asarray(part).tolist() == list(range(*index[0].indices(size)))
+        for index, part in v.shards if new else [(s.index, s.data) for s in v.addressable_shards]:
+            assert np.asarray(part).tolist() == list(range(*index[0].indices(size)))
 check({new})
 float(total(make(2 * n, P("d"), start=1)))
 """
@@ -56,8 +64,7 @@ float(total(make(2 * n, P("d"), start=1)))
 ``new`` are the indices of processes that are new: they cannot have their shards of ``x``.
 """
 
-SUM = 21.0
-"""What it is with three processes of a device each."""
+SUM = float(sum(range(1, 2 * PROCESSES * DEVICES + 1)))
 
 SWALLOW = """
 def spin():
@@ -120,9 +127,10 @@ def cell(row: Row) -> str:
     if row.when == "Python":
         is_death = row.then == "recover"
         return only(row, fault, "gate()\nsignal.pause()" if is_death else "gate()")
+    queue = f"for _ in range({QUEUED}): total(x)\n" if QUEUED else ""
     if row.kind in WAITS_IN_JAX:  # the others are in it, and this one never comes
-        return only(row, "gate()\nsignal.pause()", FAULTS[row.kind])
-    return only(row, fault, FAULTS["collective"])
+        return only(row, "gate()\nsignal.pause()", queue + FAULTS[row.kind])
+    return only(row, fault, queue + FAULTS["collective"])
 
 
 def parting(row: Row) -> str:

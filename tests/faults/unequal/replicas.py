@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from faults.unequal.row import Row, queued
 
 
-def _replica(what: str, code: str, said: str, use: str = "float(total(u))", **rest: str) -> Row:
+def _replica(what: str, code: str, said: str, use: str = "float(total(u))", **rest: Any) -> Row:
     """A row whose array ``u`` differs where ``mine`` does; its twin has the same everywhere."""
     before = ("mine = process_index", "mine = 1")
     cells = tuple((f"{set_}\n{code}", use) for set_ in before)
@@ -70,6 +71,7 @@ ROWS = (
         (_ROWS + "u = make(int(process_index in (1, 3)), NamedSharding(rows, P('d')), 4000)",
          "float(total(u))"),
         r"process 1 ≠ process 3 in \[2000:3000\]; first at \[2000\]: 0\.0 on process 1",
+        needs_four=True,
     ),
     Row(
         "sharded, and its own on each",
@@ -99,16 +101,18 @@ ROWS = (
         (_HALF.format("process_index"),),
         (_HALF.format("1"),),
         r"process 0 ≠ process 1 in \[0:5000\]",
+        needs_four=True,
     ),
     _replica("scalar of a pmap",
              "f = jax.pmap(lambda x, s: jax.lax.psum(x * s, 'i'), 'i', in_axes=(0, None))\n"
-             "x = np.ones((2, 3), np.float32)",
+             "x = np.ones((jax.local_device_count(), 3), np.float32)",
              r"argument \d.* process 0 ≠ process 1", "f(x, jnp.float32(mine))",
              strict=r"DivergenceError"),
     _replica("predicate",
              "u = jax.make_array_from_callback((), whole, lambda i: np.bool_(mine > 1))",
              r"`u` \(bool\[\].* False on process(es)? 0-1, True on processes 2-3; 1 element differ",
-             "jax.jit(lambda p, x: jax.lax.cond(p, lambda y: y + 1, lambda y: y - 1, x))(u, a)"),
+             "jax.jit(lambda p, x: jax.lax.cond(p, lambda y: y + 1, lambda y: y - 1, x))(u, a)",
+             needs_four=True),
     _replica("host memory that is written to before the first use",
              "raw = np.zeros(20064, np.uint8); at = -raw.ctypes.data % 64\n"
              "host = raw[at:at + 20000].view(np.float32)\n"

@@ -38,6 +38,7 @@ class Row:
         refused: Whether strict mode stops the last cell with a DivergenceError.
         modes: The modes in which it is told.
         nans: Whether its cells look for NaN.
+        needs_four: Whether it means nothing with fewer processes than four.
     """
 
     what: str
@@ -49,6 +50,7 @@ class Row:
     refused: bool = True
     modes: tuple[str, ...] = ("record", "strict")
     nans: bool = False
+    needs_four: bool = False
 
     def __str__(self) -> str:
         return f"{self.where}-{self.what}".replace(" ", "_")
@@ -63,4 +65,4 @@ def queued(row: Row, dispatches: int = 20) -> Row:
 
     what = f"{row.what} (queued)"
     return Row(what, row.where, behind(row.unequal), behind(row.twin), row.record, row.strict,
-               row.refused, row.modes, row.nans)  # fmt: skip
+               row.refused, row.modes, row.nans, row.needs_four)  # fmt: skip
