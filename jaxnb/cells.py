@@ -101,11 +101,6 @@ class Cells(Life):
         """
         return self._sentinels.end_ring(processes, text)
 
-    @property
-    def computes_on_host(self) -> bool:
-        """Whether whoever computes uses processors of the host."""
-        return self._placement.platform == "cpu"
-
     def hold(
         self, processes: Iterable[int], cell: str, number: int, over: Sequence[int]
     ) -> dict[int, HoldState]:

@@ -44,8 +44,8 @@ class Stoppable(Protocol):
     """What :class:`CommonStop` needs of a group."""
 
     @property
-    def computes_on_host(self) -> bool:
-        """Whether whoever computes uses processors of the host."""
+    def computes_in_sight(self) -> bool:
+        """Whether the system tells that devices compute: those of the CPU use its time."""
 
     def where(self, processes: Iterable[int]) -> dict[int, Whereabouts]:
         """Returns where processes' main threads are, for those that tell."""
@@ -157,7 +157,7 @@ class CommonStop:
         is_called = any(map(is_called_back, coming.values()))
         if is_called or any(where.runnable for where in coming.values()):
             self._standing.begin_anew()
-        still = self._standing.all_still_seconds() if self._group.computes_on_host else 0.0
+        still = self._standing.all_still_seconds() if self._group.computes_in_sight else 0.0
         look = self._approach.look(states, asked, still, now)
         if look.interrupt:
             self._group.send_interrupt(look.interrupt)
