@@ -89,8 +89,9 @@ class Agreement:
         self._changed = threading.Condition()
         self.one_at_a_time = threading.RLock()
         self.arguments: Callable[[tuple[int, ...], int], list[Argument]] = lambda *_: []
-        self.are_one: Callable[[Mapping[int, Sequence[Argument]]], None] = lambda _: None
         """Returns the global arrays that a dispatch is to be given here."""
+        self.are_one: Callable[[Mapping[int, Sequence[Argument]]], None] = lambda _: None
+        """Told which arrays processes gave to a dispatch that are parts of the same ones."""
         self._asked: frozenset[int] = frozenset()
         self._run = ""
         self._over: dict[tuple[int, ...], int] = {}  # by processes, the last attempt that all made
