@@ -220,7 +220,7 @@ class LostShards(Kept):
 
     Args:
         array: The array.
-        how: What is kept of it; None of keys.
+        how: What is kept of it, or of the array of its words if it is one of keys; None of neither.
         name: Where it is, as a path; empty if it is under no name.
         dead: The processes that have died.
     """
@@ -234,12 +234,8 @@ class LostShards(Kept):
         if isinstance(how, Unkept):
             self._what += f"; {how.why}"
         elif isinstance(how, KeptArray):
-            self._shards = how.parts()
-        else:  # of keys
-            self._shards = tuple(
-                (shard.index, np.array(shards.host_view(shard.data)))
-                for shard in array.addressable_shards
-            )
+            # Words have one dimension more.
+            self._shards = tuple((index[: len(shape)], part) for index, part in how.parts())
 
     def restore(self, again: Again) -> LostArray:
         """Returns what raises at each use."""

@@ -12,7 +12,7 @@ import gc
 import inspect
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from types import TracebackType
 from typing import Any
@@ -102,7 +102,11 @@ class Away:
             return
         paths = paths_of(names, [thing for thing, _ in lost])
         inside = {id(part) for thing, _ in lost for part in vars(thing).values()}
-        gone = {id(t): LostShards(t, how, paths.get(id(t), ""), dead) for t, how in lost}
+        of_words = {id(thing): how for thing, how in self.kept}
+        gone = {
+            id(t): LostShards(t, how or _how_of_words(t, of_words), paths.get(id(t), ""), dead)
+            for t, how in lost
+        }
         self.without |= dict.fromkeys(each.name for each in gone.values())
         wholes = {id(how) for _, how in lost}
         kept: list[tuple[Any, Kept]] = [(thing, gone[id(thing)]) for thing, _ in lost]
@@ -114,6 +118,11 @@ class Away:
             kept.append((thing, put_away(thing) if is_view else how))
         self.kept[:] = kept
         self.keys = [key for key in self.keys if id(key) not in gone]
+
+
+def _how_of_words(key: Any, hows: Mapping[int, Kept]) -> Kept | None:
+    """Returns what is kept of the array of an array of keys' words."""
+    return next((hows[id(part)] for part in vars(key).values() if id(part) in hows), None)
 
 
 def _is_lost(thing: Any, how: Kept | None, dead: frozenset[int]) -> bool:

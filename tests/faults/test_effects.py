@@ -144,6 +144,37 @@ def test_a_death_amid_effects_costs_the_others_nothing(
     check(session)
 
 
+KEYS = """
+def spread(make): return jax.jit(make, out_shardings=NamedSharding(mesh, P("d")))()
+words = spread(lambda: jax.random.bits(jax.random.key(1), (n, 2), "uint32"))
+good = spread(lambda: jax.random.split(jax.random.key(3), n))
+def dies(v):
+    if process_index == last: os._exit(3)
+    raise ValueError("told")
+bad = jax.random.wrap_key_data(jax.jit(jax.shard_map(
+    lambda v: jax.pure_callback(dies, like(v), v), mesh=mesh, in_specs=P("d"), out_specs=P("d")
+))(words))
+while True: time.sleep(1)
+"""
+
+
+def test_keys_whose_words_were_broken_off_cost_the_others_nothing(
+    make_session: Callable[..., Session],
+) -> None:
+    """A process dies with shards of them: what is left of keys is that of the array of words."""
+    session = make_session(3, devices_per_process=2)
+    session.run(SETUP)
+    with pytest.raises(ProcessDiedError):
+        session.run(KEYS)
+    recovered = session.recover()
+    assert recovered.replaced == (2,)
+    assert {"x", "words", "good", "bad"} <= set(recovered.lost_shards)
+    found = "[[part.shape for _, part in each.shards] for each in (good, bad)]"
+    assert session.run(found, ranks=[0]).value == [[(1, 2)] * 2, []]
+    session.run(SETUP)
+    check(session)
+
+
 def test_what_an_earlier_reconnect_has_lost_is_not_in_the_way_of_the_next(
     make_session: Callable[..., Session],
 ) -> None:
