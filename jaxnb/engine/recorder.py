@@ -427,10 +427,12 @@ class Recorder:
         entries = making.entries
         if making.is_main:
             self.stop.is_passing = False
-            stop = time.monotonic() - self._cell.started
-            for entry in entries[depth:]:
-                entry.stop = stop
-        del entries[depth:]
+        if len(entries) > depth:
+            if making.is_main:
+                stop = time.monotonic() - self._cell.started
+                for entry in entries[depth:]:
+                    entry.stop = stop
+            del entries[depth:]
 
     def _count(self, processes: Processes) -> int:
         trail = self._cell.trails.get(processes)
