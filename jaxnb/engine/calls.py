@@ -20,7 +20,8 @@ _OWN = tuple(str(Path(file).parent) for file in (jax.__file__, np.__file__, __fi
 
 _SKIPPED = tuple(f"{folder}{os.sep}" for folder in _OWN)
 
-_MASK = (1 << 61) - 1
+MASK = (1 << 61) - 1
+"""Sums of hashes stay below this, as hashes do."""
 
 
 def line_in(frame: FrameType | None, code_name: str) -> int | None:
@@ -51,7 +52,7 @@ def place_in(frame: FrameType | None, code_name: str) -> tuple[int | None, int]:
                 if code.co_name == "<module>":
                     break
         frame = frame.f_back
-    return (None, 0) if line is None else (line, place & _MASK)
+    return (None, 0) if line is None else (line, place & MASK)
 
 
 def end_of(error: BaseException) -> DispatchEnd:

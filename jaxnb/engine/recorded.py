@@ -16,9 +16,6 @@ RING = 4096
 MAX_ORIGINS = 1 << 16
 """Of so many arguments of a cell's last dispatches it is remembered where they came from."""
 
-MASK = (1 << 61) - 1
-"""Sums of hashes stay below this, as hashes do."""
-
 Processes = tuple[int, ...]
 
 

@@ -15,13 +15,12 @@ from jaxnb.engine._jax_internals import dispatch as internals
 from jaxnb.engine._jax_internals.arrays import reads_not_told
 from jaxnb.engine._jax_internals.shortcut import Shortcut
 from jaxnb.engine.agreement import Agreement
-from jaxnb.engine.calls import end_of, line_in, place_in
+from jaxnb.engine.calls import MASK, end_of, line_in, place_in
 from jaxnb.engine.known import Known, known_of
 from jaxnb.engine.nans import NanWatch
 from jaxnb.engine.origins import ORIGINS, number_of
 from jaxnb.engine.programs import Programs
 from jaxnb.engine.recorded import (
-    MASK,
     RING,
     Between,
     CellSoFar,
