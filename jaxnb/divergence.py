@@ -8,10 +8,8 @@ from collections.abc import Collection, Mapping, Sequence
 from jaxnb import programs
 from jaxnb.labels import processes_label, ranks_label
 from jaxnb.model import Agreeing, Dispatch, Divergence, DivergenceKind, Recording, Side, Trail
-from jaxnb.model.dispatches import Cause
+from jaxnb.model.dispatches import Cause, Processes
 from jaxnb.provenance import arguments_text
-
-Processes = tuple[int, ...]
 
 _OPEN = {"broken", "interrupted"}
 """Ends after which nobody knows how far the other processes got."""

@@ -9,13 +9,12 @@ from typing import Any
 
 from jaxnb.engine._jax_internals import dispatch as internals
 from jaxnb.engine.programs import Programs
+from jaxnb.model.dispatches import Processes
 
 _COLLECTIVE = re.compile(
     r"\b(?:all-reduce|all-gather|all-to-all|reduce-scatter|collective-permute"
     r"|collective-broadcast|send|recv)(?:-start)?\("
 )
-
-Processes = tuple[int, ...]
 
 
 @dataclass(slots=True)

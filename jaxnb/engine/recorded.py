@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from jaxnb.engine.known import Known
 from jaxnb.model import CheckMode, Dispatch, DispatchEnd
+from jaxnb.model.dispatches import Processes
 from jaxnb.model.origins import Made, Origin
 
 RING = 4096
@@ -15,8 +16,6 @@ RING = 4096
 
 MAX_ORIGINS = 1 << 16
 """Of so many arguments of a cell's last dispatches it is remembered where they came from."""
-
-Processes = tuple[int, ...]
 
 
 @dataclass(slots=True)

@@ -25,7 +25,6 @@ from jaxnb.engine.recorded import (
     Between,
     CellSoFar,
     Entry,
-    Processes,
     TrailSoFar,
     as_dispatch,
     keep_origins,
@@ -36,6 +35,7 @@ from jaxnb.engine.shapes import shapes_of
 from jaxnb.engine.stopping import CommonStop
 from jaxnb.engine.suspects import SUSPECTS
 from jaxnb.model import CellRequest, Dispatch, Recording, Trail
+from jaxnb.model.dispatches import Processes
 from jaxnb.model.nans import NanPlace
 from jaxnb.model.origins import Argument, Made
 

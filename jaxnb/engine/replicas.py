@@ -23,11 +23,10 @@ from jaxnb.engine.digests import digest
 from jaxnb.engine.layouts import Layout, dtype_facts, layout_of, unreduced_axes
 from jaxnb.engine.origins import ORIGINS
 from jaxnb.labels import type_label
+from jaxnb.model.dispatches import Processes
 from jaxnb.model.origins import Origin
 from jaxnb.model.replicas import DigestedArray, ReplicaPart, ReplicaTrail
 from jaxnb.provenance import origin_text
-
-Processes = tuple[int, ...]
 
 MAX_DONE = 1 << 18
 """So many arrays are remembered as compared; of more, those still used are compared again."""

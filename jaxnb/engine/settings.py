@@ -24,6 +24,7 @@ import numpy as np
 from jaxnb.engine.agreement import Agreement
 from jaxnb.errors import DivergenceError
 from jaxnb.model import CellRequest, Dispatch
+from jaxnb.model.dispatches import Processes
 from jaxnb.model.settings import (
     ENVIRONMENT,
     HARMLESS,
@@ -32,8 +33,6 @@ from jaxnb.model.settings import (
     Settings,
 )
 from jaxnb.settings import differences, refusal
-
-Processes = tuple[int, ...]
 
 PAST_RUNS = 64
 """So many cells are remembered to have ended: somebody may still ask about the last one."""

@@ -16,8 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from jaxnb.engine import interrupts
-
-Processes = tuple[int, ...]
+from jaxnb.model.dispatches import Processes
 
 HOLD_SECONDS = 5.0
 """A hold ends by itself so long after the notebook has last asked for it."""

@@ -9,6 +9,9 @@ from typing import Literal
 from jaxnb.model.origins import Difference
 from jaxnb.model.programs import ProgramDifference
 
+Processes = tuple[int, ...]
+"""The indices of the processes that a computation spans, or that hold an array; ascending."""
+
 CheckMode = Literal["off", "record", "strict"]
 """What is done so that processes which part are noticed: nothing; every dispatch of a computation
 over several processes is recorded, and compared after the cell; or agreed on before it runs."""
@@ -55,7 +58,7 @@ class Trail:
         site_sum: Equal if the same places dispatched, in whatever order.
     """
 
-    processes: tuple[int, ...]
+    processes: Processes
     count: int
     digest: int
     struck: int = 0
@@ -92,7 +95,7 @@ class Dispatch:
     name: str
     fingerprint: int = field(repr=False)
     shapes: str
-    processes: tuple[int, ...]
+    processes: Processes
     line: int | None
     seconds: float
     inputs: int = field(default=0, repr=False)
@@ -100,7 +103,7 @@ class Dispatch:
     site: int = field(default=0, repr=False)
     collectives: bool = False
     end: DispatchEnd = ""
-    replicas: tuple[tuple[tuple[int, ...], int], ...] = field(default=(), repr=False)
+    replicas: tuple[tuple[Processes, int], ...] = field(default=(), repr=False)
 
     def __str__(self) -> str:
         line = " outside the cell's lines" if self.line is None else f" at line {self.line}"
@@ -135,7 +138,7 @@ class Side:
             cell"``.
     """
 
-    processes: tuple[int, ...]
+    processes: Processes
     dispatch: Dispatch | None
     note: str = ""
 

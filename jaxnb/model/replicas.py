@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-Processes = tuple[int, ...]
+from jaxnb.model.dispatches import Processes
+
 Index = tuple[tuple[int, int], ...]
 """For each dimension the half-open ``(start, stop)``."""
 
