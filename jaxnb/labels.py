@@ -16,6 +16,9 @@ _ROOT = re.compile(r"\w*")
 MAX_CODE = 60
 """Longer code is cut in a sentence."""
 
+APART = "is made of parts of different arrays"
+"""What is said of an array of which processes hold parts of different ones."""
+
 
 def ranks_label(processes: Iterable[int]) -> str:
     """Returns process indices as ranges: ``{0, 2, 3}`` gives ``"0,2-3"``."""
@@ -107,10 +110,6 @@ def one_line(text: str, longest: int = MAX_CODE) -> str:
 def type_label(dtype: object, shape: Iterable[int]) -> str:
     """Returns ``"float32[8,4]"``."""
     return f"{dtype}[{','.join(map(str, shape))}]"
-
-
-APART = "is made of parts of different arrays"
-"""What is said of an array of which processes hold parts of different ones."""
 
 
 def suspect_text(cause: str) -> str:
