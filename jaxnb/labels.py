@@ -107,6 +107,11 @@ def one_line(text: str, longest: int = MAX_CODE) -> str:
     return flat if len(flat) <= longest else f"{flat[: longest - 1]}…"
 
 
+def capitalized(text: str) -> str:
+    """Returns text with its first letter in upper case and the others as they are."""
+    return text[:1].upper() + text[1:]
+
+
 def type_label(dtype: object, shape: Iterable[int]) -> str:
     """Returns ``"float32[8,4]"``."""
     return f"{dtype}[{','.join(map(str, shape))}]"

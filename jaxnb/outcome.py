@@ -17,7 +17,7 @@ from jaxnb.errors import (
     SessionBrokenError,
     SessionClosedError,
 )
-from jaxnb.labels import one_line, processes_label
+from jaxnb.labels import capitalized, one_line, processes_label
 from jaxnb.model import CellOutcome, ProcessError, Recovered
 from jaxnb.model.origins import Difference
 from jaxnb.provenance import names_text
@@ -257,6 +257,5 @@ def recovered_text(
     told[-1] += "; functions are compiled anew when they are called."
     told += recovered_notes(recovered)
     if rest:
-        unequal = tell(rest)
-        told.append(unequal[0].upper() + unequal[1:])
+        told.append(capitalized(tell(rest)))
     return " ".join(told)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from jaxnb.labels import APART, paths_label, processes_label
+from jaxnb.labels import APART, capitalized, paths_label, processes_label
 from jaxnb.model.origins import Argument, Difference, Made
 
 MENDS = (
@@ -92,7 +92,7 @@ def _sides(
 
 def arguments_text(differences: Sequence[Difference], others: int = 0) -> str:
     """Returns which processes passed what: sentences; empty for no differences."""
-    told = [f"{_as_title(each.place)}: {_passed(each)}." for each in differences[:MOST_TOLD]]
+    told = [f"{capitalized(each.place)}: {_passed(each)}." for each in differences[:MOST_TOLD]]
     more = len(differences) - len(told) + others
     if more:
         told.append(f"{more} more argument{'s' if more > 1 else ''} differ.")
@@ -176,10 +176,6 @@ def _last_common_step(differences: Sequence[Difference]) -> str:
     if len({(each.kind, each.name, each.cell) for each in made}) != 1 or made[0].kind != "dispatch":
         return ""
     return f" The last step that all have made is dispatch {min(each.number for each in made)}."
-
-
-def _as_title(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def _passed(difference: Difference) -> str:

@@ -14,7 +14,7 @@ from jaxnb import checking
 from jaxnb.cluster import LOOPBACK, ProcessGroup
 from jaxnb.deaths import Death, describe_death, last_lines
 from jaxnb.errors import SessionBrokenError, StartError
-from jaxnb.labels import processes_label
+from jaxnb.labels import capitalized, processes_label
 from jaxnb.launch.placement import Placement
 from jaxnb.model import (
     CheckRequest,
@@ -306,7 +306,7 @@ class Starter:
                 raise StartError(f"{what} did not start within {self._options.timeout:g} s.")
         error = future.exception()
         if error is not None:
-            raise StartError(f"{what[0].upper()}{what[1:]} could not be started.\n{error}")
+            raise StartError(f"{capitalized(what)} could not be started.\n{error}")
         return future.result()
 
     def check_alive(self) -> None:

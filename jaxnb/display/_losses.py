@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jaxnb.labels import paths_label, plural, processes_label
+from jaxnb.labels import capitalized, paths_label, plural, processes_label
 from jaxnb.model import Recovered
 from jaxnb.model.origins import Argument, Difference
 from jaxnb.provenance import source_text, step_of
@@ -71,8 +71,8 @@ def _said(names: list[str], key: tuple[object, ...], older: Sides, everyone: set
     text += f"{str(why).replace('its ', 'their ') if many else why}."
     for those, side in older:
         has = "has" if len(those) == 1 else "have"
-        label = processes_label(those)
-        text += f" {label[0].upper()}{label[1:]} still {has} {source_text(side)}."
+        label = capitalized(processes_label(those))
+        text += f" {label} still {has} {source_text(side)}."
     return text
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from jaxnb.labels import processes_label
+from jaxnb.labels import capitalized, processes_label
 from jaxnb.model import Recovered
 
 MAX_NAMES = 12
@@ -28,7 +28,7 @@ def recovered_notes(recovered: Recovered) -> list[str]:
         many = len(recovered.unsettled) > 1
         who = processes_label(recovered.unsettled)
         notes.append(
-            f"{who[0].upper()}{who[1:]} still {'have' if many else 'has'} computations of before "
+            f"{capitalized(who)} still {'have' if many else 'has'} computations of before "
             "under way, in a callback that does not return, say. Nobody waits for them; they use "
             "memory until they end."
         )
@@ -57,7 +57,7 @@ def recovered_notes(recovered: Recovered) -> list[str]:
         notes.append(f"Shards filled from replicas: {names_label(refilled)}.")
     if recovered.missing:
         verb = "do not have" if many else "does not have"
-        notes.append(f"{who[0].upper()}{who[1:]} {verb}: {_missing(recovered)}.")
+        notes.append(f"{capitalized(who)} {verb}: {_missing(recovered)}.")
     return notes
 
 
