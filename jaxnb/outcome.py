@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from jaxnb.deaths import Death, describe_death, last_lines
 from jaxnb.display._losses import loss_text, lost_names
 from jaxnb.display._recovered import recovered_notes
-from jaxnb.display.cards_error import LEFT_BEHIND, ErrorGroup, error_card, error_groups
+from jaxnb.display.cards_error import ErrorGroup, error_card, error_groups
 from jaxnb.errors import (
     CellError,
     CellTimeoutError,
@@ -19,6 +19,7 @@ from jaxnb.errors import (
 )
 from jaxnb.labels import capitalized, one_line, processes_label
 from jaxnb.model import CellOutcome, ProcessError, Recovered
+from jaxnb.model.cells import LEFT_BEHIND
 from jaxnb.model.origins import Difference
 from jaxnb.provenance import names_text
 from jaxnb.result import CellResult

@@ -31,6 +31,7 @@ from jaxnb.model import (
     Waits,
     Whereabouts,
 )
+from jaxnb.model.cells import LEFT_BEHIND
 from jaxnb.model.dispatches import Cause
 from jaxnb.pitfalls import merged
 from jaxnb.result import CellResult, Gather, ProcessResult
@@ -167,7 +168,7 @@ class RunningCell:
             interrupted: The user asked for it; else others have left the cell.
         """
         cause = "" if interrupted else self._how_others_left()
-        kind = "KeyboardInterrupt" if interrupted else "LeftBehindError"
+        kind = "KeyboardInterrupt" if interrupted else LEFT_BEHIND
         for index, where in stuck.items():
             place = f" {line_text(where)}" if line_text(where) else ""
             waited = "for the others" if waits_in_python(where) else "in a collective"

@@ -10,14 +10,12 @@ from jaxnb.display.card import Card, render
 from jaxnb.display.cards_value import NOTHING
 from jaxnb.labels import format_count, format_seconds, one_line, plural_word, processes_label
 from jaxnb.model import ProcessError
+from jaxnb.model.cells import LEFT_BEHIND
 from jaxnb.result import CellResult
 
 MOST_CHARS = 1500
 MOST_LINES = 24
 """Of a longer message the beginning is shown: an array in full helps nobody."""
-
-LEFT_BEHIND = "LeftBehindError"
-"""What a process is said to have raised that others left waiting."""
 
 SAME_CHARS = 300
 """Longer messages than are shown are taken for the same if they begin alike so far."""
