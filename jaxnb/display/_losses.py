@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from jaxnb.labels import capitalized, paths_label, plural, processes_label
 from jaxnb.model import Recovered
+from jaxnb.model.dispatches import Processes
 from jaxnb.model.origins import Argument, Difference
 from jaxnb.provenance import source_text, step_of
 
@@ -17,7 +19,15 @@ MENDS = (
 
 MOST_KINDS = 6
 
-Sides = tuple[tuple[tuple[int, ...], Argument | None], ...]
+Sides = tuple[tuple[Processes, Argument | None], ...]
+
+
+class _Alike(NamedTuple):
+    """What is the same of arrays that one sentence tells of."""
+
+    who: frozenset[int]  # has lost them
+    why: str
+    steps: tuple[tuple[Processes, tuple[object, ...]], ...]  # whose results others still have
 
 
 def loss_text(recovered: Recovered, differences: Sequence[Difference] = ()) -> str:
@@ -39,14 +49,14 @@ def loss_text(recovered: Recovered, differences: Sequence[Difference] = ()) -> s
                 lost.setdefault((each.name, each.why), set()).add(process.process_index)
     everyone = {process.process_index for process in recovered.processes}
     sides = {each.place: each.sides for each in differences}
-    groups: dict[tuple[object, ...], list[str]] = {}
-    left: dict[tuple[object, ...], Sides] = {}
+    groups: dict[_Alike, list[str]] = {}
+    left: dict[_Alike, Sides] = {}
     for (name, why), who in lost.items():
         older = _without(sides.get(name, ()), who)
-        key = (frozenset(who), why, tuple((those, step_of(side)) for those, side in older))
-        groups.setdefault(key, []).append(name)
-        left[key] = older
-    told = [_said(names, key, left[key], everyone) for key, names in groups.items()]
+        alike = _Alike(frozenset(who), why, tuple((those, step_of(side)) for those, side in older))
+        groups.setdefault(alike, []).append(name)
+        left[alike] = older
+    told = [_said(names, alike, left[alike], everyone) for alike, names in groups.items()]
     told += _said_of_unnamed(recovered, everyone)
     told.append("Using one raises ArrayGoneError.")
     return " ".join([*told, MENDS] if groups else told)
@@ -63,12 +73,8 @@ def _without(sides: Sides, processes: set[int]) -> Sides:
     return tuple((those, side) for those, side in rest if those)
 
 
-def _said(names: list[str], key: tuple[object, ...], older: Sides, everyone: set[int]) -> str:
-    who, why, _ = key
-    assert isinstance(who, frozenset)
-    many = len(names) > 1
-    text = f"{paths_label(names)} {'are' if many else 'is'} lost on {_on(who, everyone)}: "
-    text += f"{str(why).replace('its ', 'their ') if many else why}."
+def _said(names: list[str], alike: _Alike, older: Sides, everyone: set[int]) -> str:
+    text = f"{paths_label(names)} {_lost_on(len(names), alike.who, alike.why, everyone)}"
     for those, side in older:
         has = "has" if len(those) == 1 else "have"
         label = capitalized(processes_label(those))
@@ -89,12 +95,13 @@ def _said_of_unnamed(recovered: Recovered, everyone: set[int]) -> list[str]:
     arrays = [each for those in unnamed.values() for each in those]
     kinds = list(dict.fromkeys(each.type for each in arrays))
     shown = ", ".join(kinds[:MOST_KINDS]) + (", …" if len(kinds) > MOST_KINDS else "")
-    why, are = arrays[0].why, "is"
-    if count > 1:
-        why, are = why.replace("its ", "their "), "are"
-    text = f"{plural(count, 'array')} that no name leads to ({shown}) {are} lost on "
-    return [f"{text}{_on(who, everyone)}: {why}."]
+    text = f"{plural(count, 'array')} that no name leads to ({shown})"
+    return [f"{text} {_lost_on(count, who, arrays[0].why, everyone)}"]
 
 
-def _on(who: frozenset[int], everyone: set[int]) -> str:
-    return "all processes" if who == everyone and len(who) > 1 else processes_label(who)
+def _lost_on(count: int, who: frozenset[int], why: str, everyone: set[int]) -> str:
+    """Returns what is said of so many arrays: ``"is lost on process 2: …"``, and why."""
+    on = "all processes" if who == everyone and len(who) > 1 else processes_label(who)
+    if count == 1:
+        return f"is lost on {on}: {why}."
+    return f"are lost on {on}: {why.replace('its ', 'their ')}."
