@@ -106,9 +106,8 @@ class Sentinels:
             processes: Those that it spans.
             number: Which one over these it is.
         """
-        asked = {"processes": list(processes), "numbers": [number], "named": True}
-        answers = self._ask(processes, "arguments", asked, RECORDING_SECONDS)
-        return {i: [*map(Argument.from_plain, s["arguments"][0])] for i, s in answers.items()}
+        given = self._arguments(processes, [number], processes, are_named=True)
+        return {i: each[0] for i, each in given.items()}
 
     def arguments_of(
         self, processes: Sequence[int], numbers: Sequence[int], asked_of: Sequence[int]
@@ -116,15 +115,25 @@ class Sentinels:
         """Returns for each of some dispatches what :meth:`arguments` does, without names."""
         found: list[dict[int, list[Argument]]] = []
         for start in range(0, len(numbers), ARGUMENTS_OF):
-            some = [*numbers[start : start + ARGUMENTS_OF]]
-            asked = {"processes": list(processes), "numbers": some, "named": False}
-            answers = self._ask(asked_of, "arguments", asked, RECORDING_SECONDS)
-            plain = {i: said["arguments"] for i, said in answers.items()}
-            found += [
-                {i: [*map(Argument.from_plain, each[k])] for i, each in plain.items()}
-                for k in range(len(some))
-            ]
+            some = numbers[start : start + ARGUMENTS_OF]
+            given = self._arguments(processes, some, asked_of, are_named=False)
+            found += [{i: each[k] for i, each in given.items()} for k in range(len(some))]
         return found
+
+    def _arguments(
+        self,
+        processes: Sequence[int],
+        numbers: Sequence[int],
+        asked_of: Sequence[int],
+        *,
+        are_named: bool,
+    ) -> dict[int, list[list[Argument]]]:
+        asked = {"processes": list(processes), "numbers": list(numbers), "named": are_named}
+        answers = self._ask(asked_of, "arguments", asked, RECORDING_SECONDS)
+        return {
+            i: [[*map(Argument.from_plain, each)] for each in said["arguments"]]
+            for i, said in answers.items()
+        }
 
     def program(self, process: int, fingerprint: int) -> list[ProgramLine]:
         """Returns a program that a process has dispatched; empty if it does not remember it."""
