@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from jaxnb.engine import _jax_internals
 from jaxnb.engine._jax_internals import effects
 
 IDLE_SECONDS = 1.0
@@ -101,7 +102,7 @@ class Backends:
     """
 
     def __init__(self) -> None:
-        self._held = effects.clients()
+        self._held = _jax_internals.clients()
 
     def end(self) -> bool:
         """Drops them; nothing else may refer to them.

@@ -467,19 +467,20 @@ internals.coordination_client().wait_at_barrier("end", 40_000)
 """
 
 EFFECTS = """
+from jaxnb.engine import _jax_internals as internals
 from jaxnb.engine._jax_internals import effects
 import jax, jax.numpy as jnp
 @jax.jit
 def ordered(x): jax.debug.print("{}", x, ordered=True); return x
 @jax.jit
 def raising(x): return jax.pure_callback(lambda v: 1 / 0, jax.ShapeDtypeStruct((), x.dtype), x)
-print(effects.clients())
+print(internals.clients())
 try: ordered(1); raising(1.0)
 except jax.errors.JaxRuntimeError: pass
 ends, kept = effects.take_effect_tokens()
 print([hasattr(end, "block_until_ready") for end in ends], [each.is_ready() for each in kept])
 jax.effects_barrier()
-print(effects.take_effect_tokens(), [client.platform for client in effects.clients()])
+print(effects.take_effect_tokens(), [client.platform for client in internals.clients()])
 ordered(2); jax.effects_barrier()
 """
 

@@ -212,3 +212,10 @@ def backends_are_initialized() -> bool:
     from jax._src import xla_bridge
 
     return bool(xla_bridge.backends_are_initialized())
+
+
+def clients() -> list[Any]:
+    """Returns this process's backends; none where this JAX keeps them elsewhere."""
+    from jax._src import xla_bridge
+
+    return [*getattr(xla_bridge, "_backends", {}).values()]

@@ -30,10 +30,3 @@ def take_effect_tokens() -> tuple[list[Any], list[jax.Array]]:
     arrays = [token._buf for token in state.current_tokens.values() if hasattr(token, "_buf")]
     state.clear()
     return ends, arrays
-
-
-def clients() -> list[Any]:
-    """Returns this process's backends; none where this JAX keeps them elsewhere."""
-    from jax._src import xla_bridge
-
-    return [*getattr(xla_bridge, "_backends", {}).values()]
