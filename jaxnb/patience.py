@@ -14,7 +14,7 @@ from jaxnb.freeing import Freer, Watched
 from jaxnb.labels import processes_label
 from jaxnb.model import WAYS, Whereabouts
 from jaxnb.running import RunningCell
-from jaxnb.stopping import CommonStop, Stoppable
+from jaxnb.stopping import StopAtDispatch, Stoppable
 from jaxnb.watch import formats_its_error, has_caught_interrupt, line_text
 
 DEATH_GRACE_SECONDS = 0.3
@@ -64,7 +64,7 @@ class Patience:
         self._told = self._offers_force = False
         self._looked_at = 0.0
         self._freer = Freer(group, running)
-        self._stop: CommonStop | None = None  # the last attempt
+        self._stop: StopAtDispatch | None = None  # the last attempt
         self._is_in_step = False  # it has worked, and nobody has been interrupted since
         self.timed_out = False
         self.gave_up = self.ends_at_once = False
@@ -139,11 +139,11 @@ class Patience:
             self._strike()
             return
         self._attempts += 1
-        self._stop = CommonStop(self._group, running, self._attempts)
+        self._stop = StopAtDispatch(self._group, running, self._attempts)
         if not self._stop.is_under_way:
             self._follow(self._stop)
 
-    def _follow(self, stop: CommonStop) -> None:
+    def _follow(self, stop: StopAtDispatch) -> None:
         """Follows the processes on their way to the dispatch at which they stop."""
         if self._group.deaths and stop.is_under_way:
             stop.give_up("a process died")

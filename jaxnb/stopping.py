@@ -41,7 +41,7 @@ TIMED_OUT_SECONDS = 10.0
 
 
 class Stoppable(Protocol):
-    """What :class:`CommonStop` needs of a group."""
+    """What :class:`StopAtDispatch` needs of a group."""
 
     @property
     def computes_in_sight(self) -> bool:
@@ -70,7 +70,7 @@ class Stoppable(Protocol):
         """Has processes forget that they were to hold, or to stop at a dispatch."""
 
 
-class CommonStop:
+class StopAtDispatch:
     """One attempt to interrupt all processes of a cell at the same dispatch.
 
     All hold before their next dispatch, which tells how far the foremost has come; then all go on

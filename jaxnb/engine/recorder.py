@@ -32,7 +32,7 @@ from jaxnb.engine.recorded import (
 from jaxnb.engine.replicas import Replicas
 from jaxnb.engine.settings import SettingsCheck
 from jaxnb.engine.shapes import shapes_of
-from jaxnb.engine.stopping import CommonStop
+from jaxnb.engine.stopping import HoldPoint
 from jaxnb.engine.suspects import SUSPECTS
 from jaxnb.model import CellRequest, Dispatch, Recording, Trail
 from jaxnb.model.dispatches import Processes
@@ -78,7 +78,7 @@ class Recorder:
         self._lock = threading.Lock()
         self._making = _Making()
         self._of_main = self._making.entries
-        self.stop = CommonStop()
+        self.stop = HoldPoint()
         self.programs = Programs()
         self._has_fast_paths = self._has_slow_paths = self._has_looked = False
         self.nans = NanWatch(process_index)

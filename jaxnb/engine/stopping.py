@@ -22,7 +22,7 @@ HOLD_SECONDS = 5.0
 """A hold ends by itself so long after the notebook has last asked for it."""
 
 
-class CommonStop:
+class HoldPoint:
     """Holds the main thread before a dispatch, and raises KeyboardInterrupt in it at the right one.
 
     The main thread calls :meth:`come_to`; the sentinel's thread calls :meth:`hold`, :meth:`stop_at`
