@@ -66,6 +66,8 @@ class Away:
         things = things_of_devices()
         self.is_settled = settling.settle([thing for thing in things if is_array(thing)])
         del things
+        # Which looks for all things again: among those before were the tokens of ordered effects,
+        # which are arrays too, and which settling has dropped.
         self.kept, self.keys = _put_away_all()
         self.arrays = self.nbytes = 0
         self.lost: list[str] = []
