@@ -247,9 +247,10 @@ class Shortcut:
             key = (id(traced), *map(self._kind, arguments))
             way = self._ways.get(key)
             if way is None:
-                way = self._meant.get(self._meaning(traced, key))
+                meaning = self._meaning(traced, key)
+                way = self._meant.get(meaning)
                 if way is None:
-                    return self._first(key, traced, arguments, fun, *rest)
+                    return self._first((key, meaning), traced, arguments, fun, *rest)
                 if len(self._ways) >= MAX_WAYS:
                     self.cache_clear()
                 way = self._ways[key] = replace(way, traced=traced)
@@ -304,7 +305,7 @@ class Shortcut:
         finally:
             hooks.done(depth)
 
-    def _first(self, key: Any, traced: Any, arguments: Sequence[Any], fun: Any, *rest: Any) -> Any:
+    def _first(self, keys: Any, traced: Any, arguments: Sequence[Any], fun: Any, *rest: Any) -> Any:
         """Takes JAX's Python path, and keeps the way to what it has found.
 
         The callable of that way takes it, so that C++ has it for the next call: JAX counts on one
@@ -330,7 +331,7 @@ class Shortcut:
         run = jax.make(str(name), None, miss, [], [], jax.no_keys, jax.registry, jax.shard)
         run(*arguments)
         first = found.pop()
-        self._keep(key, traced, fun, first, run, kept, alive)
+        self._keep(keys, traced, fun, first, run, kept, alive)
         return first
 
     def _data(self, traced: Any, found: Sequence[Any]) -> Any:
@@ -345,7 +346,14 @@ class Shortcut:
         return self._jax.fastpath_data(compiled, traced.out_tree, arguments, results, *rest)
 
     def _keep(
-        self, key: Any, traced: Any, fun: Any, found: Sequence[Any], run: Any, kept: Any, alive: Any
+        self,
+        keys: Any,
+        traced: Any,
+        fun: Any,
+        found: Sequence[Any],
+        run: Any,
+        kept: Any,
+        alive: Any,
     ) -> None:
         """Keeps a way, if the program is recorded and C++ can run it."""
         if kept[1] is None:
@@ -353,7 +361,7 @@ class Shortcut:
         _, _, _, arguments, _, compiled, _, constants = found
         executable = compiled.unsafe_call
         name = id(fun)
-        meaning = self._meaning(traced, key)
+        key, meaning = keys
 
         def end(reference: Any) -> None:
             for each in [k for k, way in list(self._ways.items()) if way.ends_with is reference]:
