@@ -26,7 +26,11 @@ MASK = (1 << 61) - 1
 
 def line_in(frame: FrameType | None, code_name: str) -> int | None:
     """Returns the innermost line of the cell that called; None if it did not."""
-    return place_in(frame, code_name)[0]
+    while frame is not None:
+        if frame.f_code.co_filename == code_name:
+            return frame.f_lineno
+        frame = frame.f_back
+    return None
 
 
 def place_in(frame: FrameType | None, code_name: str) -> tuple[int | None, int]:
