@@ -7,7 +7,7 @@ import traceback
 import zlib
 from collections import deque
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 
 import jax
 import numpy as np
@@ -19,6 +19,13 @@ _OWN = tuple(str(Path(file).parent) for file in (jax.__file__, np.__file__, __fi
 """Where code lies that raises errors of a dispatch, jaxlib's too."""
 
 _SKIPPED = tuple(f"{folder}{os.sep}" for folder in _OWN)
+
+MAX_CALLS = 4096
+"""So many calls are remembered, in which some code was on the way to a dispatch."""
+
+_CALLS: dict[tuple[int, int], tuple[int | None, CodeType]] = {}
+"""What :func:`_called` gives for a call, by the code's id and the instruction; and that code, held
+so that its id is that of no other."""
 
 MASK = (1 << 61) - 1
 """Sums of hashes stay below this, as hashes do."""
@@ -42,21 +49,33 @@ def place_in(frame: FrameType | None, code_name: str) -> tuple[int | None, int]:
     """
     line, place = None, 0
     while frame is not None:
-        code = frame.f_code
-        file = code.co_filename
-        if not file.startswith(_SKIPPED):
-            # The folder of a cell's file may have the number of its process in its name.
-            name = f"{file.rpartition('/')[2]}:{code.co_name}"
-            # The line too: each statement of a cell is compiled by itself.
-            called = zlib.crc32(name.encode(), frame.f_lineno or 0)
-            place = hash((place, called, frame.f_lasti))
-            if file == code_name:
+        code, instruction = frame.f_code, frame.f_lasti
+        known = _CALLS.get((id(code), instruction))
+        called = _called(frame) if known is None else known[0]
+        if called is not None:
+            place = hash((place, called, instruction))
+            if code.co_filename == code_name:
                 if line is None:
                     line = frame.f_lineno
                 if code.co_name == "<module>":
                     break
         frame = frame.f_back
     return (None, 0) if line is None else (line, place & MASK)
+
+
+def _called(frame: FrameType) -> int | None:
+    """Returns the number of a call by file, function and line; None if it is in code of JAX's."""
+    code = frame.f_code
+    called = None
+    if not code.co_filename.startswith(_SKIPPED):
+        # The folder of a cell's file may have the number of its process in its name.
+        name = f"{code.co_filename.rpartition('/')[2]}:{code.co_name}"
+        # The line too: each statement of a cell is compiled by itself.
+        called = zlib.crc32(name.encode(), frame.f_lineno or 0)
+    if len(_CALLS) >= MAX_CALLS:
+        _CALLS.clear()
+    _CALLS[id(code), frame.f_lasti] = called, code
+    return called
 
 
 def end_of(error: BaseException) -> DispatchEnd:
