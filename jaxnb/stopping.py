@@ -158,7 +158,9 @@ class StopAtDispatch:
         if is_called or any(where.runnable for where in coming.values()):
             self._standing.begin_anew()
         still = self._standing.all_still_seconds() if self._group.computes_in_sight else 0.0
-        look = self._approach.look(states, asked, still, now)
+        look = self._approach.look(
+            states, asked, still, now, have_left=len(asked) < len(self._over)
+        )
         if look.interrupt:
             self._group.send_interrupt(look.interrupt)
         if states.keys() >= asked:

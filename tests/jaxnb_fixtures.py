@@ -166,11 +166,12 @@ def make_session() -> Iterator[Callable[..., Session]]:
 
 
 @contextlib.contextmanager
-def interrupt_when_read(path: Path) -> Iterator[str]:
+def interrupt_when_read(path: Path, until: Callable[[], bool] = lambda: True) -> Iterator[str]:
     """Makes a FIFO, and sends this process SIGINT once another one reads it.
 
     Args:
         path: Where the FIFO is made.
+        until: Also this has to be so; it is asked again and again.
 
     Yields:
         Code that reads it, which lasts until the context is left.
@@ -181,6 +182,8 @@ def interrupt_when_read(path: Path) -> Iterator[str]:
 
     def interrupt() -> None:
         opened.append(os.open(path, os.O_WRONLY))  # returns when somebody reads
+        while not done.is_set() and not until():
+            done.wait(0.01)
         if not done.is_set():
             os.kill(os.getpid(), signal.SIGINT)
 

@@ -7,7 +7,13 @@ from dataclasses import dataclass
 
 from jaxnb.labels import processes_label
 from jaxnb.model.stopping import HoldState
-from jaxnb.watch import formats_its_error, is_compiling, is_of_jax, waits_for_others
+from jaxnb.watch import (
+    formats_its_error,
+    is_compiling,
+    is_of_jax,
+    waits_for_others,
+    waits_in_python,
+)
 
 PYTHON_SECONDS = 0.5
 """Who does something else than JAX for so long, without a dispatch, may never come to one."""
@@ -94,7 +100,13 @@ class Approach:
         self._struck: dict[int, float] = {}
 
     def look(
-        self, states: Mapping[int, HoldState], asked: Collection[int], still: float, now: float
+        self,
+        states: Mapping[int, HoldState],
+        asked: Collection[int],
+        still: float,
+        now: float,
+        *,
+        have_left: bool = False,
     ) -> Look:
         """Takes a look at the processes.
 
@@ -103,6 +115,7 @@ class Approach:
             asked: All that were in the cell.
             still: For how many seconds those that have not stopped have done nothing but wait.
             now: When that was.
+            have_left: Others have left the cell already, and were not asked.
         """
         coming = {i: s for i, s in states.items() if not (s.has_stopped or s.has_left)}
         early = [i for i, s in states.items() if s.count < self.step and i not in coming]
@@ -116,7 +129,7 @@ class Approach:
             self._progress = (now, told)
         if coming and still >= STILL_SECONDS:
             return Look(failed="nothing makes progress", behind=behind)
-        late = self._late(coming, now)
+        late = self._late(coming, now, are_all=not have_left and len(coming) == len(states))
         if lagging := [i for i in late if i in behind]:
             return Look(failed=f"{processes_label(lagging)} came to no dispatch", behind=behind)
         if deaf := [i for i in late if now - self._struck.get(i, now) >= DEAF_SECONDS]:
@@ -129,15 +142,17 @@ class Approach:
         """Returns for how long no process has come further."""
         return now - self._progress[0]
 
-    def _late(self, coming: Mapping[int, HoldState], now: float) -> list[int]:
+    def _late(self, coming: Mapping[int, HoldState], now: float, *, are_all: bool) -> list[int]:
         """Returns who has been somewhere for long that it may not come back from.
 
-        Where it is, JAX or not, counts only for who has dispatches to make.
+        Where it is, JAX or not, counts only for who has dispatches to make. Who waits for a word of
+        the others, and not for a result, does not come back if one of those has stopped.
         """
         since: dict[int, tuple[float, float, int, bool]] = {}
         late = []
         for i, state in coming.items():
-            if comes_back(state):
+            is_in_vain = not are_all and state.count >= self.step and waits_in_python(state.where)
+            if comes_back(state) and not is_in_vain:
                 continue
             in_jax = state.count < self.step and is_in_jax(state)
             known = self._at.get(i)
@@ -145,7 +160,8 @@ class Approach:
             cpu = state.where.cpu_seconds
             since[i] = known if known and is_same else (now, cpu, state.count, in_jax)
             is_starved = bool(state.where.runnable) and cpu - since[i][1] < PYTHON_CPU_SECONDS
-            patience = JAX_SECONDS if in_jax or is_starved else PYTHON_SECONDS
+            is_patient = in_jax or (is_starved and not is_in_vain)
+            patience = JAX_SECONDS if is_patient else PYTHON_SECONDS
             if now - since[i][0] >= patience:
                 late.append(i)
         self._at = since

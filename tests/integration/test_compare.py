@@ -12,6 +12,7 @@ from jaxnb.comparison import Comparison
 from jaxnb.display.cards import cell_card
 from jaxnb.errors import CellError, NotCompiledError, UsageError
 from jaxnb.session import Session
+from jaxnb.watch import waits_in_python
 from jaxnb_fixtures import assert_usable, interrupt_when_read
 
 SETUP = """
@@ -232,8 +233,12 @@ def test_a_call_that_raises_while_it_runs(group: Session) -> None:
 
 
 def test_an_interrupt_ends_it_and_the_group_goes_on(group: Session, tmp_path: Path) -> None:
-    """One process is in Python; the others wait for its word."""
-    with interrupt_when_read(tmp_path / "fifo") as read:  # when the process traces f
+    """One process is in Python, where it traces f; the others wait for its word."""
+
+    def others_wait() -> bool:
+        return sum(map(waits_in_python, group.where([1, 2, 3]).values())) == 3
+
+    with interrupt_when_read(tmp_path / "fifo", others_wait) as read:
         group.run(f"def f(x):\n    if process_index == 0: {read}\n    return x")
         with pytest.raises(CellError, match="KeyboardInterrupt"):
             group.compare("f(x)", specs={"a": "P()"})

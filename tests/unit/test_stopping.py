@@ -119,6 +119,17 @@ def test_who_is_there_is_interrupted_where_it_is_and_once() -> None:
     assert found.failed == "process 1 did not see the interrupt"
 
 
+def test_who_waits_for_the_word_of_one_that_has_left_is_interrupted() -> None:
+    word = StackEntry("/x/jaxnb/engine/together.py", 88, "told", "", None)
+    waits = at(1, 6, inner=word, sleeps_in="futex"), at(2, 6, inner=word, sleeps_in="futex")
+    states = by_process(*waits)
+    for have_left, interrupt in ((False, ()), (True, (1, 2))):
+        approach = Approach(6)
+        for now in (0.0, 0.5):
+            found = approach.look(states, set(states), 0.0, now, have_left=have_left)
+        assert found.interrupt == interrupt
+
+
 def test_who_makes_no_progress_is_not_waited_for() -> None:
     approach = Approach(6)
     waits = at(0, 6, sleeps_in="futex"), at(1, 6, sleeps_in="futex")
