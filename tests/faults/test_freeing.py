@@ -348,7 +348,7 @@ LONG = {
     "    0, n, lambda i, a: a @ a / 300, a))\na = jnp.ones((300, 300))\n"
     "spin(a, 1).block_until_ready()\n"
     "t = time.monotonic(); spin(a, 50).block_until_ready()\n"
-    "value = int(spin(a, int(100 / (time.monotonic() - t)))[0, 0] > 0)",
+    "value = int(spin(a, int(150 / (time.monotonic() - t)))[0, 0] > 0)",
     "subprocess": "import subprocess; value = int(subprocess.run(\n"
     "    'sleep 2; echo 1', shell=True, capture_output=True).stdout)",
     "queue": "import queue\nq = queue.Queue()\nthreading.Timer(2, q.put, [1]).start()\n"
@@ -445,9 +445,11 @@ def test_who_does_something_else_is_not_freed(group: Session, kind: str) -> None
     code = LONG[kind].replace("\n", "\n    ")
     result = group.run(f"value = 1\nif process_index:\n    {code}\nvalue", sink=sink)
     assert result.value == 1
-    assert max(r.seconds for r in result.per_process.values()) > 1.5
-    # On a busy machine it takes longer, and who waits is shown.
-    assert all("This may be as it should be" in text for text in sink.notices)
+    seconds = max(r.seconds for r in result.per_process.values())
+    assert seconds > 1.5
+    # On a busy machine it may take so long that who waits is shown, and no more than that.
+    allowed = ["This may be as it should be" in text for text in sink.notices]
+    assert allowed == [] if seconds < freeing.ALL_WAIT_SECONDS else all(allowed)
     assert_kept(group)
 
 
