@@ -151,9 +151,7 @@ def main() -> int:
     passed = run_often(
         arguments.times,
         arguments.workers,
-        lambda number: run_once(
-            number, TEST, options, arguments.pattern, runs, VARIANTS[(number - 1) % len(VARIANTS)]
-        ),
+        lambda number: run_once(number, TEST, options, arguments.pattern, runs, VARIANTS),
     )
     print_table(runs)
     if arguments.markdown is not None:

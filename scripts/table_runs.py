@@ -61,20 +61,19 @@ class Variant:
     """In what group a table is run, and beside what.
 
     Attributes:
-        shape: Processes and devices of each, ``"4x2"``; empty for the table's own.
+        shape: Processes and devices of each, ``"4x2"``.
         queued: How many dispatches are under way already when something goes wrong.
         busy: How many processes that only compute run beside.
     """
 
-    shape: str = ""
+    shape: str
     queued: int = 0
     busy: int = 0
 
     @property
     def environment(self) -> dict[str, str]:
         """What tells the tests so."""
-        shape = {"JAXNB_TABLE_SHAPE": self.shape} if self.shape else {}
-        return shape | {"JAXNB_TABLE_QUEUED": str(self.queued)}
+        return {"JAXNB_TABLE_SHAPE": self.shape, "JAXNB_TABLE_QUEUED": str(self.queued)}
 
     def __str__(self) -> str:
         parts = [
@@ -82,7 +81,7 @@ class Variant:
             f"{self.queued} dispatches queued" if self.queued else "",
             f"beside {self.busy} busy processes" if self.busy else "",
         ]
-        return ", ".join(filter(None, parts)) or "as it is"
+        return ", ".join(filter(None, parts))
 
 
 def run_once(
@@ -91,7 +90,7 @@ def run_once(
     options: Sequence[str],
     pattern: str,
     runs: Mapping[str, Runs],
-    variant: Variant,
+    variants: Sequence[Variant],
 ) -> bool:
     """Runs all rows once.
 
@@ -101,11 +100,12 @@ def run_once(
         options: More options of pytest.
         pattern: Only rows that match, as pytest's ``-k``; empty for all.
         runs: What is noted of each row, by what stands in brackets in the test's name.
-        variant: In what group, and beside what.
+        variants: In what groups, and beside what: runs take them in turn.
 
     Returns:
         Whether all passed.
     """
+    variant = variants[(number - 1) % len(variants)]
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         command = [sys.executable, "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider"]

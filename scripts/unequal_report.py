@@ -90,9 +90,7 @@ def main() -> int:
     passed = run_often(
         arguments.times,
         arguments.workers,
-        lambda number: run_once(
-            number, TEST, (), arguments.pattern, runs, VARIANTS[(number - 1) % len(VARIANTS)]
-        ),
+        lambda number: run_once(number, TEST, (), arguments.pattern, runs, VARIANTS),
     )
     lines = [("where", "what", *MODES, "passed")]
     for row, cells in zip(ROWS, page_rows(), strict=True):
