@@ -8,8 +8,6 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 
 BIN := .venv/bin
-# -qq: errors only.
-PIP := $(BIN)/python -m pip --disable-pip-version-check install -qq -c constraints.txt
 PYTEST := $(BIN)/python -m pytest
 NOTEBOOKS = $(shell find notebooks -name '*.ipynb' -not -path '*/executed/*' -not -path '*/.ipynb_checkpoints/*')
 KINDS := unit integration faults notebooks browser gpu packaging
@@ -18,7 +16,7 @@ KINDS := unit integration faults notebooks browser gpu packaging
 RUN := .stamps/run
 DEV := .stamps/dev
 
-.PHONY: help demo lab test $(KINDS:%=test-%) bench soak faults-report unequal-report docs lint format pins clean
+.PHONY: help demo lab test test-all check $(KINDS:%=test-%) bench soak faults-report unequal-report docs lint format pins clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | \
@@ -31,9 +29,16 @@ demo: $(RUN) ## Run the quickstart notebook on 4 processes and print what it sho
 lab: $(RUN) ## Open JupyterLab on the quickstart notebook
 	@$(BIN)/python -m jupyterlab $(if $(filter 0,$(shell id -u)),--allow-root) notebooks/quickstart.ipynb
 
-test: $(DEV) ## Run all tests, two files at a time (WORKERS=2)
+test: $(DEV) ## Run the tests that decide whether a change goes in (10 minutes; WORKERS=2, SEED=…)
 	@scripts/install_system_packages.sh
-	@$(PYTEST) tests -n $(or $(WORKERS),2) --dist loadfile --no-loadscope-reorder
+	@$(BIN)/python scripts/run_tests.py -n $(or $(WORKERS),2) -m "not timing and not thorough"
+
+test-all: $(DEV) ## Run every test and every row of the tables (half an hour; WORKERS=2)
+	@scripts/install_system_packages.sh
+	@$(BIN)/python scripts/run_tests.py -n $(or $(WORKERS),2)
+
+check: ## Say whether .ci/run has passed on the tree of HEAD
+	@scripts/ci_stamp.sh check
 
 $(KINDS:%=test-%): test-%: $(DEV)
 	@if [ $* = browser ]; then scripts/install_system_packages.sh; fi
@@ -51,7 +56,7 @@ faults-report: $(DEV) ## Run the table of faults, print it with times (TIMES=20,
 unequal-report: $(DEV) ## Run the table of what is unequal among processes (TIMES=20, WORKERS=2, MARKDOWN=docs/what_differs.md)
 	@$(BIN)/python scripts/unequal_report.py --times $(or $(TIMES),1) --workers $(or $(WORKERS),1) $(if $(MARKDOWN),--markdown $(MARKDOWN))
 
-docs: $(DEV) ## Build the documentation into docs/_build/html, executing its notebooks
+docs: $(DEV) ## Build the documentation into docs/_build/html, executing its code
 	@$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
 	@echo "docs/_build/html/index.html"
 
@@ -79,11 +84,9 @@ $(BIN)/python:
 	@scripts/make_venv.sh
 
 $(RUN): pyproject.toml constraints.txt | $(BIN)/python
-	@echo "installing jaxnb and JupyterLab into .venv …"
-	@$(PIP) -e '.[lab,plot]' nbclient
+	@scripts/install.sh "jaxnb and JupyterLab" -e '.[lab,plot]' nbclient
 	@mkdir -p $(@D) && touch $@
 
 $(DEV): pyproject.toml constraints.txt | $(BIN)/python
-	@echo "installing jaxnb and its development tools into .venv …"
-	@$(PIP) -e '.[lab,plot,test,docs]'
+	@scripts/install.sh "jaxnb and its development tools" -e '.[lab,plot,test,docs]'
 	@mkdir -p $(@D) && touch $(RUN) $@

@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# The browser tests need a Chromium, and libatomic for the Node.js that Playwright brings. As root on Debian or Ubuntu it is installed; elsewhere
-# one line tells which tests are left out and how to get them.
+# The browser tests need a Chromium, and libatomic for the Node.js that Playwright brings. As root
+# on Debian both are installed, or this fails; elsewhere one line says which tests are left out
+# and how to get them.
 set -euo pipefail
+cd "$(dirname "$0")/.."
 
 has_libatomic() {
   [ "$(uname -s)" != Linux ] || PATH=$PATH:/sbin:/usr/sbin ldconfig -p | grep -q 'libatomic\.so\.1'
@@ -14,12 +16,7 @@ for name in "${JAXNB_CHROMIUM:-}" chromium chromium-browser google-chrome google
 done
 
 if [ "$(id -u)" = 0 ] && [ -e /etc/debian_version ] && command -v apt-get >/dev/null; then
-  echo "installing Chromium for the browser tests …"
-  export DEBIAN_FRONTEND=noninteractive
-  if apt-get update -qq &&
-    apt-get install -qq -y --no-install-recommends libatomic1 chromium fonts-dejavu-core >/dev/null; then
-    exit 0
-  fi
+  exec scripts/apt_install.sh libatomic1 chromium fonts-dejavu-core
 fi
 
 echo "tests/browser is left out: it needs Chromium on PATH, or its path in JAXNB_CHROMIUM" \

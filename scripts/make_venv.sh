@@ -9,7 +9,7 @@ is_new_enough() {
 }
 
 python=
-for candidate in ${PYTHON:-python3 python3.13 python3.12 python3.11}; do
+for candidate in ${PYTHON:-python3 python3.14 python3.13 python3.12 python3.11}; do
   if command -v "$candidate" >/dev/null && is_new_enough "$candidate"; then
     python=$candidate
     break
@@ -26,9 +26,7 @@ fi
 if ! "$python" -c 'import ensurepip' 2>/dev/null; then
   version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
   if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-    echo "installing python$version-venv …"
-    apt-get update -qq
-    DEBIAN_FRONTEND=noninteractive apt-get install -qq -y "python$version-venv" >/dev/null
+    scripts/apt_install.sh "python$version-venv"
   else
     echo "$python lacks ensurepip, which venv needs. On Debian and Ubuntu:" \
       "sudo apt-get install python$version-venv" >&2
@@ -36,6 +34,6 @@ if ! "$python" -c 'import ensurepip' 2>/dev/null; then
   fi
 fi
 
-rm -rf .venv .stamps
+rm -rf .venv .stamps/run .stamps/dev
 "$python" -m venv .venv
 echo "made .venv with $(.venv/bin/python --version)"
