@@ -116,7 +116,7 @@ def run_once(
             ended = subprocess.run(
                 command,
                 cwd=ROOT,
-                env=os.environ | {"JAXNB_ALL_ROWS": "1"} | variant.environment,
+                env=os.environ | variant.environment,
                 capture_output=True,
                 text=True,
                 check=False,

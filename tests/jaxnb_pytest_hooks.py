@@ -10,6 +10,7 @@ every test must run; only tests of kind ``gpu`` may be skipped, and those marked
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import signal
 from collections.abc import Generator
@@ -18,12 +19,17 @@ from typing import Any
 
 import pytest
 
+from jaxnb_run_report import Totals, WorkerReport
+
 TESTS = Path(__file__).resolve().parent
 
 # Cheap kinds first: what they catch need not be waited for. Then what takes long in one piece:
 # as the last, it would have all workers but one wait.
 KINDS = ("unit", "packaging", "browser", "faults", "integration", "notebooks", "gpu")
 MAY_BE_SKIPPED = frozenset({"gpu"})
+
+SEED = "JAXNB_TEST_SEED"
+"""In the environment: which rows of the tables are played where not all are."""
 
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 NO_CHROMIUM = "no Chromium on PATH (Debian: apt-get install chromium)"
@@ -47,11 +53,22 @@ def kind_of(path: Path, tests: Path = TESTS) -> str | None:
     return folder if folder in KINDS else None
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
+    is_worker = hasattr(config, "workerinput")
+    # Workers are started after this, and inherit it.
+    os.environ.setdefault(SEED, str(random.SystemRandom().randrange(10**6)))
+    # Where pytest runs the tests itself, a SIGINT may be the user's.
+    config.pluginmanager.register(WorkerReport(keeps_interrupts=is_worker))
+    if not is_worker:
+        config.pluginmanager.register(Totals())
     # A shell that runs a job in the background has it ignore SIGINT, and so do all processes
     # that the tests start: none of their interrupts would come.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_report_header() -> str:
+    return f"rows of the tables: {SEED}={os.environ[SEED]}"
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -6,7 +6,7 @@ import pytest
 
 from jaxnb_pytest_hooks import KINDS
 
-HOOKS = ["-p", "jaxnb_pytest_hooks", "-p", "no:cacheprovider", "-p", "no:asyncio"]
+HOOKS = ["-p", "jaxnb_pytest_hooks", "-p", "no:cacheprovider", "--disable-plugin-autoload"]
 
 
 @pytest.fixture
