@@ -1,7 +1,8 @@
-"""The built wheel, in an empty environment, with no checkout near.
+"""The built wheel, in an environment of its own, with no checkout near.
 
-Whatever the package needs at run time (templates, entry points, dependencies) must come with
-the wheel; an editable install would hide that it does not.
+Whatever the package needs at run time (templates, entry points) must come with the wheel; an
+editable install would hide that it does not. ``make test`` lets the new environment see the
+dependencies that are installed already; ``make test-all`` has pip bring what the wheel names.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import sysconfig
 import venv
 import zipfile
 from pathlib import Path
@@ -50,14 +52,25 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(scope="module")
-def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The Python of an environment that holds the wheel and its dependencies only."""
-    folder = tmp_path_factory.mktemp("empty") / "venv"
-    venv.create(folder, with_pip=True, symlinks=True)
+@pytest.fixture(
+    scope="module", params=["beside", pytest.param("empty", marks=pytest.mark.thorough)]
+)
+def python(
+    request: pytest.FixtureRequest, wheel: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """The Python of an environment that holds the wheel, and dependencies."""
+    folder = tmp_path_factory.mktemp(request.param) / "venv"
+    venv.create(folder, symlinks=True)
     python = folder / "bin" / "python"
-    pip = [python, "-m", "pip", "--disable-pip-version-check", "install", "-qq"]
-    run([*pip, "-c", ROOT / "constraints.txt", wheel], cwd=folder, timeout=500)
+    pip = [sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check"]
+    if request.param == "empty":
+        run([*pip, "install", "-qq", "-c", ROOT / "constraints.txt", wheel], folder, timeout=500)
+        return python
+    run([*pip, "install", "-qq", "--no-deps", "--no-index", wheel], cwd=folder)
+    # A folder that is named in a .pth file comes last, and its own .pth files, such as that of
+    # the editable install, are not read.
+    site = sysconfig.get_path("purelib", vars={"base": str(folder)})
+    (Path(site) / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
     return python
 
 
