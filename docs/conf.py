@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import runpy
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -25,6 +26,36 @@ nb_execution_timeout = 180
 nb_execution_raise_on_error = True
 nb_execution_in_temp = True
 nb_execution_show_tb = True
+
+# `make demo` and the tests execute the quickstart: what they leave is shown, unless it is older
+# than what made it.
+EXECUTED = ROOT / "notebooks" / "executed" / "quickstart.ipynb"
+
+
+def is_fresh(executed: Path) -> bool:
+    """Whether an executed notebook is newer than its source and the package."""
+    made_of = [ROOT / "notebooks" / executed.name, *(ROOT / "jaxnb").rglob("*.*")]
+    return executed.exists() and all(
+        path.stat().st_mtime < executed.stat().st_mtime
+        for path in made_of
+        if "__pycache__" not in path.parts
+    )
+
+
+if is_fresh(EXECUTED):
+    nb_execution_excludepatterns = ["quickstart.ipynb"]
+
+
+def setup(app: Any) -> None:
+    """Has the quickstart read from its executed copy, if that is fresh."""
+
+    def read(_: Any, name: str, source: list[str]) -> None:
+        if name == "quickstart" and is_fresh(EXECUTED):
+            source[0] = EXECUTED.read_text()
+
+    app.connect("source-read", read)
+
+
 nb_kernel_rgx_aliases = {".*": "python3"}
 nb_merge_streams = True
 
