@@ -8,7 +8,7 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 "${PYTHON:-python3}" -m venv "$folder/venv"
 # soupsieve 3 and later want Python 3.11.5; Debian 12 has 3.11.2.
-"$folder/venv/bin/pip" install -qq -e '.[lab,plot,test,docs]' 'soupsieve<3'
+"$folder/venv/bin/pip" install -qq -e '.[lab,plot,test,docs]' uv 'soupsieve<3'
 version=$("$folder/venv/bin/python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 {
   echo "# What CI installs, pinned: what an install from scratch of jaxnb[lab,plot,test,docs]"
