@@ -7,8 +7,9 @@ import os
 import signal
 import tempfile
 import threading
+import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -105,10 +106,28 @@ def _parent_of(process: psutil.Process) -> int:
     return 0
 
 
-def _described(process: psutil.Process) -> str:
-    with contextlib.suppress(psutil.Error):  # it may end while it is looked at
-        return f"{process.pid} {' '.join(process.cmdline())[:100]}"
-    return f"{process.pid} (ended)"
+def still_running(processes: Iterable[psutil.Process]) -> list[str]:
+    """Waits for processes to end; describes those that do not.
+
+    One that has died may stay a zombie: process 1 of a container need not reap what it inherits.
+    """
+
+    def running() -> list[psutil.Process]:
+        found = []
+        for process in processes:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+        return found
+
+    deadline = time.monotonic() + END_SECONDS
+    while (left := running()) and time.monotonic() < deadline:
+        threading.Event().wait(0.01)
+    described = []
+    for process in left:
+        with contextlib.suppress(psutil.Error):  # it may end while it is looked at
+            described.append(f"{process.pid} {' '.join(process.cmdline())[:100]}")
+    return described
 
 
 def _in_the_place_of_another(before: Left) -> set[int]:
@@ -126,8 +145,7 @@ def assert_nothing_left(before: Left) -> None:
     """Fails if anything exists that did not exist before; processes have a moment to end."""
     known = before.processes | _in_the_place_of_another(before)
     new = [p for pid, p in processes_of_tests().items() if pid not in known]
-    _, alive = psutil.wait_procs(new, timeout=END_SECONDS)
-    names = [_described(process) for process in alive if process.is_running()]
+    names = still_running(new)
     assert not names, f"processes left behind: {names}"
     after = Left.now()
     for what in ("folders", "sockets", "threads"):

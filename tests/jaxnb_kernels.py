@@ -1,4 +1,4 @@
-"""Ports for the tests' kernels, which nothing else takes.
+"""Ports for the tests' kernels, which nothing else takes; and how long their cells may run.
 
 Jupyter looks for free ports, lets go of them, and has the kernel take them a second later. The
 groups of the tests beside it open a hundred sockets meanwhile, and a kernel that finds one of its
@@ -15,6 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_client.manager import AsyncKernelManager
+
+CELL_TIMEOUT_SECONDS = 180
+"""How long a cell of a notebook may run: the only clock of its test."""
 
 _LOWEST = 12_000
 _NAMES = ("shell_port", "iopub_port", "stdin_port", "hb_port", "control_port")

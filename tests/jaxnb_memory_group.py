@@ -35,9 +35,12 @@ def memory_group(limit_bytes: int) -> Iterator[Callable[[int], None]]:
     except OSError:
         pytest.skip(CANNOT)
     try:
-        for name, value in limits(limit_bytes).items():
-            if (group / name).exists():  # those of swap are not, where none is counted
-                (group / name).write_text(str(value))
+        try:
+            for name, value in limits(limit_bytes).items():
+                if (group / name).exists():  # those of swap are not, where none is counted
+                    (group / name).write_text(str(value))
+        except OSError as error:
+            pytest.skip(f"{CANNOT} ({error})")
         yield lambda pid: _put(pid, group)
     finally:
         for pid in (group / "cgroup.procs").read_text().split():

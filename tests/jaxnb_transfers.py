@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -15,15 +15,14 @@ import numpy as np
 import psutil
 import pytest
 
+from faults.shared import pressing_beside, until
 from jaxnb import asking, moving
 from jaxnb.errors import JaxnbError, ProcessDiedError, SessionBrokenError, SessionClosedError
 from jaxnb.session import Session
 from jaxnb.transport import memory
+from jaxnb_fixtures import PATIENT_SECONDS
 
 PROCESSES = 3
-
-SOON_SECONDS = 10.0
-"""Long before anybody's patience ends, on a busy machine too. Benchmarks measure how soon."""
 
 PATHS = ["direct", "messages"]
 
@@ -120,35 +119,28 @@ def at_half(
     return acted
 
 
-class Timed:
-    """Does something, and remembers when it had been done."""
+class Called:
+    """Does something, and remembers that it has been asked to."""
 
     def __init__(self, act: Callable[[], None]) -> None:
         self._act = act
-        self._done_at: float | None = None
+        self.was_called = False
 
     def __call__(self) -> None:
+        self.was_called = True
         self._act()
-        self._done_at = time.monotonic()
-
-    def assert_recent(self, seconds: float = SOON_SECONDS) -> None:
-        """Fails if it was not done, or longer ago."""
-        assert self._done_at is not None
-        assert time.monotonic() - self._done_at < seconds
 
 
 def kill(pid: int) -> None:
     """Kills a process and waits until it is dead."""
     os.kill(pid, signal.SIGKILL)
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
-        try:
-            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
-                return
-        except psutil.NoSuchProcess:
-            return
-        time.sleep(0.001)
-    raise AssertionError(f"process {pid} did not die")
+
+    def is_dead() -> bool:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+        return True
+
+    until(is_dead, f"process {pid} was dead")
 
 
 def press_interrupt() -> None:
@@ -157,23 +149,16 @@ def press_interrupt() -> None:
 
 
 @contextmanager
-def pressed_when_asked(session: Session) -> Iterator[Timed]:
+def pressed_when_asked(session: Session) -> Iterator[None]:
     """Presses interrupt once the main threads of all processes are in a request."""
-    press = Timed(press_interrupt)
 
-    def wait_and_press() -> None:
-        deadline = time.monotonic() + 20
-        while session._conversations.current is None and time.monotonic() < deadline:
-            time.sleep(0.001)
-        time.sleep(0.2)
+    def press_when_asked(press: Callable[[], None]) -> None:
+        until(lambda: session._conversations.current is not None, "processes were asked")
+        threading.Event().wait(0.2)  # most have begun then; who has not, is interrupted too
         press()
 
-    presser = threading.Thread(target=wait_and_press)
-    presser.start()
-    try:
-        yield press
-    finally:
-        presser.join()
+    with pressing_beside(press_when_asked):
+        yield
 
 
 def bears_interrupts(seed: int, seconds: float, attempt: Callable[[int], None]) -> Iterator[bool]:
@@ -182,20 +167,26 @@ def bears_interrupts(seed: int, seconds: float, attempt: Callable[[int], None]) 
     Args:
         seed: Of the moments.
         seconds: The latest moment after a try has begun.
-        attempt: What is tried, with the number of the try.
+        attempt: What is tried, with the number of the try; -1 is not interrupted.
     """
     chance = np.random.default_rng(seed)
+    attempt(-1)  # imports what is imported late: an import that is interrupted leaves files open
     for n in range(40):
+        done, problem = False, None
         timer = threading.Timer(chance.random() * seconds, press_interrupt)
-        done = False
         try:
             timer.start()
-            attempt(n)
-            done = True
+            try:
+                attempt(n)
+                done = True
+            except Exception as error:
+                problem = error
             timer.join()
-            time.sleep(1)  # if the interrupt has not struck yet, it strikes here
+            threading.Event().wait(0.05)  # what has not struck yet strikes here
         except KeyboardInterrupt:
             timer.join()
+        if problem is not None:
+            raise problem
         yield done
 
 
@@ -207,13 +198,13 @@ def assert_names_who_dies_halfway(
     doing: str,
     monkeypatch: Any,
 ) -> None:
-    """Kills a process halfway; fails unless the error says so, and soon."""
+    """Kills a process halfway; fails unless the error says so."""
     pid = session.processes[which].pid
-    die = Timed(lambda: kill(pid))
+    die = Called(lambda: kill(pid))
     at_half(session, path, die, which, monkeypatch)
     with pytest.raises(ProcessDiedError) as caught:
         move()
-    die.assert_recent()
+    assert die.was_called
     assert_path(session, path)
     error = caught.value
     assert (error.process_index, error.pid) == (which, pid)
@@ -241,38 +232,38 @@ def until_someone_dies(
         while True:
             move()
 
-    with pytest.raises(JaxnbError, match=f"rocess {which}") as caught:
-        move_until_it_fails()
-    timer.join()
+    try:
+        with pytest.raises(JaxnbError, match=f"rocess {which}") as caught:
+            move_until_it_fails()
+    finally:
+        timer.cancel()
+        timer.join()
     return which, caught.value
 
 
 def assert_ends_with_its_group(
     session: Session, path: str, end: str, move: Callable[[], object], monkeypatch: Any
 ) -> None:
-    """Ends a group while something is moved, which has to fail, and soon."""
+    """Ends a group while something is moved, which has to fail."""
     halfway, go_on = threading.Event(), threading.Event()
 
     def wait() -> None:
         halfway.set()
-        assert go_on.wait(20)
+        assert go_on.wait(PATIENT_SECONDS)
 
     at_half(session, path, wait, 1, monkeypatch)
     kind = {"restart": SessionBrokenError, "close": SessionClosedError}[end]
     with ThreadPoolExecutor(2) as pool:
         moved = pool.submit(move)
-        assert halfway.wait(20)
+        assert halfway.wait(PATIENT_SECONDS)
         conversation = session._conversations.current
         assert conversation is not None
         ended = pool.submit(getattr(session, end))
-        while conversation._abandoned is None:
-            time.sleep(0.001)
+        until(lambda: conversation._abandoned is not None, "the group was being ended")
         go_on.set()
-        started = time.monotonic()
         with pytest.raises(kind, match="while data were on the way"):
-            moved.result(20)
-        assert time.monotonic() - started < SOON_SECONDS
-        ended.result(20)
+            moved.result(PATIENT_SECONDS)
+        ended.result(PATIENT_SECONDS)
 
 
 def shorten_patience(monkeypatch: pytest.MonkeyPatch) -> None:

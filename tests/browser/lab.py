@@ -14,6 +14,8 @@ import secrets
 import subprocess
 import sys
 import threading
+import time
+import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,16 +25,16 @@ import nbformat
 import psutil
 from playwright.sync_api import Locator, Page, expect
 
+from jaxnb_fixtures import PATIENT_SECONDS
 from jaxnb_kernels import kernel_ports
+from jaxnb_shown import who_wrote
 
 TOKEN = "JAXNB_TEST_TOKEN"
 """Environment variable that the server passes on to all that it starts, however far down."""
 
 KERNEL = "Python 3 (ipykernel)"
 
-START_SECONDS = 60.0
-CELL_SECONDS = 60.0
-END_SECONDS = 15.0
+START_SECONDS = CELL_SECONDS = END_SECONDS = PATIENT_SECONDS
 
 CHROMIUM_ARGS = (
     "--headless",
@@ -67,11 +69,15 @@ def carriers(token: str) -> list[psutil.Process]:
     return found
 
 
-def assert_none_left(token: str, timeout: float = END_SECONDS) -> None:
-    """Fails if a process with the token outlives the time-out; ends it then."""
-    _, alive = psutil.wait_procs(carriers(token), timeout=timeout)
-    # Those found first may have started others in their last moments.
-    alive = list({*alive, *carriers(token)})
+def assert_none_left(token: str, timeout: float = END_SECONDS, *, but: int | None = None) -> None:
+    """Fails if a process with the token, other than one, outlives the time-out; ends it then."""
+
+    def others() -> list[psutil.Process]:
+        return [process for process in carriers(token) if process.pid != but]
+
+    deadline = time.monotonic() + timeout
+    while (alive := others()) and time.monotonic() < deadline:
+        threading.Event().wait(0.05)
     described = [f"{process.pid}: {' '.join(_command(process))[:200]}" for process in alive]
     for process in alive:
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -91,14 +97,15 @@ class LabServer:
 
     Args:
         folder: An empty folder; the notebooks are in ``folder / "notebooks"``.
-        theme: ``"JupyterLab Light"`` or ``"JupyterLab Dark"``.
     """
 
-    def __init__(self, folder: Path, theme: str = "JupyterLab Light") -> None:
+    def __init__(self, folder: Path) -> None:
         self.token = secrets.token_hex(16)
         self.notebooks = folder / "notebooks"
         self.notebooks.mkdir(parents=True)
-        self._write_settings(folder / "settings", theme)
+        self._settings = folder / "settings"
+        for name, values in _SETTINGS.items():
+            self._write_settings(name, values)
         self._lines: list[str] = []
         self._urls: queue.Queue[str | None] = queue.Queue()
         self._process = subprocess.Popen(
@@ -121,12 +128,18 @@ class LabServer:
             self.stop()
             raise
 
-    def _write_settings(self, folder: Path, theme: str) -> None:
-        settings = {**_SETTINGS, "apputils-extension/themes": {"theme": theme}}
-        for name, values in settings.items():
-            path = folder / "@jupyterlab" / f"{name}.jupyterlab-settings"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(values))
+    def _write_settings(self, name: str, values: object) -> None:
+        path = self._settings / "@jupyterlab" / f"{name}.jupyterlab-settings"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(values))
+
+    def set_theme(self, theme: str) -> None:
+        """Sets the theme of pages that are opened from now on: they read the settings anew.
+
+        Args:
+            theme: ``"JupyterLab Light"`` or ``"JupyterLab Dark"``.
+        """
+        self._write_settings("apputils-extension/themes", {"theme": theme})
 
     def _command_line(self) -> list[str]:
         return [
@@ -185,6 +198,25 @@ class LabServer:
     def address(self, notebook: str) -> str:
         """Returns the address at which JupyterLab opens a notebook."""
         return f"{self.url}/lab/tree/{notebook}?token={self.token}&reset"
+
+    def shut_kernels_down(self) -> None:
+        """Shuts all kernels down, and fails if they have left any process running."""
+        for kernel in json.loads(self._ask("GET", "kernels")):
+            self._ask("DELETE", f"kernels/{kernel['id']}")
+        assert_none_left(self.token, but=self._process.pid)
+
+    def _ask(self, method: str, what: str) -> bytes:
+        request = urllib.request.Request(
+            f"{self.url}/api/{what}",
+            method=method,
+            headers={"Authorization": f"token {self.token}"},
+        )
+        with urllib.request.urlopen(request, timeout=END_SECONDS) as answer:
+            return bytes(answer.read())
+
+    def new_notebook(self) -> Path:
+        """Returns the path of a notebook that does not exist yet."""
+        return self.notebooks / f"notebook{len(list(self.notebooks.glob('*.ipynb')))}.ipynb"
 
     def stop(self) -> None:
         """Ends the server and its kernels."""
@@ -256,6 +288,13 @@ class Cell:
         """Runs the cell and waits until it has ended, well or not."""
         self.start()
         self.wait(timeout)
+
+    def wait_for_line(self, text: str, processes: Sequence[int]) -> None:
+        """Waits until each of these processes has written a line, together or one by one."""
+        deadline = time.monotonic() + CELL_SECONDS
+        while who_wrote(self.lines, text) != list(processes):
+            assert time.monotonic() < deadline, f"not all wrote {text!r}: {self.text}"
+            self.page.wait_for_timeout(50)
 
 
 class LabPage:
@@ -335,7 +374,7 @@ def write_notebook(path: Path, sources: Sequence[str]) -> None:
 @contextlib.contextmanager
 def opened(page: Page, server: LabServer, notebook: Path | Sequence[str]) -> Iterator[LabPage]:
     """Opens a copy of a notebook, or one made of these code cells, and waits for its kernel."""
-    path = server.notebooks / "notebook.ipynb"
+    path = server.new_notebook()
     if isinstance(notebook, Path):
         path.write_bytes(notebook.read_bytes())
     else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 
 import pytest
 from playwright.sync_api import expect
@@ -34,11 +33,13 @@ CELLS = (
     "process_index",
 )
 
-ENDS_WITHIN = 20.0  # seconds
 BIG = "%%spmd\nbig = jnp.zeros((1 << 14, 1 << 14))"  # 1 GiB
 
 
-@pytest.mark.parametrize("theme", ["JupyterLab Light", "JupyterLab Dark"])
+@pytest.mark.parametrize(
+    "theme",
+    ["JupyterLab Light", pytest.param("JupyterLab Dark", marks=pytest.mark.thorough)],
+)
 def test_pull_push_layout(lab_page: OpenLab, theme: str) -> None:
     lab = lab_page([*START, *CELLS], theme=theme)
     shown = [lab.run(position) for position in range(len(START) + len(CELLS))][len(START) :]
@@ -79,6 +80,7 @@ def assert_readable(cell: Cell) -> None:
     assert abs(text - notebook.evaluate(BRIGHTNESS, "backgroundColor")) > 120
 
 
+@pytest.mark.timing  # the bar has to be seen before 1 GiB is through
 def test_interrupt_ends_a_long_pull(lab_page: OpenLab) -> None:
     slow = 'import os; os.environ["JAXNB_DIRECT_MEMORY"] = "0"'
     magic, plain = "%spmd_pull big", 'import numpy as np\nnp.asarray(spmd.pull("big"))'
@@ -91,10 +93,8 @@ def test_interrupt_ends_a_long_pull(lab_page: OpenLab) -> None:
         bar = cell.output.get_by_role("progressbar")
         expect(bar).to_contain_text(re.compile(r"pulling `big`.* of 1\.00 GiB · .* s left"))
 
-        pressed = time.monotonic()
         lab.interrupt()
         cell.wait()
-        assert time.monotonic() - pressed < ENDS_WITHIN
 
         expect(cell.output).to_contain_text("KeyboardInterrupt")
         expect(bar).to_have_count(0)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
+import jaxnb
+from faults.shared import cleared, pressing_beside, until
 from jaxnb.errors import CellError, DivergenceWarning
 from jaxnb.session import Session
 from jaxnb.watch import waits_in_jax
@@ -29,34 +28,35 @@ one, everyone = Odd([0]), Odd(range(num_processes))
 """
 
 
+@pytest.fixture(scope="module")
+def shared_group() -> Iterator[Session]:
+    with jaxnb.start(2, devices_per_process=2, platform="cpu") as session:
+        yield session
+
+
 @pytest.fixture
-def group(make_session: Callable[..., Session]) -> Session:
-    session = make_session(2, devices_per_process=2)
+def group(shared_group: Session) -> Session:
+    session = cleared(shared_group)
     session.run(SETUP)
     return session
 
 
 def pull_and_interrupt(group: Session) -> None:
     """Pulls what one process alone computes something for, which never ends."""
-    has_returned = threading.Event()
 
-    def press() -> None:
-        while not has_returned.wait(0.05):
+    def press_when_stuck(press: Callable[[], None]) -> None:
+        def is_stuck() -> bool:
             where = group.where([0]).get(0)
-            if where is not None and waits_in_jax(where):
-                os.kill(os.getpid(), signal.SIGINT)
-                return
+            return where is not None and waits_in_jax(where)
 
-    hand = threading.Thread(target=press)
-    hand.start()
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            group.pull("one")
-    finally:
-        has_returned.set()
-        hand.join()
+        until(is_stuck, "process 0 waited in JAX")
+        press()
+
+    with pressing_beside(press_when_stuck), pytest.raises(KeyboardInterrupt):
+        group.pull("one")
 
 
+@pytest.mark.timing
 def test_what_one_process_computed_in_a_pull_is_told_at_the_next_cell(group: Session) -> None:
     pull_and_interrupt(group)
     with (
@@ -68,6 +68,7 @@ def test_what_one_process_computed_in_a_pull_is_told_at_the_next_cell(group: Ses
     assert_usable(group)
 
 
+@pytest.mark.timing
 def test_in_strict_mode_the_next_dispatch_is_refused(group: Session) -> None:
     pull_and_interrupt(group)
     with (

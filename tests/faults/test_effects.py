@@ -12,6 +12,8 @@ from jaxnb import freeing
 from jaxnb.errors import CellError, CellTimeoutError, ProcessDiedError
 from jaxnb.session import Session
 
+pytestmark = pytest.mark.timing
+
 SETUP = """
 import time, os
 from jax.experimental import io_callback, multihost_utils

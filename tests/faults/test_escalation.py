@@ -20,6 +20,8 @@ from jaxnb.sinks import NoSink, StderrNotices
 from jaxnb.stalls import escalation
 from scripts.free_rate import Variant, try_typo
 
+pytestmark = pytest.mark.timing
+
 # Its own side of freeing is taken out of a process, which then waits in gloo like one that freeing
 # has no effect on.
 UNFREEABLE = """

@@ -89,6 +89,7 @@ def status_asked(session: Session) -> Iterator[list[int]]:
         thread.join()
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(400)
 def test_ten_million_lines_from_each(make_session: Callable[..., Session]) -> None:
     session, sink = make_session(2), Notices()
@@ -111,10 +112,11 @@ def test_ten_million_lines_from_each(make_session: Callable[..., Session]) -> No
     assert sink.texts[1].startswith("processes 0-1 wrote 19 ")
     assert memory.notebook < 700 * MIB
     assert memory.processes < 100 * MIB
-    assert answers.count(2) > len(answers) / 2 > 0
+    assert 2 in answers
     assert_usable(session)
 
 
+@pytest.mark.thorough
 def test_lines_without_end_are_interrupted(make_session: Callable[..., Session]) -> None:
     session, sink = make_session(4), Notices()
 
@@ -124,10 +126,9 @@ def test_lines_without_end_are_interrupted(make_session: Callable[..., Session])
 
     thread = threading.Thread(target=interrupt)
     thread.start()
+    code = "i = 0\nwhile True:\n    print(process_index, i)\n    i += 1"
     with Memory(session) as memory, pytest.raises(CellError, match="KeyboardInterrupt") as raised:
-        session.run(
-            "i = 0\nwhile True:\n    print(process_index, i)\n    i += 1", sink=sink, timeout=110
-        )
+        session.run(code, sink=sink, timeout=110)
     thread.join()
     assert all(e.type_name == "KeyboardInterrupt" for e in raised.value.result.errors.values())
     assert memory.notebook < 700 * MIB
@@ -135,23 +136,29 @@ def test_lines_without_end_are_interrupted(make_session: Callable[..., Session])
     assert_usable(session)
 
 
-def test_one_line_of_100_megabytes(make_session: Callable[..., Session]) -> None:
-    session, sink = make_session(2), Notices()
+@pytest.mark.parametrize("is_measured", [False, pytest.param(True, marks=pytest.mark.thorough)])
+def test_one_line_of_100_megabytes(
+    session: Session, make_session: Callable[..., Session], is_measured: bool
+) -> None:
+    """Measured on a group of its own: the other's processes may hold more from before."""
+    session, sink = make_session(2) if is_measured else session, Notices()
     with Memory(session) as memory:
         result = session.run("print('x' * 100_000_000)\nprint('after')", ranks=[0], sink=sink)
-    _, most = share_of(2)
+    _, most = share_of(session.num_processes)
     line, said, after = result.per_process[0].stdout.splitlines()
     assert line == "x" * most
     missing = 100_000_000 + 1 - most
     assert said == f"… 1 line ({missing:,} characters) not kept".replace(",", " ")
     assert after == "after"
     assert f"{missing:,} characters".replace(",", " ") in sink.texts[-1]
-    assert memory.notebook < 500 * MIB
-    assert memory.processes < 500 * MIB
-    assert memory.still_held() < 150 * MIB
+    if is_measured:
+        assert memory.notebook < 500 * MIB
+        assert memory.processes < 500 * MIB
+        assert memory.still_held() < 150 * MIB
     assert_usable(session)
 
 
+@pytest.mark.thorough
 def test_a_repr_of_500_megabytes(make_session: Callable[..., Session]) -> None:
     session = make_session(2)
     session.run("class Large:\n    def __repr__(self): return 'r' * 500_000_000")
@@ -168,6 +175,7 @@ def test_a_repr_of_500_megabytes(make_session: Callable[..., Session]) -> None:
     assert_usable(session)
 
 
+@pytest.mark.thorough
 def test_displayed_html_of_100_megabytes(make_session: Callable[..., Session]) -> None:
     session = make_session(2)
     code = "from IPython.display import HTML, display\ndisplay(HTML('h' * 100_000_000))"
@@ -190,16 +198,13 @@ for i in range(10_000):
 """
 
 
-def test_ten_thousand_warnings_come_whole(make_session: Callable[..., Session]) -> None:
-    session = make_session(2)
-    with status_asked(session) as answers:
-        result = session.run(WARNINGS)
+def test_ten_thousand_warnings_come_whole(session: Session) -> None:
+    result = session.run(WARNINGS, ranks=[0, 1])
     for each in result.per_process.values():
         for i in (0, 1, 5_000, 9_999):
             assert f"UserWarning: trouble {i}\n" in each.stderr
         assert each.stderr.count("UserWarning: trouble") == 10_000
         assert each.stderr.count("WARNING:root:logged") == 10_000
-    assert answers.count(2) >= len(answers) / 2
     assert_usable(session)
 
 
@@ -226,6 +231,7 @@ def test_many_flushes_keep_the_order_with_displays(session: Session) -> None:
         assert shown.index(f"display {i}") > shown.index(str(i))
 
 
+@pytest.mark.thorough
 def test_a_thread_of_an_earlier_cell_floods_nobody(make_session: Callable[..., Session]) -> None:
     session, sink = make_session(1), Notices()
     code = (

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from faults import shared
 from jaxnb import freeing
 from jaxnb.display.cards_error import error_groups
 from jaxnb.errors import CellError, CellTimeoutError, DivergenceWarning
@@ -22,10 +23,9 @@ from jaxnb.sinks import NoSink, SaysWaits, StderrNotices
 from jaxnb.watch import waits_in_jax
 from jaxnb_fixtures import assert_usable
 
-PROCESSES = 3
+pytestmark = pytest.mark.timing
 
-LIMIT_SECONDS = 10
-"""Generous: it takes under 1 s where nothing else runs; most of it is the forming of the group."""
+PROCESSES = 3
 
 SETUP = """
 import threading, time
@@ -123,12 +123,11 @@ def when_stuck(
     assert called, "the processes never waited in JAX"
     seconds = time.monotonic() - called[0]
     print(f"{seconds:.2f} s to the end of the cell")
-    assert seconds < LIMIT_SECONDS
 
 
 def assert_kept(session: Session) -> None:
     assert session.state == "ready"
-    session.run(CHECK, timeout=30)
+    shared.assert_kept(session, CHECK)
     assert_usable(session)
 
 
@@ -193,7 +192,6 @@ def test_a_timeout_frees(make_session: Callable[..., Session], devices: int) -> 
     with pytest.raises(CellTimeoutError, match=r"time-out of 0\.5 s.*The group is ready") as caught:
         session.run(unless(0, "float(f(x))"), timeout=0.5)
     print(f"{time.monotonic() - started - 0.5:.2f} s from the time-out to the end of the cell")
-    assert time.monotonic() - started < LIMIT_SECONDS
     assert sorted(caught.value.result.errors) == [0, 1, 2]
     assert_kept(session)
 
@@ -207,7 +205,6 @@ def test_left_behind_by_one_that_raised(make_session: Callable[..., Session], de
     with pytest.raises(CellError) as caught:
         session.run("if process_index == 1:\n    raise ValueError('boom')\nfloat(f(x))", sink=sink)
     print(f"{time.monotonic() - started:.2f} s to the end of the cell")
-    assert time.monotonic() - started < LIMIT_SECONDS
     assert types_of(caught.value.result) == {
         0: "LeftBehindError",
         1: "ValueError",
@@ -324,10 +321,8 @@ finally: stop.set()
 @pytest.mark.parametrize("code", [IN_A_POOL, BESIDE_A_LOOP], ids=["pool", "loop"])
 def test_left_behind_with_threads_of_the_users(group: Session, code: str) -> None:
     """One of them may be what waits; or it works, on something else."""
-    started = time.monotonic()
     with pytest.raises(CellError) as caught:
         group.run(code)
-    assert time.monotonic() - started < LIMIT_SECONDS
     assert types_of(caught.value.result) == {
         0: "ValueError",
         1: "LeftBehindError",

@@ -13,6 +13,8 @@ from jaxnb import freeing
 from jaxnb.errors import CellTimeoutError
 from jaxnb.session import Session
 
+pytestmark = pytest.mark.timing
+
 # Process 1 waits without end, unless somebody writes to the FIFO.
 IN_IO = {
     "open(fifo).read()": "opening {fifo}",

@@ -22,6 +22,8 @@ from jaxnb.errors import CellError
 from jaxnb.session import Session
 from jaxnb.stalls.standing import Standing
 
+pytestmark = pytest.mark.timing
+
 ALL = tuple(range(PROCESSES))
 
 LOCKED = {

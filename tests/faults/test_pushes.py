@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -13,6 +13,8 @@ import pytest
 import zmq
 from ipyparallel.serialize import serialize_object
 
+import jaxnb
+from faults.shared import cleared
 from jaxnb import pushing
 from jaxnb.errors import (
     CellError,
@@ -24,15 +26,13 @@ from jaxnb.model import Chunk, ReadRequest, RequestFailed, WriteRequest
 from jaxnb.session import Session
 from jaxnb.transport.frames import dump, load
 from jaxnb.transport.signing import METADATA_KEY, digest
-from jaxnb_fixtures import assert_usable
+from jaxnb_fixtures import PATIENT_SECONDS, assert_usable
 from jaxnb_transfers import (
     NBYTES,
-    PATHS,
     PROCESSES,
     SHARDED,
-    SOON_SECONDS,
+    Called,
     Meter,
-    Timed,
     assert_ends_with_its_group,
     assert_names_who_dies_halfway,
     assert_nothing_open,
@@ -47,20 +47,37 @@ from jaxnb_transfers import (
     use_path,
 )
 
+thorough = pytest.mark.thorough
 
-@pytest.fixture(params=PATHS)
+
+@pytest.fixture(params=["direct", pytest.param("messages", marks=thorough)])
 def path(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+@pytest.fixture(scope="module")
+def shared_group() -> Iterator[Session]:
+    with jaxnb.start(PROCESSES, platform="cpu") as session:
+        yield session
+
+
 @pytest.fixture
-def group(
+def group(shared_group: Session, path: str, monkeypatch: pytest.MonkeyPatch) -> Session:
+    """The group of this file, with fresh processes if a test has hurt it."""
+    return prepared(cleared(shared_group), path, monkeypatch)
+
+
+@pytest.fixture
+def own_group(
     make_session: Callable[..., Session], path: str, monkeypatch: pytest.MonkeyPatch
 ) -> Session:
-    group = make_session(PROCESSES)
-    use_path(group, path, monkeypatch)
-    group.run(SHARDED + "x = 'old'")
-    return group
+    return prepared(make_session(PROCESSES), path, monkeypatch)
+
+
+def prepared(session: Session, path: str, monkeypatch: pytest.MonkeyPatch) -> Session:
+    use_path(session, path, monkeypatch)
+    session.run(SHARDED + "x = 'old'")
+    return session
 
 
 def push(group: Session) -> None:
@@ -88,7 +105,15 @@ def restart(group: Session) -> None:
 # ---------------------------------------------------------------------- deaths
 
 
-@pytest.mark.parametrize("which", [0, PROCESSES - 1])
+@pytest.mark.parametrize(
+    ("path", "which"),
+    [
+        ("direct", 0),
+        ("messages", PROCESSES - 1),
+        pytest.param("direct", PROCESSES - 1, marks=thorough),
+        pytest.param("messages", 0, marks=thorough),
+    ],
+)
 def test_a_process_that_dies_halfway_is_named_and_the_others_keep_the_old_value(
     group: Session, path: str, which: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,7 +123,9 @@ def test_a_process_that_dies_halfway_is_named_and_the_others_keep_the_old_value(
     restart(group)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "seed", [0, pytest.param(1, marks=thorough), pytest.param(2, marks=thorough)]
+)
 def test_whenever_a_process_dies_a_push_is_whole_or_names_it(group: Session, seed: int) -> None:
     which, _ = until_someone_dies(group, seed, lambda: push(group))
     # A survivor's name has what one push or another bound to it, never half of one.
@@ -115,11 +142,11 @@ def test_whenever_a_process_dies_a_push_is_whole_or_names_it(group: Session, see
 def test_an_interrupt_halfway_keeps_the_old_value_on_every_process(
     group: Session, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    press = Timed(press_interrupt)
+    press = Called(press_interrupt)
     at_half(group, path, press, 1, monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         push(group)
-    press.assert_recent()
+    assert press.was_called
     assert_path(group, path)
     assert group.state == "ready"
     assert_nothing_open(group)
@@ -129,6 +156,7 @@ def test_an_interrupt_halfway_keeps_the_old_value_on_every_process(
     assert_usable(group)
 
 
+@pytest.mark.timing
 def test_interrupts_at_any_moment_bind_a_name_everywhere_or_nowhere(
     session: Session, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,9 +185,8 @@ def test_an_interrupt_frees_processes_that_unpickle_for_ever(session: Session) -
         def __reduce__(self) -> Any:
             return (_Named("slow_module", "wait"), ())
 
-    with pressed_when_asked(session) as press, pytest.raises(KeyboardInterrupt):
+    with pressed_when_asked(session), pytest.raises(KeyboardInterrupt):
         session.push(x=Slow())
-    press.assert_recent()
     assert_nothing_open(session)
     assert_old(session)
     assert_usable(session)
@@ -189,17 +216,18 @@ class _Module:
 # ---------------------------------------------------------------------- silence
 
 
+@pytest.mark.timing
 def test_a_process_that_is_stopped_halfway_is_named(
     group: Session, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shorten_patience(monkeypatch)
     process = psutil.Process(group.processes[1].pid)
-    stop = Timed(process.suspend)
+    stop = Called(process.suspend)
     at_half(group, path, stop, 1, monkeypatch)
     try:
         with pytest.raises(JaxnbError, match=r"Process 1 of 3 gave no answer within 1 s"):
             push(group)
-        stop.assert_recent(1.0 + SOON_SECONDS)
+        assert stop.was_called
     finally:
         process.resume()
     assert group.state == "ready"
@@ -213,16 +241,16 @@ def test_a_process_that_is_stopped_halfway_is_named(
 # ---------------------------------------------------------------------- beside others
 
 
-@pytest.mark.parametrize("end", ["restart", "close"])
+@pytest.mark.parametrize("end", [pytest.param("restart", marks=thorough), "close"])
 def test_a_push_ends_with_its_group(
-    group: Session, path: str, end: str, monkeypatch: pytest.MonkeyPatch
+    own_group: Session, path: str, end: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert_ends_with_its_group(group, path, end, lambda: push(group), monkeypatch)
+    assert_ends_with_its_group(own_group, path, end, lambda: push(own_group), monkeypatch)
     if end == "restart":
-        restart(group)
+        restart(own_group)
     else:
         with pytest.raises(SessionClosedError):
-            push(group)
+            push(own_group)
 
 
 def test_pushes_and_pulls_of_several_threads_take_turns(group: Session) -> None:
@@ -305,7 +333,7 @@ def test_a_request_with_other_buffers_than_were_signed_is_not_read(
         metadata={METADATA_KEY: digest(*signed)},
         track_outstanding=True,
     )
-    future.result(20)
+    future.result(PATIENT_SECONDS)
     answer = load(client.frames.pop(future.msg_id))
     assert isinstance(answer, RequestFailed)
     assert "not what was signed" in answer.error.message

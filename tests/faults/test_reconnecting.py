@@ -11,6 +11,8 @@ from jaxnb.errors import CellError, ProcessDiedError, SessionBrokenError, StartE
 from jaxnb.recovery import putting_away
 from jaxnb.session import Session
 
+pytestmark = pytest.mark.timing
+
 SETUP = """
 import ctypes, os
 from jaxnb.errors import ArrayGoneError

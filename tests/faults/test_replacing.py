@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import psutil
 import pytest
 
+import jaxnb
+from faults.shared import assert_kept, cleared, until
 from jaxnb.display import cards
 from jaxnb.errors import ArrayGoneError, CellError, DivergenceWarning, ProcessDiedError
 from jaxnb.model import Recovered
@@ -46,31 +47,40 @@ assert float(f(w * 2)) == 20
 """
 
 
-@pytest.fixture(params=[1, 2], ids=["D1", "D2"])
-def group(request: pytest.FixtureRequest, make_session: Callable[..., Session]) -> Session:
-    session = make_session(PROCESSES, devices_per_process=request.param)
+thorough = pytest.mark.thorough
+
+
+@pytest.fixture(scope="module", params=[1, 2], ids=["D1", "D2"])
+def shared_group(request: pytest.FixtureRequest) -> Iterator[Session]:
+    with jaxnb.start(PROCESSES, devices_per_process=request.param, platform="cpu") as session:
+        yield session
+
+
+@pytest.fixture
+def group(shared_group: Session) -> Session:
+    session = cleared(shared_group)
     session.run(SETUP)
     return session
-
-
-def wait_for_state(session: Session, state: str) -> None:
-    for _ in range(1000):
-        if session.state == state:
-            return
-        threading.Event().wait(0.01)
-    raise AssertionError(f"the session is {session.state}, not {state}")
 
 
 def kill(session: Session, *which: int) -> None:
     """Kills processes, and waits until that is known."""
     for index in which:
         os.kill(session.processes[index].pid, signal.SIGKILL)
-    wait_for_state(session, "broken")
-    for _ in range(1000):
-        if sum(p.state == "dead" for p in session.processes) == len(which):
-            return
-        threading.Event().wait(0.01)
-    raise AssertionError("deaths were not noticed")
+    until(lambda: session.state == "broken", "the session was broken")
+    until(
+        lambda: sum(p.state == "dead" for p in session.processes) == len(which),
+        "all deaths were noticed",
+    )
+
+
+# With the other number of devices too, in `make test-all`.
+first_on_one_device = pytest.mark.parametrize(
+    "shared_group", [1, pytest.param(2, marks=thorough)], ids=["D1", "D2"], indirect=True
+)
+first_on_two_devices = pytest.mark.parametrize(
+    "shared_group", [pytest.param(1, marks=thorough), 2], ids=["D1", "D2"], indirect=True
+)
 
 
 def assert_recovered(session: Session, recovered: Recovered, which: int) -> None:
@@ -83,7 +93,7 @@ def assert_recovered(session: Session, recovered: Recovered, which: int) -> None
     assert {"w", "state['w'][0]"} == set(recovered.refilled)
     assert session.state == "ready"
     assert [p.state for p in session.processes] == ["ready"] * PROCESSES
-    session.run(AFTER)
+    assert_kept(session, AFTER)
     others = [i for i in range(PROCESSES) if i != which]
     session.run("assert mine.tolist() == [process_index] * 3", ranks=others)
     with pytest.raises(CellError, match=rf"process {which} raised NameError"):
@@ -94,7 +104,16 @@ def assert_recovered(session: Session, recovered: Recovered, which: int) -> None
     assert_usable(session)
 
 
-@pytest.mark.parametrize("which", [0, PROCESSES - 1])
+@pytest.mark.parametrize(
+    ("shared_group", "which"),
+    [
+        (1, 0),
+        (2, PROCESSES - 1),
+        pytest.param(1, PROCESSES - 1, marks=thorough),
+        pytest.param(2, 0, marks=thorough),
+    ],
+    indirect=["shared_group"],
+)
 def test_idle(group: Session, which: int) -> None:
     old = group.processes[which]
     kill(group, which)
@@ -117,11 +136,11 @@ CASES = {
 }
 
 
+@thorough
+@pytest.mark.parametrize("shared_group", [1], ids=["D1"], indirect=True)
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("which", [0, PROCESSES - 1])
-def test_in_a_cell(make_session: Callable[..., Session], case: str, which: int) -> None:
-    group = make_session(PROCESSES)
-    group.run(SETUP)
+def test_in_a_cell(group: Session, case: str, which: int) -> None:
     end, words, others = CASES[case]
     with pytest.raises(ProcessDiedError, match=words) as caught:
         group.run(f"import os, signal\nif process_index == {which}:\n    {end}\n{others}")
@@ -131,6 +150,7 @@ def test_in_a_cell(make_session: Callable[..., Session], case: str, which: int) 
     assert_recovered(group, recovered, which)
 
 
+@first_on_two_devices
 def test_two_of_three(group: Session) -> None:
     kill(group, 0, 2)
     recovered = group.recover()
@@ -140,10 +160,11 @@ def test_two_of_three(group: Session) -> None:
     assert set(recovered.missing) == {"mine", "n"}
     assert "one process alone" in recovered.missing["n"]
     group.run("n = jax.device_count()")
-    group.run(AFTER)
+    assert_kept(group, AFTER)
     assert_usable(group)
 
 
+@first_on_one_device
 def test_all(group: Session) -> None:
     kill(group, 0, 1, 2)
     recovered = group.recover()
@@ -152,13 +173,14 @@ def test_all(group: Session) -> None:
     assert_usable(group)
 
 
+@thorough
 def test_again_and_again(group: Session) -> None:
     """Also one that is a replacement itself, and a helper's pids stay as many."""
     children = len(psutil.Process().children(recursive=True))
     for which in (1, 1, 0, 2):
         kill(group, which)
         assert group.recover().replaced == (which,)
-        group.run(AFTER)
+        assert_kept(group, AFTER)
     assert len(psutil.Process().children(recursive=True)) == children
     assert group.interrupt() is None
     group.restart()
@@ -314,6 +336,7 @@ def test_every_kind_of_value(make_session: Callable[..., Session]) -> None:
     assert_usable(group)
 
 
+@first_on_two_devices
 def test_replicas_that_differ_are_not_given(group: Session) -> None:
     """The processes were not at the same step when one died: which of the values is right?"""
     group.run(
@@ -329,6 +352,7 @@ def test_replicas_that_differ_are_not_given(group: Session) -> None:
     )
 
 
+@first_on_one_device
 def test_what_a_new_process_cannot_import_is_told(group: Session, tmp_path: object) -> None:
     """All the rest is given."""
     group.run(
@@ -344,6 +368,7 @@ def test_what_a_new_process_cannot_import_is_told(group: Session, tmp_path: obje
     group.run(AFTER + f"assert {str(tmp_path)!r} in __import__('sys').path")
 
 
+@pytest.mark.timing
 def test_gloo_aborts(group: Session) -> None:
     """Two sizes of one collective end a process inside gloo: the death is told, and the cause."""
     group.run("y = make((64 * n,), P('d')); z = make((n,), P('d'))")
@@ -363,7 +388,7 @@ def test_gloo_aborts(group: Session) -> None:
         assert "The shapes differ" in text
     recovered = group.recover()
     assert set(recovered.replaced) == dead
-    group.run(AFTER)
+    assert_kept(group, AFTER)
     others = [i for i in range(PROCESSES) if i not in dead]
     group.run("assert mine.tolist() == [process_index] * 3", ranks=others)
     assert_usable(group)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import threading
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +20,11 @@ import jaxnb
 from jaxnb import cluster
 from jaxnb.errors import StartError
 from jaxnb.launch.forkclient import ForkServerClient
-from jaxnb_fixtures import assert_usable, processes_of_tests
+from jaxnb_fixtures import PATIENT_SECONDS, assert_usable, processes_of_tests, still_running
 
 LAUNCHERS = ["fork", "local"]
+thorough = pytest.mark.thorough
+ONE_LAUNCHER = ["fork", pytest.param("local", marks=thorough)]
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
@@ -37,7 +41,7 @@ def test_jax_that_cannot_be_imported(
     assert "Everything that had started has been stopped" in str(caught.value)
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize("launcher", ONE_LAUNCHER)
 def test_a_process_that_dies_while_it_joins_shows_its_last_lines(
     launcher: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -50,14 +54,20 @@ def test_a_process_that_dies_while_it_joins_shows_its_last_lines(
     assert "xla_there_is_no_such_flag" in message
 
 
-@pytest.mark.parametrize("helper", ["controller", "service"])
+def command_of(process: psutil.Process) -> str:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return " ".join(process.cmdline())
+    return ""
+
+
+@pytest.mark.parametrize("helper", [pytest.param("controller", marks=thorough), "service"])
 def test_a_helper_that_is_killed_while_the_group_joins(helper: str) -> None:
     before = set(processes_of_tests())
 
     def kill_helper(stage: str, detail: str) -> None:
         if stage == "joining":
             new = [p for pid, p in processes_of_tests().items() if pid not in before]
-            server = next(p for p in new if "forkserver" in " ".join(p.cmdline()))
+            server = next(p for p in new if "forkserver" in command_of(p))
             children = sorted(server.children(), key=lambda p: p.pid)
             os.kill(children[["controller", "service"].index(helper)].pid, signal.SIGKILL)
 
@@ -93,10 +103,20 @@ except KeyboardInterrupt:
 """
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS)
+STAGES = ["starting", "the ipyparallel controller", "launching", "joining", "checking"]
+IN_THE_GATE = (
+    ("fork", "the ipyparallel controller"),
+    ("fork", "joining"),
+    ("local", "launching"),
+)
+
+
 @pytest.mark.parametrize(
-    "where",
-    ["starting", "the ipyparallel controller", "launching", "joining", "checking"],
+    ("launcher", "where"),
+    [
+        pytest.param(*case, marks=() if case in IN_THE_GATE else thorough)
+        for case in product(LAUNCHERS, STAGES)
+    ],
 )
 def test_an_interrupt_during_the_start_leaves_nothing(launcher: str, where: str) -> None:
     before = set(processes_of_tests())
@@ -108,10 +128,10 @@ def test_an_interrupt_during_the_start_leaves_nothing(launcher: str, where: str)
     )
     assert (ended.stdout, ended.stderr) == ("interrupted\n", "")
     left = [p for pid, p in processes_of_tests().items() if pid not in before]
-    assert not [p.cmdline() for p in left if p.is_running()]
+    assert still_running(left) == []
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize("launcher", ONE_LAUNCHER)
 @pytest.mark.parametrize("step", ["_Loop", "_IppCluster"])
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
 def test_a_group_that_cannot_be_made_leaves_nothing(
@@ -135,7 +155,7 @@ STEPS = [
 ]
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize("launcher", ONE_LAUNCHER)
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_a_close_that_is_interrupted_can_be_repeated(
     launcher: str, moment: str, monkeypatch: pytest.MonkeyPatch
@@ -179,7 +199,10 @@ def test_a_close_that_is_interrupted_can_be_repeated(
 
 def test_a_child_that_the_notebook_forked_does_not_hold_up_the_end() -> None:
     code = """
-import os, time, jaxnb
+import os, jaxnb
+from jaxnb.launch.forkclient import ForkServerClient
+close = ForkServerClient.close
+ForkServerClient.close = lambda self: close(self, timeout_seconds=3600)  # else it would kill
 session = jaxnb.start(2, platform="cpu", launcher="fork")
 read, write = os.pipe()
 child = os.fork()
@@ -187,19 +210,17 @@ if child == 0:
     os.close(write)
     os.read(read, 1)  # ends with the end of the pipe
     os._exit(0)
-started = time.monotonic()
 session.close()
-print(time.monotonic() - started)
+assert os.waitpid(child, os.WNOHANG) == (0, 0)
 os.close(write)
 assert os.waitpid(child, 0)[1] == 0
 """
-    ended = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True
+    subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code], check=True, timeout=PATIENT_SECONDS
     )
-    assert float(ended.stdout) < 5
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize("launcher", ONE_LAUNCHER)
 def test_a_start_without_a_time_out(launcher: str) -> None:
     with jaxnb.start(2, platform="cpu", launcher=launcher, timeout=float("inf")) as session:
         assert_usable(session)

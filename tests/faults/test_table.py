@@ -1,13 +1,13 @@
 """The table: when × how × which -> exception, what it names, state; then usable again.
 
-The rows are data, in ``faults.table``. ``make faults-report`` shows them with times.
+The rows are data, in ``faults.table``. The gate plays a sample of them, another one each time;
+``make test-all`` plays all. ``make faults-report`` shows them with times.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -19,7 +19,8 @@ import psutil
 import pytest
 
 import jaxnb
-from faults.table import DEVICES, PROCESSES, ROWS, Row, has_meaning
+from faults.shared import assert_kept, until
+from faults.table import DEVICES, IS_REPORT, PROCESSES, ROWS, Row, has_meaning, in_the_gate
 from faults.table import code as codes
 from faults.table.scenes import SCENES
 from faults.table.stage import Stage
@@ -27,10 +28,12 @@ from jaxnb import asking, freeing, patience
 from jaxnb.errors import JaxnbError, ProcessDiedError, SessionBrokenError, StartError
 from jaxnb.labels import processes_label, ranks_label
 from jaxnb.session import Session
-from jaxnb_fixtures import END_SECONDS, Left, assert_nothing_left, whereabouts
+from jaxnb_fixtures import PATIENT_SECONDS, Left, assert_nothing_left, whereabouts
 from jaxnb_memory_group import memory_group
+from jaxnb_sampling import seed
 
-# How soon jaxnb acts by itself is not what the rows are about.
+# The report is not about how long jaxnb waits before it acts by itself. The tests have it wait as
+# long as for a user: a short wait takes who is only slow for one who is stuck.
 PATIENCE = {
     (freeing, "LOOK_SECONDS"): 0.15,
     (freeing, "LEFT_BEHIND_SECONDS"): 0.4,
@@ -80,7 +83,7 @@ class Group:
             session = self._session = start()
             self.start_seconds = time.monotonic() - begun
             self._fresh, self._size = Left.now(), len(self._family())
-        session.run(codes.SETUP.format(folder=str(self.folder)), timeout=60)
+        session.run(codes.SETUP.format(folder=str(self.folder)), timeout=PATIENT_SECONDS)
         return session
 
     def _family(self) -> set[int]:
@@ -97,15 +100,21 @@ class Group:
                     found.add(child.pid)
         return found
 
+    def _described(self) -> list[str]:
+        described = []
+        for pid in self._family():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                described.append(" ".join(psutil.Process(pid).cmdline())[:80])
+        return described
+
     def assert_nothing_left(self) -> None:
         """Fails if there is anything but what a fresh group has; processes may take a moment."""
-        deadline = time.monotonic() + END_SECONDS
-        while len(family := self._family()) != self._size:
-            if time.monotonic() > deadline:
-                names = [" ".join(psutil.Process(pid).cmdline())[:80] for pid in family]
-                raise AssertionError(f"{len(family)} processes, not {self._size}: {names}")
-            threading.Event().wait(0.01)
-        known = self._fresh.processes | family  # those of other groups too
+        try:
+            until(lambda: len(self._family()) == self._size, f"there were {self._size} processes")
+        except AssertionError as error:
+            error.add_note(f"There are {self._described()}")
+            raise
+        known = self._fresh.processes | self._family()  # those of other groups too
         assert_nothing_left(replace(self._fresh, processes=known))
 
     def close(self) -> None:
@@ -129,20 +138,21 @@ def nothing_left() -> None:
 
 @pytest.fixture(autouse=True)
 def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    for (module, name), seconds in PATIENCE.items():
+    for (module, name), seconds in PATIENCE.items() if IS_REPORT else ():
         monkeypatch.setattr(module, name, seconds)
 
 
-PLAYED = [
-    row
-    for number, row in enumerate(ROWS)
-    if (os.environ.get("JAXNB_ALL_ROWS") or number % 2 == number // 2 % 2) and has_meaning(row)
-]
-"""All rows take five minutes; a change waits for half of them, for either process in turn. ``make
-faults-report`` plays all, and so does the nightly form of CI."""
+def played(is_start: bool) -> list[Any]:
+    """Returns the rows, as parameters: a change waits for a sample, all take some minutes."""
+    gate = in_the_gate(seed())
+    return [
+        pytest.param(row, id=str(row), marks=() if row in gate else pytest.mark.thorough)
+        for row in ROWS
+        if has_meaning(row) and (row.when == "starting") is is_start
+    ]
 
 
-@pytest.mark.parametrize("row", [row for row in PLAYED if row.when != "starting"], ids=str)
+@pytest.mark.parametrize("row", played(is_start=False))
 def test_a_fault_is_told_and_the_group_computes_again(
     row: Row, group: Group, record_property: Callable[[str, object], None]
 ) -> None:
@@ -192,7 +202,7 @@ def play(row: Row, stage: Stage, record_property: Callable[[str, object], None])
     without = set() if row.is_rescued else new
     if row.then != "restart":
         define_again(session, without)
-    assert session.run(codes.CHECK.format(new=without)).value == codes.SUM
+    assert_kept(session, codes.CHECK.format(new=without), codes.SUM)
     record_property("to_usable_s", time.monotonic() - begun)
 
 
@@ -265,7 +275,7 @@ def replaced(row: Row, stage: Stage) -> set[int]:
     return {row.index} if row.is_replaced else set()
 
 
-@pytest.mark.parametrize("row", [row for row in PLAYED if row.when == "starting"], ids=str)
+@pytest.mark.parametrize("row", played(is_start=True))
 def test_a_fault_in_a_start_is_told_and_the_next_one_starts(
     row: Row,
     group: Group,
@@ -293,13 +303,14 @@ def test_a_fault_in_a_start_is_told_and_the_next_one_starts(
     assert_nothing_left(before)
     begun = time.monotonic()
     session = group.get()
-    assert session.run(codes.CHECK.format(new=set())).value == codes.SUM
+    assert_kept(session, codes.CHECK.format(new=set()), codes.SUM)
     record_property("to_usable_s", time.monotonic() - begun)
 
 
 MIB = 1 << 20
 
 
+@pytest.mark.thorough  # takes root, and a control group of the kernel's
 @pytest.mark.may_be_skipped
 @pytest.mark.parametrize("which", [0, PROCESSES - 1])
 def test_who_is_killed_for_want_of_memory(group: Group, which: int) -> None:
@@ -317,5 +328,5 @@ def test_who_is_killed_for_want_of_memory(group: Group, which: int) -> None:
     assert "Type `%spmd_recover` to replace it" in str(caught.value)
     session.recover()
     define_again(session, {which})
-    assert session.run(codes.CHECK.format(new={which})).value == codes.SUM
+    assert_kept(session, codes.CHECK.format(new={which}), codes.SUM)
     group.assert_nothing_left()

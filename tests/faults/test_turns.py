@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
+from faults.shared import until
 from jaxnb.errors import (
     CellError,
     JaxnbError,
@@ -25,7 +26,7 @@ from jaxnb.session import Session
 from jaxnb.sinks import NoSink
 from jaxnb.transport.frames import load
 from jaxnb.transport.signing import METADATA_KEY, digest
-from jaxnb_fixtures import assert_usable
+from jaxnb_fixtures import PATIENT_SECONDS, assert_usable, still_running
 
 ENDLESS = "import time\nprint('in')\nwhile True: time.sleep(0.01)"
 
@@ -48,7 +49,7 @@ def beside(session: Session) -> Any:
         def start(group: Session, code: str = ENDLESS, **settings: Any) -> Any:
             sink = Began()
             future = pool.submit(group.run, code, sink=sink, **settings)
-            assert sink.event.wait(20)
+            assert sink.event.wait(PATIENT_SECONDS)
             return future
 
         yield start
@@ -64,12 +65,11 @@ def test_cells_run_in_the_order_in_which_they_were_asked_for(
         thread = threading.Thread(target=session.run, args=(f"order.append({n})",))
         thread.start()
         threads.append(thread)
-        while len(session._turns._queue) < n + 2:  # its place in the queue is taken
-            threading.Event().wait(0.001)
+        until(lambda n=n: len(session._turns._queue) > n + 1, f"cell {n} had its place in line")
     session.interrupt()
-    assert isinstance(first.exception(20), CellError)
+    assert isinstance(first.exception(PATIENT_SECONDS), CellError)
     for thread in threads:
-        thread.join(20)
+        thread.join()
     assert session.run("order").value == list(range(8))
 
 
@@ -82,13 +82,13 @@ def test_a_waiting_cell_can_be_interrupted_alone(
     sink.notice = lambda text: told.set()  # type: ignore[method-assign]
     with ThreadPoolExecutor(1) as pool:
         second = pool.submit(session.run, "1", sink=sink, interrupted=mine)
-        assert told.wait(20)
+        assert told.wait(PATIENT_SECONDS)
         mine.set()
         with pytest.raises(KeyboardInterrupt, match="nothing was run"):
-            second.result(20)
+            second.result(PATIENT_SECONDS)
     assert not first.done()
     session.interrupt()
-    assert isinstance(first.exception(20), CellError)
+    assert isinstance(first.exception(PATIENT_SECONDS), CellError)
     assert_usable(session)
 
 
@@ -99,10 +99,11 @@ def test_restart_ends_a_running_cell(
     running = beside(group)
     group.restart()
     with pytest.raises(SessionBrokenError, match="restarted"):
-        running.result(20)
+        running.result(PATIENT_SECONDS)
     assert_usable(group)
 
 
+@pytest.mark.thorough
 def test_restart_frees_a_group_that_is_stuck_in_a_collective(
     make_session: Callable[..., Session], beside: Callable[..., Any]
 ) -> None:
@@ -114,10 +115,11 @@ def test_restart_frees_a_group_that_is_stuck_in_a_collective(
     )
     group.restart()
     with pytest.raises(SessionBrokenError):
-        stuck.result(20)
+        stuck.result(PATIENT_SECONDS)
     assert_usable(group)
 
 
+@pytest.mark.thorough  # test_pulls has one
 def test_an_interrupted_restart_can_be_repeated(make_session: Callable[..., Session]) -> None:
     group = make_session(2)
 
@@ -142,11 +144,11 @@ def test_close_ends_a_running_and_a_waiting_cell(
         told = threading.Event()
         sink.notice = lambda text: told.set()  # type: ignore[method-assign]
         waiting = pool.submit(group.run, "1", sink=sink)
-        assert told.wait(20)
+        assert told.wait(PATIENT_SECONDS)
         group.close()
         for future in (running, waiting):
             with pytest.raises(SessionClosedError):
-                future.result(20)
+                future.result(PATIENT_SECONDS)
 
 
 def test_an_interrupt_during_close_comes_after_it(make_session: Callable[..., Session]) -> None:
@@ -162,9 +164,10 @@ def test_an_interrupt_during_close_comes_after_it(make_session: Callable[..., Se
     with pytest.raises(KeyboardInterrupt):
         group.close()
     assert group.state == "closed"
-    assert not any(p.is_running() for p in processes)
+    assert still_running(processes) == []
 
 
+@pytest.mark.timing
 def test_statistics_do_not_wait_for_a_running_cell(
     session: Session, beside: Callable[..., Any]
 ) -> None:
@@ -175,9 +178,10 @@ def test_statistics_do_not_wait_for_a_running_cell(
     }
     assert all(row.note == "" and row.bytes_in_use is not None for row in rows)
     session.interrupt()
-    assert isinstance(running.exception(20), CellError)
+    assert isinstance(running.exception(PATIENT_SECONDS), CellError)
 
 
+@pytest.mark.timing
 def test_interrupts_at_any_moment_leave_the_group_usable(session: Session) -> None:
     """Straight to the processes: before, in and after their cells."""
     chance = random.Random(7)
@@ -187,8 +191,10 @@ def test_interrupts_at_any_moment_leave_the_group_usable(session: Session) -> No
             chance.random() * 0.02, lambda pids=pids: [os.kill(p, signal.SIGINT) for p in pids]
         )
         timer.start()
-        session.run("sum(range(30000))", raise_on_error=False, timeout=20)
-        timer.join()
+        try:
+            session.run("sum(range(30000))", raise_on_error=False, timeout=PATIENT_SECONDS)
+        finally:
+            timer.join()
     assert_usable(session)
 
 
@@ -210,13 +216,14 @@ def test_a_request_whose_buffers_are_not_what_was_signed_is_not_read(session: Se
         metadata={METADATA_KEY: digest(pickle.dumps(CheckRequest()))},
         track_outstanding=True,
     )
-    future.result(20)
+    future.result(PATIENT_SECONDS)
     answer = load(client.frames.pop(future.msg_id))
     assert isinstance(answer, RequestFailed)
     assert "not what was signed" in answer.error.message
     assert_usable(session)
 
 
+@pytest.mark.timing
 def test_an_answer_after_the_end_of_a_helper_comes_at_once(
     make_session: Callable[..., Session],
 ) -> None:
@@ -225,7 +232,7 @@ def test_an_answer_after_the_end_of_a_helper_comes_at_once(
     original = group._on_death
     group._group._on_death = lambda death: (original(death), dead.set())
     os.kill(group.helper_pids()["controller"], signal.SIGKILL)
-    assert dead.wait(20)
+    assert dead.wait(PATIENT_SECONDS)
     assert not any(row.note for row in group.stats())  # they are asked past it
     with pytest.raises(JaxnbError, match="controller"):
         group.run("1")

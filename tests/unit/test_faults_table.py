@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from faults.table import NO_ROW, ROWS, WHEN, WHICH, all_places
+from faults.table import HOW, NO_ROW, ROWS, WHEN, WHICH, all_places, has_meaning, in_the_gate
+from faults.table.sample import depends_on_patience, hangs
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "what_goes_wrong.md"
@@ -31,6 +32,18 @@ def test_a_row_that_raises_names_the_process() -> None:
     silent = [row for row in ROWS if row.raises and not any("{which}" in n for n in row.names)]
     allowed = {(row.raises, row.presses) for row in silent}
     assert allowed <= {("KeyboardInterrupt", 1), ("DivergenceWarning", 0), ("CellError", 1)}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_gate_plays_each_cause_and_each_message_and_few_that_hang(seed: int) -> None:
+    chosen = in_the_gate(seed)
+    steady = {row for row in ROWS if has_meaning(row) and not hangs(row)}
+    steady -= set(filter(depends_on_patience, steady))
+    assert {row.how for row in steady} <= {row.how for row in chosen} <= set(HOW)
+    assert {name for row in steady for name in row.names} <= {n for r in chosen for n in r.names}
+    assert {row.when for row in chosen} == set(WHEN)
+    assert len([row for row in chosen if hangs(row)]) <= 5
+    assert len(chosen) < 45
 
 
 @pytest.mark.parametrize("when", WHEN)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from faults.table.axes import (
     DEVICES,
     HOW,
+    IS_REPORT,
     NO_ROW,
     PROCESSES,
     WHEN,
@@ -13,10 +14,12 @@ from faults.table.axes import (
     index_of,
 )
 from faults.table.rows import ROWS, Row, has_meaning
+from faults.table.sample import in_the_gate
 
 __all__ = [
     "DEVICES",
     "HOW",
+    "IS_REPORT",
     "NO_ROW",
     "PROCESSES",
     "ROWS",
@@ -25,5 +28,6 @@ __all__ = [
     "Row",
     "all_places",
     "has_meaning",
+    "in_the_gate",
     "index_of",
 ]

@@ -5,7 +5,12 @@ from __future__ import annotations
 import os
 from itertools import product
 
-PROCESSES, DEVICES = map(int, os.environ.get("JAXNB_TABLE_SHAPE", "3x1").split("x"))
+SHAPE = "JAXNB_TABLE_SHAPE"
+
+IS_REPORT = SHAPE in os.environ
+"""Whether the rows are played for ``make faults-report``."""
+
+PROCESSES, DEVICES = map(int, os.environ.get(SHAPE, "3x1").split("x"))
 """The group: its processes, and the devices of each. ``make faults-report`` takes several."""
 
 QUEUED = int(os.environ.get("JAXNB_TABLE_QUEUED", "0"))

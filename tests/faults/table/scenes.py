@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from faults.shared import until
 from faults.table import code
 from faults.table.axes import WAITS_IN_JAX, WAITS_IN_PYTHON
 from faults.table.rows import DEATHS
@@ -96,7 +97,7 @@ def idle(stage: Stage) -> list[str]:
         stage.until_at_gate(stage.which)
         stage.open_gates()
     if how in DEATHS:
-        stage.until(lambda: stage.session.state == "broken", "the death was known")
+        until(lambda: stage.session.state == "broken", "the death was known")
     if how == "SIGSTOP":
         steps = (
             stage.until_it_is_busy,
@@ -108,7 +109,7 @@ def idle(stage: Stage) -> list[str]:
             run(stage, "1")
     elif how == "raise":
         texts: list[str] = []
-        stage.until(lambda: _tell(stage, texts), "the thread's traceback was shown")
+        until(lambda: _tell(stage, texts), "the thread's traceback was shown")
         return texts
     else:
         assert run(stage, "1 + 1").value == 2
@@ -169,7 +170,7 @@ def re_forming(stage: Stage) -> list[str]:
     elif row.how not in ("SIGKILL", "SIGSTOP"):
         session.run(code.reducing(row, gated=False))
     os.kill(session.processes[DEPUTY].pid, signal.SIGKILL)
-    stage.until(lambda: session.state == "broken", "the death was known")
+    until(lambda: session.state == "broken", "the death was known")
 
     def strike(step: str, detail: str) -> None:
         if step == "re-forming":

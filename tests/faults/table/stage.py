@@ -12,16 +12,13 @@ from pathlib import Path
 
 import psutil
 
+from faults.shared import Finger, until
 from faults.table.axes import PROCESSES
 from faults.table.rows import Row
 from jaxnb.model import Recovered, Whereabouts
 from jaxnb.session import Session
 from jaxnb.sinks import NoSink
 from jaxnb.watch import waits_in_jax
-
-PLACE_SECONDS = 30.0
-"""Generous: how long a process may take to get to a place."""
-
 
 LOOKS = 5
 """Who is seen to wait at one place so many times, stays there."""
@@ -62,19 +59,9 @@ class Stage:
         self.cell: int | None = None
         self.source = ""
         self._writers: list[int] = []
+        self._finger = Finger()
 
     # ------------------------------------------------------------------ evidence
-
-    def until(self, is_so: Callable[[], object], what: str) -> None:
-        """Waits until something is so.
-
-        Raises:
-            AssertionError: It was not, for long.
-        """
-        deadline = time.monotonic() + PLACE_SECONDS
-        while not is_so():
-            assert time.monotonic() < deadline, f"it never came to pass that {what}"
-            threading.Event().wait(0.01)
 
     def until_at_gate(self, *indices: int) -> None:
         """Waits until processes wait for their FIFOs to be written to."""
@@ -88,7 +75,7 @@ class Stage:
 
         for index in indices:
             path = self.folder / str(index)
-            self.until(lambda path=path: open_for_writing(path), f"process {index} was at the gate")
+            until(lambda path=path: open_for_writing(path), f"process {index} was at the gate")
 
     def until_all(self, indices: list[int], are: Callable[[Whereabouts], bool]) -> None:
         """Waits until all of some processes are somewhere."""
@@ -97,7 +84,7 @@ class Stage:
             found = self.session.where(indices)
             return set(found) == set(indices) and all(map(are, found.values()))
 
-        self.until(is_so, f"processes {indices} were there")
+        until(is_so, f"processes {indices} were there")
 
     def until_they_wait(self) -> None:
         """Waits until all other processes wait in JAX, and do not compile.
@@ -119,7 +106,7 @@ class Stage:
             seen.append({i: (where.stack, where.last_dispatch) for i, where in found.items()})
             return len(seen) >= LOOKS and all(each == seen[-1] for each in seen[-LOOKS:])
 
-        self.until(stay, f"processes {self.others} waited")
+        until(stay, f"processes {self.others} waited")
 
     def until_in_fault(self) -> None:
         """Waits until the row's process is past the gate, in what it does not leave."""
@@ -142,15 +129,15 @@ class Stage:
     def until_stopped(self) -> None:
         """Waits until the row's process does not run, though it lives."""
         process = psutil.Process(self.pid)
-        self.until(lambda: process.status() == psutil.STATUS_STOPPED, "the process was stopped")
+        until(lambda: process.status() == psutil.STATUS_STOPPED, "the process was stopped")
 
     def until_it_is_busy(self) -> None:
         """Waits until a cell has been sent to the row's process, which has not answered."""
-        self.until(lambda: self.session.processes[self.which].state == "busy", "it was in the cell")
+        until(lambda: self.session.processes[self.which].state == "busy", "it was in the cell")
 
     def until_only_it_is_busy(self) -> None:
         """Waits until all other processes have left the cell."""
-        self.until(
+        until(
             lambda: not any(self.session.processes[i].state == "busy" for i in self.others),
             "the others left the cell",
         )
@@ -183,13 +170,13 @@ class Stage:
 
     def press(self) -> None:
         """Interrupts, as Jupyter does: SIGINT to the notebook's process."""
-        os.kill(os.getpid(), signal.SIGINT)
+        self._finger.press()
 
     def press_again_when_told(self, texts: list[str]) -> None:
         """Interrupts a second time, if the row says so, when that was offered."""
         if self.row.presses == 2:
             offered = "Interrupt again to"
-            self.until(lambda: any(offered in t for t in texts), "the user was told")
+            until(lambda: any(offered in t for t in texts), "the user was told")
             self.until_only_it_is_busy()
             self.press()
 
@@ -206,10 +193,12 @@ class Stage:
                 problems.append(error)
                 self.session.close()  # so that nobody waits for what will not come
 
+        self._finger = Finger()
         thread = threading.Thread(target=do, name="the user's hand")
         thread.start()
         try:
-            yield
+            with self._finger:
+                yield
         finally:
             thread.join()
             self.close()

@@ -1,0 +1,25 @@
+"""The watch for what tests leave behind, where files share a group that tests may hurt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from jaxnb_fixtures import Left, assert_nothing_left
+
+SHARED = {"shared_group": "group", "shared_session": "session"}
+"""A group that tests share, to the fixture that gives it to a test, with fresh processes if the
+test before has hurt it."""
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    """In the place of the one for all tests: fresh processes of a shared group are not left."""
+    has_its_own = request.node.get_closest_marker("timing") is not None
+    for shared, given in SHARED.items():
+        if {shared, given} <= set(request.fixturenames) and not has_its_own:
+            request.getfixturevalue(given)
+    before = Left.now()
+    yield
+    assert_nothing_left(before)

@@ -1,0 +1,90 @@
+"""What the tests of faults have in common: a group for a whole file, and waits without a clock."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+from jaxnb.errors import CellError, JaxnbError
+from jaxnb.moving import no_meter
+from jaxnb.session import Session
+from jaxnb_fixtures import CLEAR, PATIENT_SECONDS, LostVariablesError, WrongNumbersError
+
+
+def cleared(session: Session) -> Session:
+    """Returns the group of a file as if it were fresh: without variables, and with fresh processes
+    if a test has hurt it."""
+    session.meter = no_meter
+    try:
+        session.run(CLEAR, timeout=PATIENT_SECONDS)
+    except JaxnbError:
+        session.restart()
+    return session
+
+
+def assert_kept(session: Session, code: str, value: object = None) -> None:
+    """Fails unless a cell that looks at variables finds them as they have to be.
+
+    Args:
+        session: The group.
+        code: Raises AssertionError where a variable is not what it was.
+        value: What the cell's value has to be.
+    """
+    try:
+        found = session.run(code, timeout=PATIENT_SECONDS).value
+    except CellError as error:
+        raise LostVariablesError(str(error)) from error
+    if found != value:
+        raise WrongNumbersError(f"{found} where {value} was to be computed")
+
+
+def until(is_so: Callable[[], object], what: str) -> None:
+    """Waits until something is so; fails if it never comes to be."""
+    deadline = time.monotonic() + PATIENT_SECONDS
+    while not is_so():
+        assert time.monotonic() < deadline, f"it never came to be that {what}"
+        threading.Event().wait(0.01)
+
+
+class Finger:
+    """Presses Interrupt as Jupyter does, by SIGINT to this process, and never after its block.
+
+    A SIGINT that comes late ends the whole run of pytest.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._is_over = False
+
+    def __enter__(self) -> Finger:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._is_over = True
+
+    def press(self) -> None:
+        """Sends SIGINT, unless the block has ended."""
+        with self._lock:
+            if not self._is_over:
+                os.kill(os.getpid(), signal.SIGINT)
+
+
+@contextlib.contextmanager
+def pressing_beside(press: Callable[[Callable[[], None]], None]) -> Iterator[None]:
+    """Runs a function in a thread beside the block; what it gets presses Interrupt.
+
+    The thread has ended when the block is left, and nothing is pressed after that.
+    """
+    with Finger() as finger:
+        thread = threading.Thread(target=press, args=(finger.press,))
+        thread.start()
+        try:
+            yield
+        finally:
+            finger.__exit__()
+            thread.join()
