@@ -5,14 +5,19 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
+from jaxnb.display import merge
 from jaxnb.session import Session
+from jaxnb.transport import sidechannel
 from jaxnb_arrays import CLASSES
+from jaxnb_fixtures import PATIENT_SECONDS
 
 # IPython's own %reset collects garbage: up to a second a test for four processes on two cores.
 CLEAR = """
@@ -25,6 +30,29 @@ def _clear(shell=get_ipython()):
     shell.push(bootstrap.namespace(), interactive=False)
 _clear()
 """
+
+
+def gate_runs(
+    kept: Collection[str],
+    cases: Collection[str],
+    rest: pytest.MarkDecorator = pytest.mark.thorough,
+) -> list[Any]:
+    """Returns parameters, all but those that the gate keeps marked."""
+    assert set(kept) <= set(cases)
+    return [case if case in kept else pytest.param(case, marks=rest) for case in cases]
+
+
+def every(step: int, cases: Collection[str], start: int = 0) -> list[Any]:
+    """Returns parameters, of which the gate runs every second or third one."""
+    return gate_runs(list(cases)[start::step], list(cases))
+
+
+def until(is_so: Callable[[], object], what: str = "what a test waits for") -> None:
+    """Waits until something is so, however long a busy machine takes for it."""
+    deadline = time.monotonic() + PATIENT_SECONDS
+    while not is_so():
+        assert time.monotonic() < deadline, f"never came: {what}"
+        time.sleep(0.02)
 
 
 class Gate:
@@ -60,6 +88,31 @@ def gate(tmp_path: Path) -> Iterator[Gate]:
     gate = Gate(tmp_path)
     yield gate
     gate.close()
+
+
+@pytest.fixture
+def exact_labels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has a line wait for its twins from other processes, however late they come.
+
+    By default it waits half a second, so that on a busy machine `[0-3] x` may become two lines.
+    Those waits have unit tests.
+    """
+    monkeypatch.setitem(
+        merge.StreamMerger.__init__.__kwdefaults__, "grace_seconds", PATIENT_SECONDS
+    )
+    for name in ("ROW_SECONDS", "IN_STEP_GRACE_SECONDS"):
+        monkeypatch.setattr(merge, name, PATIENT_SECONDS)
+
+
+@pytest.fixture
+def patient_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has the notebook wait for what processes tell of themselves, however late that comes.
+
+    For tests in which all processes answer: of one that is stopped or dead it would wait in vain.
+    """
+    monkeypatch.setattr(sidechannel.Sentinels.where, "__defaults__", (PATIENT_SECONDS,))
+    for name in ("ANSWER_SECONDS", "RECORDING_SECONDS", "DIGEST_SECONDS", "STATISTICS_SECONDS"):
+        monkeypatch.setattr(sidechannel, name, PATIENT_SECONDS)
 
 
 @pytest.fixture

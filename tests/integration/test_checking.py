@@ -41,6 +41,7 @@ OFF = {
 }
 
 
+@pytest.mark.timing
 def test_a_name_that_has_moved_is_noticed_and_jax_works_without_the_recorder() -> None:
     done = subprocess.run(
         [sys.executable, str(Path(jaxnb_moved_names.__file__))],
@@ -81,6 +82,7 @@ SUM = (
 
 
 @pytest.mark.usefixtures("jax_that_differs")
+@pytest.mark.timing
 def test_a_start_says_that_nothing_is_checked_and_what_that_means(
     make_session: Callable[..., Session],
 ) -> None:

@@ -17,7 +17,7 @@ from jaxnb.collectives import Collectives
 from jaxnb.errors import JaxnbError, NotCompiledError, UsageError
 from jaxnb.model import Collective
 from jaxnb.session import Session
-from jaxnb_fixtures import interrupt_when_read
+from jaxnb_fixtures import PATIENT_SECONDS, interrupt_when_read
 from jaxnb_programs import COMMON, PROGRAMS, Program, Row
 
 
@@ -340,8 +340,8 @@ def test_a_scratch_process_ends_with_its_owner(tmp_path: Path) -> None:
     writer = os.open(path, os.O_WRONLY)  # returns when the scratch process reads
     (scratch,) = psutil.Process(owner.pid).children()
     owner.kill()
-    owner.wait(10)
-    scratch.wait(10)
+    owner.wait(PATIENT_SECONDS)
+    scratch.wait(PATIENT_SECONDS)
     os.close(writer)
 
 

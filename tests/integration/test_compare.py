@@ -172,7 +172,7 @@ def huge(x, y): return (x[:, None] * x[None, :]).sum(0)[:1]
 
 
 def test_what_would_not_fit_into_memory_is_not_run(group: Session) -> None:
-    group.run("def outer(x): return (x[:, None] * x[None, :]).sort(0)\nlong = ones(1 << 18)")
+    group.run("def outer(x): return (x[:, None] * x[None, :]).sort(0)\nlong = ones(1 << 20)")
     found = compare(group, "outer(long)", {"a": "P('data')"})
     assert found["a"].timing is None
     assert found["a"].bytes is not None
@@ -232,6 +232,7 @@ def test_a_call_that_raises_while_it_runs(group: Session) -> None:
     assert_usable(group)
 
 
+@pytest.mark.thorough
 def test_an_interrupt_ends_it_and_the_group_goes_on(group: Session, tmp_path: Path) -> None:
     """One process is in Python, where it traces f; the others wait for its word."""
 
@@ -247,6 +248,7 @@ def test_an_interrupt_ends_it_and_the_group_goes_on(group: Session, tmp_path: Pa
     assert found["tensor"].timing is not None
 
 
+@pytest.mark.thorough
 def test_a_plan_for_256_devices_takes_definitions_of_cells_along(group: Session) -> None:
     found = group.compare(
         "mlp(x, w1, w2)",

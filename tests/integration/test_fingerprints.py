@@ -12,6 +12,9 @@ import pytest
 
 import jaxnb_compiled
 
+pytestmark = pytest.mark.timing
+
+
 COMPILE_SECONDS = 200
 
 

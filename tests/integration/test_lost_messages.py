@@ -10,10 +10,11 @@ import pytest
 from jupyter_client.session import Session as Messages
 
 import jaxnb
+from integration.conftest import gate_runs
 from jaxnb.session import Session
 from jaxnb.sinks import NoSink
 from jaxnb.transport.client import _Client
-from jaxnb_fixtures import assert_usable
+from jaxnb_fixtures import PATIENT_SECONDS, assert_usable
 
 COUNTED = "runs = globals().get('runs', 0) + 1\nprint('begins', flush=True)\nprint('ends')\nruns"
 
@@ -90,7 +91,7 @@ def pair() -> Iterator[Session]:
 
 
 @pytest.fixture
-def group(pair: Session) -> Session:
+def group(pair: Session, patient_answers: None) -> Session:
     pair.run("globals().pop('runs', None)")
     return pair
 
@@ -114,8 +115,8 @@ def check(session: Session, result: Any) -> None:
 def test_the_process_loses_it(group: Session, kind: str, text: str) -> None:
     sink = Notices()
     armed = f"if process_index == 1: _drop({kind!r}, {text!r})\n"
-    check(group, group.run(armed + COUNTED, timeout=30, sink=sink))
-    assert not sink.said
+    check(group, group.run(armed + COUNTED, timeout=PATIENT_SECONDS, sink=sink))
+    assert not [text for text in sink.said if "lost" in text]
 
 
 @pytest.mark.parametrize(
@@ -128,7 +129,7 @@ def test_the_process_loses_it(group: Session, kind: str, text: str) -> None:
 )
 def test_the_notebook_loses_it(group: Session, socket: str, text: bytes) -> None:
     with received_in_vain(group, socket, text) as lost:
-        result = group.run(COUNTED, timeout=30)
+        result = group.run(COUNTED, timeout=PATIENT_SECONDS)
     assert lost
     check(group, result)
 
@@ -136,8 +137,8 @@ def test_the_notebook_loses_it(group: Session, socket: str, text: bytes) -> None
 @pytest.mark.parametrize("skipped", [0, 1])
 def test_a_request_is_lost(group: Session, monkeypatch: pytest.MonkeyPatch, skipped: int) -> None:
     with request_lost(monkeypatch, skipped) as seen:
-        result = group.run(COUNTED, timeout=30)
-    assert len(seen) == 3
+        result = group.run(COUNTED, timeout=PATIENT_SECONDS)
+    assert len(seen) >= 3  # that to each of the two, and the lost one again
     check(group, result)
 
 
@@ -154,7 +155,7 @@ def test_a_request_that_comes_twice_runs_once(
 
     with monkeypatch.context() as patch:
         patch.setattr(Messages, "send", twice)
-        result = group.run(COUNTED, timeout=30)
+        result = group.run(COUNTED, timeout=PATIENT_SECONDS)
     check(group, result)
 
 
@@ -166,10 +167,10 @@ def test_output_that_is_not_kept_is_said_to_be_lost(group: Session) -> None:
     code = "if process_index == 1: _drop('stream', 'begins')\n" + COUNTED
     code = code.replace("print('ends')", forgets + "print('ends')")
     sink = Notices()
-    result = group.run(code, timeout=30, sink=sink)
+    result = group.run(code, timeout=PATIENT_SECONDS, sink=sink)
     assert result.per_process[0].stdout == "begins\nends\n"
     assert result.per_process[1].stdout == "ends\n"
-    assert sink.said == ["1 piece of the output of process 1 was lost on the way."]
+    assert "1 piece of the output of process 1 was lost on the way." in sink.said
 
 
 @pytest.mark.parametrize("socket", ["_mux_stream"])
@@ -198,7 +199,7 @@ def test_recovering_survives_it(group: Session, monkeypatch: pytest.MonkeyPatch)
     assert_usable(group)
 
 
-@pytest.mark.parametrize("launcher", ["fork", "local"])
+@pytest.mark.parametrize("launcher", gate_runs(["fork"], ["fork", "local"]))
 def test_a_start_survives_it(
     make_session: Callable[..., Session], monkeypatch: pytest.MonkeyPatch, launcher: str
 ) -> None:

@@ -29,6 +29,7 @@ def nb() -> Iterator[Notebook]:
         yield notebook
 
 
+@pytest.mark.thorough
 def test_without_a_group_only_plans_can_be_made() -> None:
     for notebook in kernel():
         assert notebook.bad("%spmd_collectives f(x)").startswith("There is no group")

@@ -323,6 +323,7 @@ def test_a_display_does_not_wait_for_a_cell(nb: Notebook, gate: Any) -> None:
     nb.good("background.result();")
 
 
+@pytest.mark.timing
 def test_a_display_does_not_wait_for_a_process_that_is_stopped(nb: Notebook) -> None:
     nb.good("%spmd_pull x\npid = spmd.processes[1].pid\nos.kill(pid, signal.SIGSTOP)")
     shown = nb.good("x").text
@@ -332,6 +333,7 @@ def test_a_display_does_not_wait_for_a_process_that_is_stopped(nb: Notebook) -> 
     assert "still here" in nb.good("%spmd 'still ' + 'here'").text
 
 
+@pytest.mark.thorough
 def test_a_display_of_a_group_that_is_gone() -> None:
     for notebook in kernel():
         notebook.good("import os, signal")
@@ -359,6 +361,7 @@ def test_a_pull_waits_for_a_background_cell_and_says_so(nb: Notebook, gate: Any)
         "import jaxnb.life; jaxnb.life.StderrNotices = Opening"
     )
     cell = nb.good("%spmd_pull x")
+    nb.good("jaxnb.life.StderrNotices = jaxnb.sinks.StderrNotices")
     assert re.search(r"jaxnb: waits for cell \[\d+\] to end", cell.text)
     assert said(nb, "x") == "at last"
 
@@ -374,6 +377,7 @@ def test_an_interrupt_while_it_waits_is_one_line(nb: Notebook, gate: Any) -> Non
     cell = nb.run("%spmd_pull x")
     gate.open()
     nb.good("background.result();")
+    nb.good("import jaxnb.sinks; jaxnb.life.StderrNotices = jaxnb.sinks.StderrNotices")
     assert cell.error.traceback == [
         "KeyboardInterrupt: Interrupted before its turn came; nothing was run."
     ]
@@ -394,7 +398,7 @@ jaxnb.magics.meter.display = watched
 """
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def slow() -> Iterator[Notebook]:
     """A kernel that moves data by messages, shows all progress, and notes what it displays."""
     for notebook in kernel():
@@ -447,6 +451,7 @@ def test_an_interrupt_leaves_the_error_only(slow: Notebook) -> None:
 # ---------------------------------------------------------------------- in a terminal
 
 
+@pytest.mark.thorough
 def test_values_in_a_terminal(tmp_path: Path) -> None:
     terminal = Terminal(str(tmp_path))
     try:

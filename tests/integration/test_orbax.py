@@ -9,6 +9,10 @@ import pytest
 
 from jaxnb.errors import CellError, ProcessDiedError
 from jaxnb.session import Session
+from jaxnb_fixtures import PATIENT_SECONDS
+
+pytestmark = pytest.mark.thorough
+
 
 SETUP = """
 import os
@@ -52,21 +56,23 @@ manager.wait_until_finished()
 def test_checkpoints_go_on(make_session: Callable[..., Session], tmp_path: Path) -> None:
     """After an error with the old managers; after a death with new ones on all processes."""
     session = make_session(4, devices_per_process=2)
-    session.run(SETUP.format(folder=str(tmp_path)), timeout=60)
+    session.run(SETUP.format(folder=str(tmp_path)), timeout=PATIENT_SECONDS)
     with pytest.raises(CellError):
-        session.run(FAULT.format(step=1, process_index=2, fault="raise ValueError"), timeout=60)
+        session.run(
+            FAULT.format(step=1, process_index=2, fault="raise ValueError"), timeout=PATIENT_SECONDS
+        )
     assert session.state == "ready"
-    assert session.run(AGAIN.format(step=10), timeout=60).value[0] is True
+    assert session.run(AGAIN.format(step=10), timeout=PATIENT_SECONDS).value[0] is True
     # Process 0 is the one that commits. Whether the step of a fault is there, processes may see
     # unequally, so the next one is further on.
     for dies, step in ((2, 20), (0, 30)):
         fault = FAULT.format(step=step - 9, process_index=dies, fault="os._exit(1)")
         with pytest.raises(ProcessDiedError):
-            session.run(fault, timeout=60)
+            session.run(fault, timeout=PATIENT_SECONDS)
         recovered = session.recover()
         assert recovered.replaced == (dies,)
         assert set(recovered.missing) == {"manager"}
         assert "state['x']" in recovered.lost_shards
-        session.run("manager = manager_of()", timeout=60)
+        session.run("manager = manager_of()", timeout=PATIENT_SECONDS)
         # One value: all processes are at the same number.
-        assert session.run(AGAIN.format(step=step), timeout=60).value[0] is True
+        assert session.run(AGAIN.format(step=step), timeout=PATIENT_SECONDS).value[0] is True

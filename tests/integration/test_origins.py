@@ -16,6 +16,9 @@ from jaxnb.session import Session
 from jaxnb.sinks import NoSink
 from jaxnb_fixtures import assert_usable
 
+pytestmark = pytest.mark.timing
+
+
 SETUP = """
 import time, threading, asyncio
 n = jax.device_count()

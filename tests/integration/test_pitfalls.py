@@ -274,6 +274,7 @@ def test_it_can_be_switched_off(group: Session, make_session: Callable[..., Sess
     assert quiet.run(LOOP).pitfalls == ()
 
 
+@pytest.mark.thorough
 def test_a_check_that_fails_does_no_harm_and_is_told_of_once(
     make_session: Callable[..., Session],
 ) -> None:

@@ -22,6 +22,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from integration.conftest import every, until
 from jaxnb.errors import (
     ArrayGoneError,
     JaxnbError,
@@ -36,6 +37,7 @@ from jaxnb.pulling import EAGER_BYTES, OriginsDifferWarning, ReplicasDifferWarni
 from jaxnb.result import Agreement, PerProcess
 from jaxnb.session import Session
 from jaxnb_arrays import ALL, DTYPES, MESH, SOME, assert_same, dtype_of, open_bytes, whole
+from jaxnb_fixtures import PATIENT_SECONDS
 
 
 def forget(array: GatheredArray) -> None:
@@ -124,7 +126,7 @@ LAYOUTS: dict[str, tuple[str, np.ndarray]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("name", every(2, LAYOUTS))
 def test_layouts(session: Session, name: str) -> None:
     code, expected = LAYOUTS[name]
     session.run(MESH + SOME + f"import jax.experimental.layout\nx = {code};")
@@ -138,7 +140,7 @@ def test_layouts(session: Session, name: str) -> None:
         assert_same(shard.data, expected[shard.index])
 
 
-@pytest.mark.parametrize("name", DTYPES)
+@pytest.mark.parametrize("name", every(2, DTYPES))  # the others are pushed
 def test_dtypes(session: Session, name: str) -> None:
     session.run(MESH + f'x = make((8, 3), "data", dtype=jnp.dtype("{name}"))\n'
                 "local = jnp.asarray(np.asarray(x.addressable_data(0)));")  # fmt: skip
@@ -171,7 +173,7 @@ KEYS = {
 }
 
 
-@pytest.mark.parametrize("layout", KEYS)
+@pytest.mark.parametrize("layout", every(2, KEYS))
 @pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
 def test_keys_come_as_their_words(session: Session, impl: str, layout: str) -> None:
     session.run(
@@ -724,7 +726,7 @@ USES: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("use", every(3, USES))
 def test_numpy_takes_it(x: GatheredArray, use: str) -> None:
     expected = USES[use](X)
     found = USES[use](x)
@@ -913,7 +915,7 @@ def test_what_is_unpickled_uses_its_arrays(
 
     thread = threading.Thread(target=pull, daemon=True)
     thread.start()
-    thread.join(30)
+    thread.join(PATIENT_SECONDS)
     assert [each.total for each in found] == [float(whole(shape).sum())] * 2
 
 
@@ -921,11 +923,10 @@ def test_who_waits_for_a_pull_says_so(session: Session, capsys: pytest.CaptureFi
     with session.channel():
         thread = threading.Thread(target=session.pull, args=["process_index"])
         thread.start()
-        thread.join(1.5)
+        until(lambda: "waits for a pull or push to end" in capsys.readouterr().err)
         with pytest.raises(UsageError, match="would wait for that to end"):
             session.run("1")
     thread.join()
-    assert "waits for a pull or push to end" in capsys.readouterr().err
 
 
 def test_parts_that_are_lost(make_session: Callable[..., Session]) -> None:

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from integration.conftest import every, gate_runs
 from jaxnb.asking import Channel
 from jaxnb.errors import JaxnbError, NotEnoughMemoryError, UsageError
 from jaxnb.model import BindRequest, BuildRequest, WriteRequest
@@ -110,7 +111,9 @@ ARRAYS: dict[str, np.ndarray] = {
 }
 
 
-@pytest.mark.parametrize("name", ARRAYS)
+@pytest.mark.parametrize(
+    "name", gate_runs([name for name in ARRAYS if name not in DTYPES[1::2]], ARRAYS)
+)
 def test_numpy_stays_numpy(session: Session, name: str) -> None:
     array = ARRAYS[name]
     session.push(x=array, y=[array, array])
@@ -288,7 +291,7 @@ PLACED: dict[str, tuple[tuple[int, ...], Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", PLACED)
+@pytest.mark.parametrize("name", every(2, PLACED))
 def test_specs(session: Session, name: str) -> None:
     shape, spec, text = PLACED[name]
     session.run(MESH)
@@ -299,7 +302,7 @@ def test_specs(session: Session, name: str) -> None:
     assert session.run("float(jax.jit(lambda x, y: (x - y).sum())(x, y))").value == 0
 
 
-@pytest.mark.parametrize("name", DTYPES)
+@pytest.mark.parametrize("name", every(2, DTYPES, start=1))  # the others are pulled
 def test_dtypes(session: Session, name: str) -> None:
     session.run(MESH)
     array = whole((8, 6), dtype_of(name))
@@ -323,7 +326,7 @@ SOURCES: dict[str, np.ndarray] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", SOURCES)
+@pytest.mark.parametrize("name", every(2, SOURCES))
 def test_sources_of_any_order(session: Session, name: str) -> None:
     session.run(MESH)
     array = SOURCES[name]
@@ -850,7 +853,9 @@ def test_collectives_over_a_pushed_array(session: Session) -> None:
     assert_same(session.run("f(x, y)").value, (x @ y).sum(0))
 
 
-@pytest.mark.parametrize("size", [1024 * 256, 4 * 4099, 16])
+@pytest.mark.parametrize(
+    "size", [pytest.param(1024 * 256, marks=pytest.mark.thorough), 4 * 4099, 16]
+)
 @pytest.mark.parametrize("spec", [("data",), (), (None, "model"), ("data", "model")])
 def test_donation_spares_what_was_pushed_beside_it(
     session: Session, spec: tuple[Any, ...], size: int

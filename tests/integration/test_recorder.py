@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from integration.conftest import gate_runs
 from jaxnb.display import cards
 from jaxnb.errors import CellError, DivergenceWarning, ProcessDiedError, UsageError
 from jaxnb.model import Divergence
@@ -34,7 +35,13 @@ float(total(x)), float(total(long)), float(doubled(x))
 """
 
 
-@pytest.fixture(scope="module", params=[(3, 1), (2, 2)], ids=["3x1", "2x2"])
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param((3, 1), id="3x1"),
+        pytest.param((2, 2), id="2x2", marks=pytest.mark.timing),
+    ],
+)
 def module_group(request: pytest.FixtureRequest) -> Iterator[Session]:
     import jaxnb
 
@@ -140,7 +147,13 @@ EVERYONE = {
 }
 
 
-@pytest.mark.parametrize("case", EVERYONE)
+@pytest.mark.parametrize(
+    "case",
+    gate_runs(
+        ["order", "constant", "number", "one fewer, no collective"], EVERYONE, pytest.mark.timing
+    ),
+)
+@pytest.mark.usefixtures("patient_answers")
 def test_processes_that_part_are_told_apart(group: Session, case: str) -> None:
     code, kind, pending = EVERYONE[case]
     found = parted(group, code)
@@ -189,7 +202,12 @@ DIFFERENCES = {
 }
 
 
-@pytest.mark.parametrize("case", DIFFERENCES)
+def shows(text: str, line: str) -> bool:
+    return line in text or line.replace("-", "+", 1) in text
+
+
+@pytest.mark.parametrize("case", gate_runs(["constant"], DIFFERENCES, pytest.mark.timing))
+@pytest.mark.usefixtures("patient_answers")
 def test_how_programs_differ_is_shown(group: Session, case: str) -> None:
     """The functions, and the programs with them, are gone when that is asked."""
     code, summary, line = DIFFERENCES[case]
@@ -200,31 +218,41 @@ def test_how_programs_differ_is_shown(group: Session, case: str) -> None:
     found = result.divergence.program
     assert found is not None
     text = str(told[0].message)
-    assert line in text or line.replace("-", "+", 1) in text
+    assert shows(text, line)
     assert len(text.splitlines()) < 24
     assert line.lstrip("-") in cards.below_card(result).html.replace("&#34;", '"')
     last = group.history[-1]
     assert (last.outcome, last.cause) == ("diverged", "program")
+    assert_usable(group)
+
+
+@pytest.mark.timing
+@pytest.mark.parametrize("case", DIFFERENCES)
+def test_how_programs_differ_is_shown_in_strict_mode(group: Session, case: str) -> None:
+    code, _, line = DIFFERENCES[case]
     sink = Interrupts(group)
     with pytest.raises(CellError):
         group.run(code, check="strict", sink=sink)
-    assert any(line in each or line.replace("-", "+", 1) in each for each in sink.notices)
+    assert any(shows(each, line) for each in sink.notices)
     assert group.history[-1].cause == "program"
     assert_usable(group)
 
 
+@pytest.mark.timing
 def test_other_shapes_over_one_cell(group: Session) -> None:
     """The collectives have equal sizes: without a recording the numbers would just be wrong."""
     found = parted(group, "float(total(long if process_index == 1 else x))")
     assert (found.kind, found.pending) == ("shapes", True)
 
 
+@pytest.mark.usefixtures("patient_answers")
 def test_a_cell_on_some_processes_that_touches_a_global_array(group: Session) -> None:
     found = parted(group, "step(x);", ranks=[0])
     assert found.kind == "missing"
     assert found.sides[-1].note == "was not asked to run the cell"
 
 
+@pytest.mark.timing
 def test_one_that_raises_before_the_others_collective(group: Session) -> None:
     """With two devices the others' calls return at once: pending, if nobody looks."""
     code = "if process_index == 1: raise ValueError('mine')\nresult = total(x)"
@@ -273,8 +301,25 @@ HEALTHY = {
 }
 
 
-@pytest.mark.parametrize("mode", ["record", "strict"])
-@pytest.mark.parametrize("case", HEALTHY)
+@pytest.mark.parametrize("mode", gate_runs(["record"], ["record", "strict"], pytest.mark.timing))
+@pytest.mark.parametrize(
+    "case",
+    gate_runs(
+        [
+            "loop",
+            "other lines",
+            "work of one",
+            "shard_map",
+            "keyword, static, donated",
+            "multihost",
+            "device_put",
+            "callback",
+        ],
+        HEALTHY,
+        pytest.mark.timing,
+    ),
+)
+@pytest.mark.usefixtures("patient_answers")
 def test_processes_in_step_raise_no_alarm(group: Session, case: str, mode: str) -> None:
     with no_alarm():
         for _ in range(2):
@@ -282,6 +327,7 @@ def test_processes_in_step_raise_no_alarm(group: Session, case: str, mode: str) 
     assert_usable(group)
 
 
+@pytest.mark.timing
 def test_every_call_is_recorded_once(group: Session) -> None:
     code = "for _ in range(5): y = step(x)\nz = total(y)\nstep(mine);"
     for _ in range(3):
@@ -294,6 +340,7 @@ def test_every_call_is_recorded_once(group: Session) -> None:
             assert [d.collectives for d in recording.dispatches] == [False] * 5 + [True]
 
 
+@pytest.mark.timing
 def test_functions_compute_what_they_would_without(group: Session) -> None:
     code = "v = scaled(step(x), 3.0)\nnp.concatenate([s.data for s in v.addressable_shards])"
     by_mode = [group.run(code, check=mode) for mode in ("off", "record", "strict", "off")]  # type: ignore[arg-type]
@@ -303,6 +350,7 @@ def test_functions_compute_what_they_would_without(group: Session) -> None:
             np.testing.assert_array_equal(first, other)
 
 
+@pytest.mark.timing
 def test_what_was_called_while_it_was_off_is_recorded_afterwards(group: Session) -> None:
     group.run("for _ in range(3): step(x), x * 2", check="off")
     assert not group.recordings()[0].dispatches
@@ -310,6 +358,7 @@ def test_what_was_called_while_it_was_off_is_recorded_afterwards(group: Session)
     parted(group, "x * (2 + process_index);")
 
 
+@pytest.mark.timing
 def test_a_long_cell_is_remembered_at_its_end(group: Session) -> None:
     parted_at = 4500
     found = parted(
@@ -320,6 +369,7 @@ def test_a_long_cell_is_remembered_at_its_end(group: Session) -> None:
     assert found.number == 0
 
 
+@pytest.mark.usefixtures("patient_answers")
 def test_where_tells_the_last_dispatch(group: Session) -> None:
     group.run("step(x);")
     last = group.where()[0].last_dispatch
@@ -327,6 +377,7 @@ def test_where_tells_the_last_dispatch(group: Session) -> None:
     assert (last.name, last.line, last.number) == ("jit(<lambda>)", 1, 1)
 
 
+@pytest.mark.timing
 def test_an_interrupt_between_collectives_needs_no_new_group(group: Session) -> None:
     """What each has dispatched is known, with several devices too: nothing is pending."""
     sink = Interrupts(group)
@@ -345,6 +396,7 @@ SWAPPED = (
 )
 
 
+@pytest.mark.timing
 def test_that_a_handler_of_a_signal_has_raised_in_a_dispatch_is_told(group: Session) -> None:
     """It may have come before the computation on one process, and after it on another."""
     code = (
@@ -369,6 +421,7 @@ def test_that_a_handler_of_a_signal_has_raised_in_a_dispatch_is_told(group: Sess
     assert divergence.pending
 
 
+@pytest.mark.timing
 def test_that_they_parted_is_told_when_the_cell_is_interrupted_later(group: Session) -> None:
     """The numbers are wrong, whatever has ended the cell."""
     sink = Interrupts(group)
@@ -383,6 +436,7 @@ def test_that_they_parted_is_told_when_the_cell_is_interrupted_later(group: Sess
     assert_usable(group)
 
 
+@pytest.mark.timing
 def test_that_they_parted_is_told_when_some_are_left_behind_later(group: Session) -> None:
     with (
         pytest.warns(DivergenceWarning, match="at dispatch 1 .* cannot be trusted"),
@@ -394,6 +448,7 @@ def test_that_they_parted_is_told_when_some_are_left_behind_later(group: Session
     assert_usable(group)
 
 
+@pytest.mark.timing
 def test_that_some_dispatched_less_is_not_told_of_who_was_left_behind(group: Session) -> None:
     with no_alarm(), pytest.raises(CellError) as caught:
         group.run("if process_index == 0:\n    raise ValueError('mine')\nfloat(total(x))")
@@ -403,6 +458,7 @@ def test_that_some_dispatched_less_is_not_told_of_who_was_left_behind(group: Ses
 
 
 @pytest.mark.parametrize("swapped", [True, False])
+@pytest.mark.timing
 def test_that_the_survivors_parted_is_told_when_one_dies_later(
     make_session: Callable[..., Session], swapped: bool
 ) -> None:
@@ -447,7 +503,8 @@ STRICT = {
 }
 
 
-@pytest.mark.parametrize("case", STRICT)
+@pytest.mark.parametrize("case", gate_runs(["constant"], STRICT, pytest.mark.timing))
+@pytest.mark.usefixtures("patient_answers")
 def test_strict_stops_all_before_anything_runs(group: Session, case: str) -> None:
     service = group.helper_pids()
     with pytest.raises(CellError) as caught:
@@ -475,6 +532,7 @@ y = over(0, 1)
 """
 
 
+@pytest.mark.timing
 def test_strict_stops_who_begin_with_others(make_session: Callable[..., Session]) -> None:
     """Each waits for the other, about other processes."""
     session = make_session(3)
@@ -505,6 +563,7 @@ a, b, c = over(0, 1), over(1, 2), over(0, 2)
 """
 
 
+@pytest.mark.timing
 def test_strict_ends_what_processes_wait_for_in_a_ring(
     make_session: Callable[..., Session], tmp_path: Path
 ) -> None:
@@ -553,6 +612,7 @@ def test_strict_ends_what_processes_wait_for_in_a_ring(
     assert_usable(session)
 
 
+@pytest.mark.timing
 def test_strict_tells_code_that_catches_it_of_the_ring(
     make_session: Callable[..., Session],
 ) -> None:
@@ -570,6 +630,7 @@ def test_strict_tells_code_that_catches_it_of_the_ring(
     assert_usable(session)
 
 
+@pytest.mark.timing
 def test_strict_calls_no_straggler_in_pairs_a_ring(make_session: Callable[..., Session]) -> None:
     """Each waits for the next for longer than a ring may last, and the last for nobody."""
     session = make_session(3)
@@ -586,6 +647,7 @@ def test_strict_calls_no_straggler_in_pairs_a_ring(make_session: Callable[..., S
     assert_usable(session)
 
 
+@pytest.mark.timing
 def test_strict_goes_on_where_all_were_interrupted_in_agreeing(group: Session) -> None:
     """Each has said what it was about to do, before it was interrupted, and says something new."""
     sink = Interrupts(group)
@@ -613,6 +675,7 @@ def test_strict_goes_on_where_all_were_interrupted_in_agreeing(group: Session) -
 
 
 @pytest.mark.parametrize("last", [0, 1])
+@pytest.mark.timing
 def test_strict_runs_nothing_after_a_divergence_that_code_has_caught(
     group: Session, last: int
 ) -> None:
@@ -648,6 +711,7 @@ def test_strict_runs_nothing_after_a_divergence_that_code_has_caught(
     assert_usable(group)
 
 
+@pytest.mark.timing
 def test_strict_may_be_caught_for_as_long_as_a_cell_likes(group: Session) -> None:
     """Nobody reads any more what a process says that goes on all the same."""
     code = (
@@ -662,6 +726,7 @@ def test_strict_may_be_caught_for_as_long_as_a_cell_likes(group: Session) -> Non
     assert_usable(group)
 
 
+@pytest.mark.timing
 def test_strict_waits_for_the_interrupt_of_who_said_something_else(
     make_session: Callable[..., Session], tmp_path: Path
 ) -> None:
@@ -701,6 +766,7 @@ def test_strict_waits_for_the_interrupt_of_who_said_something_else(
     assert_usable(session)
 
 
+@pytest.mark.timing
 def test_strict_agrees_though_one_alone_was_interrupted(group: Session) -> None:
     code = (
         "import signal\n"
@@ -730,6 +796,7 @@ def wait_for(path):
 """
 
 
+@pytest.mark.timing
 def test_strict_says_again_what_was_broken_off(group: Session, tmp_path: Path) -> None:
     """A signal of the user's own strikes while a process waits for a straggler."""
     group.run(f"{ALARM}tried = pathlib.Path({str(tmp_path)!r}, 'tried')")
@@ -745,6 +812,7 @@ def test_strict_says_again_what_was_broken_off(group: Session, tmp_path: Path) -
     assert_usable(group)
 
 
+@pytest.mark.timing
 def test_strict_heeds_what_was_taken_back_before_this_process_came(
     group: Session, tmp_path: Path
 ) -> None:
@@ -760,6 +828,7 @@ def test_strict_heeds_what_was_taken_back_before_this_process_came(
     assert_usable(group)
 
 
+@pytest.mark.timing
 def test_strict_tells_all_at_once_that_one_gives_up(
     make_session: Callable[..., Session], tmp_path: Path
 ) -> None:
@@ -797,6 +866,7 @@ def test_strict_tells_all_at_once_that_one_gives_up(
     assert_usable(session)
 
 
+@pytest.mark.timing
 def test_strict_goes_on_with_what_was_agreed_though_one_gives_up_next(
     make_session: Callable[..., Session], tmp_path: Path
 ) -> None:
@@ -835,6 +905,7 @@ def test_strict_goes_on_with_what_was_agreed_though_one_gives_up_next(
     assert_usable(session)
 
 
+@pytest.mark.timing
 def test_strict_stops_who_has_dispatched_less(make_session: Callable[..., Session]) -> None:
     """An interrupt struck one process after all had agreed: what it makes next is not the same."""
     session = make_session(2, devices_per_process=2)  # dispatches wait for nobody
@@ -856,6 +927,7 @@ def test_strict_stops_who_has_dispatched_less(make_session: Callable[..., Sessio
     assert_usable(session)
 
 
+@pytest.mark.timing
 def test_who_cannot_begin_in_strict_mode_says_so_and_strands_nobody(group: Session) -> None:
     group.run(
         "from jaxnb.engine import agreement\n"
@@ -874,6 +946,7 @@ def test_who_cannot_begin_in_strict_mode_says_so_and_strands_nobody(group: Sessi
     assert_usable(group)
 
 
+@pytest.mark.timing
 def test_who_could_not_begin_in_strict_mode_can_in_the_next_cell(group: Session) -> None:
     group.recover()  # a new service: nobody knows where the others listen
     group.run(
@@ -892,6 +965,7 @@ def test_who_could_not_begin_in_strict_mode_can_in_the_next_cell(group: Session)
     assert_usable(group)
 
 
+@pytest.mark.timing
 def test_strict_tells_of_one_that_raised_or_was_not_asked(group: Session) -> None:
     with pytest.raises(CellError) as caught:
         group.run("if process_index: raise ValueError('mine')\ntotal(x);", check="strict")
@@ -903,6 +977,7 @@ def test_strict_tells_of_one_that_raised_or_was_not_asked(group: Session) -> Non
     assert_usable(group)
 
 
+@pytest.mark.timing
 def test_strict_waits_for_a_straggler_whatever_sockets_wait_for(group: Session) -> None:
     """A process's sockets are made by Python: what its user has set for all is not for ours."""
     group.run("import socket, time\nsocket.setdefaulttimeout(0.2)")
@@ -918,6 +993,7 @@ def test_strict_waits_for_a_straggler_whatever_sockets_wait_for(group: Session) 
     assert_usable(group)
 
 
+@pytest.mark.timing
 def test_many_agreements_leave_little_behind(group: Session) -> None:
     with no_alarm():
         group.run("for _ in range(700): y = step(x)", check="strict")
@@ -929,6 +1005,7 @@ def test_many_agreements_leave_little_behind(group: Session) -> None:
     assert left <= 3 * group.num_processes
 
 
+@pytest.mark.timing
 def test_the_mode_of_a_session(make_session: Callable[..., Session]) -> None:
     strict = make_session(2, check="strict")
     strict.run(SETUP)

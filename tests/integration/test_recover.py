@@ -13,9 +13,10 @@ import psutil
 import pytest
 
 import jaxnb
+from integration.conftest import CLEAR
 from jaxnb.errors import CellError
 from jaxnb.session import Session
-from jaxnb_fixtures import assert_usable
+from jaxnb_fixtures import PATIENT_SECONDS, assert_usable
 
 VARIABLES = """
 import collections, dataclasses, functools, typing
@@ -243,9 +244,27 @@ def test_arrays_are_exactly_what_they_were(make_session: Callable[..., Session])
     assert_usable(group)
 
 
-@pytest.fixture(params=[1, 2], ids=["D1", "D2"])
+@pytest.fixture(
+    params=[
+        pytest.param(1, id="D1", marks=pytest.mark.thorough),
+        pytest.param(2, id="D2"),
+    ]
+)
 def group(request: pytest.FixtureRequest, make_session: Callable[..., Session]) -> Session:
     return make_session(3, devices_per_process=request.param)
+
+
+@pytest.fixture(scope="module")
+def module_group() -> Iterator[Session]:
+    with jaxnb.start(3, devices_per_process=2, platform="cpu") as session:
+        yield session
+
+
+@pytest.fixture
+def shared(module_group: Session) -> Session:
+    """A group that a test leaves usable, and with nothing that could not be kept."""
+    module_group.run(CLEAR)
+    return module_group
 
 
 def test_every_kind_of_variable_is_kept(group: Session) -> None:
@@ -259,11 +278,11 @@ def test_every_kind_of_variable_is_kept(group: Session) -> None:
         assert_usable(group)
 
 
-def test_the_last_values_are_kept(group: Session) -> None:
-    group.run("x = jnp.arange(3.0)\nx", cell=1)
-    group.run("(x, x + 1)", cell=2)
-    group.recover()
-    assert group.run("Out[1] is x, Out[2][0] is x, float((_[1] + __).sum())").value == (
+def test_the_last_values_are_kept(shared: Session) -> None:
+    shared.run("x = jnp.arange(3.0)\nx", cell=1)
+    shared.run("(x, x + 1)", cell=2)
+    shared.recover()
+    assert shared.run("Out[1] is x, Out[2][0] is x, float((_[1] + __).sum())").value == (
         True,
         True,
         9.0,
@@ -288,15 +307,15 @@ def test_what_is_set_for_all_calls_is_kept(group: Session) -> None:
     )
 
 
-def test_exceptions_that_are_kept_hold_no_array_of_old(group: Session) -> None:
+def test_exceptions_that_are_kept_hold_no_array_of_old(shared: Session) -> None:
     """Nor does IPython's traceback of the last error."""
-    group.run(
+    shared.run(
         "def f(a):\n    big = a + 1\n    raise ValueError('kept')\n"
         "try:\n    f(jnp.ones(3))\nexcept ValueError as error:\n    kept = error\nf(jnp.ones(4))",
         raise_on_error=False,
     )
-    assert group.recover().lost == ()
-    assert group.run("str(kept)").value == "kept"
+    assert shared.recover().lost == ()
+    assert shared.run("str(kept)").value == "kept"
 
 
 def test_what_cannot_be_kept_is_told_and_says_so_when_it_is_used(group: Session) -> None:
@@ -325,17 +344,17 @@ def test_what_cannot_be_kept_is_told_and_says_so_when_it_is_used(group: Session)
     assert_usable(group)
 
 
-def test_views_of_numpy_are_as_good_as_before_and_nothing_is_said_of_them(group: Session) -> None:
+def test_views_of_numpy_are_as_good_as_before_and_nothing_is_said_of_them(shared: Session) -> None:
     """Not once, and not when it is reconnected again, with what the views hold."""
-    group.run(
+    shared.run(
         "from jax.experimental import multihost_utils\n"
         "a = np.asarray(jnp.arange(8.0))\n"
         "b = multihost_utils.process_allgather(np.array([process_index]))\n"
         "c = memoryview(np.asarray(jnp.arange(4.0)))"
     )
     for _ in range(3):
-        assert group.recover().lost == ()
-        group.run(
+        assert shared.recover().lost == ()
+        shared.run(
             "assert a.tolist() == [*range(8)] and c.tolist() == [0, 1, 2, 3]\n"
             "assert b.ravel().tolist() == [*range(num_processes)]"
         )
@@ -414,21 +433,21 @@ def test_what_holds_the_old_group_holds_the_new_one(group: Session) -> None:
     assert_usable(group)
 
 
-def test_lazy_arrays_of_before_are_right(group: Session) -> None:
-    group.run(
+def test_lazy_arrays_of_before_are_right(shared: Session) -> None:
+    shared.run(
         "mesh = jax.make_mesh((jax.device_count(),), ('d',))\n"
         "x = jax.make_array_from_callback((6,), NamedSharding(mesh, P('d')),\n"
         "                                 lambda i: np.arange(6.0)[i])"
     )
-    of_cell, pulled, fetched = group.run("x").value, group["x"], group["x"]
+    of_cell, pulled, fetched = shared.run("x").value, shared["x"], shared["x"]
     np.testing.assert_array_equal(np.asarray(fetched), np.arange(6.0))
-    group.recover()
+    shared.recover()
     np.testing.assert_array_equal(np.asarray(of_cell), np.arange(6.0))
     np.testing.assert_array_equal(np.asarray(pulled), np.arange(6.0))  # found by its name
     np.testing.assert_array_equal(np.asarray(fetched), np.arange(6.0))
-    np.testing.assert_array_equal(np.asarray(group["x"]), np.arange(6.0))
-    group["y"] = np.arange(4)
-    assert group.run("int(y.sum())").value == 6
+    np.testing.assert_array_equal(np.asarray(shared["x"]), np.arange(6.0))
+    shared["y"] = np.arange(4)
+    assert shared.run("int(y.sum())").value == 6
 
 
 def resources(session: Session) -> dict[int, tuple[int, int, float]]:
@@ -448,6 +467,7 @@ def helpers() -> Iterator[psutil.Process]:
     yield from psutil.Process().children(recursive=True)
 
 
+@pytest.mark.timing
 def test_five_recoveries_leave_nothing_behind(group: Session) -> None:
     group.run(
         "mesh = jax.make_mesh((jax.device_count(),), ('d',))\n"
@@ -479,6 +499,7 @@ def test_five_recoveries_leave_nothing_behind(group: Session) -> None:
     assert len(list(helpers())) == running
 
 
+@pytest.mark.timing
 def test_memory_does_not_grow_with_what_is_compiled_again(group: Session) -> None:
     """What the compiler has freed is given back, or each round would leave 4 MB."""
     compile_again = (
@@ -520,6 +541,7 @@ def test_replay_runs_the_cells_again(group: Session) -> None:
     assert group.restart(replay=True) == 4  # no cell has run since: those of before
 
 
+@pytest.mark.thorough
 def test_replay_stops_at_the_first_cell_that_fails(group: Session) -> None:
     group.run("x = 1", cell=1)
     group["given"] = 2
@@ -534,6 +556,7 @@ def test_replay_stops_at_the_first_cell_that_fails(group: Session) -> None:
         assert group.run("x, 'z' in globals()", raise_on_error=False).value == (1, False)
 
 
+@pytest.mark.thorough
 def test_processes_of_another_launcher_recover(make_session: Callable[..., Session]) -> None:
     group = make_session(2, launcher="local")
     group.run("x = jnp.arange(3.0)")
@@ -543,12 +566,12 @@ def test_processes_of_another_launcher_recover(make_session: Callable[..., Sessi
         assert_usable(group)
 
 
-def test_a_cell_waits_for_the_recovery(group: Session) -> None:
-    group.run("x = jnp.arange(3.0)")
+def test_a_cell_waits_for_the_recovery(shared: Session) -> None:
+    shared.run("x = jnp.arange(3.0)")
     done: list[Any] = []
 
     def recover() -> None:
-        done.append(group.recover(progress))
+        done.append(shared.recover(progress))
 
     inside = threading.Event()
 
@@ -557,7 +580,7 @@ def test_a_cell_waits_for_the_recovery(group: Session) -> None:
 
     thread = threading.Thread(target=recover)
     thread.start()
-    assert inside.wait(10)
-    assert group.run("float(x.sum())").value == 3.0
-    thread.join(10)
+    assert inside.wait(PATIENT_SECONDS)
+    assert shared.run("float(x.sum())").value == 3.0
+    thread.join(PATIENT_SECONDS)
     assert isinstance(done[0], jaxnb.model.Recovered)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import subprocess
 import sys
 import threading
-import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +18,7 @@ import psutil
 import pytest
 
 import jaxnb
+from integration.conftest import gate_runs, until
 from jaxnb.display.cards_value import value_card
 from jaxnb.errors import (
     CellError,
@@ -27,6 +31,10 @@ from jaxnb.gathered import GatheredArray
 from jaxnb.model import ArrayInfo
 from jaxnb.result import Agreement, CellResult
 from jaxnb.session import Session
+from jaxnb_fixtures import PATIENT_SECONDS
+
+pytestmark = pytest.mark.usefixtures("exact_labels")
+
 
 ALL = [0, 1, 2, 3]
 
@@ -165,10 +173,17 @@ def test_partial_replicas_are_compared(session: Session, what: str, agreement: A
     assert session.run(code).agreement is agreement
 
 
+@pytest.fixture(scope="module")
+def alone() -> Iterator[Session]:
+    """A group of one process, which a test must leave usable."""
+    with jaxnb.start(1, devices_per_process=4, platform="cpu") as session:
+        yield session
+
+
 def test_a_sharded_array_of_one_process_is_pictured_and_its_replicas_compared(
-    make_session: Any,
+    alone: Session,
 ) -> None:
-    session = make_session(1, devices_per_process=4)
+    session = alone
     session.run('mesh = jax.make_mesh((4,), ("data",))')
     result = session.run('jax.device_put(np.arange(8.0), NamedSharding(mesh, P("data")))')
     assert result.agreement is Agreement.SAME
@@ -460,16 +475,15 @@ def test_top_level_await(session: Session) -> None:
 
 
 def test_input_raises_and_does_not_hang(session: Session) -> None:
-    result = fails(session, "input('name? ')", timeout=20)
+    result = fails(session, "input('name? ')", timeout=PATIENT_SECONDS)
     assert {error.type_name for error in result.errors.values()} == {"StdinNotImplementedError"}
 
 
-def test_exit_does_not_end_the_process(make_session: Any) -> None:
-    session = make_session(1)
+def test_exit_does_not_end_the_process(alone: Session) -> None:
     for code in ("exit()", "quit", "exit", "def f(): quit()\nf()"):
-        result = session.run(code)
+        result = alone.run(code)
         assert result.stdout == "[0] exit() ends no process of the group; type %spmd_stop\n"
-        assert session.run("import os; os.getpid()").value == session.processes[0].pid
+        assert alone.run("import os; os.getpid()").value == alone.processes[0].pid
 
 
 def test_displays_are_collected_by_process(session: Session) -> None:
@@ -698,16 +712,15 @@ def test_ranks_that_there_are_not(session: Session, ranks: list[int]) -> None:
 
 def test_time_out_interrupts_and_the_group_stays(session: Session) -> None:
     with pytest.raises(CellTimeoutError, match=r"time-out of 0.3 s") as raised:
-        session.run("import time\nprint('began')\ntime.sleep(600)", timeout=0.3)
+        session.run("import time\ntime.sleep(600)", timeout=0.3)
     result = raised.value.result
     assert {error.type_name for error in result.errors.values()} == {"KeyboardInterrupt"}
-    assert result.stdout == "[0-3] began\n"
     assert session.state == "ready"
     assert session.run("1").value == 1
 
 
 def test_a_cell_within_its_time_out(session: Session) -> None:
-    assert session.run("1", timeout=60).value == 1
+    assert session.run("1", timeout=PATIENT_SECONDS).value == 1
 
 
 def test_seconds_and_compilations(session: Session) -> None:
@@ -736,7 +749,7 @@ def test_runs_from_several_threads_take_turns(session: Session) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(PATIENT_SECONDS)
     assert results == {n: n for n in range(4)}
     log = session.run("log").value
     assert len(log) == 24
@@ -744,74 +757,63 @@ def test_runs_from_several_threads_take_turns(session: Session) -> None:
         assert (n, enter, leave) == (m, "in", "out")
 
 
-def test_interrupt_from_another_thread(session: Session, tmp_path: Any) -> None:
-    started = [tmp_path / str(i) for i in ALL]
-    code = f"open(f'{tmp_path}/{{process_index}}', 'w').close()\nimport time\ntime.sleep(600)"
+@contextmanager
+def when_all_have_begun(folder: Path, act: Callable[[], None]) -> Iterator[str]:
+    """Does something once each process has run the code that is yielded; not if they never do."""
+    given_up = threading.Event()
 
-    def interrupt_all() -> None:
-        deadline = time.monotonic() + 30
-        while not all(path.exists() for path in started) and time.monotonic() < deadline:
-            threading.Event().wait(0.01)
-        session.interrupt()
+    def wait_and_act() -> None:
+        until(lambda: given_up.is_set() or len(list(folder.iterdir())) == len(ALL))
+        if not given_up.is_set():
+            act()
 
-    thread = threading.Thread(target=interrupt_all)
+    thread = threading.Thread(target=wait_and_act)
     thread.start()
-    result = fails(session, code)
-    thread.join()
+    try:
+        yield f"open(f'{folder}/{{process_index}}', 'w').close()"
+    finally:
+        given_up.set()
+        thread.join()
+
+
+def test_interrupt_from_another_thread(session: Session, tmp_path: Path) -> None:
+    with when_all_have_begun(tmp_path, session.interrupt) as enter:
+        result = fails(session, f"print('began')\n{enter}\nimport time\ntime.sleep(600)")
+    assert result.stdout == "[0-3] began\n"
     assert {error.type_name for error in result.errors.values()} == {"KeyboardInterrupt"}
     assert session.run("1").value == 1
 
 
-def test_sigint_reaches_the_processes(session: Session, tmp_path: Any) -> None:
-    code = f"open(f'{tmp_path}/{{process_index}}', 'w').close()\nimport time\ntime.sleep(600)"
-
-    def interrupt_all() -> None:
-        deadline = time.monotonic() + 30
-        while len(list(tmp_path.iterdir())) < 4 and time.monotonic() < deadline:
-            threading.Event().wait(0.01)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    thread = threading.Thread(target=interrupt_all)
-    thread.start()
-    result = fails(session, code)
-    thread.join()
+def test_sigint_reaches_the_processes(session: Session, tmp_path: Path) -> None:
+    press = functools.partial(os.kill, os.getpid(), signal.SIGINT)
+    with when_all_have_begun(tmp_path, press) as enter:
+        result = fails(session, f"{enter}\nimport time\ntime.sleep(600)")
     assert {error.type_name for error in result.errors.values()} == {"KeyboardInterrupt"}
     assert session.run("1").value == 1
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        "await asyncio.sleep(0)\n{enter}; time.sleep(60)",
-        "await asyncio.sleep(0)\n{enter}\nwhile True: pass",
-        "{enter}; await asyncio.sleep(60)",
-        "async def g(): {enter}; time.sleep(60)\nawait asyncio.gather(g(), asyncio.sleep(60))",
-        "async def g(): {enter}; time.sleep(60)\nawait g()",
-    ],
-    ids=["sleep", "loop", "await", "task", "coroutine"],
-)
-def test_cells_that_await_are_interrupted(session: Session, tmp_path: Any, body: str) -> None:
-    enter = f"open(f'{tmp_path}/{{process_index}}', 'w').close()"
+AWAITING = {
+    "sleep": "await asyncio.sleep(0)\n{enter}; time.sleep(600)",
+    "loop": "await asyncio.sleep(0)\n{enter}\nwhile True: pass",
+    "await": "{enter}; await asyncio.sleep(600)",
+    "task": "async def g(): {enter}; time.sleep(600)\n"
+    "await asyncio.gather(g(), asyncio.sleep(600))",
+    "coroutine": "async def g(): {enter}; time.sleep(600)\nawait g()",
+}
 
-    def interrupt_all() -> None:
-        deadline = time.monotonic() + 30
-        while len(list(tmp_path.iterdir())) < 4 and time.monotonic() < deadline:
-            threading.Event().wait(0.01)
-        session.interrupt()
 
-    thread = threading.Thread(target=interrupt_all)
-    thread.start()
-    result = fails(session, "import asyncio, time\n" + body.format(enter=enter), timeout=20)
-    thread.join()
+@pytest.mark.parametrize("case", gate_runs(["loop", "await", "task"], AWAITING))
+def test_cells_that_await_are_interrupted(session: Session, tmp_path: Path, case: str) -> None:
+    with when_all_have_begun(tmp_path, session.interrupt) as enter:
+        result = fails(session, "import asyncio, time\n" + AWAITING[case].format(enter=enter))
     assert {error.type_name for error in result.errors.values()} == {"KeyboardInterrupt"}
-    assert result.seconds < 10
     assert session.run("await asyncio.sleep(0, 1)").value == 1
 
 
 def test_an_interrupt_of_a_cell_that_awaits_can_be_caught(session: Session) -> None:
     result = session.run(
         "import asyncio, os, signal, time\nawait asyncio.sleep(0)\n"
-        "try:\n    os.kill(os.getpid(), signal.SIGINT); time.sleep(60)\n"
+        "try:\n    os.kill(os.getpid(), signal.SIGINT); time.sleep(600)\n"
         "except KeyboardInterrupt:\n    n = 3\nawait asyncio.sleep(0)\nn"
     )
     assert result.value == 3
@@ -831,6 +833,7 @@ def in_use(session: Session) -> dict[int, int]:
     return {row.device.id: row.bytes_in_use or 0 for row in session.stats()}
 
 
+@pytest.mark.usefixtures("patient_answers")
 def test_stats_have_a_row_for_each_device(session: Session) -> None:
     rows = session.stats()
     pids = {p.process_index: p.pid for p in session.processes}
@@ -845,6 +848,7 @@ def test_stats_have_a_row_for_each_device(session: Session) -> None:
         assert (row.peak_bytes, row.limit_bytes, row.note) == (None, None, "")
 
 
+@pytest.mark.usefixtures("patient_answers")
 def test_stats_count_a_sharded_array_exactly(session: Session) -> None:
     before = in_use(session)
     session.run(MESH + "big = jax.make_array_from_callback((64, 32), "
@@ -859,6 +863,7 @@ def test_stats_count_a_sharded_array_exactly(session: Session) -> None:
     assert in_use(session) == before
 
 
+@pytest.mark.usefixtures("patient_answers")
 def test_stats_count_a_replicated_array_on_every_device(session: Session) -> None:
     before = in_use(session)
     session.run(MESH + "whole = jax.make_array_from_callback((100,), NamedSharding(mesh, P()), "
@@ -866,6 +871,7 @@ def test_stats_count_a_replicated_array_on_every_device(session: Session) -> Non
     assert {n - before[d] for d, n in in_use(session).items()} == {400}
 
 
+@pytest.mark.usefixtures("patient_answers")
 def test_looking_at_stats_changes_nothing(session: Session) -> None:
     session.run(SHARDED)
     assert in_use(session) == in_use(session)
@@ -906,7 +912,7 @@ def test_busy_while_a_cell_runs(session: Session, tmp_path: Any) -> None:
     with open(gate, "w"):  # opens once process 2 has opened it too
         assert session.state == "busy"
         assert [p.state for p in session.processes] == ["ready", "ready", "busy", "ready"]
-    thread.join(30)
+    thread.join(PATIENT_SECONDS)
     assert session.state == "ready"
 
 
@@ -942,7 +948,7 @@ drawn
 """
 
 
-@pytest.mark.parametrize("launcher", ["fork", "local"])
+@pytest.mark.parametrize("launcher", gate_runs(["fork"], ["fork", "local"]))
 def test_no_two_processes_draw_the_same_numbers_unless_they_are_seeded(
     make_session: Any, launcher: str
 ) -> None:
@@ -982,6 +988,7 @@ def test_closing(make_session: Any) -> None:
     assert repr(session) == "<jaxnb.Session: 1 cpu processes, closed>"
 
 
+@pytest.mark.thorough
 def test_the_public_start_is_a_context_manager() -> None:
     with jaxnb.start(1, platform="cpu", bare=True) as session:
         assert session.run("2").value == 2

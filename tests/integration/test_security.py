@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import stat
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -17,10 +16,13 @@ import pytest
 import zmq
 from jupyter_client.session import Session as Signer
 
+import jaxnb
+from integration.conftest import gate_runs
+from integration.test_sentinel import dropped, until_dropped
 from jaxnb.model import JoinRequest, SentinelAddress
 from jaxnb.session import Session
 from jaxnb.starting import Starter
-from jaxnb_fixtures import assert_usable, processes_of_tests
+from jaxnb_fixtures import PATIENT_SECONDS, assert_usable, processes_of_tests
 
 LOOPBACK = {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
 GARBAGE = (b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", b"\xff" * 4096, b"\x00" * 64)
@@ -56,7 +58,7 @@ def collective_ports(session: Session) -> set[int]:
     return {port for report in session._reports for port in report.collective_ports}
 
 
-@pytest.mark.parametrize("launcher", ["fork", "local"])
+@pytest.mark.parametrize("launcher", gate_runs(["fork"], ["fork", "local"]))
 def test_only_collectives_listen_on_ports(
     make_session: Callable[..., Session], launcher: str
 ) -> None:
@@ -77,18 +79,16 @@ def test_only_collectives_listen_on_ports(
         session.recover()  # a new service, and new sockets for collectives
 
 
-@pytest.mark.parametrize("launcher", ["fork", "local"])
+@pytest.mark.parametrize("launcher", gate_runs(["fork"], ["fork", "local"]))
 def test_the_clusters_files_are_for_this_user_only(
     make_session: Callable[..., Session], launcher: str
 ) -> None:
     """They hold the key that every request is signed with."""
-    folder = Path(tempfile.gettempdir())
-    before = set(folder.iterdir())
     with no_umask():
         session = make_session(2, launcher=launcher)
         session.run("1")
         session.restart()
-    (cluster,) = set(folder.iterdir()) - before
+    cluster = Path(session._group.directory)
     # Nobody else can enter the folder, whatever the mode of what is in it.
     assert stat.S_IMODE(cluster.stat().st_mode) == 0o700
     assert session._transport is not None
@@ -131,8 +131,20 @@ def test_the_key_is_in_no_command_line_or_environment(
                 assert secrets[0] not in str(process.environ())
 
 
-def test_garbage_in_every_socket_does_no_harm(make_session: Callable[..., Session]) -> None:
-    session = make_session(2)
+@pytest.fixture(scope="module")
+def module_pair() -> Iterator[Session]:
+    with jaxnb.start(2, platform="cpu") as session:
+        yield session
+
+
+@pytest.fixture
+def pair(module_pair: Session, patient_answers: None) -> Session:
+    """A group of two processes, which a test must leave usable."""
+    return module_pair
+
+
+def test_garbage_in_every_socket_does_no_harm(pair: Session) -> None:
+    session = pair
     sockets = [p for p in Path(session._group.directory).iterdir() if p.is_socket()]
     assert len(sockets) > 15
     for path in sockets:
@@ -147,7 +159,7 @@ def test_garbage_in_every_socket_does_no_harm(make_session: Callable[..., Sessio
 def connected_to(address: str | tuple[str, int]) -> Iterator[socket.socket]:
     family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
     with socket.socket(family) as stranger:
-        stranger.settimeout(20)
+        stranger.settimeout(PATIENT_SECONDS)
         stranger.connect(address)
         yield stranger
 
@@ -158,6 +170,7 @@ def over_tcp(kept: Callable[..., list[JoinRequest]]) -> Callable[..., list[JoinR
 
 
 @pytest.mark.parametrize("kind", ["one host", "several hosts"])
+@pytest.mark.timing
 def test_strangers_where_strict_mode_listens_do_no_harm(
     make_session: Callable[..., Session], kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,6 +212,7 @@ def test_strangers_where_strict_mode_listens_do_no_harm(
     assert_usable(session)
 
 
+@pytest.mark.timing
 def test_those_who_say_nothing_are_bounded(make_session: Callable[..., Session]) -> None:
     """Each is waited for in a thread of its own."""
     session = make_session(2)
@@ -238,9 +252,18 @@ def connected(address: SentinelAddress) -> Iterator[zmq.Socket[bytes]]:
         context.destroy(linger=1000)
 
 
-def test_a_message_said_again_by_another_is_dropped(make_session: Callable[..., Session]) -> None:
+def drops(session: Session, index: int, message: list[bytes]) -> bool:
+    """Whether a sentinel drops a message of a stranger, and does not answer."""
+    before = dropped(session, index)
+    with connected(sentinel_of(session, index)) as stranger:
+        stranger.send_multipart(message)
+        until_dropped(session, before + 1, index)
+        return not stranger.poll(0)
+
+
+def test_a_message_said_again_by_another_is_dropped(pair: Session) -> None:
     """Someone who could read one message, signature and all, has gained nothing."""
-    session = make_session(2)
+    session = pair
     assert session._transport is not None
     signer = Signer(key=session._transport.key)
     address = sentinel_of(session, 0)
@@ -249,32 +272,18 @@ def test_a_message_said_again_by_another_is_dropped(make_session: Callable[..., 
     )
     with connected(address) as channel:
         channel.send_multipart(heard)
-        assert channel.poll(5000)
-    with connected(address) as stranger:
-        stranger.send_multipart(heard)
-        assert not stranger.poll(300)
-    with connected(sentinel_of(session, 1)) as stranger:  # to the other process
-        stranger.send_multipart(heard)
-        assert not stranger.poll(300)
+        assert channel.poll(PATIENT_SECONDS * 1000)
+    assert drops(session, 0, heard)
+    assert drops(session, 1, heard)  # to the other process
     session.recover()
-    with connected(sentinel_of(session, 0)) as stranger:
-        stranger.send_multipart(heard)
-        assert not stranger.poll(300)
+    assert drops(session, 0, heard)
     assert_usable(session)
 
 
-def test_a_sentinel_hears_no_message_without_a_signature(
-    make_session: Callable[..., Session],
-) -> None:
-    session = make_session(1)
-    address = sentinel_of(session, 0)
-    unsigned = Signer(key=b"")
-    with connected(address) as stranger:
-        for kind in ("where", "free"):
-            message = unsigned.msg(
-                kind, {"token": address.token, "sent": time.monotonic(), "ports": []}
-            )
-            stranger.send_multipart(unsigned.serialize(message))
-        assert not stranger.poll(300)
-    assert sorted(session.where()) == [0]
-    assert_usable(session)
+def test_a_sentinel_hears_no_message_without_a_signature(pair: Session) -> None:
+    token, unsigned = sentinel_of(pair, 0).token, Signer(key=b"")
+    for kind in ("where", "free"):
+        message = unsigned.msg(kind, {"token": token, "sent": time.monotonic(), "ports": []})
+        assert drops(pair, 0, unsigned.serialize(message))
+    assert sorted(pair.where()) == [0, 1]
+    assert_usable(pair)

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,14 @@ import pytest
 import zmq
 from jupyter_client.session import Session as Signer
 
+import jaxnb
+from integration.conftest import until
 from jaxnb.errors import CellError
 from jaxnb.model import SentinelAddress, Whereabouts
 from jaxnb.session import Session
 from jaxnb.transport.sidechannel import ANSWER_SECONDS, Sentinels
 from jaxnb.watch import waits_in_jax
-from jaxnb_fixtures import assert_usable
+from jaxnb_fixtures import PATIENT_SECONDS, assert_usable
 
 ALL = [0, 1, 2, 3]
 DROPPED = """
@@ -47,7 +49,14 @@ def key_of(session: Session) -> bytes:
 
 
 def dropped(session: Session, index: int = 0) -> int:
+    """Returns how many messages a process's sentinel has dropped."""
     return int(session.run(DROPPED, ranks=[index]).value)
+
+
+def until_dropped(session: Session, count: int, index: int = 0) -> None:
+    """Waits until a sentinel has dropped so many; an answer to one of them would have come."""
+    until(lambda: dropped(session, index) >= count, "a message that is dropped")
+    assert dropped(session, index) == count
 
 
 @contextmanager
@@ -68,13 +77,26 @@ def signed(key: bytes, token: str, kind: str = "where", **content: Any) -> list[
 
 def wait_for(session: Session, index: int, found: Callable[[Whereabouts], bool]) -> Whereabouts:
     """Asks until a process is somewhere."""
-    deadline = time.monotonic() + 20
+    where = None
+    deadline = time.monotonic() + PATIENT_SECONDS
     while time.monotonic() < deadline:
         where = session.where([index]).get(index)
         if where is not None and found(where):
             return where
         threading.Event().wait(0.02)
     raise AssertionError(f"process {index} is {where}")
+
+
+@pytest.fixture(scope="module")
+def module_alone() -> Iterator[Session]:
+    with jaxnb.start(1, platform="cpu") as session:
+        yield session
+
+
+@pytest.fixture
+def alone(module_alone: Session, patient_answers: None) -> Session:
+    """A group of one process, which a test must leave usable."""
+    return module_alone
 
 
 @contextmanager
@@ -91,10 +113,11 @@ def running(session: Session, code: str, **settings: Any) -> Iterator[None]:
         yield
     finally:
         session.interrupt()
-        thread.join(20)
+        thread.join(PATIENT_SECONDS)
     assert not thread.is_alive()
 
 
+@pytest.mark.usefixtures("patient_answers")
 def test_idle_processes_are_in_no_cell(session: Session) -> None:
     found = session.where()
     assert sorted(found) == [0, 1, 2, 3]
@@ -107,10 +130,9 @@ def test_idle_processes_are_in_no_cell(session: Session) -> None:
         assert where.rss_bytes == pytest.approx(rss, rel=0.5)
 
 
-def test_in_python(make_session: Callable[..., Session]) -> None:
-    session = make_session(1)
-    with running(session, "def spin(n):\n    while True: n += 1\n\nspin(0)", cell=12):
-        where = wait_for(session, 0, lambda w: w.in_cell is not None and w.in_cell.line == 2)
+def test_in_python(alone: Session) -> None:
+    with running(alone, "def spin(n):\n    while True: n += 1\n\nspin(0)", cell=12):
+        where = wait_for(alone, 0, lambda w: w.in_cell is not None and w.in_cell.line == 2)
         assert where.in_cell is not None
         assert asdict(where.in_cell) == {
             "file": "<cell 12>",
@@ -123,25 +145,20 @@ def test_in_python(make_session: Callable[..., Session]) -> None:
             (4, "<module>"),
             (2, "spin"),
         ]
-        # The loop gives the interpreter's lock away for moments only: what the sentinel does
-        # must need few of them.
-        assert [sorted(session.where()) for _ in range(10)] == [[0]] * 10
+        # It answers though the loop gives the interpreter's lock away for moments only.
+        assert [sorted(alone.where()) for _ in range(10)] == [[0]] * 10
 
 
-def test_the_line_is_the_notebooks(make_session: Callable[..., Session]) -> None:
+def test_the_line_is_the_notebooks(alone: Session) -> None:
     """With the line of ``%%spmd`` before it."""
-    session = make_session(1)
-    with running(session, "import time\ntime.sleep(1000)", first_line=2):
-        where = wait_for(
-            session,
-            0,
-            lambda w: w.in_cell is not None and w.sleeps_in == "sleep",
-        )
-        assert session.processes[0].pid not in dict(where.runnable)
+    with running(alone, "import time\ntime.sleep(1000)", first_line=2):
+        where = wait_for(alone, 0, lambda w: w.in_cell is not None and w.sleeps_in == "sleep")
+        assert alone.processes[0].pid not in dict(where.runnable)
         assert where.in_cell is not None
         assert (where.in_cell.line, where.in_cell.source) == (3, "time.sleep(1000)")
 
 
+@pytest.mark.timing
 def test_in_cpp(make_session: Callable[..., Session]) -> None:
     """In a collective that nobody else joins."""
     session = make_session(2)
@@ -162,15 +179,15 @@ def test_in_cpp(make_session: Callable[..., Session]) -> None:
     assert_usable(session)
 
 
-def test_a_deep_stack_is_told_by_its_innermost_calls(make_session: Callable[..., Session]) -> None:
-    session = make_session(1)
+def test_a_deep_stack_is_told_by_its_innermost_calls(alone: Session) -> None:
     code = "import time\ndef down(n):\n    if n: down(n - 1)\n    else: time.sleep(1000)\ndown(300)"
-    with running(session, code):
-        where = wait_for(session, 0, lambda w: w.in_cell is not None and w.sleeps_in == "sleep")
+    with running(alone, code):
+        where = wait_for(alone, 0, lambda w: w.in_cell is not None and w.sleeps_in == "sleep")
         assert len(where.stack) == 40
         assert where.stack[-1].source == "else: time.sleep(1000)"
 
 
+@pytest.mark.usefixtures("patient_answers")
 def test_what_is_not_ours_is_dropped_and_counted(make_session: Callable[..., Session]) -> None:
     session = make_session(2)
     key, address, other = key_of(session), address_of(session, 0), address_of(session, 1)
@@ -192,29 +209,26 @@ def test_what_is_not_ours_is_dropped_and_counted(make_session: Callable[..., Ses
     with connected(address) as socket:
         for message in garbage:
             socket.send_multipart(message)
-        assert not socket.poll(300)
-        assert dropped(session) == len(garbage)
+        until_dropped(session, len(garbage))
+        assert not socket.poll(0)
         for ours in (signed(key, address.token, "unknown"), signed(key, address.token, "free")):
             socket.send_multipart(ours)  # it says what is wrong with that
-            assert socket.poll(5000)
+            assert socket.poll(PATIENT_SECONDS * 1000)
             assert b"fault" in socket.recv_multipart()[-1]
         socket.send_multipart(good)
-        assert socket.poll(5000)
+        assert socket.poll(PATIENT_SECONDS * 1000)
         socket.recv_multipart()
         socket.send_multipart(good)  # said again
-        assert not socket.poll(300)
-    assert dropped(session) == len(garbage) + 1
+        until_dropped(session, len(garbage) + 1)
+        assert not socket.poll(0)
     assert dropped(session, 1) == 0
     assert sorted(session.where()) == [0, 1]
     assert_usable(session)
 
 
-def test_what_was_said_before_is_dropped_whatever_is_forgotten(
-    make_session: Callable[..., Session],
-) -> None:
+def test_what_was_said_before_is_dropped_whatever_is_forgotten(alone: Session) -> None:
     """jupyter_client forgets signatures, those of strangers that it has noted among them."""
-    session = make_session(1)
-    key, address = key_of(session), address_of(session, 0)
+    key, address, before = key_of(alone), address_of(alone, 0), dropped(alone)
     forget = DROPPED.replace(
         "dropped = sentinel.dropped",
         "sentinel._session.digest_history.clear(); dropped = sentinel.dropped",
@@ -223,15 +237,16 @@ def test_what_was_said_before_is_dropped_whatever_is_forgotten(
     kept_back = signed(key, address.token, sent=time.monotonic() - 61)
     with connected(address) as socket:
         socket.send_multipart(heard)
-        assert socket.poll(5000)
+        assert socket.poll(PATIENT_SECONDS * 1000)
         socket.recv_multipart()
-        assert int(session.run(forget).value) == 0
+        assert int(alone.run(forget).value) == before
         for message in (heard, kept_back):
             socket.send_multipart(message)
-        assert not socket.poll(300)
-    assert dropped(session) == 2
+        until_dropped(alone, before + 2)
+        assert not socket.poll(0)
 
 
+@pytest.mark.timing
 def test_a_stranger_cannot_free(make_session: Callable[..., Session]) -> None:
     session = make_session(2)
     ports = [port for report in session._reports for port in report.collective_ports]
@@ -242,9 +257,8 @@ def test_a_stranger_cannot_free(make_session: Callable[..., Session]) -> None:
     assert_usable(session)
 
 
-def test_answers_of_a_stranger_are_not_believed(make_session: Callable[..., Session]) -> None:
+def test_answers_of_a_stranger_are_not_believed(alone: Session) -> None:
     """Something else that listens at a process's address."""
-    session = make_session(1)
     context = zmq.Context()
     socket = context.socket(zmq.ROUTER)
     port = socket.bind_to_random_port("tcp://127.0.0.1")
@@ -256,12 +270,14 @@ def test_answers_of_a_stranger_are_not_believed(make_session: Callable[..., Sess
 
     thread = threading.Thread(target=answer)
     thread.start()
-    report = session._reports[0]
-    object.__setattr__(report, "sentinel", SentinelAddress(f"tcp://127.0.0.1:{port}", "t"))
+    stranger = SentinelAddress(f"tcp://127.0.0.1:{port}", "t")
+    sentinels = Sentinels(key_of(alone), [replace(alone._reports[0], sentinel=stranger)])
     try:
-        assert Sentinels(key_of(session), [report]).where([0], 0.5) == {}
+        while thread.is_alive():  # until it has answered
+            assert sentinels.where([0], 0.5) == {}
+        assert sentinels.where([0], 0.5) == {}
     finally:
-        thread.join(5)
+        thread.join(PATIENT_SECONDS)
         context.destroy(linger=0)
 
 
@@ -282,6 +298,7 @@ def test_it_listens_on_no_port(session: Session) -> None:
         }
 
 
+@pytest.mark.timing
 def test_it_sleeps_between_questions(session: Session) -> None:
     processes = [psutil.Process(info.pid) for info in session.processes]
 
@@ -296,6 +313,7 @@ def test_it_sleeps_between_questions(session: Session) -> None:
     assert max(shares) <= 0.1
 
 
+@pytest.mark.timing
 def test_a_stopped_process_is_left_out(make_session: Callable[..., Session]) -> None:
     session = make_session(3)
     pid = session.processes[1].pid
@@ -310,6 +328,7 @@ def test_a_stopped_process_is_left_out(make_session: Callable[..., Session]) -> 
     assert sorted(session.where()) == [0, 1, 2]
 
 
+@pytest.mark.usefixtures("patient_answers")
 def test_many_ask_at_once(session: Session) -> None:
     found: list[dict[int, Whereabouts]] = []
     threads = [
@@ -319,10 +338,11 @@ def test_many_ask_at_once(session: Session) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(PATIENT_SECONDS)
     assert [sorted(each) for each in found] == [[0, 1, 2, 3]] * 20
 
 
+@pytest.mark.timing
 def test_threads_of_cpp_that_could_run_are_told(make_session: Callable[..., Session]) -> None:
     """Those that compute what was dispatched; a thread of the user's brings none of that."""
     session = make_session(1, devices_per_process=2)
@@ -357,6 +377,7 @@ MENDED = FAILING.replace("sentinel.{what} = fail", "del sentinel.{what}")
 FAULT = "ValueError: a fault of the sentinel's own"
 
 
+@pytest.mark.usefixtures("patient_answers")
 def test_a_question_that_fails_is_not_taken_for_silence(
     session: Session, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -383,6 +404,7 @@ def test_a_question_that_fails_is_not_taken_for_silence(
     assert_usable(session)
 
 
+@pytest.mark.usefixtures("patient_answers")
 def test_an_answer_that_cannot_be_sent_is_a_fault_too(session: Session) -> None:
     unsendable = FAILING.replace("= fail", "= lambda: [object()]").format(what="stack")
     session.run(unsendable, ranks=[1])
@@ -392,6 +414,7 @@ def test_an_answer_that_cannot_be_sent_is_a_fault_too(session: Session) -> None:
         session.run(MENDED.format(what="stack"), ranks=[1])
 
 
+@pytest.mark.timing
 def test_a_sampler_that_fails_says_so_in_the_timeline(session: Session) -> None:
     session.run(FAILING.format(what="_sampler.look"), ranks=[1])
     try:

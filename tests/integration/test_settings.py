@@ -11,6 +11,7 @@ import jaxnb
 from jaxnb.errors import CellError, PitfallWarning
 from jaxnb.result import CellResult
 from jaxnb.session import Session
+from jaxnb_fixtures import PATIENT_SECONDS
 
 SET_UP = """
 import contextlib
@@ -37,7 +38,7 @@ DIFFERENT = [
 ]
 
 
-@pytest.fixture(scope="module", params=["record", "strict"])
+@pytest.fixture(scope="module", params=["record", pytest.param("strict", marks=pytest.mark.timing)])
 def checked(request: pytest.FixtureRequest) -> Iterator[Session]:
     with jaxnb.start(4, devices_per_process=2, platform="cpu", check=request.param) as session:
         yield session
@@ -61,16 +62,17 @@ def refused(run: Callable[[], object]) -> CellResult:
 
 @pytest.mark.filterwarnings("ignore::jaxnb.errors.DivergenceWarning")
 @pytest.mark.parametrize(("name", "other", "usual", "call"), DIFFERENT)
+@pytest.mark.timing
 def test_a_program_that_a_setting_has_changed_on_one_process_meets_no_other(
     group: Session, name: str, other: object, usual: object, call: str
 ) -> None:
     pids = [p.pid for p in group.processes]
-    result = refused(lambda: group.run(ON_TWO.format(name, other) + call, timeout=60))
+    result = refused(lambda: group.run(ON_TWO.format(name, other) + call, timeout=PATIENT_SECONDS))
     said = f"`{name}` is {usual} on processes 0-1,3, {other} on process 2"
     assert said in str(result.errors[2])
     assert f"jax.config.update({name!r}, {usual!r})" in str(result.errors[2])
     # In the next cell all know, and nobody waits.
-    result = refused(lambda: group.run(call, timeout=60))
+    result = refused(lambda: group.run(call, timeout=PATIENT_SECONDS))
     assert {said in str(error) for error in result.errors.values()} == {True}
     assert len(result.errors) == 4
     assert result.divergence is None
@@ -107,6 +109,7 @@ def test_what_all_change_alike_passes(group: Session) -> None:
     assert not group.run(ON_ALL.format(X64, False) + "float(total(x))").pitfalls
 
 
+@pytest.mark.timing
 def test_a_process_that_comes_late_is_waited_for(group: Session) -> None:
     code = (
         "import threading, time\n"
@@ -117,12 +120,13 @@ def test_a_process_that_comes_late_is_waited_for(group: Session) -> None:
     assert group.run(ON_ALL.format(X64, False) + "float(total(x))").value == 140.0
 
 
+@pytest.mark.timing
 def test_a_context_manager_on_some_processes_is_noticed(group: Session) -> None:
     code = (
         "with jax.enable_x64(True) if process_index == 2 else contextlib.nullcontext():\n"
         "    y = float(total(x))"
     )
-    result = refused(lambda: group.run(code, timeout=60))
+    result = refused(lambda: group.run(code, timeout=PATIENT_SECONDS))
     assert "True on process 2" in str(result.errors[2])
     result = group.run("float(total(x))")
     assert (result.value, result.pitfalls) == (140.0, ())
@@ -166,14 +170,16 @@ jax.config.update("jax_transfer_guard", None)
 
 
 @pytest.mark.parametrize("other", ["1 / 0", "pass"])
+@pytest.mark.timing
 def test_who_asks_one_that_leaves_the_cell_is_freed(group: Session, other: str) -> None:
     code = ON_TWO.format(NANS, True) + f"if process_index == 1: {other}\nelse: float(total(x))"
     with pytest.raises(CellError) as caught:
-        group.run(code, timeout=60)
+        group.run(code, timeout=PATIENT_SECONDS)
     assert {0, 2, 3} <= set(caught.value.result.errors)
     assert group.run(ON_ALL.format(NANS, False) + "float(total(x))").value == 140.0
 
 
+@pytest.mark.timing
 def test_who_waits_for_an_answer_is_interrupted(group: Session) -> None:
     code = ON_TWO.format(NANS, True) + (
         "if process_index == 1: import threading; threading.Event().wait()\nfloat(total(x))"
@@ -187,6 +193,7 @@ def test_who_waits_for_an_answer_is_interrupted(group: Session) -> None:
     assert group.run(ON_ALL.format(NANS, False) + "float(total(x))").value == 140.0
 
 
+@pytest.mark.timing
 def test_a_group_is_formed_anew_though_jit_is_disabled(group: Session) -> None:
     group.run(ON_ALL.format("jax_disable_jit", True))
     group.recover()

@@ -7,6 +7,9 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.timing
+
+
 PRELUDE = """
 import gc, weakref
 import jax, jax.numpy as jnp, numpy as np

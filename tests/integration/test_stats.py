@@ -37,6 +37,7 @@ def by_name(rows: list[DeviceStats], device: int = 0) -> dict[str | None, int]:
     return {array.name: array.nbytes for array in rows[device].largest}
 
 
+@pytest.mark.usefixtures("patient_answers")
 def test_the_largest_arrays_are_told_by_name(session: Session) -> None:
     session.restart()  # what other tests have left in the caches of JAX and IPython is larger
     session.run(MESH + "import dataclasses, gc\n"
@@ -61,6 +62,7 @@ def test_the_largest_arrays_are_told_by_name(session: Session) -> None:
     assert all(row.process_pss_bytes is None and row.process_rss_bytes for row in brief)
 
 
+@pytest.mark.usefixtures("patient_answers")
 def test_what_is_donated_or_deleted_does_not_count(session: Session) -> None:
     session.run(
         MESH + "x, y = make(256), make(256)\nadd = jax.jit(lambda a: a + 1, donate_argnums=0)"
@@ -72,6 +74,7 @@ def test_what_is_donated_or_deleted_does_not_count(session: Session) -> None:
     assert [row.bytes_in_use for row in session.stats()] == [n and n - KIB for n in before]
 
 
+@pytest.mark.usefixtures("patient_answers")
 def test_looking_makes_no_arrays(session: Session) -> None:
     """An array in parts has none for each part before somebody asks for one."""
     session.run(MESH + "kept = [make(256) for _ in range(3)]\nlive = len(jax.live_arrays())")
@@ -79,6 +82,7 @@ def test_looking_makes_no_arrays(session: Session) -> None:
     assert session.run("len(jax.live_arrays()) - live").value == 0
 
 
+@pytest.mark.usefixtures("patient_answers")
 def test_a_cell_says_what_it_changed(session: Session) -> None:
     made = session.run(MESH + "x = make(256)\nkept = x.addressable_data(0);")
     for each in made.per_process.values():
@@ -91,6 +95,7 @@ def test_a_cell_says_what_it_changed(session: Session) -> None:
     assert [m.change_bytes for m in raised.per_process[3].memory] == [-KIB, -KIB]
 
 
+@pytest.mark.usefixtures("patient_answers")
 def test_a_cells_peak_is_told(session: Session) -> None:
     found = session.run("a = np.ones(1 << 24); del a", ranks=[1]).per_process[1].memory
     (peak,) = {m.peak_bytes for m in found}
@@ -102,6 +107,7 @@ def test_a_cells_peak_is_told(session: Session) -> None:
     assert session.run("pass", ranks=[1]).per_process[1].memory == ()
 
 
+@pytest.mark.timing
 def test_in_whatever_state_the_processes_are(make_session: Callable[..., Session]) -> None:
     session = make_session(2, devices_per_process=2)
     session.run(MESH + "x = make(256)\ntotal = jax.jit(jnp.sum)\nfloat(total(x));")

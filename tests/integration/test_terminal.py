@@ -10,6 +10,8 @@ from collections.abc import Iterator
 import pexpect
 import pytest
 
+from integration.test_magics import EXACT_LABELS
+
 PROMPT = r"In \[\d+\]: "
 MORE = r"   \.\.\.: "
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
@@ -60,6 +62,7 @@ def terminal(tmp_path) -> Iterator[Terminal]:  # type: ignore[no-untyped-def]
 
 def test_a_session_in_a_terminal(terminal: Terminal) -> None:
     assert terminal.type("%load_ext jaxnb").strip() == ""
+    terminal.type(EXACT_LABELS)
     assert "UsageError: There is no group of processes yet." in terminal.type("%spmd 1")
 
     started = terminal.type("%spmd_start -n 2 --devices-per-process 2 --platform cpu")
@@ -101,8 +104,10 @@ def test_a_session_in_a_terminal(terminal: Terminal) -> None:
     assert "stopped" in terminal.type("%spmd_stop").lower()
 
 
+@pytest.mark.thorough
 def test_rich_output_is_text_in_a_terminal(terminal: Terminal) -> None:
     terminal.type("%load_ext jaxnb")
+    terminal.type(EXACT_LABELS)
     terminal.type("%spmd_start -n 2 --platform cpu")
     shown = terminal.type(
         "%%spmd\nfrom IPython.display import HTML, display\n"
@@ -111,8 +116,10 @@ def test_rich_output_is_text_in_a_terminal(terminal: Terminal) -> None:
     assert shown.splitlines()[:3] == ["<IPython.core.display.HTML object>", "0", "[1] 1"]
 
 
+@pytest.mark.thorough
 def test_a_background_cell_in_a_terminal(terminal: Terminal) -> None:
     terminal.type("%load_ext jaxnb")
+    terminal.type(EXACT_LABELS)
     terminal.type("%spmd_start -n 2 --platform cpu")
     began = terminal.type("%%spmd --async\nfor i in range(3): print('line', i)\n6 * 7")
     began += terminal.type("handle = _")
@@ -125,6 +132,7 @@ def test_a_background_cell_in_a_terminal(terminal: Terminal) -> None:
     assert "background cell" in terminal.type("print(handle)")
 
 
+@pytest.mark.thorough
 def test_leaving_the_terminal_ends_the_group(terminal: Terminal) -> None:
     # What must not be left behind is looked for by the fixture of all tests.
     terminal.type("%load_ext jaxnb")
@@ -135,6 +143,7 @@ def test_leaving_the_terminal_ends_the_group(terminal: Terminal) -> None:
 
 def test_control_c_interrupts_the_cell(terminal: Terminal) -> None:
     terminal.type("%load_ext jaxnb")
+    terminal.type(EXACT_LABELS)
     terminal.type("%spmd_start -n 2 --platform cpu")
     terminal.child.sendline("%spmd print('began'); import time; time.sleep(600)")
     terminal.child.expect_exact("[0-1] began")

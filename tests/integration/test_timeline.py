@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from integration.conftest import Gate
+from integration.conftest import Gate, until
 from jaxnb.errors import CellError, UsageError
+from jaxnb.result import CellResult
 from jaxnb.session import Session
 from jaxnb.sinks import NoSink
 from jaxnb_fixtures import assert_usable
@@ -27,26 +28,37 @@ def group(session: Session) -> Session:
     return session
 
 
-def open_when_others_wait(group: Session, gate: Gate) -> None:
-    """Opens a gate once all others have waited at their collective for a while."""
-    while True:
-        found = group.where([0, 1, 3])
-        waited = [
-            (where.cell_seconds or 0.0) - where.last_dispatch.seconds
-            for where in found.values()
-            if where.last_dispatch is not None
-        ]
-        if len(waited) == 3 and min(waited) > 0.5:
-            return gate.open()
+def others_have_waited(group: Session) -> bool:
+    """Whether all but process 2 have waited at their collective for a while."""
+    found = group.where([0, 1, 3])
+    waited = [
+        (where.cell_seconds or 0.0) - where.last_dispatch.seconds
+        for where in found.values()
+        if where.last_dispatch is not None
+    ]
+    return len(waited) == 3 and min(waited) > 0.5
 
 
-def test_who_kept_the_others_waiting(group: Session, gate: Gate) -> None:
+def run_with_a_straggler(group: Session, gate: Gate) -> CellResult:
+    """Process 2 comes to a collective when the others have waited there for a while."""
     group.run("step(x).block_until_ready(); None")  # compiled
-    opener = threading.Thread(target=open_when_others_wait, args=(group, gate))
+
+    def wait_and_open() -> None:
+        try:
+            until(lambda: others_have_waited(group), "all others at the collective")
+        finally:
+            gate.open()
+
+    opener = threading.Thread(target=wait_and_open)
     opener.start()
     code = f"if process_index == 2:\n    {gate.wait}\ny = step(x)\ny.block_until_ready()\nNone"
     result = group.run(code)
     opener.join()
+    return result
+
+
+def test_who_kept_the_others_waiting(group: Session, gate: Gate) -> None:
+    result = run_with_a_straggler(group, gate)
     timeline = group.timeline()
     assert timeline.cell == result.cell
     assert sorted(timeline.processes) == [0, 1, 2, 3]
@@ -59,14 +71,21 @@ def test_who_kept_the_others_waiting(group: Session, gate: Gate) -> None:
     assert min(straggler.waited.values()) > 0.5
     for each in timeline.processes.values():
         assert sum(each.totals.values()) == pytest.approx(each.stop - each.start)
-        assert each.sampled_from is not None
-    # The calls return before they have run: the wait is in block_until_ready, and sampled. That
-    # process 2 waits for a file is none of JAX.
-    totals = {i: each.totals for i, each in timeline.processes.items()}
-    assert all(totals[i]["waiting"] > 0 for i in (0, 1, 3))
-    assert totals[2]["python"] > 0.5
     assert "Process 2 came last to 1 of 1 collective" in str(timeline)
     assert timeline._repr_mimebundle_()["text/html"].count('class="jaxnb-late"') == 1
+
+
+@pytest.mark.timing
+def test_where_the_time_went_is_sampled(group: Session, gate: Gate) -> None:
+    """The calls return before they have run: the wait is in block_until_ready.
+
+    That process 2 waits for a file is none of JAX.
+    """
+    run_with_a_straggler(group, gate)
+    processes = group.timeline().processes
+    assert all(each.sampled_from is not None for each in processes.values())
+    assert all(processes[i].totals["waiting"] > 0 for i in (0, 1, 3))
+    assert processes[2].totals["python"] > 0.5
 
 
 def test_tracing_and_compiling(group: Session) -> None:
@@ -157,6 +176,7 @@ jax.block_until_ready = noting""")
         group.run("jax.block_until_ready = wait")
 
 
+@pytest.mark.usefixtures("exact_labels")
 def test_numbers_of_repeats(group: Session) -> None:
     result = group.run("print('called')\nprocess_index", time=True, repeats=4)
     assert result.timing is not None

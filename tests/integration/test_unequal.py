@@ -28,7 +28,7 @@ CAUSE = r"rests on unequal inputs: `w` was not equal on all processes \(cell \[\
 
 
 @pytest.fixture
-def loss(session: Session) -> Session:
+def loss(session: Session, patient_answers: None) -> Session:
     """A session whose ``loss`` has equal bytes everywhere, and rests on unequal ``w``."""
     session.run(SETUP)
     with pytest.warns(DivergenceWarning, match=r"`w` .* process 0 ≠ process 1 ≠ process 2"):
@@ -67,12 +67,14 @@ def test_what_does_not_rest_on_it_is_the_same(loss: Session) -> None:
     assert loss.run("float(loss_of(x, make(2)))").agreement is Agreement.SAME
 
 
+@pytest.mark.timing
 def test_it_ends_when_the_name_is_bound_anew(loss: Session) -> None:
     result = loss.run("w = make(3)\nloss = loss_of(x, w)\nloss")
     assert (result.agreement, result.unequal) == (Agreement.SAME, ())
     assert loss.run("float(loss)").agreement is Agreement.SAME
 
 
+@pytest.mark.timing
 def test_it_survives_that_the_group_reconnects(loss: Session) -> None:
     loss.recover()
     assert loss.run("loss").agreement is Agreement.SUSPECT
@@ -80,6 +82,7 @@ def test_it_survives_that_the_group_reconnects(loss: Session) -> None:
     assert result.agreement is Agreement.SUSPECT
 
 
+@pytest.mark.timing
 def test_strict_mode_says_once_what_is_not_equal(session: Session) -> None:
     session.run(SETUP)
     with pytest.raises(CellError) as caught:
@@ -93,6 +96,7 @@ def test_strict_mode_says_once_what_is_not_equal(session: Session) -> None:
     assert str(caught.value).count("jit(<lambda>)") == 1
 
 
+@pytest.mark.timing
 def test_a_process_that_replaces_another_is_told(make_session: Callable[..., Session]) -> None:
     session = make_session(4)
     session.run(SETUP)

@@ -14,6 +14,9 @@ import pytest
 
 from jaxnb.engine.collective_sockets import SocketCutter, listening_ports
 
+pytestmark = [pytest.mark.timing, pytest.mark.may_be_skipped]
+
+
 Pair = tuple[socket.socket, socket.socket]
 
 
@@ -21,7 +24,10 @@ Pair = tuple[socket.socket, socket.socket]
 def listener(request: pytest.FixtureRequest) -> Iterator[socket.socket]:
     """A socket that listens on loopback."""
     with socket.socket(request.param, socket.SOCK_STREAM) as found:
-        found.bind(("127.0.0.1" if request.param == socket.AF_INET else "::1", 0))
+        try:
+            found.bind(("127.0.0.1" if request.param == socket.AF_INET else "::1", 0))
+        except OSError as error:
+            pytest.skip(f"this host has no such loopback: {error}")
         found.listen()
         yield found
 

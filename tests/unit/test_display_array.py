@@ -10,7 +10,7 @@ from math import prod
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxnb.arrays import edge_indices
@@ -305,13 +305,24 @@ def arrays(draw: st.DrawFn) -> ArrayInfo:
     )
 
 
-@given(arrays())
-def test_any_array_is_80_columns_and_well_formed(pictured: ArrayInfo):
+def assert_readable(pictured: ArrayInfo):
     card = cards.array_card(pictured)
     assert max(map(len, card.text.splitlines())) <= 80
     for svg in pictures(card.html):
         assert svg.tag == f"{SVG}svg"
     assert len(card.html) < 250_000
+
+
+@settings(max_examples=25)
+@given(arrays())
+def test_any_array_is_80_columns_and_well_formed(pictured: ArrayInfo):
+    assert_readable(pictured)
+
+
+@pytest.mark.thorough
+@given(arrays())
+def test_any_of_many_arrays_is_80_columns_and_well_formed(pictured: ArrayInfo):
+    assert_readable(pictured)
 
 
 def test_deleted_arrays_say_so_and_show_no_values():

@@ -6,6 +6,8 @@ import os
 import signal
 import threading
 
+import pytest
+
 from jaxnb.model import StreamChunk
 from jaxnb.transport.client import Exchange
 
@@ -26,6 +28,7 @@ def test_a_wake_ends_a_wait() -> None:
     assert exchange.get(60) is None
 
 
+@pytest.mark.timing
 def test_a_signal_that_is_handled_after_the_time_out_does_not_make_it_wait_on() -> None:
     """On a busy machine the handler of an interrupt may begin late, and take its time."""
     exchange = Exchange()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import stat
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ MakeBase = Callable[[str], Path]
 
 
 @pytest.fixture
-def base(monkeypatch: pytest.MonkeyPatch) -> MakeBase:
+def base(monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeBase]:
     """Makes a folder that is the temporary one from then on."""
     made = tempfile.mkdtemp(dir="/tmp")
 
@@ -28,7 +29,8 @@ def base(monkeypatch: pytest.MonkeyPatch) -> MakeBase:
         monkeypatch.setattr(tempfile, "tempdir", str(path))
         return path
 
-    return make
+    yield make
+    shutil.rmtree(made)
 
 
 def made_in(path: str) -> str:

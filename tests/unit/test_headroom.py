@@ -139,12 +139,16 @@ def real_group(limit: int) -> Iterator[Path]:
         folder.rmdir()
 
 
+@pytest.mark.may_be_skipped
 def test_a_real_control_group_is_a_limit() -> None:
     limit = 256 * MIB
     with real_group(limit) as folder:
+        enter = f"echo $$ > {folder}/cgroup.procs"
+        tried = subprocess.run(["sh", "-c", enter], check=False, capture_output=True)
+        if tried.returncode:
+            pytest.skip(f"no process can be put into a control group here: {tried.stderr!r}")
         ended = subprocess.run(
-            ["sh", "-c", f'echo $$ > {folder}/cgroup.procs && exec "$0" -c "$1"',
-             sys.executable, ASK],
+            ["sh", "-c", f'{enter} && exec "$0" -c "$1"', sys.executable, ASK],
             capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert ended.returncode == 0, ended.stderr

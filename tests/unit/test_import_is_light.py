@@ -35,6 +35,13 @@ def test_import_jaxnb_loads_nothing_heavy() -> None:
     assert loaded & HEAVY == set()
 
 
-@pytest.mark.parametrize("package", ["ipyparallel", "jax", "IPython"])
+@pytest.mark.parametrize(
+    "package",
+    [
+        pytest.param("ipyparallel", marks=pytest.mark.thorough),
+        pytest.param("jax", marks=pytest.mark.thorough),
+        "IPython",
+    ],
+)
 def test_the_probe_sees_a_heavy_import(package: str) -> None:
     assert package in loaded_by(f"import jaxnb, {package}") & HEAVY

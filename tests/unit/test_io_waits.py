@@ -17,7 +17,7 @@ import pytest
 
 from jaxnb.engine.io_waits import io_waited_in
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.timing
 
 
 @contextmanager

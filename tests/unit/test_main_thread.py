@@ -49,6 +49,7 @@ print(rounds > 100, looks > 100)
 """
 
 
+@pytest.mark.timing
 def test_looking_harms_nobody() -> None:
     ended = subprocess.run(
         [sys.executable, "-c", BUSY, str(SECONDS)], capture_output=True, text=True, check=False

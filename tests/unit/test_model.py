@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import json
 import pickle
@@ -25,6 +26,7 @@ CLASSES = [
 ]
 
 
+@functools.cache
 def values_of(hint: Any) -> st.SearchStrategy[Any]:
     """Returns values of a field's type; hypothesis alone would fill ``Any`` with nothing."""
     if hint is Any:

@@ -14,6 +14,7 @@ from jaxnb.display.stats_history import SAMPLES, StatsHistory, blocks, cpu_perce
 from jaxnb.errors import SessionBrokenError
 from jaxnb.magics import stats as magic
 from jaxnb.model import DeviceInfo, DeviceStats
+from jaxnb_fixtures import PATIENT_SECONDS
 
 
 def row(index: int = 0, **fields: Any) -> DeviceStats:
@@ -99,7 +100,7 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> queue.Queue[cards.Card]:
 
 def ending(panel: magic.LivePanel, shown: queue.Queue[cards.Card]) -> str:
     """Waits until the panel has ended, and returns its last card."""
-    panel._thread.join(20)
+    panel._thread.join(PATIENT_SECONDS)
     assert not panel.is_running
     *_, last = [shown.get_nowait() for _ in range(shown.qsize())]
     assert "ended" in last.text
@@ -109,8 +110,8 @@ def ending(panel: magic.LivePanel, shown: queue.Queue[cards.Card]) -> str:
 def test_a_panel_ends_with_its_group(shown: queue.Queue[cards.Card]) -> None:
     session = FakeSession()
     panel = magic.LivePanel(session, shown.put)
-    assert "every second" in shown.get(timeout=20).text
-    assert "every second" in shown.get(timeout=20).text
+    assert "every second" in shown.get(timeout=PATIENT_SECONDS).text
+    assert "every second" in shown.get(timeout=PATIENT_SECONDS).text
     session.state = "closed"
     assert "The group was stopped or restarted." in ending(panel, shown)
     assert all(session.asked)
@@ -141,8 +142,8 @@ def test_a_panel_ends_when_no_cell_runs(shown: queue.Queue[cards.Card]) -> None:
 
     def look_twice() -> None:
         shown.queue.clear()
-        assert "every second" in shown.get(timeout=20).text
-        assert "every second" in shown.get(timeout=20).text
+        assert "every second" in shown.get(timeout=PATIENT_SECONDS).text
+        assert "every second" in shown.get(timeout=PATIENT_SECONDS).text
 
     now[0] = 60.0 * magic.IDLE_MINUTES  # a cell has run all the time
     look_twice()
