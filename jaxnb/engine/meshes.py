@@ -27,10 +27,12 @@ def find_mesh(namespace: Mapping[str, Any], name: str | None) -> Mesh:
     Raises:
         UsageError: There is none, or more than one.
     """
-    meshes = {key: m for key, m in namespace.items() if isinstance(m, Mesh) and key[0] != "_"}
+    # Of the type: `isinstance` also asks the object, and a dead weak proxy raises then.
+    found: dict[str, Mesh] = {k: m for k, m in namespace.items() if issubclass(type(m), Mesh)}
+    meshes = {key: m for key, m in found.items() if key[0] != "_"}
     if name is not None:
-        if isinstance(namespace.get(name), Mesh):
-            return namespace[name]  # type: ignore[no-any-return]
+        if name in found:
+            return found[name]
         raise UsageError(_no_such_mesh(namespace, name, meshes))
     active = jax.sharding.get_mesh()
     if not active.empty:

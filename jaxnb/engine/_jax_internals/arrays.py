@@ -87,11 +87,14 @@ def buffer_of(value: Any) -> Any:
 
     None for what has none, and where this JAX keeps it elsewhere: then it has no origin.
     """
-    keys = getattr(value, "_base_array", None)
-    if keys is not None:
-        return keys
-    refs = getattr(type(value), "__name__", "") == "Ref" and getattr(value, "_refs", None)
-    return getattr(refs, "_buf", None) if refs else None
+    import jax
+
+    # A user's object is not asked: its `__getattr__` may raise anything, or have every name.
+    kind = type(value)
+    if issubclass(kind, jax.Array):
+        return getattr(value, "_base_array", None)
+    is_ref = kind.__name__ == "Ref" and kind.__module__.startswith("jax")
+    return getattr(getattr(value, "_refs", None), "_buf", None) if is_ref else None
 
 
 def host_words(array: Any) -> Any:
