@@ -34,7 +34,7 @@ from jaxnb.engine.layouts import Layout, dtype_facts, layout_of
 from jaxnb.engine.lost import LostArray
 from jaxnb.engine.origins import ORIGINS
 from jaxnb.engine.parcels import Packer, Unpacker, is_found_by_name, made
-from jaxnb.engine.rebinding import paths_of
+from jaxnb.engine.rebinding import INSIDE, paths_of
 from jaxnb.model.origins import Origin
 from jaxnb.model.recovery import Box, Gift, Give, Piece, Possession, Take, Taken
 from jaxnb.pickling import OutOfBand
@@ -59,8 +59,9 @@ def of_user(names: Mapping[str, Any], hidden: Mapping[str, Any]) -> dict[str, An
         for name, value in names.items()
         if not name.startswith("_") and hidden.get(name, nothing) is not value
     }
-    # First what the texts of classes use, which are run when the first object needs them.
-    return dict(sorted(found.items(), key=lambda item: not isinstance(item[1], ModuleType)))
+    # First what the texts of classes use, which are run when the first object needs them. Of the
+    # type: `isinstance` also asks the object, which raises if it is a dead weak proxy.
+    return dict(sorted(found.items(), key=lambda item: not issubclass(type(item[1]), ModuleType)))
 
 
 MAX_WRAPPED = 100
@@ -74,7 +75,7 @@ def _possession(name: str, value: Any) -> Possession:
         return Possession(
             digest=parcel.digest(),
             is_common=name in COMMON_STATE or parcel.is_common or _is_code(value),
-            arrays=tuple(paths.get(id(array), f"{name}.…") for array in parcel.arrays),
+            arrays=tuple(paths.get(id(array), name + INSIDE) for array in parcel.arrays),
             replicas=parcel.replica_digests(),
             origins=tuple(origin and origin[0] for origin in parcel.origins()),
         )

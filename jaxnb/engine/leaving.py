@@ -34,7 +34,7 @@ from jaxnb.engine.keeping import (
     lost_with,
     put_away,
 )
-from jaxnb.engine.rebinding import paths_of
+from jaxnb.engine.rebinding import INSIDE, paths_of
 from jaxnb.engine.unkept import name_unkept
 from jaxnb.model.recovery import UnkeptArray
 
@@ -109,7 +109,10 @@ class Away:
             id(t): LostShards(t, how or _how_of_words(t, of_words), paths.get(id(t), ""), dead)
             for t, how in lost
         }
-        self.without |= dict.fromkeys(each.name for each in gone.values())
+        names_of_lost = {each.name: None for each in gone.values()}
+        for name in names_of_lost:  # but not the words within keys that are lost themselves
+            if not name.endswith(INSIDE) or name.removesuffix(INSIDE) not in names_of_lost:
+                self.without[name] = None
         wholes = {id(how) for _, how in lost}
         kept: list[tuple[Any, Kept]] = [(thing, gone[id(thing)]) for thing, _ in lost]
         for thing, how in self.kept:

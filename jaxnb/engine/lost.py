@@ -92,7 +92,7 @@ class LostArray:
         shards: See above; a process that is new has none.
     """
 
-    __slots__ = ("_advice", "_what", "shards")
+    __slots__ = ("__weakref__", "_advice", "_what", "shards")
 
     def __init__(
         self, what: str, shards: tuple[tuple[Any, Any], ...] = (), advice: str = MAKE_ANEW

@@ -55,6 +55,9 @@ _TUPLE_ITERATOR = type(iter(()))
 _IS_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class statement made it
 
 
+INSIDE = ".…"
+"""What follows the name of an object that holds something where no path is known."""
+
 _OF_IPYTHON = ("In", "Out", "get_ipython", "exit", "quit")
 
 
@@ -76,6 +79,8 @@ class Rebinder:
         self._later: list[Any] = []
         self._open: set[int] = set()
         self._met_open = False
+        self.failed: dict[str, None] = {}
+        """What could not be changed, in words; the rest was changed all the same."""
 
     def rebind(self, namespace: dict[Any, Any]) -> None:
         """Replaces objects in all that a namespace leads to."""
@@ -89,7 +94,7 @@ class Rebinder:
     def _visit_all(self, namespace: dict[Any, Any]) -> None:
         self._visit_inside(namespace, 0)
         while self._later:
-            self._visit_inside(self._later.pop(), 0)
+            self._visit_guarded(self._later.pop(), 0)
 
     def visit(self, value: Any, depth: int = 0) -> Any:
         """Returns what stands for a value: itself, changed inside or not, or another one."""
@@ -113,9 +118,17 @@ class Rebinder:
         elif depth > MAX_DEPTH:
             self._later.append(value)
         else:
-            new = self._visit_inside(value, depth + 1)
+            new = self._visit_guarded(value, depth + 1)
         self._done[key] = value, new
         return new
+
+    def _visit_guarded(self, value: Any, depth: int) -> Any:
+        try:
+            return self._visit_inside(value, depth)
+        except Exception as error:  # one odd object must not end a recovery
+            what = f"what is in a {type(value).__name__}"
+            self.failed[f"{what} ({type(error).__name__}: {error})"] = None
+            return value
 
     def _visit_inside(self, value: Any, depth: int) -> Any:
         kind = type(value)
@@ -414,7 +427,7 @@ def paths_of(namespace: dict[str, Any], wanted: Sequence[Any]) -> dict[int, str]
             note(leaf, name + jax.tree_util.keystr(path))
     for name in names if left else ():
         for thing in objects_of({name: namespace[name]}, lambda value: id(value) in left):
-            note(thing, f"{name}.…")
+            note(thing, name + INSIDE)
     return found
 
 

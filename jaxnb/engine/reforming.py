@@ -149,8 +149,10 @@ def _put_back(kept: list[tuple[Any, Kept]], again: Again, namespace: dict[str, A
         found = replaced.get(id(value))
         return value if found is None else found.new
 
-    Rebinder(swap).rebind(roots)
-    del roots
+    rebinder = Rebinder(swap)
+    rebinder.rebind(roots)
+    failed += rebinder.failed
+    del roots, rebinder
     things = list(replaced.values())
     replaced.clear()
     again.forget_old()
