@@ -1,10 +1,11 @@
-"""Keeps what a value, or a display, looks like to a size that a notebook can hold."""
+"""Keeps what a value, or a display, looks like to what a notebook can hold."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from jaxnb.engine.plain_text import printable
 from jaxnb.labels import format_count, plural
 
 MAX_TEXT_CHARS = 200_000
@@ -17,10 +18,13 @@ _NOTE_CHARS = 200
 
 
 def bounded(bundle: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a MIME bundle without what is too large, which its plain text says."""
+    """Returns a MIME bundle, as text that can be sent, without what is too large.
+
+    Its plain text says what was left out.
+    """
     kept: dict[str, Any] = {}
     notes = []
-    for kind, data in bundle.items():
+    for kind, data in printable(dict(bundle)).items():
         if kind == "text/plain":
             kept[kind] = shortened(data) if isinstance(data, str) else data
         elif (size := _size(data)) <= MAX_DATA_CHARS:

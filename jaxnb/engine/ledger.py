@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from jaxnb.engine.plain_text import printable
+
 NUMBER_KEY = "jaxnb_number"
 """In the metadata of output: which message it is of its request, from 1."""
 
@@ -160,7 +162,7 @@ LEDGER = Ledger()
 
 
 def install(kernel: Any) -> None:
-    """Has what the kernel of this process sends carry its numbers."""
+    """Has what the kernel of this process sends carry its numbers, in text that can be sent."""
     session = kernel.session
     send = session.send
 
@@ -170,6 +172,12 @@ def install(kernel: Any) -> None:
         else:
             kind, said, parent = message, content, args[0] if args else named.get("parent")
             parent = (parent or {}).get("header", parent)
+        if kind in OUTPUT_TYPES:
+            said = printable(said)
+            if isinstance(message, dict):
+                message["content"] = said
+            else:
+                content = said
         number = LEDGER.number((parent or {}).get("msg_id", ""), kind, said or {})
         if number is not None:
             if isinstance(message, dict):
