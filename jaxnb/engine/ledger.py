@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,9 @@ from jaxnb.engine.plain_text import printable
 
 NUMBER_KEY = "jaxnb_number"
 """In the metadata of output: which message it is of its request, from 1."""
+
+FENCE_MESSAGE = "jaxnb_fence"
+"""The type of a message that comes after all output that was sent before it."""
 
 ACKNOWLEDGED_KEY = "jaxnb_acknowledged"
 """In the metadata of a request: requests whose replies the notebook has."""
@@ -58,6 +61,21 @@ class Ledger:
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
         self._seen: OrderedDict[str, None] = OrderedDict()
         self._running: set[str] = set()
+        self._send_fence: Callable[[str, int], object] = lambda request, number: None
+
+    def install_fence(self, send: Callable[[str, int], object]) -> None:
+        """Takes what sends a fence: of which request, and the number of its last output."""
+        self._send_fence = send
+
+    def fence(self, request: str) -> None:
+        """Sends a message after the output of a request that has ended.
+
+        What has not come when that message comes was lost on the way.
+        """
+        with self._lock:
+            entry = self._entries.get(request)
+            if entry is not None and entry.end_number is not None:  # all of it has been sent
+                self._send_fence(request, entry.end_number)
 
     def begin(self, request: str) -> bool:
         """Notes that a request has come; returns whether it is to be answered now.
@@ -186,4 +204,9 @@ def install(kernel: Any) -> None:
                 named["metadata"] = {**(named.get("metadata") or {}), NUMBER_KEY: number}
         return send(stream, message, content, *args, **named)
 
+    def send_fence(request: str, number: int) -> None:
+        message = session.msg(FENCE_MESSAGE, {"number": number}, parent={"msg_id": request})
+        session.send(kernel.iopub_socket, message, ident=FENCE_MESSAGE.encode())
+
     session.send = numbered
+    LEDGER.install_fence(send_fence)

@@ -186,6 +186,9 @@ class Sentinel:
             return self._replicas(kind, content)
         if kind == "ledger":
             return LEDGER.told(content["requests"])
+        if kind == "fence":
+            LEDGER.fence(content["request"])
+            return {}
         if kind == "outputs":
             return LEDGER.outputs(content["request"], content["numbers"])
         if kind == "ring":

@@ -24,7 +24,7 @@ from ipyparallel import Client
 from ipyparallel.client.client import unpack_message
 
 from jaxnb.engine.flood import DROPPED_MESSAGE
-from jaxnb.engine.ledger import ACKNOWLEDGED_KEY, NUMBER_KEY
+from jaxnb.engine.ledger import ACKNOWLEDGED_KEY, FENCE_MESSAGE, NUMBER_KEY
 from jaxnb.model import CellRequest, Request, RichOutput, StreamChunk, StreamName
 from jaxnb.transport.delivery import GAP_SECONDS, Attention, Caretaker, Sent
 from jaxnb.transport.frames import dump, load
@@ -148,10 +148,16 @@ class _Client(Client):  # type: ignore[misc]
     """
 
     on_output: Callable[[str, int | None, Output | Callable[[], None]], None]
+    on_heard: Callable[[str, int], None]
     frames: dict[str, list[Any]]
 
     @unpack_message  # type: ignore[untyped-decorator]
     def _dispatch_iopub(self, message: Mapping[str, Any]) -> None:
+        parent, number = message["parent_header"], message["metadata"].get(NUMBER_KEY)
+        if message["header"]["msg_type"] == FENCE_MESSAGE:
+            number = message["content"]["number"]
+        if parent and number is not None:
+            self.on_heard(parent["msg_id"], number)
         event: Output | Callable[[], None] | None = _event(message)
         if event is None:
             kind = message["header"]["msg_type"]
@@ -161,9 +167,8 @@ class _Client(Client):  # type: ignore[misc]
                 return
             if kind == "status" or kind.startswith("comm_"):
                 event = partial(Client._dispatch_iopub.__wrapped__, self, message)
-        parent = message["parent_header"]
         if parent and event is not None:
-            self.on_output(parent["msg_id"], message["metadata"].get(NUMBER_KEY), event)
+            self.on_output(parent["msg_id"], number, event)
 
     @unpack_message  # type: ignore[untyped-decorator]
     def _dispatch_reply(self, message: Mapping[str, Any]) -> None:
@@ -191,6 +196,7 @@ class Transport:
     def __init__(self, connection: Mapping[str, Any], on_stray: Callable[[Output], None]) -> None:
         self._client = _Client(dict(connection), timeout=30)
         self._client.on_output = self._route
+        self._client.on_heard = self._hear
         self._client.frames = {}
         self._on_stray = on_stray
         self._requests: dict[str, tuple[Sent, Exchange | None]] = {}
@@ -409,6 +415,14 @@ class Transport:
             self._client._io_loop.call_later(
                 GAP_SECONDS, lambda: sent.give_up(sent.missing(), self._lose)
             )
+
+    def _hear(self, request: str, number: int) -> None:
+        """Notes that output came, or a fence: then it may be known what was lost."""
+        sent, exchange = self._requests.get(request, (None, None))
+        if sent is not None:
+            sent.hear(number)
+            if exchange is not None and sent.fenced is not None:
+                exchange.attention.hasten()
 
     def _take_again(self, sent: Sent, number: int, kind: str, content: Any) -> None:
         event = _event({"header": {"msg_type": kind}, "content": content})

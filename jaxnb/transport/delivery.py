@@ -5,7 +5,9 @@ output over PUB/SUB, which drops what it cannot keep. So output is numbered by r
 process is waited for is looked after: whoever has been waited for without news is asked for its
 ledger (:mod:`jaxnb.engine.ledger`), past all queues. A request that never came is sent again, under
 its own name, so that it runs once; a reply is had by sending the request again; output that is
-missing comes through the sentinel, and what the process does not keep any more is said to be lost.
+missing comes through the sentinel. What the process does not keep any more is said to be lost, but
+not before something that was sent later has come: of large output, or on a busy machine, the rest
+may be on its way for seconds.
 """
 
 from __future__ import annotations
@@ -21,6 +23,9 @@ FIRST_LOOK_SECONDS = 1.0
 
 LONGEST_PAUSE_SECONDS = 8.0
 """So often at least it is asked again."""
+
+FENCE_SECONDS = 60.0
+"""If nothing at all comes for so long, what is missing counts as lost."""
 
 GAP_SECONDS = 0.5
 """Output may be overtaken by other output for so long; then it counts as lost."""
@@ -39,6 +44,7 @@ class Sent:
         is_answered: Whether its reply has come.
         has_ended: Whether the end of its output has.
         touched: When something came of it, on ``time.monotonic()``.
+        fenced: When the process was first asked for a message after its output; None before.
     """
 
     request: str
@@ -49,7 +55,9 @@ class Sent:
     is_answered: bool = False
     has_ended: bool = False
     touched: float = field(default_factory=time.monotonic)
+    fenced: float | None = None
     _next: int = 1
+    _heard: int = 0
     _held: dict[int, Callable[[], None]] = field(default_factory=dict)
 
     @property
@@ -73,6 +81,14 @@ class Sent:
         while (now := self._held.pop(self._next, None)) is not None:
             self._next += 1
             now()
+
+    def hear(self, number: int) -> None:
+        """Notes that output has come by its own way, which keeps the order; or a fence after it."""
+        self._heard = max(self._heard, number)
+
+    def are_lost(self, numbers: Sequence[int]) -> list[int]:
+        """Returns which of the missing pieces of output cannot come any more."""
+        return [number for number in numbers if number <= self._heard]
 
     def missing(self, end: int | None = None) -> list[int]:
         """Returns the numbers of what has been overtaken, or should have come.
@@ -148,16 +164,22 @@ class Caretaker:
             return
         pieces = [number for number in missing if number != known["end"]]
         found = sentinels.outputs(sent.process_index, sent.request, pieces) if pieces else {}
-        if found is not None:
-            self._run(lambda: self._fill(sent, pieces, found, known["end"]))
+        if found is None:
+            return
+        absent = [number for number in pieces if str(number) not in found]
+        lost = sent.are_lost(absent)
+        if lost != absent:
+            sent.fenced = sent.fenced or time.monotonic()
+            if time.monotonic() - sent.fenced < FENCE_SECONDS:
+                sentinels.fence(sent.process_index, sent.request)
+            else:
+                lost = absent
+        self._run(lambda: self._fill(sent, lost, found, known["end"]))
 
-    def _fill(
-        self, sent: Sent, pieces: list[int], found: Mapping[str, Any], end: int | None
-    ) -> None:
-        sent.give_up([n for n in pieces if str(n) not in found], self._lose)
-        for number in pieces:
-            if str(number) in found:
-                self._take_output(sent, number, *found[str(number)])
+    def _fill(self, sent: Sent, lost: list[int], found: Mapping[str, Any], end: int | None) -> None:
+        sent.give_up(lost, self._lose)
+        for number, message in found.items():
+            self._take_output(sent, int(number), *message)
         if end is not None and not sent.has_ended:
             sent.take(end, lambda: self._end(sent))
 
@@ -188,3 +210,7 @@ class Attention:
         self.pending[sent.request] = sent
         self._pause = FIRST_LOOK_SECONDS
         self._next = time.monotonic() + FIRST_LOOK_SECONDS
+
+    def hasten(self) -> None:
+        """Notes that it may be time already."""
+        self._next = 0.0

@@ -204,6 +204,10 @@ class Sentinels:
         asked = {"request": request, "numbers": list(numbers)}
         return self._ask([process], "outputs", asked, ANSWER_SECONDS).get(process)
 
+    def fence(self, process: int, request: str) -> None:
+        """Has a process send a message after all output of a request that it has sent."""
+        self._ask([process], "fence", {"request": request}, ANSWER_SECONDS)
+
     def watch(self, processes: Iterable[int], request_id: str) -> None:
         """Has processes look at their main threads now and then, as long as that cell runs."""
         self._ask(processes, "watch", {"request_id": request_id}, WATCH_SECONDS)
