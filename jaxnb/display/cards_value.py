@@ -140,7 +140,8 @@ def _difference_note(result: CellResult, rows: list[Said], outputs: str) -> str:
         return "the first process's value; the others are in `result.per_process`"
     if outputs == "merged" and len({row.view.content for row in rows}) < len(rows):
         return "some look the same, but their bytes differ"
-    if result.agreement is Agreement.DIFFERENT and len(rows) == 1:
+    all_have_one = all(each.value_info is not None for each in result.per_process.values())
+    if result.agreement is Agreement.DIFFERENT and len(rows) == 1 and all_have_one:
         return "shown the same, but they lie differently over the devices"
     if result.agreement is Agreement.UNCOMPARED and outputs == "merged":
         shown = "shown the same" if len(rows) == 1 else "shown by process"

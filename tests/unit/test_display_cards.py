@@ -272,6 +272,8 @@ def test_values_that_differ_are_a_table_with_equal_ones_merged():
     card = cards.value_card(cell([value("3", b"1"), value("4", b"2"), value("4", b"2"), None]))
     assert card.text == "[0]   3\n[1-2] 4\n[3]   no value"
     assert Tags(card.html).seen.count("tr") == 3
+    card = cards.value_card(cell([value("4", b"2"), value("4", b"2"), None]))
+    assert card.text == "[0-1] 4\n[2]   no value"
 
 
 def test_values_that_look_the_same_but_are_not():
