@@ -109,7 +109,9 @@ def by_process_card(result: CellResult, outputs: Outputs) -> Card:
         rows, silent = rows[:1], []
         rows = [Said(rows[0].processes[:1], rows[0].view)]
     rich = any(is_rich(bundle) for _, bundle, _ in entries)
-    note = _difference_note(result, rows, outputs)
+    notes = [_difference_note(result, rows, outputs)]
+    notes += [f"it {_suspect(result)}" if result.suspect else ""]
+    note = joined([*filter(None, notes)])
     html = render(
         "by_process", rows=rows, silent=silent, rich=rich, note=note, opened=outputs == "all"
     )

@@ -276,6 +276,13 @@ def test_values_that_differ_are_a_table_with_equal_ones_merged():
     assert card.text == "[0-1] 4\n[2]   no value"
 
 
+def test_values_of_some_processes_or_that_differ_are_marked_too():
+    for values in ([value("3", b"1"), None], [value("3", b"1"), value("4", b"2")]):
+        card = cards.value_card(replace(cell(values), suspect="the processes diverged"))
+        assert card.text.endswith("\n— it rests on unequal inputs: the processes diverged")
+        assert "it rests on unequal inputs: the processes diverged" in card.html
+
+
 def test_values_that_look_the_same_but_are_not():
     card = cards.value_card(cell([value("nan", b"1"), value("nan", b"2")]))
     assert "look the same, but their bytes differ" in card.text
