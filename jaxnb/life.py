@@ -53,7 +53,7 @@ from jaxnb.starting import Progress, Starter, jax_environment
 from jaxnb.strays import Strays
 from jaxnb.transport.client import Output, Transport
 from jaxnb.transport.sidechannel import Sentinels
-from jaxnb.turns import Turns
+from jaxnb.turns import WAITS_FOR, Turns
 from jaxnb.verbs import Verbs
 
 COME_BACK_SECONDS = 5.0
@@ -170,6 +170,8 @@ class Life(Verbs):
             start_seconds=self._start_seconds,
             cells_run=self._cells_run,
             last_cell=self._last_result.cell if self._last_result is not None else None,
+            running_cell=now.request.cell if (now := self._current) is not None else None,
+            check=self.options.check,
             notes=checking.notes(self._reports, self.options.check),
         )
 
@@ -184,9 +186,8 @@ class Life(Verbs):
         )
 
     def _say_who_runs(self, sink: OutputSink) -> None:
-        current = self._current
-        if current is not None:
-            sink.notice(f"waits for cell [{current.request.cell}] to end")
+        if (current := self._current) is not None:
+            sink.notice(WAITS_FOR.format(current.request.cell))
         elif self._conversations.current is not None:
             sink.notice("waits for a pull or push to end")
 

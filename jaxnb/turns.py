@@ -12,6 +12,9 @@ from jaxnb.errors import UsageError
 
 NOTICE_SECONDS = 1.0
 
+WAITS_FOR = "waits for cell [{}] to end (to end that: Interrupt this wait, then `%spmd_interrupt`)"
+"""What is said to one whose turn has not come, of the cell that has it."""
+
 
 class Turns:
     """A queue of those who wait; the first one may run."""

@@ -55,6 +55,8 @@ def status_card(group: GroupInfo) -> Card:
     tail = f"{group.state} · {plural(group.cells_run, 'cell')} run"
     if group.last_cell is not None:
         tail += f", last [{group.last_cell}]"
+    if group.running_cell is not None:
+        tail += f" · [{group.running_cell}] is running"
     return _group_card(group, tail, True)
 
 
@@ -91,6 +93,7 @@ def _group_card(group: GroupInfo, tail: str, with_state: bool, notes: Sequence[s
             f"JAX {group.jax_version}",
             f"collectives {group.collectives}",
             f"launcher {group.launcher}",
+            f"check {group.check}",
         ]
     )
     rows = [_row(process) for process in group.processes]

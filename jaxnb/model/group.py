@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from jaxnb.model.dispatches import Dispatch
+from jaxnb.model.dispatches import CheckMode, Dispatch
 from jaxnb.model.settings import Settings
 from jaxnb.model.whereabouts import SentinelAddress
 
@@ -107,7 +107,9 @@ class GroupInfo:
         jax_version: The JAX version that every process runs.
         start_seconds: From the call of start to the checked ``psum``.
         cells_run: How many cells have run.
-        last_cell: The number of the last cell, or None.
+        last_cell: The number of the last cell that has ended, or None.
+        running_cell: The number of the cell that is running, or None.
+        check: What is done about what differs among processes, unless a cell says otherwise.
         notes: What cannot be checked in it, and what that means, as sentences; empty for nothing.
     """
 
@@ -120,4 +122,6 @@ class GroupInfo:
     start_seconds: float
     cells_run: int = 0
     last_cell: int | None = None
+    running_cell: int | None = None
+    check: CheckMode = "record"
     notes: tuple[str, ...] = ()

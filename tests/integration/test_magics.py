@@ -485,7 +485,9 @@ def test_background_cell_fills_in_its_card(nb: Notebook, gate: Any) -> None:
     assert "the value" not in cell.text
     assert nb.good("print(handle.done(), handle)").text.startswith("False <jaxnb background cell")
     assert "still running after 0.01 s" in nb.bad("handle.result(timeout=0.01)", "TimeoutError")
-    assert "busy" in nb.good("%spmd_status").text
+    status = nb.good("%spmd_status").text
+    assert "busy" in status
+    assert f"[{cell.node.execution_count}] is running" in status
     # Opened by the cell that waits: nbclient drops updates that come while it runs no cell.
     opened = f"import os; opened = os.open({str(gate.path)!r}, os.O_RDWR)\n"
     ended = nb.good(opened + "print(handle.result().value, handle.done())")

@@ -362,7 +362,7 @@ def test_a_pull_waits_for_a_background_cell_and_says_so(nb: Notebook, gate: Any)
     )
     cell = nb.good("%spmd_pull x")
     nb.good("jaxnb.life.StderrNotices = jaxnb.sinks.StderrNotices")
-    assert re.search(r"jaxnb: waits for cell \[\d+\] to end", cell.text)
+    assert re.search(r"jaxnb: waits for cell \[\d+\] to end \(to end that: ", cell.text)
     assert said(nb, "x") == "at last"
 
 

@@ -107,7 +107,7 @@ def value(text: str, digest: bytes = b"", **other: str) -> ValueInfo:
 def test_start_card_in_text():
     assert str(cards.start_card(group(2))) == (
         "2 processes × 2 CPU devices = 4 devices · ready in 1.4 s\n"
-        "JAX 0.10.2 · collectives gloo · launcher fork\n"
+        "JAX 0.10.2 · collectives gloo · launcher fork · check record\n"
         "  process    pid  host   devices\n"
         "        0  31300  node0  0-1\n"
         "        1  31301  node0  2-3"
@@ -133,6 +133,12 @@ def test_status_tells_the_dead_even_when_folded():
     text = str(cards.status_card(group(12, state="broken", detail="killed by SIGKILL")))
     assert "broken · 3 cells run, last [7]" in text
     assert "dead: killed by SIGKILL" in text
+
+
+def test_status_tells_the_cell_that_runs():
+    running = replace(group(state="busy"), cells_run=4, running_cell=8)
+    text = str(cards.status_card(running))
+    assert "busy · 4 cells run, last [7] · [8] is running" in text
 
 
 def test_where_all_wait_is_shown_now_and_afterwards() -> None:
