@@ -34,6 +34,7 @@ from jaxnb.result import CellResult
 from jaxnb.running import RunningCell
 from jaxnb.settings import KnownSettings
 from jaxnb.sinks import OutputSink, ScriptNotices
+from jaxnb.starting import untold
 from jaxnb.suspicion import of_same_inputs, suspicion, with_apart
 from jaxnb.timing import calls_to_come
 from jaxnb.transport.client import Exchange, Transport
@@ -370,7 +371,7 @@ class Cells(Life):
     ) -> None:
         """Forms the group anew after a cell whose processes are out of step; tells what it cost."""
         try:
-            recovered = self._reform(come_back_seconds)
+            recovered = self._reform(untold, come_back_seconds)
         except JaxnbError as error:
             running.notice(str(error))  # it says that the group could not be formed anew
             if names:

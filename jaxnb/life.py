@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from typing import Self
@@ -49,7 +49,7 @@ from jaxnb.replaying import Replayable
 from jaxnb.result import CellResult
 from jaxnb.running import RunningCell
 from jaxnb.sinks import OutputSink, StderrNotices
-from jaxnb.starting import Progress, Starter, jax_environment
+from jaxnb.starting import Progress, Start, Starter, jax_environment, untold
 from jaxnb.strays import Strays
 from jaxnb.transport.client import Output, Transport
 from jaxnb.transport.sidechannel import Sentinels
@@ -71,7 +71,6 @@ class Life(Verbs):
         super().__init__()
         started = time.perf_counter()
         self.options = options
-        self._progress: Progress = progress or (lambda stage, detail: None)
         self._placement = place(options, visible_gpus() if options.platform != "cpu" else ())
         self._launcher = options.launcher or default_launcher()
         self._lifecycle = Lifecycle()
@@ -93,11 +92,11 @@ class Life(Verbs):
         self._transport: Transport | None = None
         self._sentinels = Sentinels(b"", ())
         self._owner_pid = os.getpid()
-        self._start_group()
+        self._start_group(progress or untold)
         self._start_seconds = time.perf_counter() - started
         atexit.register(self._close_at_exit)
 
-    def _start_group(self) -> None:
+    def _start_group(self, progress: Progress) -> None:
         self._environment = jax_environment()
         try:
             with sigint_held():  # a group that nobody knows of could not be ended
@@ -106,11 +105,11 @@ class Life(Verbs):
             if hasattr(self, "_group"):  # else the making was interrupted, and has cleaned up
                 self.close()
             raise
-        self._bring_up(lambda starter: starter.start())
+        self._bring_up(lambda starter: starter.start(), progress)
 
-    def _bring_up(self, start: Callable[[Starter], tuple[Transport, list[ProcessReport]]]) -> None:
+    def _bring_up(self, start: Start, progress: Progress) -> None:
         try:
-            self._transport, reports = start(self._starter())
+            self._transport, reports = start(self._starter(progress))
             self._take_reports(self._transport, reports)
         except BaseException as error:
             self.close()
@@ -121,9 +120,8 @@ class Life(Verbs):
             raise
         self._lifecycle.finish_start()
 
-    def _starter(self) -> Starter:
+    def _starter(self, progress: Progress) -> Starter:
         group, options, placement = self._group, self.options, self._placement
-        progress = self._progress
         return Starter(
             group, options, placement, progress, lambda: self._lifecycle.deaths, self._on_stray
         )
@@ -294,24 +292,24 @@ class Life(Verbs):
             JaxnbError: A cell failed when it was run again; the message says how far it went.
         """
         self._require_open()
-        self._progress = progress or (lambda stage, detail: None)
+        progress = progress or untold
         started = time.perf_counter()
         if not self._lifecycle.begin_start():
             raise closed_error()
         self._abandon(SessionBrokenError, "The group was restarted")
         try:
-            self._stop_for_restart()
+            self._stop_for_restart(progress)
         except BaseException:
             self._lifecycle.fail_start()
             raise
         transport = self._transport
         if transport is None:
-            self._start_group()
+            self._start_group(progress)
         else:
-            self._bring_up(lambda starter: (transport, starter.restart(transport)))
+            self._bring_up(lambda starter: (transport, starter.restart(transport)), progress)
         self._start_seconds = time.perf_counter() - started
         if replay:
-            return self._replayable.replay(self.run, self._progress)
+            return self._replayable.replay(self.run, progress)
         self._replayable.end()
         return 0
 
@@ -338,18 +336,19 @@ class Life(Verbs):
             StartError: The processes could not be joined anew; ``restart()`` gives fresh ones.
         """
         self._require_open()
-        self._progress = progress or (lambda stage, detail: None)
         interrupted = threading.Event()
         with (
             sigint_sets(interrupted),
             self._turns.turn(lambda: self._say_who_runs(StderrNotices()), interrupted),
         ):
-            recovered = self._reform()
+            recovered = self._reform(progress or untold)
         if interrupted.is_set():  # what was under way could not be left half done
             raise KeyboardInterrupt
         return recovered
 
-    def _reform(self, come_back_seconds: float = COME_BACK_SECONDS) -> Recovered:
+    def _reform(
+        self, progress: Progress, come_back_seconds: float = COME_BACK_SECONDS
+    ) -> Recovered:
         self._require_open()
         self._require_helpers()
         transport = self._transport
@@ -358,7 +357,7 @@ class Life(Verbs):
         self._lifecycle.mark_broken()
         self.free()
         send_signal, left = self._group.signal, self._left
-        leaver = Leaver(self._sentinels, send_signal, self._lifecycle, self._progress, self.free)
+        leaver = Leaver(self._sentinels, send_signal, self._lifecycle, progress, self.free)
         rescued = leaver.wait(
             lambda: set(self._in_cells()) | self._stuck,
             come_back_seconds if left is not None else 0.0,
@@ -369,7 +368,7 @@ class Life(Verbs):
         reconnection = self._lifecycle.begin_reconnection()
         if reconnection is None:
             raise restarted_error() if self._lifecycle.is_open else closed_error()
-        dead, starter = reconnection.indices, self._starter()
+        dead, starter = reconnection.indices, self._starter(progress)
         try:
             n = self.num_processes
             reports, recovered = form_anew(starter, transport, n, dead, rescued)
@@ -402,8 +401,8 @@ class Life(Verbs):
             running.abandon(kind(f"{reason} while the cell ran or waited."))
         self._conversations.abandon(kind(f"{reason} while data were on the way."))
 
-    def _stop_for_restart(self) -> None:
-        self._progress("stopping", "the old processes")
+    def _stop_for_restart(self, progress: Progress) -> None:
+        progress("stopping", "the old processes")
         transport = self._transport
         if transport is None or self._needs_fresh_group():
             self._end_group()

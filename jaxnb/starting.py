@@ -31,6 +31,12 @@ from jaxnb.options import StartOptions
 from jaxnb.transport.client import Exchange, Output, Reply, Transport, wait_for
 
 Progress = Callable[[str, str], None]
+"""Takes each stage of a start, a restart or a recovery: its name and a detail."""
+
+
+def untold(stage: str, detail: str) -> None:
+    """Says nothing of a stage."""
+
 
 MAX_SECONDS = 24 * 3600
 """A start may take no longer, whatever was asked for: XLA takes no infinite time-out."""
@@ -347,3 +353,7 @@ def verify(reports: Sequence[ProcessReport], placement: Placement) -> None:
                     f"Process {index} of {n} (pid {report.pid} on {report.host}) sees "
                     f"{got} for {what}; it should be {wanted}."
                 )
+
+
+Start = Callable[[Starter], tuple[Transport, list[ProcessReport]]]
+"""Brings a group up; returns the connection, and what each process sees."""

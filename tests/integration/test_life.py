@@ -1,0 +1,46 @@
+"""What is said while a group starts, restarts and recovers, by a group of this module's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+import jaxnb
+from jaxnb.errors import CellError
+from jaxnb.session import Session
+from jaxnb_fixtures import assert_usable
+
+Stages = list[tuple[str, str]]
+
+
+@pytest.fixture(scope="module")
+def stages() -> Stages:
+    """What the start of the group was told of its stages, and whatever is told to it later."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def group(stages: Stages) -> Iterator[Session]:
+    def progress(stage: str, detail: str) -> None:
+        stages.append((stage, detail))
+
+    with jaxnb.start(2, platform="cpu", progress=progress) as session:
+        yield session
+
+
+def test_the_progress_of_a_start_is_not_told_of_what_comes_later(
+    group: Session, stages: Stages
+) -> None:
+    """In a notebook it would write over the start's card."""
+    at_start = list(stages)
+    assert "checking" in [stage for stage, _ in at_start]
+    with pytest.raises(CellError, match="no data"):
+        group.run(
+            "import jax.experimental.multihost_utils as mh\n"
+            "if process_index == 1:\n    raise ValueError('no data')\n"
+            "mh.process_allgather(np.ones(3))"
+        )
+    assert_usable(group)
+    group.recover()
+    assert stages == at_start
