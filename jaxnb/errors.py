@@ -16,8 +16,11 @@ class JaxnbError(Exception):
     """Base of all jaxnb errors."""
 
     def _render_traceback_(self) -> list[str]:
-        """What IPython shows for it: the message, without the frames of jaxnb's own code."""
-        return [f"{type(self).__name__}: {self}"]
+        """What IPython shows for it: the message and its notes, without frames of jaxnb's own."""
+        return self._ended_by(str(self))
+
+    def _ended_by(self, message: str) -> list[str]:
+        return [f"{type(self).__name__}: {message}", *getattr(self, "__notes__", ())]
 
 
 class UsageError(JaxnbError):
@@ -71,7 +74,7 @@ class CellError(JaxnbError):
 
     def _render_traceback_(self) -> list[str]:
         """The processes' tracebacks, each distinct one once; then the message, or a shorter one."""
-        return [*self._rendering.splitlines(), "", f"{type(self).__name__}: {self._closing}"]
+        return [*self._rendering.splitlines(), "", *self._ended_by(self._closing)]
 
 
 class NotCompiledError(JaxnbError):

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jaxnb.errors import JaxnbError
 from jaxnb.labels import plural
 from jaxnb.model import CellRequest
 from jaxnb.result import CellResult
@@ -60,8 +59,8 @@ class Replayable:
             How many have run.
 
         Raises:
-            JaxnbError: What the first that failed raised, and how far it went. After this or an
-                interrupt the history is as it was, so that it can be run again.
+            BaseException: What the first that failed raised, or an interrupt, with a note of how
+                far it went. The history is as it was, so that it can be run again.
         """
         cells = self._ran
         self.end()
@@ -79,12 +78,14 @@ class Replayable:
                 )
         except BaseException as error:
             self._ran, self._is_over = cells, False
-            if isinstance(error, JaxnbError):
-                error.args = (
-                    f"{error}\nThe processes are fresh; of {plural(len(cells), 'cell')} {done} "
-                    f"had been run again when cell [{cells[done].request.cell}] failed, and the "
-                    "others were not run. What cells got from elsewhere (`%spmd_push`) has to be "
-                    "given again.",
-                )
+            error.add_note(_how_far(cells, done))
             raise
         return len(cells)
+
+
+def _how_far(cells: Sequence[Ran], done: int) -> str:
+    return (
+        f"%spmd_restart --replay: the processes are fresh. {done} of {plural(len(cells), 'cell')} "
+        f"had been run again when cell [{cells[done].request.cell}] failed or was interrupted; the "
+        "others were not run. What cells got from elsewhere (`%spmd_push`) has to be given again."
+    )

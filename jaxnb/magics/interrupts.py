@@ -19,8 +19,8 @@ def plain_interrupt(text: str) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as error:
-        said = str(error) or text
-        shown = KeyboardInterrupt(said)
+        lines = [f"KeyboardInterrupt: {str(error) or text}", *getattr(error, "__notes__", ())]
+        shown = KeyboardInterrupt(str(error) or text)
         # IPython shows what this returns; a subclass would have another name in the notebook.
-        shown._render_traceback_ = lambda: [f"KeyboardInterrupt: {said}"]  # type: ignore[attr-defined]
+        shown._render_traceback_ = lambda: lines  # type: ignore[attr-defined]
         raise shown from None

@@ -85,7 +85,7 @@ class SpmdMagics(SessionMagics):
         if asked is None:
             return
         session = self._started()
-        with ProgressDisplay(self.shell) as progress:
+        with plain_interrupt("Interrupted."), ProgressDisplay(self.shell) as progress:
             self._ids.forget_all()
             replayed = session.restart(progress, replay=asked.replay)
         progress.show(cards.start_card(session.group, replayed if asked.replay else None))

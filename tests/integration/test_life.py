@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -44,3 +45,20 @@ def test_the_progress_of_a_start_is_not_told_of_what_comes_later(
     assert_usable(group)
     group.recover()
     assert stages == at_start
+
+
+def test_an_interrupted_replay_says_how_far_it_came(group: Session) -> None:
+    group.restart()
+    group.run("x = 1", cell=1)
+    group.run("x += 1", cell=2)
+
+    def interrupt(stage: str, detail: str) -> None:
+        if stage == "replaying" and detail.startswith("cell [2]"):
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        group.restart(interrupt, replay=True)
+    assert "1 of 2 cells had been run again when cell [2]" in caught.value.__notes__[-1]
+    assert_usable(group)
+    assert group.restart(replay=True) >= 2
+    assert group.run("x").value == 2

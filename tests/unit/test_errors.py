@@ -104,3 +104,9 @@ def test_time_out_is_a_cell_error_with_its_result() -> None:
         raise CellTimeoutError("too long", result=RESULT)
     assert raised.value.result is RESULT
     assert raised.value._render_traceback_()[-1] == "CellTimeoutError: too long"
+
+
+def test_notes_are_shown_below_the_message() -> None:
+    error = UsageError("It cannot be done.")
+    error.add_note("Do something else.")
+    assert error._render_traceback_() == ["UsageError: It cannot be done.", "Do something else."]
