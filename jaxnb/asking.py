@@ -34,6 +34,9 @@ FREE_SECONDS = 0.5
 NOTICE_SECONDS = 3.0
 """After this long without an answer to an interrupt the user is told who is silent."""
 
+QUIET_SECONDS = 4.0
+"""After this long without any answer the user is told, once, who is waited for."""
+
 DEATH_SECONDS = 2.0
 """A death is known so much later at most than its first effects are seen."""
 
@@ -57,6 +60,9 @@ class Unanswered:
     def __str__(self) -> str:
         return self.reason
 
+
+_CAN_END = "Interrupt ends the wait, and variables are kept."
+_TOO_LATE = "It can no longer be undone: Interrupt takes effect when it has ended."
 
 SendSignal = Callable[[list[int], int], None]
 """Sends a signal to processes."""
@@ -97,6 +103,7 @@ class Channel:
         self._notice = notice
         self._abandoned: Exception | None = None
         self._must_finish = False
+        self._has_told = False
 
     def abandon(self, reason: Exception) -> None:
         """Makes the one who waits in this conversation stop, and raise ``reason``."""
@@ -173,7 +180,7 @@ class Channel:
                 self._send_next(exchange, index, left[index]) for _ in range(IN_FLIGHT)
             )
         patience = (REPLY_SECONDS if seconds is None else seconds) + nbytes / BYTES_PER_SECOND
-        deadline = time.monotonic() + patience
+        heard_at = time.monotonic()
         while pending := {i: count for i, count in pending.items() if count}:
             try:
                 self.check()
@@ -183,11 +190,12 @@ class Channel:
             event = exchange.get(TICK_SECONDS)
             if isinstance(event, Reply) and event.process_index in pending:
                 index = event.process_index
-                deadline = time.monotonic() + patience
+                heard_at = time.monotonic()
                 pending[index] += self._send_next(exchange, index, left[index]) - 1
                 yield index, self._as_answer(index, event.answer)
                 continue
-            late = time.monotonic() > deadline
+            self._tell_who_is_quiet(pending, heard_at)
+            late = time.monotonic() > heard_at + patience
             if late:
                 self._free_late(pending, exchange)
             for index in list(pending):
@@ -197,6 +205,17 @@ class Channel:
                 if lost is not None:
                     del pending[index]
                     yield index, lost
+
+    def _tell_who_is_quiet(self, pending: Iterable[int], heard_at: float) -> None:
+        """Says who is waited for, if nobody has answered for a while: nothing need be wrong."""
+        if self._has_told or time.monotonic() - heard_at < QUIET_SECONDS:
+            return
+        self._has_told = True
+        self._notice(
+            f"waits for {processes_label(pending)}: no answer for {QUIET_SECONDS:g} s. A value may "
+            "take long to compute or to pickle (a class's `__reduce__`). "
+            f"{_TOO_LATE if self._must_finish else _CAN_END}"
+        )
 
     def _send_next(self, exchange: Exchange, index: int, requests: Iterator[Request]) -> int:
         """Sends the next request of a process; returns how many were sent: none after the last."""
