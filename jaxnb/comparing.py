@@ -12,6 +12,7 @@ from jaxnb.insight.calls import parse_call
 from jaxnb.model import CellRequest
 from jaxnb.model.comparisons import ComparisonReport
 from jaxnb.result import CellResult
+from jaxnb.sinks import OutputSink
 
 EXAMPLE = "specs={'data': \"P('data'), P()\"}"
 
@@ -145,19 +146,23 @@ def expression(what: str, value: Any) -> str:
     )
 
 
-def compare_on(run: Callable[..., CellResult], code: str) -> Comparison:
+def compare_on(
+    run: Callable[..., CellResult], code: str, label: str, sink: OutputSink | None
+) -> Comparison:
     """Compares on the processes of a group.
 
     Args:
-        run: ``Session.run``.
+        run: ``Session.run``, with its settings.
         code: What :func:`code_of` returns.
+        label: What is shown in its place, where processes wait, or in tracebacks.
+        sink: Where output goes; without one it is printed in the end.
 
     Raises:
         UsageError: As on the processes.
         CellError: A process raised.
     """
     try:
-        result = run(code, aside=True)
+        result = run(code, aside=label, sink=sink)
     except CellError as error:
         errors = error.result.errors
         messages = {each.message for each in errors.values()}
@@ -165,7 +170,7 @@ def compare_on(run: Callable[..., CellResult], code: str) -> Comparison:
         if kinds == {"UsageError"} and len(messages) == 1:
             raise UsageError(messages.pop()) from None
         raise
-    if result.stdout:
+    if result.stdout and sink is None:
         print(result.stdout, end="")  # noqa: T201  # what the function printed when it was traced
     values = [each.value for each in result.per_process.values()]
     first: Comparison = values[0]

@@ -89,7 +89,7 @@ class Session(Cells):
         first_line: int = 1,
         outputs: Outputs = "merged",
         interrupted: threading.Event | None = None,
-        aside: bool = False,
+        aside: str = "",
         time: bool = False,
         repeats: int | None = None,
     ) -> CellResult:
@@ -117,7 +117,8 @@ class Session(Cells):
             interrupted: Interrupts this run once it is set; if that is before its turn comes,
                 nothing is run. SIGINT sets it too. It is cleared when the processes are told.
             aside: The code is an expression, evaluated beside the user's cells: it leaves nothing
-                in ``In``, ``Out`` and ``_``, and a restart does not replay it.
+                in ``In``, ``Out`` and ``_``, and a restart does not replay it. This is the text
+                that is shown in its place.
             time: Run it once, then again as often as fits into about a second, and time each
                 call: ``result.timing``. All processes make the same number of calls. What the
                 cell does, it does that many times; what it prints is in the result of each call.
@@ -215,6 +216,8 @@ class Session(Cells):
         run: bool = True,
         devices: int | None = None,
         setup: str = "",
+        sink: OutputSink | None = None,
+        cell: int | None = None,
     ) -> Comparison:
         """Compiles and times a call under several shardings, on all processes.
 
@@ -237,6 +240,8 @@ class Session(Cells):
             run: False compiles only.
             devices: How many devices to plan for.
             setup: Code that makes the mesh and the arguments of a plan.
+            sink: Where output goes, as in :meth:`run`.
+            cell: The number of the cell that asks.
 
         Raises:
             UsageError: There is nothing to compare, or something is no expression.
@@ -252,7 +257,8 @@ class Session(Cells):
                     "`setup` is for a plan: give `devices` too. Nothing was run. On the group's "
                     "own devices, run the setup as a cell."
                 )
-            return comparing.compare_on(self.run, code)
+            run_in = partial(self.run, cell=cell)
+            return comparing.compare_on(run_in, code, f"compare({call})", sink)
         return comparing.compare_planned(
             code, devices=devices, setup=setup, cells=self.cells_run, label=call
         )

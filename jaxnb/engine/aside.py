@@ -6,23 +6,24 @@ from typing import Any
 
 from jaxnb.engine.compiled import keep_lines
 from jaxnb.engine.interrupts import INTERRUPTS
+from jaxnb.model import CellRequest
 
 
-def evaluate(shell: Any, code: str, name: str) -> None:
+def evaluate(shell: Any, request: CellRequest, name: str) -> None:
     """Evaluates an expression in a shell's namespace; its value goes to the display hook.
 
     Nothing is left in ``In``, ``Out`` and ``_``. What it raises goes where a cell's error goes.
 
     Args:
         shell: The shell of this process's kernel.
-        code: The expression.
+        request: Has the expression, and what is shown in its place.
         name: The file name of the code in tracebacks.
     """
-    keep_lines(name, code)
+    keep_lines(name, request.aside)
     hook = shell.displayhook
     try:
         with shell.builtin_trap:
-            hook.value = eval(compile(code, name, "eval"), shell.user_ns)
+            hook.value = eval(compile(request.code, name, "eval"), shell.user_ns)
         hook.bundle = hook.compute_format_data(hook.value)[0]
     except (Exception, SystemExit, *INTERRUPTS):
         hook.take()

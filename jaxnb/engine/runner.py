@@ -175,7 +175,7 @@ class Runner:
                 )
             self._recorder.meet(request)
             if request.aside:
-                aside.evaluate(shell, request.code, self._code_name)
+                aside.evaluate(shell, request, self._code_name)
             else:
                 with self._repeated(request.calls, calls):
                     await self._run_in_shell(_as_numbered(request))

@@ -13,7 +13,7 @@ from jaxnb.errors import UsageError
 from jaxnb.magics.arguments import MagicParser, variable
 from jaxnb.magics.base import SessionMagics
 from jaxnb.magics.interrupts import plain_interrupt
-from jaxnb.magics.sinks import is_notebook
+from jaxnb.magics.sinks import DisplayIds, is_notebook, sink_for
 from jaxnb.magics.words import split_words, unquoted
 
 if TYPE_CHECKING:
@@ -131,7 +131,12 @@ class ComparingMagics(SessionMagics):
 
             code = comparing.code_of(asked.call, **{**settings, "run": False})
             return comparing.compare_planned(code, devices=asked.devices, label=asked.call)
-        return self._started().compare(asked.call, devices=asked.devices, **settings)
+        session, sink = self._started(), sink_for(self.shell, DisplayIds())
+        number = self.shell.displayhook.prompt_count
+        with sink:
+            return session.compare(
+                asked.call, devices=asked.devices, sink=sink, cell=number, **settings
+            )
 
 
 def _variants(

@@ -113,6 +113,7 @@ class CellRequest:
         request_id: Names the run: cells' numbers repeat, within a notebook cell and after a
             restart.
         aside: It is jaxnb's own, an expression: it leaves nothing in ``In``, ``Out`` and ``_``.
+            This is what is shown in its place; empty for cells of the user's.
         calls: So many times it is run, and each call timed; 0 to run it once as ever.
         settings_differ: The processes' settings were not equal after the last cell: what they
             dispatch is compared before it runs, if it is recorded.
@@ -127,7 +128,7 @@ class CellRequest:
     ranks: tuple[int, ...] = ()
     pitfalls: bool = True
     request_id: str = field(default_factory=lambda: uuid.uuid4().hex)
-    aside: bool = False
+    aside: str = ""
     calls: int = 0
     settings_differ: bool = False
     check_nans: CheckNans = False
