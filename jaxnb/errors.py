@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from jaxnb.model.recovery import Recovered
     from jaxnb.result import CellResult
 
 
@@ -25,6 +26,18 @@ class JaxnbError(Exception):
 
 class UsageError(JaxnbError):
     """What the user typed cannot be done as typed; nothing was started or run."""
+
+
+class RecoveryInterrupted(KeyboardInterrupt):
+    """An interrupt came during ``recover()``, which cannot stop half-way, and has ended.
+
+    Attributes:
+        recovered: What it has done.
+    """
+
+    def __init__(self, recovered: Recovered) -> None:
+        super().__init__("the processes were reconnected all the same: that cannot stop half-way")
+        self.recovered = recovered
 
 
 class StartError(JaxnbError):

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from typing import Self
 
-from jaxnb import checking
+from jaxnb import checking, errors
 from jaxnb.asking import REPLY_SECONDS, Channel
 from jaxnb.cluster import ProcessGroup
 from jaxnb.conversing import Conversations
@@ -331,9 +331,9 @@ class Life(Verbs):
             progress: Called with the name of each stage and a detail.
 
         Raises:
-            SessionBrokenError: A process that serves the group has died, or one does not come
-                back from a cell.
+            SessionBrokenError: A helper process has died, or one does not come back from a cell.
             StartError: The processes could not be joined anew; ``restart()`` gives fresh ones.
+            RecoveryInterrupted: Interrupt was pressed; it holds what was done all the same.
         """
         self._require_open()
         interrupted = threading.Event()
@@ -343,7 +343,7 @@ class Life(Verbs):
         ):
             recovered = self._reform(progress or untold)
         if interrupted.is_set():  # what was under way could not be left half done
-            raise KeyboardInterrupt
+            raise errors.RecoveryInterrupted(recovered)
         return recovered
 
     def _reform(

@@ -11,7 +11,7 @@ from IPython.display import display, publish_display_data
 import jaxnb
 from jaxnb.display import cards
 from jaxnb.display.card import Card
-from jaxnb.errors import CellError, ProcessDiedError, UsageError
+from jaxnb.errors import CellError, ProcessDiedError, RecoveryInterrupted, UsageError
 from jaxnb.magics import arguments
 from jaxnb.magics.background import BackgroundCell
 from jaxnb.magics.base import SessionMagics
@@ -100,8 +100,14 @@ class SpmdMagics(SessionMagics):
         ):
             return
         session = self._started()
-        with ProgressDisplay(self.shell) as progress:
-            recovered = session.recover(progress)
+        progress = ProgressDisplay(self.shell)
+        with plain_interrupt("%spmd_recover had not begun; nothing has changed"):
+            try:
+                with progress:
+                    recovered = session.recover(progress)
+            except RecoveryInterrupted as error:  # what was lost is told now or never
+                progress.show(cards.recovered_card(session.group, error.recovered))
+                raise
         progress.show(cards.recovered_card(session.group, recovered))
 
     @line_magic

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 import jaxnb
-from jaxnb.errors import CellError
+from jaxnb.errors import CellError, RecoveryInterrupted
 from jaxnb.session import Session
 from jaxnb_fixtures import assert_usable
 
@@ -62,3 +62,15 @@ def test_an_interrupted_replay_says_how_far_it_came(group: Session) -> None:
     assert_usable(group)
     assert group.restart(replay=True) >= 2
     assert group.run("x").value == 2
+
+
+def test_an_interrupt_of_a_recovery_does_not_hide_what_it_did(group: Session) -> None:
+    def interrupt(stage: str, detail: str) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    group.run("y = 3")
+    with pytest.raises(RecoveryInterrupted) as caught:
+        group.recover(interrupt)
+    assert len(caught.value.recovered.processes) == 2
+    assert group.run("y").value == 3
+    assert_usable(group)

@@ -146,3 +146,19 @@ def test_a_dead_process_is_replaced_and_the_cells_can_be_replayed(own_group: Not
     group.bad("%spmd float(total(x))", "CellError")
     group.good("%spmd_restart --replay")
     assert "15.0" in group.good("%spmd float(total(x))").text
+
+
+def test_an_interrupted_recovery_shows_its_card(group: Notebook) -> None:
+    group.good(
+        "import signal, jaxnb.magics.spmd as magic\n"
+        "class Interrupting(magic.ProgressDisplay):\n"
+        "    def __call__(self, stage, detail):\n"
+        "        super().__call__(stage, detail)\n"
+        "        signal.raise_signal(signal.SIGINT)\n"
+        "magic.ProgressDisplay = Interrupting"
+    )
+    cell = group.run("%spmd_recover")
+    assert cell.error.ename == "KeyboardInterrupt"
+    assert "cannot stop half-way" in cell.error.evalue
+    assert "all variables kept" in cell.text
+    assert "ready" in group.good("%spmd_status").text
