@@ -115,7 +115,7 @@ def _computation(found: NanFound) -> str:
 
 def _arrays(found: NanFound) -> str:
     text = _places("output", found.outputs)
-    return f"{text}, from {_places('argument', found.inputs)}" if found.inputs else text
+    return f"{text}, from {_places('argument leaf', found.inputs)}" if found.inputs else text
 
 
 def _places(kind: str, places: Iterable[NanPlace]) -> str:

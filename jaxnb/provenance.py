@@ -29,7 +29,7 @@ def differing_arguments(given: Mapping[int, Sequence[Argument]]) -> tuple[Differ
     """
     by_place = {i: {each.position: each for each in those} for i, those in given.items()}
     return tuple(
-        Difference(f"argument {place}", found)
+        Difference(f"argument leaf {place}", found)
         for place in sorted({place for each in by_place.values() for place in each})
         if len(found := _sides({i: each.get(place) for i, each in by_place.items()})) > 1
     )

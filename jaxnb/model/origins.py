@@ -71,7 +71,7 @@ class Difference:
     """One place at which processes used, or hold, arrays that are not parts of one array.
 
     Attributes:
-        place: ``"argument 0"``, or the name that all have for it.
+        place: ``"argument leaf 0"``, or the name that all have for it.
         sides: Who has which.
     """
 

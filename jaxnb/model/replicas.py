@@ -116,6 +116,6 @@ class UnequalInput:
 
     @property
     def name(self) -> str:
-        """What to call it: its variable, or which argument it was."""
+        """What to call it: its variable, or which leaf of the arguments' pytree it was, from 0."""
         array = self.array
-        return f"`{array.name}`" if array.name else f"argument {array.position}"
+        return f"`{array.name}`" if array.name else f"argument leaf {array.position}"

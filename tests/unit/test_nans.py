@@ -49,8 +49,9 @@ def test_an_argument_that_had_it_is_named() -> None:
     had = NanPlace(1, "float32[]", "NaN", (), 1)
     bound = NanPlace(0, "float32[8]", "NaN", (3,), 4, "loss")
     first = first_of(7, [seen(0, 0, inputs=(had,), outputs=(bound,))])
-    assert "`loss` float32[8] at [3] and 3 more, from argument 1 float32[] on process 0" in str(
-        first
+    assert (
+        "`loss` float32[8] at [3] and 3 more, from argument leaf 1 float32[] on process 0"
+        in str(first)
     )
     assert "from host data or from an earlier cell" in str(first)
     assert "checkify" not in str(first)

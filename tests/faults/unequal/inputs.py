@@ -9,7 +9,7 @@ _ANOTHER = Row(
     "argument",
     ("float(total(b if process_index else a))",),
     ("float(total(b if num_processes else a))",),
-    r"(?s)Argument 0: process 0 passed `a` \(made at line \d+ of cell \[\d+\] by "
+    r"(?s)Argument leaf 0: process 0 passed `a` \(made at line \d+ of cell \[\d+\] by "
     r"make_array_from_callback.*processes 1-3 passed `b` \(made at",
 )
 
@@ -65,7 +65,7 @@ ROWS = (
         ("p = params if process_index else {'w': params['b'], 'b': params['w']}\n"
          "float(both(p))",),
         ("p = {'w': params['w'], 'b': params['b']} if process_index else params\nfloat(both(p))",),
-        r"Argument 0: .*Argument 1: ",
+        r"Argument leaf 0: .*Argument leaf 1: ",
     ),
     Row(
         "not bound anew where the cell failed",

@@ -31,7 +31,8 @@ ROWS = (
         "in host data",
         _HOST.format("np.nan") + "float(total(v))",
         _HOST.format("np.inf") + "float(total(v))",
-        r"came out of jit\(\w+\) at line 3 .*from argument 0 float32\[16\] at \[9\] on process 2",
+        r"came out of jit\(\w+\) at line 3 .*from argument leaf 0 float32\[16\] at \[9\] on "
+        r"process 2",
     ),
     _row(
         "of one process alone",

@@ -106,7 +106,7 @@ ROWS = (
     _replica("scalar of a pmap",
              "f = jax.pmap(lambda x, s: jax.lax.psum(x * s, 'i'), 'i', in_axes=(0, None))\n"
              "x = np.ones((jax.local_device_count(), 3), np.float32)",
-             r"argument \d.* process 0 ≠ process 1", "f(x, jnp.float32(mine))",
+             r"argument leaf \d.* process 0 ≠ process 1", "f(x, jnp.float32(mine))",
              strict=r"DivergenceError"),
     _replica("predicate",
              "u = jax.make_array_from_callback((), whole, lambda i: np.bool_(mine > 1))",
