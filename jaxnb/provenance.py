@@ -24,8 +24,7 @@ def differing_arguments(given: Mapping[int, Sequence[Argument]]) -> tuple[Differ
     """Returns at which arguments of one dispatch processes passed parts of different arrays.
 
     Args:
-        given: Process index to the global arrays that it passed; of processes whose arguments are
-            known.
+        given: Process index to what it passed; of processes whose arguments are known.
     """
     by_place = {i: {each.position: each for each in those} for i, those in given.items()}
     return tuple(
@@ -179,8 +178,20 @@ def _last_common_step(differences: Sequence[Difference]) -> str:
 
 
 def _passed(difference: Difference) -> str:
+    if data := _other_data(difference):
+        return data
     said = (f"{processes_label(who)} passed {_what(each)}" for who, each in difference.sides)
     return ", ".join(said) + _once_more(difference)
+
+
+def _other_data(difference: Difference) -> str:
+    """Returns who passed other data, if nothing else tells those apart; else nothing."""
+    told = {(each.made.kind, each.made.name) if each else None for _, each in difference.sides}
+    kind, name = (len(told) == 1 and told.pop()) or ("", "")
+    if kind != "host":
+        return ""
+    labels = " / ".join(processes_label(who) for who, _ in difference.sides)
+    return f"{labels} passed {name} with other data"
 
 
 def _held(difference: Difference) -> str:
@@ -225,6 +236,8 @@ def source_text(argument: Argument | None) -> str:
 def _what(argument: Argument | None) -> str:
     if argument is None:
         return "no global array"
+    if argument.made.kind == "host":
+        return argument.made.name
     name = f"`{argument.name}`" if argument.name else "an array that no name holds now"
     return f"{name} ({origin_text(argument.made, argument.number)})"
 

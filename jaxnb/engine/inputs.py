@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
@@ -13,6 +13,7 @@ import numpy as np
 from jaxnb.engine import digests
 from jaxnb.engine._jax_internals import dispatch
 from jaxnb.engine._jax_internals.arrays import host_words
+from jaxnb.model.origins import Argument, Made, Origin
 
 MAX_REPLICA_BYTES = 4 << 10
 """Larger replicas that a recorded dispatch has computed are not looked at in strict mode."""
@@ -23,8 +24,15 @@ _SMALL_BYTES = 4 << 10
 _DIGEST = "_jaxnb_input"
 
 
-def digest(arguments: Iterable[Any], *, replicas: bool = False) -> int:
-    """Returns a digest of the numbers, NumPy arrays and local arrays among arguments.
+HostInput = tuple[int, Any]
+"""What a dispatch was given that no other process has a part of: its digest, 0 where it was not
+looked at, and what is said of it: its value if it is one number, else dtype and shape."""
+
+
+def digests_of(
+    arguments: Iterable[Any], *, replicas: bool = False
+) -> tuple[int, tuple[HostInput, ...]]:
+    """Returns digests of the numbers, NumPy arrays and local arrays among arguments.
 
     NumPy arrays are read each time, as JAX copies them each time. Arrays of JAX's on this process
     alone are waited for and read once; on an accelerator they are not looked at: to copy each to
@@ -36,19 +44,42 @@ def digest(arguments: Iterable[Any], *, replicas: bool = False) -> int:
             device has one. It is waited for.
 
     Returns:
-        A checksum, 0 if there is none of these. It is for accidents, not against malice.
+        A checksum of all, 0 if there is none of these, and each by itself, in their order. It is
+        for accidents, not against malice.
     """
-    found = 0
+    found: list[HostInput] = []
+    others: list[int] = []
     for argument in arguments:
         if isinstance(argument, jax.Array):
-            if (words := _looked_at(argument, replicas)) is not None:
-                # A replica on each local device, or one device: any of them will do.
-                found = _of_array(words, found)
+            if argument.is_fully_addressable:
+                found.append(_of_local(argument))
+            elif replicas and (words := _looked_at(argument)) is not None:
+                others.append(_of_array(words))
         elif isinstance(argument, int | float | complex):
-            found = zlib.crc32(repr(argument).encode(), found & 0xFFFFFFFF) or 1
+            found.append((zlib.crc32(repr(argument).encode()) or 1, argument))
         elif _is_of_host(argument):
-            found = _of_host_array(np.asarray(argument), found)
-    return found
+            array = np.asarray(argument)
+            found.append((_of_host_array(array, 0), _said_of(array)))
+    if not found and not others:
+        return 0, ()
+    return hash((*others, *[each[0] for each in found])) or 1, tuple(found)
+
+
+def arguments_of_host(origins: Sequence[Origin], given: Sequence[HostInput]) -> list[Argument]:
+    """Returns, of what a dispatch was given, what is not a part of a global array.
+
+    Args:
+        origins: Those of all arguments, as :meth:`Origins.of_arguments` has them.
+        given: What :func:`digests_of` has returned for them.
+    """
+    places = [i for i, (number, _) in enumerate(origins) if not number]
+    if len(places) != len(given):  # some could not be looked at, on an accelerator
+        return []
+    return [
+        Argument(place, "", number, Made(number, "host", _text(what), 0, 0, None))
+        for place, (number, what) in zip(places, given, strict=True)
+        if number
+    ]
 
 
 def may_differ(argument: Any) -> bool:
@@ -82,10 +113,19 @@ def _is_small(array: jax.Array) -> bool:
     return array.size * item_bytes <= MAX_REPLICA_BYTES
 
 
-def _looked_at(array: jax.Array, replicas: bool) -> jax.Array | None:
+def _of_local(array: jax.Array) -> HostInput:
+    # A replica on each local device, or one device: any of them will do.
+    words = _looked_at(array)
+    if words is None:
+        return 0, None
+    if array.size != 1 or _is_key(array):
+        return _of_array(words), (array.dtype, array.shape)
+    host = host_words(words.addressable_data(0))
+    return _of_host_array(host, 0), _said_of(host)
+
+
+def _looked_at(array: jax.Array) -> jax.Array | None:
     """Returns what is to be looked at of an array, of keys their words; None for nothing."""
-    if not (replicas or array.is_fully_addressable):
-        return None  # first: what most dispatches are given needs no other question
     if not _is_whole(array) or array.is_deleted():
         return None
     words: jax.Array | None = dispatch.key_words(array) if _is_key(array) else array
@@ -94,20 +134,21 @@ def _looked_at(array: jax.Array, replicas: bool) -> jax.Array | None:
     return words.addressable_data(0)
 
 
-def _of_array(array: jax.Array, before: int) -> int:
+def _of_array(array: jax.Array) -> int:
     if array.size * array.dtype.itemsize <= _SMALL_BYTES:
-        return _of_parts(array, before)
-    known = array.__dict__.get(_DIGEST)
+        return _of_parts(array)
+    known: int | None = array.__dict__.get(_DIGEST)
     if known is None:  # JAX's arrays do not change
-        known = array.__dict__[_DIGEST] = _of_parts(array, 0)
-    return hash((before, known))
+        known = array.__dict__[_DIGEST] = _of_parts(array)
+    return known
 
 
-def _of_parts(array: jax.Array, before: int) -> int:
+def _of_parts(array: jax.Array) -> int:
     count = 1 if array.is_fully_replicated else array.sharding.num_devices
+    found = 0
     for i in range(count):
-        before = _of_host_array(host_words(array.addressable_data(i)), before)
-    return before
+        found = _of_host_array(host_words(array.addressable_data(i)), found)
+    return found
 
 
 def _of_host_array(array: np.ndarray[Any, Any], before: int) -> int:
@@ -118,3 +159,15 @@ def _of_host_array(array: np.ndarray[Any, Any], before: int) -> int:
         return int.from_bytes(digests.digest(array, seed)[:7], "big") or 1
     words = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     return zlib.crc32(words.data, before & 0xFFFFFFFF) or 1
+
+
+def _said_of(array: np.ndarray[Any, Any]) -> Any:
+    is_number = array.size == 1 and not array.dtype.hasobject
+    return array.reshape(-1)[0] if is_number else (array.dtype, array.shape)
+
+
+def _text(what: Any) -> str:
+    if not isinstance(what, tuple):
+        return str(what)
+    dtype, shape = what
+    return f"{dtype}[{','.join(map(str, shape))}]"

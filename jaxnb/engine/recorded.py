@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from jaxnb.engine.inputs import HostInput
 from jaxnb.engine.known import Known
 from jaxnb.model import CheckMode, Dispatch, DispatchEnd
 from jaxnb.model.dispatches import Processes
@@ -41,6 +42,7 @@ class Entry:
     host: int  # of these, what does not span processes
     site: int = 0
     origins: tuple[Origin, ...] = ()  # of its arguments, as long as they are remembered
+    of_host: tuple[HostInput, ...] = ()  # those of its arguments that do not span processes
     made: Made | None = None
     replicas: tuple[tuple[Processes, int], ...] = ()  # of its arguments that are new
     end: DispatchEnd = ""
@@ -129,4 +131,4 @@ def keep_origins(cell: CellSoFar, entry: Entry) -> None:
     while cell.origins > MAX_ORIGINS and len(cell.with_origins) > 1:
         oldest = cell.with_origins.popleft()
         cell.origins -= len(oldest.origins)
-        oldest.origins = ()
+        oldest.origins = oldest.of_host = ()

@@ -302,10 +302,10 @@ class Recorder:
         seconds = time.monotonic() - cell.started
         is_strict = cell.mode == "strict"
         may_differ = self.settings.may_differ(known.processes)
-        digest = inputs.digest(looked_at, replicas=is_strict) if looked_at else 0
+        digest, of_host = inputs.digests_of(looked_at, replicas=is_strict) if looked_at else (0, ())
         origins = ORIGINS.of_arguments(arguments)
         given = hash((digest, *ORIGINS.numbers(origins)))
-        entry = Entry(0, known, line, seconds, given, digest, site, origins)
+        entry = Entry(0, known, line, seconds, given, digest, site, origins, of_host)
         if is_strict or may_differ:
             with self.agreement.one_at_a_time:
                 trail = cell.trails.get(known.processes)
@@ -372,24 +372,26 @@ class Recorder:
                 ORIGINS.replaced(made, written)
 
     def arguments(self, processes: Processes, number: int) -> list[Argument]:
-        """Returns the global arrays that a dispatch was given; see :meth:`arguments_of`."""
+        """Returns what a dispatch was given; see :meth:`arguments_of`."""
         return self.arguments_of(processes, [number], are_named=True)[0]
 
     def arguments_of(
         self, processes: Processes, numbers: Sequence[int], *, are_named: bool
     ) -> list[list[Argument]]:
-        """Returns the global arrays that dispatches were given, if they are still remembered.
+        """Returns what dispatches were given, as far as that is still remembered.
 
         Args:
             processes: Those that they span.
             numbers: Which ones over these processes they are in the cell.
-            are_named: Whether the arrays' names are looked for, which takes a while.
+            are_named: Whether all that can be said of it is wanted: the names of global arrays,
+                which takes a while to find, and host data. Else global arrays only.
         """
         cell = self._cell
         with self._lock:
             entries = [*cell.ring, *([cell.refused] if cell.refused is not None else [])]
-        made = {e.number: e.origins for e in reversed(entries) if e.known.processes == processes}
-        return [ORIGINS.described(made.get(n, ()), are_named=are_named) for n in numbers]
+        made = {e.number: e for e in reversed(entries) if e.known.processes == processes}
+        wanted = [made.get(number) for number in numbers]
+        return [[] if e is None else _arguments(e, are_named=are_named) for e in wanted]
 
     def mark(self, roots: Mapping[int, str], since: Mapping[Processes, tuple[int, str]]) -> None:
         """Marks what the last cell has computed of unequal inputs; see :class:`Suspects`."""
@@ -478,3 +480,8 @@ class Recorder:
         if known is None:
             known = self._known[executable] = known_of(executable, self.programs)
         return known
+
+
+def _arguments(entry: Entry, *, are_named: bool) -> list[Argument]:
+    arrays = ORIGINS.described(entry.origins, are_named=are_named)
+    return arrays + inputs.arguments_of_host(entry.origins, entry.of_host) if are_named else arrays

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-OriginKind = Literal["dispatch", "created", "named", "used"]
+OriginKind = Literal["dispatch", "created", "named", "used", "host"]
 """How an array came into being: as the result of a recorded dispatch; by a call that makes an
 array, ``jax.make_array_from_callback`` say. Of others only that is known under which name they
-were found first, or which argument of a recorded dispatch they were first."""
+were found first, or which argument of a recorded dispatch they were first. ``"host"`` is what each
+process has by itself: a number, a NumPy array, an array of its own devices alone."""
 
 
 class Made(NamedTuple):
@@ -20,7 +21,8 @@ class Made(NamedTuple):
             if they are parts of the same array. Hashed from integers only, so that a process's
             hash seed does not count.
         kind: See :data:`OriginKind`.
-        name: ``"jit(step)"``, ``"make_array_from_callback"``, ``"params['w']"``.
+        name: ``"jit(step)"``, ``"make_array_from_callback"``, ``"params['w']"``; of host data what
+            is passed: ``"0.1"`` for one number, ``"float32[16]"``.
         cell: The number of the cell; 0 outside of cells.
         number: Which dispatch over its processes in that cell, or which array of its type, shape
             and processes that was made there; from 1.
@@ -45,13 +47,13 @@ Origin = tuple[int, Made]
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """A global array that was given to a dispatch.
+    """A global array, or host data, that was given to a dispatch.
 
     Attributes:
         position: Which argument of the compiled computation it is, from 0.
         name: What the array is bound to in the namespace: ``"params['w']"``; empty if nothing
             there holds it.
-        number: The array's origin number.
+        number: The array's origin number; of host data, a digest.
         made: What made it.
     """
 
