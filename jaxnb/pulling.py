@@ -463,8 +463,8 @@ def _require_memory(nbytes: int, name: str) -> None:
         )
 
 
-def missing_error(path: Path, answers: Mapping[int, Any]) -> UsageError:
-    """Returns the error for a path that some processes do not have."""
+def missing_error(path: Path, answers: Mapping[int, Any]) -> UsageError | ArrayGoneError:
+    """Returns the error for a path that some processes do not have, or have lost."""
     missing = {i: a for i, a in answers.items() if isinstance(a, NotFound)}
     reasons: dict[str, list[int]] = {}
     for index, answer in missing.items():
@@ -478,7 +478,8 @@ def missing_error(path: Path, answers: Mapping[int, Any]) -> UsageError:
     if having:
         who = processes_label(having)
         text += f" For that of {who} type `session.pull({path.text!r}, ranks={having})`."
-    return UsageError(text)
+    is_lost = any(answer.is_lost for answer in missing.values())
+    return ArrayGoneError(text) if is_lost else UsageError(text)
 
 
 def _plural(reason: str) -> str:

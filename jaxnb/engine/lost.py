@@ -113,11 +113,16 @@ class LostArray:
         self._raise()
 
     def _raise(self) -> NoReturn:
-        parts = "`.shards` has the parts that this process still holds."
-        more = f" {parts}" if self._advice == MAKE_ANEW else ""
-        raise ArrayGoneError(f"{self._what}. Nothing was computed. {self._advice}{more}")
+        raise ArrayGoneError(f"{self._what}. Nothing was computed. {text_of(self)[1]}")
 
     __hash__ = object.__hash__
+
+
+def text_of(lost: LostArray) -> tuple[str, str]:
+    """Returns what an array was and why it is lost, as a sentence, and what to do."""
+    parts = "`.shards` has the parts that this process still holds."
+    more = f" {parts}" if lost._advice == MAKE_ANEW else ""
+    return lost._what, f"{lost._advice}{more}"
 
 
 def _refusal(name: str) -> Callable[..., NoReturn]:

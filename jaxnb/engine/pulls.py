@@ -13,6 +13,7 @@ from jaxnb.engine import shards
 from jaxnb.engine.exposures import Exposures, as_bytes
 from jaxnb.engine.held import GoneError, HeldArrays
 from jaxnb.engine.layouts import unreduced_axes
+from jaxnb.engine.lost import LostArray, text_of
 from jaxnb.engine.origins import ORIGINS
 from jaxnb.engine.packing import Package, holds, is_array, is_spread
 from jaxnb.model import (
@@ -35,6 +36,10 @@ KNOWN_IN_NOTEBOOK = ("shape", "dtype", "ndim", "size", "nbytes", "itemsize", "sh
 
 class NotFoundError(LookupError):
     """A path names nothing here."""
+
+
+class LostError(NotFoundError):
+    """A path names an array that is lost."""
 
 
 def find(path: Path, namespace: Mapping[str, Any]) -> tuple[Any, int]:
@@ -61,6 +66,8 @@ def find(path: Path, namespace: Mapping[str, Any]) -> tuple[Any, int]:
             raise NotFoundError(
                 f"has no `{path.text}` ({type(error).__name__}: {error})"
             ) from error
+    if type(value) is LostArray:  # in a container it comes, beside what is not lost
+        raise LostError(f"has lost `{path.text}`: {'. '.join(text_of(value)).rstrip('.')}")
     return value, 0
 
 
@@ -196,6 +203,11 @@ def current(request: CurrentRequest, namespace: Mapping[str, Any], held: HeldArr
     return "" if holds(value, array) else "was replaced since: the name is bound to something else"
 
 
+def not_found(process_index: int, error: NotFoundError) -> NotFound:
+    """Returns the answer for a path that names nothing here."""
+    return NotFound(process_index, str(error), isinstance(error, LostError))
+
+
 def layout(
     request: LayoutRequest, process_index: int, namespace: Mapping[str, Any]
 ) -> LayoutReply | NotFound:
@@ -210,7 +222,7 @@ def layout(
                 f"`{whole}`"
             )
     except NotFoundError as error:
-        return NotFound(process_index, str(error))
+        return not_found(process_index, error)
     leaves = jax.tree_util.tree_flatten_with_path(value)[0]
     arrays = [(path, leaf) for path, leaf in leaves if isinstance(leaf, jax.Array)]
     single = len(leaves) == 1

@@ -94,7 +94,7 @@ class Transfers:
             try:
                 value, subscripts = pulls.find(parse_path(request.path), self._shell.user_ns)
             except pulls.NotFoundError as error:
-                return NotFound(self._process_index, str(error))
+                return pulls.not_found(self._process_index, error)
         return pulls.pack(
             value,
             subscripts,

@@ -111,10 +111,12 @@ class NotFound:
     Attributes:
         process_index: Who answers.
         reason: Why, e.g. ``"has no `x`"``.
+        is_lost: There was such an array, and it is lost.
     """
 
     process_index: int
     reason: str
+    is_lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)

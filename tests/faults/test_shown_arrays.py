@@ -59,6 +59,8 @@ def test_the_others_keep_their_variables_and_what_is_lost_is_named(
         assert [each.type_name for each in errors.values()] == ["ArrayGoneError"] * 4
         assert f"`{name}`" in errors[0].message
         assert "lost the shards of process 2" in errors[0].message
+    with pytest.raises(ArrayGoneError, match=r"have lost `x`: .*the shards of process 2.*anew"):
+        session.pull("x")
     assert read.tolist() == list(range(16))
     for array in (later, value):
         with pytest.raises(ArrayGoneError, match="replaced or dropped"):
