@@ -192,7 +192,9 @@ class Channel:
                 index = event.process_index
                 heard_at = time.monotonic()
                 pending[index] += self._send_next(exchange, index, left[index]) - 1
-                yield index, self._as_answer(index, event.answer)
+                answer = self._as_answer(index, event.answer)
+                patience = self._patience_after(answer, patience, heard_at)
+                yield index, answer
                 continue
             self._tell_who_is_quiet(pending, heard_at)
             late = time.monotonic() > heard_at + patience
@@ -203,8 +205,18 @@ class Channel:
                 if late and lost is None:
                     lost = Unanswered(index, f"gave no answer within {patience:.0f} s")
                 if lost is not None:
+                    patience = self._patience_after(lost, patience, heard_at)
                     del pending[index]
                     yield index, lost
+
+    def _patience_after(self, answer: object, patience: float, heard_at: float) -> float:
+        """Returns how long who has not answered may be silent yet, counted from ``heard_at``.
+
+        Once one has died it fails, whatever the others answer: nobody waits for a long pickle.
+        """
+        if not isinstance(answer, Unanswered) or answer.death is None or self._must_finish:
+            return patience
+        return min(patience, time.monotonic() - heard_at + DEATH_SECONDS)
 
     def _tell_who_is_quiet(self, pending: Iterable[int], heard_at: float) -> None:
         """Says who is waited for, if nobody has answered for a while: nothing need be wrong."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 import jaxnb
-from jaxnb.errors import CellError, RecoveryInterrupted
+from jaxnb import asking
+from jaxnb.errors import CellError, ProcessDiedError, RecoveryInterrupted
 from jaxnb.session import Session
 from jaxnb_fixtures import assert_usable
 
@@ -73,4 +76,29 @@ def test_an_interrupt_of_a_recovery_does_not_hide_what_it_did(group: Session) ->
         group.recover(interrupt)
     assert len(caught.value.recovered.processes) == 2
     assert group.run("y").value == 3
+    assert_usable(group)
+
+
+LONG = """
+import os, signal
+class Long:
+    def __reduce__(self):
+        if process_index == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        open({gate!r}).close()  # which nobody opens
+        return int, (7,)
+long = Long()
+"""
+
+
+def test_a_death_ends_the_wait_for_a_long_pickle(
+    group: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    group.run(LONG.format(gate=str(gate)))
+    monkeypatch.setattr(asking, "REPLY_SECONDS", 1e6)
+    with pytest.raises(ProcessDiedError, match="while `long` was pulled"):
+        group.pull("long")
+    group.restart()
     assert_usable(group)
