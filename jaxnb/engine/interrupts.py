@@ -8,7 +8,11 @@ catch what its own handler raises.
 
 from __future__ import annotations
 
+import _thread
 import gc
+import itertools
+import opcode
+import os
 import signal
 import sys
 import time
@@ -17,6 +21,8 @@ from dataclasses import dataclass
 from functools import partial
 from types import CodeType, FrameType, FunctionType
 from typing import Any
+
+import jax
 
 from jaxnb.engine import main_thread
 from jaxnb.engine.awaiting import is_of_cell, outwards
@@ -49,6 +55,17 @@ class _Strike:
     held: list[FrameType]
 
 
+PUT_OFF_FOR_SECONDS = 0.001
+PUT_OFF_SECONDS = 0.5
+"""For so long an interrupt is put off at most, while context managers of JAX's are at work."""
+
+MOST_CALLS_WITHIN = 5
+"""So many calls a context manager of JAX's has made at most when it sets something."""
+
+_JAX = os.path.dirname(jax.__file__)
+_CACHE, _BEFORE_WITH = 0, opcode.opmap.get("BEFORE_WITH")  # up to Python 3.13
+
+_put_off_since: float | None = None
 _last: _Strike | None = None
 _missed_at: float | None = None
 _jax_calls: frozenset[CodeType] = frozenset()
@@ -73,8 +90,8 @@ def allow() -> None:
     Each SIGINT is either raised or noted as missed: ``signal.signal`` calls the handler of before
     for one that has come until then.
     """
-    global _last
-    _last = None
+    global _last, _put_off_since
+    _last = _put_off_since = None  # one that was put off may have found the cell at its end
     signal.signal(signal.SIGINT, _raise)
 
 
@@ -101,7 +118,8 @@ def strike(frame: FrameType | None) -> BaseException:
     Returns:
         What to raise in it.
     """
-    global _last
+    global _last, _put_off_since
+    _put_off_since = None
     frames = _of_cell(list(outwards(frame)))
     place, way = _place(frames), 0
     if _last is not None and (loop := loops_in(_last.place, place)) is not None:
@@ -183,7 +201,44 @@ def _raise(_: int, frame: FrameType | None) -> None:
         sys.settrace(_no_call)
         _note_missed()  # the collection may be within a call that goes on to wait
         return
+    if frame and is_in_context_manager_of_jax(frame) and _may_put_off():
+        _thread.start_new_thread(_send_again, ())  # which takes none of Python's own locks
+        return
     raise strike(frame)
+
+
+def is_in_context_manager_of_jax(frame: FrameType) -> bool:
+    """Whether a context manager of JAX's is just being entered or left.
+
+    What it has set, a mesh say, would stay: an interrupt would have Python not call the rest of it.
+    JAX has some in its own functions, as in ``multihost_utils.process_allgather``.
+    """
+    return _is_entered_next(frame) or any(
+        code.co_name in ("__enter__", "__exit__") or code.co_qualname == "set_mesh.__init__"
+        for each in itertools.islice(outwards(frame), MOST_CALLS_WITHIN)
+        if (code := each.f_code).co_filename.startswith(_JAX)
+    )
+
+
+def _is_entered_next(frame: FrameType) -> bool:
+    """Whether what a call has just returned is entered next, as a context manager."""
+    code = frame.f_code.co_code
+    at = frame.f_lasti + 2
+    while at < len(code) and code[at] == _CACHE:
+        at += 2
+    return at < len(code) and code[at] == _BEFORE_WITH
+
+
+def _may_put_off() -> bool:
+    global _put_off_since
+    now = time.monotonic()
+    _put_off_since = _put_off_since or now
+    return now - _put_off_since < PUT_OFF_SECONDS
+
+
+def _send_again() -> None:
+    time.sleep(PUT_OFF_FOR_SECONDS)
+    os.kill(os.getpid(), signal.SIGINT)
 
 
 def _raise_at_once(frame: FrameType, *_: object) -> object:
