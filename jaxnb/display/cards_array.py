@@ -175,7 +175,7 @@ def replicas_differ_card(array: ArrayInfo) -> Card:
         "JAX takes the devices' copies of each part to be equal and never checks. Here their "
         "bytes differ, so results depend on which copy is read. The usual cause: processes "
         "built the array from different host data (an unseeded random number, another file). "
-        "`result.per_process[i].value` holds each process's own."
+        "`spmd.last_result.per_process[i].value` holds each process's own."
     )
     shown, more = rows[:16], max(0, len(rows) - 16)
     html = render(

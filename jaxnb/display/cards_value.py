@@ -139,7 +139,7 @@ def _bundle(info: ValueInfo) -> Mapping[str, Any]:
 
 def _difference_note(result: CellResult, rows: list[Said], outputs: str) -> str:
     if outputs == "first" and len(result.per_process) > 1:
-        return "the first process's value; the others are in `result.per_process`"
+        return "the first process's value; the others are in `spmd.last_result.per_process`"
     if outputs == "merged" and len({row.view.content for row in rows}) < len(rows):
         return "some look the same, but their bytes differ"
     all_have_one = all(each.value_info is not None for each in result.per_process.values())

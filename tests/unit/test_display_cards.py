@@ -511,3 +511,8 @@ def test_importing_the_cards_loads_no_front_end():
         "sys.exit(str(heavy) if heavy else 0)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_the_first_value_says_where_the_others_are():
+    card = cards.value_card(cell([value("3", b"1"), value("4", b"2")]), "first")
+    assert card.text.endswith("the others are in `spmd.last_result.per_process`")
