@@ -52,6 +52,7 @@ def test_interrupt_pressed_twice_is_one_interrupt(lab_page: OpenLab) -> None:
     assert who_wrote(after.lines, "goes on", only_begins=True) == ALL
 
 
+@pytest.mark.thorough  # proved by tests/faults/test_owner.py
 def test_kernel_restart_ends_the_processes(lab_page: OpenLab) -> None:
     lab = lab_page([*START, "%%spmd\nimport os\nos.getpid()", LONG])
     for line in START:

@@ -81,6 +81,7 @@ def assert_shows_who_owns_what(cell: Cell) -> None:
     assert len(colours) == 4
 
 
+@pytest.mark.thorough  # proved by nbclient, in tests/notebooks
 def test_run_all_stops_at_the_error(lab_page: OpenLab) -> None:
     lab = lab_page(
         [

@@ -94,6 +94,7 @@ def test_a_helper_process_that_dies_is_named(make_session: Callable[..., Session
         assert_usable(group)
 
 
+@pytest.mark.thorough  # proved by the helper that dies
 def test_a_controller_ends_with_its_heart_monitor(make_session: Callable[..., Session]) -> None:
     """Without one no new process would be registered: a replacement would be waited for."""
     group = make_session(PROCESSES)

@@ -8,6 +8,7 @@ from jaxnb.session import Session
 from jaxnb_fixtures import PATIENT_SECONDS
 
 
+@pytest.mark.thorough  # a rate
 @pytest.mark.parametrize(
     "code",
     [pytest.param("pass", marks=pytest.mark.thorough), "print(process_index); process_index"],

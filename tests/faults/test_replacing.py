@@ -187,6 +187,7 @@ def test_again_and_again(group: Session) -> None:
     assert_usable(group)
 
 
+@pytest.mark.thorough  # fork and local differ in the start only
 def test_of_another_launcher(make_session: Callable[..., Session]) -> None:
     group = make_session(2, launcher="local")
     group.run(SETUP)
