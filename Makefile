@@ -13,8 +13,8 @@ NOTEBOOKS = $(shell find notebooks -name '*.ipynb' -not -path '*/executed/*' -no
 KINDS := unit integration faults notebooks browser gpu packaging
 
 # What runs jaxnb, and what works on it. The second holds the first.
-RUN := .stamps/run
-DEV := .stamps/dev
+RUN := .venv/.run
+DEV := .venv/.dev
 
 .PHONY: help demo lab test test-all check $(KINDS:%=test-%) bench soak faults-report unequal-report docs lint format pins clean
 
@@ -57,7 +57,8 @@ unequal-report: $(DEV) ## Run the table of what is unequal among processes (TIME
 	@$(BIN)/python scripts/unequal_report.py --times $(or $(TIMES),1) --workers $(or $(WORKERS),1) $(if $(MARKDOWN),--markdown $(MARKDOWN))
 
 docs: $(DEV) ## Build the documentation into docs/_build/html, executing its code
-	@$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
+	@# -E: a page that has failed, or whose code has changed beneath it, is read again.
+	@$(BIN)/python -m sphinx -q -E -W --keep-going -b html docs docs/_build/html
 	@echo "docs/_build/html/index.html"
 
 lint: $(DEV) ## Check style, types, layers, and that notebooks hold no outputs
@@ -85,8 +86,8 @@ $(BIN)/python:
 
 $(RUN): pyproject.toml constraints.txt | $(BIN)/python
 	@scripts/install.sh "jaxnb and JupyterLab" -e '.[lab,plot]' nbclient
-	@mkdir -p $(@D) && touch $@
+	@touch $@
 
 $(DEV): pyproject.toml constraints.txt | $(BIN)/python
 	@scripts/install.sh "jaxnb and its development tools" -e '.[lab,plot,test,docs]'
-	@mkdir -p $(@D) && touch $(RUN) $@
+	@touch $(RUN) $@

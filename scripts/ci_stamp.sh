@@ -1,18 +1,25 @@
 #!/usr/bin/env bash
-# Usage: ci_stamp.sh write|check
+# Usage: ci_stamp.sh state|write STATE|check
 #
-# write: notes that .ci/run has passed on the tree of HEAD; nothing if there are changes beside it.
+# state: prints the tree of HEAD, and what is changed beside it.
+# write: notes that .ci/run has passed on the tree of HEAD; nothing if there are changes beside it,
+#   or if the state is not the one that it was when the run began.
 # check: says whether it has, and fails if not.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 stamp=.stamps/ci-passed
 tree=$(git rev-parse 'HEAD^{tree}')
-changes=$(git status --porcelain)
+changes=$(git status --porcelain --untracked-files=all --ignore-submodules=none)
 
 case ${1:-} in
+  state)
+    echo "$tree $changes"
+    ;;
   write)
-    if [ -n "$changes" ]; then
+    if [ "${2:-}" != "$tree $changes" ]; then
+      echo "ci: no stamp: the folder was changed during the run"
+    elif [ -n "$changes" ]; then
       echo "ci: no stamp: the folder has changes that are not committed"
     else
       mkdir -p .stamps
@@ -32,7 +39,7 @@ case ${1:-} in
     fi
     ;;
   *)
-    echo "usage: $0 write|check" >&2
+    echo "usage: $0 state|write STATE|check" >&2
     exit 2
     ;;
 esac

@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 has_libatomic() {
-  [ "$(uname -s)" != Linux ] || PATH=$PATH:/sbin:/usr/sbin ldconfig -p | grep -q 'libatomic\.so\.1'
+  [ "$(uname -s)" != Linux ] || PATH=$PATH:/sbin:/usr/sbin ldconfig -p | grep 'libatomic\.so\.1' >/dev/null
 }
 
 for name in "${JAXNB_CHROMIUM:-}" chromium chromium-browser google-chrome google-chrome-stable; do

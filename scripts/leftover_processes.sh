@@ -20,7 +20,7 @@ leftover() {
     pid=${pid%/environ}
     case $own in *" $pid "*) continue ;; esac
     # A process may end, or belong to someone else, while it is looked at.
-    if tr '\0' '\n' 2>/dev/null <"$environ" | grep -qxF -- "$mark"; then
+    if grep -qzxF -- "$mark" "$environ" 2>/dev/null; then
       echo "$pid"
     fi
   done 2>/dev/null

@@ -34,6 +34,6 @@ if ! "$python" -c 'import ensurepip' 2>/dev/null; then
   fi
 fi
 
-rm -rf .venv .stamps/run .stamps/dev
+rm -rf .venv
 "$python" -m venv .venv
 echo "made .venv with $(.venv/bin/python --version)"

@@ -21,8 +21,8 @@ SLOWEST = 20
 GROUPS_STARTED, LATE = "groups", "late_s"
 """Properties of a report."""
 
-FAILURES = "JAXNB_FAILURES"
-"""In the environment: the file that gets what failed, as JSON, for ``scripts/run_tests.py``."""
+OUTCOME = "JAXNB_OUTCOME"
+"""In the environment: the file that gets what became of a run, for ``scripts/run_tests.py``."""
 
 T = TypeVar("T")
 
@@ -141,7 +141,9 @@ class Totals:
         self._tests: defaultdict[str, float] = defaultdict(float)
         self._groups: Counter[str] = Counter()
         self._ended: set[str] = set()
+        self._passed: set[str] = set()
         self._failures: dict[str, dict[str, Any]] = {}
+        self._collected = 0
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._tests[report.nodeid] += report.duration
@@ -149,17 +151,41 @@ class Totals:
             self._ended.add(report.nodeid)
         properties: dict[str, Any] = dict(report.user_properties)
         self._groups[_file(report.nodeid)] += properties.get(GROUPS_STARTED, 0)
+        if report.when == "call" and report.passed:
+            self._passed.add(report.nodeid)
+        if report.failed:  # a worker that has crashed says nothing of how late it was
+            self._note(report.nodeid, _message(report), properties.get(LATE, 0.0))
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
-            late = properties.get(LATE, 0.0)  # a worker that has crashed says nothing
-            failure = {"nodeid": report.nodeid, "message": _message(report), "late_s": late}
-            self._failures.setdefault(report.nodeid, failure)
+            self._note(report.nodeid, f"not collected: {_message(report)}")
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:
+        self._collected = len(ids)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any, error: object) -> None:
+        if error:
+            self._note(f"worker {node.gateway.id}", f"a worker crashed: {error}")
+
+    def _note(self, what: str, message: str, late: float = 0.0) -> None:
+        """Keeps a failure; of a test that fails in several phases what each of them says."""
+        known = self._failures.setdefault(what, {"nodeid": what, "message": "", "late_s": late})
+        known["message"] += f" | {message}" if known["message"] else message
 
     def pytest_sessionfinish(self) -> None:
-        if FAILURES in os.environ:
-            Path(os.environ[FAILURES]).write_text(json.dumps(list(self._failures.values())))
+        if OUTCOME in os.environ:
+            outcome = {
+                "collected": self._collected,
+                "ended": len(self._ended),
+                "passed": len(self._passed),
+                "failures": list(self._failures.values()),
+            }
+            Path(os.environ[OUTCOME]).write_text(json.dumps(outcome))
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        if len(self._tests) < SLOWEST:
+        if OUTCOME not in os.environ or len(self._tests) < SLOWEST:
             return
         for line in self.lines():
             terminalreporter.write_line(line)
@@ -179,10 +205,11 @@ class Totals:
         yield f"groups started: {sum(self._groups.values())} (those in kernels not counted)"
 
 
-def _message(report: pytest.TestReport) -> str:
-    """Returns what a failed test raised, in one line."""
-    crash = getattr(report.longrepr, "reprcrash", None)
-    return " ".join(str(crash.message if crash else report.longrepr).split())[:400]
+def _message(report: pytest.TestReport | pytest.CollectReport) -> str:
+    """Returns what was raised, with what it was raised from, in one line."""
+    chain = getattr(report.longrepr, "chain", ())
+    messages = [str(crash.message) for _, crash, _ in chain if crash is not None]
+    return " ".join(" | ".join(messages or [str(report.longrepr)]).split())
 
 
 def _file(nodeid: str) -> str:

@@ -39,13 +39,25 @@ def test_it():
 """
 
 
+TORN_DOWN = FAILS_ONCE.format(fault="raise TimeoutError('late')").replace(
+    "def test_it():",
+    "import pytest\n"
+    "@pytest.fixture(autouse=True)\n"
+    "def torn():\n"
+    "    once = Path(__file__).with_suffix('.once').exists()\n"
+    "    yield\n"
+    "    if not once: raise type('WrongNumbersError', (Exception,), {})(3)\n"
+    "def test_it():",
+)
+
 INTERRUPT = "import os, signal; os.kill(os.getpid(), signal.SIGINT); signal.pause()"
 
 SUITE = {
     "passes": "def test_it(): pass\n",
-    "late": FAILS_ONCE.format(fault="assert 1 == 2"),
+    "late": FAILS_ONCE.format(fault="assert 'early' == 'late'"),
     "interrupted": FAILS_ONCE.format(fault=INTERRUPT),
     "twice": "def test_it(): assert 3 == 4\n",
+    "torn": TORN_DOWN,
     "numbers": FAILS_ONCE.format(fault="import numpy as n; n.testing.assert_array_equal([1], [2])"),
 }
 
@@ -101,7 +113,7 @@ def test_what_passes_alone_is_unsteady(ran: Ran) -> None:
     assert sorted(ran.unsteady) == [nodeid("interrupted"), nodeid("late")]
     text = ran.about("late")
     assert text.startswith("unsteady: ")
-    assert "assert 1 == 2" in text
+    assert "'early' == 'late'" in text
     assert "    alone: passed" in text
 
 
@@ -115,8 +127,9 @@ def test_what_fails_twice_fails_the_run(ran: Ran) -> None:
     assert "    alone: failed" in ran.about("twice")
 
 
-def test_wrong_numbers_are_not_forgiven(ran: Ran) -> None:
-    text = ran.about("numbers")
+@pytest.mark.parametrize("name", ["numbers", "torn"])
+def test_wrong_numbers_are_not_forgiven(ran: Ran, name: str) -> None:
+    text = ran.about(name)
     assert text.startswith("FAILED: ")
     assert "    alone: passed" in text
     assert "never forgiven" in text
@@ -129,20 +142,38 @@ def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 @pytest.mark.parametrize(
-    ("status", "failures", "why"),
+    ("status", "messages", "why"),
     [
-        (1, 5, ""),
-        (1, 6, "6 tests failed; more than 5 are not run again"),
-        (1, 0, "pytest failed and named no test"),
-        (2, 1, "pytest ended with exit status 2"),
-        (-9, 1, "pytest ended with exit status -9"),
+        (0, [], ""),
+        (1, ["late"] * 5, ""),
+        (1, ["late"] * 6, "6 tests failed; more than 5 are not run again"),
+        (1, [], "pytest failed and named no test"),
+        (2, ["late"], "pytest ended with exit status 2"),
+        (-9, [], "pytest ended with exit status -9"),
+        (1, ["late", "not collected: 1/0"], f"not collected: {nodeid('1')}"),
+        (1, ["worker 'gw0' crashed while running"], f"a worker crashed: {nodeid('0')}"),
     ],
 )
-def test_what_fails_a_first_pass(script: ModuleType, status: int, failures: int, why: str) -> None:
-    failed = [script.Failure(nodeid(str(n)), "late", 0.0) for n in range(failures)]
-    assert script.judge(status, failed) == why
+def test_what_fails_a_first_pass(
+    script: ModuleType, status: int, messages: list[str], why: str
+) -> None:
+    failed = tuple(script.Failure(nodeid(str(n)), text, 0.0) for n, text in enumerate(messages))
+    assert script.judge(script.Outcome(status, 9, 9, 9, failed)) == why
 
 
-@pytest.mark.parametrize("error", ["ProcessDiedError: process 2", "LostVariablesError: x"])
+def test_tests_that_never_ran_fail_a_first_pass(script: ModuleType) -> None:
+    assert script.judge(script.Outcome(0, 9, 8, 8)) == "8 of 9 tests came to an end"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "ProcessDiedError: process 2",
+        "LostVariablesError: x",
+        "AssertionError: assert 35 == 36",
+        "AssertionError: processes left behind: ['7']",
+        "TimeoutError | WrongNumbersError: 3",
+    ],
+)
 def test_deaths_and_losses_are_not_forgiven(script: ModuleType, error: str) -> None:
     assert not script.Failure(nodeid("it"), error, 0.0, "passed").is_unsteady
