@@ -57,15 +57,32 @@ _TEMPORARY = tempfile.TemporaryDirectory(prefix="tests-of-jaxnb-", ignore_cleanu
 os.environ["TMPDIR"] = tempfile.tempdir = _TEMPORARY.name
 
 
+_HAS_TOKEN: dict[psutil.Process, str] = {}
+"""The token of each process that has one; empty for those that are older than this one."""
+
+_OLD = psutil.Process().create_time()
+
+
 def processes_of_tests(token: str | None = None) -> dict[int, psutil.Process]:
     """Returns the living processes with the token, this one apart, by pid."""
     token = token or os.environ[TOKEN]
     found = {}
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            if process.pid != os.getpid() and process.environ().get(TOKEN) == token:
+            if process.pid != os.getpid() and _token_of(process) == token:
                 found[process.pid] = process
     return found
+
+
+def _token_of(process: psutil.Process) -> str:
+    """Returns the token in a process's environment: looked up once, as each test asks of all."""
+    if (known := _HAS_TOKEN.get(process)) is not None:
+        return known
+    token = process.environ().get(TOKEN, "")
+    # A child that has been forked and has yet to exec has none of its own.
+    if token or process.create_time() < _OLD:
+        _HAS_TOKEN[process] = token
+    return token
 
 
 def listening_sockets() -> set[tuple[str, int]]:

@@ -31,6 +31,9 @@ MAY_BE_SKIPPED = frozenset({"gpu"})
 SEED = "JAXNB_TEST_SEED"
 """In the environment: which rows of the tables are played where not all are."""
 
+FEWEST_CASES, CASES_PER_PLAYED = 3, 4
+"""Of the cases of a test on the shared group ``make test`` plays a quarter, and three at least."""
+
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 NO_CHROMIUM = "no Chromium on PATH (Debian: apt-get install chromium)"
 
@@ -86,7 +89,30 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         item.add_marker(kind)
         if kind == "browser" and find_chromium() is None:
             item.add_marker(pytest.mark.skip(reason=NO_CHROMIUM))
+    _leave_out_cases([item for item in items if kinds[item.nodeid] == "integration"])
     items.sort(key=lambda item: order[kinds[item.nodeid] or ""])  # stable: files stay together
+
+
+def _leave_out_cases(items: list[pytest.Item]) -> None:
+    """Marks most cases of tests that have many, others each time, by the seed of the run.
+
+    Nobody waits for one of thirty dtypes; a fault in their common way shows in any of them.
+    """
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if (
+            item.get_closest_marker("thorough") is None
+            and item.get_closest_marker("timing") is None
+        ):
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for test, of_test in cases.items():
+        kept = max(FEWEST_CASES, len(of_test) // CASES_PER_PLAYED)
+        if len(of_test) > kept:
+            left_out = random.Random(f"{os.environ[SEED]} {test}").sample(
+                of_test, len(of_test) - kept
+            )
+            for item in left_out:
+                item.add_marker("thorough")
 
 
 @pytest.hookimpl(optionalhook=True)

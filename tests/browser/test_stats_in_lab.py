@@ -15,6 +15,7 @@ x = jnp.ones((64, 1 << 18)).block_until_ready()
 import time; time.sleep(1000)"""
 
 
+@pytest.mark.thorough  # its card is proved in tests/unit
 @pytest.mark.parametrize("theme", ["JupyterLab Dark"])
 def test_the_panel_goes_on_while_a_cell_runs(lab_page: OpenLab, theme: str) -> None:
     lab = lab_page([*START, LIVE, HOLD, "%spmd_stats", AGAIN, "%spmd_stop"], theme=theme)

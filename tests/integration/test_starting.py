@@ -191,6 +191,7 @@ def test_the_key_is_on_no_command_line(session: Session) -> None:
 # ---------------------------------------------------------------------- launchers and options
 
 
+@pytest.mark.thorough  # tests/faults/test_owner.py starts one
 def test_local_launcher(make_session: MakeSession) -> None:
     stages: list[str] = []
     session = make_session(2, launcher="local", progress=lambda stage, detail: stages.append(stage))

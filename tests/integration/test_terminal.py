@@ -141,6 +141,7 @@ def test_leaving_the_terminal_ends_the_group(terminal: Terminal) -> None:
     assert terminal.child.exitstatus == 0
 
 
+@pytest.mark.thorough  # proved by tests/integration/test_running.py
 def test_control_c_interrupts_the_cell(terminal: Terminal) -> None:
     terminal.type("%load_ext jaxnb")
     terminal.type(EXACT_LABELS)

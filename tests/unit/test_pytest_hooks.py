@@ -13,7 +13,7 @@ HOOKS = ["-p", "jaxnb_pytest_hooks", "-p", "no:cacheprovider", "--disable-plugin
 def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     """A suite with one passing, one skipping and one file-skipping test of two kinds."""
     monkeypatch.delenv("JAXNB_FORBID_SKIPS", raising=False)
-    kinds = "\n".join(f"    {kind}" for kind in (*KINDS, "may_be_skipped"))
+    kinds = "\n".join(f"    {kind}" for kind in (*KINDS, "may_be_skipped", "thorough", "timing"))
     pytester.makeini(
         f"[pytest]\naddopts = --strict-markers --import-mode=importlib\nmarkers =\n{kinds}\n"
     )
@@ -94,6 +94,27 @@ def test_kinds_run_in_their_order(suite: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines(
         ["tests/unit/test_unit.py::test_runs *", "tests/gpu/test_gpu.py::test_runs *"]
     )
+
+
+def test_a_quarter_of_many_cases_is_played_and_three_at_least(
+    suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = suite.path / "tests" / "integration"
+    folder.mkdir()
+    (folder / "test_cases.py").write_text(
+        "import pytest\n"
+        "@pytest.mark.parametrize('n', range(40))\ndef test_many(n): pass\n"
+        "@pytest.mark.parametrize('n', range(5))\ndef test_few(n): pass\n"
+    )
+    played = set()
+    for seed in ("1", "2", "1"):
+        monkeypatch.setenv("JAXNB_TEST_SEED", seed)
+        result = suite.runpytest_inprocess(
+            *HOOKS, "tests/integration", "-m", "not thorough and not timing", "-v"
+        )
+        result.assert_outcomes(passed=13, deselected=32)
+        played.add(tuple(line for line in result.outlines if "PASSED" in line))
+    assert len(played) == 2
 
 
 def test_a_browser_test_without_chromium_says_so(
