@@ -31,8 +31,8 @@ MAY_BE_SKIPPED = frozenset({"gpu"})
 SEED = "JAXNB_TEST_SEED"
 """In the environment: which rows of the tables are played where not all are."""
 
-FEWEST_CASES, CASES_PER_PLAYED = 3, 4
-"""Of the cases of a test on the shared group ``make test`` plays a quarter, and three at least."""
+FEWEST_CASES, CASES_PER_PLAYED = 2, 6
+"""Of the cases of an integration test ``make test`` plays a sixth, and two at least."""
 
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 NO_CHROMIUM = "no Chromium on PATH (Debian: apt-get install chromium)"

@@ -86,7 +86,7 @@ def in_the_gate() -> set[tuple[Row, str]]:
     chosen = sampled(rows, keys, seed())
     chance = random.Random(seed())
     others = [row for row in rows if row not in chosen]
-    more = chance.sample(others, max(0, len(rows) // 3 - len(chosen)))
+    more = chance.sample(others, max(0, len(rows) // 4 - len(chosen)))
     return {(row, chance.choice(row.modes)) for row in rows if row in chosen or row in more}
 
 

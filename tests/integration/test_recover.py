@@ -234,6 +234,7 @@ assert params.dtype == jnp.bfloat16 and len(traced) == 1 and step._cache_size() 
 """
 
 
+@pytest.mark.thorough  # test_every_kind_of_variable_is_kept
 def test_arrays_are_exactly_what_they_were(make_session: Callable[..., Session]) -> None:
     """Weak type, layout, commitment, memory, spec, deletion, aliasing: avals are identical."""
     group = make_session(2, devices_per_process=2)
@@ -289,6 +290,7 @@ def test_the_last_values_are_kept(shared: Session) -> None:
     )
 
 
+@pytest.mark.thorough  # a detail of reconnecting
 def test_what_is_set_for_all_calls_is_kept(group: Session) -> None:
     """``jax.set_mesh`` with fewer devices than there are, and the default device."""
     group.run(
