@@ -358,12 +358,8 @@ def test_a_timeout_interrupts(session: Session) -> None:
     assert_usable(session)
 
 
-@pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.thorough), 2])
-def test_an_interrupt_in_python_keeps_variables(
-    session: Session, make_session: Callable[..., Session], devices: int
-) -> None:
+def keeps_variables(group: Session) -> None:
     """All have dispatched the same: nothing is pending, and the group need not be formed anew."""
-    group = make_session(2, devices_per_process=1) if devices == 1 else session
     group.run("kept = jnp.arange(3.0)")
     sink = OnFirstLine(press_interrupt, group.num_processes)
     with pytest.raises(CellError):
@@ -371,6 +367,17 @@ def test_an_interrupt_in_python_keeps_variables(
     assert sink.notices == []
     assert group.run("float(kept.sum())").value == 3.0
     assert_usable(group)
+
+
+def test_an_interrupt_in_python_keeps_variables(session: Session) -> None:
+    keeps_variables(session)
+
+
+@pytest.mark.thorough
+def test_an_interrupt_in_python_keeps_variables_on_one_device_each(
+    make_session: Callable[..., Session],
+) -> None:
+    keeps_variables(make_session(2, devices_per_process=1))
 
 
 class PressWhenTold(OnFirstLine):
