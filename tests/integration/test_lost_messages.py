@@ -173,6 +173,7 @@ def test_output_that_is_not_kept_is_said_to_be_lost(group: Session) -> None:
     assert "1 piece of the output of process 1 was lost on the way." in sink.said
 
 
+@pytest.mark.thorough  # a cell's messages go the same way
 @pytest.mark.parametrize("socket", ["_mux_stream"])
 def test_pulls_and_pushes_survive_it(
     group: Session, monkeypatch: pytest.MonkeyPatch, socket: str
@@ -190,6 +191,7 @@ def test_pulls_and_pushes_survive_it(
     assert group.run("y, z").value == (3, 4)
 
 
+@pytest.mark.thorough  # a cell's messages go the same way
 def test_recovering_survives_it(group: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     with request_lost(monkeypatch):
         group.recover()
