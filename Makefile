@@ -7,6 +7,9 @@ SHELL := /bin/bash
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
+# Without compiled files each process compiles all of jax anew: seconds of a start's time.
+unexport PYTHONDONTWRITEBYTECODE
+
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
 NOTEBOOKS = $(shell find notebooks -name '*.ipynb' -not -path '*/executed/*' -not -path '*/.ipynb_checkpoints/*')

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
+import stat
 import tempfile
 import threading
 import time
@@ -86,12 +88,20 @@ def _token_of(process: psutil.Process) -> str:
 
 
 def listening_sockets() -> set[tuple[str, int]]:
-    """Returns the addresses that this process listens on."""
-    return {
-        (c.laddr.ip, c.laddr.port)
-        for c in psutil.Process().net_connections("inet")
-        if c.status == psutil.CONN_LISTEN
-    }
+    """Returns the addresses of the internet that this process listens on.
+
+    From its own descriptors: the kernel's table has all connections of the host in it.
+    """
+    found = set()
+    for name in os.listdir("/dev/fd"):
+        with contextlib.suppress(OSError):  # it has been closed meanwhile
+            if not stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+                continue
+            with socket.socket(fileno=os.dup(int(name))) as one:
+                is_inet = one.family in (socket.AF_INET, socket.AF_INET6)
+                if is_inet and one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                    found.add(one.getsockname()[:2])
+    return found
 
 
 @dataclass(frozen=True)
@@ -123,6 +133,14 @@ def _parent_of(process: psutil.Process) -> int:
     return 0
 
 
+def until(is_so: Callable[[], object], what: str = "what a test waits for") -> None:
+    """Waits until something is so, however long a busy machine takes; fails if it never comes."""
+    deadline = time.monotonic() + PATIENT_SECONDS
+    while not is_so():
+        assert time.monotonic() < deadline, f"it never came to be that {what}"
+        threading.Event().wait(0.01)
+
+
 def still_running(processes: Iterable[psutil.Process]) -> list[str]:
     """Waits for processes to end; describes those that do not.
 
@@ -147,24 +165,25 @@ def still_running(processes: Iterable[psutil.Process]) -> list[str]:
     return described
 
 
-def _in_the_place_of_another(before: Left) -> set[int]:
+def _in_the_place_of_another(before: Left, after: Left) -> set[int]:
     """Returns processes that a group of before has instead of others: its service, re-formed."""
-    now = {pid: _parent_of(process) for pid, process in processes_of_tests().items()}
     replaced: set[int] = set()
     for parent in before.processes:
-        gone = [pid for pid, old in before.parents if old == parent and pid not in now]
-        new = [pid for pid, old in now.items() if old == parent and pid not in before.processes]
+        gone = [pid for pid, old in before.parents if old == parent and pid not in after.processes]
+        new = [pid for pid, old in after.parents if old == parent and pid not in before.processes]
         replaced.update(new[: len(gone)])
     return replaced
 
 
 def assert_nothing_left(before: Left) -> None:
     """Fails if anything exists that did not exist before; processes have a moment to end."""
-    known = before.processes | _in_the_place_of_another(before)
-    new = [p for pid, p in processes_of_tests().items() if pid not in known]
-    names = still_running(new)
-    assert not names, f"processes left behind: {names}"
     after = Left.now()
+    new = after.processes - before.processes - _in_the_place_of_another(before, after)
+    if new:
+        processes = processes_of_tests()
+        names = still_running(processes[pid] for pid in new if pid in processes)
+        assert not names, f"processes left behind: {names}"
+        after = Left.now()
     for what in ("folders", "sockets", "threads"):
         new_things = getattr(after, what) - getattr(before, what)
         assert not new_things, f"{what} left behind: {sorted(new_things)}"

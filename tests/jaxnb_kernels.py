@@ -1,4 +1,4 @@
-"""Ports for the tests' kernels, which nothing else takes; and how long their cells may run.
+"""Notebooks of the tests: their kernels' ports, which nothing else takes, and nbclient.
 
 Jupyter looks for free ports, lets go of them, and has the kernel take them a second later. The
 groups of the tests beside it open a hundred sockets meanwhile, and a kernel that finds one of its
@@ -45,6 +45,41 @@ def _lowest_that_is_given() -> int:
 def _is_free(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) != 0
+
+
+# nbformat takes seconds to import, by way of a parser of IRIs: of each worker that collects the
+# tests it would take them, where one of them runs the notebooks.
+
+
+def read_notebook(path: Path) -> Any:
+    """Returns a notebook's content."""
+    import nbformat
+
+    return nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
+
+
+def write_notebook(notebook: Any, path: Path) -> None:
+    """Writes a notebook's content."""
+    import nbformat
+
+    nbformat.write(notebook, path)  # type: ignore[no-untyped-call]
+
+
+def new_code_cell(source: str) -> Any:
+    """Returns a code cell that has not run."""
+    from nbformat import v4
+
+    return v4.new_code_cell(source)  # type: ignore[no-untyped-call]
+
+
+def notebook_client(notebook: Any = None, **settings: Any) -> Any:
+    """Returns a client that runs a notebook, or an empty one, in a kernel on such ports."""
+    import nbformat
+    from nbclient import NotebookClient
+
+    if notebook is None:
+        notebook = nbformat.v4.new_notebook()  # type: ignore[no-untyped-call]
+    return NotebookClient(notebook, kernel_manager_class=KernelManager, **settings)
 
 
 class KernelManager(AsyncKernelManager):

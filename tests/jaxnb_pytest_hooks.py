@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from jaxnb_run_report import Totals, WorkerReport
+from jaxnb_sampling import SEED
 
 TESTS = Path(__file__).resolve().parent
 
@@ -28,11 +29,8 @@ TESTS = Path(__file__).resolve().parent
 KINDS = ("unit", "packaging", "browser", "faults", "integration", "notebooks", "gpu")
 MAY_BE_SKIPPED = frozenset({"gpu"})
 
-SEED = "JAXNB_TEST_SEED"
-"""In the environment: which rows of the tables are played where not all are."""
-
-FEWEST_CASES, CASES_PER_PLAYED = 2, 6
-"""Of the cases of an integration test ``make test`` plays a sixth, and two at least."""
+FEWEST_CASES, CASES_PER_PLAYED = 2, 8
+"""Of the cases of an integration test ``make test`` plays an eighth, and two at least."""
 
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 NO_CHROMIUM = "no Chromium on PATH (Debian: apt-get install chromium)"
@@ -96,23 +94,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _leave_out_cases(items: list[pytest.Item]) -> None:
     """Marks most cases of tests that have many, others each time, by the seed of the run.
 
-    Nobody waits for one of thirty dtypes; a fault in their common way shows in any of them.
+    Nobody waits for one of thirty dtypes; a fault in their common way shows in any of them. Where
+    a test itself says which of its cases to leave out, it is left as it is.
     """
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
-        if (
-            item.get_closest_marker("thorough") is None
-            and item.get_closest_marker("timing") is None
-        ):
-            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+        cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for test, of_test in cases.items():
         kept = max(FEWEST_CASES, len(of_test) // CASES_PER_PLAYED)
-        if len(of_test) > kept:
+        if len(of_test) > kept and not any(map(_is_left_out, of_test)):
             left_out = random.Random(f"{os.environ[SEED]} {test}").sample(
                 of_test, len(of_test) - kept
             )
             for item in left_out:
                 item.add_marker("thorough")
+
+
+def _is_left_out(item: pytest.Item) -> bool:
+    return any(item.get_closest_marker(name) is not None for name in ("thorough", "timing"))
 
 
 @pytest.hookimpl(optionalhook=True)

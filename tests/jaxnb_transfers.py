@@ -15,12 +15,12 @@ import numpy as np
 import psutil
 import pytest
 
-from faults.shared import pressing_beside, until
+from faults.shared import pressing_beside
 from jaxnb import asking, moving
 from jaxnb.errors import JaxnbError, ProcessDiedError, SessionBrokenError, SessionClosedError
 from jaxnb.session import Session
 from jaxnb.transport import memory
-from jaxnb_fixtures import PATIENT_SECONDS
+from jaxnb_fixtures import PATIENT_SECONDS, until
 
 PROCESSES = 3
 

@@ -21,16 +21,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-import nbformat
 import psutil
 from playwright.sync_api import Locator, Page, expect
 
-from jaxnb_fixtures import PATIENT_SECONDS
+from jaxnb_fixtures import PATIENT_SECONDS, TOKEN, processes_of_tests, still_running
 from jaxnb_kernels import kernel_ports
 from jaxnb_shown import who_wrote
-
-TOKEN = "JAXNB_TEST_TOKEN"
-"""Environment variable that the server passes on to all that it starts, however far down."""
 
 KERNEL = "Python 3 (ipykernel)"
 
@@ -59,37 +55,14 @@ _WAITS = "waits"
 _HAS_RUN = re.compile(r"^\[\d+\]:?$")
 
 
-def carriers(token: str) -> list[psutil.Process]:
-    """Living processes whose environment has the token."""
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            if process.environ().get(TOKEN) == token and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-    return found
-
-
-def assert_none_left(token: str, timeout: float = END_SECONDS, *, but: int | None = None) -> None:
-    """Fails if a process with the token, other than one, outlives the time-out; ends it then."""
-
-    def others() -> list[psutil.Process]:
-        return [process for process in carriers(token) if process.pid != but]
-
-    deadline = time.monotonic() + timeout
-    while (alive := others()) and time.monotonic() < deadline:
-        threading.Event().wait(0.05)
-    described = [f"{process.pid}: {' '.join(_command(process))[:200]}" for process in alive]
-    for process in alive:
+def assert_none_left(token: str, *, but: int | None = None) -> None:
+    """Fails if a process with the token, other than one, does not end; kills it then."""
+    others = [process for pid, process in processes_of_tests(token).items() if pid != but]
+    described = still_running(others)
+    for process in others:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
     assert not described, "processes were left behind:\n" + "\n".join(described)
-
-
-def _command(process: psutil.Process) -> list[str]:
-    try:
-        return process.cmdline()
-    except psutil.Error:
-        return ["(ended)"]
 
 
 class LabServer:
@@ -360,15 +333,29 @@ class LabPage:
 
 
 def write_notebook(path: Path, sources: Sequence[str]) -> None:
-    """Writes a notebook of code cells."""
-    notebook = nbformat.v4.new_notebook(  # type: ignore[no-untyped-call]
-        cells=[
-            nbformat.v4.new_code_cell(source)  # type: ignore[no-untyped-call]
-            for source in sources
-        ],
-        metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}},
-    )
-    nbformat.write(notebook, path)  # type: ignore[no-untyped-call]
+    """Writes a notebook of code cells.
+
+    As JSON: to import nbformat takes seconds, of each worker that collects these tests.
+    """
+    cells = [
+        {
+            "cell_type": "code",
+            "id": f"cell-{n}",
+            "metadata": {},
+            "execution_count": None,
+            "outputs": [],
+            "source": source,
+        }
+        for n, source in enumerate(sources)
+    ]
+    kernel = {"name": "python3", "display_name": "Python 3"}
+    notebook = {
+        "cells": cells,
+        "metadata": {"kernelspec": kernel},
+        "nbformat": 4,
+        "nbformat_minor": 5,
+    }
+    path.write_text(json.dumps(notebook))
 
 
 @contextlib.contextmanager
@@ -379,13 +366,12 @@ def opened(page: Page, server: LabServer, notebook: Path | Sequence[str]) -> Ite
         path.write_bytes(notebook.read_bytes())
     else:
         write_notebook(path, notebook)
-    cells = nbformat.read(path, as_version=4).cells  # type: ignore[no-untyped-call]
+    cells = json.loads(path.read_text())["cells"]
     page.goto(server.address(path.name))
     expect(page.locator(".jp-Notebook .jp-Cell")).to_have_count(
         len(cells), timeout=START_SECONDS * 1000
     )
-    lab = LabPage(
-        page, server, {i: cell.source for i, cell in enumerate(cells) if cell.cell_type == "code"}
-    )
+    code = {n: cell["source"] for n, cell in enumerate(cells) if cell["cell_type"] == "code"}
+    lab = LabPage(page, server, {n: "".join(source) for n, source in code.items()})
     lab.wait_until_idle()
     yield lab

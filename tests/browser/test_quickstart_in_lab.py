@@ -10,7 +10,8 @@ import pytest
 from playwright.sync_api import expect
 
 from browser.conftest import OpenLab
-from browser.lab import Cell, carriers
+from browser.lab import Cell
+from jaxnb_fixtures import processes_of_tests
 from jaxnb_shown import who_wrote
 
 QUICKSTART = Path(__file__).parents[2] / "notebooks" / "quickstart.ipynb"
@@ -33,7 +34,7 @@ def test_quickstart(lab_page: OpenLab) -> None:
     expect(start.output.get_by_text("4 processes × 2 CPU devices = 8 devices")).to_be_visible()
     pids = pids_of_start(start)
     assert len(pids) == 4
-    assert set(pids) < {process.pid for process in carriers(lab.server.token)}
+    assert set(pids) < set(processes_of_tests(lab.server.token))
 
     merged = lab.run("devices in all")
     assert who_wrote(merged.lines, "4 processes, 8 devices in all") == [0, 1, 2, 3]

@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 
 from jaxnb.errors import CellError, JaxnbError
@@ -40,14 +39,6 @@ def assert_kept(session: Session, code: str, value: object = None) -> None:
         raise LostVariablesError(str(error)) from error
     if found != value:
         raise WrongNumbersError(f"{found} where {value} was to be computed")
-
-
-def until(is_so: Callable[[], object], what: str) -> None:
-    """Waits until something is so; fails if it never comes to be."""
-    deadline = time.monotonic() + PATIENT_SECONDS
-    while not is_so():
-        assert time.monotonic() < deadline, f"it never came to be that {what}"
-        threading.Event().wait(0.01)
 
 
 class Finger:

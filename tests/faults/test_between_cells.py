@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import jaxnb
-from faults.shared import cleared, pressing_beside, until
+from faults.shared import cleared, pressing_beside
 from jaxnb.errors import CellError, DivergenceWarning
 from jaxnb.session import Session
 from jaxnb.watch import waits_in_jax
-from jaxnb_fixtures import assert_usable
+from jaxnb_fixtures import assert_usable, until
 
 SETUP = """
 n = jax.device_count()

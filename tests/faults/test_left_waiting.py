@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import jaxnb
-from faults.shared import cleared, pressing_beside, until
+from faults.shared import cleared, pressing_beside
 from faults.test_freeing import PROCESSES, SETUP, Notices, assert_kept, types_of, unless
 from jaxnb import patience
 from jaxnb.errors import CellError, CellTimeoutError
 from jaxnb.session import Session
 from jaxnb.watch import waits_in_jax
+from jaxnb_fixtures import until
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 import jaxnb
-from faults.shared import cleared, pressing_beside, until
+from faults.shared import cleared, pressing_beside
 from jaxnb import asking, pulling
 from jaxnb.errors import (
     ArrayGoneError,
@@ -33,7 +33,7 @@ from jaxnb.errors import (
 from jaxnb.gathered import GatheredArray
 from jaxnb.session import Session
 from jaxnb.sinks import NoSink
-from jaxnb_fixtures import PATIENT_SECONDS, assert_usable, processes_of_tests, still_running
+from jaxnb_fixtures import PATIENT_SECONDS, assert_usable, processes_of_tests, still_running, until
 from jaxnb_transfers import (
     COLUMNS,
     NBYTES,

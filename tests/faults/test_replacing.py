@@ -11,12 +11,12 @@ import psutil
 import pytest
 
 import jaxnb
-from faults.shared import assert_kept, cleared, until
+from faults.shared import assert_kept, cleared
 from jaxnb.display import cards
 from jaxnb.errors import ArrayGoneError, CellError, DivergenceWarning, ProcessDiedError
 from jaxnb.model import Recovered
 from jaxnb.session import Session
-from jaxnb_fixtures import assert_usable
+from jaxnb_fixtures import assert_usable, until
 
 PROCESSES = 3
 

@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 import jaxnb
-from faults.shared import assert_kept, until
+from faults.shared import assert_kept
 from faults.table import DEVICES, IS_REPORT, PROCESSES, ROWS, Row, has_meaning, in_the_gate
 from faults.table import code as codes
 from faults.table.scenes import SCENES
@@ -28,7 +28,7 @@ from jaxnb import asking, freeing, patience
 from jaxnb.errors import JaxnbError, ProcessDiedError, SessionBrokenError, StartError
 from jaxnb.labels import processes_label, ranks_label
 from jaxnb.session import Session
-from jaxnb_fixtures import PATIENT_SECONDS, Left, assert_nothing_left, whereabouts
+from jaxnb_fixtures import PATIENT_SECONDS, Left, assert_nothing_left, until, whereabouts
 from jaxnb_memory_group import memory_group
 from jaxnb_sampling import seed
 

@@ -14,7 +14,6 @@ from typing import Any
 import psutil
 import pytest
 
-from faults.shared import until
 from jaxnb.errors import (
     CellError,
     JaxnbError,
@@ -26,7 +25,7 @@ from jaxnb.session import Session
 from jaxnb.sinks import NoSink
 from jaxnb.transport.frames import load
 from jaxnb.transport.signing import METADATA_KEY, digest
-from jaxnb_fixtures import PATIENT_SECONDS, assert_usable, still_running
+from jaxnb_fixtures import PATIENT_SECONDS, assert_usable, still_running, until
 
 ENDLESS = "import time\nprint('in')\nwhile True: time.sleep(0.01)"
 

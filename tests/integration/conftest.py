@@ -5,8 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -37,22 +36,9 @@ def gate_runs(
     cases: Collection[str],
     rest: pytest.MarkDecorator = pytest.mark.thorough,
 ) -> list[Any]:
-    """Returns parameters, all but those that the gate keeps marked."""
+    """Returns parameters, marked all but those that ``make test`` runs, each time the same."""
     assert set(kept) <= set(cases)
     return [case if case in kept else pytest.param(case, marks=rest) for case in cases]
-
-
-def every(step: int, cases: Collection[str], start: int = 0) -> list[Any]:
-    """Returns parameters, of which the gate runs every second or third one."""
-    return gate_runs(list(cases)[start::step], list(cases))
-
-
-def until(is_so: Callable[[], object], what: str = "what a test waits for") -> None:
-    """Waits until something is so, however long a busy machine takes for it."""
-    deadline = time.monotonic() + PATIENT_SECONDS
-    while not is_so():
-        assert time.monotonic() < deadline, f"never came: {what}"
-        time.sleep(0.02)
 
 
 class Gate:

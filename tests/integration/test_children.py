@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from integration.conftest import until
 from jaxnb.session import Session
-from jaxnb_fixtures import PATIENT_SECONDS
+from jaxnb_fixtures import PATIENT_SECONDS, until
 
 # Each leaves in `found` what became of its children: exit statuses, or what they have computed.
 TERMINATED = """

@@ -11,13 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import pytest
-from nbclient import NotebookClient
 
 import jaxnb_fixtures
-from integration.conftest import until
-from jaxnb_kernels import KernelManager
+from jaxnb_fixtures import until
+from jaxnb_kernels import new_code_cell, notebook_client
 
 HTML = "text/html"
 
@@ -72,9 +70,7 @@ class Notebook:
     """A kernel, and the notebook whose cells it has run."""
 
     def __init__(self) -> None:
-        self.client = NotebookClient(
-            nbformat.v4.new_notebook(),
-            kernel_manager_class=KernelManager,
+        self.client = notebook_client(
             timeout=90,
             allow_errors=True,
             kernel_name="python3",
@@ -88,7 +84,7 @@ class Notebook:
     def run(self, source: str) -> Cell:
         """Runs a cell; it may fail."""
         cells = self.client.nb.cells
-        cells.append(nbformat.v4.new_code_cell(source))
+        cells.append(new_code_cell(source))
         node = self.client.execute_cell(cells[-1], len(cells) - 1)
         return Cell(node, self._reply)
 

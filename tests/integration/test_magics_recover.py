@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from integration.conftest import until
 from integration.test_magics import Notebook, kernel
+from jaxnb_fixtures import until
 
 MAKE = """%%spmd
 mesh = jax.make_mesh((3,), ('x',))

@@ -22,7 +22,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from integration.conftest import every, until
 from jaxnb.errors import (
     ArrayGoneError,
     JaxnbError,
@@ -37,7 +36,7 @@ from jaxnb.pulling import EAGER_BYTES, OriginsDifferWarning, ReplicasDifferWarni
 from jaxnb.result import Agreement, PerProcess
 from jaxnb.session import Session
 from jaxnb_arrays import ALL, DTYPES, MESH, SOME, assert_same, dtype_of, open_bytes, whole
-from jaxnb_fixtures import PATIENT_SECONDS
+from jaxnb_fixtures import PATIENT_SECONDS, until
 
 
 def forget(array: GatheredArray) -> None:
@@ -126,7 +125,7 @@ LAYOUTS: dict[str, tuple[str, np.ndarray]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", every(2, LAYOUTS))
+@pytest.mark.parametrize("name", LAYOUTS)
 def test_layouts(session: Session, name: str) -> None:
     code, expected = LAYOUTS[name]
     session.run(MESH + SOME + f"import jax.experimental.layout\nx = {code};")
@@ -140,7 +139,7 @@ def test_layouts(session: Session, name: str) -> None:
         assert_same(shard.data, expected[shard.index])
 
 
-@pytest.mark.parametrize("name", every(2, DTYPES))  # the others are pushed
+@pytest.mark.parametrize("name", DTYPES)
 def test_dtypes(session: Session, name: str) -> None:
     session.run(MESH + f'x = make((8, 3), "data", dtype=jnp.dtype("{name}"))\n'
                 "local = jnp.asarray(np.asarray(x.addressable_data(0)));")  # fmt: skip
@@ -173,7 +172,7 @@ KEYS = {
 }
 
 
-@pytest.mark.parametrize("layout", every(2, KEYS))
+@pytest.mark.parametrize("layout", KEYS)
 @pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
 def test_keys_come_as_their_words(session: Session, impl: str, layout: str) -> None:
     session.run(
@@ -726,7 +725,7 @@ USES: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("use", every(3, USES))
+@pytest.mark.parametrize("use", USES)
 def test_numpy_takes_it(x: GatheredArray, use: str) -> None:
     expected = USES[use](X)
     found = USES[use](x)

@@ -16,7 +16,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from integration.conftest import every, gate_runs
 from jaxnb.asking import Channel
 from jaxnb.errors import JaxnbError, NotEnoughMemoryError, UsageError
 from jaxnb.model import BindRequest, BuildRequest, WriteRequest
@@ -111,9 +110,7 @@ ARRAYS: dict[str, np.ndarray] = {
 }
 
 
-@pytest.mark.parametrize(
-    "name", gate_runs([name for name in ARRAYS if name not in DTYPES[1::2]], ARRAYS)
-)
+@pytest.mark.parametrize("name", ARRAYS)
 def test_numpy_stays_numpy(session: Session, name: str) -> None:
     array = ARRAYS[name]
     session.push(x=array, y=[array, array])
@@ -291,7 +288,7 @@ PLACED: dict[str, tuple[tuple[int, ...], Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", every(2, PLACED))
+@pytest.mark.parametrize("name", PLACED)
 def test_specs(session: Session, name: str) -> None:
     shape, spec, text = PLACED[name]
     session.run(MESH)
@@ -302,7 +299,7 @@ def test_specs(session: Session, name: str) -> None:
     assert session.run("float(jax.jit(lambda x, y: (x - y).sum())(x, y))").value == 0
 
 
-@pytest.mark.parametrize("name", every(2, DTYPES, start=1))  # the others are pulled
+@pytest.mark.parametrize("name", DTYPES)
 def test_dtypes(session: Session, name: str) -> None:
     session.run(MESH)
     array = whole((8, 6), dtype_of(name))
@@ -326,7 +323,7 @@ SOURCES: dict[str, np.ndarray] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", every(2, SOURCES))
+@pytest.mark.parametrize("name", SOURCES)
 def test_sources_of_any_order(session: Session, name: str) -> None:
     session.run(MESH)
     array = SOURCES[name]

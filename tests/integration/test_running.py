@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 import jaxnb
-from integration.conftest import gate_runs, until
+from integration.conftest import gate_runs
 from jaxnb.display.cards_value import value_card
 from jaxnb.errors import (
     CellError,
@@ -31,7 +31,7 @@ from jaxnb.gathered import GatheredArray
 from jaxnb.model import ArrayInfo
 from jaxnb.result import Agreement, CellResult
 from jaxnb.session import Session
-from jaxnb_fixtures import PATIENT_SECONDS
+from jaxnb_fixtures import PATIENT_SECONDS, until
 
 pytestmark = pytest.mark.usefixtures("exact_labels")
 

@@ -18,13 +18,12 @@ import zmq
 from jupyter_client.session import Session as Signer
 
 import jaxnb
-from integration.conftest import until
 from jaxnb.errors import CellError
 from jaxnb.model import SentinelAddress, Whereabouts
 from jaxnb.session import Session
 from jaxnb.transport.sidechannel import ANSWER_SECONDS, Sentinels
 from jaxnb.watch import waits_in_jax
-from jaxnb_fixtures import PATIENT_SECONDS, assert_usable
+from jaxnb_fixtures import PATIENT_SECONDS, assert_usable, until
 
 ALL = [0, 1, 2, 3]
 DROPPED = """

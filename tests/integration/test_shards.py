@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from integration.conftest import every
 from jaxnb.arrays import edge_indices
 from jaxnb.model import ArrayInfo, ShardInfo
 from jaxnb.session import Session
@@ -296,7 +295,7 @@ SPREAD = (
 )
 
 
-@pytest.mark.parametrize("layout", every(2, KEY_LAYOUTS))
+@pytest.mark.parametrize("layout", KEY_LAYOUTS)
 @pytest.mark.parametrize("impl", KEYS)
 def test_keys(session: Session, impl: str, layout: str) -> None:
     info = check(session, SPREAD + KEY_LAYOUTS[layout].format(impl=impl))

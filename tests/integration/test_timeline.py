@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from integration.conftest import Gate, until
+from integration.conftest import Gate
 from jaxnb.errors import CellError, UsageError
 from jaxnb.result import CellResult
 from jaxnb.session import Session
 from jaxnb.sinks import NoSink
-from jaxnb_fixtures import assert_usable
+from jaxnb_fixtures import assert_usable, until
 
 SETUP = """
 import os, time

@@ -6,11 +6,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import pytest
-from nbclient import NotebookClient
 
-from jaxnb_kernels import CELL_TIMEOUT_SECONDS, KernelManager
+from jaxnb_kernels import CELL_TIMEOUT_SECONDS, notebook_client, read_notebook
 from jaxnb_shown import who_wrote
 
 # The clock is CELL_TIMEOUT_SECONDS; this one would have the first test pay for the whole notebook.
@@ -69,10 +67,9 @@ def code_cells(notebook: Any) -> list[Any]:
 @pytest.fixture(scope="module")
 def executed() -> Executed:
     """The notebook, executed by nbclient in a kernel of its own."""
-    notebook = nbformat.read(NOTEBOOK, as_version=4)
-    client = NotebookClient(
+    notebook = read_notebook(NOTEBOOK)
+    client = notebook_client(
         notebook,
-        kernel_manager_class=KernelManager,
         timeout=CELL_TIMEOUT_SECONDS,
         resources={"metadata": {"path": str(NOTEBOOK.parent)}},
         coalesce_streams=True,
@@ -82,7 +79,7 @@ def executed() -> Executed:
 
 
 def test_is_stored_without_outputs() -> None:
-    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    notebook = read_notebook(NOTEBOOK)
     assert notebook.metadata.kernelspec.name == "python3"
     assert all(c.outputs == [] and c.execution_count is None for c in code_cells(notebook))
 

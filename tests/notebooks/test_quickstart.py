@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import uuid
@@ -10,12 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import nbformat
-import psutil
 import pytest
-from nbclient import NotebookClient
 
-from jaxnb_kernels import CELL_TIMEOUT_SECONDS, KernelManager
+from jaxnb_fixtures import TOKEN, processes_of_tests
+from jaxnb_kernels import CELL_TIMEOUT_SECONDS, notebook_client, read_notebook, write_notebook
 from jaxnb_shown import processes_in, who_wrote
 
 # The clock is CELL_TIMEOUT_SECONDS; this one would have the first test pay for the whole notebook.
@@ -23,19 +20,8 @@ pytestmark = pytest.mark.timeout(0)
 
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "quickstart.ipynb"
 EXECUTED = NOTEBOOK.parent / "executed" / NOTEBOOK.name
-TOKEN = "JAXNB_TEST_TOKEN"
 ALL = [0, 1, 2, 3]
 LOSS_FALLS_BY = 30  # At least; it falls from 0.81 to 0.011.
-
-
-def carriers(token: str) -> set[int]:
-    """Living processes whose environment has the token: a kernel and all that it started."""
-    found = set()
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            if process.environ().get(TOKEN) == token:
-                found.add(process.pid)
-    return found
 
 
 @dataclass
@@ -83,33 +69,32 @@ def has_mime(cell: Any, mime: str) -> bool:
 @pytest.fixture(scope="module")
 def executed() -> Executed:
     """The notebook, executed by nbclient in a kernel of its own; `make docs` shows what is left."""
-    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    notebook = read_notebook(NOTEBOOK)
     result = Executed([cell for cell in notebook.cells if cell.cell_type == "code"])
     token = uuid.uuid4().hex
 
     def after_cell(cell: Any, cell_index: int, execute_reply: Any) -> None:
         if cell.source.startswith("%load_ext"):
-            result.before_start = carriers(token)
+            result.before_start = set(processes_of_tests(token))
         elif cell.source.startswith("%spmd_start"):
-            result.running = carriers(token)
+            result.running = set(processes_of_tests(token))
         elif cell.source.startswith("%spmd_stop"):
-            result.after_stop = carriers(token)
+            result.after_stop = set(processes_of_tests(token))
 
-    client = NotebookClient(
+    client = notebook_client(
         notebook,
-        kernel_manager_class=KernelManager,
         timeout=CELL_TIMEOUT_SECONDS,
         resources={"metadata": {"path": str(NOTEBOOK.parent)}},
         on_cell_executed=after_cell,
     )
     client.execute(env={**os.environ, TOKEN: token})
     EXECUTED.parent.mkdir(exist_ok=True)
-    nbformat.write(notebook, EXECUTED)
+    write_notebook(notebook, EXECUTED)
     return result
 
 
 def test_is_stored_without_outputs() -> None:
-    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    notebook = read_notebook(NOTEBOOK)
     assert notebook.metadata.kernelspec.name == "python3"
     for cell in notebook.cells:
         if cell.cell_type == "code":

@@ -96,7 +96,7 @@ def test_kinds_run_in_their_order(suite: pytest.Pytester) -> None:
     )
 
 
-def test_a_sixth_of_many_cases_is_played_and_two_at_least(
+def test_an_eighth_of_many_cases_is_played_and_two_at_least(
     suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = suite.path / "tests" / "integration"
@@ -105,6 +105,8 @@ def test_a_sixth_of_many_cases_is_played_and_two_at_least(
         "import pytest\n"
         "@pytest.mark.parametrize('n', range(40))\ndef test_many(n): pass\n"
         "@pytest.mark.parametrize('n', range(5))\ndef test_few(n): pass\n"
+        "slow = [pytest.param(n, marks=pytest.mark.thorough) for n in range(3, 9)]\n"
+        "@pytest.mark.parametrize('n', [0, 1, 2, *slow])\ndef test_chosen(n): pass\n"
     )
     played = set()
     for seed in ("1", "2", "1"):
@@ -112,9 +114,10 @@ def test_a_sixth_of_many_cases_is_played_and_two_at_least(
         result = suite.runpytest_inprocess(
             *HOOKS, "tests/integration", "-m", "not thorough and not timing", "-v"
         )
-        result.assert_outcomes(passed=8, deselected=37)
+        result.assert_outcomes(passed=10, deselected=44)
         played.add(tuple(line for line in result.outlines if "PASSED" in line))
     assert len(played) == 2
+    assert all(sum('test_chosen' in line for line in each) == 3 for each in played)
 
 
 def test_a_browser_test_without_chromium_says_so(

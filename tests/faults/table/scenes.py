@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from faults.shared import until
 from faults.table import code
 from faults.table.axes import WAITS_IN_JAX, WAITS_IN_PYTHON
 from faults.table.rows import DEATHS
@@ -19,6 +18,7 @@ from jaxnb.display import cards
 from jaxnb.labels import processes_label
 from jaxnb.result import CellResult
 from jaxnb.sinks import StderrNotices
+from jaxnb_fixtures import until
 
 DEPUTY = 1
 """The process that dies so that there is a group to form anew."""

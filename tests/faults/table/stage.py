@@ -12,13 +12,14 @@ from pathlib import Path
 
 import psutil
 
-from faults.shared import Finger, until
+from faults.shared import Finger
 from faults.table.axes import PROCESSES
 from faults.table.rows import Row
 from jaxnb.model import Recovered, Whereabouts
 from jaxnb.session import Session
 from jaxnb.sinks import NoSink
 from jaxnb.watch import waits_in_jax
+from jaxnb_fixtures import until
 
 LOOKS = 5
 """Who is seen to wait at one place so many times, stays there."""
