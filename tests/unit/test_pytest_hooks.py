@@ -117,7 +117,7 @@ def test_an_eighth_of_many_cases_is_played_and_two_at_least(
         result.assert_outcomes(passed=10, deselected=44)
         played.add(tuple(line for line in result.outlines if "PASSED" in line))
     assert len(played) == 2
-    assert all(sum('test_chosen' in line for line in each) == 3 for each in played)
+    assert all(sum("test_chosen" in line for line in each) == 3 for each in played)
 
 
 def test_a_browser_test_without_chromium_says_so(
