@@ -177,7 +177,7 @@ def compare_on(
     if any(each != first for each in values):
         raise JaxnbError(
             "The processes describe what they compared differently, which is a fault of jaxnb. "
-            "Nothing was changed. `session.last_result.per_process` has what each says."
+            "Nothing was changed. `spmd.last_result.per_process` has what each says."
         )
     return first
 

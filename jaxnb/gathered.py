@@ -16,7 +16,7 @@ from jaxnb.model import ArrayInfo, MeshInfo, ShardInfo
 
 _READ_ONLY = (
     "A GatheredArray cannot be written to. Type `np.array(x)` for a copy that can, and "
-    "`session.push(x=copy, spec=...)` to send it to the processes."
+    "`spmd.push(x=copy, spec=...)` to send it to the processes."
 )
 
 

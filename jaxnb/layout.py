@@ -21,11 +21,14 @@ class ArrayLayout:
 
     Attributes:
         entries: Path to each array and its description.
-        others: How many leaves of the value are not arrays of JAX.
+            An array that each process has for itself is described once, with the shards of all.
+        others: How many leaves of the value are no arrays of JAX.
+        lost: The paths of those that were arrays, and are lost on some process.
     """
 
     entries: tuple[tuple[str, ArrayInfo], ...]
     others: int = 0
+    lost: tuple[str, ...] = ()
 
     @property
     def array(self) -> ArrayInfo:
@@ -80,8 +83,8 @@ class ArrayLayout:
         return total
 
     def __str__(self) -> str:
-        return cards.layout_card(self.entries, self.others).text
+        return cards.layout_card(self.entries, self.others, self.lost).text
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        card = cards.layout_card(self.entries, self.others)
+        card = cards.layout_card(self.entries, self.others, self.lost)
         return {"text/plain": card.text, "text/html": card.html}

@@ -54,8 +54,17 @@ class Path:
         return self.texts[len(self.steps) - count]
 
 
-def parse_path(text: str) -> Path:
+_FOR_AN_EXPRESSION = (
+    "Nothing was moved. For the value of an expression type `spmd.run({text}).value`."
+)
+
+
+def parse_path(text: str, instead: str = "") -> Path:
     """Reads a path.
+
+    Args:
+        text: The path.
+        instead: What to do where it is none; by default what pulls the value of an expression.
 
     Raises:
         UsageError: It is not a name with attributes and literal subscripts. What computes
@@ -74,8 +83,8 @@ def parse_path(text: str) -> Path:
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
         raise UsageError(
             f"{text!r} is not a name, or a name with attributes and literal subscripts such as "
-            "`x`, `state.opt['mu']` or `x[..., :3]`. Nothing was moved. For the value of an "
-            f"expression type `session.run({text!r}).value`."
+            "`x`, `state.opt['mu']` or `x[..., :3]`. "
+            + (instead or _FOR_AN_EXPRESSION.format(text=repr(text)))
         ) from None
     return Path(text.strip(), node.id, tuple(reversed(steps)), tuple(reversed(texts)))
 

@@ -181,7 +181,7 @@ class Puller:
                 f"`{path.text}` on process {first.process_index} cannot be brought to the "
                 f"notebook: {first.error}. Nothing was moved; it is still there. Pull "
                 "parts of it by their names, or what can be computed of it: "
-                f"`session.run({f'repr({path.text})'!r}).value`."
+                f"`spmd.run({f'repr({path.text})'!r}).value`."
             )
         channel.require(answers, f"`{path.text}` was pulled")
 
@@ -477,7 +477,7 @@ def missing_error(path: Path, answers: Mapping[int, Any]) -> UsageError | ArrayG
     having = [i for i in answers if i not in missing]
     if having:
         who = processes_label(having)
-        text += f" For that of {who} type `session.pull({path.text!r}, ranks={having})`."
+        text += f" For that of {who} type `spmd.pull({path.text!r}, ranks={having})`."
     is_lost = any(answer.is_lost for answer in missing.values())
     return ArrayGoneError(text) if is_lost else UsageError(text)
 

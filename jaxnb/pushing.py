@@ -194,7 +194,7 @@ def _require_no_keys(value: Any) -> None:
     impl = dtype.removeprefix("key<").removesuffix(">")
     raise UsageError(
         f"PRNG keys ({dtype}) cannot be pushed as keys. Nothing was moved. Push their words, as "
-        f"jax.random.key_data gives them: `session.push(words={words})`, then type "
+        f"jax.random.key_data gives them: `spmd.push(words={words})`, then type "
         f"`%spmd keys = jax.random.wrap_key_data(words)`, with the `impl=` of the keys if it is "
         f"not the default ({impl} in short)."
     )

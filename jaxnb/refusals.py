@@ -99,7 +99,7 @@ def require_there(wanted: Sequence[Wanted], answers: Mapping[int, Any]) -> None:
     if gone is None:
         return
     key = next(each.key for each in wanted if each.key.index == gone.array)
-    again = f"; `session.pull({key.path!r})` has what is there now" if key.path else ""
+    again = f"; `spmd.pull({key.path!r})` has what is there now" if key.path else ""
     raise ArrayGoneError(
         f"{whose(key)} {gone.reason} on process {gone.process_index}, and its data had not been "
         f"brought to the notebook. Nothing was moved{again}."

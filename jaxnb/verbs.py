@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
-from jaxnb.arrays import merged, placing
+from jaxnb.arrays import each_its_own, merged, placing
 from jaxnb.asking import Channel
 from jaxnb.collectives import Collectives
 from jaxnb.compiling import compile_on
@@ -34,6 +34,10 @@ from jaxnb.pushing import Pusher
 from jaxnb.running import RunningCell
 from jaxnb.sinks import StderrNotices
 from jaxnb.transport.sidechannel import Sentinels
+
+_NAME_IT = (
+    "A layout is of what has a name on the processes: `%spmd tree = …`, then `%spmd_layout tree`."
+)
 
 NO_ANSWER = "does not answer: it is stopped, or keeps the lock of its Python interpreter"
 
@@ -180,7 +184,7 @@ class Verbs(ABC):
         if not values and (setting := _first_given(spec=spec, mesh=mesh, ranks=ranks)):
             raise UsageError(
                 f"Nothing to push: `spec`, `mesh` and `ranks` are settings of `push`, not "
-                f"variables. To push a variable of that name, type `session[{setting!r}] = ...`."
+                f"variables. To push a variable of that name, type `spmd[{setting!r}] = ...`."
             )
         self.push_values(values, spec=spec, mesh=mesh, ranks=ranks)
 
@@ -206,7 +210,7 @@ class Verbs(ABC):
             ProcessDiedError: A process died meanwhile.
         """
         if not values:
-            raise UsageError("Nothing to push. Type e.g. `session.push(x=array, spec=('data',))`.")
+            raise UsageError("Nothing to push. Type e.g. `spmd.push(x=array, spec=('data',))`.")
         for name in values:
             _require_text(name)
             _require_variable(name)
@@ -214,7 +218,7 @@ class Verbs(ABC):
             raise UsageError(
                 f"mesh is the NAME of a mesh on the processes, e.g. mesh='mesh', not a "
                 f"{type(mesh).__name__}. Nothing was moved. To push a variable of that name, type "
-                "`session['mesh'] = ...`."
+                "`spmd['mesh'] = ...`."
             )
         if ranks is not None and (spec is not None or mesh is not None):
             raise UsageError(
@@ -235,7 +239,7 @@ class Verbs(ABC):
         Raises:
             UsageError: There is no such name.
         """
-        path = parse_path(name)
+        path = parse_path(name, _NAME_IT)
         with self.channel() as channel:
             request = LayoutRequest(path.text)
             answers = channel.ask(dict.fromkeys(channel.able, request), nbytes=1 << 30)
@@ -246,14 +250,15 @@ class Verbs(ABC):
         paths = [[text for text, _ in reply.entries] for reply in replies]
         if any(p != paths[0] for p in paths) or _are_placed_apart(replies):
             raise UsageError(
-                f"`{name}` has other arrays on other processes. Pull it: `session.pull({name!r})` "
+                f"`{name}` has other arrays on other processes. Pull it: `spmd.pull({name!r})` "
                 "has it by process."
             )
         entries = tuple(
             (text, _merged({reply.process_index: reply.entries[k][1] for reply in replies}))
             for k, text in enumerate(paths[0])
         )
-        return ArrayLayout(entries, replies[0].others)
+        lost = dict.fromkeys(text for reply in replies for text in reply.lost)
+        return ArrayLayout(entries, replies[0].others, tuple(lost))
 
     def collectives(
         self,
@@ -308,16 +313,21 @@ class Verbs(ABC):
 
 
 def _are_placed_apart(replies: Sequence[LayoutReply]) -> bool:
-    """Whether processes say of one array that spans them that it lies differently."""
+    """Whether an array of these replies is neither one that spans the processes nor one of each."""
+    each = [[array for _, array in row] for row in zip(*(r.entries for r in replies), strict=True)]
     return any(
-        len({placing(array) for _, array in each if not array.fully_addressable}) > 1
-        for each in zip(*(reply.entries for reply in replies), strict=True)
+        len({placing(array) for array in arrays if not array.fully_addressable}) > 1
+        or len({(array.shape, array.dtype) for array in arrays}) > 1
+        for arrays in each
     )
 
 
 def _merged(arrays: Mapping[int, ArrayInfo]) -> ArrayInfo:
     """Returns all processes' descriptions of one array as one; says if it is not one array."""
-    found = merged(list(arrays.values()))
+    described = list(arrays.values())
+    if len(described) > 1 and all(array.fully_addressable for array in described):
+        return each_its_own(described)
+    found = merged(described)
     if found.suspect or found.fully_replicated or found.fully_addressable:
         return found
     return replace(found, suspect=apart_text({i: each.source for i, each in arrays.items()}))
@@ -338,4 +348,4 @@ def _require_variable(name: str) -> None:
 
 def _require_text(name: Any) -> None:
     if not isinstance(name, str):
-        raise UsageError(f"Names on the processes are text, as in `session['x']`, not {name!r}.")
+        raise UsageError(f"Names on the processes are text, as in `spmd['x']`, not {name!r}.")

@@ -21,6 +21,23 @@ def merged(arrays: Sequence[ArrayInfo]) -> ArrayInfo:
     return replace(arrays[0], shards=shards, corner=tuple(sorted(corner.items())))
 
 
+def each_its_own(arrays: Sequence[ArrayInfo]) -> ArrayInfo:
+    """Returns arrays that processes have each for itself, all of one shape, as one description.
+
+    It has the shards of all. Without a mesh, as each has one of its own, and without a corner
+    where that is not the same for all.
+    """
+    first = arrays[0]
+    return replace(
+        first,
+        sharding=first.sharding.partition("(")[0],
+        mesh=None,
+        shards=tuple(shard for array in arrays for shard in array.shards),
+        corner=first.corner if len({array.corner for array in arrays}) == 1 else (),
+        deleted=any(array.deleted for array in arrays),
+    )
+
+
 def placing(array: ArrayInfo) -> tuple[object, ...]:
     """Returns the array's shape, and which device has which part."""
     return array.shape, tuple((shard.device_id, shard.index) for shard in array.shards)

@@ -63,7 +63,8 @@ class LineLimiter:
     def _announcement(self, name: StreamName) -> MergedLine:
         kept = self._tail.maxlen
         what = f"; the last {format_count(kept)} are shown at the end" if kept else ", not shown"
-        text = f"… more lines follow{what}, `{self._holder}.{name}` holds all"
+        # Whether the result will hold all of them is known at the end only.
+        text = f"… more lines follow{what}"
         return MergedLine(name, frozenset(), text)
 
     def kept(self) -> list[MergedLine]:

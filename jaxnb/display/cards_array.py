@@ -129,8 +129,17 @@ def _sizes(array: ArrayInfo) -> str:
     return f"{format_bytes(total)}, {each} per device"
 
 
+def owners_of(array: ArrayInfo) -> set[int]:
+    """Returns the processes that have the array each for itself; a single one of a global array."""
+    if not array.fully_addressable:
+        return {0}
+    return {shard.process_index for shard in array.shards} or {0}
+
+
 def _replicas_note(array: ArrayInfo) -> str:
     """What is known of parts that several devices hold."""
+    if (count := len(owners_of(array))) > 1:
+        return f"process-local: each of {plural(count, 'process')} has its own"
     held = [part for part in blocks(array.shards) if len(part.shards) > 1]
     if not held:
         return ""

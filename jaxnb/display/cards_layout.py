@@ -10,10 +10,11 @@ from jaxnb.display._bytes import SizeRow, size_rows
 from jaxnb.display._text import WIDTH, fitted_table, joined, middle
 from jaxnb.display._text_picture import bytes_lines
 from jaxnb.display.card import Card, render
-from jaxnb.display.cards_array import array_card, array_type
-from jaxnb.labels import APART, format_bytes, plural
+from jaxnb.display.cards_array import array_card, array_type, owners_of
+from jaxnb.labels import APART, format_bytes, format_count, paths_label, plural
 from jaxnb.model import ArrayInfo, MeshInfo
 
+_MAKE_ANEW = "run the cell again that made what is lost, or load a checkpoint"
 _MAX_ROWS = 100
 _MAX_MESHES = 8
 _LONGEST = 200
@@ -43,7 +44,9 @@ class _Row:
     note: str
 
 
-def layout_card(entries: Sequence[tuple[str, ArrayInfo]], others: int = 0) -> Card:
+def layout_card(
+    entries: Sequence[tuple[str, ArrayInfo]], others: int = 0, lost: Sequence[str] = ()
+) -> Card:
     """How the arrays of a pytree lie over processes and devices; the data stay where they are.
 
     A single array is shown as its own card, with the picture.
@@ -51,34 +54,43 @@ def layout_card(entries: Sequence[tuple[str, ArrayInfo]], others: int = 0) -> Ca
     Args:
         entries: Pairs of an array's path in the pytree (``"params.w"``) and the array.
         others: How many leaves are no arrays.
+        lost: The paths of those that were arrays, and are lost.
     """
-    rest = f"{plural(others, 'leaf')} that {'is' if others == 1 else 'are'} no array"
-    rest = rest.replace("leafs", "leaves") if others else ""
+    rest = _rest(others, lost)
     if not entries:
-        heading = "no arrays"
-        text = joined([heading, *filter(None, [rest])])
-        return Card(_empty(heading, rest), text)
+        heading = "no arrays left" if lost else "no arrays"
+        return Card(_empty(heading, rest), joined([heading, *rest]))
     if len(entries) == 1:
-        return array_card(entries[0][1], note=f"and {rest}" if rest else "", name=entries[0][0])
+        note = f"and {' · '.join(rest)}" if rest else ""
+        return array_card(entries[0][1], note=note, name=entries[0][0])
     return _table_card(entries, rest)
 
 
-def _empty(heading: str, rest: str) -> str:
-    facts = [rest] if rest else []
-    return render("layout", heading=heading, facts=facts, rows=[], columns=[], meshes=[], more=0,
+def _rest(others: int, lost: Sequence[str]) -> list[str]:
+    """Returns what is said of what is no array, or no longer."""
+    rest = [f"lost: {paths_label(lost)}; {_MAKE_ANEW}"] if lost else []
+    if others:
+        leaves = "1 leaf that is" if others == 1 else f"{format_count(others)} leaves that are"
+        rest.insert(0, f"{leaves} no array")
+    return rest
+
+
+def _empty(heading: str, rest: Sequence[str]) -> str:
+    return render("layout", heading=heading, facts=rest, rows=[], columns=[], meshes=[], more=0,
                   totals="", sizes=[], more_sizes=0)  # fmt: skip
 
 
-def _table_card(entries: Sequence[tuple[str, ArrayInfo]], rest: str) -> Card:
+def _table_card(entries: Sequence[tuple[str, ArrayInfo]], rest: Sequence[str]) -> Card:
     meshes = _meshes(entries)
     rows = [_row(path, array, meshes) for path, array in entries[:_MAX_ROWS]]
     more = len(entries) - len(rows)
     heading = plural(len(entries), "array")
     alive = [array for _, array in entries if not array.deleted]
-    facts = [f"{format_bytes(sum(map(total_bytes, alive)))} in all"]
+    whole = sum(total_bytes(array) * len(owners_of(array)) for array in alive)
+    facts = [f"{format_bytes(whole)} in all"]
     if len(meshes) == 1:
         facts.append(f"mesh {_mesh_label(next(iter(meshes)))}")
-    facts += [rest] if rest else []
+    facts += rest
     totals, sizes, more_sizes = _totals(alive)
     named = [(name, _mesh_label(mesh)) for mesh, name in meshes.items()][:_MAX_MESHES]
     legend = named if len(meshes) > 1 else []
@@ -186,10 +198,7 @@ def _note(array: ArrayInfo) -> str:
 
 
 def _totals(arrays: Sequence[ArrayInfo]) -> tuple[str, list[SizeRow], int]:
-    """What each device holds of all arrays: in words, and by device if they differ.
-
-    A process-local array is known of the process that described it only; it is counted there.
-    """
+    """What each device holds of all arrays: in words, and by device if they differ."""
     sizes: dict[int, int] = {}
     owners: dict[int, int] = {}
     for array in arrays:

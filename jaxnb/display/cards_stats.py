@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jaxnb.display._text import fitted_table, text_table, wrapped
 from jaxnb.display.card import Card, render
-from jaxnb.labels import format_bytes, format_count, plural, processes_label
+from jaxnb.labels import (
+    format_bytes,
+    format_count,
+    plural,
+    plural_word,
+    processes_label,
+    ranks_label,
+)
 from jaxnb.model import DeviceStats, LargeArray
 
 _SOURCES = {
@@ -145,27 +152,30 @@ def _source(stats: Sequence[DeviceStats], pss: bool) -> str:
 
 
 def _largest(stats: Sequence[DeviceStats]) -> list[_Large]:
-    """Returns the largest arrays over all devices; what is alike on several, once."""
-    holders: dict[LargeArray, list[DeviceStats]] = {}
+    """Returns the largest arrays over all devices; what is alike on several, once.
+
+    Where one is, its sharding says: it need not be among the largest of each device that has it.
+    """
+    known = {entry.device.id for entry in stats if entry.source != "none"}
+    alike: dict[LargeArray, set[int]] = {}
     for entry in stats:
         for array in entry.largest:
-            holders.setdefault(array, []).append(entry)
-    top = sorted(holders, key=lambda array: -array.nbytes)[:_LARGEST]
-    return [_large(array, holders[array], stats) for array in top]
+            held = {n for first, last in array.devices for n in range(first, last + 1)}
+            alike.setdefault(replace(array, devices=()), set()).update(held & known)
+    top = sorted(alike, key=LargeArray.rank)[:_LARGEST]
+    return [_large(array, alike[array], stats) for array in top]
 
 
-def _large(
-    array: LargeArray, holders: Sequence[DeviceStats], stats: Sequence[DeviceStats]
-) -> _Large:
-    devices = list(dict.fromkeys(entry.device.id for entry in holders))
+def _large(array: LargeArray, held: set[int], stats: Sequence[DeviceStats]) -> _Large:
+    holders = [entry for entry in stats if entry.device.id in held]
     processes = {entry.device.process_index for entry in holders}
     of_these = [entry for entry in stats if entry.device.process_index in processes]
-    if len(devices) == len(stats):
-        where = "each device" if len(stats) > 1 else f"device {devices[0]}"
-    elif len(devices) == len(of_these):
+    if len(holders) == len(stats) > 1:
+        where = "each device"
+    elif len(holders) == len(of_these) > 1:
         where = processes_label(processes)
     else:
-        where = f"{'device' if len(devices) == 1 else 'devices'} {', '.join(map(str, devices))}"
+        where = f"{plural_word(len(held), 'device')} {ranks_label(held)}"
     return _Large(
         name=array.name or (NOT_FOUND if array.name is None else NO_NAME),
         is_name=bool(array.name),

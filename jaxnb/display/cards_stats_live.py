@@ -46,12 +46,15 @@ class _Row:
     note: str
 
 
-def live_stats_card(history: StatsHistory, words: str, *, ended: bool = False) -> Card:
+def live_stats_card(
+    history: StatsHistory, words: str, *, at: str = "", ended: bool = False
+) -> Card:
     """Memory and load of each device over the last minute, as small lines.
 
     Args:
         history: The samples.
         words: When it stops, or why it has.
+        at: When the last sample was taken: a notebook may be saved, or exported, while it goes on.
         ended: It is not updated any more.
     """
     tracks = history.tracks
@@ -65,7 +68,7 @@ def live_stats_card(history: StatsHistory, words: str, *, ended: bool = False) -
         index = track.last.device.process_index
         rows.append(_row(track, index not in shown, in_use, busiest))
         shown.add(index)
-    top = f"{heading(stats)} · {'ended' if ended else 'every second'}"
+    top = " · ".join(filter(None, [heading(stats), at and f"at {at}", "ended" if ended else ""]))
     foot = [words, *gpu_notes(stats)]
     if len(tracks) > MAX_DEVICES:
         foot.insert(0, f"{plural(len(tracks) - MAX_DEVICES, 'more device')} not shown.")

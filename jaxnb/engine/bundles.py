@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,11 +21,13 @@ _NOTE_CHARS = 200
 def bounded(bundle: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a MIME bundle, as text that can be sent, without what is too large.
 
-    Its plain text says what was left out.
+    Bytes, as PIL's images have them, become base64, as notebooks hold them. Its plain text says
+    what was left out.
     """
     kept: dict[str, Any] = {}
     notes = []
-    for kind, data in printable(dict(bundle)).items():
+    for kind, given in printable(dict(bundle)).items():
+        data = base64.b64encode(given).decode("ascii") if isinstance(given, bytes) else given
         if kind == "text/plain":
             kept[kind] = shortened(data) if isinstance(data, str) else data
         elif (size := _size(data)) <= MAX_DATA_CHARS:

@@ -1,10 +1,14 @@
-"""Digests of pickles that are equal where the values are."""
+"""Digests of pickles that are equal where the values are, and values whose pickles then are."""
 
 from __future__ import annotations
 
 import hashlib
 import io
+import pickle
 import pickletools
+from collections import OrderedDict, defaultdict
+from collections.abc import Iterable
+from dataclasses import is_dataclass
 from typing import Any
 
 MAX_CANONICAL_BYTES = 4 << 20
@@ -43,3 +47,95 @@ def canonical_digest(stream: bytes) -> bytes:
 
 
 _TEXTS = ("BINUNICODE", "BINUNICODE8", "BINBYTES", "BINBYTES8")
+
+
+MAX_VISITED = 100_000
+"""Of values with more parts, a set among them, nothing is compared: sorting them takes too long."""
+
+_PLAIN = (int, str, bytes)
+"""Elements that can be sorted as they are, if all are of one of these types."""
+
+
+class TooManyError(Exception):
+    """A value with sets has too many parts to be brought into one order."""
+
+
+def in_one_order(value: Any) -> Any:
+    """Returns a value whose pickle does not depend on the order in which sets were filled.
+
+    The value itself if it has no set of several elements: in its lists, tuples, dicts, sets,
+    named tuples and dataclasses, however deep. Else a copy in which the elements of sets stand
+    sorted; dicts keep their order, which a user sees.
+
+    Raises:
+        TooManyError: It has a set, and over :data:`MAX_VISITED` parts.
+        Exception: An element cannot be pickled.
+    """
+    search = _Search()
+    try:
+        found = search.ordered(value)
+    except RecursionError:  # it holds itself
+        found = value
+    if search.left < 0:
+        if search.has_met_set:
+            raise TooManyError
+        return value
+    return found
+
+
+class _Search:
+    def __init__(self) -> None:
+        self.left = MAX_VISITED
+        self.has_met_set = False
+
+    def ordered(self, value: Any) -> Any:
+        kind = type(value)
+        if kind in (set, frozenset):
+            return self._set(value, kind)
+        if kind in (list, tuple) or (isinstance(value, tuple) and hasattr(value, "_fields")):
+            self.left -= len(value)
+            if self.left < 0:
+                return value
+            parts = [self.ordered(part) for part in value]
+            return value if _are_the_same(parts, value) else (kind.__qualname__, parts)
+        if kind in (dict, OrderedDict, defaultdict):
+            self.left -= len(value)
+            if self.left < 0:
+                return value
+            keys, values = map(list, (value, value.values()))
+            new_keys, new = map(self.ordered, keys), [self.ordered(part) for part in values]
+            ordered_keys = list(new_keys)
+            if _are_the_same(new, values) and _are_the_same(ordered_keys, keys):
+                return value
+            return kind.__qualname__, ordered_keys, new
+        if is_dataclass(value) and not isinstance(value, type) and _is_pickled_by_fields(kind):
+            own = vars(value)
+            parts = self.ordered(own)
+            return value if parts is own else (kind.__qualname__, parts)
+        return value
+
+    def _set(self, value: Any, kind: type) -> Any:
+        self.left -= len(value)
+        self.has_met_set = self.has_met_set or len(value) > 1
+        if len(value) < 2 or self.left < 0:
+            return value
+        kinds = set(map(type, value))
+        if len(kinds) == 1 and kinds <= set(_PLAIN):
+            return kind.__qualname__, sorted(value)
+        return kind.__qualname__, sorted(map(self._as_bytes, value))
+
+    def _as_bytes(self, element: Any) -> bytes:
+        return canonical_digest(pickle.dumps(self.ordered(element), protocol=5))
+
+
+def _are_the_same(new: list[Any], old: Iterable[Any]) -> bool:
+    return all(a is b for a, b in zip(new, old, strict=True))
+
+
+def _is_pickled_by_fields(kind: type) -> bool:
+    """Whether instances have no way of their own to be pickled."""
+    plain = all(
+        getattr(kind, name, None) is getattr(object, name, None)
+        for name in ("__reduce__", "__reduce_ex__", "__getstate__")
+    )
+    return plain and hasattr(kind, "__dict__") and not hasattr(kind, "__slots__")

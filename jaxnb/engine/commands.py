@@ -15,6 +15,8 @@ import sys
 from contextlib import suppress
 from typing import Any
 
+from IPython.core import page
+
 from jaxnb.engine import bootstrap, bundles, flood
 from jaxnb.engine.interrupts import INTERRUPTS
 
@@ -25,6 +27,8 @@ interrupt ends a cell within half a second."""
 
 def install(shell: Any) -> None:
     """Makes ``!command`` of this shell run through :func:`run`, and ``exit()`` end nothing.
+
+    What would be shown in a pager is displayed.
 
     What its cells print and display is kept within bounds from then on.
     """
@@ -38,6 +42,9 @@ def install(shell: Any) -> None:
 
     shell.system = system
     shell.ask_exit = ask_exit
+    # `step?`, `%page`: ipykernel puts their text into the reply, for a pager that the notebook has
+    # only for its own kernel. Displayed, it shows as other outputs do.
+    shell.set_hook("show_in_pager", page.as_hook(page.display_page), 0)
     joined = bootstrap.joined()
     flood.install(shell, joined.num_processes if joined else 1)
     bundles.install(shell)

@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from jaxnb.engine import shards
+from jaxnb.engine.canonical import TooManyError, in_one_order
 from jaxnb.engine.digests import digest
 from jaxnb.engine.layouts import Layout, unreduced_axes
 from jaxnb.model import MAX_DIGEST_BYTES, ArrayInfo, ArrayLeaf, Record
@@ -155,6 +156,16 @@ def is_spread(array: jax.Array) -> bool:
     return not (array.is_fully_replicated and array.addressable_shards)
 
 
+def _pickled(
+    value: Any, refers: Callable[[jax.Array], bool]
+) -> tuple[bytes, list[np.ndarray[Any, Any]], list[jax.Array]]:
+    """Returns a value's pickle, what is out of band, and the arrays that are left here."""
+    file, out_of_band = io.BytesIO(), OutOfBand()
+    pickler = Pickler(file, refers, out_of_band)
+    pickler.dump(value)
+    return file.getvalue(), out_of_band.buffers, pickler.arrays
+
+
 class Package:
     """A value, pickled, with what was left out of the pickle.
 
@@ -173,19 +184,23 @@ class Package:
     """
 
     def __init__(self, value: Any, refers: Callable[[jax.Array], bool]) -> None:
-        file, out_of_band = io.BytesIO(), OutOfBand()
-        pickler = Pickler(file, refers, out_of_band)
-        pickler.dump(value)
-        self.buffers = out_of_band.buffers
-        self.skeleton = file.getvalue()
-        self.arrays = pickler.arrays
+        self._value, self._refers = value, refers
+        self.skeleton, self.buffers, self.arrays = _pickled(value, refers)
         known: dict[Any, Layout] = {}
         self.infos = tuple(shards.describe(a, corner=False, known=known) for a in self.arrays)
 
     def digest(self) -> bytes:
-        """Returns what is equal on two processes only if the values are, but for their arrays."""
-        total = hashlib.blake2b(self.skeleton, digest_size=16)
-        for buffer in self.buffers:
+        """Returns what is equal on two processes only if the values are, but for their arrays.
+
+        Of equal values it is equal, unless they have sets and too many parts to be sorted.
+        """
+        skeleton, buffers = self.skeleton, self.buffers
+        with suppress(TooManyError):
+            ordered = in_one_order(self._value)
+            if ordered is not self._value:
+                skeleton, buffers, _ = _pickled(ordered, self._refers)
+        total = hashlib.blake2b(skeleton, digest_size=16)
+        for buffer in buffers:
             total.update(buffer.data)
         return total.digest()
 

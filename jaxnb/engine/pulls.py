@@ -78,15 +78,15 @@ def _require_slices(path: Path, start: int) -> None:
             continue
         if step.key in KNOWN_IN_NOTEBOOK and step.kind == "attribute":
             rest = path.texts[-1].removeprefix(path.texts[i])
-            layout = f"; `session.layout({path.texts[i]!r})` is a picture of it"
+            layout = f"; `spmd.layout({path.texts[i]!r})` is a picture of it"
             raise NotFoundError(
                 f"cannot give `{path.text}`, which the notebook has of an array: type "
-                f"`session.pull({path.texts[i]!r}){rest}`"
+                f"`spmd.pull({path.texts[i]!r}){rest}`"
                 f"{layout if step.key == 'sharding' else ''}"
             )
         raise NotFoundError(
             f"would have to compute `{path.text}`; of an array only integers, slices and `...` "
-            f"can be pulled. Type `session.run({path.text!r}).value` for what is computed"
+            f"can be pulled. Type `spmd.run({path.text!r}).value` for what is computed"
         )
 
 
@@ -230,4 +230,9 @@ def layout(
         (request.path + jax.tree_util.keystr(path), shards.describe(leaf, corner=single))
         for path, leaf in arrays
     )
-    return LayoutReply(process_index, entries, len(leaves) - len(arrays))
+    lost = tuple(
+        request.path + jax.tree_util.keystr(path)
+        for path, leaf in leaves
+        if isinstance(leaf, LostArray)
+    )
+    return LayoutReply(process_index, entries, len(leaves) - len(arrays) - len(lost), lost)

@@ -6,6 +6,7 @@ import os
 import re
 import socket
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,9 @@ from jaxnb.model import DeviceStats, LargeArray
 
 LARGEST = 5
 """How many of the largest arrays are told for each device."""
+
+CANDIDATES = 4 * LARGEST
+"""Among how many they are chosen: of equally large ones all processes tell the same, by name."""
 
 MOST_OBJECTS = 100_000
 """How many objects are looked at for the names of the largest arrays."""
@@ -96,14 +100,18 @@ class Statistics:
         return self._gpus.reading(getattr(device, "local_hardware_id", None) or 0)
 
     def _largest(self, devices: list[int]) -> dict[int, tuple[LargeArray, ...]]:
-        tops = {device: self._live.largest(device, LARGEST) for device in devices}
+        tops = {device: self._live.largest(device, CANDIDATES) for device in devices}
         wanted = naming.ids_of([arrays for top in tops.values() for _, arrays in top])
         shell, search = self._shell, naming.Names(MOST_OBJECTS)
         names = search.find(shell.user_ns, shell.user_ns_hidden, wanted) if wanted else {}
         unknown = None if search.gave_up else ""
-        return {
-            device: tuple(_large_array(nbytes, arrays, names, unknown) for nbytes, arrays in top)
+        found = {
+            device: [_large_array(nbytes, arrays, names, unknown) for nbytes, arrays in top]
             for device, top in tops.items()
+        }
+        return {
+            device: tuple(sorted(arrays, key=LargeArray.rank)[:LARGEST])
+            for device, arrays in found.items()
         }
 
 
@@ -114,7 +122,20 @@ def _large_array(
     named = [array for array in arrays if name is not None and names.get(id(array)) == name]
     # Without a name the whole array tells more than one that was made for a part of it.
     array = max(named or arrays, key=lambda array: array.size)
-    return LargeArray(unknown if name is None else name, nbytes, array.shape, str(array.dtype))
+    devices = _as_ranges(device.id for device in array.sharding.device_set)
+    name = unknown if name is None else name
+    return LargeArray(name, nbytes, array.shape, str(array.dtype), devices)
+
+
+def _as_ranges(ids: Iterable[int]) -> tuple[tuple[int, int], ...]:
+    """Returns numbers as pairs of the first and the last of those that follow each other."""
+    ranges: list[tuple[int, int]] = []
+    for each in sorted(ids):
+        if ranges and each == ranges[-1][1] + 1:
+            ranges[-1] = (ranges[-1][0], each)
+        else:
+            ranges.append((each, each))
+    return tuple(ranges)
 
 
 def rss_bytes() -> int | None:

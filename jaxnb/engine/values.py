@@ -11,9 +11,11 @@ from typing import Any
 import jax
 
 from jaxnb.engine import packing, shards
+from jaxnb.engine.canonical import MAX_VISITED, TooManyError, in_one_order
 from jaxnb.model import MAX_DIGEST_BYTES, ValueInfo
 
 TOO_LARGE = f"it is too large to be compared (over {MAX_DIGEST_BYTES >> 20} MiB)"
+TOO_MANY = f"it has sets, and over {MAX_VISITED} parts"
 LAYOUT_ONLY = "arrays in it that are spread over processes compared by layout only"
 
 
@@ -91,18 +93,34 @@ def describe(
         return ValueInfo(type_name, b"", None, note, mimebundle)
     hold(pickler.arrays)
     arrays = tuple(shards.describe(array, corner=False) for array in pickler.arrays)
-    for array, info in zip(pickler.arrays, arrays, strict=True):
-        writer.digest_more(packing.array_digest(array, info))
-    note = LAYOUT_ONLY if arrays else ""
+    digester, note = _digester(value, writer), LAYOUT_ONLY if arrays else ""
+    if digester is None:
+        note = TOO_MANY
+    else:
+        for array, info in zip(pickler.arrays, arrays, strict=True):
+            digester.digest_more(packing.array_digest(array, info))
     return ValueInfo(
         type_name,
-        writer.digest,
+        b"" if digester is None else digester.digest,
         writer.payload,
         "",
         mimebundle,
         digest_note=note,
         arrays=arrays,
     )
+
+
+def _digester(value: Any, writer: _Writer) -> _Writer | None:
+    """Returns what has digested a value with its sets in one order; None if they are too large."""
+    try:
+        ordered = in_one_order(value)
+    except TooManyError:
+        return None
+    if ordered is value:
+        return writer
+    digester = _Writer(0, 2 * MAX_DIGEST_BYTES)
+    packing.Pickler(digester, refers=packing.is_spread).dump(ordered)
+    return digester
 
 
 def _describe_array(

@@ -80,8 +80,8 @@ def given(function: Any, arguments: Any, keywords: Mapping[str, Any]) -> Given:
     """
     if isinstance(function, str):
         raise UsageError(
-            "A call in text is compared from the notebook: `session.compare('f(x, w)', specs=...)`,"
-            " with `session = jaxnb.start()`, or `spmd` after `%spmd_start`. In a %%spmd cell, "
+            "A call in text is compared from the notebook: `spmd.compare('f(x, w)', specs=...)`,"
+            " with `spmd` as after `%spmd_start`, or `spmd = jaxnb.start()`. In a %%spmd cell, "
             "type `jaxnb.compare(f, (x, w), specs=...)`."
         )
     if not callable(function):

@@ -108,12 +108,16 @@ class LivePanel:
                     self._look()
                 except JaxnbError as error:  # stopped or restarted just now
                     ended = self._reason_to_stop() or str(error)
-        self._show(cards.live_stats_card(self._history, ended, ended=True))
+        self._show(cards.live_stats_card(self._history, ended, at=self._at, ended=True))
 
     def _look(self) -> None:
         self._history.add(self._session.stats(brief=True))
-        words = f"Goes on while cells run or hang. Stops {IDLE_MINUTES} minutes after the last."
-        self._show(cards.live_stats_card(self._history, words))
+        self._at = time.strftime("%H:%M:%S")
+        words = (
+            f"Taken every second while cells run or hang, until {IDLE_MINUTES} minutes after the "
+            "last. A saved notebook keeps the last look."
+        )
+        self._show(cards.live_stats_card(self._history, words, at=self._at))
 
     def _reason_to_stop(self) -> str:
         session, now = self._session, self._clock()

@@ -18,6 +18,8 @@ PitfallKind = Literal[
 ]
 """Each has a page in the documentation, ``docs/pitfalls/<kind>.md``."""
 
+_PAGES = "https://jaxnb.readthedocs.io/en/latest/pitfalls"
+
 PITFALL_KINDS: tuple[PitfallKind, ...] = get_args(PitfallKind)
 
 
@@ -45,8 +47,8 @@ class Pitfall:
 
     @property
     def page(self) -> str:
-        """The page about it, in the source of the documentation."""
-        return f"docs/pitfalls/{self.kind}.md"
+        """The address of the documentation's page about it."""
+        return f"{_PAGES}/{self.kind}.html"
 
     def __str__(self) -> str:
         where = f"line {self.line}: " if self.line else ""

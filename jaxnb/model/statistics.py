@@ -19,12 +19,25 @@ class LargeArray:
         nbytes: Its bytes on this device.
         shape: The shape of the whole array.
         dtype: Its dtype.
+        devices: The ids of all devices that hold a part of it, by its sharding, as pairs of the
+            first and the last of those that follow each other: of other processes' too.
     """
 
     name: str | None
     nbytes: int
     shape: tuple[int, ...]
     dtype: str
+    devices: tuple[tuple[int, int], ...]
+
+    def rank(self) -> tuple[int, bool, str]:
+        """Returns a key to sort by: the largest first; of equal ones those with a name, by it."""
+        return -self.nbytes, not self.name, self.name or ""
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> LargeArray:
+        """Returns what ``dataclasses.asdict`` and JSON have made plain."""
+        devices = tuple((first, last) for first, last in plain["devices"])
+        return cls(**{**plain, "shape": tuple(plain["shape"]), "devices": devices})
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +90,5 @@ class DeviceStats:
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> DeviceStats:
         """Returns what ``dataclasses.asdict`` and JSON have made plain."""
-        largest = tuple(
-            LargeArray(**{**each, "shape": tuple(each["shape"])}) for each in plain["largest"]
-        )
+        largest = tuple(map(LargeArray.from_plain, plain["largest"]))
         return cls(**{**plain, "device": DeviceInfo(**plain["device"]), "largest": largest})

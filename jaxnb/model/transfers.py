@@ -268,12 +268,14 @@ class LayoutReply:
     Attributes:
         process_index: Who answers.
         entries: Path to each array and its description.
-        others: How many leaves of the value are not arrays of JAX.
+        others: How many leaves of the value are no arrays of JAX.
+        lost: The paths of those that were arrays of JAX, and are lost.
     """
 
     process_index: int
     entries: tuple[tuple[str, ArrayInfo], ...]
     others: int
+    lost: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

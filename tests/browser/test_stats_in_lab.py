@@ -26,7 +26,7 @@ def test_the_panel_goes_on_while_a_cell_runs(lab_page: OpenLab, theme: str) -> N
 
     cell = lab.cell(HOLD)
     cell.start()
-    expect(panel.output).to_contain_text("128 MiB in use · every second")
+    expect(panel.output).to_contain_text("128 MiB in use · at ")
     expect(cell.prompt).to_have_text("[*]:")
     lab.interrupt()
     cell.wait()

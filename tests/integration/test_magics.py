@@ -455,10 +455,7 @@ def test_more_lines_than_one_can_read(nb: Notebook) -> None:
     # On a busy machine a line may come in two parts: its first one is shown in a place of its own,
     # which is empty in the end.
     lines = [line for line in text.splitlines() if line]
-    assert lines[10_000] == (
-        "… more lines follow; the last 1 000 are shown at the end, "
-        "`spmd.last_result.stdout` holds all"
-    )
+    assert lines[10_000] == "… more lines follow; the last 1 000 are shown at the end"
     assert lines[10_001] == "… 1 000 lines not shown, `spmd.last_result.stdout` holds them"
     assert lines[11_001] == "[0] 11999"
 
@@ -570,7 +567,7 @@ def test_pitfalls_stand_under_the_cell_once(nb: Notebook) -> None:
     loop = "%%spmd --ranks 1\nf = jax.jit(lambda a: a * 3)\nfor i in range(8): f(np.ones(i + 1))"
     shown = nb.good(loop)
     assert "⚠ line 3: `for i in range(8): f(np.ones(i + 1))`\n  `<lambda>` was comp" in shown.text
-    assert "docs/pitfalls/recompiled.md" in shown.text
+    assert "/pitfalls/recompiled.html" in shown.text
     assert "<b>line 3</b> <code>for i in range(8)" in shown.html
     assert "⚠" not in nb.good(loop).text
     spread = nb.run(
@@ -580,3 +577,15 @@ def test_pitfalls_stand_under_the_cell_once(nb: Notebook) -> None:
     )
     assert spread.failed
     assert "⚠ line 4: `s.tolist()`" in spread.text
+
+
+@pytest.mark.parametrize("code", ["step?", "step??", "%pinfo step", "%pdoc step", "%psource step"])
+def test_what_ipython_would_page_is_shown_once(nb: Notebook, code: str) -> None:
+    nb.good("%%spmd\ndef step(x):\n    'One step.'\n    return x")
+    text = nb.good(f"%%spmd\n{code}").text
+    assert text.count("One step.") == 1
+
+
+def test_an_image_of_pil_is_a_picture(nb: Notebook) -> None:
+    cell = nb.good("%%spmd\nfrom PIL import Image\nImage.new('RGB', (2, 2))")
+    assert "data:image/png;base64,iVBOR" in cell.html

@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from jaxnb.display.cards_value import value_card
 from jaxnb.errors import CellError
+from jaxnb.result import Agreement
 from jaxnb.session import Session
 
 SETUP = """
@@ -45,3 +47,18 @@ def test_they_can_be_had(session: Session, capfd: pytest.CaptureFixture[str]) ->
     assert "sentinel" not in capfd.readouterr().err
     session.push(w=np.ones(8), spec=("d",))
     assert session.run("float(w.sum())").value == 8
+
+
+def test_sets_that_were_filled_in_another_order_are_the_same(session: Session) -> None:
+    fill = (
+        "found = set()\nfor k in [64 * n for n in range(20)][:: 1 if process_index % 2 else -1]:\n"
+        "    found.add(k)\n"
+    )
+    told = session.run(fill + "{'found': found, 'ones': jnp.ones(2)}")
+    assert told.agreement is Agreement.SAME
+    assert session.pull("found") == {64 * n for n in range(20)}
+    session.run("if process_index == 2: found.add(1)")
+    assert session.run("found").agreement is Agreement.DIFFERENT
+    many = session.run("set(range(200_000))")
+    assert many.agreement is Agreement.UNCOMPARED
+    assert "it has sets, and over 100000 parts" in value_card(many).text

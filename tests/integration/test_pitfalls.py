@@ -254,10 +254,16 @@ def test_python_is_warned_and_an_error_has_a_note(group: Session) -> None:
     with pytest.raises(CellError) as caught:
         group.run(FETCH)
     assert "No process has all of this array" in caught.value.__notes__[0]
-    assert "docs/pitfalls/fetch.md" in caught.value.__notes__[0]
+    assert "/pitfalls/fetch.html" in caught.value.__notes__[0]
     # JAX's own exception is as it was.
     error = caught.value.result.errors[0]
     assert "%spmd_pull" not in f"{error.message}{error.traceback}"
+
+
+def test_what_jax_says_to_do_is_not_contradicted(group: Session) -> None:
+    with pytest.raises(CellError, match="pass such arrays as arguments") as caught:
+        group.run("jax.jit(lambda y: x + y)(1.0)")
+    assert "pull" not in "".join(getattr(caught.value, "__notes__", []))
 
 
 def test_the_user_sees_no_frame_of_ours(group: Session) -> None:

@@ -853,7 +853,7 @@ def test_an_array_that_was_replaced_is_still_what_it_was(session: Session) -> No
     session.run("del old")
     assert_same(array, whole((1024, 512)))
     with pytest.raises(ArrayGoneError, match=(
-        r"`x` was replaced or dropped since on process 0.*`session.pull\('x'\)` has what is there"
+        r"`x` was replaced or dropped since on process 0.*`spmd.pull\('x'\)` has what is there"
     )):  # fmt: skip
         other[0]
     session.run("del x")
@@ -1062,7 +1062,7 @@ def test_names_that_some_processes_lack(session: Session) -> None:
     session.run("if process_index != 2: x = 1\nif process_index == 0: d = {'k': 5}\nelse: d = {}")
     with pytest.raises(UsageError, match=(
         r"Process 2 has no `x`. Nothing was moved. For that of processes 0-1,3 type "
-        r"`session.pull\('x', ranks=\[0, 1, 3\]\)`"
+        r"`spmd.pull\('x', ranks=\[0, 1, 3\]\)`"
     )):  # fmt: skip
         session.pull("x")
     assert session.pull("x", ranks=[0, 1, 3]) == 1
@@ -1098,7 +1098,7 @@ def test_what_cannot_be_pickled(session: Session, code: str, says: str) -> None:
         session.pull("x")
     assert "`x` on process 0 cannot be brought to the notebook" in str(raised.value)
     assert "still there" in str(raised.value)
-    assert "`session.run('repr(x)').value`" in str(raised.value)
+    assert "`spmd.run('repr(x)').value`" in str(raised.value)
     assert session.run("1 + 1").value == 2
 
 
@@ -1128,9 +1128,9 @@ def test_of_an_array_only_slices(session: Session, text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("x.shape", r"notebook has of an array: type `session\.pull\('x'\)\.shape`\. Nothing"),
-        ("x[2:].shape[0]", r"type `session\.pull\('x\[2:\]'\)\.shape\[0\]`"),
-        ("x.sharding", r"\.sharding`; `session\.layout\('x'\)` is a picture"),
+        ("x.shape", r"notebook has of an array: type `spmd\.pull\('x'\)\.shape`\. Nothing"),
+        ("x[2:].shape[0]", r"type `spmd\.pull\('x\[2:\]'\)\.shape\[0\]`"),
+        ("x.sharding", r"\.sharding`; `spmd\.layout\('x'\)` is a picture"),
         ("x[1.5]", r"would have to compute"),
         ("x[1.5:]", r"`x\[1.5:\]`: slice indices must be integers"),
     ],

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from integration.test_sentinel import running, wait_for
+from jaxnb.display.cards_stats import stats_card
 from jaxnb.errors import ProcessDiedError
 from jaxnb.model import DeviceStats
 from jaxnb.session import Session
@@ -60,6 +61,32 @@ def test_the_largest_arrays_are_told_by_name(session: Session) -> None:
     brief = session.stats(brief=True)
     assert [row.largest for row in brief] == [()] * 8
     assert all(row.process_pss_bytes is None and row.process_rss_bytes for row in brief)
+
+
+@pytest.mark.usefixtures("patient_answers")
+def test_where_the_largest_are_is_what_their_shardings_say(session: Session) -> None:
+    """Of more equally large ones than are told each process tells the same."""
+    session.run(
+        MESH + "half = jax.make_mesh((4,), ('d',), devices=jax.devices()[:4])\n"
+        "host = np.ones(1 << 20, np.float32)\n"
+        "def spread(mesh, *spec):\n"
+        "    sharding = NamedSharding(mesh, P(*spec))\n"
+        "    return jax.make_array_from_callback(\n"
+        "        host.shape, sharding, lambda i: host[i], dtype=host.dtype)\n"
+        "whole = [spread(mesh) for _ in range(7)]\n"
+        "some = spread(half)\n"
+        "local = jax.device_put(host, jax.local_devices()[0]);"
+    )
+    rows = session.stats()
+    pairs = tuple((row.device.id, row.device.id + 1) for row in rows[::2])
+    expected = {"whole": {pairs}, "some": {pairs[:2]}, "local": {((n, n),) for n, _ in pairs}}
+    found = {(str(a.name).partition("[")[0], a.devices) for row in rows for a in row.largest}
+    assert found == {(name, each) for name, devices in expected.items() for each in devices}
+    told = [line for line in stats_card(rows).text.splitlines() if "float32[1048576]" in line]
+    where = {line.split()[0]: line.split("MiB ")[1].strip() for line in told}
+    first = ",".join(str(n) for n, _ in pairs)
+    assert where == {"local": f"devices {first}", "some": "processes 0-1",
+                     **{f"whole[{i}]": "each device" for i in range(3)}}  # fmt: skip
 
 
 @pytest.mark.usefixtures("patient_answers")

@@ -342,7 +342,7 @@ def line(text: str, name: str = "stdout") -> MergedLine:
     return MergedLine(name, frozenset({0}), text)
 
 
-FOLLOW = "… more lines follow; the last {} are shown at the end, `result.stdout` holds all"
+FOLLOW = "… more lines follow; the last {} are shown at the end"
 
 
 def test_limiter_passes_few_lines_through_untouched():

@@ -46,7 +46,8 @@ def test_a_cause_is_said_once_until_a_restart() -> None:
 def test_sentences_name_processes_unless_all_saw_it() -> None:
     one, both = merged({0: [pitfall(), pitfall(cause="b")], 1: [pitfall(cause="b")]})
     assert describe([one], 2) == (
-        "process 0: line 2: It happens. Type `y`. (docs/pitfalls/fetch.md)"
+        "process 0: line 2: It happens. Type `y`. "
+        "(https://jaxnb.readthedocs.io/en/latest/pitfalls/fetch.html)"
     )
     assert describe([both], 2).startswith("line 2: ")
     assert describe([pitfall(line=None)], 0).startswith("It happens.")
@@ -56,14 +57,14 @@ def test_the_card_has_line_advice_and_page() -> None:
     (each,) = merged({0: [pitfall()]})
     card = cards.cell_card(result(each))
     assert "⚠ line 2: `x()` · process 0\n  It happens. Type `y`.\n" in card.text
-    assert "docs/pitfalls/fetch.md" in card.text
+    assert "/pitfalls/fetch.html" in card.text
     for text in (
         "line 2",
         "x()",
         "process 0",
         "It happens.",
         "Type <code>y</code>.",
-        "docs/pitfalls/fetch.md",
+        "/pitfalls/fetch.html",
     ):
         assert text in card.html
     assert cards.pitfalls_card(result()) == cards.Card("", "")
@@ -83,7 +84,8 @@ def test_a_pitfall_outside_the_cell_has_no_line() -> None:
 
 @pytest.mark.parametrize("kind", PITFALL_KINDS)
 def test_each_kind_has_its_page_and_is_in_the_index(kind: str) -> None:
-    page = ROOT / pitfall(kind).page
+    page = ROOT / "docs" / "pitfalls" / f"{kind}.md"
+    assert pitfall(kind).page.endswith(f"/pitfalls/{kind}.html")
     text = page.read_text()
     assert "**What happens.**" in text
     assert pitfall(kind).page in text, "the output that it shows names the page"

@@ -27,8 +27,10 @@ def stats(count: int = 4, **fields: Any) -> list[DeviceStats]:
     return [replace(each, **fields) for each in made]
 
 
-def array(name: str | None = "x", nbytes: int = MIB) -> LargeArray:
-    return LargeArray(name, nbytes, (512, 512), "float32")
+def array(
+    name: str | None = "x", nbytes: int = MIB, *, first: int = 0, last: int = 3
+) -> LargeArray:
+    return LargeArray(name, nbytes, (512, 512), "float32", ((first, last),))
 
 
 def row_of(card: cards.Card, fragment: str) -> str:
@@ -38,10 +40,12 @@ def row_of(card: cards.Card, fragment: str) -> str:
 
 def test_the_largest_arrays_are_told_once_with_who_holds_them() -> None:
     rows = stats(largest=(array("state['opt'][0]"),))
-    rows[0] = replace(rows[0], largest=(array("alone", 3 * MIB), *rows[0].largest))
-    rows[1] = replace(rows[1], largest=(array("", 2 * MIB), *rows[1].largest))
-    rows[2] = replace(rows[2], largest=(array("half"), *rows[2].largest))
-    rows[3] = replace(rows[3], largest=(array("half"), array(None), *rows[3].largest))
+    rows[0] = replace(rows[0], largest=(array("alone", 3 * MIB, last=0), *rows[0].largest))
+    rows[1] = replace(rows[1], largest=(array("", 2 * MIB, first=1, last=1), *rows[1].largest))
+    rows[2] = replace(rows[2], largest=(array("half", first=2), *rows[2].largest))
+    rows[3] = replace(
+        rows[3], largest=(array("half", first=2), array(None, first=3), *rows[3].largest)
+    )
     card = cards.stats_card(rows)
     assert row_of(card, "state") == "state['opt'][0] float32[512, 512] 1.00 MiB each device"
     assert row_of(card, "alone") == "alone float32[512, 512] 3.00 MiB device 0"
@@ -52,6 +56,20 @@ def test_the_largest_arrays_are_told_once_with_who_holds_them() -> None:
     assert max(map(len, card.text.splitlines())) <= 80
     assert "<code>alone</code>" in card.html
     assert "<code>no name" not in card.html
+
+
+def test_where_an_array_is_its_sharding_says() -> None:
+    """Each process tells other ones of many that are equally large."""
+    rows = [replace(row, largest=(array(f"x{i}"),)) for i, row in enumerate(stats())]
+    rows[3] = replace(rows[3], largest=(array("mine", first=2, last=2), array("", 2 * MIB)))
+    rows[2] = replace(rows[2], largest=(array("mine", first=3, last=3), array("", 2 * MIB)))
+    card = cards.stats_card(rows)
+    assert row_of(card, "x0 ").endswith("each device")
+    assert row_of(card, "x1 ").endswith("each device")
+    assert row_of(card, "mine ").endswith("process 1")
+    gone = [replace(r, source="none", largest=(), note="process 1: killed") for r in rows[2:]]
+    card = cards.stats_card([*rows[:2], *gone])
+    assert row_of(card, "x0 ").endswith("process 0")
 
 
 def test_load_and_warmth_have_columns_where_they_are_known() -> None:

@@ -10,7 +10,7 @@ from jaxnb.engine.pitfalls._words import pitfall
 from jaxnb.engine.pitfalls.moved import ONE_MESH, in_words
 from jaxnb.model import Pitfall
 
-_FETCH = "spans non-addressable"
+_FETCH = "Fetching value for `jax.Array` that spans non-addressable"
 _DEVICES = re.compile(r"device ids \[([\d, ]+)\]")
 
 

@@ -263,7 +263,7 @@ def pull() -> Iterator[Row]:
         "mismatch: some ranks",
         "UsageError",
         "{Others} {have} no `odd`",
-        "For that of process {which} type `session.pull('odd', ranks=[{which}])`",
+        "For that of process {which} type `spmd.pull('odd', ranks=[{which}])`",
     )
     for kind in ("scalars", "NumPy arrays", "keys"):
         yield from both("pull", f"mismatch: {kind}", "", "{others}: 0", "process {which}: 1")

@@ -1,0 +1,54 @@
+"""What is said of how values lie over devices: arrays of all, of each, lost, and no arrays."""
+
+from __future__ import annotations
+
+import pytest
+
+from jaxnb.errors import UsageError
+from jaxnb.session import Session
+
+
+def test_arrays_that_each_process_has_for_itself_are_counted_on_each(session: Session) -> None:
+    session.run(
+        "mine = jnp.full(4, float(process_index))\n"
+        "tree = {'mine': mine, 'ones': jnp.ones(3)}\n"
+        "own = jax.make_mesh((2,), ('d',), devices=jax.local_devices())\n"
+        "split = jax.device_put(np.arange(4.0), NamedSharding(own, P('d')))\n"
+        "odd = jnp.ones(4 + (process_index == 2))"
+    )
+    mine = session.layout("mine")
+    assert [shard.process_index for shard in mine.shards] == [0, 1, 2, 3]
+    assert len(mine.bytes_per_device) == 4
+    assert "process-local: each of 4 processes has its own" in str(mine)
+    assert "  0  0  0  0" not in str(mine)
+    assert "  1  1  1" in str(session.layout("tree['ones']"))  # it is the same on all
+    text = str(session.layout("tree"))
+    assert "112 B in all" in text
+    assert "28 B on each of 4 devices" in text
+    split = session.layout("split")
+    assert len(split.bytes_per_device) == 8
+    assert split.spec == "P('d')"
+    with pytest.raises(UsageError, match=r"`odd` has other arrays on other processes"):
+        session.layout("odd")
+
+
+def test_arrays_that_are_lost_are_not_taken_for_something_else(session: Session) -> None:
+    session.run(
+        "from jaxnb.engine.lost import LostArray\n"
+        "gone = [LostArray('`gone` was lost') for _ in range(9)]\n"
+        "some = {'w': jnp.ones(2), 'b': jnp.ones(2), 'lost': gone[0], 'step': 3}"
+    )
+    gone = session.layout("gone")
+    assert len(gone.lost) == 9
+    text = " ".join(str(gone).split())
+    assert text.startswith("no arrays left lost: `gone` (9 arrays); run the cell again")
+    some = " ".join(str(session.layout("some")).split())
+    assert some.startswith("2 arrays")
+    assert "1 leaf that is no array" in some
+    assert "lost: `some['lost']`" in some
+
+
+def test_what_is_no_name_is_told_what_to_type(session: Session) -> None:
+    with pytest.raises(UsageError, match=r"`%spmd tree = …`, then `%spmd_layout tree`") as raised:
+        session.layout('{"a": x}')
+    assert "moved" not in str(raised.value)
