@@ -38,10 +38,10 @@ from jaxnb.model import (
     PartRequest,
     ReleaseRequest,
 )
-from jaxnb.model.origins import Argument, Difference
 from jaxnb.moving import Move, Mover
+from jaxnb.packed import agree, alike, is_one_array, left_text, of_different_arrays
 from jaxnb.paths import Path, parse_path
-from jaxnb.provenance import differing_names, pull_text
+from jaxnb.provenance import pull_text
 from jaxnb.refusals import lost_text, replaced_text, require_not_deleted, require_there, whose
 from jaxnb.replicas import replicas_text
 from jaxnb.result import Gather, PerProcess
@@ -53,6 +53,10 @@ EAGER_BYTES = 1 << 20
 
 class ReplicasDifferWarning(UserWarning):
     """JAX takes the replicas of an array to be equal, and they are not."""
+
+
+class NotMovedWarning(UserWarning):
+    """Parts of what was pulled cannot be pickled, and stayed on the processes."""
 
 
 class OriginsDifferWarning(UserWarning):
@@ -105,13 +109,15 @@ class Puller:
             value, arrays = self._values(channel, path, packed, by_ranks=ranks is not None)
             if not lazy:
                 self._fill(channel, [array for array in arrays if not array.is_here])
-        apart = pull_text(path.text, _of_different_arrays(path.text, packed))
+        apart = pull_text(path.text, of_different_arrays(path.text, packed))
         for array in arrays:
             if said := replicas_text(path.text, array.info):
                 warnings.warn(said, ReplicasDifferWarning, stacklevel=levels_to_caller())
             elif array.info.suspect and not apart:
                 said = f"`{path.text}` {suspect_text(array.info.suspect)}."
                 warnings.warn(said, DivergenceWarning, stacklevel=levels_to_caller())
+        if said := left_text(path.text, packed):
+            warnings.warn(said, NotMovedWarning, stacklevel=levels_to_caller())
         if apart:
             warnings.warn(apart, OriginsDifferWarning, stacklevel=levels_to_caller())
         return value
@@ -191,12 +197,13 @@ class Puller:
         """Makes the value, or the values by process, and the list of the arrays in them."""
         arrays: list[GatheredArray] = []
         try:
-            if _agree(packed.values()):
+            if agree(packed.values()):
                 return self._agreed(channel, path, packed, arrays, by_ranks=by_ranks), arrays
-            found = {
-                i: self._agreed(channel, path, {i: answer}, arrays) for i, answer in packed.items()
-            }
-            return PerProcess(found), arrays
+            found: dict[int, Any] = {}
+            for those in alike(packed):
+                value = self._agreed(channel, path, {i: packed[i] for i in those}, arrays)
+                found |= dict.fromkeys(those, value)
+            return PerProcess(sorted(found.items())), arrays
         finally:
             channel.tell({i: ReleaseRequest(a.transfer) for i, a in packed.items() if a.buffers})
 
@@ -221,7 +228,7 @@ class Puller:
         def array(index: int) -> GatheredArray:
             info = merged([p.arrays[index] for p in packed.values()])
             holders = tuple(packed)
-            if info.fully_addressable and not _is_one_array(packed.values(), index):
+            if info.fully_addressable and not is_one_array(packed.values(), index):
                 owner = next((p for p in packed.values() if differing(p.arrays[index])), first)
                 info, holders = owner.arrays[index], (owner.process_index,)
             key = ArrayKey(
@@ -307,43 +314,6 @@ class Puller:
                 f"{whose} is gone: the group was restarted since, and it had not been brought to "
                 "the notebook."
             )
-
-
-def _agree(answers: Iterable[Packed]) -> bool:
-    """Whether processes have one value: the same but for arrays, and these one, or equal."""
-    known = list(answers)
-    return len({answer.digest for answer in known}) == 1 and all(
-        _is_one_array(known, k) or _are_equal(known, k) for k in range(len(known[0].arrays))
-    )
-
-
-def _of_different_arrays(name: str, packed: Mapping[int, Packed]) -> tuple[Difference, ...]:
-    """Returns which arrays of one value are parts of different arrays on the processes.
-
-    Of values that differ none are: each process's is given by itself, and nothing put together.
-    """
-    if not _agree(packed.values()):
-        return ()
-    bound = {
-        i: {
-            name if len(answer.origins) == 1 else f"{name}, array {k}": Argument(k, name, *origin)
-            for k, origin in enumerate(answer.origins)
-            if origin is not None
-        }
-        for i, answer in packed.items()
-    }
-    return differing_names(bound)
-
-
-def _is_one_array(answers: Iterable[Packed], index: int) -> bool:
-    """Whether processes mean one global array; its devices may all be one process's."""
-    return len({answer.array_digests[index][0] for answer in answers}) == 1
-
-
-def _are_equal(answers: Iterable[Packed], index: int) -> bool:
-    """Whether each process has an array of its own, and their bytes are equal."""
-    digests = {answer.array_digests[index][1] for answer in answers}
-    return len(digests) == 1 and b"" not in digests
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections import defaultdict, deque
@@ -11,11 +10,19 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
-from jaxnb.display._ansi import strip_ansi
+from jaxnb.answers import (
+    NO_ANSWER,
+    as_reply,
+    freed_error,
+    mergers,
+    pieces,
+    place_of,
+)
 from jaxnb.display.floods import dropped_texts, flood_text
 from jaxnb.display.merge import MergedLine, StreamMerger
 from jaxnb.engine.allowance import Allowance, share_of
 from jaxnb.gathered import GatheredArray
+from jaxnb.held_output import Ended, HeldOutput
 from jaxnb.labels import Outputs, plural, processes_label
 from jaxnb.model import (
     ArrayInfo,
@@ -23,7 +30,6 @@ from jaxnb.model import (
     CellRequest,
     Pitfall,
     ProcessError,
-    RequestFailed,
     RichOutput,
     StreamChunk,
     StreamName,
@@ -40,9 +46,6 @@ from jaxnb.timing import timing_of
 from jaxnb.transport.client import ClearOutput, Display, Dropped, Event, Exchange, Lost, Reply
 from jaxnb.watch import line_text, waits_in_python
 
-HELD_SECONDS = 0.5
-"""How long rich output waits at most for lines that its process wrote before it."""
-
 TICK_SECONDS = 0.05
 """How often output that waits for its twins is looked at again."""
 
@@ -52,12 +55,6 @@ interrupts, time-outs and deaths."""
 
 STEP_LINES = 10_000
 """How many lines one step merges, about."""
-
-PIECE_CHARS = 1 << 18
-"""Longer text is taken in pieces, so that a step can end between them."""
-
-NO_ANSWER = "NoAnswer"
-"""What stands for the error of a process that did not come back from the cell."""
 
 TOLD = (NO_ANSWER, "SwallowedInterrupt", "DivergenceError")
 """Errors that tell more of a process than that it was freed."""
@@ -102,7 +99,7 @@ class RunningCell:
         self._fetch = fetch
         self._gather = gather
         self.interrupted = interrupted
-        self._mergers = _mergers(self._processes, outputs)
+        self._mergers = mergers(self._processes, outputs)
         self._texts: Mapping[str, dict[int, list[str]]] = {
             "stdout": defaultdict(list),
             "stderr": defaultdict(list),
@@ -116,7 +113,7 @@ class RunningCell:
         self._replies: dict[int, CellReply] = {}
         self._answered: set[int] = set()
         self._live: list[MergedLine] = []
-        self._held: deque[tuple[float, Display | ClearOutput]] = deque()
+        self._held = HeldOutput()
         self._started = time.perf_counter()
         self._left_in_cell: set[int] | None = None
         self.sink_error: Exception | None = None
@@ -211,15 +208,24 @@ class RunningCell:
             until = until or now + STEP_SECONDS
             if now > until:
                 break
-        now = time.perf_counter()
         self._is_behind = bool(self._pieces)
-        for merger in self._distinct_mergers():
-            lines = merger.drain(now, STEP_LINES)
-            self._is_behind |= len(lines) >= STEP_LINES
-            self._show(lines)
-        self._show_held(now - HELD_SECONDS)
+        until = time.perf_counter() + STEP_SECONDS
+        while self._show_merged() and self._show_held():
+            if time.perf_counter() > until:
+                self._is_behind = True
+                break
         self._show_live()
         self._to_sink(lambda sink: sink.tick())
+
+    def _show_merged(self) -> bool:
+        """Shows the lines that can be decided now; returns whether that were all of them."""
+        now, are_all = time.perf_counter(), True
+        for merger in self._distinct_mergers():
+            lines = merger.drain(now, STEP_LINES)
+            are_all &= len(lines) < STEP_LINES
+            self._show(lines)
+        self._is_behind |= not are_all
+        return are_all
 
     def _arrived(self, timeout_seconds: float) -> Iterator[Event]:
         """Yields what has come, in pieces that take no long time; waits if nothing has."""
@@ -227,11 +233,11 @@ class RunningCell:
             first = self.exchange.get(timeout_seconds)
             if first is None:
                 return
-            self._pieces.extend(_pieces(first))
+            self._pieces.extend(pieces(first))
         while self._pieces:
             yield self._pieces.popleft()
         for event in self.exchange.drain():
-            self._pieces.extend(_pieces(event))
+            self._pieces.extend(pieces(event))
             while self._pieces:
                 yield self._pieces.popleft()
 
@@ -245,14 +251,14 @@ class RunningCell:
                 self._note_dropped(event)
             case Display(index, output):
                 self._displays[index].append(output)
-                self._held.append((time.perf_counter(), event))
+                self._held.put(event)
             case Lost(index, count):
                 self.notice(
                     f"{plural(count, 'piece')} of the output of process {index} "
                     f"{'was' if count == 1 else 'were'} lost on the way."
                 )
             case ClearOutput():
-                self._held.append((time.perf_counter(), event))
+                self._held.put(event)
             case Reply(index, answer):
                 if not isinstance(answer, BaseException):
                     self._answered.add(index)
@@ -262,8 +268,24 @@ class RunningCell:
         if not text:
             return
         self._texts[name][index].append(text)
-        if index in self._mergers:
-            self._mergers[index].feed(index, name, text, time.perf_counter())
+        self._feed(StreamChunk(index, name, text))
+
+    def _feed(self, event: StreamChunk | Ended) -> None:
+        """Has text merged, or the end of it told, once what the process displayed before is out."""
+        index = event.process_index
+        if index not in self._mergers:
+            return
+        if self._held.holds(index):
+            self._held.put(event)
+        else:
+            self._merge(event)
+
+    def _merge(self, event: StreamChunk | Ended) -> None:
+        match event:
+            case StreamChunk(index, name, text):
+                self._mergers[index].feed(index, name, text, time.perf_counter())
+            case Ended(index):
+                self._mergers[index].finish(index)
 
     def _allowance(self, index: int, name: StreamName) -> Allowance:
         """Returns what the notebook takes of a stream: more than Python code can send.
@@ -299,26 +321,32 @@ class RunningCell:
         if index not in self.waiting_for:
             return
         self.waiting_for.discard(index)
-        if index in self._mergers:
-            self._mergers[index].finish(index)
-        reply = _as_reply(index, answer, self.seconds)
+        self._feed(Ended(index))
+        reply = as_reply(index, answer, self.seconds)
         if index in self.freed and reply.error is not None and reply.error.type_name not in TOLD:
-            reply = replace(reply, error=_freed_error(reply.error, *self.freed[index]))
+            reply = replace(reply, error=freed_error(reply.error, *self.freed[index]))
         self._replies[index] = reply
 
-    def _show_held(self, since: float) -> None:
-        """Shows rich output once the lines that its process wrote before it are out."""
-        while self._held:
-            arrived, event = self._held[0]
-            merger = self._mergers.get(event.process_index)
-            if arrived > since and merger is not None and merger.is_waiting(event.process_index):
-                return
-            self._held.popleft()
+    def _show_held(self) -> bool:
+        """Shows rich output once the lines that its process wrote before it are out.
+
+        Returns:
+            Whether there are more lines now.
+        """
+        has_merged = False
+        for event in self._held.ready(self._is_waiting):
             match event:
                 case Display(index, output):
                     self._to_sink(lambda sink, i=index, o=output: sink.display(i, o))  # type: ignore[misc]
                 case ClearOutput(index, wait):
                     self._to_sink(lambda sink, i=index, w=wait: sink.clear(i, w))  # type: ignore[misc]
+                case _:
+                    self._merge(event)
+                    has_merged = True
+        return has_merged
+
+    def _is_waiting(self, index: int) -> bool:
+        return index in self._mergers and self._mergers[index].is_waiting(index)
 
     def _distinct_mergers(self) -> list[StreamMerger]:
         return list(dict.fromkeys(self._mergers.values()))
@@ -393,9 +421,11 @@ class RunningCell:
         for index in sorted(self.waiting_for):
             silence = self._silence(index)
             self._finish(index, CellReply(index, None, silence, self.seconds, 0.0, 0))
-        for merger in self._distinct_mergers():
-            self._show(merger.close(time.perf_counter()))
-        self._show_held(math.inf)
+        has_more = True
+        while has_more:
+            for merger in self._distinct_mergers():
+                self._show(merger.close(time.perf_counter()))
+            has_more = self._show_held()
         self._show_live()
         for text in dropped_texts(self._dropped.values()):
             self.notice(text)
@@ -412,6 +442,17 @@ class RunningCell:
             if self.request.calls
             else None,
         )
+
+    def _holders(self, index: int) -> tuple[int, ...]:
+        """Returns whom the array is read from that one process has as its value.
+
+        Where processes have several arrays, each over some of them, those; of one array each
+        process's own part, as the result has the whole.
+        """
+        places = {i: place_of(self._replies[i].value) for i in self._processes}
+        if places[index] is None or len(set(places.values())) == 1:
+            return (index,)
+        return tuple(i for i, place in places.items() if place == places[index])
 
     def _silence(self, index: int) -> ProcessError:
         """Returns what stands for the error of a process that has not answered."""
@@ -435,51 +476,5 @@ class RunningCell:
             compiles=reply.compiles,
             memory=reply.memory,
             fetch=partial(self._fetch, index, reply.value.digest if reply.value else b""),
-            gather=partial(self._gather, (index,)),
+            gather=partial(self._gather, self._holders(index)),
         )
-
-
-def ending_of(reply: CellReply) -> str:
-    """Returns how a cell ended on a process: ``"raised ValueError at line 3"``; empty if well."""
-    if reply.error is None:
-        return ""
-    return "did not come back" if reply.error.type_name == NO_ANSWER else reply.error.ending
-
-
-def _pieces(event: Event) -> list[Event]:
-    match event:
-        case StreamChunk(index, name, text) if len(text) > PIECE_CHARS:
-            starts = range(0, len(text), PIECE_CHARS)
-            return [StreamChunk(index, name, text[i : i + PIECE_CHARS]) for i in starts]
-    return [event]
-
-
-def _mergers(processes: tuple[int, ...], outputs: Outputs) -> dict[int, StreamMerger]:
-    """Returns who merges what, by process index."""
-    if outputs == "merged":
-        return dict.fromkeys(processes, StreamMerger(processes))
-    shown = processes if outputs == "all" else processes[:1]
-    return {index: StreamMerger([index]) for index in shown}
-
-
-def _freed_error(error: ProcessError, kind: str, message: str) -> ProcessError:
-    """Returns what a process is said to have raised that was freed from where it waited.
-
-    Where that was in the user's code is told, and not what JAX and its collectives say of it: the
-    connections were shut by jaxnb.
-    """
-    shown = "\n".join(filter(None, [error.own_frames, f"{kind}: {message}"]))
-    plain = strip_ansi(shown)
-    return replace(error, type_name=kind, message=message, traceback=plain, traceback_ansi=shown)
-
-
-def _as_reply(index: int, answer: object, seconds: float) -> CellReply:
-    match answer:
-        case CellReply():
-            return answer
-        case RequestFailed(error=error):
-            return CellReply(index, None, error, seconds, 0.0, 0)
-        case BaseException():
-            error = ProcessError(type(answer).__name__, str(answer), str(answer), str(answer))
-            return CellReply(index, None, error, seconds, 0.0, 0)
-    raise TypeError(f"unexpected answer {answer!r}")

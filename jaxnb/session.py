@@ -11,6 +11,7 @@ from functools import partial, reduce
 from typing import Any, Literal, cast
 
 from jaxnb import checking, comparing, divergence
+from jaxnb.answers import ending_of
 from jaxnb.callers import levels_to_caller
 from jaxnb.cells import Cells, RanRequest
 from jaxnb.comparison import Comparison
@@ -30,7 +31,7 @@ from jaxnb.outcome import cell_error, error_of, outcome_of
 from jaxnb.patience import sigint_sets
 from jaxnb.pitfalls import Said, describe
 from jaxnb.result import CellResult
-from jaxnb.running import RunningCell, ending_of
+from jaxnb.running import RunningCell
 from jaxnb.settings import as_pitfalls
 from jaxnb.sinks import OutputSink, ScriptNotices
 from jaxnb.starting import Progress

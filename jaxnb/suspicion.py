@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from jaxnb import unequal
+from jaxnb.arrays import placing
 from jaxnb.divergence import of_unsure_inputs
 from jaxnb.labels import suspect_text
 from jaxnb.model import ArrayInfo, CellReply, Divergence, Recording, ValueInfo
@@ -142,15 +143,18 @@ def of_same_inputs(
 def with_apart(result: CellResult) -> CellResult:
     """Returns a result that says where an array in its value is made of parts of several.
 
-    Arrays of which each process has the whole are not meant: their bytes are compared.
+    Arrays of which each process has the whole are not meant: their bytes are compared. Nor are
+    arrays over other devices on other processes: these are several arrays, and not one.
     """
     infos = {i: r.value_info for i, r in result.per_process.items() if r.value_info is not None}
     held = {i: _spread(info) for i, info in infos.items()}
     if len(held) < 2 or len({len(each) for each in held.values()}) > 1:
         return result
-    places = range(len(next(iter(held.values()))))
-    texts = [apart_text({i: each[k] for i, each in held.items()}) for k in places]
-    text = next(filter(None, texts), "")
+    one: dict[object, dict[int, Argument | None]] = {}
+    for i, arrays in held.items():
+        for k, (where, source) in enumerate(arrays):
+            one.setdefault((k, where), {})[i] = source
+    text = next(filter(None, map(apart_text, one.values())), "")
     if not text:
         return result
     per_process = dict(result.per_process)
@@ -161,9 +165,10 @@ def with_apart(result: CellResult) -> CellResult:
     return replace(result, per_process=per_process, suspect=result.suspect or text)
 
 
-def _spread(info: ValueInfo) -> list[Argument | None]:
+def _spread(info: ValueInfo) -> list[tuple[object, Argument | None]]:
+    """Returns where each array of a value lies, and where it came from."""
     arrays = info.arrays or (() if info.array is None else (info.array,))
-    return [None if each.fully_replicated else each.source for each in arrays]
+    return [(placing(each), None if each.fully_replicated else each.source) for each in arrays]
 
 
 def _infos(result: CellResult) -> list[ValueInfo]:

@@ -178,23 +178,31 @@ class Alignment:
             (c for c, q in zip(counts, self._queues, strict=True) if c or not q.finished),
             default=0,
         )
+        ends = {p: self._private_end(p) for p in range(len(self._queues))}
+        waiting = {
+            p
+            for p, stop in ends.items()
+            if max(self._at[p], self._expired[p]) < stop and self._may_follow(p, self._at[p], (p,))
+        }
         runs: list[tuple[int, int]] = []
-        for p, lines in enumerate(self._lines):
-            at = self._at[p]
-            if at == len(lines):
-                continue
-            anchor = self._next_anchor(p, at)
-            stop = len(lines) if anchor is None else anchor
-            if stop > at and self._expired[p] < stop and self._may_follow(p, at, (p,)):
-                stop = min(stop, max(self._expired[p], at + self._full_rows))
+        for p, end in ends.items():
+            at, expired = self._at[p], self._expired[p]
+            if waiting - {p} and p not in waiting:
+                # No other can say it, but lines of others wait for this process: with them it
+                # makes a row.
+                expired = max(expired, self._row_expired[p])
+            stop = min(end, max(expired, at + self._full_rows)) if waiting else end
             if stop > at:
                 runs.append((p, stop))
         return runs
 
-    def _private_count(self, p: int) -> int:
+    def _private_end(self, p: int) -> int:
+        """Returns where the private lines at the head of a queue end."""
         anchor = self._next_anchor(p, self._at[p])
-        stop = len(self._lines[p]) if anchor is None else anchor
-        return max(0, min(stop, self._row_expired[p]) - self._at[p])
+        return len(self._lines[p]) if anchor is None else anchor
+
+    def _private_count(self, p: int) -> int:
+        return max(0, min(self._private_end(p), self._row_expired[p]) - self._at[p])
 
     def _show_runs(self, runs: list[tuple[int, int]]) -> bool:
         # Row by row: line k of one process mostly corresponds to line k of another.

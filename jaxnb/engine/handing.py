@@ -33,7 +33,8 @@ from jaxnb.engine.keeping import assembled, loses_shards, lost_text
 from jaxnb.engine.layouts import Layout, dtype_facts, layout_of
 from jaxnb.engine.lost import LostArray
 from jaxnb.engine.origins import ORIGINS
-from jaxnb.engine.parcels import Packer, Unpacker, is_found_by_name, made
+from jaxnb.engine.packing import is_found_by_name
+from jaxnb.engine.parcels import Packer, Unpacker, made
 from jaxnb.engine.rebinding import INSIDE, paths_of
 from jaxnb.model.origins import Origin
 from jaxnb.model.recovery import Box, Gift, Give, Piece, Possession, Take, Taken

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copyreg
 import hashlib
 import io
 import pickle
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from types import FunctionType
@@ -18,7 +20,7 @@ from jaxnb.engine import shards
 from jaxnb.engine.canonical import TooManyError, in_one_order
 from jaxnb.engine.digests import digest
 from jaxnb.engine.layouts import Layout, unreduced_axes
-from jaxnb.model import MAX_DIGEST_BYTES, ArrayInfo, ArrayLeaf, Record
+from jaxnb.model import MAX_DIGEST_BYTES, ArrayInfo, ArrayLeaf, NotMoved, Record
 from jaxnb.pickling import OutOfBand, adjacent
 
 
@@ -69,6 +71,77 @@ class Pickler(pickle.Pickler):
         if _is_comparable_in_c_order(value):
             return np.ascontiguousarray(value).__reduce_ex__(5)
         return adjacent(value)
+
+
+class LeavingPickler(Pickler):
+    """Pickles what it can of a value, and leaves here what cannot be pickled.
+
+    Args:
+        value: What will be pickled: it is not left itself.
+        settings: See :class:`Pickler`.
+
+    Attributes:
+        left: The parts that were left, each with the reason.
+    """
+
+    def __init__(self, value: Any, *settings: Any) -> None:
+        super().__init__(*settings)
+        self._value = value
+        self.left: list[tuple[Any, str]] = []
+
+    def reducer_override(self, value: Any) -> Any:
+        """Tells how to pickle an object; one that cannot be is replaced by what names it."""
+        try:
+            reduced = super().reducer_override(value)
+            return _reduced(value) if reduced is NotImplemented else reduced
+        except Exception as error:  # a user's __reduce__ may raise anything; it is told
+            if value is self._value:
+                raise
+            self.left.append((value, str(error) or type(error).__name__))
+            return NotMoved, (_named(value),)
+
+
+_OF_CLASSES = tuple(
+    getattr(copyreg, name) for name in ("__newobj__", "__newobj_ex__", "_reconstructor")
+)
+"""What makes an object of the class that is their first argument."""
+
+
+def _reduced(value: Any) -> Any:
+    """Returns what pickle would ask an object for.
+
+    Raises:
+        Exception: It cannot be pickled.
+    """
+    if isinstance(value, type | FunctionType):
+        if not is_found_by_name(value):
+            raise pickle.PicklingError("it cannot be imported by its name")
+        return NotImplemented
+    reducer = copyreg.dispatch_table.get(type(value))
+    reduced = reducer(value) if reducer is not None else value.__reduce_ex__(5)
+    if isinstance(reduced, tuple):
+        # What makes it cannot be left: then all of it is.
+        maker = reduced[1][0] if reduced[0] in _OF_CLASSES else reduced[0]
+        if isinstance(maker, type | FunctionType) and not is_found_by_name(maker):
+            raise pickle.PicklingError(f"it refers to code defined in a cell: {maker.__qualname__}")
+    return reduced
+
+
+def _named(value: Any) -> str:
+    """Returns what an object is, in words that are the same on all processes."""
+    name = getattr(value, "__qualname__", None)
+    return f"{type(value).__name__} {name}" if isinstance(name, str) else type(value).__qualname__
+
+
+def is_found_by_name(value: type | FunctionType) -> bool:
+    """Whether a function or class can be imported: then all processes have the same."""
+    module = sys.modules.get(value.__module__ or "")
+    if module is None or value.__module__ == "__main__":
+        return False
+    found: Any = module
+    for part in value.__qualname__.split("."):
+        found = getattr(found, part, None)
+    return found is value
 
 
 def _is_comparable_in_c_order(value: Any) -> bool:
@@ -156,22 +229,13 @@ def is_spread(array: jax.Array) -> bool:
     return not (array.is_fully_replicated and array.addressable_shards)
 
 
-def _pickled(
-    value: Any, refers: Callable[[jax.Array], bool]
-) -> tuple[bytes, list[np.ndarray[Any, Any]], list[jax.Array]]:
-    """Returns a value's pickle, what is out of band, and the arrays that are left here."""
-    file, out_of_band = io.BytesIO(), OutOfBand()
-    pickler = Pickler(file, refers, out_of_band)
-    pickler.dump(value)
-    return file.getvalue(), out_of_band.buffers, pickler.arrays
-
-
 class Package:
     """A value, pickled, with what was left out of the pickle.
 
     Args:
         value: Any value.
         refers: See :class:`Pickler`.
+        whole: Whether what cannot be pickled fails, or is left here.
 
     Raises:
         Exception: The value cannot be pickled; a user's ``__reduce__`` may raise anything.
@@ -181,13 +245,25 @@ class Package:
         buffers: What was left out of band, in order, as bytes.
         arrays: The arrays that were left out.
         infos: Their descriptions.
+        left: What else was left: where it is in the value, or what it is, and why.
     """
 
-    def __init__(self, value: Any, refers: Callable[[jax.Array], bool]) -> None:
-        self._value, self._refers = value, refers
-        self.skeleton, self.buffers, self.arrays = _pickled(value, refers)
+    def __init__(self, value: Any, refers: Callable[[jax.Array], bool], *, whole: bool) -> None:
+        self._value, self._refers, self._whole = value, refers, whole
+        self.skeleton, self.buffers, pickler = self._pickled(value)
+        self.arrays = pickler.arrays
+        left = pickler.left if isinstance(pickler, LeavingPickler) else []
+        self.left = _places(value, left) if left else ()
         known: dict[Any, Layout] = {}
         self.infos = tuple(shards.describe(a, corner=False, known=known) for a in self.arrays)
+
+    def _pickled(self, value: Any) -> tuple[bytes, list[np.ndarray[Any, Any]], Pickler]:
+        """Returns a value's pickle, what is out of band, and what has pickled it."""
+        file, out_of_band = io.BytesIO(), OutOfBand()
+        settings = (file, self._refers, out_of_band)
+        pickler = Pickler(*settings) if self._whole else LeavingPickler(value, *settings)
+        pickler.dump(value)
+        return file.getvalue(), out_of_band.buffers, pickler
 
     def digest(self) -> bytes:
         """Returns what is equal on two processes only if the values are, but for their arrays.
@@ -198,7 +274,7 @@ class Package:
         with suppress(TooManyError):
             ordered = in_one_order(self._value)
             if ordered is not self._value:
-                skeleton, buffers, _ = _pickled(ordered, self._refers)
+                skeleton, buffers, _ = self._pickled(ordered)
         total = hashlib.blake2b(skeleton, digest_size=16)
         for buffer in buffers:
             total.update(buffer.data)
@@ -212,6 +288,15 @@ class Package:
         """
         pairs = zip(self.arrays, self.infos, strict=True)
         return tuple((layout_digest(info), bytes_digest(array, info)) for array, info in pairs)
+
+
+def _places(value: Any, left: Sequence[tuple[Any, str]]) -> tuple[tuple[str, str], ...]:
+    """Returns where in a value parts are, or what they are where no path leads to them."""
+    paths: dict[int, str] = {}
+    with suppress(Exception):  # it holds itself, or the user's way to flatten it fails
+        leaves, _ = jax.tree_util.tree_flatten_with_path(value)
+        paths = {id(leaf): jax.tree_util.keystr(path) for path, leaf in leaves}
+    return tuple((paths.get(id(part), f"({_named(part)})"), why) for part, why in left)
 
 
 def array_digest(array: jax.Array, info: ArrayInfo) -> bytes:

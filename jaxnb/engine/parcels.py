@@ -23,6 +23,7 @@ from jaxnb.engine.exposures import as_bytes
 from jaxnb.engine.keeping import assembled, is_known, key_impl, uncommitted
 from jaxnb.engine.layouts import dtype_facts
 from jaxnb.engine.lost import LostArray
+from jaxnb.engine.packing import is_found_by_name
 from jaxnb.pickling import adjacent
 
 MakeArray = Callable[[int, list[int], str, Any, list[Any], bool], jax.Array]
@@ -271,17 +272,6 @@ def _function(function: FunctionType) -> Any:
 _FUNCTION_ATTRIBUTES = (
     "__defaults__", "__kwdefaults__", "__doc__", "__module__", "__qualname__", "__annotations__",
 )  # fmt: skip
-
-
-def is_found_by_name(function: FunctionType) -> bool:
-    """Whether a function can be imported: then all processes have the same."""
-    module = sys.modules.get(function.__module__ or "")
-    if module is None or function.__module__ == "__main__":
-        return False
-    found: Any = module
-    for part in function.__qualname__.split("."):
-        found = getattr(found, part, None)
-    return found is function
 
 
 def _contents(cell: CellType) -> tuple[Any, ...]:

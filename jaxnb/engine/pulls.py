@@ -121,7 +121,7 @@ def pack(
     Raises:
         Exception: It cannot be pickled.
     """
-    package = Package(value, refers=is_spread if cell else lambda array: True)
+    package = Package(value, refers=is_spread if cell else lambda array: True, whole=bool(cell))
     # When the cell ran, a large value was not looked through to its end.
     held.hold(cell or transfer, package.arrays)
     return Packed(
@@ -137,6 +137,7 @@ def pack(
         subscripts=subscripts,
         data=_small_data(package, process_index, eager_bytes),
         origins=tuple(map(ORIGINS.of, package.arrays)),
+        left=package.left,
     )
 
 

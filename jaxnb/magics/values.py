@@ -136,13 +136,15 @@ def _pushed(session: Session, name: str, value: Any, placed: bool) -> cards.Move
 @contextmanager
 def _noted(notes: list[str]) -> Iterator[None]:
     """Puts what a pull warns of on its card; other warnings stay what they are."""
-    from jaxnb.pulling import ReplicasDifferWarning
+    from jaxnb.pulling import NotMovedWarning, ReplicasDifferWarning
 
+    noted = (ReplicasDifferWarning, NotMovedWarning)
     with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", ReplicasDifferWarning)
+        for category in noted:
+            warnings.simplefilter("always", category)
         yield
     for each in caught:
-        if issubclass(each.category, ReplicasDifferWarning):
+        if issubclass(each.category, noted):
             notes.append(str(each.message))
         else:
             warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)

@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     )
     from jaxnb.model.pitfalls import PITFALL_KINDS, Pitfall, PitfallKind
     from jaxnb.model.plans import PlanPiece, PlanReply, PlanRequest
-    from jaxnb.model.record import Record
+    from jaxnb.model.record import NotMoved, Record
     from jaxnb.model.recovery import Recovered, Reformed, ReformRequest
     from jaxnb.model.requests import (
         CheckRequest,
@@ -191,6 +191,7 @@ __all__ = [
     "MeshInfo",
     "NotCompiled",
     "NotFound",
+    "NotMoved",
     "OutputWarning",
     "PackRequest",
     "Packed",

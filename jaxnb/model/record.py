@@ -3,7 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NoReturn
+
+
+class NotMoved:
+    """Stands in a pulled value for a part that cannot be pickled, and stayed on the processes.
+
+    Args:
+        what: What it is: ``"function relu"``.
+    """
+
+    __slots__ = ("what",)
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+
+    def __repr__(self) -> str:
+        return f"<not moved: {self.what}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return NotMoved, (self.what,)
+
+    def __call__(self, *_: Any, **__: Any) -> NoReturn:
+        """Raises: it is on the processes only."""
+        raise RuntimeError(f"{self!r} is on the processes only. Call it in a cell there.")
 
 
 class Record:

@@ -88,6 +88,8 @@ class Packed:
         data: The data of small arrays: an array's index, a device, and the bytes of its shard,
             for this process's first replicas. None where they have to be asked for.
         origins: Where each array comes from; None for one of which that is not known.
+        left: Parts that cannot be pickled, for which a :class:`NotMoved` stands: where each is in
+            the value, or what it is, and why.
     """
 
     process_index: int
@@ -102,6 +104,7 @@ class Packed:
     subscripts: int = 0
     data: tuple[tuple[int, int, Any], ...] | None = field(default=None, repr=False)
     origins: tuple[Origin | None, ...] = ()
+    left: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

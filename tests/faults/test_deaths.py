@@ -78,20 +78,21 @@ def test_the_last_lines_of_a_process_that_aborts_are_shown(group: Session) -> No
     group.restart()
 
 
-def test_a_helper_process_that_dies_is_named(make_session: Callable[..., Session]) -> None:
+@pytest.mark.parametrize(
+    "helper",
+    ["controller", pytest.param("service", marks=pytest.mark.thorough), "fork server"],
+)
+def test_a_helper_process_that_dies_is_named(group: Session, helper: str) -> None:
     """And the processes end with the fork server, whose children they are."""
-    group = make_session(PROCESSES)
-    for helper in ("controller", "service", "fork server"):
-        processes = [psutil.Process(p.pid) for p in group.processes]
-        pid = group.helper_pids()[helper]
-        os.kill(pid, signal.SIGKILL)
-        wait_until_broken(group)
-        with pytest.raises(SessionBrokenError, match=rf"pid {pid}\) was killed by SIGKILL"):
-            group.run("1")
-        if helper == "fork server":
-            assert still_running(processes) == []
-        group.restart()
-        assert_usable(group)
+    processes = [psutil.Process(p.pid) for p in group.processes]
+    pid = group.helper_pids()[helper]
+    os.kill(pid, signal.SIGKILL)
+    wait_until_broken(group)
+    with pytest.raises(SessionBrokenError, match=rf"pid {pid}\) was killed by SIGKILL"):
+        group.run("1")
+    if helper == "fork server":
+        assert still_running(processes) == []
+    # The next test restarts it, and uses it.
 
 
 @pytest.mark.thorough  # proved by the helper that dies

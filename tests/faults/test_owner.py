@@ -74,7 +74,7 @@ def owner(launcher: str, end: str) -> Iterator[subprocess.Popen[str]]:
 LOCAL_ENDS = ("clean exit", "SIGKILL", "SIGKILL in a cell")
 
 CASES = [*(("fork", end) for end in ENDS), *(("local", end) for end in LOCAL_ENDS)]
-IN_THE_GATE = (("fork", "clean exit"), ("fork", "SIGKILL in a cell"), ("local", "SIGKILL"))
+IN_THE_GATE = (("fork", "clean exit"), ("fork", "SIGKILL in a cell"))
 
 
 @pytest.mark.parametrize(

@@ -219,7 +219,7 @@ def shared_memory_of(processes: list[psutil.Process]) -> set[str]:
     ("path", "what"),
     [
         ("direct", "pull"),
-        ("messages", "push"),
+        pytest.param("messages", "push", marks=thorough),
         pytest.param("direct", "push", marks=thorough),
         pytest.param("messages", "pull", marks=thorough),
     ],

@@ -150,6 +150,7 @@ def test_in_a_cell(group: Session, case: str, which: int) -> None:
     assert_recovered(group, recovered, which)
 
 
+@pytest.mark.thorough
 @first_on_two_devices
 def test_two_of_three(group: Session) -> None:
     kill(group, 0, 2)
@@ -286,6 +287,7 @@ def facts_of(v):
 """
 
 
+@pytest.mark.thorough
 def test_every_kind_of_value(make_session: Callable[..., Session]) -> None:
     group = make_session(PROCESSES, devices_per_process=2)
     group.run(SETUP)

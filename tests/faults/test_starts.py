@@ -105,7 +105,6 @@ except KeyboardInterrupt:
 
 STAGES = ["starting", "the ipyparallel controller", "launching", "joining", "checking"]
 IN_THE_GATE = (
-    ("fork", "the ipyparallel controller"),
     ("fork", "joining"),
     ("local", "launching"),
 )
@@ -236,6 +235,7 @@ def test_a_restart_that_fails_closes_the_session(monkeypatch: pytest.MonkeyPatch
         assert not any(psutil.pid_exists(pid) for pid in pids)
 
 
+@pytest.mark.thorough
 def test_a_restart_sees_variables_that_jax_reads_when_it_is_imported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

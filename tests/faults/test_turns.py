@@ -150,6 +150,7 @@ def test_close_ends_a_running_and_a_waiting_cell(
                 future.result(PATIENT_SECONDS)
 
 
+@pytest.mark.thorough
 def test_an_interrupt_during_close_comes_after_it(make_session: Callable[..., Session]) -> None:
     group = make_session(2)
     processes = [psutil.Process(p.pid) for p in group.processes]

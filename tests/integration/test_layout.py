@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+from jaxnb.display.cards_value import value_card
 from jaxnb.errors import UsageError
+from jaxnb.result import Agreement
 from jaxnb.session import Session
 
 
@@ -52,3 +55,26 @@ def test_what_is_no_name_is_told_what_to_type(session: Session) -> None:
     with pytest.raises(UsageError, match=r"`%spmd tree = …`, then `%spmd_layout tree`") as raised:
         session.layout('{"a": x}')
     assert "moved" not in str(raised.value)
+
+
+HALVES = """
+half = jax.devices()[:4] if process_index < 2 else jax.devices()[4:]
+mesh = jax.make_mesh((4,), ("d",), devices=half, axis_types=(jax.sharding.AxisType.Auto,))
+host = np.arange(8.0) + 10 * (process_index > 1)
+x = jax.make_array_from_callback((8,), NamedSharding(mesh, P("d")), lambda index: host[index])
+"""
+
+
+def test_meshes_of_some_processes_each_have_an_array(session: Session) -> None:
+    """As JAX's guide has it: each is whole, and nothing is wrong with that."""
+    session.run(HALVES)
+    told = session.run("x")
+    assert told.suspect == ""
+    assert told.agreement is Agreement.DIFFERENT
+    assert "parts of different" not in value_card(told).text
+    lower, upper = np.arange(8.0), np.arange(8.0) + 10
+    for value in (told.value, session.pull("x")):
+        for process_index, expected in enumerate((lower, lower, upper, upper)):
+            np.testing.assert_array_equal(np.asarray(value[process_index]), expected)
+    with pytest.raises(UsageError, match=r"Pull it: `spmd\.pull\('x'\)` has it by process"):
+        session.layout("x")

@@ -142,6 +142,7 @@ def test_a_request_is_lost(group: Session, monkeypatch: pytest.MonkeyPatch, skip
     check(group, result)
 
 
+@pytest.mark.thorough
 def test_a_request_that_comes_twice_runs_once(
     group: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,6 +160,7 @@ def test_a_request_that_comes_twice_runs_once(
     check(group, result)
 
 
+@pytest.mark.thorough
 def test_output_that_is_not_kept_is_said_to_be_lost(group: Session) -> None:
     forgets = (
         "from jaxnb.engine.ledger import LEDGER\n"
@@ -201,6 +203,7 @@ def test_recovering_survives_it(group: Session, monkeypatch: pytest.MonkeyPatch)
     assert_usable(group)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("launcher", gate_runs(["fork"], ["fork", "local"]))
 def test_a_start_survives_it(
     make_session: Callable[..., Session], monkeypatch: pytest.MonkeyPatch, launcher: str

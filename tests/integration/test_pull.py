@@ -22,6 +22,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from integration.conftest import gate_runs
 from jaxnb.errors import (
     ArrayGoneError,
     JaxnbError,
@@ -32,7 +33,7 @@ from jaxnb.errors import (
 from jaxnb.gathered import GatheredArray
 from jaxnb.model import ExposeRequest, Record
 from jaxnb.moving import Move
-from jaxnb.pulling import EAGER_BYTES, OriginsDifferWarning, ReplicasDifferWarning
+from jaxnb.pulling import EAGER_BYTES, NotMovedWarning, OriginsDifferWarning, ReplicasDifferWarning
 from jaxnb.result import Agreement, PerProcess
 from jaxnb.session import Session
 from jaxnb_arrays import ALL, DTYPES, MESH, SOME, assert_same, dtype_of, open_bytes, whole
@@ -173,7 +174,7 @@ KEYS = {
 
 
 @pytest.mark.parametrize("layout", KEYS)
-@pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
+@pytest.mark.parametrize("impl", gate_runs(["threefry2x32"], ["threefry2x32", "rbg"]))
 def test_keys_come_as_their_words(session: Session, impl: str, layout: str) -> None:
     session.run(
         MESH + f"impl = '{impl}'\n"
@@ -986,6 +987,7 @@ def test_arrays_that_attributes_make_anew(session: Session) -> None:
     assert_same(session.pull("m.twice[2:4]"), whole((8,))[2:4] * 2)
 
 
+@pytest.mark.thorough
 def test_a_group_that_ended(make_session: Callable[..., Session]) -> None:
     session = make_session(2)
     session.run("mesh = jax.make_mesh((2,), ('x',))\n"
@@ -1083,12 +1085,12 @@ def test_names_that_some_processes_lack(session: Session) -> None:
     [
         ("x = (i for i in ())", "generator"),
         ("x = lambda: 1", "defined in a cell"),
-        ("import threading\nx = [threading.Lock()]", "lock"),
+        ("import threading\nx = threading.Lock()", "lock"),
         ("class C: pass\nx = C()", "defined in a cell: C"),
         ("class C: pass\nx = C", "defined in a cell: C"),
         ("x = np", "module"),
-        ("x = []\nx.append(x)\nclass E(Exception): pass\nx.append(E())", "defined in a cell: E"),
-        ("leak = []\njax.jit(lambda y: leak.append(y) or y)(1.0);\nx = leak", "tracer"),
+        ("class E(Exception): pass\nx = E()", "defined in a cell: E"),
+        ("leak = []\njax.jit(lambda y: leak.append(y) or y)(1.0);\nx = leak[0]", "tracer"),
     ],
     ids=["generator", "lambda", "lock", "object", "class", "module", "exception", "tracer"],
 )
@@ -1193,7 +1195,7 @@ def cases(draw: st.DrawFn) -> tuple[tuple[int, ...], str, tuple[int, ...], list[
 
 
 @settings(
-    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(case=cases())
 def test_any_array_and_any_slice(session: Session, case: Any) -> None:
@@ -1219,3 +1221,30 @@ def test_any_array_and_any_slice(session: Session, case: Any) -> None:
     assert_same(array, expected)
     for shard in array.shards:
         assert_same(shard.data, expected[shard.index])
+
+
+def test_what_cannot_be_pickled_stays_and_is_named(session: Session) -> None:
+    """A model has arrays, and functions of a cell: the arrays come."""
+    session.run(
+        "import functools, threading\n"
+        "class Odd:\n    def __reduce__(self): raise ValueError('not me')\n"
+        "model = {'w': jnp.ones(3), 'act': lambda x: x, 'lock': threading.Lock(),\n"
+        "         'layers': [jnp.zeros(2), functools.partial(lambda x, y: x, 1)], 'odd': Odd()}"
+    )
+    with pytest.warns(NotMovedWarning) as caught:
+        model = session.pull("model")
+    (warning,) = caught
+    said = str(warning.message)
+    assert said.startswith("4 parts of `model` cannot be pickled and stayed on the processes")
+    for part in ("`model['act']`: it ", "`model['lock']`: cannot pickle", "`model['odd']`: not me"):
+        assert part in said
+    np.testing.assert_array_equal(model["w"], np.ones(3))
+    np.testing.assert_array_equal(model["layers"][0], np.zeros(2))
+    assert repr(model["act"]) == "<not moved: function <lambda>>"
+    with pytest.raises(RuntimeError, match="on the processes only"):
+        model["layers"][1]()
+    with pytest.raises(JaxnbError, match="`model\\['act'\\]` on process 0 cannot be brought"):
+        session.pull("model['act']")
+    session.run("itself = [lambda: 1]; itself.append(itself)")
+    with pytest.warns(NotMovedWarning, match="no path leads to .function <lambda>."):
+        assert session.pull("itself")[1][1]

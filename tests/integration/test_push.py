@@ -233,7 +233,7 @@ def test_settings_and_variables_of_the_same_names(session: Session) -> None:
     with pytest.raises(UsageError, match="Nothing to push"):
         session.push_values({})
     for name in ("mesh", "spec", "ranks"):
-        with pytest.raises(UsageError, match=rf"settings of `push`.*session\['{name}'\] = "):
+        with pytest.raises(UsageError, match=rf"settings of `push`.*spmd\['{name}'\] = "):
             session.push(**{name: 3})
 
 
@@ -914,7 +914,7 @@ def cases(draw: st.DrawFn) -> Any:
 
 
 @settings(
-    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(case=cases())
 def test_any_array_and_any_spec(session: Session, case: Any) -> None:

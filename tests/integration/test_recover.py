@@ -362,6 +362,7 @@ def test_views_of_numpy_are_as_good_as_before_and_nothing_is_said_of_them(shared
         )
 
 
+@pytest.mark.thorough
 def test_a_mesh_that_cannot_be_kept_is_told_once(group: Session) -> None:
     """Often no code can reach it: XLA has it, after a computation that was broken off."""
     group.run(
@@ -522,6 +523,7 @@ def test_memory_does_not_grow_with_what_is_compiled_again(group: Session) -> Non
     assert max(grown) < 15
 
 
+@pytest.mark.thorough
 def test_replay_runs_the_cells_again(group: Session) -> None:
     group.run("x = 1", cell=4)
     group.run("x = x + process_index", ranks=[1, 2], cell=5)

@@ -347,6 +347,7 @@ def test_reading_a_pickled_array_needs_no_jax(session: Session) -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.thorough
 def test_corners_of_large_shards_are_cut_on_the_device(session: Session) -> None:
     code = (
         "import jaxnb.engine.shards as s, contextlib\n"

@@ -110,6 +110,7 @@ def test_thread_pool_size(
     assert thread_pool_size(JoinRequest(0, 1, "", "cpu", devices)) == size
 
 
+@pytest.mark.thorough
 def test_2000_unblocked_dispatches_survive(session: Session) -> None:
     # With as many threads as cores XLA's pool starves in the collectives of two devices, and
     # the process aborts after 40 s (on a machine of two cores).

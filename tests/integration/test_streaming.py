@@ -11,6 +11,7 @@ import pytest
 from jaxnb.display.merge import MergedLine
 from jaxnb.errors import CellError, JaxnbError
 from jaxnb.labels import Outputs
+from jaxnb.model import RichOutput
 from jaxnb.session import Session
 from jaxnb.sinks import NoSink
 from jaxnb_fixtures import PATIENT_SECONDS
@@ -119,6 +120,35 @@ def test_lines_are_labelled_with_who_said_them(session: Session) -> None:
     result = session.run(code, sink=sink)
     assert sink.shown == ["[0-3] all", "[0,2-3] some", "[0-3] last"]
     assert result.stdout.splitlines() == sink.shown
+
+
+class InOrder(Recorder):
+    """Keeps displays among the lines."""
+
+    def display(self, process_index: int, output: RichOutput) -> None:
+        if process_index == 0:
+            self.shown.append(output.data["text/plain"])
+
+
+def test_lines_and_displays_stand_in_the_order_in_which_they_were_made(session: Session) -> None:
+    sink = InOrder()
+    code = "for i in range(30):\n    print('line', i)\n    display(i)\nprint('end')"
+    session.run(code, sink=sink)
+    expected = [text for i in range(30) for text in (f"[0-3] line {i}", str(i))]
+    assert sink.shown == [*expected, "[0-3] end"]
+
+
+@pytest.mark.parametrize("run", range(10))
+def test_a_whole_row_stands_in_the_order_of_the_processes(session: Session, run: int) -> None:
+    """Whoever answers last: of its line it is known first that no other will say it."""
+    sink = Recorder()
+    last = run % 4
+    session.run(
+        "print(process_index)\n"
+        f"if process_index == {last}:\n    import time; time.sleep({run % 3} / 100)",
+        sink=sink,
+    )
+    assert sink.shown == [f"[{i}] {i}" for i in ALL]
 
 
 def test_a_process_keeps_the_order_of_its_lines(session: Session) -> None:

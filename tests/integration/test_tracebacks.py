@@ -6,6 +6,8 @@ import re
 import sys
 from pathlib import Path
 
+import pytest
+
 import jaxnb
 from jaxnb.session import Session
 
@@ -85,6 +87,7 @@ def test_jaxnb_is_not_in_it(session: Session) -> None:
     assert "jaxnb." not in text.replace(sys.prefix, "")
 
 
+@pytest.mark.thorough
 def test_who_asks_for_variables_has_all_frames_whole(session: Session) -> None:
     session.run("%xmode Verbose")
     text = session.run("jnp.ones((2, 3)) @ jnp.ones((2, 3))", raise_on_error=False).errors[0]

@@ -95,6 +95,32 @@ def test_a_process_that_finished_is_not_waited_for():
     assert labelled(merger.drain(0.0)) == ["[0-1] a", "[0] b"]
 
 
+def test_a_whole_row_stands_in_the_order_of_the_processes():
+    """Also if who is last to finish can be told first that no other will say its line."""
+    merger = fed("0\n", "1\n", "2\n")
+    merger.finish(0)
+    merger.finish(1)
+    assert merger.drain(0.0) == []
+    merger.finish(2)
+    assert labelled(merger.drain(0.0)) == ["[0] 0", "[1] 1", "[2] 2"]
+
+
+def test_a_whole_row_waits_no_longer_than_rows_do():
+    merger = fed("0\n", "1\n", "2\n")
+    merger.finish(0)
+    merger.finish(1)
+    assert merger.drain(ROW_SECONDS - 0.01) == []
+    assert labelled(merger.drain(ROW_SECONDS)) == ["[0] 0", "[1] 1", "[2] 2"]
+
+
+def test_who_goes_on_alone_is_not_held_up():
+    merger = fed("0\n", "1\n")
+    merger.finish(0)
+    merger.drain(ROW_SECONDS)
+    merger.feed(1, "stdout", "more\n", 1.0)
+    assert labelled(merger.drain(1.0)) == ["[1] more"]
+
+
 def test_an_extra_line_of_one_process_does_not_break_the_rest_and_does_not_wait():
     merger = fed("A\nB\nC\n", "A\nX\nB\nC\n")
     assert labelled(merger.drain(0.0)) == ["[0-1] A", "[1] X", "[0-1] B", "[0-1] C"]

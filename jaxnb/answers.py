@@ -1,0 +1,72 @@
+"""Pure: what comes from the processes of one cell, taken apart and put into one form."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from jaxnb.arrays import placing
+from jaxnb.display._ansi import strip_ansi
+from jaxnb.display.merge import StreamMerger
+from jaxnb.labels import Outputs
+from jaxnb.model import CellReply, ProcessError, RequestFailed, StreamChunk, ValueInfo
+from jaxnb.transport.client import Event
+
+PIECE_CHARS = 1 << 18
+"""Longer text is taken in pieces, so that a step can end between them."""
+
+NO_ANSWER = "NoAnswer"
+"""What stands for the error of a process that did not come back from the cell."""
+
+
+def place_of(value: ValueInfo | None) -> object:
+    """Returns which array a value is, if it is one: processes may hold several, each of a mesh."""
+    array = value.array if value is not None else None
+    return None if array is None else (array.sharding, placing(array))
+
+
+def ending_of(reply: CellReply) -> str:
+    """Returns how a cell ended on a process: ``"raised ValueError at line 3"``; empty if well."""
+    if reply.error is None:
+        return ""
+    return "did not come back" if reply.error.type_name == NO_ANSWER else reply.error.ending
+
+
+def pieces(event: Event) -> list[Event]:
+    """Returns an event as several, if it has text that takes long to merge."""
+    match event:
+        case StreamChunk(index, name, text) if len(text) > PIECE_CHARS:
+            starts = range(0, len(text), PIECE_CHARS)
+            return [StreamChunk(index, name, text[i : i + PIECE_CHARS]) for i in starts]
+    return [event]
+
+
+def mergers(processes: tuple[int, ...], outputs: Outputs) -> dict[int, StreamMerger]:
+    """Returns who merges what, by process index."""
+    if outputs == "merged":
+        return dict.fromkeys(processes, StreamMerger(processes))
+    shown = processes if outputs == "all" else processes[:1]
+    return {index: StreamMerger([index]) for index in shown}
+
+
+def freed_error(error: ProcessError, kind: str, message: str) -> ProcessError:
+    """Returns what a process is said to have raised that was freed from where it waited.
+
+    Where that was in the user's code is told, and not what JAX and its collectives say of it: the
+    connections were shut by jaxnb.
+    """
+    shown = "\n".join(filter(None, [error.own_frames, f"{kind}: {message}"]))
+    plain = strip_ansi(shown)
+    return replace(error, type_name=kind, message=message, traceback=plain, traceback_ansi=shown)
+
+
+def as_reply(index: int, answer: object, seconds: float) -> CellReply:
+    """Returns what a process answered as a reply: what it raised for the request is its error."""
+    match answer:
+        case CellReply():
+            return answer
+        case RequestFailed(error=error):
+            return CellReply(index, None, error, seconds, 0.0, 0)
+        case BaseException():
+            error = ProcessError(type(answer).__name__, str(answer), str(answer), str(answer))
+            return CellReply(index, None, error, seconds, 0.0, 0)
+    raise TypeError(f"unexpected answer {answer!r}")

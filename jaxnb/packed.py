@@ -1,0 +1,80 @@
+"""Pure: how the answers of processes that were asked for one value relate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from jaxnb.labels import plural, processes_label
+from jaxnb.model import Packed
+from jaxnb.model.origins import Argument, Difference
+from jaxnb.provenance import differing_names
+
+MOST_LEFT = 4
+"""So many parts that were left on the processes are told one by one."""
+
+
+def agree(answers: Iterable[Packed]) -> bool:
+    """Whether processes have one value: the same but for arrays, and these one, or equal."""
+    known = list(answers)
+    return len({answer.digest for answer in known}) == 1 and all(
+        is_one_array(known, k) or are_equal(known, k) for k in range(len(known[0].arrays))
+    )
+
+
+def left_text(name: str, packed: Mapping[int, Packed]) -> str:
+    """Returns which parts of a value were left on the processes, and why; empty if none were."""
+    left: dict[tuple[str, str], list[int]] = {}
+    for i, answer in packed.items():
+        for each in answer.left:
+            left.setdefault(each, []).append(i)
+    if not left:
+        return ""
+    told = []
+    for (where, why), who in list(left.items())[:MOST_LEFT]:
+        part = f"a part that no path leads to {where}" if where[0] == "(" else f"`{name}{where}`"
+        on = "" if len(who) == len(packed) else f" on {processes_label(who)}"
+        told.append(f"{part}{on}: {why}")
+    if len(left) > MOST_LEFT:
+        told.append(f"and {len(left) - MOST_LEFT} more")
+    return (
+        f"{plural(len(left), 'part')} of `{name}` cannot be pickled and stayed on the processes, "
+        f"the rest was pulled: {'; '.join(told)}."
+    )
+
+
+def alike(packed: Mapping[int, Packed]) -> list[list[int]]:
+    """Returns which processes have one value: those of one mesh, say, where there are several."""
+    groups: dict[object, list[int]] = {}
+    for i, answer in packed.items():
+        layouts = tuple(layout for layout, _ in answer.array_digests)
+        groups.setdefault((answer.digest, layouts), []).append(i)
+    return list(groups.values())
+
+
+def of_different_arrays(name: str, packed: Mapping[int, Packed]) -> tuple[Difference, ...]:
+    """Returns which arrays of one value are parts of different arrays on the processes.
+
+    Of values that differ none are: each process's is given by itself, and nothing put together.
+    """
+    if not agree(packed.values()):
+        return ()
+    bound = {
+        i: {
+            name if len(answer.origins) == 1 else f"{name}, array {k}": Argument(k, name, *origin)
+            for k, origin in enumerate(answer.origins)
+            if origin is not None
+        }
+        for i, answer in packed.items()
+    }
+    return differing_names(bound)
+
+
+def is_one_array(answers: Iterable[Packed], index: int) -> bool:
+    """Whether processes mean one global array; its devices may all be one process's."""
+    return len({answer.array_digests[index][0] for answer in answers}) == 1
+
+
+def are_equal(answers: Iterable[Packed], index: int) -> bool:
+    """Whether each process has an array of its own, and their bytes are equal."""
+    digests = {answer.array_digests[index][1] for answer in answers}
+    return len(digests) == 1 and b"" not in digests
