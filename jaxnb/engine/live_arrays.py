@@ -16,6 +16,9 @@ Place = tuple[int, int]
 Size = tuple[int, int]
 """A device's id, and bytes."""
 
+MOST_ALIKE = 10_000
+"""Of more equally large arrays than these, any are told."""
+
 Shards = tuple[Any, tuple[int, ...], int]
 """A sharding, the devices of this process that hold a part of an array, and a part's bytes."""
 
@@ -93,10 +96,16 @@ class LiveArrays:
         return dict(self._counts)
 
     def largest(self, device: int, count: int) -> list[tuple[int, list[Any]]]:
-        """Returns the largest buffers on a device: bytes, and the arrays that share each."""
-        on_device = ((n, place) for place, n in self._bytes.items() if place[0] == device)
+        """Returns the largest buffers on a device: bytes, and the arrays that share each.
+
+        More than ``count`` where several are as large as the last, up to :data:`MOST_ALIKE`.
+        """
+        on_device = [(n, place) for place, n in self._bytes.items() if place[0] == device]
+        top = heapq.nlargest(count, on_device)
+        least = top[-1][0] if top else 0
+        alike = [pair for pair in on_device if pair[0] == least]
         found = []
-        for nbytes, place in heapq.nlargest(count, on_device):
+        for nbytes, place in [pair for pair in top if pair[0] > least] + alike[:MOST_ALIKE]:
             arrays = [self._refs[key]() for key in self._holders[place]]
             found.append((nbytes, [array for array in arrays if array is not None]))
         return [(nbytes, arrays) for nbytes, arrays in found if arrays]

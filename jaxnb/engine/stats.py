@@ -20,9 +20,6 @@ from jaxnb.model import DeviceStats, LargeArray
 LARGEST = 5
 """How many of the largest arrays are told for each device."""
 
-CANDIDATES = 4 * LARGEST
-"""Among how many they are chosen: of equally large ones all processes tell the same, by name."""
-
 MOST_OBJECTS = 100_000
 """How many objects are looked at for the names of the largest arrays."""
 
@@ -100,25 +97,33 @@ class Statistics:
         return self._gpus.reading(getattr(device, "local_hardware_id", None) or 0)
 
     def _largest(self, devices: list[int]) -> dict[int, tuple[LargeArray, ...]]:
-        tops = {device: self._live.largest(device, CANDIDATES) for device in devices}
+        tops = {device: self._live.largest(device, LARGEST) for device in devices}
         wanted = naming.ids_of([arrays for top in tops.values() for _, arrays in top])
         shell, search = self._shell, naming.Names(MOST_OBJECTS)
         names = search.find(shell.user_ns, shell.user_ns_hidden, wanted) if wanted else {}
         unknown = None if search.gave_up else ""
-        found = {
-            device: [_large_array(nbytes, arrays, names, unknown) for nbytes, arrays in top]
-            for device, top in tops.items()
-        }
+
+        def ranked(top: list[tuple[int, list[Any]]]) -> list[tuple[int, str | None, list[Any]]]:
+            found = [(nbytes, naming.first_of(arrays, names), arrays) for nbytes, arrays in top]
+            # Of equally large ones all processes tell the same.
+            return sorted(found, key=lambda each: (-each[0], not each[1], each[1] or ""))
+
         return {
-            device: tuple(sorted(arrays, key=LargeArray.rank)[:LARGEST])
-            for device, arrays in found.items()
+            device: tuple(
+                _large_array(nbytes, name, arrays, names, unknown)
+                for nbytes, name, arrays in ranked(top)[:LARGEST]
+            )
+            for device, top in tops.items()
         }
 
 
 def _large_array(
-    nbytes: int, arrays: list[Any], names: dict[int, str], unknown: str | None
+    nbytes: int,
+    name: str | None,
+    arrays: list[Any],
+    names: dict[int, str],
+    unknown: str | None,
 ) -> LargeArray:
-    name = naming.first_of(arrays, names)
     named = [array for array in arrays if name is not None and names.get(id(array)) == name]
     # Without a name the whole array tells more than one that was made for a part of it.
     array = max(named or arrays, key=lambda array: array.size)
