@@ -1,0 +1,381 @@
+"""Pure: lets all processes dispatch a computation that spans them, or none.
+
+A state machine without a clock, sockets or threads: each call is something that has happened, and
+returns what is to be answered now. It decides by what it knows and never by time, so that whatever
+the order in which things happen, nobody waits for what can no longer come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from jaxnb.lockstep.messages import (
+    Answer,
+    End,
+    Explanation,
+    Go,
+    Lane,
+    Press,
+    Processes,
+    Side,
+    Stop,
+    StopKind,
+    Word,
+)
+
+Decision = Answer | Press
+"""What follows from what has happened."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A word that has no answer yet.
+
+    Attributes:
+        process: Who said it.
+        token: Which of its threads.
+        word: The word.
+    """
+
+    process: int
+    token: int
+    word: Word
+
+
+@dataclass(slots=True)
+class _Process:
+    """What is known of one process.
+
+    Attributes:
+        cell: The cell that it runs; 0 between cells.
+        left: The last cell that it has left, and how.
+        is_dead: Whether it has ended.
+        main: What its main thread waits for.
+        others: What its other threads wait for, by token.
+        due: What its main thread is told as the answer to its next word.
+        granted: How often it was let go.
+        dispatches: How often its main thread was let go in this cell.
+    """
+
+    cell: int = 0
+    left: tuple[int, End] = (0, End(0))
+    is_dead: bool = False
+    main: _Waiting | None = None
+    others: dict[int, _Waiting] = field(default_factory=dict)
+    due: Stop | None = None
+    granted: int = 0
+    dispatches: int = 0
+
+
+@dataclass(slots=True)
+class _Talk:
+    """What processes tell each other about a stop.
+
+    Attributes:
+        cell: In which.
+        awaited: Whose words are to be told: of each side the first process.
+        told: What they have told.
+        asking: Who waits to hear it, by process and token.
+    """
+
+    cell: int
+    awaited: frozenset[int]
+    told: dict[int, str] = field(default_factory=dict)
+    asking: list[tuple[int, int]] = field(default_factory=list)
+
+
+class Conductor:
+    """Knows what each process is about to dispatch, and decides.
+
+    A word of the main lane is granted when every participant's main thread has said the same one;
+    of the other lane when every participant has a thread that has. Grants are numbered for each
+    process, and all processes see those that concern several of them in one order.
+
+    A word is stopped as soon as it cannot be granted any more: a participant has left the cell, was
+    not asked to run it, or is dead; or every participant that could say it waits at another word
+    that cannot be granted before it. All processes of the stopped words get one stop: who waits, at
+    once; who is in Python, as the answer to its next word in the cell.
+
+    Args:
+        num_processes: Size of the group.
+    """
+
+    def __init__(self, num_processes: int) -> None:
+        self._processes = [_Process() for _ in range(num_processes)]
+        self._members: dict[int, Processes] = {}
+        self._stops = 0
+        self._talks: dict[int, _Talk] = {}
+
+    # ------------------------------------------------------------------ what happens
+
+    def begin(self, process: int, cell: int, members: Iterable[int]) -> list[Decision]:
+        """A process begins a cell, which these processes were asked to run."""
+        state = self._processes[process]
+        state.cell, state.due, state.dispatches = cell, None, 0
+        self._members[cell] = tuple(sorted(members))
+        for known in [number for number in self._members if number < cell]:
+            if all(each.cell != known for each in self._processes):
+                del self._members[known]
+                for number in [n for n, talk in self._talks.items() if talk.cell == known]:
+                    del self._talks[number]
+        return self._decide()
+
+    def say(self, process: int, token: int, lane: Lane, word: Word) -> list[Decision]:
+        """A thread of a process is about to dispatch, and waits for the answer."""
+        state = self._processes[process]
+        waiting = _Waiting(process, token, word)
+        if lane == "other":
+            state.others[token] = waiting
+            return self._decide()
+        if state.due is not None:
+            stop, state.due = state.due, None
+            return [Answer(process, token, stop)]
+        state.main = waiting
+        return self._decide()
+
+    def leave(self, process: int, end: End) -> list[Decision]:
+        """A process has left its cell."""
+        state = self._processes[process]
+        state.left, state.cell, state.due = (state.cell, end), 0, None
+        return self._decide()
+
+    def die(self, process: int) -> list[Decision]:
+        """A process has ended: its threads wait for nothing any more."""
+        state = self._processes[process]
+        state.is_dead, state.main, state.due = True, None, None
+        state.others.clear()
+        return self._decide()
+
+    def explain(self, process: int, token: int, number: int, text: str) -> list[Decision]:
+        """A process tells of its word when it was stopped, and wants to know of the others'."""
+        if number not in self._talks:
+            return [Answer(process, token, Explanation(number, ()))]
+        talk = self._talks[number]
+        if process in talk.awaited:
+            talk.told[process] = text
+        talk.asking.append((process, token))
+        return self._decide()
+
+    def interrupt(self, cell: int) -> list[Decision]:
+        """A cell is to be interrupted on all its processes."""
+        return self._interrupt(cell, but=-1)
+
+    def took(self, process: int) -> list[Decision]:
+        """A process's main thread has raised KeyboardInterrupt, by a signal.
+
+        If nobody has asked for that here, its cell is interrupted on the other processes too.
+        """
+        state = self._processes[process]
+        if state.due is not None and state.due.kind == "interrupted":
+            state.due = None
+            return []
+        return self._interrupt(state.cell, but=process) if state.cell else []
+
+    def _interrupt(self, cell: int, but: int) -> list[Decision]:
+        stop = self._stop("interrupted")
+        decisions: list[Decision] = []
+        for process, state in enumerate(self._processes):
+            if state.cell != cell or state.is_dead or process == but:
+                continue
+            if state.main is not None:
+                decisions.append(self._answer(state.main, stop))
+            else:
+                state.due = stop
+                decisions.append(Press(process))
+        return [*decisions, *self._decide()]
+
+    # ------------------------------------------------------------------ what is known
+
+    def dispatches(self, process: int) -> int:
+        """Returns how many computations the process's main thread was let dispatch in its cell."""
+        return self._processes[process].dispatches
+
+    def waits(self) -> dict[int, tuple[Word, Processes]]:
+        """Returns for each process whose main thread waits its word, and whom it waits for."""
+        found = {}
+        for process, state in enumerate(self._processes):
+            if state.main is not None:
+                word = state.main.word
+                late = [q for q in word.participants if not self._has_said(q, word)]
+                found[process] = (word, tuple(late))
+        return found
+
+    def _has_said(self, process: int, word: Word) -> bool:
+        main = self._processes[process].main
+        return main is not None and main.word.agrees_with(word)
+
+    # ------------------------------------------------------------------ what is decided
+
+    def _decide(self) -> list[Decision]:
+        """Grants and stops until nothing more follows from what is known."""
+        decisions: list[Decision] = []
+        while found := (
+            self._granted_main() or self._granted_other() or self._stopped() or self._explained()
+        ):
+            decisions += found
+        return decisions
+
+    def _granted_main(self) -> list[Answer]:
+        for waiting in self._waiting_main():
+            word = waiting.word
+            if all(self._has_said(q, word) for q in word.participants):
+                those = [self._processes[q].main for q in word.participants]
+                for q in word.participants:
+                    self._processes[q].dispatches += 1
+                return [self._go(each) for each in those if each is not None]
+        return []
+
+    def _granted_other(self) -> list[Answer]:
+        for waiting in self._waiting_other():
+            word = waiting.word
+            those = [self._other(q, word) for q in word.participants]
+            if None not in those:
+                return [self._go(each) for each in those if each is not None]
+        return []
+
+    def _other(self, process: int, word: Word) -> _Waiting | None:
+        """Returns which of a process's other threads says a word; the one that said it first."""
+        others = self._processes[process].others.values()
+        return next((each for each in others if each.word.agrees_with(word)), None)
+
+    def _stopped(self) -> list[Answer]:
+        for waiting in self._waiting_main():
+            for q in waiting.word.participants:
+                if (gone := self._gone(q, self._processes[waiting.process].cell)) is not None:
+                    return self._stop_missing(waiting.word, *gone)
+        for waiting in self._waiting_other():
+            word = waiting.word
+            if dead := [q for q in word.participants if self._processes[q].is_dead]:
+                stop = self._stop("dead", self._sides(word), Side(tuple(dead)))
+                return [
+                    self._answer(each, stop)
+                    for q in word.participants
+                    if (each := self._other(q, word)) is not None
+                ]
+        return self._stop_stuck()
+
+    def _gone(self, process: int, cell: int) -> tuple[StopKind, Side] | None:
+        """Returns why a process will say no word of a cell any more; None if it may."""
+        state = self._processes[process]
+        if state.is_dead:
+            return "dead", Side((process,))
+        if process not in self._members.get(cell, (process,)):
+            return "not asked", Side((process,))
+        if state.cell != cell and state.left[0] >= cell:
+            return "left", Side((process,), end=state.left[1])
+        return None
+
+    def _stop_missing(self, word: Word, kind: StopKind, missing: Side) -> list[Answer]:
+        # All that are gone for the same reason are told together.
+        cell = self._processes[self._who(word)[0]].cell
+        gone = {q: self._gone(q, cell) for q in word.participants}
+        blamed = [found[1] for found in gone.values() if found is not None and found[0] == kind]
+        sides = _joined(blamed) if blamed else (missing,)
+        return self._stop_words([word], kind, (*self._sides(word), *sides))
+
+    def _stop_stuck(self) -> list[Answer]:
+        """Stops words none of which can be granted before another of them."""
+        words: list[Word] = []
+        for waiting in self._waiting_main():
+            if not any(waiting.word.agrees_with(word) for word in words):
+                words.append(waiting.word)
+        possible: list[Word] = []
+        has_grown = True
+        while has_grown:
+            rest = [word for word in words if not any(word is each for each in possible)]
+            found = [word for word in rest if self._may_come(word, possible)]
+            possible += found
+            has_grown = bool(found)
+        stuck = [word for word in words if not any(word is each for each in possible)]
+        if not stuck:
+            return []
+        # Of words that wait for each other, those over the same processes have diverged.
+        first = stuck[0].participants
+        alike = [word for word in stuck if word.participants == first]
+        kind: StopKind = "diverged" if len(alike) > 1 else "ring"
+        those = alike if kind == "diverged" else stuck
+        return self._stop_words(those, kind, tuple(s for w in those for s in self._sides(w)))
+
+    def _explained(self) -> list[Answer]:
+        for number, talk in self._talks.items():
+            states = {q: self._processes[q] for q in talk.awaited}
+            gone = {q for q, state in states.items() if state.is_dead or state.cell != talk.cell}
+            if talk.asking and talk.awaited <= talk.told.keys() | gone:
+                what = Explanation(number, tuple(sorted(talk.told.items())))
+                asking, talk.asking = talk.asking, []
+                return [Answer(process, token, what) for process, token in asking]
+        return []
+
+    def _may_come(self, word: Word, possible: Iterable[Word]) -> bool:
+        """Whether every participant may still say a word, after others that may be granted."""
+        known = list(possible)
+        for q in word.participants:
+            main = self._processes[q].main
+            if main is None or main.word.agrees_with(word):
+                continue
+            if not any(main.word.agrees_with(each) for each in known):
+                return False
+        return True
+
+    def _stop_words(
+        self, words: Iterable[Word], kind: StopKind, sides: tuple[Side, ...]
+    ) -> list[Answer]:
+        """Stops words; who takes part and is in Python is told at its next word."""
+        stop = self._stop(kind, *sides)
+        said = [side.processes[0] for side in sides if side.word is not None]
+        self._talks[stop.number] = _Talk(self._processes[said[0]].cell, frozenset(said))
+        answers = []
+        for process in sorted({q for word in words for q in word.participants}):
+            state = self._processes[process]
+            if state.main is not None and any(state.main.word.agrees_with(w) for w in words):
+                answers.append(self._answer(state.main, stop))
+            elif state.main is None and state.cell and not state.is_dead:
+                state.due = state.due or stop
+        return answers
+
+    # ------------------------------------------------------------------ parts
+
+    def _waiting_main(self) -> Iterator[_Waiting]:
+        return (each.main for each in list(self._processes) if each.main is not None)
+
+    def _waiting_other(self) -> Iterator[_Waiting]:
+        return (one for each in list(self._processes) for one in list(each.others.values()))
+
+    def _who(self, word: Word) -> Processes:
+        return tuple(q for q in word.participants if self._has_said(q, word))
+
+    def _sides(self, word: Word) -> tuple[Side, ...]:
+        said = self._who(word) or tuple(
+            q for q in word.participants if self._other(q, word) is not None
+        )
+        return (Side(said, word=word),)
+
+    def _stop(self, kind: StopKind, *sides: Side | tuple[Side, ...]) -> Stop:
+        self._stops += 1
+        flat = [s for each in sides for s in (each if isinstance(each, tuple) else (each,))]
+        return Stop(self._stops, kind, tuple(flat))
+
+    def _go(self, waiting: _Waiting) -> Answer:
+        state = self._processes[waiting.process]
+        state.granted += 1
+        return self._answer(waiting, Go(state.granted))
+
+    def _answer(self, waiting: _Waiting, what: Go | Stop) -> Answer:
+        state = self._processes[waiting.process]
+        if state.main is waiting:
+            state.main = None
+        else:
+            state.others.pop(waiting.token, None)
+        return Answer(waiting.process, waiting.token, what)
+
+
+def _joined(sides: Iterable[Side]) -> tuple[Side, ...]:
+    """Returns sides with the processes that did the same in one."""
+    groups: dict[End | None, list[int]] = {}
+    for side in sides:
+        groups.setdefault(side.end, []).extend(side.processes)
+    return tuple(Side(tuple(sorted(who)), end=end) for end, who in groups.items())
+
+
+__all__ = ["Conductor"]

@@ -1,0 +1,173 @@
+"""The conductor's loop: packets in, decisions out; one thread, no clock.
+
+It listens on a Unix socket in the group's folder. Each process has one connection, which is its
+life: when it ends, the process is taken for dead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import selectors
+import signal
+import socket
+import struct
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from jaxnb.lockstep.conductor import Conductor, Decision
+from jaxnb.lockstep.messages import Press
+from jaxnb.lockstep.wire import (
+    Begin,
+    Explain,
+    Hello,
+    Interrupt,
+    Leave,
+    Packets,
+    Said,
+    Say,
+    Took,
+    WireError,
+    pack_answer,
+)
+
+LOG = logging.getLogger(__name__)
+
+_CREDENTIALS = struct.Struct("3i")
+
+
+def listening(path: Path) -> socket.socket:
+    """Returns a socket that listens at a path, which only this user reaches."""
+    server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    before = os.umask(0o177)
+    try:
+        server.bind(str(path))
+    finally:
+        os.umask(before)
+    server.listen(128)
+    return server
+
+
+def peer_of(connection: socket.socket) -> tuple[int, int]:
+    """Returns the process id and the user id at the other end of a Unix socket."""
+    found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid, uid, _ = _CREDENTIALS.unpack(found)
+    return pid, uid
+
+
+def send_signal(pid: int) -> None:
+    """Interrupts a process, unless it has ended."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGINT)
+
+
+class Loop:
+    """Serves one group until it is told to stop.
+
+    Args:
+        server: Where processes connect; closed at the end.
+        num_processes: Size of the group.
+        press: Sends SIGINT to a process id.
+    """
+
+    def __init__(
+        self, server: socket.socket, num_processes: int, press: Callable[[int], None] = send_signal
+    ) -> None:
+        self._server = server
+        self._press = press
+        self._conductor = Conductor(num_processes)
+        self._packets = Packets(num_processes)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(server, selectors.EVENT_READ)
+        self._wake, self._woken = socket.socketpair()
+        self._selector.register(self._woken, selectors.EVENT_READ)
+        self._connections: dict[int, socket.socket] = {}
+        self._pids: dict[int, int] = {}
+        self._who: dict[socket.socket, int | None] = {}
+
+    def stop(self) -> None:
+        """Ends :meth:`run`; from any thread."""
+        self._wake.send(b"x")
+
+    def run(self) -> None:
+        """Serves; returns after :meth:`stop`."""
+        while True:
+            for key, _ in self._selector.select():
+                if key.fileobj is self._woken:
+                    self._close()
+                    return
+                if key.fileobj is self._server:
+                    self._accept()
+                elif isinstance(key.fileobj, socket.socket) and key.fileobj in self._who:
+                    self._read(key.fileobj)
+
+    def _close(self) -> None:
+        for each in (self._server, self._wake, self._woken, *self._who):
+            each.close()
+        self._selector.close()
+
+    def _accept(self) -> None:
+        connection, _ = self._server.accept()
+        pid, uid = peer_of(connection)
+        if uid not in (os.geteuid(), 0):
+            LOG.warning("refused process %d of user %d", pid, uid)
+            connection.close()
+            return
+        self._who[connection] = None
+        self._selector.register(connection, selectors.EVENT_READ)
+
+    def _read(self, connection: socket.socket) -> None:
+        try:
+            packet = connection.recv(self._packets.max_bytes)
+            if not packet:
+                self._forget(connection)
+                return
+            said = self._packets.unpack(packet)
+            decisions = self._take(connection, said)
+        except (WireError, ConnectionError) as error:
+            LOG.warning("ended a connection: %s", error)
+            self._forget(connection)
+            return
+        self._carry_out(decisions)
+
+    def _take(self, connection: socket.socket, said: Said) -> list[Decision]:
+        if isinstance(said, Interrupt):
+            return self._conductor.interrupt(said.cell)
+        who = self._who[connection]
+        match said:
+            case Hello(process) if who is None and process not in self._connections:
+                self._who[connection], self._connections[process] = process, connection
+                self._pids[process], _ = peer_of(connection)
+                return []
+            case Say(token, lane, word) if who is not None and who in word.participants:
+                return self._conductor.say(who, token, lane, word)
+            case Explain(token, number, text) if who is not None:
+                return self._conductor.explain(who, token, number, text)
+            case Begin(cell, members) if who is not None and who in members:
+                return self._conductor.begin(who, cell, members)
+            case Leave(end) if who is not None:
+                return self._conductor.leave(who, end)
+            case Took() if who is not None:
+                return self._conductor.took(who)
+        raise WireError(f"process {who} cannot say {said}")
+
+    def _forget(self, connection: socket.socket) -> None:
+        """Ends a connection; the process whose it was is dead."""
+        self._selector.unregister(connection)
+        connection.close()
+        process = self._who.pop(connection)
+        if process is not None:
+            self._connections.pop(process, None)
+            self._carry_out(self._conductor.die(process))
+
+    def _carry_out(self, decisions: Iterable[Decision]) -> None:
+        for each in decisions:
+            if isinstance(each, Press):
+                self._press(self._pids[each.process])
+                continue
+            connection = self._connections.get(each.process)
+            if connection is None:
+                continue  # it has just ended: its end is the next event
+            with contextlib.suppress(ConnectionError):  # likewise
+                connection.send(pack_answer(each.token, each.what))

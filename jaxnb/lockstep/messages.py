@@ -1,0 +1,148 @@
+"""What processes tell the conductor, and what it answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Processes = tuple[int, ...]
+"""Process indices, ascending, each once."""
+
+Lane = Literal["main", "other"]
+"""Which thread asks: that of the cell, or another one (a loader, an asynchronous checkpoint). Words
+of the main threads come in one order on all processes; those of others need not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """What a process is about to dispatch.
+
+    Attributes:
+        participants: The processes whose devices the computation uses.
+        program: A digest of the compiled program.
+        inputs: A digest of what it is given: origins of global arrays, bytes of host data.
+        line: The cell's line; 0 outside of a cell's code. Two words that differ in nothing else are
+            the same.
+    """
+
+    participants: Processes
+    program: bytes
+    inputs: bytes
+    line: int = 0
+
+    def agrees_with(self, other: Word) -> bool:
+        """Whether both are of one computation."""
+        return (self.participants, self.program, self.inputs) == (
+            other.participants,
+            other.program,
+            other.inputs,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a process has left a cell.
+
+    Attributes:
+        dispatches: How many computations it has dispatched with others in it.
+        error: What it raised: ``"NameError: los"``; empty if it came to its end.
+        line: Where it raised; 0 where that is not known.
+    """
+
+    dispatches: int
+    error: str = ""
+    line: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """Processes that said, or did, the same.
+
+    Attributes:
+        processes: Which.
+        word: What they were about to dispatch; None for those that were not.
+        end: How they have left the cell; None for those that have not.
+    """
+
+    processes: Processes
+    word: Word | None = None
+    end: End | None = None
+
+
+StopKind = Literal["diverged", "ring", "left", "not asked", "dead", "interrupted"]
+"""Why a computation is not dispatched: the processes said different words; all wait, each for
+another one; a process has left the cell, was not asked to run it, or has died; somebody wanted an
+interrupt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """An answer: do not dispatch, raise.
+
+    All processes that a stop is for get the same one.
+
+    Attributes:
+        number: Names it: stops are numbered from 1.
+        kind: Why.
+        sides: Who did what: those that waited, then who is to blame for ``"left"``, ``"dead"`` and
+            ``"not asked"``. Empty for ``"interrupted"``.
+    """
+
+    number: int
+    kind: StopKind
+    sides: tuple[Side, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Go:
+    """An answer: dispatch, after those with smaller numbers, and before those with larger ones.
+
+    Attributes:
+        number: The how manieth this is for the process, from 1.
+    """
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """An answer: what the processes whose words differed have told of them.
+
+    All that a stop is for get the same one, so that all can raise the same message.
+
+    Attributes:
+        number: The stop's.
+        told: Process index to its own text; of each side its first process, unless it has ended.
+    """
+
+    number: int
+    told: tuple[tuple[int, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Press:
+    """A process's main thread is in Python, and has to be interrupted by a signal.
+
+    What it says before the signal reaches it is answered with the same stop: then the signal has
+    been told already.
+
+    Attributes:
+        process: The process.
+    """
+
+    process: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What one thread of a process is told.
+
+    Attributes:
+        process: The process.
+        token: What the thread that asked has named itself.
+        what: The answer.
+    """
+
+    process: int
+    token: int
+    what: Go | Stop | Explanation

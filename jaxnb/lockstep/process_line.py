@@ -1,0 +1,128 @@
+"""A process's line to the conductor."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import threading
+from pathlib import Path
+
+from jaxnb.lockstep.messages import End, Explanation, Go, Lane, Processes, Stop, Word
+from jaxnb.lockstep.wire import (
+    Begin,
+    Explain,
+    Hello,
+    Interrupt,
+    Leave,
+    Packets,
+    Said,
+    Say,
+    Took,
+    unpack_answer,
+)
+
+MAX_ANSWER_BYTES = 1 << 22
+
+
+class ConductorGoneError(ConnectionError):
+    """The conductor has ended: nothing can be agreed on any more."""
+
+
+class Line:
+    """Asks the conductor; from any thread.
+
+    Args:
+        path: The conductor's socket.
+        process: This process's index.
+        num_processes: Size of the group.
+    """
+
+    def __init__(self, path: Path, process: int, num_processes: int) -> None:
+        self._packets = Packets(num_processes)
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket.connect(str(path))
+        self._tokens = itertools.count(1)
+        self._changed = threading.Condition()
+        self._answers: dict[int, Go | Stop | Explanation] = {}
+        self._is_read = False
+        self._tell(Hello(process))
+
+    def begin(self, cell: int, members: Processes) -> None:
+        """Tells that a cell begins, which these processes were asked to run."""
+        self._tell(Begin(cell, members))
+
+    def leave(self, end: End) -> None:
+        """Tells that the cell was left, and how."""
+        self._tell(Leave(end))
+
+    def took(self) -> None:
+        """Tells that the main thread has raised KeyboardInterrupt, by a signal."""
+        self._tell(Took())
+
+    def interrupt(self, cell: int) -> None:
+        """Asks to interrupt a cell on all its processes."""
+        self._tell(Interrupt(cell))
+
+    def ask(self, word: Word, lane: Lane = "main") -> Go | Stop:
+        """Says a word and waits for the answer, however long.
+
+        Raises:
+            ConductorGoneError: There will be none.
+        """
+        token = next(self._tokens)
+        self._tell(Say(token, lane, word))
+        answer = self._answer(token)
+        assert not isinstance(answer, Explanation)
+        return answer
+
+    def explain(self, stop: Stop, text: str) -> dict[int, str]:
+        """Tells of the word that was stopped, and returns what each side has told of its own.
+
+        All processes that a stop is for get the same. They have to ask, and wait for each other.
+
+        Raises:
+            ConductorGoneError: There will be no answer.
+        """
+        token = next(self._tokens)
+        self._tell(Explain(token, stop.number, text))
+        answer = self._answer(token)
+        assert isinstance(answer, Explanation)
+        return dict(answer.told)
+
+    def _answer(self, token: int) -> Go | Stop | Explanation:
+        while True:
+            with self._changed:
+                # One thread reads for all.
+                while self._is_read and token not in self._answers:
+                    self._changed.wait()
+                if token in self._answers:
+                    return self._answers.pop(token)
+                self._is_read = True
+            found: dict[int, Go | Stop | Explanation] = {}
+            try:
+                found = dict([unpack_answer(self._receive())])
+            finally:
+                # At once: who finds that nobody reads must find its answer, too.
+                with self._changed:
+                    self._is_read = False
+                    self._answers |= found
+                    self._changed.notify_all()
+
+    def close(self) -> None:
+        """Ends the line: for the conductor this process is dead then."""
+        self._socket.close()
+
+    def _tell(self, said: Said) -> None:
+        try:
+            self._socket.send(self._packets.pack(said))
+        except (BrokenPipeError, ConnectionError) as error:
+            raise ConductorGoneError("the conductor has ended") from error
+
+    def _receive(self) -> bytes:
+        try:
+            packet = self._socket.recv(MAX_ANSWER_BYTES)
+        except ConnectionError as error:
+            raise ConductorGoneError("the conductor has ended") from error
+        if not packet:
+            raise ConductorGoneError("the conductor has ended")
+        return packet

@@ -1,0 +1,235 @@
+"""Pure: what processes and the conductor tell each other, as packets.
+
+A word has a fixed size for the size of the group, and is packed and unpacked in a microsecond or
+two. Stops are rare, and as long as they need to be.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from jaxnb.lockstep.messages import End, Explanation, Go, Lane, Processes, Side, Stop, Word
+
+DIGEST_BYTES = 16
+
+MAX_ERROR_BYTES = 400
+"""What a process has raised is cut to so many bytes."""
+
+MAX_TEXT_BYTES = 1 << 15
+"""What a process tells of its word is cut to so many bytes."""
+
+_LANES: tuple[Lane, ...] = ("main", "other")
+_SAY = struct.Struct(f"<cBQi{DIGEST_BYTES}s{DIGEST_BYTES}s")
+_BEGIN = struct.Struct("<cq")
+_LEAVE = struct.Struct("<cqi")
+_EXPLAIN = struct.Struct("<cQQ")
+_HELLO = struct.Struct("<cI")
+_GO = struct.Struct("<cQQ")
+_STOP = struct.Struct("<cQ")
+
+
+class WireError(ValueError):
+    """A packet is not one of these: cut short, or forged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """A process says who it is; the first packet of a connection."""
+
+    process: int
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """A process begins a cell, which ``members`` were asked to run."""
+
+    cell: int
+    members: Processes
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """A thread of a process is about to dispatch a word."""
+
+    token: int
+    lane: Lane
+    word: Word
+
+
+@dataclass(frozen=True, slots=True)
+class Explain:
+    """A thread tells of its word when it was stopped, and wants to know of the others'."""
+
+    token: int
+    number: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """A process has left its cell."""
+
+    end: End
+
+
+@dataclass(frozen=True, slots=True)
+class Took:
+    """A process's main thread has raised KeyboardInterrupt, by a signal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupt:
+    """A cell is to be interrupted on all its processes."""
+
+    cell: int
+
+
+Said = Hello | Begin | Say | Explain | Leave | Took | Interrupt
+
+
+class Packets:
+    """Packs and unpacks for a group of one size.
+
+    Args:
+        num_processes: Its size.
+    """
+
+    def __init__(self, num_processes: int) -> None:
+        self._bytes = (num_processes + 7) // 8
+        self._count = num_processes
+        self._sets: dict[bytes, Processes] = {}
+        self._packed: dict[Processes, bytes] = {}
+        self.max_bytes = _SAY.size + self._bytes + MAX_TEXT_BYTES
+
+    def pack(self, said: Said) -> bytes:
+        """Returns what a process says as a packet."""
+        match said:
+            case Say(token, lane, word):
+                head = _SAY.pack(
+                    b"s", _LANES.index(lane), token, word.line, word.program, word.inputs
+                )
+                return head + self._set(word.participants)
+            case Begin(cell, members):
+                return _BEGIN.pack(b"b", cell) + self._set(members)
+            case Leave(End(dispatches, error, line)):
+                return _LEAVE.pack(b"l", dispatches, line) + _cut(error, MAX_ERROR_BYTES)
+            case Explain(token, number, text):
+                return _EXPLAIN.pack(b"e", token, number) + _cut(text, MAX_TEXT_BYTES)
+            case Hello(process):
+                return _HELLO.pack(b"h", process)
+            case Interrupt(cell):
+                return _BEGIN.pack(b"i", cell)
+            case Took():
+                return b"t"
+
+    def unpack(self, packet: bytes) -> Said:
+        """Returns what a process has said.
+
+        Raises:
+            WireError: It is none of these.
+        """
+        try:
+            return self._unpack(packet)
+        except (struct.error, IndexError) as error:
+            raise WireError(f"a packet of {len(packet)} bytes that nobody says: {error}") from None
+
+    def _unpack(self, packet: bytes) -> Said:
+        match packet[:1]:
+            case b"s":
+                _, lane, token, line, program, inputs = _SAY.unpack_from(packet)
+                word = Word(self._processes(packet[_SAY.size :]), program, inputs, line)
+                return Say(token, _LANES[lane], word)
+            case b"b":
+                _, cell = _BEGIN.unpack_from(packet)
+                return Begin(cell, self._processes(packet[_BEGIN.size :]))
+            case b"l":
+                _, dispatches, line = _LEAVE.unpack_from(packet)
+                error = packet[_LEAVE.size :].decode(errors="replace")
+                return Leave(End(dispatches, error, line))
+            case b"e":
+                _, token, number = _EXPLAIN.unpack_from(packet)
+                return Explain(token, number, packet[_EXPLAIN.size :].decode(errors="replace"))
+            case b"h":
+                _, process = _HELLO.unpack(packet)
+                if process >= self._count:
+                    raise WireError(f"there is no process {process}")
+                return Hello(process)
+            case b"i":
+                return Interrupt(_BEGIN.unpack(packet)[1])
+            case b"t" if len(packet) == 1:
+                return Took()
+        raise WireError(f"a packet of {len(packet)} bytes that nobody says")
+
+    def _set(self, processes: Processes) -> bytes:
+        if processes not in self._packed:
+            number = sum(1 << process for process in processes)
+            self._packed[processes] = number.to_bytes(self._bytes, "little")
+        return self._packed[processes]
+
+    def _processes(self, packed: bytes) -> Processes:
+        if packed not in self._sets:
+            number = int.from_bytes(packed, "little")
+            if len(packed) != self._bytes or not number or number >> self._count:
+                raise WireError(f"a set of processes of {len(packed)} bytes that is none")
+            found = tuple(i for i in range(self._count) if number >> i & 1)
+            self._sets[packed] = found
+        return self._sets[packed]
+
+
+def _cut(text: str, most: int) -> bytes:
+    return text.encode(errors="replace")[:most]
+
+
+def pack_answer(token: int, what: Go | Stop | Explanation) -> bytes:
+    """Returns what the conductor answers as a packet."""
+    if isinstance(what, Go):
+        return _GO.pack(b"g", token, what.number)
+    if isinstance(what, Explanation):
+        return _STOP.pack(b"y", token) + json.dumps([what.number, what.told]).encode()
+    sides = [
+        [
+            list(side.processes),
+            side.word and [side.word.participants, side.word.program.hex(), side.word.inputs.hex(),
+                           side.word.line],
+            side.end and [side.end.dispatches, side.end.error, side.end.line],
+        ]
+        for side in what.sides
+    ]  # fmt: skip
+    text = json.dumps([what.number, what.kind, sides])
+    return _STOP.pack(b"x", token) + text.encode()
+
+
+def unpack_answer(packet: bytes) -> tuple[int, Go | Stop | Explanation]:
+    """Returns whom the conductor has answered, and what.
+
+    Raises:
+        WireError: It is no answer.
+    """
+    try:
+        if packet[:1] == b"g":
+            _, token, number = _GO.unpack(packet)
+            return token, Go(number)
+        if packet[:1] == b"x":
+            _, token = _STOP.unpack_from(packet)
+            number, kind, sides = json.loads(packet[_STOP.size :])
+            return token, Stop(number, kind, tuple(map(_side, sides)))
+        if packet[:1] == b"y":
+            _, token = _STOP.unpack_from(packet)
+            number, told = json.loads(packet[_STOP.size :])
+            return token, Explanation(number, tuple((int(i), str(text)) for i, text in told))
+    except (struct.error, ValueError, TypeError) as error:
+        raise WireError(f"an answer of {len(packet)} bytes that is none: {error}") from None
+    raise WireError(f"an answer of {len(packet)} bytes that is none")
+
+
+def _side(plain: Iterable[Any]) -> Side:
+    processes, word, end = plain
+    said = None
+    if word is not None:
+        participants, program, inputs, line = word
+        said = Word(tuple(participants), bytes.fromhex(program), bytes.fromhex(inputs), line)
+    return Side(tuple(processes), said, None if end is None else End(*end))

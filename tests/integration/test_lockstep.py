@@ -1,0 +1,202 @@
+"""The conductor's loop and real lines to it: threads that stand for processes, and processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from jaxnb.lockstep import loop as loops
+from jaxnb.lockstep.messages import End, Go, Stop, Word
+from jaxnb.lockstep.process_line import ConductorGoneError, Line
+from jaxnb_fixtures import PATIENT_SECONDS
+
+COUNT = 4
+ALL = tuple(range(COUNT))
+CELL = 3
+
+
+def word(*participants: int, program: str = "step", line: int = 1) -> Word:
+    return Word(participants or ALL, program.encode().ljust(16), bytes(16), line)
+
+
+class Group:
+    """A conductor, and a line for each process."""
+
+    def __init__(self, folder: Path, lines: tuple[int, ...] = ALL) -> None:
+        self.path = folder / "conductor"
+        self.pressed: list[int] = []
+        self.loop = loops.Loop(loops.listening(self.path), COUNT, self.pressed.append)
+        self._thread = threading.Thread(target=self.loop.run)
+        self._thread.start()
+        self.lines = [Line(self.path, i, COUNT) for i in lines]
+        self.pool = ThreadPoolExecutor(2 * COUNT)
+
+    def begin(self) -> None:
+        for line in self.lines:
+            line.begin(CELL, ALL)
+
+    def ask(self, process: int, what: Word) -> Future[Go | Stop]:
+        return self.pool.submit(self.lines[process].ask, what)
+
+    def close(self) -> None:
+        if self._thread.is_alive():
+            self.loop.stop()
+            self._thread.join(PATIENT_SECONDS)
+        for line in self.lines:
+            line.close()
+        self.pool.shutdown()
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[Group]:
+    group = Group(tmp_path)
+    yield group
+    group.close()
+
+
+def of(asked: Future[Go | Stop]) -> Go | Stop:
+    return asked.result(PATIENT_SECONDS)
+
+
+def test_words_are_agreed_on(group: Group) -> None:
+    group.begin()
+
+    def loop(line: Line) -> list[Go | Stop]:
+        return [line.ask(word(line=turn)) for turn in range(200)]
+
+    for answers in group.pool.map(loop, group.lines):
+        assert answers == [Go(n) for n in range(1, 201)]
+
+
+def test_one_that_raises_stops_all(group: Group) -> None:
+    group.begin()
+    asked = [group.ask(i, word()) for i in (0, 1, 2)]
+    group.lines[3].leave(End(0, "NameError: los", 3))
+    stops = {of(each) for each in asked}
+    (stop,) = stops
+    assert isinstance(stop, Stop)
+    assert stop.kind == "left"
+    assert stop.sides[-1].end == End(0, "NameError: los", 3)
+
+
+def test_an_interrupt_stops_who_waits_and_presses_who_does_not(group: Group) -> None:
+    group.begin()
+    asked = group.ask(0, word())
+    group.lines[3].interrupt(CELL)
+    stop = of(asked)
+    assert isinstance(stop, Stop)
+    assert stop.kind == "interrupted"
+    # Who said its word before the signal came is told by the answer.
+    for process in (1, 2, 3):
+        assert of(group.ask(process, word())) == stop
+    # Process 0 too, if its word came after the interrupt: by another connection.
+    assert set(group.pressed) == {os.getpid()}
+    assert len(group.pressed) in (3, 4)
+
+
+def test_threads_of_one_process_are_answered_each(group: Group) -> None:
+    """Other threads in another order on each process, beside the main ones."""
+    group.begin()
+
+    def loader(process: int) -> list[bool]:
+        names = [f"load {k}" for k in range(50)]
+        with ThreadPoolExecutor(5) as pool:
+            line = group.lines[process]
+            order = names if process % 2 else names[::-1]
+            chunks = [order[k::5] for k in range(5)]
+
+            def each(chunk: list[str]) -> bool:
+                return all(isinstance(line.ask(word(program=n), "other"), Go) for n in chunk)
+
+            # In several threads: one alone would wait for what another process says last.
+            return list(pool.map(each, [sorted(chunk) for chunk in chunks]))
+
+    loaded = [group.pool.submit(loader, i) for i in ALL]
+    for _ in range(50):
+        asked = [group.ask(i, word()) for i in ALL]
+        assert all(isinstance(of(each), Go) for each in asked)
+    assert all(all(each.result(PATIENT_SECONDS)) for each in loaded)
+
+
+def test_a_conductor_that_ends_is_told(group: Group) -> None:
+    group.begin()
+    asked = group.ask(0, word())
+    group.loop.stop()
+    with pytest.raises(ConductorGoneError):
+        of(asked)
+    with pytest.raises(ConductorGoneError):
+        group.lines[1].begin(9, ALL)
+
+
+@pytest.mark.parametrize(
+    "packets", [[b"nonsense"], [b"s" * 20], [b"h\x07\x00\x00\x00"], [b"h\x00\x00\x00\x00"], [b"t"]]
+)
+def test_what_is_forged_ends_its_connection_and_nothing_else(
+    group: Group, packets: list[bytes]
+) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as other:
+        other.connect(str(group.path))
+        for packet in packets:
+            other.send(packet)
+        other.settimeout(PATIENT_SECONDS)
+        assert other.recv(100) == b""
+    group.begin()
+    asked = [group.ask(i, word()) for i in ALL]
+    assert [of(each) for each in asked] == [Go(1)] * COUNT
+
+
+def test_only_this_user_reaches_it(group: Group) -> None:
+    assert stat.S_IMODE(group.path.stat().st_mode) & 0o077 == 0
+
+
+DIES = """
+import sys
+from pathlib import Path
+from jaxnb.lockstep.process_line import Line
+line = Line(Path(sys.argv[1]), 3, 4)
+line.begin(3, (0, 1, 2, 3))
+print("begun", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_process_that_is_killed_is_dead(tmp_path: Path) -> None:
+    group = Group(tmp_path, lines=(0, 1, 2))
+    process = subprocess.Popen(
+        [sys.executable, "-c", DIES, str(group.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"begun\n"
+    group.begin()
+    asked = [group.ask(i, word()) for i in (0, 1, 2)]
+    process.send_signal(signal.SIGKILL)
+    assert [getattr(of(each), "kind", None) for each in asked] == ["dead"] * 3
+    process.communicate()
+    group.close()
+
+
+def test_all_are_told_the_same_of_words_that_differ(group: Group) -> None:
+    group.begin()
+
+    def stopped(process: int) -> tuple[Stop, dict[int, str]]:
+        line = group.lines[process]
+        stop = line.ask(word(program="odd" if process == 2 else "step"))
+        assert isinstance(stop, Stop)
+        return stop, line.explain(stop, f"what process {process} was about to do")
+
+    found = list(group.pool.map(stopped, ALL))
+    stop, told = found[0]
+    assert found == [(stop, told)] * COUNT
+    assert stop.kind == "diverged"
+    assert set(told) == {side.processes[0] for side in stop.sides}
+    assert told[2] == "what process 2 was about to do"

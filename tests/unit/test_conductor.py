@@ -1,0 +1,408 @@
+"""The conductor: whatever the order of events, nobody waits for ever, and no stop is false."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jaxnb.lockstep.conductor import Conductor, Decision
+from jaxnb.lockstep.messages import Answer, End, Explanation, Go, Press, Processes, Side, Stop, Word
+
+CELL = 7
+
+
+def word(*participants: int, program: bytes = b"step", inputs: bytes = b"", line: int = 1) -> Word:
+    return Word(tuple(participants), program, inputs, line)
+
+
+ALL = word(0, 1, 2)
+
+
+def begun(count: int = 3, members: Processes | None = None) -> Conductor:
+    conductor = Conductor(count)
+    for process in members or range(count):
+        assert conductor.begin(process, CELL, members or range(count)) == []
+    return conductor
+
+
+def said(conductor: Conductor, process: int, what: Word, *, lane: Any = "main") -> list[Decision]:
+    return conductor.say(process, process, lane, what)
+
+
+def stops(decisions: list[Decision]) -> dict[int, Stop]:
+    return {
+        each.process: each.what
+        for each in decisions
+        if isinstance(each, Answer) and isinstance(each.what, Stop)
+    }
+
+
+def test_all_go_once_all_have_said_the_same() -> None:
+    conductor = begun()
+    assert said(conductor, 0, ALL) == []
+    assert said(conductor, 2, word(0, 1, 2, line=9)) == []  # written twice in the cell
+    assert conductor.waits() == {0: (ALL, (1,)), 2: (word(0, 1, 2, line=9), (1,))}
+    assert said(conductor, 1, ALL) == [Answer(i, i, Go(1)) for i in range(3)]
+    assert conductor.waits() == {}
+    assert conductor.dispatches(1) == 1
+
+
+def test_who_is_not_in_the_mesh_is_not_waited_for() -> None:
+    conductor = begun()
+    said(conductor, 0, word(0, 1))
+    assert said(conductor, 1, word(0, 1)) == [Answer(0, 0, Go(1)), Answer(1, 1, Go(1))]
+
+
+def test_one_that_has_raised_stops_those_that_wait_and_those_that_come() -> None:
+    conductor = begun()
+    said(conductor, 0, ALL)
+    end = End(4, "NameError: los", 3)
+    (stop,) = stops(conductor.leave(1, end)).values()
+    assert stop == Stop(1, "left", (Side((0,), word=ALL), Side((1,), end=end)))
+    # The same is told to who comes later.
+    assert stops(said(conductor, 2, ALL)) == {2: stop}
+
+
+def test_one_that_comes_to_its_end_early_is_told_of() -> None:
+    conductor = begun()
+    said(conductor, 0, ALL)
+    said(conductor, 1, ALL)
+    found = stops(conductor.leave(2, End(10)))
+    assert {stop.kind for stop in found.values()} == {"left"}
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("other", [word(0, 1, 2, program=b"other"), word(0, 1, 2, inputs=b"x")])
+def test_other_words_over_the_same_processes_stop_all_at_once(other: Word) -> None:
+    conductor = begun()
+    said(conductor, 0, ALL)
+    found = stops(said(conductor, 1, other))
+    assert set(found) == {0, 1}
+    assert found[0] is found[1]
+    assert found[0].kind == "diverged"
+    assert [side.word for side in found[0].sides] == [ALL, other]
+    assert stops(said(conductor, 2, other)) == {2: found[0]}
+    # What they run after that, to save a checkpoint say, is agreed on anew.
+    for process in (0, 1):
+        assert said(conductor, process, ALL) == []
+    assert len(said(conductor, 2, ALL)) == 3
+
+
+def test_who_was_not_asked_is_named() -> None:
+    conductor = begun(members=(0, 2))
+    (stop,) = stops(said(conductor, 0, ALL)).values()
+    assert stop == Stop(1, "not asked", (Side((0,), word=ALL), Side((1,))))
+    said(conductor, 2, word(0, 2))  # the first of it is told the stop
+    said(conductor, 2, word(0, 2))
+    assert len(said(conductor, 0, word(0, 2))) == 2
+
+
+def test_who_is_dead_is_named_in_either_lane() -> None:
+    conductor = begun()
+    said(conductor, 0, ALL)
+    said(conductor, 2, word(1, 2), lane="other")
+    found = stops(conductor.die(1))
+    assert {stop.kind for stop in found.values()} == {"dead"}
+    assert {side.processes for stop in found.values() for side in stop.sides} == {(0,), (2,), (1,)}
+
+
+def test_a_process_that_has_yet_to_begin_is_waited_for() -> None:
+    conductor = Conductor(2)
+    conductor.begin(0, CELL, (0, 1))
+    both = word(0, 1)
+    assert said(conductor, 0, both) == []
+    assert conductor.begin(1, CELL, (0, 1)) == []
+    assert len(said(conductor, 1, both)) == 2
+
+
+def test_processes_that_wait_in_a_ring_are_stopped() -> None:
+    conductor = begun()
+    assert said(conductor, 0, word(0, 1)) == []
+    assert said(conductor, 1, word(1, 2)) == []  # process 2 may still come
+    found = stops(said(conductor, 2, word(0, 2)))
+    assert set(found) == {0, 1, 2}
+    assert {stop.kind for stop in found.values()} == {"ring"}
+
+
+def test_another_mesh_first_is_no_divergence() -> None:
+    conductor = begun()
+    assert said(conductor, 0, ALL) == []
+    assert said(conductor, 1, word(1, 2)) == []
+    assert len(said(conductor, 2, word(1, 2))) == 2
+    assert said(conductor, 1, ALL) == []
+    assert len(said(conductor, 2, ALL)) == 3
+
+
+def test_other_threads_agree_in_any_order_and_beside_the_cell() -> None:
+    conductor = begun(2)
+    first, second = word(0, 1, program=b"a"), word(0, 1, program=b"b")
+    assert conductor.say(0, 10, "other", first) == []
+    assert conductor.say(0, 11, "other", second) == []
+    assert conductor.say(1, 20, "other", second) == [Answer(0, 11, Go(1)), Answer(1, 20, Go(1))]
+    both = word(0, 1)
+    assert said(conductor, 0, both) == []
+    assert len(said(conductor, 1, both)) == 2
+    assert conductor.say(1, 21, "other", first) == [Answer(0, 10, Go(3)), Answer(1, 21, Go(3))]
+
+
+def test_an_interrupt_stops_all_after_the_same_dispatch() -> None:
+    conductor = begun()
+    said(conductor, 0, ALL)
+    said(conductor, 1, ALL)
+    decisions = conductor.interrupt(CELL)
+    assert {stop.kind for stop in stops(decisions).values()} == {"interrupted"}
+    assert decisions[-1] == Press(2)
+    assert set(stops(said(conductor, 2, ALL))) == {2}
+    # In the handler collectives work.
+    assert said(conductor, 0, ALL) == []
+    assert said(conductor, 1, ALL) == []
+    assert len(said(conductor, 2, ALL)) == 3
+
+
+def test_a_signal_that_python_has_taken_is_not_told_again() -> None:
+    conductor = begun(2)
+    both = word(0, 1)
+    said(conductor, 0, both)
+    assert conductor.interrupt(CELL)[-1] == Press(1)
+    assert conductor.took(1) == conductor.interrupt(99) == []
+    assert said(conductor, 0, both) == []
+    assert len(said(conductor, 1, both)) == 2
+
+
+def test_a_signal_from_elsewhere_interrupts_the_others_too() -> None:
+    conductor = begun()
+    said(conductor, 0, ALL)
+    decisions = conductor.took(1)
+    assert set(stops(decisions)) == {0}
+    assert decisions[-1] == Press(2)
+
+
+def test_who_ends_before_it_explains_is_not_waited_for() -> None:
+    conductor = begun()
+    said(conductor, 0, ALL)
+    found = stops(said(conductor, 1, word(0, 1, 2, program=b"other")))
+    number = found[0].number
+    assert conductor.explain(0, 5, number, "mine") == []
+    assert conductor.explain(2, 6, number, "of no side") == []
+    what = Explanation(number, ((0, "mine"),))
+    assert conductor.leave(1, End(0, "KeyboardInterrupt")) == [
+        Answer(0, 5, what),
+        Answer(2, 6, what),
+    ]
+    # Also who comes later, and to a stop of long ago there is nothing to tell.
+    assert conductor.explain(2, 7, number, "") == [Answer(2, 7, what)]
+    assert conductor.explain(2, 8, 99, "") == [Answer(2, 8, Explanation(99, ()))]
+
+
+# ---------------------------------------------------------------------- any order of events
+
+
+@dataclass
+class Process:
+    """What a process does in its cell, and what became of it."""
+
+    script: list[Word]
+    raises: bool = False
+    saves: bool = False  # says one more word when it is stopped
+    waits_for: Word | None = None
+    has_left: bool = False
+    is_dead: bool = False
+    is_pressed: bool = False
+    granted: list[Word] = field(default_factory=list)
+    stops: list[Stop] = field(default_factory=list)
+
+    @property
+    def is_free(self) -> bool:
+        return not (self.has_left or self.is_dead or self.waits_for)
+
+
+class World:
+    """Processes that do what their scripts say, in an order that is drawn."""
+
+    def __init__(self, scripts: list[list[Word]], members: Processes, saves: bool) -> None:
+        self.count = len(scripts)
+        self.members = members
+        self.conductor = Conductor(self.count)
+        self.processes = [Process(list(script), saves=saves) for script in scripts]
+        self.was_interrupted = False
+        for i, process in enumerate(self.processes):
+            if i not in members:
+                process.has_left = True
+            else:
+                self.take(self.conductor.begin(i, CELL, members))
+
+    def take(self, decisions: list[Decision]) -> None:
+        """Checks decisions, and hands them to the processes."""
+        let_go: list[int] = []
+        for answer in decisions:
+            if isinstance(answer, Press):
+                assert self.processes[answer.process].is_free
+                self.processes[answer.process].is_pressed = True
+                continue
+            process = self.processes[answer.process]
+            asked, process.waits_for = process.waits_for, None
+            assert asked is not None, "an answer that nobody waits for"
+            if isinstance(answer.what, Go):
+                process.granted.append(asked)
+                assert answer.what.number == len(process.granted)
+                let_go.append(answer.process)
+                if set(let_go) == set(asked.participants):
+                    let_go = []
+                assert set(let_go) <= set(asked.participants), "granted to some only"
+            else:
+                self.check(answer.what, asked)
+                process.stops.append(answer.what)
+                if answer.what.kind == "interrupted":
+                    process.is_pressed = False  # it has been told
+                self.stop(process)
+        assert not let_go, "granted to some only"
+
+    def stop(self, process: Process) -> None:
+        """A process raises; it may save something, with all others, before it leaves."""
+        process.script = [word(*self.members, program=b"save")] if process.saves else []
+        process.saves, process.raises = False, True
+
+    def check(self, stop: Stop, asked: Word) -> None:
+        """Fails unless the reason is true."""
+        blamed = [q for side in stop.sides if side.word is None for q in side.processes]
+        match stop.kind:
+            case "left":
+                assert blamed
+                assert all(self.processes[q].has_left for q in blamed)
+            case "dead":
+                assert all(self.processes[q].is_dead for q in blamed)
+            case "not asked":
+                assert not set(blamed) & set(self.members)
+            case "diverged":
+                words = [side.word for side in stop.sides if side.word is not None]
+                assert len({each.participants for each in words}) == 1
+                assert len(words) > 1
+                assert not words[0].agrees_with(words[1])
+            case "ring":
+                assert len({side.word for side in stop.sides}) > 1
+            case "interrupted":
+                assert self.was_interrupted
+
+    def go_on(self, i: int, *, takes_signal: bool) -> None:
+        """One process does the next thing; a signal may come before that, or be late."""
+        process = self.processes[i]
+        if process.is_pressed and (takes_signal or not process.script):
+            process.is_pressed = False
+            self.stop(process)
+            self.take(self.conductor.took(i))
+        elif process.script:
+            process.waits_for = process.script.pop(0)
+            self.take(self.conductor.say(i, i, "main", process.waits_for))
+        else:
+            process.has_left = True
+            error = "Error" if process.raises else ""
+            self.take(self.conductor.leave(i, End(len(process.granted), error)))
+
+    def kill(self, i: int) -> None:
+        process = self.processes[i]
+        process.is_dead, process.waits_for = True, None
+        self.take(self.conductor.die(i))
+
+    def interrupt(self) -> None:
+        self.was_interrupted = True
+        self.take(self.conductor.interrupt(CELL))
+
+    def run(
+        self, choose: Callable[[list[int]], tuple[int, bool]], events: list[tuple[int, str, int]]
+    ) -> None:
+        """Lets all come to their end; nobody may be left waiting."""
+        step = 0
+        while True:
+            for at, what, who in events:
+                if at == step and what == "die" and not self.processes[who].is_dead:
+                    self.kill(who)
+                if at == step and what == "interrupt":
+                    self.interrupt()
+            free = [i for i, each in enumerate(self.processes) if each.is_free]
+            if not free:
+                break
+            which, takes_signal = choose(free)
+            self.go_on(which, takes_signal=takes_signal)
+            step += 1
+        stuck = [i for i, each in enumerate(self.processes) if each.waits_for]
+        assert not stuck, f"{stuck} wait for ever: {self.conductor.waits()}"
+        assert self.conductor.waits() == {}
+
+    def assert_one_order(self) -> None:
+        """Fails unless any two processes were let dispatch what both take part in in one order."""
+        for i, one in enumerate(self.processes):
+            for j, other in enumerate(self.processes):
+                mine = [each for each in one.granted if j in each.participants]
+                its = [each for each in other.granted if i in each.participants]
+                shorter = min(len(mine), len(its))
+                assert [m.agrees_with(o) for m, o in zip(mine, its, strict=False)] == (
+                    [True] * shorter
+                )
+                assert one.is_dead or other.is_dead or len(mine) == len(its)
+
+
+COUNTS = st.integers(2, 5)
+
+
+def chosen(data: Any) -> Callable[[list[int]], tuple[int, bool]]:
+    """Returns what draws who goes on, and whether a signal reaches it first."""
+    return lambda free: data.draw(st.tuples(st.sampled_from(free), st.booleans()))
+
+
+@st.composite
+def words(draw: Any, count: int, process: int | None = None) -> Word:
+    participants = draw(st.sets(st.integers(0, count - 1), min_size=1))
+    if process is not None:
+        participants |= {process}
+    whole = draw(st.booleans())
+    return word(
+        *(range(count) if whole else sorted(participants)),
+        program=draw(st.sampled_from([b"a", b"b"])),
+        inputs=draw(st.sampled_from([b"", b"x"])),
+    )
+
+
+@given(data=st.data())
+def test_nobody_waits_for_ever(data: Any) -> None:
+    count = data.draw(COUNTS)
+    scripts = [data.draw(st.lists(words(count, i), max_size=5)) for i in range(count)]
+    members = tuple(sorted(data.draw(st.sets(st.integers(0, count - 1), min_size=1))))
+    if data.draw(st.booleans()):
+        members = tuple(range(count))
+    event = st.tuples(
+        st.integers(0, 12), st.sampled_from(["die", "interrupt"]), st.integers(0, count - 1)
+    )
+    world = World(scripts, members, saves=data.draw(st.booleans()))
+    world.run(chosen(data), data.draw(st.lists(event, max_size=3)))
+    world.assert_one_order()
+
+
+@given(data=st.data())
+def test_what_agrees_is_let_go_whatever_the_order(data: Any) -> None:
+    count = data.draw(COUNTS)
+    whole = data.draw(st.lists(words(count), max_size=8))
+    scripts = [[each for each in whole if i in each.participants] for i in range(count)]
+    world = World(scripts, tuple(range(count)), saves=False)
+    world.run(chosen(data), [])
+    assert all(not process.stops for process in world.processes)
+    assert [process.granted for process in world.processes] == scripts
+
+
+@given(data=st.data())
+def test_an_interrupt_finds_all_after_the_same_dispatch(data: Any) -> None:
+    """Of a loop over all processes that is the same on all."""
+    count, turns = data.draw(COUNTS), data.draw(st.integers(1, 6))
+    loop = [word(*range(count), inputs=bytes([turn])) for turn in range(turns)]
+    world = World([loop] * count, tuple(range(count)), saves=True)
+    at = data.draw(st.integers(0, count * turns))
+    world.run(chosen(data), [(at, "interrupt", 0)])
+    done = {len([each for each in p.granted if each.program == b"step"]) for p in world.processes}
+    assert len(done) == 1
+    # What they do in the handler is agreed on, if all came to it.
+    if all(process.raises for process in world.processes):
+        assert all(p.granted[-1].program == b"save" for p in world.processes)
