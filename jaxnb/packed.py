@@ -31,9 +31,8 @@ def left_text(name: str, packed: Mapping[int, Packed]) -> str:
         return ""
     told = []
     for (where, why), who in list(left.items())[:MOST_LEFT]:
-        part = f"a part that no path leads to {where}" if where[0] == "(" else f"`{name}{where}`"
         on = "" if len(who) == len(packed) else f" on {processes_label(who)}"
-        told.append(f"{part}{on}: {why}")
+        told.append(f"`{name}{where}`{on}: {why}")
     if len(left) > MOST_LEFT:
         told.append(f"and {len(left) - MOST_LEFT} more")
     return (

@@ -250,11 +250,17 @@ class Verbs(ABC):
         paths = [[text for text, _ in reply.entries] for reply in replies]
         if any(p != paths[0] for p in paths) or _are_placed_apart(replies):
             raise UsageError(
-                f"`{name}` has other arrays on other processes. Pull it: `spmd.pull({name!r})` "
-                "has it by process."
+                f"`{name}` has other arrays on other processes, and one picture would be false. "
+                + (
+                    f"Pull it: `spmd.pull({name!r})` has it by process."
+                    if _can_be_pulled(replies)
+                    else "They do not fit together: bind it anew on all processes, by one cell. "
+                    f"`%spmd {name}` shows what each has."
+                )
             )
+        dead = frozenset(range(self.num_processes)) - answers.keys()
         entries = tuple(
-            (text, _merged({reply.process_index: reply.entries[k][1] for reply in replies}))
+            (text, _merged({reply.process_index: reply.entries[k][1] for reply in replies}, dead))
             for k, text in enumerate(paths[0])
         )
         lost = dict.fromkeys(text for reply in replies for text in reply.lost)
@@ -322,12 +328,30 @@ def _are_placed_apart(replies: Sequence[LayoutReply]) -> bool:
     )
 
 
-def _merged(arrays: Mapping[int, ArrayInfo]) -> ArrayInfo:
+def _can_be_pulled(replies: Sequence[LayoutReply]) -> bool:
+    """Whether each process's arrays are whole on processes that say the same of them."""
+    same = {
+        reply.process_index: tuple((a.dtype, placing(a)) for _, a in reply.entries)
+        for reply in replies
+    }
+    return all(
+        same.get(shard.process_index) == same[reply.process_index]
+        for reply in replies
+        for _, array in reply.entries
+        for shard in array.shards
+    )
+
+
+def _merged(arrays: Mapping[int, ArrayInfo], dead: frozenset[int]) -> ArrayInfo:
     """Returns all processes' descriptions of one array as one; says if it is not one array."""
     described = list(arrays.values())
     if len(described) > 1 and all(array.fully_addressable for array in described):
         return each_its_own(described)
-    found = merged(described)
+    gone = {i for i, array in arrays.items() if array.deleted} | dead
+    gone &= {shard.process_index for shard in described[0].shards}
+    found = merged([array for array in described if not array.deleted] or described)
+    if not found.deleted:
+        found = replace(found, gone=tuple(sorted(gone)))
     if found.suspect or found.fully_replicated or found.fully_addressable:
         return found
     return replace(found, suspect=apart_text({i: each.source for i, each in arrays.items()}))

@@ -83,6 +83,8 @@ def bytes_per_device(array: ArrayInfo) -> dict[int, int]:
     """Returns device id to the size of what it holds of the array."""
     sizes: dict[int, int] = {}
     for shard in array.shards:
+        if shard.process_index in array.gone:
+            continue
         count = prod(stop - start for start, stop in shard.index)
         size = elements_bytes(count, array.itemsize_bits)
         sizes[shard.device_id] = sizes.get(shard.device_id, 0) + size

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jaxnb.arrays import Block, blocks, bytes_per_device, total_bytes
+from jaxnb.arrays import Block, blocks, bytes_per_device, differing, total_bytes
 from jaxnb.display._bytes import SizeRow, size_rows
 from jaxnb.display._draw_array import array_drawing
 from jaxnb.display._draw_mesh import axis_types_label, mesh_drawing
@@ -10,12 +10,13 @@ from jaxnb.display._spec import replicating_axes
 from jaxnb.display._text import joined, text_table, wrapped
 from jaxnb.display._text_picture import bytes_lines, mesh_line, preview_text, text_picture
 from jaxnb.display.card import Card, render
-from jaxnb.labels import format_bytes, plural, ranks_label, suspect_text
+from jaxnb.labels import format_bytes, plural, processes_label, ranks_label, suspect_text
 from jaxnb.model import MAX_DIGEST_BYTES, ArrayInfo, MeshInfo
 
 __all__ = ["array_card", "array_facts", "array_type", "preview_text", "replicas_differ_card"]
 
 _DELETED = "deleted: its buffers were donated to a computation, or deleted"
+_GONE = "deleted or donated there, or they are dead; the others hold their parts"
 
 
 def array_card(array: ArrayInfo, note: str = "", name: str = "") -> Card:
@@ -31,6 +32,7 @@ def array_card(array: ArrayInfo, note: str = "", name: str = "") -> Card:
         heading = f"{name}: {heading}"
     values = "" if array.deleted else preview_text(array)
     notes = [_DELETED] if array.deleted else []
+    notes += [f"gone on {processes_label(array.gone)}: {_GONE}"] if array.gone else []
     notes += [suspect_text(array.suspect) if array.suspect else ""]
     notes += [note or _replicas_note(array)]
     notes = [text for text in notes if text]
@@ -149,7 +151,9 @@ def _replicas_note(array: ArrayInfo) -> str:
     note = f"{each} replicas of {'the whole array' if whole else 'each part'}"
     if axes := replicating_axes(array):
         note += f" over mesh {'axes' if len(axes) > 1 else 'axis'} {', '.join(axes)}"
-    if all(shard.digest for part in held for shard in part.shards):
+    if differing(array):
+        note += ", and their bytes differ: results depend on which is read"
+    elif all(shard.digest for part in held for shard in part.shards):
         note += ", bytes compared"
     elif not array.deleted and max(bytes_per_device(array).values()) > MAX_DIGEST_BYTES:
         note += ", bytes not compared (too large)"

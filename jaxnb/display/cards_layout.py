@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from jaxnb.arrays import bytes_per_device, total_bytes
+from jaxnb.arrays import bytes_per_device, differing, total_bytes
 from jaxnb.display._bytes import SizeRow, size_rows
 from jaxnb.display._text import WIDTH, fitted_table, joined, middle
 from jaxnb.display._text_picture import bytes_lines
 from jaxnb.display.card import Card, render
 from jaxnb.display.cards_array import array_card, array_type, owners_of
-from jaxnb.labels import APART, format_bytes, format_count, paths_label, plural
+from jaxnb.labels import (
+    APART,
+    format_bytes,
+    format_count,
+    paths_label,
+    plural,
+    processes_label,
+)
 from jaxnb.model import ArrayInfo, MeshInfo
 
 _MAKE_ANEW = "run the cell again that made what is lost, or load a checkpoint"
@@ -176,7 +183,7 @@ def _row(path: str, array: ArrayInfo, meshes: Mapping[MeshInfo, str]) -> _Row:
         type=middle(array_type(array), _LONGEST),
         spec=middle(spec, _LONGEST),
         mesh=meshes[array.mesh] if several and array.mesh is not None else "",
-        total=format_bytes(total_bytes(array)),
+        total=format_bytes(total_bytes(array) * len(owners_of(array))),
         each=each or "–",
         note=_note(array),
     )
@@ -189,7 +196,9 @@ def _note(array: ArrayInfo) -> str:
     if array.fully_addressable:
         notes.append("process-local")
     elif array.fully_replicated and len(array.shards) > 1:
-        notes.append("replicated")
+        notes.append("replicas differ" if differing(array) else "replicated")
+    if array.gone:
+        notes.append(f"gone on {processes_label(array.gone)}")
     if array.memory_kind not in (None, "device", "unpinned_host"):
         notes.append(f"in {array.memory_kind}")
     if array.suspect:

@@ -80,12 +80,31 @@ def _agreement_note(result: CellResult, array: ArrayInfo | None) -> str:
     how = "bytes not compared (too large)" if unverified else "bytes compared"
     if array is not None and array.deleted:
         how = "bytes not compared"
+    if held := _holders_note(result, array):
+        return held
     if result.agreement is Agreement.SUSPECT:
         return f"equal bytes on {plural(len(ran), 'process')}, but it {_suspect(result)}"
     relation = "replicated" if unverified else "same"
     if len(ran) == result.num_processes:
         return f"{relation} on {plural(len(ran), 'process')}, {how}"
     return f"{relation} on {processes_label(ran)}, {how}"
+
+
+def _holders_note(result: CellResult, array: ArrayInfo | None) -> str:
+    """Returns who holds an array that is not on all processes of the cell; empty for others."""
+    if array is None or array.deleted or not array.shards:
+        return ""
+    holders = {shard.process_index for shard in array.shards}
+    here = sorted(holders & result.per_process.keys())
+    if len(here) == len(result.per_process) or array.fully_addressable:
+        return ""
+    on = f"an array on {processes_label(holders)}"
+    if not here:
+        return f"{on}: none of it is on {processes_label(result.per_process)}"
+    if len(here) == 1:
+        return f"{on}: here {processes_label(here)} alone holds any"
+    compared = all(s.digest for s in array.shards if s.process_index in here)
+    return f"{on}, {'bytes compared' if compared else 'bytes not compared'}"
 
 
 def _suspect(result: CellResult) -> str:

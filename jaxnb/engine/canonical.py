@@ -108,7 +108,7 @@ class _Search:
             if _are_the_same(new, values) and _are_the_same(ordered_keys, keys):
                 return value
             return kind.__qualname__, ordered_keys, new
-        if is_dataclass(value) and not isinstance(value, type) and _is_pickled_by_fields(kind):
+        if is_dataclass(value) and not isinstance(value, type) and is_pickled_by_fields(kind):
             own = vars(value)
             parts = self.ordered(own)
             return value if parts is own else (kind.__qualname__, parts)
@@ -132,7 +132,7 @@ def _are_the_same(new: list[Any], old: Iterable[Any]) -> bool:
     return all(a is b for a, b in zip(new, old, strict=True))
 
 
-def _is_pickled_by_fields(kind: type) -> bool:
+def is_pickled_by_fields(kind: type) -> bool:
     """Whether instances have no way of their own to be pickled."""
     plain = all(
         getattr(kind, name, None) is getattr(object, name, None)

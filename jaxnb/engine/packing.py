@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import copyreg
 import hashlib
 import io
 import pickle
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Set
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from types import FunctionType
@@ -17,9 +16,10 @@ import jax
 import numpy as np
 
 from jaxnb.engine import shards
-from jaxnb.engine.canonical import TooManyError, in_one_order
+from jaxnb.engine.canonical import TooManyError, in_one_order, is_pickled_by_fields
 from jaxnb.engine.digests import digest
 from jaxnb.engine.layouts import Layout, unreduced_axes
+from jaxnb.engine.lost import LostArray
 from jaxnb.model import MAX_DIGEST_BYTES, ArrayInfo, ArrayLeaf, NotMoved, Record
 from jaxnb.pickling import OutOfBand, adjacent
 
@@ -35,6 +35,8 @@ class Pickler(pickle.Pickler):
 
     Attributes:
         arrays: Those that were left here.
+        whole: Those that went whole, and that several devices of this process hold.
+        has_lost: Whether it has arrays that are lost.
     """
 
     def __init__(
@@ -46,6 +48,8 @@ class Pickler(pickle.Pickler):
         super().__init__(file, protocol=5, buffer_callback=buffer_callback)
         self._refers = refers
         self.arrays: list[jax.Array] = []
+        self.whole: list[jax.Array] = []
+        self.has_lost = False
 
     def reducer_override(self, value: Any) -> Any:
         """Tells how to pickle what needs care; pickle asks for each object that is not plain."""
@@ -55,6 +59,8 @@ class Pickler(pickle.Pickler):
             if self._refers(value):
                 self.arrays.append(value)
                 return ArrayLeaf, (len(self.arrays) - 1,)
+            if len(value.sharding.addressable_devices) > 1 and not value.is_deleted():
+                self.whole.append(value)
             # What is named here is imported by the notebook, so nothing that imports jax.
             return plain(value).__reduce_ex__(5)
         if isinstance(value, type | FunctionType) or "__qualname__" in _own(value):
@@ -68,63 +74,82 @@ class Pickler(pickle.Pickler):
             parts = parts_of(value)
             if parts is not None:
                 return Record, (type(value).__qualname__, parts)
+        self.has_lost = self.has_lost or type(value) is LostArray
         if _is_comparable_in_c_order(value):
             return np.ascontiguousarray(value).__reduce_ex__(5)
         return adjacent(value)
 
 
 class LeavingPickler(Pickler):
-    """Pickles what it can of a value, and leaves here what cannot be pickled.
+    """Pickles a value without some of its parts: for these stands what names them.
 
     Args:
-        value: What will be pickled: it is not left itself.
+        left: Their ids.
         settings: See :class:`Pickler`.
-
-    Attributes:
-        left: The parts that were left, each with the reason.
     """
 
-    def __init__(self, value: Any, *settings: Any) -> None:
+    def __init__(self, left: Set[int], *settings: Any) -> None:
         super().__init__(*settings)
-        self._value = value
-        self.left: list[tuple[Any, str]] = []
+        self._left = left
 
     def reducer_override(self, value: Any) -> Any:
-        """Tells how to pickle an object; one that cannot be is replaced by what names it."""
-        try:
-            reduced = super().reducer_override(value)
-            return _reduced(value) if reduced is NotImplemented else reduced
-        except Exception as error:  # a user's __reduce__ may raise anything; it is told
-            if value is self._value:
-                raise
-            self.left.append((value, str(error) or type(error).__name__))
+        """Tells how to pickle an object."""
+        if id(value) in self._left:
             return NotMoved, (_named(value),)
+        return super().reducer_override(value)
 
 
-_OF_CLASSES = tuple(
-    getattr(copyreg, name) for name in ("__newobj__", "__newobj_ex__", "_reconstructor")
-)
-"""What makes an object of the class that is their first argument."""
+class Unpicklable:
+    """Finds what in a value cannot be pickled: the innermost parts to which a path leads.
 
+    Looked into are containers, named tuples, dataclasses and objects that are pickled by their
+    attributes; of other objects a part cannot be left out.
 
-def _reduced(value: Any) -> Any:
-    """Returns what pickle would ask an object for.
+    Args:
+        value: The value.
+        refers: See :class:`Pickler`.
 
-    Raises:
-        Exception: It cannot be pickled.
+    Attributes:
+        parts: The parts, each with its path and why it cannot be pickled.
     """
-    if isinstance(value, type | FunctionType):
-        if not is_found_by_name(value):
-            raise pickle.PicklingError("it cannot be imported by its name")
-        return NotImplemented
-    reducer = copyreg.dispatch_table.get(type(value))
-    reduced = reducer(value) if reducer is not None else value.__reduce_ex__(5)
-    if isinstance(reduced, tuple):
-        # What makes it cannot be left: then all of it is.
-        maker = reduced[1][0] if reduced[0] in _OF_CLASSES else reduced[0]
-        if isinstance(maker, type | FunctionType) and not is_found_by_name(maker):
-            raise pickle.PicklingError(f"it refers to code defined in a cell: {maker.__qualname__}")
-    return reduced
+
+    def __init__(self, value: Any, refers: Callable[[jax.Array], bool]) -> None:
+        self._refers = refers
+        self._seen: set[int] = set()
+        self.parts: list[tuple[Any, str, str]] = []
+        self._look(value, "")
+
+    def _look(self, value: Any, path: str) -> None:
+        why = self._why_not(value)
+        if not why or id(value) in self._seen:
+            return
+        self._seen.add(id(value))
+        known = len(self.parts)
+        for step, part in _steps(value):
+            self._look(part, path + step)
+        if len(self.parts) == known:
+            self.parts.append((value, path, why))
+
+    def _why_not(self, value: Any) -> str:
+        try:
+            Pickler(_Nowhere(), self._refers, lambda _: None).dump(value)
+        except Exception as error:  # a user's __reduce__ may raise anything; it is told
+            return str(error) or type(error).__name__
+        return ""
+
+
+def _steps(value: Any) -> list[tuple[str, Any]]:
+    """Returns the parts of a value that may be left out, with the way to each."""
+    if type(value) is dict:
+        return [(f"[{key!r}]", part) for key, part in value.items()]
+    if type(value) in (list, tuple):
+        return [(f"[{i}]", part) for i, part in enumerate(value)]
+    own = parts_of(value) if type(value).__module__ == "__main__" else None
+    if own is None and isinstance(value, tuple) and hasattr(value, "_fields"):
+        own = dict(zip(value._fields, value, strict=True))
+    if own is None and is_found_by_name(type(value)) and is_pickled_by_fields(type(value)):
+        own = vars(value)
+    return [(f".{name}", part) for name, part in (own or {}).items()]
 
 
 def _named(value: Any) -> str:
@@ -245,15 +270,23 @@ class Package:
         buffers: What was left out of band, in order, as bytes.
         arrays: The arrays that were left out.
         infos: Their descriptions.
-        left: What else was left: where it is in the value, or what it is, and why.
+        left: What else was left: the path to each part, and why it cannot be pickled.
     """
 
     def __init__(self, value: Any, refers: Callable[[jax.Array], bool], *, whole: bool) -> None:
-        self._value, self._refers, self._whole = value, refers, whole
-        self.skeleton, self.buffers, pickler = self._pickled(value)
+        self._value, self._refers = value, refers
+        self._left: frozenset[int] = frozenset()
+        self.left: tuple[tuple[str, str], ...] = ()
+        try:
+            self.skeleton, self.buffers, pickler = self._pickled(value)
+        except Exception:
+            parts = [] if whole else Unpicklable(value, refers).parts
+            if not parts or any(not path for _, path, _ in parts):
+                raise
+            self._left = frozenset(id(part) for part, _, _ in parts)
+            self.left = tuple((path, why) for _, path, why in parts)
+            self.skeleton, self.buffers, pickler = self._pickled(value)
         self.arrays = pickler.arrays
-        left = pickler.left if isinstance(pickler, LeavingPickler) else []
-        self.left = _places(value, left) if left else ()
         known: dict[Any, Layout] = {}
         self.infos = tuple(shards.describe(a, corner=False, known=known) for a in self.arrays)
 
@@ -261,7 +294,7 @@ class Package:
         """Returns a value's pickle, what is out of band, and what has pickled it."""
         file, out_of_band = io.BytesIO(), OutOfBand()
         settings = (file, self._refers, out_of_band)
-        pickler = Pickler(*settings) if self._whole else LeavingPickler(value, *settings)
+        pickler = LeavingPickler(self._left, *settings) if self._left else Pickler(*settings)
         pickler.dump(value)
         return file.getvalue(), out_of_band.buffers, pickler
 
@@ -288,15 +321,6 @@ class Package:
         """
         pairs = zip(self.arrays, self.infos, strict=True)
         return tuple((layout_digest(info), bytes_digest(array, info)) for array, info in pairs)
-
-
-def _places(value: Any, left: Sequence[tuple[Any, str]]) -> tuple[tuple[str, str], ...]:
-    """Returns where in a value parts are, or what they are where no path leads to them."""
-    paths: dict[int, str] = {}
-    with suppress(Exception):  # it holds itself, or the user's way to flatten it fails
-        leaves, _ = jax.tree_util.tree_flatten_with_path(value)
-        paths = {id(leaf): jax.tree_util.keystr(path) for path, leaf in leaves}
-    return tuple((paths.get(id(part), f"({_named(part)})"), why) for part, why in left)
 
 
 def array_digest(array: jax.Array, info: ArrayInfo) -> bytes:

@@ -10,12 +10,16 @@ from typing import Any
 
 import jax
 
+from jaxnb.arrays import differing
 from jaxnb.engine import packing, shards
 from jaxnb.engine.canonical import MAX_VISITED, TooManyError, in_one_order
+from jaxnb.engine.lost import LostArray
 from jaxnb.model import MAX_DIGEST_BYTES, ValueInfo
 
 TOO_LARGE = f"it is too large to be compared (over {MAX_DIGEST_BYTES >> 20} MiB)"
 TOO_MANY = f"it has sets, and over {MAX_VISITED} parts"
+LOST = "it is lost, and what processes still hold of it was not compared"
+LOST_IN_IT = "arrays in it that are lost were not compared"
 LAYOUT_ONLY = "arrays in it that are spread over processes compared by layout only"
 
 
@@ -93,21 +97,32 @@ def describe(
         return ValueInfo(type_name, b"", None, note, mimebundle)
     hold(pickler.arrays)
     arrays = tuple(shards.describe(array, corner=False) for array in pickler.arrays)
-    digester, note = _digester(value, writer), LAYOUT_ONLY if arrays else ""
-    if digester is None:
-        note = TOO_MANY
-    else:
+    notes = [LAYOUT_ONLY] if arrays else []
+    digester = None if type(value) is LostArray else _digester(value, writer)
+    if pickler.has_lost:
+        notes = [LOST if digester is None else LOST_IN_IT]
+    elif digester is None:
+        notes = [TOO_MANY]
+    if digester is not None:
         for array, info in zip(pickler.arrays, arrays, strict=True):
             digester.digest_more(packing.array_digest(array, info))
+        for array in pickler.whole:
+            digester.digest_more(_odd_replicas(array))
     return ValueInfo(
         type_name,
         b"" if digester is None else digester.digest,
         writer.payload,
         "",
         mimebundle,
-        digest_note=note,
+        digest_note="; ".join(notes),
         arrays=arrays,
     )
+
+
+def _odd_replicas(array: jax.Array) -> bytes:
+    """Returns what tells a process whose devices hold different replicas; empty if they do not."""
+    info = shards.describe(array, corner=False)
+    return b"".join(shard.digest for shard in info.shards) if differing(info) else b""
 
 
 def _digester(value: Any, writer: _Writer) -> _Writer | None:

@@ -78,6 +78,8 @@ class ArrayInfo:
             as far as is known.
         source: Where the array came from; None for an array of one process alone, and where that
             is not known.
+        gone: The processes on which it was deleted or donated, or that are dead, where others still
+            hold their parts.
     """
 
     shape: tuple[int, ...]
@@ -97,6 +99,7 @@ class ArrayInfo:
     origin: int = 0
     suspect: str = ""
     source: Argument | None = None
+    gone: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

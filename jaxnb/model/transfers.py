@@ -88,8 +88,8 @@ class Packed:
         data: The data of small arrays: an array's index, a device, and the bytes of its shard,
             for this process's first replicas. None where they have to be asked for.
         origins: Where each array comes from; None for one of which that is not known.
-        left: Parts that cannot be pickled, for which a :class:`NotMoved` stands: where each is in
-            the value, or what it is, and why.
+        left: Parts that cannot be pickled, for which a :class:`NotMoved` stands: the path to each,
+            and why.
     """
 
     process_index: int

@@ -78,3 +78,56 @@ def test_meshes_of_some_processes_each_have_an_array(session: Session) -> None:
             np.testing.assert_array_equal(np.asarray(value[process_index]), expected)
     with pytest.raises(UsageError, match=r"Pull it: `spmd\.pull\('x'\)` has it by process"):
         session.layout("x")
+
+
+ODD_ONES = """
+mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+def make(spec, host, on=mesh):
+    sharding = NamedSharding(on, spec)
+    return jax.make_array_from_callback(
+        host.shape, sharding, lambda index: host[index], dtype=host.dtype)
+host = np.arange(4.0, dtype=np.float32)
+process = make(P(), host + (process_index == 2))
+device = jax.make_array_from_single_device_arrays((4,), NamedSharding(mesh, P()), [
+    jax.device_put(host + (process_index == 3 and k == 1), each)
+    for k, each in enumerate(jax.local_devices())])
+gone = make(P("data"), host)
+if process_index == 2: gone.delete()
+some = make(P(), host, jax.sharding.Mesh(mesh.devices[1:3], ("data", "model")))
+kinds = make(P("data"), host.astype(np.int32 if process_index == 2 else np.float32))
+"""
+
+
+def test_layouts_say_where_replicas_differ_and_where_parts_are_gone(session: Session) -> None:
+    session.run(ODD_ONES + "tree = {'process': process, 'device': device, 'gone': gone}")
+    for name in ("process", "device"):
+        text = " ".join(str(session.layout(name)).split())
+        assert "and their bytes differ" in text
+        assert "bytes compared" not in text
+    gone = session.layout("gone")
+    assert gone.array.gone == (2,)
+    assert "gone on process 2" in str(gone)
+    assert len(gone.bytes_per_device) == 6
+    tree = str(session.layout("tree"))
+    assert tree.count("replicas differ") == 2
+    assert tree.count("gone on process 2") == 1
+    with pytest.raises(UsageError, match=r"`kinds` .*They do not fit together") as raised:
+        session.layout("kinds")
+    assert "pull" not in str(raised.value)
+
+
+def test_no_card_says_same_of_what_was_not_compared(session: Session) -> None:
+    session.run(
+        ODD_ONES + "from jaxnb.engine.lost import LostArray\nlost = LostArray('it is gone')"
+    )
+    assert session.run("[device]").agreement is Agreement.DIFFERENT
+    assert session.run("[make(P(), host)]").agreement is Agreement.SAME
+
+    def card(code: str, ranks: list[int] | None = None) -> str:
+        return " ".join(value_card(session.run(code, ranks=ranks)).text.split())
+
+    assert card("some").endswith("an array on processes 1-2, bytes compared")
+    assert card("some", [0, 3]).endswith("processes 1-2: none of it is on processes 0,3")
+    assert card("some", [0, 1]).endswith("here process 1 alone holds any")
+    assert "was not compared" in card("lost")
+    assert "lost were not compared" in card("[lost, 1]")

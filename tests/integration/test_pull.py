@@ -1245,6 +1245,24 @@ def test_what_cannot_be_pickled_stays_and_is_named(session: Session) -> None:
         model["layers"][1]()
     with pytest.raises(JaxnbError, match="`model\\['act'\\]` on process 0 cannot be brought"):
         session.pull("model['act']")
-    session.run("itself = [lambda: 1]; itself.append(itself)")
-    with pytest.warns(NotMovedWarning, match="no path leads to .function <lambda>."):
+
+
+def test_parts_of_objects_are_left_out_and_opaque_ones_as_a_whole(
+    session: Session, classes: ModuleType
+) -> None:
+    """A mesh without its devices would be a broken one."""
+    session.run(
+        "mesh = jax.make_mesh((8,), ('d',))\n"
+        "net = classes.Layer(np.ones(2), lambda: 1, [{'f': lambda: 2}])\n"
+        "tree = {'mesh': mesh, 'w': 1}\nitself = [lambda: 1]\nitself.append(itself)"
+    )
+    with pytest.warns(NotMovedWarning, match=r"2 parts.*`net\.b`.*`net\.name\[0\]\['f'\]`"):
+        net = session.pull("net")
+    assert isinstance(net, classes.Layer)
+    np.testing.assert_array_equal(net.w, np.ones(2))
+    with pytest.warns(NotMovedWarning, match=r"1 part.*`tree\['mesh'\]`.*Device"):
+        assert repr(session.pull("tree")["mesh"]) == "<not moved: Mesh>"
+    with pytest.raises(JaxnbError, match="`mesh` on process 0 cannot be brought"):
+        session.pull("mesh")
+    with pytest.warns(NotMovedWarning, match=r"`itself\[0\]`"):
         assert session.pull("itself")[1][1]
