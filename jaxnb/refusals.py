@@ -83,9 +83,9 @@ def require_not_deleted(wanted: Sequence[Wanted]) -> None:
     for each in wanted:
         if each.info.deleted:
             raise ArrayGoneError(
-                f"{whose(each.key)} was already deleted, or donated to a computation, when it was "
-                "pulled: the processes have its shape and no data. Nothing was moved; make it "
-                "again in a cell."
+                f"{whose(each.key)} was already deleted, or donated to a computation, on "
+                f"{processes_label(each.key.processes)} when it was pulled: there is its shape, "
+                "and no data. Nothing was moved; make it again in a cell."
             )
 
 

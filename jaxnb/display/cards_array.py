@@ -174,7 +174,7 @@ def replicas_differ_card(array: ArrayInfo) -> Card:
 
     Names which processes' replicas differ from which, for each part of the array.
     """
-    rows = []
+    rows, where = [], "`spmd.last_result.per_process[i].value` holds each process's own."
     for part in blocks(array.shards):
         groups = part.by_digest()
         if len(groups) > 1:
@@ -182,13 +182,14 @@ def replicas_differ_card(array: ArrayInfo) -> Card:
             held = " ≠ ".join(f"[{ranks_label(group)}]" for group in groups)
             if len(set().union(*groups)) < sum(map(len, groups)):  # within a process
                 held = _devices_by_digest(part)
+                where = "Pull it by a name: the pull's `.shards[i].data` is what one device holds."
             rows.append((f"[{extent}]", held))
     title = f"Replicas differ in {plural(len(rows), 'part')} of {array_type(array)}."
     advice = (
         "JAX takes the devices' copies of each part to be equal and never checks. Here their "
         "bytes differ, so results depend on which copy is read. The usual cause: processes "
         "built the array from different host data (an unseeded random number, another file). "
-        "`spmd.last_result.per_process[i].value` holds each process's own."
+        + where
     )
     shown, more = rows[:16], max(0, len(rows) - 16)
     html = render(

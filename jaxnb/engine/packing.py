@@ -16,6 +16,7 @@ import jax
 import numpy as np
 
 from jaxnb.engine import shards
+from jaxnb.engine._jax_internals.arrays import array_of_ref
 from jaxnb.engine.canonical import TooManyError, in_one_order, is_pickled_by_fields
 from jaxnb.engine.digests import digest
 from jaxnb.engine.layouts import Layout, unreduced_axes
@@ -52,7 +53,12 @@ class Pickler(pickle.Pickler):
         self.has_lost = False
 
     def reducer_override(self, value: Any) -> Any:
-        """Tells how to pickle what needs care; pickle asks for each object that is not plain."""
+        """Tells how to pickle what needs care; pickle asks for each object that is not plain.
+
+        Of a ref the array comes that it is to.
+        """
+        if (held := array_of_ref(value)) is not None:
+            value = held
         if isinstance(value, jax.core.Tracer):
             raise pickle.PicklingError("it is a tracer that left its transformation (jit, grad …)")
         if isinstance(value, jax.Array):

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from jaxnb.engine import shards
+from jaxnb.engine._jax_internals.arrays import array_of_ref
 from jaxnb.engine.exposures import Exposures, as_bytes
 from jaxnb.engine.held import GoneError, HeldArrays
 from jaxnb.engine.layouts import unreduced_axes
@@ -224,16 +225,17 @@ def layout(
             )
     except NotFoundError as error:
         return not_found(process_index, error)
-    leaves = jax.tree_util.tree_flatten_with_path(value)[0]
-    arrays = [(path, leaf) for path, leaf in leaves if isinstance(leaf, jax.Array)]
+    leaves = [
+        (request.path + jax.tree_util.keystr(path), leaf)
+        for path, leaf in jax.tree_util.tree_flatten_with_path(value)[0]
+    ]
+    refs = [(text + "[...]", array_of_ref(leaf)) for text, leaf in leaves]
+    held = [
+        (text, leaf) if array is None else (of_ref, array)
+        for (text, leaf), (of_ref, array) in zip(leaves, refs, strict=True)
+    ]
+    arrays = [(text, leaf) for text, leaf in held if isinstance(leaf, jax.Array)]
     single = len(leaves) == 1
-    entries = tuple(
-        (request.path + jax.tree_util.keystr(path), shards.describe(leaf, corner=single))
-        for path, leaf in arrays
-    )
-    lost = tuple(
-        request.path + jax.tree_util.keystr(path)
-        for path, leaf in leaves
-        if isinstance(leaf, LostArray)
-    )
-    return LayoutReply(process_index, entries, len(leaves) - len(arrays) - len(lost), lost)
+    entries = tuple((text, shards.describe(leaf, corner=single)) for text, leaf in arrays)
+    lost = tuple(text for text, leaf in held if isinstance(leaf, LostArray))
+    return LayoutReply(process_index, entries, len(held) - len(arrays) - len(lost), lost)

@@ -104,6 +104,7 @@ class Conductor:
     def __init__(self, num_processes: int) -> None:
         self._processes = [_Process() for _ in range(num_processes)]
         self._members: dict[int, Processes] = {}
+        self._late: dict[int, dict[int, Stop]] = {}
         self._stops = 0
         self._talks: dict[int, _Talk] = {}
 
@@ -112,11 +113,14 @@ class Conductor:
     def begin(self, process: int, cell: int, members: Iterable[int]) -> list[Decision]:
         """A process begins a cell, which these processes were asked to run."""
         state = self._processes[process]
-        state.cell, state.due, state.dispatches = cell, None, 0
+        state.cell, state.dispatches = cell, 0
+        # It may have been stopped already for those that were quicker.
+        state.due = self._late.get(cell, {}).pop(process, None)
         self._members[cell] = tuple(sorted(members))
         for known in [number for number in self._members if number < cell]:
             if all(each.cell != known for each in self._processes):
                 del self._members[known]
+                self._late.pop(known, None)
                 for number in [n for n, talk in self._talks.items() if talk.cell == known]:
                     del self._talks[number]
         return self._decide()
@@ -132,7 +136,21 @@ class Conductor:
             stop, state.due = state.due, None
             return [Answer(process, token, stop)]
         state.main = waiting
-        return self._decide()
+        if not self._is_simple(waiting):
+            return self._decide()
+        # Almost every word: nothing but itself can follow from it.
+        if all(self._processes[q].main is not None for q in word.participants):
+            return [*self._granted(word)]
+        return []
+
+    def _is_simple(self, waiting: _Waiting) -> bool:
+        """Whether all who wait say this word, and all who take part are in its cell."""
+        cell = self._processes[waiting.process].cell
+        for each in self._processes:
+            if each.main is not None and not each.main.word.agrees_with(waiting.word):
+                return False
+        takes_part = (self._processes[q] for q in waiting.word.participants)
+        return cell != 0 and all(each.cell == cell and not each.is_dead for each in takes_part)
 
     def leave(self, process: int, end: End) -> list[Decision]:
         """A process has left its cell."""
@@ -176,9 +194,12 @@ class Conductor:
         stop = self._stop("interrupted")
         decisions: list[Decision] = []
         for process, state in enumerate(self._processes):
-            if state.cell != cell or state.is_dead or process == but:
+            if state.is_dead or process == but:
                 continue
-            if state.main is not None:
+            if state.cell != cell:
+                if state.left[0] < cell and process in self._members.get(cell, ()):
+                    self._late.setdefault(cell, {})[process] = stop
+            elif state.main is not None:
                 decisions.append(self._answer(state.main, stop))
             else:
                 state.due = stop
@@ -220,11 +241,14 @@ class Conductor:
         for waiting in self._waiting_main():
             word = waiting.word
             if all(self._has_said(q, word) for q in word.participants):
-                those = [self._processes[q].main for q in word.participants]
-                for q in word.participants:
-                    self._processes[q].dispatches += 1
-                return [self._go(each) for each in those if each is not None]
+                return self._granted(word)
         return []
+
+    def _granted(self, word: Word) -> list[Answer]:
+        those = [self._processes[q].main for q in word.participants]
+        for q in word.participants:
+            self._processes[q].dispatches += 1
+        return [self._go(each) for each in those if each is not None]
 
     def _granted_other(self) -> list[Answer]:
         for waiting in self._waiting_other():
@@ -324,14 +348,17 @@ class Conductor:
         """Stops words; who takes part and is in Python is told at its next word."""
         stop = self._stop(kind, *sides)
         said = [side.processes[0] for side in sides if side.word is not None]
-        self._talks[stop.number] = _Talk(self._processes[said[0]].cell, frozenset(said))
+        cell = self._processes[said[0]].cell
+        self._talks[stop.number] = _Talk(cell, frozenset(said))
         answers = []
         for process in sorted({q for word in words for q in word.participants}):
             state = self._processes[process]
             if state.main is not None and any(state.main.word.agrees_with(w) for w in words):
                 answers.append(self._answer(state.main, stop))
-            elif state.main is None and state.cell and not state.is_dead:
+            elif state.main is None and state.cell == cell and not state.is_dead:
                 state.due = state.due or stop
+            elif state.left[0] < cell and not state.is_dead:
+                self._late.setdefault(cell, {}).setdefault(process, stop)
         return answers
 
     # ------------------------------------------------------------------ parts

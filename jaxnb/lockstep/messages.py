@@ -32,10 +32,10 @@ class Word:
 
     def agrees_with(self, other: Word) -> bool:
         """Whether both are of one computation."""
-        return (self.participants, self.program, self.inputs) == (
-            other.participants,
-            other.program,
-            other.inputs,
+        return self is other or (
+            self.program == other.program
+            and self.inputs == other.inputs
+            and self.participants == other.participants
         )
 
 

@@ -45,6 +45,8 @@ class Line:
         self._changed = threading.Condition()
         self._answers: dict[int, Go | Stop | Explanation] = {}
         self._is_read = False
+        # Of whichever thread reads; to allocate as much for each answer costs more than the answer.
+        self._buffer = memoryview(bytearray(MAX_ANSWER_BYTES))
         self._tell(Hello(process))
 
     def begin(self, cell: int, members: Processes) -> None:
@@ -120,9 +122,9 @@ class Line:
 
     def _receive(self) -> bytes:
         try:
-            packet = self._socket.recv(MAX_ANSWER_BYTES)
+            size = self._socket.recv_into(self._buffer)
         except ConnectionError as error:
             raise ConductorGoneError("the conductor has ended") from error
-        if not packet:
+        if not size:
             raise ConductorGoneError("the conductor has ended")
-        return packet
+        return bytes(self._buffer[:size])

@@ -402,7 +402,8 @@ from jaxnb.engine._jax_internals import dispatch
 x, key = jnp.arange(3), jax.random.key(7)
 print(arrays.array_class() is type(x), isinstance(key, arrays.array_class()))
 ref = jax.new_ref(x)
-print(arrays.buffer_of(x), arrays.buffer_of(key).tolist(), arrays.buffer_of(ref).tolist())
+print(arrays.buffer_of(x), arrays.buffer_of(key).tolist(), arrays.buffer_of(ref).tolist(),
+      arrays.array_of_ref(ref) is arrays.buffer_of(ref), arrays.array_of_ref(key))
 read = arrays.host_words(x)
 print(type(read) is np.ndarray, read.tolist(), x._npy_value is None)
 whole = jax.NamedSharding(jax.make_mesh((2,), ("d",)), jax.P())
@@ -555,7 +556,7 @@ def test_what_libraries_count_can_be_read_and_set() -> None:
 def test_what_an_array_holds_is_known_and_read_without_a_copy_kept() -> None:
     assert python(ARRAYS).splitlines() == [
         "True False",
-        "None [0, 7] [0, 1, 2]",
+        "None [0, 7] [0, 1, 2] True None",
         "True [0, 1, 2] True",
         "True",
         "[[True], 1, [True], 1, 0] [0, 3, 6]",

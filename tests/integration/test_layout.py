@@ -131,3 +131,17 @@ def test_no_card_says_same_of_what_was_not_compared(session: Session) -> None:
     assert card("some", [0, 1]).endswith("here process 1 alone holds any")
     assert "was not compared" in card("lost")
     assert "lost were not compared" in card("[lost, 1]")
+
+
+def test_a_ref_is_shown_and_pulled_as_the_array_that_it_is_to(session: Session) -> None:
+    session.run(
+        "mesh = jax.make_mesh((8,), ('d',), axis_types=(jax.sharding.AxisType.Auto,))\n"
+        "x = jax.make_array_from_callback(\n"
+        "    (8,), NamedSharding(mesh, P('d')), lambda i: np.arange(8.0)[i])\n"
+        "ref, tree = jax.new_ref(x), {'ref': jax.new_ref(jnp.ones(2)), 'step': 1}"
+    )
+    assert session.layout("ref").entries[0][0] == "ref[...]"
+    assert len(session.layout("ref").bytes_per_device) == 8
+    assert "1 leaf that is no array" in str(session.layout("tree"))
+    np.testing.assert_array_equal(np.asarray(session.pull("ref")), np.arange(8.0))
+    np.testing.assert_array_equal(np.asarray(session.pull("tree")["ref"]), np.ones(2))

@@ -48,10 +48,14 @@ class Group:
     def ask(self, process: int, what: Word) -> Future[Go | Stop]:
         return self.pool.submit(self.lines[process].ask, what)
 
+    def end(self) -> None:
+        """Ends the conductor."""
+        self.loop.stop()
+        self._thread.join(PATIENT_SECONDS)
+
     def close(self) -> None:
         if self._thread.is_alive():
-            self.loop.stop()
-            self._thread.join(PATIENT_SECONDS)
+            self.end()
         for line in self.lines:
             line.close()
         self.pool.shutdown()
@@ -131,7 +135,7 @@ def test_threads_of_one_process_are_answered_each(group: Group) -> None:
 def test_a_conductor_that_ends_is_told(group: Group) -> None:
     group.begin()
     asked = group.ask(0, word())
-    group.loop.stop()
+    group.end()
     with pytest.raises(ConductorGoneError):
         of(asked)
     with pytest.raises(ConductorGoneError):

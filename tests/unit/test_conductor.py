@@ -182,6 +182,16 @@ def test_a_signal_from_elsewhere_interrupts_the_others_too() -> None:
     assert decisions[-1] == Press(2)
 
 
+def test_who_begins_after_a_stop_is_told_the_same() -> None:
+    conductor = Conductor(3)
+    for process in (0, 1):
+        conductor.begin(process, CELL, (0, 1, 2))
+    said(conductor, 0, ALL)
+    found = stops(said(conductor, 1, word(0, 1, 2, program=b"other")))
+    conductor.begin(2, CELL, (0, 1, 2))
+    assert stops(said(conductor, 2, ALL)) == {2: found[0]}
+
+
 def test_who_ends_before_it_explains_is_not_waited_for() -> None:
     conductor = begun()
     said(conductor, 0, ALL)
@@ -210,6 +220,7 @@ class Process:
     raises: bool = False
     saves: bool = False  # says one more word when it is stopped
     waits_for: Word | None = None
+    has_begun: bool = False
     has_left: bool = False
     is_dead: bool = False
     is_pressed: bool = False
@@ -231,10 +242,7 @@ class World:
         self.processes = [Process(list(script), saves=saves) for script in scripts]
         self.was_interrupted = False
         for i, process in enumerate(self.processes):
-            if i not in members:
-                process.has_left = True
-            else:
-                self.take(self.conductor.begin(i, CELL, members))
+            process.has_left = i not in members
 
     def take(self, decisions: list[Decision]) -> None:
         """Checks decisions, and hands them to the processes."""
@@ -291,7 +299,10 @@ class World:
     def go_on(self, i: int, *, takes_signal: bool) -> None:
         """One process does the next thing; a signal may come before that, or be late."""
         process = self.processes[i]
-        if process.is_pressed and (takes_signal or not process.script):
+        if not process.has_begun:
+            process.has_begun = True
+            self.take(self.conductor.begin(i, CELL, self.members))
+        elif process.is_pressed and (takes_signal or not process.script):
             process.is_pressed = False
             self.stop(process)
             self.take(self.conductor.took(i))

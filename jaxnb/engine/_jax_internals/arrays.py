@@ -90,9 +90,14 @@ def buffer_of(value: Any) -> Any:
     import jax
 
     # A user's object is not asked: its `__getattr__` may raise anything, or have every name.
-    kind = type(value)
-    if issubclass(kind, jax.Array):
+    if issubclass(type(value), jax.Array):
         return getattr(value, "_base_array", None)
+    return array_of_ref(value)
+
+
+def array_of_ref(value: Any) -> Any:
+    """Returns the array that a ref is to; None for what is none, or where JAX has it elsewhere."""
+    kind = type(value)
     is_ref = kind.__name__ == "Ref" and kind.__module__.startswith("jax")
     return getattr(getattr(value, "_refs", None), "_buf", None) if is_ref else None
 
