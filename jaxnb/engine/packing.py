@@ -112,7 +112,8 @@ class Unpicklable:
     attributes; of other objects a part cannot be left out.
 
     Args:
-        value: The value.
+        value: The value, of which it is known that it cannot be pickled: it is not tried again, as
+            that runs the user's code.
         refers: See :class:`Pickler`.
 
     Attributes:
@@ -121,9 +122,10 @@ class Unpicklable:
 
     def __init__(self, value: Any, refers: Callable[[jax.Array], bool]) -> None:
         self._refers = refers
-        self._seen: set[int] = set()
+        self._seen: set[int] = {id(value)}
         self.parts: list[tuple[Any, str, str]] = []
-        self._look(value, "")
+        for step, part in _steps(value):
+            self._look(part, step)
 
     def _look(self, value: Any, path: str) -> None:
         why = self._why_not(value)
@@ -287,7 +289,7 @@ class Package:
             self.skeleton, self.buffers, pickler = self._pickled(value)
         except Exception:
             parts = [] if whole else Unpicklable(value, refers).parts
-            if not parts or any(not path for _, path, _ in parts):
+            if not parts:
                 raise
             self._left = frozenset(id(part) for part, _, _ in parts)
             self.left = tuple((path, why) for _, path, why in parts)
