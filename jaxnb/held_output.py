@@ -21,7 +21,18 @@ class Ended:
     process_index: int
 
 
-Held = Display | ClearOutput | StreamChunk | Ended
+@dataclass(frozen=True, slots=True)
+class LineEnds:
+    """The line that a process is writing ends here: what it displays next stands below it.
+
+    Attributes:
+        process_index: The process.
+    """
+
+    process_index: int
+
+
+Held = Display | ClearOutput | StreamChunk | LineEnds | Ended
 
 
 class HeldOutput:

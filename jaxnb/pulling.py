@@ -292,7 +292,7 @@ class Puller:
         if not wanted:
             return []
         require_not_deleted(wanted)
-        plans = [_plan(each, channel.able, channel.num_processes) for each in wanted]
+        plans = [_plan(each, channel.able, channel.in_cells) for each in wanted]
         names = list(dict.fromkeys(each.key.name for each in wanted))
         label = f"{whose(wanted[0].key)} was pulled" if len(names) == 1 else "arrays were pulled"
         _require_memory(sum(plan.nbytes for plan in plans), names[0])
@@ -342,7 +342,7 @@ class _Plan:
         return self.wanted.region.finish(taken, len(self.wanted.info.word_shape))
 
 
-def _plan(wanted: Wanted, able: Iterable[int], num_processes: int) -> _Plan:
+def _plan(wanted: Wanted, able: Iterable[int], in_cells: Mapping[int, str]) -> _Plan:
     """Chooses who gives which part: the first replica of those that can be reached.
 
     Raises:
@@ -353,7 +353,7 @@ def _plan(wanted: Wanted, able: Iterable[int], num_processes: int) -> _Plan:
     givers = able & set(wanted.key.processes)
     found, lost = pieces(wanted.region, shards, givers)
     if lost:
-        raise JaxnbError(lost_text(wanted, lost, able))
+        raise JaxnbError(lost_text(wanted, lost, able, in_cells))
     return _Plan(wanted, tuple(found))
 
 

@@ -20,13 +20,16 @@ def whose(key: ArrayKey) -> str:
     return f"`{key.name}`" if key.path else key.name
 
 
-def lost_text(wanted: Wanted, lost: Sequence[Index], able: Collection[int]) -> str:
+def lost_text(
+    wanted: Wanted, lost: Sequence[Index], able: Collection[int], in_cells: Mapping[int, str]
+) -> str:
     """Returns what is to be said of parts that nobody can give.
 
     Args:
         wanted: What was asked for.
         lost: The parts' indices in the array.
         able: The processes that can answer.
+        in_cells: Process index to what it is doing, for those that live and cannot answer.
     """
     key = wanted.key
     shards = wanted.info.shards if wanted.shard is None else (wanted.shard,)
@@ -36,14 +39,39 @@ def lost_text(wanted: Wanted, lost: Sequence[Index], able: Collection[int]) -> s
         return f"{_unasked_text(key, who)} Nothing was moved."
     where = ", ".join(f"{start}:{stop}" for start, stop in lost[0])
     first = "" if len(lost) == 1 else "the first "
+    dead = sorted(holders - set(able) - in_cells.keys())
+    advice = (
+        "`%spmd_recover` replaces who has died; what nobody else holds is lost."
+        if dead
+        else "`%spmd_status` shows the processes."
+    )
     rest = _rest(wanted.info, set(able) & set(key.processes))
     left = f"Its slice [{rest}] can" if rest else "Slices of the other parts can"
     return (
         f"{plural(len(lost), 'part')} of {subject}, {first}[{where}], cannot be had: {who}, which "
-        f"held {'it' if len(lost) == 1 else 'them'}, has died or is in a cell. Nothing was moved. "
-        f"{left} still be pulled; `%spmd_status` shows the processes, `%spmd_restart` gives "
-        "fresh ones."
+        f"held {'it' if len(lost) == 1 else 'them'}, {_absence(holders, able, in_cells)}. Nothing "
+        f"was moved. {left} still be pulled. {advice}"
     )
+
+
+def _absence(holders: set[int], able: Collection[int], in_cells: Mapping[int, str]) -> str:
+    """Returns why processes cannot be asked: they have died, or what each is doing."""
+    reasons: dict[str, list[int]] = {}
+    for index in sorted(holders - set(able)):
+        reasons.setdefault(in_cells.get(index, "has died"), []).append(index)
+    if len(reasons) == 1:
+        reason, who = reasons.popitem()
+        return reason if len(who) == 1 else _of_several(reason)
+    return _by_process(reasons)
+
+
+def _by_process(reasons: Mapping[str, Sequence[int]]) -> str:
+    """Returns ``"process 1 has died; processes 2-3 are in a cell"``."""
+    parts = [
+        f"{processes_label(who)} {reason if len(who) == 1 else _of_several(reason)}"
+        for reason, who in reasons.items()
+    ]
+    return "; ".join(parts)
 
 
 def _unasked_text(key: ArrayKey, holders: str) -> str:
@@ -117,11 +145,7 @@ def replaced_text(answers: Mapping[int, Any]) -> str:
     reasons: dict[str, list[int]] = {}
     for index, answer in answers.items():
         reasons.setdefault(str(answer), []).append(index)
-    parts = [
-        f"{processes_label(who)} {reason if len(who) == 1 else _of_several(reason)}"
-        for reason, who in reasons.items()
-    ]
-    return f"may have been replaced since: {'; '.join(parts)}"
+    return f"may have been replaced since: {_by_process(reasons)}"
 
 
 def _of_several(reason: str) -> str:

@@ -22,7 +22,7 @@ from jaxnb.display.floods import dropped_texts, flood_text
 from jaxnb.display.merge import MergedLine, StreamMerger
 from jaxnb.engine.allowance import Allowance, share_of
 from jaxnb.gathered import GatheredArray
-from jaxnb.held_output import Ended, HeldOutput
+from jaxnb.held_output import Ended, HeldOutput, LineEnds
 from jaxnb.labels import Outputs, plural, processes_label
 from jaxnb.model import (
     ArrayInfo,
@@ -251,6 +251,8 @@ class RunningCell:
                 self._note_dropped(event)
             case Display(index, output):
                 self._displays[index].append(output)
+                if not output.update:
+                    self._feed(LineEnds(index))
                 self._held.put(event)
             case Lost(index, count):
                 self.notice(
@@ -270,7 +272,7 @@ class RunningCell:
         self._texts[name][index].append(text)
         self._feed(StreamChunk(index, name, text))
 
-    def _feed(self, event: StreamChunk | Ended) -> None:
+    def _feed(self, event: StreamChunk | LineEnds | Ended) -> None:
         """Has text merged, or the end of it told, once what the process displayed before is out."""
         index = event.process_index
         if index not in self._mergers:
@@ -280,10 +282,12 @@ class RunningCell:
         else:
             self._merge(event)
 
-    def _merge(self, event: StreamChunk | Ended) -> None:
+    def _merge(self, event: StreamChunk | LineEnds | Ended) -> None:
         match event:
             case StreamChunk(index, name, text):
                 self._mergers[index].feed(index, name, text, time.perf_counter())
+            case LineEnds(index):
+                self._mergers[index].end_line(index)
             case Ended(index):
                 self._mergers[index].finish(index)
 

@@ -187,7 +187,7 @@ class Alignment:
         runs: list[tuple[int, int]] = []
         for p, end in ends.items():
             at, expired = self._at[p], self._expired[p]
-            if waiting - {p} and p not in waiting:
+            if waiting and p not in waiting:
                 # No other can say it, but lines of others wait for this process: with them it
                 # makes a row.
                 expired = max(expired, self._row_expired[p])

@@ -34,7 +34,7 @@ def array_card(array: ArrayInfo, note: str = "", name: str = "") -> Card:
     notes = [_DELETED] if array.deleted else []
     notes += [f"gone on {processes_label(array.gone)}: {_GONE}"] if array.gone else []
     notes += [suspect_text(array.suspect) if array.suspect else ""]
-    notes += [note or _replicas_note(array)]
+    notes += [_replicas_note(array), note]
     notes = [text for text in notes if text]
     sizes, more_sizes = _differing_sizes(array)
     html = _html(array, heading, facts, values, notes, (sizes, more_sizes))
@@ -131,16 +131,16 @@ def _sizes(array: ArrayInfo) -> str:
     return f"{format_bytes(total)}, {each} per device"
 
 
-def owners_of(array: ArrayInfo) -> set[int]:
-    """Returns the processes that have the array each for itself; a single one of a global array."""
+def copies_of(array: ArrayInfo) -> int:
+    """Returns how many processes have the array each for itself; 1 of a global array."""
     if not array.fully_addressable:
-        return {0}
-    return {shard.process_index for shard in array.shards} or {0}
+        return 1
+    return max(1, len({shard.process_index for shard in array.shards}))
 
 
 def _replicas_note(array: ArrayInfo) -> str:
     """What is known of parts that several devices hold."""
-    if (count := len(owners_of(array))) > 1:
+    if (count := copies_of(array)) > 1:
         return f"process-local: each of {plural(count, 'process')} has its own"
     held = [part for part in blocks(array.shards) if len(part.shards) > 1]
     if not held:

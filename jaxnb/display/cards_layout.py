@@ -10,7 +10,7 @@ from jaxnb.display._bytes import SizeRow, size_rows
 from jaxnb.display._text import WIDTH, fitted_table, joined, middle
 from jaxnb.display._text_picture import bytes_lines
 from jaxnb.display.card import Card, render
-from jaxnb.display.cards_array import array_card, array_type, owners_of
+from jaxnb.display.cards_array import array_card, array_type, copies_of
 from jaxnb.labels import (
     APART,
     format_bytes,
@@ -93,7 +93,7 @@ def _table_card(entries: Sequence[tuple[str, ArrayInfo]], rest: Sequence[str]) -
     more = len(entries) - len(rows)
     heading = plural(len(entries), "array")
     alive = [array for _, array in entries if not array.deleted]
-    whole = sum(total_bytes(array) * len(owners_of(array)) for array in alive)
+    whole = sum(total_bytes(array) * copies_of(array) for array in alive)
     facts = [f"{format_bytes(whole)} in all"]
     if len(meshes) == 1:
         facts.append(f"mesh {_mesh_label(next(iter(meshes)))}")
@@ -183,7 +183,7 @@ def _row(path: str, array: ArrayInfo, meshes: Mapping[MeshInfo, str]) -> _Row:
         type=middle(array_type(array), _LONGEST),
         spec=middle(spec, _LONGEST),
         mesh=meshes[array.mesh] if several and array.mesh is not None else "",
-        total=format_bytes(total_bytes(array) * len(owners_of(array))),
+        total=format_bytes(total_bytes(array) * copies_of(array)),
         each=each or "–",
         note=_note(array),
     )

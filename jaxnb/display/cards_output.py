@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from jaxnb.display._rich import View, needs_front_end, view_of
 from jaxnb.display._text import labelled
 from jaxnb.display.card import Card, render
-from jaxnb.labels import Outputs, ranks_label
+from jaxnb.labels import Outputs, processes_label, ranks_label
 from jaxnb.model import RichOutput
 from jaxnb.result import Agreement, CellResult
 
@@ -85,11 +85,13 @@ def displays_card(
     views = _views(own) if with_first else ()
     if not rows and not views:
         return Card("", "")
-    text = [view.text for view in views]
+    # What stands above has no label of its own: it is as the process displayed it.
+    note = "" if views or not own else f"above: {processes_label([first])}'s"
+    text = [view.text for view in views] + ([f"— {note}"] if note else [])
     text += labelled(
         (f"[{ranks_label(row.processes)}]", view.text) for row in rows for view in row.views
     )
-    return Card(render("displays", views=views, rows=rows), "\n".join(text))
+    return Card(render("displays", views=views, rows=rows, note=note), "\n".join(text))
 
 
 def native_value(result: CellResult) -> RichOutput | None:

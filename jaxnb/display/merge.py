@@ -92,6 +92,11 @@ class StreamMerger:
         """Whether complete lines of this process have not come out yet."""
         return any(stream.is_waiting(process_index) for stream in self._streams.values())
 
+    def end_line(self, process_index: int) -> None:
+        """Ends the line that this process is writing, as if it had written its newline."""
+        for stream in self._streams.values():
+            stream.end_line(process_index)
+
     def finish(self, process_index: int) -> None:
         """Says that this process writes nothing more: what it left open counts as lines."""
         for stream in self._streams.values():
@@ -149,10 +154,13 @@ class _Stream:
     def _is_flood(self) -> bool:
         return any(len(p.queue) > FLOOD_LINES for p in self._processes.values())
 
-    def finish(self, process_index: int) -> None:
+    def end_line(self, process_index: int) -> None:
         process = self._processes[process_index]
         process.queue.extend(process.lines.finish(), self._last)
-        process.queue.finished = True
+
+    def finish(self, process_index: int) -> None:
+        self.end_line(process_index)
+        self._processes[process_index].queue.finished = True
 
     def close(self, now: float) -> list[MergedLine]:
         self._last = now

@@ -128,10 +128,12 @@ class Unpicklable:
             self._look(part, step)
 
     def _look(self, value: Any, path: str) -> None:
-        why = self._why_not(value)
-        if not why or id(value) in self._seen:
+        if id(value) in self._seen:
             return
         self._seen.add(id(value))
+        why = self._why_not(value)
+        if not why:
+            return
         known = len(self.parts)
         for step, part in _steps(value):
             self._look(part, path + step)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import pickle
 from collections.abc import Mapping
 from typing import Any
@@ -34,6 +35,9 @@ from jaxnb.paths import Path, Step, parse_path
 KNOWN_IN_NOTEBOOK = ("shape", "dtype", "ndim", "size", "nbytes", "itemsize", "sharding")
 """Attributes of an array that came with its description."""
 
+SHARDS = ("addressable_shards", "global_shards")
+"""Attributes of an array that the notebook has under another name."""
+
 
 class NotFoundError(LookupError):
     """A path names nothing here."""
@@ -59,7 +63,7 @@ def find(path: Path, namespace: Mapping[str, Any]) -> tuple[Any, int]:
     value = namespace[path.name]
     for i, step in enumerate(path.steps):
         if is_array(value):
-            _require_slices(path, i)
+            _require_slices(value, path, i)
             return value, len(path.steps) - i
         try:
             value = _follow(value, step)
@@ -72,7 +76,7 @@ def find(path: Path, namespace: Mapping[str, Any]) -> tuple[Any, int]:
     return value, 0
 
 
-def _require_slices(path: Path, start: int) -> None:
+def _require_slices(array: Any, path: Path, start: int) -> None:
     """Refuses what is neither a slice of an array nor known of it without asking."""
     for i, step in enumerate(path.steps[start:], start):
         if step.slices:
@@ -85,10 +89,31 @@ def _require_slices(path: Path, start: int) -> None:
                 f"`spmd.pull({path.texts[i]!r}){rest}`"
                 f"{layout if step.key == 'sharding' else ''}"
             )
+        if step.kind == "attribute" and (why := _why_no_data(array, path, i)):
+            raise NotFoundError(why)
         raise NotFoundError(
             f"would have to compute `{path.text}`; of an array only integers, slices and `...` "
             f"can be pulled. Type `spmd.run({path.text!r}).value` for what is computed"
         )
+
+
+def _why_no_data(array: Any, path: Path, step: int) -> str:
+    """Returns why an array's attribute cannot be computed and brought; empty if it can."""
+    name, whole = path.steps[step].key, path.texts[step]
+    if name in SHARDS:
+        return (
+            f"cannot give `{path.text}`, whose devices stay here: type "
+            f"`spmd.pull({whole!r}).shards` for what each device holds"
+        )
+    try:
+        known = inspect.getattr_static(type(array), name)
+    except AttributeError:
+        near = suggest(name, (each for each in dir(type(array)) if not each.startswith("_")))
+        return f"has no `{whole}.{name}`, as arrays have no such attribute.{near}".rstrip(".")
+    if callable(known) and len(path.steps) == step + 1:
+        called = f"{whole}.{name}()"
+        return f"cannot give the method `{path.text}`: type `spmd.run({called!r}).value` to call it"
+    return ""
 
 
 def _follow(value: Any, step: Step) -> Any:

@@ -189,12 +189,14 @@ class Runner:
         activity = self._timekeeper.end(
             self._recorder.entries(), sum(t.count for t in trails), self._recorder.started
         )
-        memory = self._memory.end()
         kept = self._timekeeper.cell
         suspect = SUSPECTS.touched  # before the value is described, which reads it
+        value = self._take_value(request)
+        # Then what is shown is computed: before that nobody knows which arrays share memory.
+        memory = self._memory.end()
         return CellReply(
             process_index=self.process_index,
-            value=self._take_value(request),
+            value=value,
             error=self._error,
             seconds=seconds,
             compile_seconds=min(kept.compile_seconds, seconds),

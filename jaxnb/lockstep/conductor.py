@@ -140,7 +140,7 @@ class Conductor:
             return self._decide()
         # Almost every word: nothing but itself can follow from it.
         if all(self._processes[q].main is not None for q in word.participants):
-            return [*self._granted(word)]
+            return list[Decision](self._granted(word))
         return []
 
     def _is_simple(self, waiting: _Waiting) -> bool:
@@ -267,7 +267,7 @@ class Conductor:
         for waiting in self._waiting_main():
             for q in waiting.word.participants:
                 if (gone := self._gone(q, self._processes[waiting.process].cell)) is not None:
-                    return self._stop_missing(waiting.word, *gone)
+                    return self._stop_missing(waiting.word, gone[0])
         for waiting in self._waiting_other():
             word = waiting.word
             if dead := [q for q in word.participants if self._processes[q].is_dead]:
@@ -290,13 +290,12 @@ class Conductor:
             return "left", Side((process,), end=state.left[1])
         return None
 
-    def _stop_missing(self, word: Word, kind: StopKind, missing: Side) -> list[Answer]:
+    def _stop_missing(self, word: Word, kind: StopKind) -> list[Answer]:
         # All that are gone for the same reason are told together.
         cell = self._processes[self._who(word)[0]].cell
         gone = {q: self._gone(q, cell) for q in word.participants}
         blamed = [found[1] for found in gone.values() if found is not None and found[0] == kind]
-        sides = _joined(blamed) if blamed else (missing,)
-        return self._stop_words([word], kind, (*self._sides(word), *sides))
+        return self._stop_words([word], kind, (*self._sides(word), *_joined(blamed)))
 
     def _stop_stuck(self) -> list[Answer]:
         """Stops words none of which can be granted before another of them."""

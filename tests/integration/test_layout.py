@@ -111,6 +111,10 @@ def test_layouts_say_where_replicas_differ_and_where_parts_are_gone(session: Ses
     tree = str(session.layout("tree"))
     assert tree.count("replicas differ") == 2
     assert tree.count("gone on process 2") == 1
+    session.run("beside = {'process': process, 'n': 1}")
+    one = " ".join(str(session.layout("beside")).split())
+    assert "and their bytes differ" in one
+    assert "and 1 leaf that is no array" in one
     with pytest.raises(UsageError, match=r"`kinds` .*They do not fit together") as raised:
         session.layout("kinds")
     assert "pull" not in str(raised.value)

@@ -1134,6 +1134,9 @@ def test_of_an_array_only_slices(session: Session, text: str) -> None:
         ("x[2:].shape[0]", r"type `spmd\.pull\('x\[2:\]'\)\.shape\[0\]`"),
         ("x.sharding", r"\.sharding`; `spmd\.layout\('x'\)` is a picture"),
         ("x[1.5]", r"would have to compute"),
+        ("x.sum", r"cannot give the method `x\.sum`: type `spmd\.run\('x\.sum\(\)'\)\.value`"),
+        ("x.shap", r"have no `x\.shap`, as arrays have no such attribute. Did you mean 'shape'\?"),
+        ("x.addressable_shards[0].data", r"type `spmd\.pull\('x'\)\.shards` for what each"),
         ("x[1.5:]", r"`x\[1.5:\]`: slice indices must be integers"),
     ],
 )

@@ -142,6 +142,19 @@ def test_a_cell_says_what_it_changed(session: Session) -> None:
 
 
 @pytest.mark.usefixtures("patient_answers")
+@pytest.mark.filterwarnings("ignore::jaxnb.errors.PitfallWarning")
+def test_what_a_cell_shows_counts_once(session: Session) -> None:
+    """JAX computes it while the cell ends: until then it is not known which arrays share memory."""
+    session.run(MESH)
+    for _ in range(10):
+        shown = session.run(
+            "w = jax.device_put(jnp.zeros((256, 1024)), NamedSharding(mesh, P()))\nw"
+        )
+        for each in shown.per_process.values():
+            assert [m.change_bytes for m in each.memory] == [1024 * KIB, 1024 * KIB]
+
+
+@pytest.mark.usefixtures("patient_answers")
 def test_a_cells_peak_is_told(session: Session) -> None:
     found = session.run("a = np.ones(1 << 24); del a", ranks=[1]).per_process[1].memory
     (peak,) = {m.peak_bytes for m in found}

@@ -443,9 +443,12 @@ def test_what_the_first_process_displayed_too_is_not_shown_again():
     assert cards.displays_card({0: same, 1: same, 2: same[:1]}, 0) == cards.Card("", "")
     # One output more of either does not bring the others out of step.
     assert cards.displays_card({0: [text("x"), *same], 1: same}, 0).text == ""
-    assert cards.displays_card({0: same, 1: [text("x"), *same]}, 0).text == "[1] x"
+    with_more = cards.displays_card({0: same, 1: [text("x"), *same]}, 0)
+    assert with_more.text == "— above: process 0's\n[1] x"
+    assert "above: process 0" in with_more.html
     assert cards.displays_card({0: same, 1: [text("x")]}, 0, "first").text == ""
-    assert cards.displays_card({0: same, 1: same}, 0, "all").text == "[1] a\n[1] b"
+    all_of_them = cards.displays_card({0: same, 1: same}, 0, "all")
+    assert all_of_them.text == "— above: process 0's\n[1] a\n[1] b"
 
 
 def test_outputs_that_differ_from_the_firsts_are_a_click_away():
