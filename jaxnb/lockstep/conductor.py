@@ -7,8 +7,9 @@ the order in which things happen, nobody waits for what can no longer come.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 from jaxnb.lockstep.messages import (
     Answer,
@@ -36,11 +37,13 @@ class _Waiting:
         process: Who said it.
         token: Which of its threads.
         word: The word.
+        text: What it tells the other participants beside it.
     """
 
     process: int
     token: int
     word: Word
+    text: str = ""
 
 
 @dataclass(slots=True)
@@ -54,6 +57,7 @@ class _Process:
         main: What its main thread waits for.
         others: What its other threads wait for, by token.
         due: What its main thread is told as the answer to its next word.
+        is_pressed: Whether it was sent a signal that it has not told of yet.
         granted: How often it was let go.
         dispatches: How often its main thread was let go in this cell.
     """
@@ -64,6 +68,7 @@ class _Process:
     main: _Waiting | None = None
     others: dict[int, _Waiting] = field(default_factory=dict)
     due: Stop | None = None
+    is_pressed: bool = False
     granted: int = 0
     dispatches: int = 0
 
@@ -74,15 +79,19 @@ class _Talk:
 
     Attributes:
         cell: In which.
-        awaited: Whose words are to be told: of each side the first process.
+        awaited: Who is to tell: all that take part in what was stopped.
         told: What they have told.
         asking: Who waits to hear it, by process and token.
+        is_over: Whether nobody is waited for any more: the cell was interrupted.
+        what: What all are told, once that is known.
     """
 
     cell: int
     awaited: frozenset[int]
     told: dict[int, str] = field(default_factory=dict)
     asking: list[tuple[int, int]] = field(default_factory=list)
+    is_over: bool = False
+    what: Explanation | None = None
 
 
 class Conductor:
@@ -113,7 +122,7 @@ class Conductor:
     def begin(self, process: int, cell: int, members: Iterable[int]) -> list[Decision]:
         """A process begins a cell, which these processes were asked to run."""
         state = self._processes[process]
-        state.cell, state.dispatches = cell, 0
+        state.cell, state.dispatches, state.is_pressed = cell, 0, False
         # It may have been stopped already for those that were quicker.
         state.due = self._late.get(cell, {}).pop(process, None)
         self._members[cell] = tuple(sorted(members))
@@ -125,18 +134,21 @@ class Conductor:
                     del self._talks[number]
         return self._decide()
 
-    def say(self, process: int, token: int, lane: Lane, word: Word) -> list[Decision]:
+    def say(
+        self, process: int, token: int, lane: Lane, word: Word, text: str = ""
+    ) -> list[Decision]:
         """A thread of a process is about to dispatch, and waits for the answer."""
         state = self._processes[process]
-        waiting = _Waiting(process, token, word)
+        waiting = _Waiting(process, token, word, text)
         if lane == "other":
             state.others[token] = waiting
             return self._decide()
         if state.due is not None:
             stop, state.due = state.due, None
-            return [Answer(process, token, stop)]
+            was_pressed = stop.kind == "interrupted" and state.is_pressed
+            return [Answer(process, token, replace(stop, was_pressed=was_pressed))]
         state.main = waiting
-        if not self._is_simple(waiting):
+        if self._talks or not self._is_simple(waiting):
             return self._decide()
         # Almost every word: nothing but itself can follow from it.
         if all(self._processes[q].main is not None for q in word.participants):
@@ -156,6 +168,7 @@ class Conductor:
         """A process has left its cell."""
         state = self._processes[process]
         state.left, state.cell, state.due = (state.cell, end), 0, None
+        state.is_pressed = False
         return self._decide()
 
     def die(self, process: int) -> list[Decision]:
@@ -163,6 +176,8 @@ class Conductor:
         state = self._processes[process]
         state.is_dead, state.main, state.due = True, None, None
         state.others.clear()
+        for talk in self._talks.values():
+            talk.asking = [each for each in talk.asking if each[0] != process]
         return self._decide()
 
     def explain(self, process: int, token: int, number: int, text: str) -> list[Decision]:
@@ -170,8 +185,8 @@ class Conductor:
         if number not in self._talks:
             return [Answer(process, token, Explanation(number, ()))]
         talk = self._talks[number]
-        if process in talk.awaited:
-            talk.told[process] = text
+        if process in talk.awaited and talk.what is None:
+            talk.told.setdefault(process, text)
         talk.asking.append((process, token))
         return self._decide()
 
@@ -185,14 +200,39 @@ class Conductor:
         If nobody has asked for that here, its cell is interrupted on the other processes too.
         """
         state = self._processes[process]
+        is_ours = self._is_of_interrupt(state)
         if state.due is not None and state.due.kind == "interrupted":
             state.due = None
+        return [] if is_ours or not state.cell else self._interrupt(state.cell, but=process)
+
+    def kept(self, process: int) -> list[Decision]:
+        """A signal came while a process's main thread waited, or made what it was let make.
+
+        It has raised nothing. If nobody has asked for the signal here, the cell is interrupted on
+        all its processes, on this one too.
+        """
+        state = self._processes[process]
+        if self._is_of_interrupt(state) or not state.cell:
             return []
-        return self._interrupt(state.cell, but=process) if state.cell else []
+        return self._interrupt(state.cell, but=-1)
+
+    def _is_of_interrupt(self, state: _Process) -> bool:
+        """Takes a signal that a process tells of; returns whether it was interrupted from here."""
+        was_pressed, state.is_pressed = state.is_pressed, False
+        return was_pressed or (state.due is not None and state.due.kind == "interrupted")
+
+    def presses(self, process: int) -> bool:
+        """Whether a process is still to be sent a signal; if so, it is taken to have been sent."""
+        state = self._processes[process]
+        is_due = state.due is not None and state.due.kind == "interrupted" and not state.is_dead
+        state.is_pressed = state.is_pressed or is_due
+        return is_due
 
     def _interrupt(self, cell: int, but: int) -> list[Decision]:
         stop = self._stop("interrupted")
         decisions: list[Decision] = []
+        for talk in self._talks.values():
+            talk.is_over = talk.is_over or talk.cell == cell
         for process, state in enumerate(self._processes):
             if state.is_dead or process == but:
                 continue
@@ -245,17 +285,21 @@ class Conductor:
         return []
 
     def _granted(self, word: Word) -> list[Answer]:
-        those = [self._processes[q].main for q in word.participants]
+        those = [each for q in word.participants if (each := self._processes[q].main) is not None]
         for q in word.participants:
             self._processes[q].dispatches += 1
-        return [self._go(each) for each in those if each is not None]
+        return self._let_go(those)
+
+    def _let_go(self, those: Sequence[_Waiting]) -> list[Answer]:
+        told = tuple((each.process, each.text) for each in those if each.text)
+        return [self._go(each, told) for each in those]
 
     def _granted_other(self) -> list[Answer]:
         for waiting in self._waiting_other():
             word = waiting.word
-            those = [self._other(q, word) for q in word.participants]
-            if None not in those:
-                return [self._go(each) for each in those if each is not None]
+            those = [each for q in word.participants if (each := self._other(q, word)) is not None]
+            if len(those) == len(word.participants):
+                return self._let_go(those)
         return []
 
     def _other(self, process: int, word: Word) -> _Waiting | None:
@@ -322,13 +366,26 @@ class Conductor:
 
     def _explained(self) -> list[Answer]:
         for number, talk in self._talks.items():
-            states = {q: self._processes[q] for q in talk.awaited}
-            gone = {q for q, state in states.items() if state.is_dead or state.cell != talk.cell}
-            if talk.asking and talk.awaited <= talk.told.keys() | gone:
-                what = Explanation(number, tuple(sorted(talk.told.items())))
+            if talk.what is None and (
+                talk.is_over or all(map(partial(self._is_told, talk), talk.awaited))
+            ):
+                talk.what = self._explanation(number, talk)
+            if talk.asking and talk.what is not None:
                 asking, talk.asking = talk.asking, []
-                return [Answer(process, token, what) for process, token in asking]
+                return [Answer(process, token, talk.what) for process, token in asking]
         return []
+
+    def _is_told(self, talk: _Talk, process: int) -> bool:
+        """Whether a process has told of its word, or cannot before another process goes on."""
+        is_waiting = self._processes[process].main is not None or any(
+            process == asker for each in self._talks.values() for asker, _ in each.asking
+        )
+        return process in talk.told or is_waiting or self._gone(process, talk.cell) is not None
+
+    def _explanation(self, number: int, talk: _Talk) -> Explanation:
+        left = {q: self._processes[q].left for q in sorted(talk.awaited - talk.told.keys())}
+        ends = tuple((q, end) for q, (cell, end) in left.items() if cell == talk.cell)
+        return Explanation(number, tuple(sorted(talk.told.items())), ends)
 
     def _may_come(self, word: Word, possible: Iterable[Word]) -> bool:
         """Whether every participant may still say a word, after others that may be granted."""
@@ -348,13 +405,14 @@ class Conductor:
         stop = self._stop(kind, *sides)
         said = [side.processes[0] for side in sides if side.word is not None]
         cell = self._processes[said[0]].cell
-        self._talks[stop.number] = _Talk(cell, frozenset(said))
+        everyone = frozenset(q for word in words for q in word.participants)
+        self._talks[stop.number] = _Talk(cell, everyone)
         answers = []
-        for process in sorted({q for word in words for q in word.participants}):
+        for process in sorted(everyone):
             state = self._processes[process]
             if state.main is not None and any(state.main.word.agrees_with(w) for w in words):
                 answers.append(self._answer(state.main, stop))
-            elif state.main is None and state.cell == cell and not state.is_dead:
+            elif state.cell == cell and not state.is_dead:
                 state.due = state.due or stop
             elif state.left[0] < cell and not state.is_dead:
                 self._late.setdefault(cell, {}).setdefault(process, stop)
@@ -382,10 +440,10 @@ class Conductor:
         flat = [s for each in sides for s in (each if isinstance(each, tuple) else (each,))]
         return Stop(self._stops, kind, tuple(flat))
 
-    def _go(self, waiting: _Waiting) -> Answer:
+    def _go(self, waiting: _Waiting, told: tuple[tuple[int, str], ...]) -> Answer:
         state = self._processes[waiting.process]
         state.granted += 1
-        return self._answer(waiting, Go(state.granted))
+        return self._answer(waiting, Go(state.granted, told))
 
     def _answer(self, waiting: _Waiting, what: Go | Stop) -> Answer:
         state = self._processes[waiting.process]

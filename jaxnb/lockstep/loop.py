@@ -1,4 +1,4 @@
-"""The conductor's loop: packets in, decisions out; one thread, no clock.
+"""The conductor's loop: packets in, decisions out; one thread, no clock but for when to press.
 
 It listens on a Unix socket in the group's folder. Each process has one connection, which is its
 life: when it ends, the process is taken for dead.
@@ -13,6 +13,7 @@ import selectors
 import signal
 import socket
 import struct
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from jaxnb.lockstep.wire import (
     Explain,
     Hello,
     Interrupt,
+    Kept,
     Leave,
     Packets,
     Said,
@@ -33,6 +35,9 @@ from jaxnb.lockstep.wire import (
 )
 
 LOG = logging.getLogger(__name__)
+
+PRESS_SECONDS = 0.1
+"""Who says no word for so long after an interrupt is sent a signal: most have stopped by then."""
 
 _CREDENTIALS = struct.Struct("3i")
 
@@ -85,6 +90,7 @@ class Loop:
         self._connections: dict[int, socket.socket] = {}
         self._pids: dict[int, int] = {}
         self._who: dict[socket.socket, int | None] = {}
+        self._presses: dict[int, float] = {}  # when which process is sent a signal
 
     def stop(self) -> None:
         """Ends :meth:`run`; from any thread."""
@@ -93,7 +99,7 @@ class Loop:
     def run(self) -> None:
         """Serves; returns after :meth:`stop`."""
         while True:
-            for key, _ in self._selector.select():
+            for key, _ in self._selector.select(self._until_press()):
                 if key.fileobj is self._woken:
                     self._close()
                     return
@@ -101,6 +107,26 @@ class Loop:
                     self._accept()
                 elif isinstance(key.fileobj, socket.socket) and key.fileobj in self._who:
                     self._read(key.fileobj)
+            self._press_due()
+
+    def _until_press(self) -> float | None:
+        if not self._presses:
+            return None
+        return max(0.0, min(self._presses.values()) - time.monotonic())
+
+    def _press_due(self) -> None:
+        """Sends the signals whose time has come; again, as long as a process is to be stopped.
+
+        One that reaches it while it makes what it was let make raises nothing there.
+        """
+        now = time.monotonic()
+        for process, at in list(self._presses.items()):
+            if at > now:
+                continue
+            del self._presses[process]
+            if process in self._pids and self._conductor.presses(process):
+                self._press(self._pids[process])
+                self._presses[process] = now + PRESS_SECONDS
 
     def _close(self) -> None:
         for each in (self._server, self._wake, self._woken, *self._who):
@@ -140,8 +166,8 @@ class Loop:
                 self._who[connection], self._connections[process] = process, connection
                 self._pids[process], _ = peer_of(connection)
                 return []
-            case Say(token, lane, word) if who is not None and who in word.participants:
-                return self._conductor.say(who, token, lane, word)
+            case Say(token, lane, word, text) if who is not None and who in word.participants:
+                return self._conductor.say(who, token, lane, word, text)
             case Explain(token, number, text) if who is not None:
                 return self._conductor.explain(who, token, number, text)
             case Begin(cell, members) if who is not None and who in members:
@@ -150,6 +176,8 @@ class Loop:
                 return self._conductor.leave(who, end)
             case Took() if who is not None:
                 return self._conductor.took(who)
+            case Kept() if who is not None:
+                return self._conductor.kept(who)
         raise WireError(f"process {who} cannot say {said}")
 
     def _forget(self, connection: socket.socket) -> None:
@@ -159,12 +187,13 @@ class Loop:
         process = self._who.pop(connection)
         if process is not None:
             self._connections.pop(process, None)
+            self._pids.pop(process, None)
             self._carry_out(self._conductor.die(process))
 
     def _carry_out(self, decisions: Iterable[Decision]) -> None:
         for each in decisions:
             if isinstance(each, Press):
-                self._press(self._pids[each.process])
+                self._presses[each.process] = time.monotonic() + PRESS_SECONDS
                 continue
             connection = self._connections.get(each.process)
             if connection is None:

@@ -86,11 +86,13 @@ class Stop:
         kind: Why.
         sides: Who did what: those that waited, then who is to blame for ``"left"``, ``"dead"`` and
             ``"not asked"``. Empty for ``"interrupted"``.
+        was_pressed: Whether the process was sent a signal for it that it may not have seen yet.
     """
 
     number: int
     kind: StopKind
     sides: tuple[Side, ...] = ()
+    was_pressed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,32 +101,36 @@ class Go:
 
     Attributes:
         number: The how manieth this is for the process, from 1.
+        told: What participants have told of it beside their word, by process; all get the same.
     """
 
     number: int
+    told: tuple[tuple[int, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """An answer: what the processes whose words differed have told of them.
+    """An answer: what the processes that were stopped have told of their words.
 
     All that a stop is for get the same one, so that all can raise the same message.
 
     Attributes:
         number: The stop's.
-        told: Process index to its own text; of each side its first process, unless it has ended.
+        told: What each that takes part has told; without those that have left the cell, or died.
+        ends: How those have left that have left the cell.
     """
 
     number: int
     told: tuple[tuple[int, str], ...]
+    ends: tuple[tuple[int, End], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Press:
     """A process's main thread is in Python, and has to be interrupted by a signal.
 
-    What it says before the signal reaches it is answered with the same stop: then the signal has
-    been told already.
+    Not at once: most processes say their next word soon, which is answered with the same stop, and
+    have bound by then what they have computed. A signal may strike before.
 
     Attributes:
         process: The process.

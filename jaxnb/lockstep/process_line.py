@@ -13,6 +13,7 @@ from jaxnb.lockstep.wire import (
     Explain,
     Hello,
     Interrupt,
+    Kept,
     Leave,
     Packets,
     Said,
@@ -61,24 +62,33 @@ class Line:
         """Tells that the main thread has raised KeyboardInterrupt, by a signal."""
         self._tell(Took())
 
+    def kept(self) -> None:
+        """Tells that a signal came which the main thread has kept; from a signal's handler too."""
+        self._tell(Kept())
+
     def interrupt(self, cell: int) -> None:
         """Asks to interrupt a cell on all its processes."""
         self._tell(Interrupt(cell))
 
-    def ask(self, word: Word, lane: Lane = "main") -> Go | Stop:
+    def ask(self, word: Word, lane: Lane = "main", text: str = "") -> Go | Stop:
         """Says a word and waits for the answer, however long.
+
+        Args:
+            word: The word.
+            lane: Which thread says it.
+            text: What all participants are told with the answer, if they are let go.
 
         Raises:
             ConductorGoneError: There will be none.
         """
         token = next(self._tokens)
-        self._tell(Say(token, lane, word))
+        self._tell(Say(token, lane, word, text))
         answer = self._answer(token)
         assert not isinstance(answer, Explanation)
         return answer
 
-    def explain(self, stop: Stop, text: str) -> dict[int, str]:
-        """Tells of the word that was stopped, and returns what each side has told of its own.
+    def explain(self, stop: Stop, text: str) -> Explanation:
+        """Tells of the word that was stopped, and returns what all have told, or how they ended.
 
         All processes that a stop is for get the same. They have to ask, and wait for each other.
 
@@ -89,7 +99,7 @@ class Line:
         self._tell(Explain(token, stop.number, text))
         answer = self._answer(token)
         assert isinstance(answer, Explanation)
-        return dict(answer.told)
+        return answer
 
     def _answer(self, token: int) -> Go | Stop | Explanation:
         while True:

@@ -58,6 +58,7 @@ class Say:
     token: int
     lane: Lane
     word: Word
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +83,18 @@ class Took:
 
 
 @dataclass(frozen=True, slots=True)
+class Kept:
+    """A signal came while a process's main thread waited, or made what it was let make."""
+
+
+@dataclass(frozen=True, slots=True)
 class Interrupt:
     """A cell is to be interrupted on all its processes."""
 
     cell: int
 
 
-Said = Hello | Begin | Say | Explain | Leave | Took | Interrupt
+Said = Hello | Begin | Say | Explain | Leave | Took | Kept | Interrupt
 
 
 class Packets:
@@ -108,11 +114,11 @@ class Packets:
     def pack(self, said: Said) -> bytes:
         """Returns what a process says as a packet."""
         match said:
-            case Say(token, lane, word):
+            case Say(token, lane, word, text):
                 head = _SAY.pack(
                     b"s", _LANES.index(lane), token, word.line, word.program, word.inputs
                 )
-                return head + self._set(word.participants)
+                return head + self._set(word.participants) + _cut(text, MAX_TEXT_BYTES)
             case Begin(cell, members):
                 return _BEGIN.pack(b"b", cell) + self._set(members)
             case Leave(End(dispatches, error, line)):
@@ -125,6 +131,8 @@ class Packets:
                 return _BEGIN.pack(b"i", cell)
             case Took():
                 return b"t"
+            case Kept():
+                return b"k"
 
     def unpack(self, packet: bytes) -> Said:
         """Returns what a process has said.
@@ -141,8 +149,9 @@ class Packets:
         match packet[:1]:
             case b"s":
                 _, lane, token, line, program, inputs = _SAY.unpack_from(packet)
-                word = Word(self._processes(packet[_SAY.size :]), program, inputs, line)
-                return Say(token, _LANES[lane], word)
+                end = _SAY.size + self._bytes
+                word = Word(self._processes(packet[_SAY.size : end]), program, inputs, line)
+                return Say(token, _LANES[lane], word, packet[end:].decode(errors="replace"))
             case b"b":
                 _, cell = _BEGIN.unpack_from(packet)
                 return Begin(cell, self._processes(packet[_BEGIN.size :]))
@@ -162,6 +171,8 @@ class Packets:
                 return Interrupt(_BEGIN.unpack(packet)[1])
             case b"t" if len(packet) == 1:
                 return Took()
+            case b"k" if len(packet) == 1:
+                return Kept()
         raise WireError(f"a packet of {len(packet)} bytes that nobody says")
 
     def _set(self, processes: Processes) -> bytes:
@@ -187,9 +198,11 @@ def _cut(text: str, most: int) -> bytes:
 def pack_answer(token: int, what: Go | Stop | Explanation) -> bytes:
     """Returns what the conductor answers as a packet."""
     if isinstance(what, Go):
-        return _GO.pack(b"g", token, what.number)
+        told = json.dumps(what.told).encode() if what.told else b""
+        return _GO.pack(b"g", token, what.number) + told
     if isinstance(what, Explanation):
-        return _STOP.pack(b"y", token) + json.dumps([what.number, what.told]).encode()
+        ends = [[q, end.dispatches, end.error, end.line] for q, end in what.ends]
+        return _STOP.pack(b"y", token) + json.dumps([what.number, what.told, ends]).encode()
     sides = [
         [
             list(side.processes),
@@ -199,7 +212,7 @@ def pack_answer(token: int, what: Go | Stop | Explanation) -> bytes:
         ]
         for side in what.sides
     ]  # fmt: skip
-    text = json.dumps([what.number, what.kind, sides])
+    text = json.dumps([what.number, what.kind, sides, what.was_pressed])
     return _STOP.pack(b"x", token) + text.encode()
 
 
@@ -211,19 +224,25 @@ def unpack_answer(packet: bytes) -> tuple[int, Go | Stop | Explanation]:
     """
     try:
         if packet[:1] == b"g":
-            _, token, number = _GO.unpack(packet)
-            return token, Go(number)
+            _, token, number = _GO.unpack_from(packet)
+            told = _told(json.loads(packet[_GO.size :])) if len(packet) > _GO.size else ()
+            return token, Go(number, told)
         if packet[:1] == b"x":
             _, token = _STOP.unpack_from(packet)
-            number, kind, sides = json.loads(packet[_STOP.size :])
-            return token, Stop(number, kind, tuple(map(_side, sides)))
+            number, kind, sides, was_pressed = json.loads(packet[_STOP.size :])
+            return token, Stop(number, kind, tuple(map(_side, sides)), bool(was_pressed))
         if packet[:1] == b"y":
             _, token = _STOP.unpack_from(packet)
-            number, told = json.loads(packet[_STOP.size :])
-            return token, Explanation(number, tuple((int(i), str(text)) for i, text in told))
+            number, texts, left = json.loads(packet[_STOP.size :])
+            ends = tuple((int(i), End(*end)) for i, *end in left)
+            return token, Explanation(number, _told(texts), ends)
     except (struct.error, ValueError, TypeError) as error:
         raise WireError(f"an answer of {len(packet)} bytes that is none: {error}") from None
     raise WireError(f"an answer of {len(packet)} bytes that is none")
+
+
+def _told(plain: Iterable[Any]) -> tuple[tuple[int, str], ...]:
+    return tuple((int(process), str(text)) for process, text in plain)
 
 
 def _side(plain: Iterable[Any]) -> Side:

@@ -21,6 +21,8 @@ def word(*participants: int, program: bytes = b"step", inputs: bytes = b"", line
 
 
 ALL = word(0, 1, 2)
+EXPLANATION = Word((), b"", b"")
+"""Stands for what a process waits for that has told of its word."""
 
 
 def begun(count: int = 3, members: Processes | None = None) -> Conductor:
@@ -150,6 +152,38 @@ def test_other_threads_agree_in_any_order_and_beside_the_cell() -> None:
     assert conductor.say(1, 21, "other", first) == [Answer(0, 10, Go(3)), Answer(1, 21, Go(3))]
 
 
+def test_what_is_told_with_a_word_goes_to_all_that_are_let_go() -> None:
+    conductor = begun(2)
+    conductor.say(0, 5, "main", word(0, 1), "replicas: 1")
+    told = ((0, "replicas: 1"),)
+    assert said(conductor, 1, word(0, 1)) == [Answer(0, 5, Go(1, told)), Answer(1, 1, Go(1, told))]
+
+
+def test_an_interrupt_ends_the_wait_for_an_explanation() -> None:
+    conductor = begun()
+    said(conductor, 0, ALL)
+    number = stops(said(conductor, 1, word(0, 1, 2, program=b"other")))[0].number
+    assert conductor.explain(0, 5, number, "mine") == []
+    decisions = conductor.interrupt(CELL)
+    assert Answer(0, 5, Explanation(number, ((0, "mine"),))) in decisions
+
+
+def test_a_signal_that_is_kept_interrupts_all_unless_it_was_sent_from_here() -> None:
+    conductor = begun(2)
+    both = word(0, 1)
+    said(conductor, 0, both)
+    decisions = conductor.kept(0)
+    assert set(stops(decisions)) == {0}
+    assert decisions[-1] == Press(1)
+    assert conductor.kept(1) == []
+    assert conductor.presses(1)
+    assert not conductor.presses(0)
+    # It says its word before it has seen the signal: the answer says that one is on its way.
+    assert stops(said(conductor, 1, both))[1].was_pressed
+    assert conductor.kept(1) == []
+    assert not conductor.presses(1)
+
+
 def test_an_interrupt_stops_all_after_the_same_dispatch() -> None:
     conductor = begun()
     said(conductor, 0, ALL)
@@ -198,9 +232,10 @@ def test_who_ends_before_it_explains_is_not_waited_for() -> None:
     found = stops(said(conductor, 1, word(0, 1, 2, program=b"other")))
     number = found[0].number
     assert conductor.explain(0, 5, number, "mine") == []
-    assert conductor.explain(2, 6, number, "of no side") == []
-    what = Explanation(number, ((0, "mine"),))
-    assert conductor.leave(1, End(0, "KeyboardInterrupt")) == [
+    assert conductor.explain(2, 6, number, "another") == []
+    end = End(0, "KeyboardInterrupt")
+    what = Explanation(number, ((0, "mine"), (2, "another")), ((1, end),))
+    assert conductor.leave(1, end) == [
         Answer(0, 5, what),
         Answer(2, 6, what),
     ]
@@ -220,6 +255,7 @@ class Process:
     raises: bool = False
     saves: bool = False  # says one more word when it is stopped
     waits_for: Word | None = None
+    explains: Stop | None = None  # tells of its word next, and waits for the others
     has_begun: bool = False
     has_left: bool = False
     is_dead: bool = False
@@ -241,6 +277,7 @@ class World:
         self.conductor = Conductor(self.count)
         self.processes = [Process(list(script), saves=saves) for script in scripts]
         self.was_interrupted = False
+        self.told: dict[int, Explanation] = {}
         for i, process in enumerate(self.processes):
             process.has_left = i not in members
 
@@ -248,13 +285,18 @@ class World:
         """Checks decisions, and hands them to the processes."""
         let_go: list[int] = []
         for answer in decisions:
-            if isinstance(answer, Press):
-                assert self.processes[answer.process].is_free
-                self.processes[answer.process].is_pressed = True
-                continue
             process = self.processes[answer.process]
+            if isinstance(answer, Press):
+                assert process.is_free or process.waits_for is EXPLANATION
+                process.is_pressed = True
+                continue
             asked, process.waits_for = process.waits_for, None
             assert asked is not None, "an answer that nobody waits for"
+            if isinstance(answer.what, Explanation):
+                assert asked is EXPLANATION
+                self.check_told(answer.what)
+                self.stop(process)
+                continue
             if isinstance(answer.what, Go):
                 process.granted.append(asked)
                 assert answer.what.number == len(process.granted)
@@ -267,13 +309,20 @@ class World:
                 process.stops.append(answer.what)
                 if answer.what.kind == "interrupted":
                     process.is_pressed = False  # it has been told
-                self.stop(process)
+                    self.stop(process)
+                else:
+                    process.explains = answer.what
         assert not let_go, "granted to some only"
 
     def stop(self, process: Process) -> None:
         """A process raises; it may save something, with all others, before it leaves."""
         process.script = [word(*self.members, program=b"save")] if process.saves else []
         process.saves, process.raises = False, True
+
+    def check_told(self, what: Explanation) -> None:
+        """Fails unless it is what all processes of the stop are told, and who left has left."""
+        assert self.told.setdefault(what.number, what) == what
+        assert all(self.processes[q].has_left for q, _ in what.ends)
 
     def check(self, stop: Stop, asked: Word) -> None:
         """Fails unless the reason is true."""
@@ -302,10 +351,14 @@ class World:
         if not process.has_begun:
             process.has_begun = True
             self.take(self.conductor.begin(i, CELL, self.members))
-        elif process.is_pressed and (takes_signal or not process.script):
-            process.is_pressed = False
+        elif process.is_pressed and (takes_signal or not (process.script or process.explains)):
+            process.is_pressed, process.explains = False, None
             self.stop(process)
             self.take(self.conductor.took(i))
+        elif process.explains is not None:
+            number, process.explains = process.explains.number, None
+            process.waits_for = EXPLANATION
+            self.take(self.conductor.explain(i, i, number, f"of {i}"))
         elif process.script:
             process.waits_for = process.script.pop(0)
             self.take(self.conductor.say(i, i, "main", process.waits_for))

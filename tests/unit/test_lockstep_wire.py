@@ -15,6 +15,7 @@ from jaxnb.lockstep.wire import (
     Explain,
     Hello,
     Interrupt,
+    Kept,
     Leave,
     Packets,
     Said,
@@ -35,13 +36,14 @@ CELLS = st.integers(0, 2**63 - 1)
 TOKENS = st.integers(0, 2**64 - 1)
 ENDS = st.builds(End, st.integers(0, 2**63 - 1), st.text(max_size=60), LINES)
 SAID = st.one_of(
-    st.builds(Say, TOKENS, st.sampled_from(["main", "other"]), WORDS),
+    st.builds(Say, TOKENS, st.sampled_from(["main", "other"]), WORDS, st.text(max_size=60)),
     st.builds(Begin, CELLS, PROCESSES),
     st.builds(Leave, ENDS),
     st.builds(Hello, st.integers(0, COUNT - 1)),
     st.builds(Interrupt, CELLS),
     st.builds(Explain, TOKENS, TOKENS, st.text(max_size=60)),
     st.just(Took()),
+    st.just(Kept()),
 )
 SIDES = st.builds(Side, PROCESSES, st.none() | WORDS, st.none() | ENDS)
 STOPS = st.builds(
@@ -49,10 +51,16 @@ STOPS = st.builds(
     st.integers(1, 2**40),
     st.sampled_from(["diverged", "ring", "left", "not asked", "dead", "interrupted"]),
     st.lists(SIDES, max_size=4).map(tuple),
+    st.booleans(),
 )
 TOLD = st.lists(st.tuples(st.integers(0, COUNT - 1), st.text(max_size=20))).map(tuple)
-EXPLANATIONS = st.builds(Explanation, st.integers(1, 2**40), TOLD)
-ANSWERS = st.builds(Go, st.integers(1, 2**64 - 1)) | STOPS | EXPLANATIONS
+EXPLANATIONS = st.builds(
+    Explanation,
+    st.integers(1, 2**40),
+    TOLD,
+    st.lists(st.tuples(st.integers(0, COUNT - 1), ENDS), max_size=3).map(tuple),
+)
+ANSWERS = st.builds(Go, st.integers(1, 2**64 - 1), TOLD) | STOPS | EXPLANATIONS
 
 
 @given(said=SAID)
