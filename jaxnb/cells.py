@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from types import MappingProxyType
@@ -15,7 +17,10 @@ from jaxnb.deaths import dead_processes
 from jaxnb.errors import JaxnbError
 from jaxnb.labels import Outputs
 from jaxnb.life import COME_BACK_SECONDS, Life
+from jaxnb.lockstep.interrupting import interrupt
+from jaxnb.lockstep.place import conductor_beside
 from jaxnb.model import CellRequest, Divergence, PackRequest, ProcessReport, Recording, Side
+from jaxnb.model.dispatches import AGREED
 from jaxnb.model.nans import NanFound
 from jaxnb.model.origins import Difference
 from jaxnb.model.programs import ProgramDifference
@@ -74,6 +79,16 @@ class Cells(Life):
     @cached_property
     def _settings(self) -> KnownSettings:
         return KnownSettings()
+
+    @cached_property
+    def _serials(self) -> Iterator[int]:
+        return itertools.count(1)
+
+    def interrupt_in_lockstep(self, request: CellRequest) -> None:
+        """Has a cell's processes raise KeyboardInterrupt after the same dispatch."""
+        conductor = conductor_beside(self._group.service_address)
+        with contextlib.suppress(OSError):  # it has ended: the group's death is told of
+            interrupt(conductor, self.num_processes, request.serial)
 
     def _take_reports(self, transport: Transport, reports: list[ProcessReport]) -> None:
         super()._take_reports(transport, reports)
@@ -144,9 +159,9 @@ class Cells(Life):
             # A cell's card has the programs' differences, folded.
             tell = divergence.describe if sink.shows_cards else divergence.at_length
             running.notice(tell(parted))
-        if unequal and (request.check == "strict" or not isinstance(sink, ScriptNotices)):
+        if unequal and (request.check in AGREED or not isinstance(sink, ScriptNotices)):
             running.notice(unequal)  # in strict mode the cell fails: it need not be warned of too
-        if request.check == "strict":
+        if request.check in AGREED:
             result = self._last_result = self._with_refused(running, result)
         if (first := nans.first_of(result.cell, _nans(running))) is not None:
             result = self._last_result = replace(result, first_nan=first)
@@ -192,7 +207,11 @@ class Cells(Life):
         outputs: Outputs,
         interrupted: threading.Event,
     ) -> RunningCell:
-        request = replace(request, settings_differ=self._settings.may_change_programs())
+        request = replace(
+            request,
+            settings_differ=self._settings.may_change_programs(),
+            serial=next(self._serials),
+        )
         indices = list(request.ranks)
         assert self._transport is not None
         generation = self._generation

@@ -106,6 +106,7 @@ class ProcessGroup:
         self._closing = threading.Event()
         self._processes_ended = self._closed = False
         self._fork_server: ForkServerClient | None = None
+        self.service_address = ""
         self._services: list[subprocess.Popen[str]] = []
         self._service_lock = threading.Lock()
         self._service_thread: threading.Thread | None = None
@@ -171,6 +172,7 @@ class ProcessGroup:
             A future of its address.
         """
         address: Future[str] = Future()
+        address.add_done_callback(self._note_address)
         if self._fork_server is not None:
             request = self._fork_server.request("service", num_processes=num_processes)
             request.add_done_callback(lambda f: _chain(f, address, self._note_service))
@@ -183,6 +185,10 @@ class ProcessGroup:
             )
             self._service_thread.start()
         return address
+
+    def _note_address(self, address: Future[str]) -> None:
+        if not address.cancelled() and address.exception() is None:
+            self.service_address = address.result()
 
     def _submit_start(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         """Runs a coroutine that :meth:`close` cancels."""

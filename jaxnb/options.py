@@ -14,7 +14,7 @@ from jaxnb.model.nans import CheckNans
 PLATFORMS = ("auto", "cpu", "gpu")
 LAUNCHERS = ("fork", "local")
 COLLECTIVES = ("gloo",)
-CHECKS = ("off", "record", "strict")
+CHECKS = ("off", "record", "strict", "lockstep")
 DEFAULT_NUM_PROCESSES = 4
 
 

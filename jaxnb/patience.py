@@ -12,7 +12,7 @@ from typing import Protocol
 from jaxnb.deaths import Death
 from jaxnb.freeing import Freer, Watched
 from jaxnb.labels import processes_label
-from jaxnb.model import WAYS, Whereabouts
+from jaxnb.model import WAYS, CellRequest, Whereabouts
 from jaxnb.running import RunningCell
 from jaxnb.stopping import StopAtDispatch, Stoppable
 from jaxnb.watch import formats_its_error, has_caught_interrupt, line_text
@@ -43,6 +43,9 @@ class Interruptible(Watched, Stoppable, Protocol):
 
     def mark_out_of_step(self) -> None:
         """Notes that processes did not come back."""
+
+    def interrupt_in_lockstep(self, request: CellRequest) -> None:
+        """Has a cell's processes raise KeyboardInterrupt after the same dispatch."""
 
 
 class Patience:
@@ -138,6 +141,10 @@ class Patience:
         if self._group.deaths or running.request.check == "off" or len(running.processes) < 2:
             self._strike()
             return
+        if running.request.check == "lockstep":
+            self._group.interrupt_in_lockstep(running.request)
+            self._interrupted_at, self._is_in_step = time.monotonic(), True
+            return
         self._attempts += 1
         self._stop = StopAtDispatch(self._group, running, self._attempts)
         if not self._stop.is_under_way:
@@ -169,6 +176,11 @@ class Patience:
         interrupt: who waits there is watched like any other.
         """
         stop = self._stop
+        if self._is_in_step and self._running.request.check == "lockstep":
+            # Who waits in JAX waits for what all have begun: it comes by itself, but for a fault.
+            if time.monotonic() - since > INTERRUPT_GRACE_SECONDS:
+                self._freer.after_interrupt(since)
+            return
         if stop is None or not self._is_in_step or self._group.deaths:
             self._freer.after_interrupt(since)
             return

@@ -24,7 +24,7 @@ from jaxnb.errors import (
 from jaxnb.history import CellHistory, record_of
 from jaxnb.labels import Outputs
 from jaxnb.model import CellRequest, CheckMode
-from jaxnb.model.dispatches import Cause
+from jaxnb.model.dispatches import AGREED, Cause
 from jaxnb.model.nans import CheckNans
 from jaxnb.options import CHECKS, StartOptions, one_of, one_of_nans, process_indices
 from jaxnb.outcome import cell_error, error_of, outcome_of
@@ -200,7 +200,7 @@ class Session(Cells):
     def _require_checks(self, mode: str, sink: OutputSink) -> None:
         """Refuses strict mode where nothing can be checked; says so if the start has not."""
         if refusal := checking.refusal(self._reports, checking.TO_RUN):
-            if mode == "strict":
+            if mode in AGREED:
                 raise UsageError(refusal)
             if mode != self.options.check == "off":
                 sink.notice(" ".join(checking.notes(self._reports, mode)))
@@ -359,6 +359,6 @@ class Session(Cells):
 def _warn(ran: RanRequest) -> None:
     """Warns the line that ran a cell of where its processes diverged, and of unequal inputs."""
     parted = "" if ran.parted is None else divergence.at_length(ran.parted)
-    unequal = "" if ran.running.request.check == "strict" else ran.unequal
+    unequal = "" if ran.running.request.check in AGREED else ran.unequal
     for text in filter(None, (parted, unequal)):
         warnings.warn(text, DivergenceWarning, stacklevel=levels_to_caller())

@@ -13,7 +13,11 @@ heartbeat and the answers to where it is take up to 0.02."""
 
 _COMPILES = ("backend_compile", "compile_or_get_cached", "_compile_and_write_cache")
 
-_WAITS_IN_PYTHON = ("/jaxnb/engine/agreement.py", "/jaxnb/engine/together.py")
+_WAITS_IN_PYTHON = (
+    "/jaxnb/engine/agreement.py",
+    "/jaxnb/engine/together.py",
+    "/jaxnb/lockstep/process_line.py",
+)
 
 _JAX_CODE = ("/jax/_src/", "/jax/experimental/", "/jaxnb/engine/_jax_internals/")
 

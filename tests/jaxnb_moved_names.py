@@ -8,6 +8,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import CodeType, FunctionType, SimpleNamespace
 from typing import Any
 
@@ -204,6 +205,7 @@ def try_all() -> None:
     from jaxnb.engine import trial
     from jaxnb.engine._jax_internals import dispatch as internals
     from jaxnb.engine.agreement import Agreement
+    from jaxnb.engine.in_lockstep import InLockstep
     from jaxnb.engine.recorder import Recorder
 
     jax.config.update("jax_platforms", "cpu")
@@ -223,7 +225,7 @@ def try_all() -> None:
         undo, said = _Undo(), "works"
         do(undo)
         try:
-            recorder = Recorder(0, Agreement(0, b"", "127.0.0.1", ""))
+            recorder = Recorder(0, Agreement(0, b"", "127.0.0.1", ""), InLockstep(0, 1, Path))
             jitted = jax.jit(total_of)
             ahead: list[Any] = []
 

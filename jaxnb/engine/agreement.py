@@ -39,10 +39,10 @@ from jaxnb.engine.agreement_words import (
     beginning,
     checksum,
     encoded,
-    unequal_replicas,
 )
 from jaxnb.engine.together import told
 from jaxnb.errors import DivergenceError, JaxnbError
+from jaxnb.lockstep.replicas import unequal_replicas
 from jaxnb.model import Agreeing, Dispatch
 from jaxnb.model.origins import Argument
 from jaxnb.provenance import arguments_text, differ_in_number_only, differing_arguments

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -91,23 +90,6 @@ class Attempt:
     def is_before(self, its: Attempt) -> bool:
         """Whether another process has gone on to a later attempt over the same processes."""
         return its.processes == self.processes and its.number > self.number
-
-
-def unequal_replicas(said: Mapping[int, Dispatch]) -> list[list[int]]:
-    """Returns which processes give the same replicas to a dispatch, where they differ; or nothing.
-
-    Args:
-        said: Process index to the dispatch as it is about to make it. All must be asked: who holds
-            other parts than those that differ has to learn of it too.
-    """
-    by_holders: dict[tuple[int, ...], dict[int, list[int]]] = {}
-    for process, dispatch in said.items():
-        for holders, value in dispatch.replicas:
-            if len(holders) == 1:  # its own devices hold other bytes each
-                return [[process]]
-            by_holders.setdefault(holders, {}).setdefault(value, []).append(process)
-    differ = (sorted(found.values()) for found in by_holders.values() if len(found) > 1)
-    return next(differ, [])
 
 
 def encoded(*items: object) -> bytes:

@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -20,6 +21,7 @@ from jax.experimental import serialize_executable
 from jaxnb.engine import _jax_internals, collective_sockets, trial
 from jaxnb.engine.recorder import Recorder
 from jaxnb.errors import StartError
+from jaxnb.lockstep.place import conductor_beside
 from jaxnb.model import DeviceInfo, Dispatch, JoinRequest, ProcessReport
 
 _joined: JoinRequest | None = None
@@ -35,6 +37,12 @@ that would keep arrays alive, or make a backend too early."""
 def joined() -> JoinRequest | None:
     """Who this process is in its group; None before :func:`join`."""
     return _joined
+
+
+def conductor() -> Path:
+    """Returns where the conductor of this process's group listens."""
+    assert _joined is not None
+    return conductor_beside(_joined.coordinator_address)
 
 
 def join(request: JoinRequest) -> None:

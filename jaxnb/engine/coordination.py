@@ -1,4 +1,4 @@
-"""JAX's coordination service in a process of its own.
+"""JAX's coordination service, and the conductor, in a process of their own.
 
 In process 0, where ``jax.distributed.initialize`` puts it, it would die with process 0.
 """
@@ -10,6 +10,8 @@ import signal
 from urllib.parse import quote
 
 from jaxnb.engine import _jax_internals
+from jaxnb.lockstep.loop import Loop, listening
+from jaxnb.lockstep.place import conductor_beside
 
 
 def serve(folder: str, num_processes: int, ready_fd: int) -> None:
@@ -30,7 +32,8 @@ def serve(folder: str, num_processes: int, ready_fd: int) -> None:
     path = os.path.join(folder, f"jax-{os.getpid()}")
     address = f"unix:{quote(os.fsencode(path))}"
     service = _jax_internals.start_coordination_service(address, num_processes)
+    conductor = Loop(listening(conductor_beside(address)), num_processes)
     with os.fdopen(ready_fd, "w") as stream:
         stream.write(f"{address}\n")
-    while service is not None:
-        signal.pause()
+    conductor.run()
+    del service  # it serves as long as it is held

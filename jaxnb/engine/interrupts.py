@@ -65,6 +65,8 @@ MOST_CALLS_WITHIN = 5
 _JAX = os.path.dirname(jax.__file__)
 _CACHE, _BEFORE_WITH = 0, opcode.opmap.get("BEFORE_WITH")  # up to Python 3.13
 
+_keeps: Callable[[], bool] | None = None
+_took: Callable[[], None] | None = None
 _put_off_since: float | None = None
 _last: _Strike | None = None
 _missed_at: float | None = None
@@ -82,6 +84,29 @@ def install() -> None:
     called = [each for each in gc.callbacks if isinstance(each, FunctionType)]
     _jax_calls = frozenset(each.__code__ for each in called if each.__module__.startswith("jax."))
     sys.unraisablehook = partial(_note_ignored, sys.unraisablehook)
+
+
+def tell(keeps: Callable[[], bool], took: Callable[[], None]) -> None:
+    """Has a signal told, which strikes while cells run in lockstep.
+
+    Args:
+        keeps: Takes a signal, and returns whether the main thread is not to see it now.
+        took: Told that the main thread sees a signal.
+    """
+    global _keeps, _took
+    _keeps, _took = keeps, took
+
+
+def is_kept() -> bool:
+    """Whether the main thread is not to see a signal that has come now."""
+    return _keeps is not None and _keeps()
+
+
+def strike_by_signal(frame: FrameType | None) -> BaseException:
+    """Notes what :func:`strike` does, of a signal: in lockstep the conductor is told too."""
+    if _took is not None:
+        _took()
+    return strike(frame)
 
 
 def allow() -> None:
@@ -196,6 +221,8 @@ def _place(frames: list[FrameType]) -> Place:
 
 
 def _raise(_: int, frame: FrameType | None) -> None:
+    if is_kept():
+        return
     if frame and frame.f_back and frame.f_code in _jax_calls and sys.gettrace() is None:
         frame.f_back.f_trace_opcodes, frame.f_back.f_trace = True, _raise_at_once
         sys.settrace(_no_call)
@@ -204,7 +231,7 @@ def _raise(_: int, frame: FrameType | None) -> None:
     if frame and is_in_context_manager_of_jax(frame) and _may_put_off():
         _thread.start_new_thread(_send_again, ())  # which takes none of Python's own locks
         return
-    raise strike(frame)
+    raise strike_by_signal(frame)
 
 
 def is_in_context_manager_of_jax(frame: FrameType) -> bool:
@@ -243,7 +270,7 @@ def _send_again() -> None:
 
 def _raise_at_once(frame: FrameType, *_: object) -> object:
     frame.f_trace_opcodes, frame.f_trace = False, None
-    raise strike(frame)  # Python ends all tracing then
+    raise strike_by_signal(frame)  # Python ends all tracing then
 
 
 def _note_missed(*_: object) -> None:

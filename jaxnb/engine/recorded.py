@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from jaxnb.engine.inputs import HostInput
+from jaxnb.engine.inputs import HostInput, arguments_of_host
 from jaxnb.engine.known import Known
+from jaxnb.engine.origins import ORIGINS
 from jaxnb.model import CheckMode, Dispatch, DispatchEnd
 from jaxnb.model.dispatches import Processes
-from jaxnb.model.origins import Made, Origin
+from jaxnb.model.origins import Argument, Made, Origin
 
 RING = 4096
 """So many dispatches of a cell are remembered one by one; all are in its trails."""
@@ -65,6 +68,15 @@ class CellSoFar:
     origins: int = 0  # that those have
     refused: Entry | None = None  # what strict mode has not let run
     has_threads: bool = False  # other threads than the main one have dispatched
+
+
+class Making(threading.local):
+    """What a thread is dispatching; something may be dispatched within a dispatch."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self.noted: Any = None  # the executable that JAX's Python path need not tell of
+        self.is_main = threading.current_thread() is threading.main_thread()
 
 
 class Between:
@@ -132,3 +144,9 @@ def keep_origins(cell: CellSoFar, entry: Entry) -> None:
         oldest = cell.with_origins.popleft()
         cell.origins -= len(oldest.origins)
         oldest.origins = oldest.of_host = ()
+
+
+def arguments_given(entry: Entry, *, are_named: bool) -> list[Argument]:
+    """Returns what a dispatch was given, as far as that is still remembered."""
+    arrays = ORIGINS.described(entry.origins, are_named=are_named)
+    return arrays + arguments_of_host(entry.origins, entry.of_host) if are_named else arrays

@@ -16,6 +16,7 @@ from jaxnb.engine._jax_internals.arrays import reads_not_told
 from jaxnb.engine._jax_internals.shortcut import Shortcut
 from jaxnb.engine.agreement import Agreement
 from jaxnb.engine.calls import MASK, end_of, line_in, place_in
+from jaxnb.engine.in_lockstep import InLockstep
 from jaxnb.engine.known import Known, known_of
 from jaxnb.engine.nans import NanWatch
 from jaxnb.engine.origins import ORIGINS, number_of
@@ -25,7 +26,9 @@ from jaxnb.engine.recorded import (
     Between,
     CellSoFar,
     Entry,
+    Making,
     TrailSoFar,
+    arguments_given,
     as_dispatch,
     keep_origins,
 )
@@ -35,18 +38,9 @@ from jaxnb.engine.shapes import shapes_of
 from jaxnb.engine.stopping import HoldPoint
 from jaxnb.engine.suspects import SUSPECTS
 from jaxnb.model import CellRequest, Dispatch, Recording, Trail
-from jaxnb.model.dispatches import Processes
+from jaxnb.model.dispatches import AGREED, Processes
 from jaxnb.model.nans import NanPlace
 from jaxnb.model.origins import Argument, Made
-
-
-class _Making(threading.local):
-    """What a thread is dispatching; something may be dispatched within a dispatch."""
-
-    def __init__(self) -> None:
-        self.entries: list[Entry] = []
-        self.noted: Any = None  # the executable that JAX's Python path need not tell of
-        self.is_main = threading.current_thread() is threading.main_thread()
 
 
 class Recorder:
@@ -57,6 +51,7 @@ class Recorder:
     Args:
         process_index: This process.
         agreement: For strict mode.
+        lockstep: For mode ``lockstep``.
 
     Attributes:
         agreement: This process's part in strict mode.
@@ -68,15 +63,16 @@ class Recorder:
         reduced: What works less well than it should with this JAX, and why, as sentences.
     """
 
-    def __init__(self, process_index: int, agreement: Agreement) -> None:
+    def __init__(self, process_index: int, agreement: Agreement, lockstep: InLockstep) -> None:
         self._process_index = process_index
         self.agreement = agreement
+        self._lockstep = lockstep
         self._cell = CellSoFar(has_ended=True)
         self._between = Between()
         self.replicas = Replicas(process_index)
         self._known: weakref.WeakKeyDictionary[Any, Known] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
-        self._making = _Making()
+        self._making = Making()
         self._of_main = self._making.entries
         self.stop = HoldPoint()
         self.programs = Programs()
@@ -85,7 +81,7 @@ class Recorder:
         self.look_before = self.nans.before
         self.missing = internals.hook_dispatches(self)
         ORIGINS.install(self.depth)
-        agreement.arguments = self.arguments
+        agreement.arguments = lockstep.arguments = self.arguments
         agreement.are_one = lambda given: ORIGINS.agree(given, process_index)
         self.settings = SettingsCheck(process_index, agreement, self._dispatch)
         self._shortcut = Shortcut(self)
@@ -160,6 +156,8 @@ class Recorder:
         self.settings.begin(request)
         if self._cell.mode == "strict":
             self.agreement.begin(request.request_id, request.ranks)
+        elif self._cell.mode == "lockstep":
+            self._lockstep.begin(request)
 
     def end(self, note: str) -> tuple[Trail, ...]:
         """Ends the recording of a cell: what is dispatched later, by a thread, is not compared.
@@ -173,6 +171,8 @@ class Recorder:
         self.stop.end()
         if self._cell.mode == "strict":
             self.agreement.end(note)
+        elif self._cell.mode == "lockstep":
+            self._lockstep.end(note, sum(t.count for t in self._cell.trails.values()))
         self.settings.end()
         self._between.is_on = self._cell.mode != "off"
         self._cell.mode = "off"
@@ -300,16 +300,17 @@ class Recorder:
         cell = self._cell
         line, site = place_in(sys._getframe(2), cell.name)
         seconds = time.monotonic() - cell.started
-        is_strict = cell.mode == "strict"
-        may_differ = self.settings.may_differ(known.processes)
+        is_strict = cell.mode in AGREED
+        may_differ = cell.mode != "lockstep" and self.settings.may_differ(known.processes)
         digest, of_host = inputs.digests_of(looked_at, replicas=is_strict) if looked_at else (0, ())
         origins = ORIGINS.of_arguments(arguments)
         given = hash((digest, *ORIGINS.numbers(origins)))
         entry = Entry(0, known, line, seconds, given, digest, site, origins, of_host)
-        if is_strict or may_differ:
+        if cell.mode == "lockstep":
+            self._agree(cell, entry, arguments)
+        elif is_strict or may_differ:
             with self.agreement.one_at_a_time:
-                trail = cell.trails.get(known.processes)
-                entry.number = 1 if trail is None else trail.count + 1
+                entry.number = self._count(known.processes) + 1
                 if is_strict:
                     cell.refused = entry
                     self._digest(entry, arguments)
@@ -323,6 +324,22 @@ class Recorder:
             self._note(cell, entry)
         if not is_strict:
             self._digest(entry, arguments)
+
+    def _agree(self, cell: CellSoFar, entry: Entry, arguments: Sequence[Any]) -> None:
+        """Waits until all processes of a dispatch are about to make it; then it is noted.
+
+        One that has no part in it waits for nobody: JAX gives it an array without shards.
+        """
+        if self._process_index not in entry.known.processes:
+            return
+        entry.number = self._count(entry.known.processes) + 1
+        if self._making.is_main:
+            cell.refused = entry
+        self._digest(entry, arguments)
+        self._lockstep.agree(as_dispatch(entry), self.depth())
+        if self._making.is_main:
+            cell.refused = None
+        self._note(cell, entry)
 
     def _digest(self, entry: Entry, arguments: Sequence[Any]) -> None:
         """Digests the replicas among a dispatch's arguments that nothing has compared yet."""
@@ -391,7 +408,7 @@ class Recorder:
             entries = [*cell.ring, *([cell.refused] if cell.refused is not None else [])]
         made = {e.number: e for e in reversed(entries) if e.known.processes == processes}
         wanted = [made.get(number) for number in numbers]
-        return [[] if e is None else _arguments(e, are_named=are_named) for e in wanted]
+        return [[] if e is None else arguments_given(e, are_named=are_named) for e in wanted]
 
     def mark(self, roots: Mapping[int, str], since: Mapping[Processes, tuple[int, str]]) -> None:
         """Marks what the last cell has computed of unequal inputs; see :class:`Suspects`."""
@@ -425,6 +442,7 @@ class Recorder:
         """Notes that dispatches have ended."""
         making = self._making
         making.noted = None
+        self._lockstep.done(depth)
         entries = making.entries
         if making.is_main:
             self.stop.is_passing = False
@@ -480,8 +498,3 @@ class Recorder:
         if known is None:
             known = self._known[executable] = known_of(executable, self.programs)
         return known
-
-
-def _arguments(entry: Entry, *, are_named: bool) -> list[Argument]:
-    arrays = ORIGINS.described(entry.origins, are_named=are_named)
-    return arrays + inputs.arguments_of_host(entry.origins, entry.of_host) if are_named else arrays

@@ -9,6 +9,7 @@ from typing import Any
 from jaxnb.engine import bootstrap, compiled, reforming
 from jaxnb.engine.agreement import Agreement
 from jaxnb.engine.held import HeldArrays
+from jaxnb.engine.in_lockstep import InLockstep
 from jaxnb.engine.interrupts import INTERRUPTS
 from jaxnb.engine.recorder import Recorder
 from jaxnb.engine.rescuing import Rescuer
@@ -87,7 +88,9 @@ class Responder:
             index = identity.process_index
             key = self._kernel.session.key
             where = identity.bind_host, identity.socket_folder
-            recorder = self._recorder = Recorder(index, Agreement(index, key, *where))
+            lockstep = InLockstep(index, identity.num_processes, bootstrap.conductor)
+            recorder = Recorder(index, Agreement(index, key, *where), lockstep)
+            self._recorder = recorder
             timekeeper = Timekeeper()
             statistics = Statistics(self._kernel.shell)
             rescuer = Rescuer(self._kernel.shell)

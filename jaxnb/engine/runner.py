@@ -290,11 +290,12 @@ class Runner:
 
         def on_sigint(_: int, frame: FrameType | None) -> None:
             nonlocal interrupted
+            if interrupts.is_kept():
+                return
             interrupted = True
-            current = asyncio.current_task(loop)
+            error, current = interrupts.strike_by_signal(frame), asyncio.current_task(loop)
             if current is task and entered:
-                raise interrupts.strike(frame)
-            interrupts.strike(frame)
+                raise error
             # add_signal_handler would not run before the code returns to the loop. This
             # handler runs at once, and writes to the pipe that the loop sleeps on.
             loop.call_soon_threadsafe(task.cancel)

@@ -110,6 +110,7 @@ class CellRequest:
         check: What is done so that processes which part are noticed.
         ranks: The processes that run it.
         pitfalls: Look for pitfalls too, unless ``check`` is off.
+        serial: Of several runs the later one's is larger, on all processes.
         request_id: Names the run: cells' numbers repeat, within a notebook cell and after a
             restart.
         aside: It is jaxnb's own, an expression: it leaves nothing in ``In``, ``Out`` and ``_``.
@@ -131,6 +132,7 @@ class CellRequest:
     aside: str = ""
     calls: int = 0
     settings_differ: bool = False
+    serial: int = 0
     check_nans: CheckNans = False
 
 

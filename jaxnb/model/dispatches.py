@@ -12,9 +12,13 @@ from jaxnb.model.programs import ProgramDifference
 Processes = tuple[int, ...]
 """The indices of the processes that a computation spans, or that hold an array; ascending."""
 
-CheckMode = Literal["off", "record", "strict"]
+CheckMode = Literal["off", "record", "strict", "lockstep"]
 """What is done so that processes which part are noticed: nothing; every dispatch of a computation
-over several processes is recorded, and compared after the cell; or agreed on before it runs."""
+over several processes is recorded, and compared after the cell; or agreed on before it runs: by
+each with each, or by one conductor for all."""
+
+AGREED = ("strict", "lockstep")
+"""The modes in which a dispatch is agreed on before it runs."""
 
 DispatchEnd = Literal["", "failed", "broken", "interrupted"]
 

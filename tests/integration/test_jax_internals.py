@@ -592,9 +592,11 @@ from jax._src.array import ArrayImpl
 ArrayImpl._renamed = ArrayImpl.{name}
 del ArrayImpl.{name}
 print(arrays.reads_not_told(), arrays.hook_reads(print), "{name}" in vars(ArrayImpl))
+from pathlib import Path
 from jaxnb.engine.agreement import Agreement
+from jaxnb.engine.in_lockstep import InLockstep
 from jaxnb.engine.recorder import Recorder
-recorder = Recorder(0, Agreement(0, b"", "127.0.0.1", ""))
+recorder = Recorder(0, Agreement(0, b"", "127.0.0.1", ""), InLockstep(0, 1, Path))
 print([each for each in recorder.reduced if "read" in each])
 """
     assert python(code).splitlines() == [

@@ -48,7 +48,7 @@ class Row:
     record: str
     strict: str | None = None
     refused: bool = True
-    modes: tuple[str, ...] = ("record", "strict")
+    modes: tuple[str, ...] = ("record", "strict", "lockstep")
     nans: bool = False
     needs_four: bool = False
 

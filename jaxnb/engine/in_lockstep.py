@@ -1,0 +1,83 @@
+"""This process's part in lockstep: what the conductor's line is told of JAX and of the cell."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from jaxnb.engine import interrupts
+from jaxnb.engine.agreement_inputs import exchanged
+from jaxnb.engine.origins import ORIGINS
+from jaxnb.engine.settings import current
+from jaxnb.lockstep.process_agreeing import Lockstep
+from jaxnb.model import CellRequest, Dispatch
+from jaxnb.model.origins import Argument
+
+
+def _nothing(processes: tuple[int, ...], number: int) -> list[Argument]:
+    return []
+
+
+class InLockstep:
+    """Has this process agree with the others before each dispatch over several of them.
+
+    Args:
+        process_index: This process.
+        num_processes: Size of the group.
+        conductor: Returns where the conductor listens.
+
+    Attributes:
+        arguments: Returns the global arrays that a dispatch is to be given here.
+    """
+
+    def __init__(
+        self, process_index: int, num_processes: int, conductor: Callable[[], Path]
+    ) -> None:
+        self._me = process_index
+        self._run = ""
+        self._agreeing = Lockstep(process_index, num_processes, conductor, self)
+        self.arguments: Callable[[tuple[int, ...], int], list[Argument]] = _nothing
+        self.done = self._agreeing.done
+        interrupts.tell(self._agreeing.signals.keeps, self._agreeing.took)
+
+    def begin(self, request: CellRequest) -> None:
+        """Begins a cell.
+
+        Raises:
+            OSError: The conductor has ended.
+        """
+        self._run = request.request_id
+        self._agreeing.begin(request.serial, request.ranks)
+
+    def end(self, note: str, dispatches: int) -> None:
+        """Tells who still waits for this process that it has left the cell, and how."""
+        self._agreeing.end(note, dispatches)
+
+    def agree(self, dispatch: Dispatch, depth: int) -> None:
+        """Waits until all processes of a dispatch are about to make it, and it is its turn.
+
+        Raises:
+            DivergenceError: They are about to make another, or none.
+            KeyboardInterrupt: The cell is interrupted.
+        """
+        self._agreeing.agree(dispatch, depth)
+
+    def settings(self) -> Mapping[str, str]:
+        """Returns the settings that change programs, as they are now."""
+        return current()
+
+    def exchanged(
+        self, dispatch: Dispatch, others: Mapping[int, Dispatch]
+    ) -> tuple[dict[int, list[Argument]], bool]:
+        """Tells the others which arrays are given to a dispatch that was stopped here."""
+        mine = self.arguments(dispatch.processes, dispatch.number)
+        return exchanged(self._run, self._me, dispatch, mine, others)
+
+    def are_one(self, given: Mapping[int, Sequence[Argument]]) -> None:
+        """Takes which arrays that processes give are parts of the same ones."""
+        ORIGINS.agree(given, self._me)
+
+    def interrupted(self) -> BaseException:
+        """Returns what an interrupt raises in the main thread now."""
+        return interrupts.strike(sys._getframe(1))

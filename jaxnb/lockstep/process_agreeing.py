@@ -1,0 +1,225 @@
+"""A process says what it is about to dispatch, and waits until all that take part say the same."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from jaxnb.divergence import disagreement, sides, unequal_replicas_text
+from jaxnb.errors import DivergenceError, JaxnbError
+from jaxnb.labels import processes_label
+from jaxnb.lockstep.messages import End, Explanation, Go, Stop, Word
+from jaxnb.lockstep.process_line import Line
+from jaxnb.lockstep.process_signals import KeptSignals
+from jaxnb.lockstep.process_turns import Turns
+from jaxnb.lockstep.replicas import unequal_replicas
+from jaxnb.lockstep.wire import DIGEST_BYTES
+from jaxnb.model import Dispatch
+from jaxnb.model.origins import Argument
+from jaxnb.provenance import arguments_text, differ_in_number_only, differing_arguments
+from jaxnb.settings import differences, refusal
+
+
+class Facts(Protocol):
+    """What is known of this process's dispatches, and of what JAX is told in it."""
+
+    def settings(self) -> Mapping[str, str]:
+        """Returns the settings that change programs, as they are now."""
+
+    def exchanged(
+        self, dispatch: Dispatch, others: Mapping[int, Dispatch]
+    ) -> tuple[dict[int, list[Argument]], bool]:
+        """Tells the others which arrays are given to a dispatch that was stopped here.
+
+        Returns:
+            What each gives; and whether all have told, and give the same host data.
+        """
+
+    def are_one(self, given: Mapping[int, Sequence[Argument]]) -> None:
+        """Takes which arrays that processes give are parts of the same ones."""
+
+    def interrupted(self) -> BaseException:
+        """Returns what an interrupt raises in the main thread now."""
+
+
+class Lockstep:
+    """This process's part in lockstep.
+
+    Args:
+        process: This process.
+        num_processes: Size of the group.
+        conductor: Returns where the conductor listens: after a recovery it is another one.
+        facts: What is told of this process's dispatches.
+
+    Attributes:
+        signals: Keeps SIGINT from the main thread while it asks, or makes what it was let make.
+    """
+
+    def __init__(
+        self, process: int, num_processes: int, conductor: Callable[[], Path], facts: Facts
+    ) -> None:
+        self._me, self._num_processes = process, num_processes
+        self._conductor = conductor
+        self._facts = facts
+        self._path: Path | None = None
+        self._line: Line | None = None
+        self._turns = Turns()
+        self._main = threading.main_thread()
+        self._made = threading.local()
+        self.signals = KeptSignals(self._tell_kept)
+
+    def begin(self, cell: int, asked: Sequence[int]) -> None:
+        """Begins a cell.
+
+        Args:
+            cell: Its serial number: later ones have larger numbers, on all processes.
+            asked: The processes that run it.
+
+        Raises:
+            OSError: The conductor has ended.
+        """
+        path = self._conductor()
+        if self._line is None or path != self._path:
+            if self._line is not None:
+                self._line.close()
+            self._line, self._path = Line(path, self._me, self._num_processes), path
+            self._turns = Turns()
+        self._line.begin(cell, tuple(asked))
+
+    def end(self, note: str, dispatches: int) -> None:
+        """Tells who still waits for this process that it has left the cell, and how."""
+        if self._line is not None:
+            self._line.leave(End(dispatches, note))
+
+    def took(self) -> None:
+        """Tells that a signal raises KeyboardInterrupt in the main thread now."""
+        if self._line is not None:
+            self._line.took()
+
+    def _tell_kept(self) -> None:
+        if self._line is not None:
+            self._line.kept()
+
+    def agree(self, dispatch: Dispatch, depth: int) -> None:
+        """Waits until all processes of a dispatch are about to make it, and it is its turn.
+
+        :meth:`done` has to follow, whatever becomes of it.
+
+        Args:
+            dispatch: What this process is about to make, as one of those that it spans.
+            depth: How many dispatches this thread is making already.
+
+        Raises:
+            DivergenceError: They are about to make another, or none.
+            KeyboardInterrupt: The cell is interrupted.
+        """
+        is_main = threading.current_thread() is self._main
+        if is_main:
+            self.signals.begin()
+        try:
+            go = self._let_go(dispatch, is_main=is_main)
+            self._turns.begin(go.number)
+        except BaseException:
+            if is_main:
+                self.signals.end()
+            raise
+        self._granted().append((depth, go.number, is_main))
+        told = {process: _replicas(text) for process, text in go.told}
+        said = {i: replace(dispatch, replicas=each) for i, each in told.items()}
+        if differing := unequal_replicas(said):
+            raise DivergenceError(unequal_replicas_text(dispatch, differing))
+
+    def done(self, depth: int) -> None:
+        """Tells that this thread's dispatches deeper than ``depth`` were made, or are not made."""
+        granted = self._granted()
+        while granted and granted[-1][0] >= depth:
+            _, number, is_main = granted.pop()
+            self._turns.end(number)
+            if is_main:
+                self.signals.end()
+
+    def _granted(self) -> list[tuple[int, int, bool]]:
+        found: list[tuple[int, int, bool]] = self._made.__dict__.setdefault("granted", [])
+        return found
+
+    def _let_go(self, dispatch: Dispatch, *, is_main: bool) -> Go:
+        assert self._line is not None
+        word = _word(dispatch, dispatch.inputs)
+        text = json.dumps(dispatch.replicas) if dispatch.replicas else ""
+        while True:
+            answer = self._line.ask(word, "main" if is_main else "other", text)
+            if isinstance(answer, Go):
+                return answer
+            if answer.kind == "interrupted":
+                if answer.was_pressed:
+                    self.signals.wait()
+                raise self._facts.interrupted()
+            self._raise_unless_one(answer, dispatch)
+            # All that take part have found that they mean the same, and say so by the same word.
+            word = _word(dispatch, answer.number)
+
+    def _raise_unless_one(self, stop: Stop, dispatch: Dispatch) -> None:
+        """Raises what is to be told of a stop, unless the inputs are one though numbered apart."""
+        assert self._line is not None
+        mine = json.dumps([asdict(dispatch), dict(self._facts.settings())])
+        what = self._line.explain(stop, mine)
+        at, settings, notes = _all_sides(stop, what)
+        if stop.kind == "dead":
+            dead = [q for side in stop.sides if side.word is None for q in side.processes]
+            raise JaxnbError(f"{processes_label(dead)} died before it had come to this dispatch")
+        about = next((each for each in at.values() if each is not None), dispatch)
+        programs = {each.fingerprint for each in at.values() if each is not None}
+        if len(programs) > 1 and (found := differences(settings)):
+            raise DivergenceError(refusal(found, about.name))
+        if len(programs) > 1 or None in at.values():
+            raise DivergenceError(disagreement(sides(at, notes), about))
+        given: dict[int, list[Argument]] = {}
+        if self._me in at and set(about.processes) == set(at):
+            others = {i: each for i, each in at.items() if each is not None and i != self._me}
+            given, is_same = self._facts.exchanged(dispatch, others)
+            if is_same and differ_in_number_only(given, about.processes):
+                self._facts.are_one(given)
+                return
+        text = arguments_text(differing_arguments(given))
+        raise DivergenceError(disagreement(sides(at, notes), about) + (f" {text}" if text else ""))
+
+
+def _word(dispatch: Dispatch, inputs: int) -> Word:
+    program = dispatch.fingerprint.to_bytes(DIGEST_BYTES, "little", signed=True)
+    given = inputs.to_bytes(DIGEST_BYTES, "little", signed=True)
+    return Word(dispatch.processes, program, given, dispatch.line or 0)
+
+
+def _replicas(text: str) -> tuple[tuple[tuple[int, ...], int], ...]:
+    return tuple((tuple(holders), value) for holders, value in json.loads(text))
+
+
+def _all_sides(
+    stop: Stop, what: Explanation
+) -> tuple[dict[int, Dispatch | None], dict[int, Mapping[str, str]], dict[int, str]]:
+    """Returns what each process was about to make, its settings, and why it makes nothing."""
+    at: dict[int, Dispatch | None] = {}
+    settings: dict[int, Mapping[str, str]] = {}
+    notes: dict[int, str] = {}
+    for process, text in what.told:
+        plain, settings[process] = json.loads(text)
+        at[process] = _dispatch(plain)
+    ends = dict(what.ends)
+    for side in stop.sides:
+        if side.word is None:
+            ends |= {q: side.end for q in side.processes if side.end is not None}
+            missing = [q for q in side.processes if q not in ends]
+            notes |= dict.fromkeys(missing, "was not asked to run the cell")
+            at |= dict.fromkeys(missing)
+    notes |= {q: end.error for q, end in ends.items()}
+    at |= dict.fromkeys(ends)
+    return at, settings, notes
+
+
+def _dispatch(plain: Mapping[str, Any]) -> Dispatch:
+    replicas = tuple((tuple(holders), value) for holders, value in plain["replicas"])
+    return Dispatch(**{**plain, "processes": tuple(plain["processes"]), "replicas": replicas})

@@ -1,0 +1,38 @@
+"""The order in which a process's threads make what they were let make."""
+
+from __future__ import annotations
+
+import threading
+
+
+class Turns:
+    """Has threads go one after the other, by the numbers of their grants.
+
+    All processes then hand computations to JAX in one order: collectives of two threads would pair
+    with the wrong ones otherwise. A computation that is dispatched within another one, by the same
+    thread, does not wait for that one.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._over = 0
+        self._early: set[int] = set()
+        self._own = threading.local()
+
+    def begin(self, number: int) -> None:
+        """Waits until all grants with smaller numbers are over, but for this thread's own."""
+        own: set[int] = self._own.__dict__.setdefault("numbers", set())
+        with self._changed:
+            while any(n not in self._early | own for n in range(self._over + 1, number)):
+                self._changed.wait()
+        own.add(number)
+
+    def end(self, number: int) -> None:
+        """Tells that a grant is over: its computation was handed to JAX, or is not made."""
+        self._own.numbers.discard(number)
+        with self._changed:
+            self._early.add(number)
+            while self._over + 1 in self._early:
+                self._over += 1
+                self._early.discard(self._over)
+            self._changed.notify_all()

@@ -1,0 +1,232 @@
+"""Mode ``lockstep``: nothing runs before all agree, so what goes wrong costs nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import jaxnb
+from jaxnb.errors import CellTimeoutError, ProcessDiedError
+from jaxnb.result import CellResult
+from jaxnb.session import Session
+from jaxnb_fixtures import PATIENT_SECONDS
+
+SETUP = """
+import os, threading, time
+mesh = jax.make_mesh((8,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+def make(value, on=mesh):
+    host = np.full(2 * on.size, value, np.float32)
+    return jax.make_array_from_callback(
+        host.shape, NamedSharding(on, P("d")), lambda index: host[index], dtype=host.dtype)
+x = make(1)
+step = jax.jit(lambda x: x + 1)
+total = jax.jit(jnp.sum)
+float(total(step(x)))
+"""
+ALL = range(4)
+
+
+class Opened:
+    """A pipe that a process opens once it is where the test wants it."""
+
+    def __init__(self, path: Path) -> None:
+        os.mkfifo(path)
+        self.open = f"open({str(path)!r}, 'w').close()"
+        self._path = path
+
+    def wait(self) -> None:
+        """Waits until it is open."""
+        self._path.read_bytes()
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Opened:
+    return Opened(tmp_path / "opened")
+
+
+@pytest.fixture(scope="module")
+def module_group() -> Iterator[Session]:
+    with jaxnb.start(4, devices_per_process=2, platform="cpu", check="lockstep") as session:
+        yield session
+
+
+@pytest.fixture
+def group(module_group: Session) -> Iterator[Session]:
+    """A group with variables in it; after the test it is the same one, and computes."""
+    if module_group.state != "ready":
+        module_group.restart()
+    module_group.run(SETUP)
+    pids = [process.pid for process in module_group.processes]
+    yield module_group
+    if module_group.state == "ready":
+        assert module_group.run("float(total(x))").value == 16.0
+        assert [process.pid for process in module_group.processes] == pids
+
+
+def failed(group: Session, code: str, **settings: Any) -> CellResult:
+    """Runs a cell that fails on all processes."""
+    result = group.run(code, raise_on_error=False, timeout=PATIENT_SECONDS, **settings)
+    assert set(result.errors) == set(result.per_process)
+    return result
+
+
+def told(result: CellResult) -> str:
+    """Returns the message that all processes have that did not agree."""
+    (said,) = {e.message for e in result.errors.values() if e.type_name == "DivergenceError"}
+    return said
+
+
+def test_a_typo_in_a_loop_is_told_by_all_and_costs_nothing(group: Session) -> None:
+    result = failed(
+        group,
+        "for i in range(20):\n"
+        "    if process_index == 2 and i == 7:\n        tiem.sleep(1)\n"
+        "    y = step(y if i else x)",
+    )
+    assert result.errors[2].type_name == "NameError"
+    assert "processes 0-1,3: was to dispatch jit(<lambda>)" in told(result)
+    assert "process 2: raised NameError at line 3" in told(result)
+    # What was bound before is of the same step on all.
+    assert group.run("float(total(y))").value == 16.0 * 8
+
+
+def test_uneven_loops_and_calls_that_are_skipped(group: Session) -> None:
+    uneven = failed_on(group, "for i in range(10 + (process_index == 1)):\n    y = step(x)", {1})
+    assert "process 1: was to dispatch jit(<lambda>)" in uneven
+    assert "processes 0,2-3: had finished" in uneven
+    skipped = failed_on(group, "if process_index: float(total(x))", {1, 2, 3})
+    assert "process 0: had finished" in skipped
+    asked = failed_on(group, "float(total(x))", {0, 2}, ranks=[0, 2])
+    assert "processes 1,3: was not asked to run the cell" in asked
+
+
+def failed_on(group: Session, code: str, who: set[int], **settings: Any) -> str:
+    result = group.run(code, raise_on_error=False, timeout=PATIENT_SECONDS, **settings)
+    assert set(result.errors) == who
+    return told(result)
+
+
+def test_some_processes_compute_alone(group: Session) -> None:
+    code = (
+        "some = jax.sharding.Mesh(np.array(jax.devices()[:4]), ('d',))\n"
+        "float(total(make(2, some))) if process_index < 2 else None"
+    )
+    values = group.run(code).value
+    assert [values[i] for i in ALL] == [16.0, 16.0, None, None]
+    # Those whose devices have no part in it ask nobody, and get an array without shards.
+    code = "y = step(make(2, some)); len(y.addressable_shards)"
+    values = group.run(code).value
+    assert [values[i] for i in ALL] == [2, 2, 0, 0]
+
+
+def interrupted(group: Session, code: str, opened: Opened) -> CellResult:
+    """Interrupts a cell once process 0 has opened the pipe."""
+    results: list[CellResult] = []
+
+    def run() -> None:
+        results.append(group.run(code, raise_on_error=False))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    opened.wait()
+    group.interrupt()
+    thread.join(PATIENT_SECONDS)
+    (result,) = results
+    return result
+
+
+LOOP = """
+y, i = x, 0
+while True:
+    y, i = step(y), i + 1
+    if process_index == 0 and i == 50:
+        {open}
+    if process_index == i % 4:
+        np.ones(10000).sum()
+"""
+
+
+def test_an_interrupt_stops_all_after_the_same_step(group: Session, opened: Opened) -> None:
+    for _ in range(3):
+        result = interrupted(group, LOOP.format(open=opened.open), opened)
+        assert {e.type_name for e in result.errors.values()} == {"KeyboardInterrupt"}
+        steps, y = group.run("i, float(total(y))").value
+        assert steps >= 50
+        assert y == 16.0 * (steps + 1)
+
+
+def test_what_handles_an_interrupt_computes_on_all(group: Session, opened: Opened) -> None:
+    loop = "    ".join(LOOP.format(open=opened.open).splitlines(keepends=True))
+    code = f"try:{loop}\nexcept KeyboardInterrupt:\n    saved = float(total(y))"
+    result = interrupted(group, code, opened)
+    assert not result.errors
+    steps, saved = group.run("i, saved").value
+    assert saved == 16.0 * (steps + 1)
+
+
+@pytest.mark.parametrize("sleep", ["time.sleep(1000)", "import asyncio; await asyncio.sleep(1000)"])
+def test_one_that_sleeps_is_woken(group: Session, opened: Opened, sleep: str) -> None:
+    code = f"if process_index == 0:\n    {opened.open}; {sleep}\nfloat(total(x))"
+    result = interrupted(group, code, opened)
+    assert {e.type_name for e in result.errors.values()} == {"KeyboardInterrupt"}
+
+
+def test_a_time_out_ends_it(group: Session) -> None:
+    with pytest.raises(CellTimeoutError) as raised:
+        group.run("if process_index == 3: time.sleep(1000)\nfloat(total(x))", timeout=0.5)
+    assert raised.value.result is not None
+    errors = raised.value.result.errors
+    assert {i: e.type_name for i, e in errors.items()} == dict.fromkeys(ALL, "KeyboardInterrupt")
+
+
+@pytest.mark.filterwarnings("ignore::jaxnb.errors.PitfallWarning")
+def test_other_threads_dispatch_in_other_orders(group: Session) -> None:
+    result = group.run(
+        "sums = [jax.jit(lambda a, k=k: (a * k).sum()) for k in range(1, 9)]\n"
+        "loaded = {}\n"
+        "def load(mine):\n"
+        "    for k in mine: loaded[k] = float(sums[k](x))\n"
+        "order = range(8) if process_index % 2 else range(7, -1, -1)\n"
+        "threads = [threading.Thread(target=load, args=([k],)) for k in order]\n"
+        "for each in threads: each.start()\n"
+        "y = x\n"
+        "for _ in range(20): y = step(y)\n"
+        "for each in threads: each.join()\n"
+        "sorted(loaded.items()), float(total(y))",
+        timeout=PATIENT_SECONDS,
+    )
+    loaded, y = result.value
+    assert loaded == [(k, 16.0 * (k + 1)) for k in range(8)]
+    assert y == 16.0 * 21
+
+
+def test_who_dies_is_told_and_a_new_group_agrees(module_group: Session, opened: Opened) -> None:
+    group = module_group
+    group.run(SETUP)
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            group.run(
+                f"if process_index == 1:\n    {opened.open}; time.sleep(1000)\nfloat(total(x))"
+            )
+        except ProcessDiedError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    opened.wait()
+    os.kill(group.processes[1].pid, signal.SIGKILL)
+    thread.join(PATIENT_SECONDS)
+    assert errors
+    group.recover()
+    group.run(SETUP)
+    assert "process 1: had finished" in failed_on(
+        group, "if process_index != 1: float(total(x))", {0, 2, 3}
+    )
