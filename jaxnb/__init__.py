@@ -79,7 +79,7 @@ def start(
         check: ``"record"``: computations that span processes are recorded on each, and compared
             after every cell (``result.divergence``); ``"strict"``: the processes agree on each
             before it runs, and raise :class:`~jaxnb.errors.DivergenceError` if they do not;
-            ``"off"``.
+            ``"lockstep"``: the same by one conductor; ``"off"``.
         pitfalls: Say once of each cause what a cell does that JAX says nothing of, such as a
             hidden all-gather or a recompilation in a loop (``result.pitfalls``). Not with
             ``check="off"``.

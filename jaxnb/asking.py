@@ -101,6 +101,7 @@ class Channel:
         self._send_signal = send_signal
         self._give_up = give_up
         self._notice = notice
+        self._dead_before = set(dead_processes(deaths()))
         self._abandoned: Exception | None = None
         self._must_finish = False
         self._has_told = False
@@ -341,7 +342,8 @@ class Channel:
         missing = [a for a in answers.values() if isinstance(a, Unanswered)]
         died = next((a.death for a in missing if a.death is not None), None)
         if died is not None:
-            raise death_error(died, self.num_processes, None, doing=doing)
+            was_dead = died.index in self._dead_before
+            raise death_error(died, self.num_processes, None, doing="" if was_dead else doing)
         for answer in missing:
             raise JaxnbError(
                 f"Process {answer.process_index} of {self.num_processes} {answer.reason}, so "

@@ -33,6 +33,7 @@ class ArrayKey:
             arrays it is, is not known.
         generation: The group's, which a restart raises.
         by_ranks: Others were not asked, because the user chose these.
+        is_part: The value that is named holds it, and is none itself.
     """
 
     holder: str
@@ -42,6 +43,7 @@ class ArrayKey:
     processes: tuple[int, ...]
     generation: int
     by_ranks: bool = False
+    is_part: bool = False
 
 
 @dataclass(frozen=True, slots=True)

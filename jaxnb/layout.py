@@ -24,11 +24,13 @@ class ArrayLayout:
             An array that each process has for itself is described once, with the shards of all.
         others: How many leaves of the value are no arrays of JAX.
         lost: The paths of those that were arrays, and are lost on some process.
+        again: Which of the entries are an array that an earlier one is too, on all processes.
     """
 
     entries: tuple[tuple[str, ArrayInfo], ...]
     others: int = 0
     lost: tuple[str, ...] = ()
+    again: frozenset[int] = frozenset()
 
     @property
     def array(self) -> ArrayInfo:
@@ -75,16 +77,16 @@ class ArrayLayout:
 
     @property
     def bytes_per_device(self) -> Mapping[int, int]:
-        """Device id to the bytes that it holds, of all arrays."""
+        """Device id to the bytes that it holds, of all arrays; each array counts once."""
         total: dict[int, int] = {}
-        for _, array in self.entries:
+        for array in (array for k, (_, array) in enumerate(self.entries) if k not in self.again):
             for device, nbytes in bytes_per_device(array).items():
                 total[device] = total.get(device, 0) + nbytes
         return total
 
     def __str__(self) -> str:
-        return cards.layout_card(self.entries, self.others, self.lost).text
+        return cards.layout_card(self.entries, self.others, self.lost, self.again).text
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        card = cards.layout_card(self.entries, self.others, self.lost)
+        card = cards.layout_card(self.entries, self.others, self.lost, self.again)
         return {"text/plain": card.text, "text/html": card.html}

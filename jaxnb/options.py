@@ -84,7 +84,8 @@ class StartOptions:
         collectives: The library of the CPU collectives.
         bare: Leave the processes' namespaces empty.
         check: ``"record"``: what the processes dispatch together is recorded, and compared after
-            every cell; ``"strict"``: they agree before it runs; ``"off"``.
+            every cell; ``"strict"``: they agree before it runs; ``"lockstep"``: by one
+            conductor; ``"off"``.
         pitfalls: Tell of pitfalls, unless ``check`` is off.
         timeout: Seconds that the start may take; above a day (``inf`` too), a day.
     """

@@ -234,6 +234,7 @@ class Puller:
             key = ArrayKey(
                 first.transfer, index, path.without(first.subscripts),
                 path.without(first.subscripts), holders, self._group.generation, by_ranks,
+                not first.is_array,
             )  # fmt: skip
             arrays.append(GatheredArray(info, key, self, region))
             # At once: what is unpickled around it may use it.

@@ -17,7 +17,15 @@ from jaxnb.model import ArrayInfo, Gone
 
 def whose(key: ArrayKey) -> str:
     """Returns an array's name as the subject of a sentence."""
-    return f"`{key.name}`" if key.path else key.name
+    if not key.path:
+        return key.name
+    return f"An array in `{key.name}`" if key.is_part else f"`{key.name}`"
+
+
+def _of(key: ArrayKey) -> str:
+    """Returns an array's name within a sentence."""
+    name = whose(key)
+    return name[0].lower() + name[1:]
 
 
 def lost_text(
@@ -34,7 +42,7 @@ def lost_text(
     key = wanted.key
     shards = wanted.info.shards if wanted.shard is None else (wanted.shard,)
     holders = {shard.process_index for shard in shards if shard.index in lost}
-    who, subject = processes_label(sorted(holders)), whose(key)
+    who, subject = processes_label(sorted(holders)), _of(key)
     if holders <= set(able):
         return f"{_unasked_text(key, who)} Nothing was moved."
     where = ", ".join(f"{start}:{stop}" for start, stop in lost[0])
@@ -47,10 +55,12 @@ def lost_text(
     )
     rest = _rest(wanted.info, set(able) & set(key.processes))
     left = f"Its slice [{rest}] can" if rest else "Slices of the other parts can"
+    if not key.is_part:
+        advice = f"{left} still be pulled. {advice}"
     return (
         f"{plural(len(lost), 'part')} of {subject}, {first}[{where}], cannot be had: {who}, which "
         f"held {'it' if len(lost) == 1 else 'them'}, {_absence(holders, able, in_cells)}. Nothing "
-        f"was moved. {left} still be pulled. {advice}"
+        f"was moved. {advice}"
     )
 
 
@@ -59,10 +69,12 @@ def _absence(holders: set[int], able: Collection[int], in_cells: Mapping[int, st
     reasons: dict[str, list[int]] = {}
     for index in sorted(holders - set(able)):
         reasons.setdefault(in_cells.get(index, "has died"), []).append(index)
+    if unasked := sorted(holders & set(able)):
+        reasons["was not asked, as the values differ by process"] = unasked
     if len(reasons) == 1:
         reason, who = reasons.popitem()
         return reason if len(who) == 1 else _of_several(reason)
-    return _by_process(reasons)
+    return f"cannot give all: {_by_process(reasons)}"
 
 
 def _by_process(reasons: Mapping[str, Sequence[int]]) -> str:
@@ -149,7 +161,7 @@ def replaced_text(answers: Mapping[int, Any]) -> str:
 
 
 def _of_several(reason: str) -> str:
-    for one, several in (("has ", "have "), ("is ", "are ")):
+    for one, several in (("has ", "have "), ("is ", "are "), ("was ", "were ")):
         if reason.startswith(one):
             return several + reason.removeprefix(one)
     return reason

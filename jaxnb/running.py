@@ -259,7 +259,8 @@ class RunningCell:
                     f"{plural(count, 'piece')} of the output of process {index} "
                     f"{'was' if count == 1 else 'were'} lost on the way."
                 )
-            case ClearOutput():
+            case ClearOutput(index):
+                self._feed(LineEnds(index))  # half a line is cleared too
                 self._held.put(event)
             case Reply(index, answer):
                 if not isinstance(answer, BaseException):

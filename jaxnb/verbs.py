@@ -264,7 +264,8 @@ class Verbs(ABC):
             for k, text in enumerate(paths[0])
         )
         lost = dict.fromkeys(text for reply in replies for text in reply.lost)
-        return ArrayLayout(entries, replies[0].others, tuple(lost))
+        again = frozenset.intersection(*(frozenset(reply.again) for reply in replies))
+        return ArrayLayout(entries, replies[0].others, tuple(lost), again)
 
     def collectives(
         self,

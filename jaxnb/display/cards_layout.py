@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from jaxnb.arrays import bytes_per_device, differing, total_bytes
@@ -52,7 +52,10 @@ class _Row:
 
 
 def layout_card(
-    entries: Sequence[tuple[str, ArrayInfo]], others: int = 0, lost: Sequence[str] = ()
+    entries: Sequence[tuple[str, ArrayInfo]],
+    others: int = 0,
+    lost: Sequence[str] = (),
+    again: Collection[int] = (),
 ) -> Card:
     """How the arrays of a pytree lie over processes and devices; the data stay where they are.
 
@@ -62,6 +65,7 @@ def layout_card(
         entries: Pairs of an array's path in the pytree (``"params.w"``) and the array.
         others: How many leaves are no arrays.
         lost: The paths of those that were arrays, and are lost.
+        again: Which of the entries are an array that an earlier one is too: it counts once.
     """
     rest = _rest(others, lost)
     if not entries:
@@ -70,7 +74,7 @@ def layout_card(
     if len(entries) == 1:
         note = f"and {' · '.join(rest)}" if rest else ""
         return array_card(entries[0][1], note=note, name=entries[0][0])
-    return _table_card(entries, rest)
+    return _table_card(entries, rest, again)
 
 
 def _rest(others: int, lost: Sequence[str]) -> list[str]:
@@ -87,12 +91,20 @@ def _empty(heading: str, rest: Sequence[str]) -> str:
                   totals="", sizes=[], more_sizes=0)  # fmt: skip
 
 
-def _table_card(entries: Sequence[tuple[str, ArrayInfo]], rest: Sequence[str]) -> Card:
+def _table_card(
+    entries: Sequence[tuple[str, ArrayInfo]], rest: Sequence[str], again: Collection[int]
+) -> Card:
     meshes = _meshes(entries)
-    rows = [_row(path, array, meshes) for path, array in entries[:_MAX_ROWS]]
+    rows = [
+        _row(path, array, meshes, is_again=k in again)
+        for k, (path, array) in enumerate(entries[:_MAX_ROWS])
+    ]
     more = len(entries) - len(rows)
-    heading = plural(len(entries), "array")
-    alive = [array for _, array in entries if not array.deleted]
+    heading = plural(len(entries) - len(again), "array")
+    if again:
+        heading += f" at {plural(len(entries), 'place')}"
+    each_once = [array for k, (_, array) in enumerate(entries) if k not in again]
+    alive = [array for array in each_once if not array.deleted]
     whole = sum(total_bytes(array) * copies_of(array) for array in alive)
     facts = [f"{format_bytes(whole)} in all"]
     if len(meshes) == 1:
@@ -173,7 +185,7 @@ def _mesh_label(mesh: MeshInfo) -> str:
     return " × ".join(f"{name} {size}" for name, size in sizes)
 
 
-def _row(path: str, array: ArrayInfo, meshes: Mapping[MeshInfo, str]) -> _Row:
+def _row(path: str, array: ArrayInfo, meshes: Mapping[MeshInfo, str], *, is_again: bool) -> _Row:
     sizes = sorted(set(bytes_per_device(array).values()))
     each = " to ".join(format_bytes(size) for size in (sizes[:1] + sizes[1:][-1:]))
     spec = array.spec if array.spec is not None else array.sharding.partition("(")[0]
@@ -185,7 +197,7 @@ def _row(path: str, array: ArrayInfo, meshes: Mapping[MeshInfo, str]) -> _Row:
         mesh=meshes[array.mesh] if several and array.mesh is not None else "",
         total=format_bytes(total_bytes(array) * copies_of(array)),
         each=each or "–",
-        note=_note(array),
+        note=", ".join(filter(None, [_note(array), "as above" if is_again else ""])),
     )
 
 

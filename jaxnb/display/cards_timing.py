@@ -51,7 +51,7 @@ def timing_card(timing: CellTiming) -> Card:
         rows=list(zip(rows, ranges, strict=True)),
         more=more,
         note=_NOTE,
-        scale=_SCALE.format(format_precisely(scale)) if has_bars else "",
+        scale=_scale_note(timing, scale) if has_bars else "",
     )
     parts = [heading, text_table([_TITLES, *rows], _ALIGN)]
     if more:
@@ -92,6 +92,16 @@ def _scale(timing: CellTiming) -> float:
     spreads = [each.spread for each in timing.per_process.values() if each.spread is not None]
     highest = max((high for _, high in spreads), default=slowest)
     return min(slowest, 2.0 * highest)
+
+
+def _scale_note(timing: CellTiming, scale: float) -> str:
+    note = _SCALE.format(format_precisely(scale))
+    is_cut = any((each.slowest or 0.0) > scale for each in timing.per_process.values())
+    return (
+        f"{note} A bar that ends at the right goes on: the table has the slowest."
+        if is_cut
+        else note
+    )
 
 
 def _range(timing: ProcessTiming, scale: float) -> _Range | None:

@@ -80,6 +80,8 @@ def _agreement_note(result: CellResult, array: ArrayInfo | None) -> str:
     how = "bytes not compared (too large)" if unverified else "bytes compared"
     if array is not None and array.deleted:
         how = "bytes not compared"
+    elif any(each.value_info and each.value_info.has_lost for each in ran.values()):
+        how = "bytes compared of what is not lost"
     if held := _holders_note(result, array):
         return held
     if result.agreement is Agreement.SUSPECT:
@@ -124,11 +126,14 @@ def by_process_card(result: CellResult, outputs: Outputs) -> Card:
     silent = [
         i for i, r in sorted(result.per_process.items()) if r.value_info is None and not r.error
     ]
+    notes = [_difference_note(result, rows, outputs)]
+    if outputs == "merged" and len(rows) > 1 and len({row.view.content for row in rows}) == 1:
+        who = tuple(sorted(process for row in rows for process in row.processes))
+        rows, notes = [Said(who, rows[0].view)], ["they look the same, but their bytes differ"]
     if outputs == "first":
         rows, silent = rows[:1], []
         rows = [Said(rows[0].processes[:1], rows[0].view)]
     rich = any(is_rich(bundle) for _, bundle, _ in entries)
-    notes = [_difference_note(result, rows, outputs)]
     notes += [f"it {_suspect(result)}" if result.suspect else ""]
     note = joined([*filter(None, notes)])
     html = render(

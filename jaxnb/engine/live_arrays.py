@@ -139,16 +139,24 @@ class LiveArrays:
     def _settle(self, key: int) -> None:
         """Finds the addresses of an array's buffers, once it has them."""
         array, old = self._refs[key](), self._places[key]
+        is_settled = True
         try:
-            if array is None or not array.is_ready():
+            if array is None:
                 return
             shards = array.addressable_shards if len(old) > 1 else ()
-            places = tuple((s.device.id, s.data.unsafe_buffer_pointer()) for s in shards)
-            places = places or ((old[0][0], array.unsafe_buffer_pointer()),)
+            parts = [(s.device.id, s.data) for s in shards] or [(old[0][0], array)]
+            # Part by part: one that was read is there while the others are still computed.
+            ready = [data.is_ready() for _, data in parts]
+            places = tuple(
+                (device, data.unsafe_buffer_pointer() if is_there else -key)
+                for (device, data), is_there in zip(parts, ready, strict=True)
+            )
+            is_settled = all(ready)
         except Exception:  # deleted meanwhile, or what computes it has failed: it has none
             places = old
-        self._unsettled.discard(key)
-        self._drop_spread(key)
+        if is_settled:
+            self._unsettled.discard(key)
+            self._drop_spread(key)
         self._take_out(key)
         self._put(key, places)
 

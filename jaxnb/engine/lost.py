@@ -120,7 +120,7 @@ class LostArray:
 
 def text_of(lost: LostArray) -> tuple[str, str]:
     """Returns what an array was and why it is lost, as a sentence, and what to do."""
-    parts = "`.shards` has the parts that this process still holds."
+    parts = "In a cell its `.shards` has the parts that the process still holds."
     more = f" {parts}" if lost._advice == MAKE_ANEW else ""
     return lost._what, f"{lost._advice}{more}"
 

@@ -150,6 +150,8 @@ class Unpicklable:
 
 def _steps(value: Any) -> list[tuple[str, Any]]:
     """Returns the parts of a value that may be left out, with the way to each."""
+    if isinstance(value, type):
+        return []
     if type(value) is dict:
         return [(f"[{key!r}]", part) for key, part in value.items()]
     if type(value) in (list, tuple):
@@ -203,8 +205,9 @@ def _module(value: Any) -> Any:
 
 def parts_of(value: Any) -> dict[str, Any] | None:
     """Returns the parts of an object by name; None if it is neither a dataclass nor a pytree."""
-    if is_dataclass(value):
-        return {f.name: getattr(value, f.name) for f in fields(value) if hasattr(value, f.name)}
+    if is_dataclass(value) and not isinstance(value, type):
+        known = {f.name: getattr(value, f.name) for f in fields(value) if hasattr(value, f.name)}
+        return known | getattr(value, "__dict__", {})
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return dict(zip(value._fields, value, strict=True))
     children = one_level(value)

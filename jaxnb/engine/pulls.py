@@ -164,6 +164,7 @@ def pack(
         data=_small_data(package, process_index, eager_bytes),
         origins=tuple(map(ORIGINS.of, package.arrays)),
         left=package.left,
+        is_array=is_array(value) or array_of_ref(value) is not None,
     )
 
 
@@ -263,4 +264,7 @@ def layout(
     single = len(leaves) == 1
     entries = tuple((text, shards.describe(leaf, corner=single)) for text, leaf in arrays)
     lost = tuple(text for text, leaf in held if isinstance(leaf, LostArray))
-    return LayoutReply(process_index, entries, len(held) - len(arrays) - len(lost), lost)
+    first = {id(leaf): k for k, (_, leaf) in reversed(list(enumerate(arrays)))}
+    again = tuple(k for k, (_, leaf) in enumerate(arrays) if first[id(leaf)] != k)
+    others = len(held) - len(arrays) - len(lost)
+    return LayoutReply(process_index, entries, others, lost, again)

@@ -20,6 +20,7 @@ TOO_LARGE = f"it is too large to be compared (over {MAX_DIGEST_BYTES >> 20} MiB)
 TOO_MANY = f"it has sets, and over {MAX_VISITED} parts"
 LOST = "it is lost, and what processes still hold of it was not compared"
 LOST_IN_IT = "arrays in it that are lost were not compared"
+PARTS = "a part of it cannot be pickled, so nothing of it was compared"
 LAYOUT_ONLY = "arrays in it that are spread over processes compared by layout only"
 
 
@@ -94,7 +95,8 @@ def describe(
         return ValueInfo(type_name, b"", None, "", mimebundle, digest_note=TOO_LARGE)
     except Exception as error:  # a user's __reduce__ may raise anything; the note carries it
         note = f"it cannot be pickled ({type(error).__name__}: {error})"
-        return ValueInfo(type_name, b"", None, note, mimebundle)
+        has_parts = isinstance(value, dict | list | tuple)
+        return ValueInfo(type_name, b"", None, note, mimebundle, digest_note=PARTS * has_parts)
     hold(pickler.arrays)
     arrays = tuple(shards.describe(array, corner=False) for array in pickler.arrays)
     notes = [LAYOUT_ONLY] if arrays else []
@@ -115,6 +117,7 @@ def describe(
         "",
         mimebundle,
         digest_note="; ".join(notes),
+        has_lost=pickler.has_lost,
         arrays=arrays,
     )
 

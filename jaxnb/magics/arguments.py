@@ -13,7 +13,7 @@ from typing import Any, NoReturn, get_args
 from jaxnb.errors import UsageError
 from jaxnb.labels import Outputs
 from jaxnb.model import CheckMode
-from jaxnb.options import suggest
+from jaxnb.options import CHECKS, suggest
 
 
 class MagicParser(argparse.ArgumentParser):
@@ -123,7 +123,7 @@ def start_parser() -> MagicParser:
     _add(parser, "--launcher", help="fork or local (default: fork on Linux)")
     _add(parser, "--collectives", default="gloo", help="gloo (the CPU's collectives)")
     _add(parser, "--check", default="record", metavar="MODE",
-         help="off, record (default: say where processes part) or strict (stop them)")  # fmt: skip
+         help="off, record (the default), strict or lockstep")  # fmt: skip
     _add(parser, "--no-pitfalls", dest="pitfalls", action="store_false",
          help="say nothing of pitfalls (hidden all-gathers and the like)")  # fmt: skip
     _add(parser, "--bare", action="store_true",
@@ -153,9 +153,7 @@ def cell_parser(magic: str) -> MagicParser:
          help="return at once; the card fills in when the cell ends")  # fmt: skip
     _add(parser, "--timeout", type=positive_seconds, metavar="S",
          help="interrupt the cell after this many seconds")  # fmt: skip
-    _add(
-        parser, "--check", choices=get_args(CheckMode), help="for this cell: off, record or strict"
-    )
+    _add(parser, "--check", choices=get_args(CheckMode), help=f"one of {', '.join(CHECKS)}")
     _add(parser, "--nans", action="store_true",
          help="find the first NaN in what the cell computes; it runs slower")  # fmt: skip
     _add(parser, "--infs", action="store_true", help="the same for NaN and Inf")

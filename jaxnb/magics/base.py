@@ -36,7 +36,7 @@ class SessionMagics(Magics):
         session = self._current()
         if session is None:
             raise UsageError(
-                "There is no group of processes yet. Nothing was run. Type `%spmd_start`, or "
+                "There is no group of processes. Nothing was run. Type `%spmd_start`, or "
                 "`%spmd_start -n 4` for four processes."
             )
         return session

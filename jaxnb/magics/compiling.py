@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from IPython.core.magic import line_cell_magic, magics_class
+from IPython.core.magic import line_cell_magic, magics_class, no_var_expand
 from IPython.display import display
 
 from jaxnb.errors import UsageError
@@ -34,13 +34,14 @@ def _parser(magic: str) -> arguments.MagicParser:
 class CompilingMagics(SessionMagics):
     """The magic that shows what the compiler does."""
 
+    @no_var_expand
     @line_cell_magic
     def spmd_collectives(self, line: str, cell: str | None = None) -> None:
         """Lists the collectives that a call compiles to. `--help` lists the options."""
         magic = "%spmd_collectives" if cell is None else "%%spmd_collectives"
         parser = _parser(magic)
         options, rest = arguments.split_options(line, parser)
-        asked = parser.asked(options)
+        asked = parser.asked(self.shell.var_expand(options))
         if asked is None:
             return
         if cell is not None and rest.strip():

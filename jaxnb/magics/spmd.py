@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from IPython.core.magic import cell_magic, line_magic, magics_class
+from IPython.core.magic import cell_magic, line_magic, magics_class, no_var_expand
 from IPython.display import display, publish_display_data
 
 import jaxnb
@@ -133,12 +133,14 @@ class SpmdMagics(SessionMagics):
             return None
         return self._run(asked, cell, first_line=2)
 
+    # Braces are the line's own, of an f-string or a dict: IPython would put the notebook's in.
+    @no_var_expand
     @line_magic("spmd")  # type: ignore[arg-type]
     def spmd_line(self, line: str) -> BackgroundCell | None:
         """Runs one line on every process. `%spmd --help` lists the options."""
         parser = arguments.cell_parser("%spmd")
         options, code = arguments.split_options(line, parser)
-        asked = parser.asked(options)
+        asked = parser.asked(self.shell.var_expand(options))
         if asked is None:
             return None
         return self._run(asked, code, first_line=1)

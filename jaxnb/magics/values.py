@@ -44,7 +44,10 @@ class ValueMagics(SessionMagics):
 
     @line_magic
     def spmd_pull(self, line: str) -> None:
-        """Brings values from the processes into variables of the notebook."""
+        """Brings values from the processes into variables of the notebook.
+
+        `--help` lists the options.
+        """
         parser = value_arguments.pull_parser()
         asked = parser.asked(line)
         if asked is None:
@@ -67,7 +70,10 @@ class ValueMagics(SessionMagics):
 
     @line_magic
     def spmd_push(self, line: str) -> None:
-        """Sends variables of the notebook to the processes, under the same names."""
+        """Sends variables of the notebook to the processes, under the same names.
+
+        `--help` lists the options.
+        """
         parser = value_arguments.push_parser()
         asked = parser.asked(line)
         if asked is None:
@@ -86,7 +92,10 @@ class ValueMagics(SessionMagics):
 
     @line_magic
     def spmd_layout(self, line: str) -> None:
-        """Shows how an array, or a pytree of arrays, lies over processes and devices."""
+        """Shows how an array, or a pytree of arrays, lies over processes and devices.
+
+        `--help` lists the options.
+        """
         parser = value_arguments.layout_parser()
         asked = parser.asked(line)
         if asked is None:

@@ -38,6 +38,7 @@ class ValueInfo:
         digest_note: What the digest leaves out, for people: why it is empty, or which part of
             the value is not in it.
         arrays: The arrays that the payload leaves on the processes.
+        has_lost: It holds arrays that are lost, of which nothing is digested.
     """
 
     type_name: str
@@ -47,6 +48,7 @@ class ValueInfo:
     mimebundle: Mapping[str, Any] = field(repr=False)
     array: ArrayInfo | None = None
     digest_note: str = ""
+    has_lost: bool = False
     arrays: tuple[ArrayInfo, ...] = ()
 
 

@@ -90,6 +90,7 @@ class Packed:
         origins: Where each array comes from; None for one of which that is not known.
         left: Parts that cannot be pickled, for which a :class:`NotMoved` stands: the path to each,
             and why.
+        is_array: The value is an array itself, or a ref to one.
     """
 
     process_index: int
@@ -105,6 +106,7 @@ class Packed:
     data: tuple[tuple[int, int, Any], ...] | None = field(default=None, repr=False)
     origins: tuple[Origin | None, ...] = ()
     left: tuple[tuple[str, str], ...] = ()
+    is_array: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,12 +275,14 @@ class LayoutReply:
         entries: Path to each array and its description.
         others: How many leaves of the value are no arrays of JAX.
         lost: The paths of those that were arrays of JAX, and are lost.
+        again: Which of the entries are an array that an earlier one is too.
     """
 
     process_index: int
     entries: tuple[tuple[str, ArrayInfo], ...]
     others: int
     lost: tuple[str, ...] = ()
+    again: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,6 +112,19 @@ def test_layouts_say_where_replicas_differ_and_where_parts_are_gone(session: Ses
     assert tree.count("replicas differ") == 2
     assert tree.count("gone on process 2") == 1
     session.run("beside = {'process': process, 'n': 1}")
+    # A ref that was read is laid out and pulled as often as one likes.
+    session.run("ref = jax.new_ref(make(P('data'), host))")
+    for turn in range(3):
+        assert session.layout("ref").array.shape == (4,)
+        assert session.pull("ref", lazy=False)[0] == turn
+        session.run("ref[...] = ref[...] + 1")
+    # An array that stands at two places counts once.
+    session.run("tied = {'embedding': make(P('data'), host), 'step': process}")
+    session.run("tied['head'] = tied['embedding']")
+    tied = session.layout("tied")
+    assert tied.again == {1}
+    assert set(tied.bytes_per_device.values()) == {4 + 16}
+    assert "2 arrays at 3 places · 32 B in all" in str(tied)
     one = " ".join(str(session.layout("beside")).split())
     assert "and their bytes differ" in one
     assert "and 1 leaf that is no array" in one

@@ -155,7 +155,7 @@ def test_without_a_group_every_magic_says_what_to_type(notebook: Notebook) -> No
         "%spmd_restart",
     ):
         message = notebook.bad(source)
-        assert message.startswith("There is no group of processes yet.")
+        assert message.startswith("There is no group of processes.")
         assert "`%spmd_start`" in message
     # What cannot be started says why, and starts nothing.
     before = jaxnb_fixtures.processes_of_tests()
@@ -192,6 +192,9 @@ def test_load_start_run_restart_stop(notebook: Notebook) -> None:
     assert "2 processes" in restarted.text
     assert notebook.good("print([p.pid for p in spmd.processes])").text != pids
     assert "False" in notebook.good("%spmd 'kept' in globals()").text
+    notebook.good("kept = 'of the notebook'")  # braces are the line's own, but for its options
+    assert "1 of 2" in notebook.good("%spmd kept = 1; f'{kept} of {1 + 1}'").text
+    assert "{'a': 1}" in notebook.good("%spmd {'a': kept}").text
     # %reload_ext must not lose the group: nobody could stop it any more.
     notebook.good("%reload_ext jaxnb")
     assert "ready" in notebook.good("%spmd_status").text

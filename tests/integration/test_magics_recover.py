@@ -67,7 +67,7 @@ def test_recover_says_what_was_kept(group: Notebook) -> None:
 def test_recover_has_help_and_needs_a_group(group: Notebook) -> None:
     assert "usage: %spmd_recover" in group.good("%spmd_recover --help").text
     for notebook in kernel():
-        assert notebook.bad("%spmd_recover").startswith("There is no group of processes yet.")
+        assert notebook.bad("%spmd_recover").startswith("There is no group of processes.")
 
 
 def test_where_tells_the_stacks(group: Notebook) -> None:

@@ -51,7 +51,7 @@ def said(nb: Notebook, expression: str) -> str:
 def test_without_a_group() -> None:
     for notebook in kernel():
         for line in ("%spmd_pull x", "%spmd_push x", "%spmd_layout x"):
-            assert notebook.bad(line).startswith("There is no group of processes yet.")
+            assert notebook.bad(line).startswith("There is no group of processes.")
 
 
 @pytest.mark.parametrize("magic", ["spmd_pull", "spmd_push", "spmd_layout"])

@@ -1120,6 +1120,17 @@ def test_what_is_no_name(session: Session, text: str) -> None:
         session.pull(text)
 
 
+def test_a_class_of_a_cell_stays_and_attributes_beside_fields_come(session: Session) -> None:
+    session.run(
+        "import dataclasses\n@dataclasses.dataclass\nclass Of:\n    a: object\n"
+        "kept = {'w': 1, 'class': Of}\nvalue = Of(1); value.extra = process_index"
+    )
+    with pytest.warns(NotMovedWarning, match=r"`kept\['class'\]`: it refers to code"):
+        assert session.pull("kept")["w"] == 1
+    assert [session.pull("value")[i].extra for i in (0, 1)] == [0, 1]
+    assert session.run("value").agreement is Agreement.DIFFERENT
+
+
 @pytest.mark.parametrize("text", ["x.T", "x.shape", "x[[0, 1]]", "x[True]", "x['a']"])
 def test_of_an_array_only_slices(session: Session, text: str) -> None:
     session.run(MESH + "x = make((8, 6), 'data');")

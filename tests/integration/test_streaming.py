@@ -152,6 +152,23 @@ def test_half_a_line_stands_above_the_display_that_ended_it(session: Session) ->
     assert result.per_process[0].stdout == "half 0half 1half 2ab\n"
 
 
+def test_half_a_line_is_cleared(session: Session) -> None:
+    cleared: list[int] = []
+
+    class Clears(Recorder):
+        def clear(self, process_index: int, wait: bool) -> None:
+            if process_index == 0:
+                cleared.append(len(self.shown))
+
+    sink = Clears()
+    session.run(
+        "from IPython.display import clear_output\nprint('a', end=''); clear_output(); print('b')",
+        sink=sink,
+    )
+    assert sink.shown == ["[0-3] a", "[0-3] b"]
+    assert cleared == [1]
+
+
 @pytest.mark.parametrize("run", range(10))
 def test_a_whole_row_stands_in_the_order_of_the_processes(session: Session, run: int) -> None:
     """Whoever answers last: of its line it is known first that no other will say it."""

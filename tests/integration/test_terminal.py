@@ -63,7 +63,7 @@ def terminal(tmp_path) -> Iterator[Terminal]:  # type: ignore[no-untyped-def]
 def test_a_session_in_a_terminal(terminal: Terminal) -> None:
     assert terminal.type("%load_ext jaxnb").strip() == ""
     terminal.type(EXACT_LABELS)
-    assert "UsageError: There is no group of processes yet." in terminal.type("%spmd 1")
+    assert "UsageError: There is no group of processes." in terminal.type("%spmd 1")
 
     started = terminal.type("%spmd_start -n 2 --devices-per-process 2 --platform cpu")
     assert "2 processes" in started

@@ -99,7 +99,11 @@ def array_of_ref(value: Any) -> Any:
     """Returns the array that a ref is to; None for what is none, or where JAX has it elsewhere."""
     kind = type(value)
     is_ref = kind.__name__ == "Ref" and kind.__module__.startswith("jax")
-    return getattr(getattr(value, "_refs", None), "_buf", None) if is_ref else None
+    array = getattr(getattr(value, "_refs", None), "_buf", None) if is_ref else None
+    of_words = getattr(array, "_base_array", array)
+    # Once read they are remembered, and JAX goes on to remember them when the ref was written to.
+    getattr(of_words, "__dict__", {}).pop("addressable_shards", None)
+    return array
 
 
 def host_words(array: Any) -> Any:
