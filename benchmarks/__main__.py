@@ -1,7 +1,7 @@
 """``python -m benchmarks [NAME...] [--quick|--full] [--side jaxnb|recipe]``: print a table.
 
 Names: start, memory, idle, restart, stop, cells, lines, many, pull, push, free, recover, where,
-death, recorder, replicas, stats. Without a name all are run.
+death, recorder, replicas, stats, agreeing. Without a name all are run.
 The exit status is 1 if a target is missed, 0 otherwise.
 """
 
@@ -13,12 +13,22 @@ import sys
 from types import FrameType
 from typing import Any, NoReturn
 
-from benchmarks import arrays, cells, lifecycle, troubles, watching
+from benchmarks import agreeing, arrays, cells, lifecycle, troubles, watching
 from benchmarks.measure import Row, machine_facts, say, table, write_json
 from benchmarks.processes import ROOT
 
 LIVES = ("start", "memory", "idle", "restart", "stop")
-NAMES = (*LIVES, "cells", "lines", "many", "pull", "push", *troubles.NAMES, *watching.NAMES)
+NAMES = (
+    *LIVES,
+    "cells",
+    "lines",
+    "many",
+    "pull",
+    "push",
+    *troubles.NAMES,
+    *watching.NAMES,
+    *agreeing.NAMES,
+)
 SIDES = ("recipe", "jaxnb")
 RESULTS = ROOT / "benchmarks" / "results" / "bench.json"
 
@@ -52,6 +62,7 @@ def main() -> int:
         rows.extend(arrays.measure(names, sides, arguments.quick, arguments.full))
         rows.extend(troubles.measure(names, sides, arguments.quick))
         rows.extend(watching.measure(names, sides, arguments.quick))
+        rows.extend(agreeing.measure(names, sides, arguments.quick))
     finally:  # What was measured before a failure is shown all the same.
         report(rows, facts | {"quick": arguments.quick})
     return 1 if any(row.met is False for row in rows) else 0

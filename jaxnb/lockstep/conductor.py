@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 from jaxnb.lockstep.messages import (
     Answer,
     End,
-    Explanation,
     Go,
     Lane,
     Press,
@@ -24,6 +22,7 @@ from jaxnb.lockstep.messages import (
     StopKind,
     Word,
 )
+from jaxnb.lockstep.talks import Talks
 
 Decision = Answer | Press
 """What follows from what has happened."""
@@ -59,7 +58,6 @@ class _Process:
         due: What its main thread is told as the answer to its next word.
         is_pressed: Whether it was sent a signal that it has not told of yet.
         granted: How often it was let go.
-        dispatches: How often its main thread was let go in this cell.
     """
 
     cell: int = 0
@@ -70,28 +68,6 @@ class _Process:
     due: Stop | None = None
     is_pressed: bool = False
     granted: int = 0
-    dispatches: int = 0
-
-
-@dataclass(slots=True)
-class _Talk:
-    """What processes tell each other about a stop.
-
-    Attributes:
-        cell: In which.
-        awaited: Who is to tell: all that take part in what was stopped.
-        told: What they have told.
-        asking: Who waits to hear it, by process and token.
-        is_over: Whether nobody is waited for any more: the cell was interrupted.
-        what: What all are told, once that is known.
-    """
-
-    cell: int
-    awaited: frozenset[int]
-    told: dict[int, str] = field(default_factory=dict)
-    asking: list[tuple[int, int]] = field(default_factory=list)
-    is_over: bool = False
-    what: Explanation | None = None
 
 
 class Conductor:
@@ -115,14 +91,14 @@ class Conductor:
         self._members: dict[int, Processes] = {}
         self._late: dict[int, dict[int, Stop]] = {}
         self._stops = 0
-        self._talks: dict[int, _Talk] = {}
+        self._talks = Talks()
 
     # ------------------------------------------------------------------ what happens
 
     def begin(self, process: int, cell: int, members: Iterable[int]) -> list[Decision]:
         """A process begins a cell, which these processes were asked to run."""
         state = self._processes[process]
-        state.cell, state.dispatches, state.is_pressed = cell, 0, False
+        state.cell, state.is_pressed = cell, False
         # It may have been stopped already for those that were quicker.
         state.due = self._late.get(cell, {}).pop(process, None)
         self._members[cell] = tuple(sorted(members))
@@ -130,8 +106,7 @@ class Conductor:
             if all(each.cell != known for each in self._processes):
                 del self._members[known]
                 self._late.pop(known, None)
-                for number in [n for n, talk in self._talks.items() if talk.cell == known]:
-                    del self._talks[number]
+                self._talks.forget(known)
         return self._decide()
 
     def say(
@@ -176,19 +151,13 @@ class Conductor:
         state = self._processes[process]
         state.is_dead, state.main, state.due = True, None, None
         state.others.clear()
-        for talk in self._talks.values():
-            talk.asking = [each for each in talk.asking if each[0] != process]
+        self._talks.die(process)
         return self._decide()
 
     def explain(self, process: int, token: int, number: int, text: str) -> list[Decision]:
         """A process tells of its word when it was stopped, and wants to know of the others'."""
-        if number not in self._talks:
-            return [Answer(process, token, Explanation(number, ()))]
-        talk = self._talks[number]
-        if process in talk.awaited and talk.what is None:
-            talk.told.setdefault(process, text)
-        talk.asking.append((process, token))
-        return self._decide()
+        told = self._talks.tell(process, token, number, text)
+        return [*told, *self._decide()]
 
     def interrupt(self, cell: int) -> list[Decision]:
         """A cell is to be interrupted on all its processes."""
@@ -231,8 +200,7 @@ class Conductor:
     def _interrupt(self, cell: int, but: int) -> list[Decision]:
         stop = self._stop("interrupted")
         decisions: list[Decision] = []
-        for talk in self._talks.values():
-            talk.is_over = talk.is_over or talk.cell == cell
+        self._talks.end(cell)
         for process, state in enumerate(self._processes):
             if state.is_dead or process == but:
                 continue
@@ -247,10 +215,6 @@ class Conductor:
         return [*decisions, *self._decide()]
 
     # ------------------------------------------------------------------ what is known
-
-    def dispatches(self, process: int) -> int:
-        """Returns how many computations the process's main thread was let dispatch in its cell."""
-        return self._processes[process].dispatches
 
     def waits(self) -> dict[int, tuple[Word, Processes]]:
         """Returns for each process whose main thread waits its word, and whom it waits for."""
@@ -286,8 +250,6 @@ class Conductor:
 
     def _granted(self, word: Word) -> list[Answer]:
         those = [each for q in word.participants if (each := self._processes[q].main) is not None]
-        for q in word.participants:
-            self._processes[q].dispatches += 1
         return self._let_go(those)
 
     def _let_go(self, those: Sequence[_Waiting]) -> list[Answer]:
@@ -365,27 +327,15 @@ class Conductor:
         return self._stop_words(those, kind, tuple(s for w in those for s in self._sides(w)))
 
     def _explained(self) -> list[Answer]:
-        for number, talk in self._talks.items():
-            if talk.what is None and (
-                talk.is_over or all(map(partial(self._is_told, talk), talk.awaited))
-            ):
-                talk.what = self._explanation(number, talk)
-            if talk.asking and talk.what is not None:
-                asking, talk.asking = talk.asking, []
-                return [Answer(process, token, talk.what) for process, token in asking]
-        return []
+        return self._talks.answers(self._can_tell, self._end_of)
 
-    def _is_told(self, talk: _Talk, process: int) -> bool:
-        """Whether a process has told of its word, or cannot before another process goes on."""
-        is_waiting = self._processes[process].main is not None or any(
-            process == asker for each in self._talks.values() for asker, _ in each.asking
-        )
-        return process in talk.told or is_waiting or self._gone(process, talk.cell) is not None
+    def _can_tell(self, process: int, cell: int) -> bool:
+        """Whether a process may come to tell of its word before another process goes on."""
+        return self._processes[process].main is None and self._gone(process, cell) is None
 
-    def _explanation(self, number: int, talk: _Talk) -> Explanation:
-        left = {q: self._processes[q].left for q in sorted(talk.awaited - talk.told.keys())}
-        ends = tuple((q, end) for q, (cell, end) in left.items() if cell == talk.cell)
-        return Explanation(number, tuple(sorted(talk.told.items())), ends)
+    def _end_of(self, process: int, cell: int) -> End | None:
+        left, end = self._processes[process].left
+        return end if left == cell else None
 
     def _may_come(self, word: Word, possible: Iterable[Word]) -> bool:
         """Whether every participant may still say a word, after others that may be granted."""
@@ -406,7 +356,7 @@ class Conductor:
         said = [side.processes[0] for side in sides if side.word is not None]
         cell = self._processes[said[0]].cell
         everyone = frozenset(q for word in words for q in word.participants)
-        self._talks[stop.number] = _Talk(cell, everyone)
+        self._talks.begin(stop.number, cell, everyone)
         answers = []
         for process in sorted(everyone):
             state = self._processes[process]

@@ -1,0 +1,185 @@
+"""Measures how surely, and how soon, processes in lockstep end a cell in which they part.
+
+Starts fresh groups, half of them beside busy loops. In each, once for every case, processes do
+something that is not the same on all: one raises in a loop, skips a call, computes another program,
+or sleeps and is interrupted. Every process has to end with an error, within ``LIMIT_SECONDS`` of
+the cause and by itself; then the same group computes with the variables of before.
+
+Prints how many did, for each case, with the seconds from the cause to the last process's error.
+Exits with status 1 if any did not. Other programs on the machine make the times longer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import statistics
+import sys
+import textwrap
+import threading
+import time
+import warnings
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from busy import busy_loops
+
+import jaxnb
+from jaxnb.result import CellResult
+from jaxnb.session import Session
+
+LIMIT_SECONDS = 1.0
+"""From the cause to the last process's error."""
+
+BUSY_LOOPS = 2
+
+GIVE_UP_SECONDS = 30.0
+"""A cell that has not ended by then is ended by its time-out, and counted as one that hung."""
+
+SHAPES = ((4, 2), (4, 1))
+
+SETUP = """
+import time
+n = jax.device_count()
+mesh = jax.make_mesh((n,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+def make(value, size=2 * n):
+    host = np.full(size, value, np.float32)
+    return jax.make_array_from_callback(
+        host.shape, NamedSharding(mesh, P("d")), lambda index: host[index])
+x, longer = make(1), make(1, 4 * n)
+step, other, total = jax.jit(lambda a: a + 1), jax.jit(lambda a: a + 2), jax.jit(jnp.sum)
+odd = process_index == num_processes // 2
+for each in (x, longer): float(total(step(each))), float(total(other(each)))
+cause = came = 0.0
+"""
+
+CASES = {
+    "a typo": "for i in range(20):\n    if odd and i == 7:\n        tiem.sleep(1)\n    y = step(y)",
+    "an uneven loop": "for i in range(10 + odd):\n    y = step(y)\ncame = time.monotonic()",
+    "a skipped call": "for i in range(10):\n    if not (odd and i == 5): y = step(y)",
+    "another program": "for i in range(10):\n    y = other(y) if odd and i == 5 else step(y)",
+    "other shapes": "for i in range(10):\n    z = step(longer if odd and i == 5 else x)",
+    "another input": "z = step(x)\nfor i in range(10):\n    y = step(z if odd and i == 5 else x)",
+    "another order": "float(total(x)), step(y)\nif odd: step(y)\nfloat(total(x)); step(y)",
+}
+"""What goes wrong: the cell's code, in which ``odd`` is one process."""
+
+AROUND = """
+y, cause, came = x, 0.0, 0.0
+try:
+{}
+except BaseException:
+    came = time.monotonic()
+    raise
+"""
+
+TRAINING = """
+y, i = x, 0
+while True:
+    y, i = step(y), i + 1
+    if process_index == i % num_processes: np.ones(20000).sum()
+"""
+
+
+class Rate:
+    """How often a case went well, and how long it took."""
+
+    def __init__(self) -> None:
+        self.good = self.tried = 0
+        self.seconds: list[float] = []
+        self.faults: list[str] = []
+
+    def add(self, fault: str, seconds: float) -> None:
+        """Notes one try; without a fault it went well."""
+        self.tried += 1
+        self.good += not fault
+        self.seconds.append(seconds)
+        if fault:
+            self.faults.append(fault)
+
+    def __str__(self) -> str:
+        middle, most = statistics.median(self.seconds), max(self.seconds)
+        said = f"{self.good} of {self.tried}; median {middle:.3f} s, at most {most:.3f} s"
+        return said + "".join(f"\n    {fault}" for fault in self.faults[:5])
+
+
+def parted(session: Session, code: str) -> tuple[str, float]:
+    """Runs a case; returns what was wrong with how it ended, and from first to last error."""
+    cell = AROUND.format(textwrap.indent(code, "    "))
+    result: CellResult = session.run(cell, timeout=GIVE_UP_SECONDS, raise_on_error=False)
+    came = session.run("came").value
+    times = [each for each in (came.values() if isinstance(came, dict) else [came]) if each]
+    seconds = max(times) - min(times)
+    if not result.errors:
+        return "no process has an error", seconds
+    if not any(e.type_name in ("DivergenceError", "NameError") for e in result.errors.values()):
+        return f"other errors: {result!r}", seconds
+    return ("" if seconds < LIMIT_SECONDS else f"took {seconds:.2f} s"), seconds
+
+
+def interrupted(session: Session, code: str) -> tuple[str, float]:
+    """Interrupts a cell; returns what was wrong with how it ended, and how long that took."""
+    found: list[CellResult] = []
+    thread = threading.Thread(target=lambda: found.append(session.run(code, raise_on_error=False)))
+    thread.start()
+    time.sleep(0.5)
+    began = time.monotonic()
+    session.interrupt()
+    thread.join(GIVE_UP_SECONDS)
+    seconds = time.monotonic() - began
+    if not found:
+        return "did not end", seconds
+    kinds = {e.type_name for e in found[0].errors.values()}
+    is_all = len(found[0].errors) == session.num_processes and kinds == {"KeyboardInterrupt"}
+    return ("" if is_all else f"errors: {found[0].errors}"), seconds
+
+
+def tried(session: Session, name: str) -> tuple[str, float]:
+    """Plays one case in a group, and looks at what is left of it."""
+    if name == "an interrupted loop":
+        fault, seconds = interrupted(session, TRAINING)
+        steps = session.run("i, float(total(y)) / (2 * n) - 1").value
+        if not isinstance(steps, tuple) or steps[0] != steps[1]:
+            fault = fault or f"of different steps: {steps}"
+    elif name == "one that sleeps":
+        code = "if odd: time.sleep(1000)\nfloat(total(x))"
+        fault, seconds = interrupted(session, code)
+    else:
+        fault, seconds = parted(session, CASES[name])
+    if session.run("float(total(step(x)))").value != 4.0 * session.run("n").value:
+        fault = fault or "computes something else afterwards"
+    return fault, seconds
+
+
+def main() -> int:
+    """Runs as many groups as the command line says."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--groups", type=int, default=100)
+    groups = parser.parse_args().groups
+    warnings.simplefilter("ignore")
+    names = [*CASES, "an interrupted loop", "one that sleeps"]
+    rates = {(name, load): Rate() for load in (0, BUSY_LOOPS) for name in names}
+    for k in range(groups):
+        processes, devices = SHAPES[k // 2 % len(SHAPES)]
+        load = BUSY_LOOPS if k % 2 else 0
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(busy_loops(load))
+            session = stack.enter_context(
+                jaxnb.start(
+                    processes, devices_per_process=devices, platform="cpu", check="lockstep"
+                )
+            )
+            pids = [each.pid for each in session.processes]
+            session.run(SETUP)
+            for name in names:
+                fault, seconds = tried(session, name)
+                rates[name, load].add(fault, seconds)
+            assert [each.pid for each in session.processes] == pids
+    for (name, load), rate in rates.items():
+        print(f"{name}, beside {load} busy loops: {rate}")
+    return any(rate.good < rate.tried for rate in rates.values())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
