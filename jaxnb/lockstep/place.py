@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import unquote
 
-_SCHEME = "unix:"
+_SCHEME, _SERVICE, _CONDUCTOR = "unix:", "jax-", "lock-"
+"""Short: a Unix socket's path may have some hundred bytes."""
 
 
 def conductor_beside(address: str) -> Path:
@@ -14,6 +15,7 @@ def conductor_beside(address: str) -> Path:
     Args:
         address: The service's: ``"unix:/folder/jax-123"``.
     """
-    if not address.startswith(_SCHEME):
+    path = Path(unquote(address.removeprefix(_SCHEME)))
+    if not address.startswith(_SCHEME) or not path.name.startswith(_SERVICE):
         raise ValueError(f"no conductor is hosted beside a service at {address}")
-    return Path(unquote(address.removeprefix(_SCHEME)) + "-conductor")
+    return path.with_name(_CONDUCTOR + path.name.removeprefix(_SERVICE))

@@ -268,7 +268,8 @@ def test_arrays_and_files_are_not_read(session: Session, nobody: pwd.struct_pass
 
 CONNECT = """
 for path in told["sockets"]:
-    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as caller:
+    kind = socket.SOCK_SEQPACKET if "/lock-" in path else socket.SOCK_STREAM
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, kind) as caller:
         caller.settimeout(90)
         caller.connect(path)
         found.append([path, caller.recv(100).decode("latin-1") if "/strict-" in path else ""])
@@ -282,7 +283,7 @@ float(jax.jit(jnp.sum)(x))
 
 
 def test_no_socket_is_reached(session: Session, nobody: pwd.struct_passwd) -> None:
-    """JAX's coordination service and those of strict mode among them."""
+    """JAX's coordination service, the conductor, and those of strict mode among them."""
     assert session.run(STRICT, check="strict").value == 8
     sockets = sockets_of(session)
     assert max(len(Path(path).name) for path in sockets) <= LONGEST_NAME
@@ -290,7 +291,8 @@ def test_no_socket_is_reached(session: Session, nobody: pwd.struct_passwd) -> No
     assert [path for path, _ in mine] == sockets
     challenged = [path for path, said in mine if "#CHALLENGE#" in said]
     assert len(challenged) == session.num_processes
-    assert any(path.rpartition("/")[2].startswith("jax-") for path in sockets)
+    names = [path.rpartition("/")[2] for path in sockets]
+    assert {"jax", "lock"} <= {name.partition("-")[0] for name in names}
     assert others == []
     assert session.run("float(jax.jit(jnp.sum)(x))", check="strict").value == 8
 
