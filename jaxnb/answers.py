@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from jaxnb.arrays import placing
+from jaxnb.arrays import lying
 from jaxnb.display._ansi import strip_ansi
 from jaxnb.display.merge import StreamMerger
 from jaxnb.labels import Outputs
@@ -21,7 +21,7 @@ NO_ANSWER = "NoAnswer"
 def place_of(value: ValueInfo | None) -> object:
     """Returns which array a value is, if it is one: processes may hold several, each of a mesh."""
     array = value.array if value is not None else None
-    return None if array is None else (array.sharding, placing(array))
+    return None if array is None else lying(array)
 
 
 def ending_of(reply: CellReply) -> str:

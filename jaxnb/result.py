@@ -9,7 +9,7 @@ from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from jaxnb.arrays import differing, merged, placing
+from jaxnb.arrays import differing, lying, merged
 from jaxnb.callers import levels_to_caller
 from jaxnb.errors import DivergenceWarning, JaxnbError
 from jaxnb.labels import suspect_text
@@ -210,7 +210,7 @@ class CellResult:
         if len(arrays) == len(known) and (
             _is_one_array(arrays) or not any(a.fully_addressable for a in arrays)
         ):
-            if len({(a.dtype, a.sharding, a.deleted, placing(a)) for a in arrays}) > 1:
+            if len({(a.dtype, a.deleted, lying(a)) for a in arrays}) > 1:
                 return Agreement.DIFFERENT
             if self._differing_parts():
                 return Agreement.REPLICAS_DIFFER
@@ -289,5 +289,4 @@ class CellResult:
 
 def _is_one_array(arrays: Sequence[ArrayInfo]) -> bool:
     """Whether processes mean one global array, though its devices may all be one process's."""
-    layouts = {(a.sharding, tuple(s.device_id for s in a.shards)) for a in arrays}
-    return len(arrays) > 1 and len(layouts) == 1
+    return len(arrays) > 1 and len({lying(a) for a in arrays}) == 1

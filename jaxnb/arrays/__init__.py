@@ -19,7 +19,7 @@ from jaxnb.arrays.blocks import (
     total_bytes,
 )
 from jaxnb.arrays.preview import EDGE_ITEMS, PreviewSlice, edge_indices, preview
-from jaxnb.arrays.replicas import differing, each_its_own, merged, placing
+from jaxnb.arrays.replicas import differing, each_its_own, lying, merged, placing
 from jaxnb.arrays.specs import Spec, is_spec, spec_text
 from jaxnb.arrays.specs import check as check_spec
 from jaxnb.arrays.specs import normalize as normalize_spec
@@ -41,6 +41,7 @@ __all__ = [
     "edge_indices",
     "elements_bytes",
     "is_spec",
+    "lying",
     "merged",
     "normalize_spec",
     "parse_spec",

@@ -82,7 +82,7 @@ def _rest(others: int, lost: Sequence[str]) -> list[str]:
     rest = [f"lost: {paths_label(lost)}; {_MAKE_ANEW}"] if lost else []
     if others:
         leaves = "1 leaf that is" if others == 1 else f"{format_count(others)} leaves that are"
-        rest.insert(0, f"{leaves} no array")
+        rest.insert(0, f"{leaves} no jax.Array")
     return rest
 
 

@@ -38,6 +38,7 @@ class Pickler(pickle.Pickler):
         arrays: Those that were left here.
         whole: Those that went whole, and that several devices of this process hold.
         has_lost: Whether it has arrays that are lost.
+        has_deleted: Whether it has arrays that were deleted, or donated.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class Pickler(pickle.Pickler):
         self._refers = refers
         self.arrays: list[jax.Array] = []
         self.whole: list[jax.Array] = []
-        self.has_lost = False
+        self.has_lost = self.has_deleted = False
 
     def reducer_override(self, value: Any) -> Any:
         """Tells how to pickle what needs care; pickle asks for each object that is not plain.
@@ -62,6 +63,7 @@ class Pickler(pickle.Pickler):
         if isinstance(value, jax.core.Tracer):
             raise pickle.PicklingError("it is a tracer that left its transformation (jit, grad …)")
         if isinstance(value, jax.Array):
+            self.has_deleted = self.has_deleted or value.is_deleted()
             if self._refers(value):
                 self.arrays.append(value)
                 return ArrayLeaf, (len(self.arrays) - 1,)

@@ -366,12 +366,13 @@ class Runner:
         self._keep_traceback(type(error), error, traceback.format_exception_only(error))
 
     def _keep_traceback(self, kind: type[BaseException], error: Any, lines: list[str]) -> None:
-        ansi = bundles.shortened("\n".join(lines))
+        said = tracebacks.cause_first(str(error))
+        ansi = bundles.shortened("\n".join(lines).replace(str(error), said))
         self._shell._last_traceback = lines
         self._raised = error
         self._error = ProcessError(
             type_name=kind.__name__,
-            message=bundles.shortened(str(error)),
+            message=bundles.shortened(said),
             traceback=tracebacks.ANSI.sub("", ansi),
             traceback_ansi=ansi,
             line=_line_in_cell(error, self._code_name),

@@ -26,6 +26,10 @@ _LIBRARIES = tuple(
 )
 """Where installed modules are."""
 
+_JAXNB = f"{Path(__file__).parents[1]}/"
+_TRACEBACK = "Traceback (most recent call last):\n"
+_FRAME = re.compile(r'  File "([^"]*)", line \d+')
+
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 """What colours text."""
 
@@ -123,6 +127,28 @@ class LibraryText(str):
     """How a frame of an installed module is shown."""
 
     __slots__ = ()
+
+
+def cause_first(message: str) -> str:
+    """Returns what XLA says of a callback that has raised, with what that was in its first line.
+
+    XLA puts the whole traceback into its message. Of its frames those are left out that are not of
+    cells or of the user's modules. Other messages are returned as they are.
+    """
+    head, mark, rest = message.partition(_TRACEBACK)
+    if not mark or "callback" not in head:
+        return message
+    lines = rest.rstrip("\n").splitlines()
+    own: list[str] = []
+    is_own = False
+    for line in lines:
+        if (frame := _FRAME.match(line)) is not None:
+            is_own = not frame[1].startswith((*_LIBRARIES, _JAXNB, "<frozen"))
+        elif not line.startswith(" "):
+            break  # what was raised
+        own += [line] * is_own
+    raised = lines[-1] if lines else ""
+    return "\n".join([f"{head}{raised}", _TRACEBACK.rstrip("\n"), *own, raised])
 
 
 def own_frames(lines: Iterable[str]) -> list[str]:

@@ -18,16 +18,21 @@ def name_unkept(kept: Iterable[tuple[Any, Kept]], names: dict[str, Any]) -> tupl
         names: The variables of cells.
 
     Returns:
-        These arrays, sorted by name. Single shards without a name are left out: JAX makes such
-        ones of an array that is being read.
+        These arrays, sorted by name. Single shards are left out that have no name, or one below
+        another's: JAX makes such ones of an array that is being read.
     """
     gone = [(old, how) for old, how in kept if isinstance(how, Unkept) and is_array(old)]
     paths = paths_of(names, [old for old, _ in gone]) if gone else {}
     for old, how in gone:
         how.name = paths.get(id(old), "")
+    whole = tuple(f"{how.name}." for old, how in gone if how.name and _is_whole(old))
     found = (
         UnkeptArray(how.name, how.what, how.why)
         for old, how in gone
-        if how.name or len(old.sharding.device_set) > 1
+        if _is_whole(old) or (how.name and not how.name.startswith(whole))
     )
     return tuple(sorted(found, key=lambda each: (each.name, each.type)))
+
+
+def _is_whole(array: Any) -> bool:
+    return len(array.sharding.device_set) > 1

@@ -21,6 +21,7 @@ TOO_MANY = f"it has sets, and over {MAX_VISITED} parts"
 LOST = "it is lost, and what processes still hold of it was not compared"
 LOST_IN_IT = "arrays in it that are lost were not compared"
 PARTS = "a part of it cannot be pickled, so nothing of it was compared"
+DELETED_IN_IT = "arrays in it are deleted"
 LAYOUT_ONLY = "arrays in it that are spread over processes compared by layout only"
 
 
@@ -105,6 +106,7 @@ def describe(
         notes = [LOST if digester is None else LOST_IN_IT]
     elif digester is None:
         notes = [TOO_MANY]
+    notes += [DELETED_IN_IT] if pickler.has_deleted else []
     if digester is not None:
         for array, info in zip(pickler.arrays, arrays, strict=True):
             digester.digest_more(packing.array_digest(array, info))

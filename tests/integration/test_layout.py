@@ -47,7 +47,7 @@ def test_arrays_that_are_lost_are_not_taken_for_something_else(session: Session)
     assert text.startswith("no arrays left lost: `gone` (9 arrays); run the cell again")
     some = " ".join(str(session.layout("some")).split())
     assert some.startswith("2 arrays")
-    assert "1 leaf that is no array" in some
+    assert "1 leaf that is no jax.Array" in some
     assert "lost: `some['lost']`" in some
 
 
@@ -127,7 +127,7 @@ def test_layouts_say_where_replicas_differ_and_where_parts_are_gone(session: Ses
     assert "2 arrays at 3 places · 32 B in all" in str(tied)
     one = " ".join(str(session.layout("beside")).split())
     assert "and their bytes differ" in one
-    assert "and 1 leaf that is no array" in one
+    assert "and 1 leaf that is no jax.Array" in one
     with pytest.raises(UsageError, match=r"`kinds` .*They do not fit together") as raised:
         session.layout("kinds")
     assert "pull" not in str(raised.value)
@@ -159,6 +159,6 @@ def test_a_ref_is_shown_and_pulled_as_the_array_that_it_is_to(session: Session) 
     )
     assert session.layout("ref").entries[0][0] == "ref[...]"
     assert len(session.layout("ref").bytes_per_device) == 8
-    assert "1 leaf that is no array" in str(session.layout("tree"))
+    assert "1 leaf that is no jax.Array" in str(session.layout("tree"))
     np.testing.assert_array_equal(np.asarray(session.pull("ref")), np.arange(8.0))
     np.testing.assert_array_equal(np.asarray(session.pull("tree")["ref"]), np.ones(2))

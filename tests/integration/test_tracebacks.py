@@ -27,6 +27,22 @@ def product(x):
 """
 
 
+CALLS_BACK = """def wrong(x):
+    raise ValueError("my reason")
+kind = jax.ShapeDtypeStruct((), jnp.float32)
+jax.pure_callback(wrong, kind, jnp.float32(1)).block_until_ready()"""
+
+
+def test_what_a_callback_raises_comes_first(session: Session) -> None:
+    result = session.run(CALLS_BACK, raise_on_error=False)
+    for error in result.errors.values():
+        first, *rest = error.message.splitlines()
+        assert first.endswith("error calling callback: ValueError: my reason")
+        assert all("jaxnb" not in line and "site-packages" not in line for line in rest)
+        assert any(line.startswith('  File "<cell ') and ", in wrong" in line for line in rest)
+        assert "forkserver" not in error.traceback
+
+
 def test_frames_of_the_user_are_whole_and_those_of_libraries_short(
     session: Session, tmp_path: Path
 ) -> None:

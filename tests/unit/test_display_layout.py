@@ -31,7 +31,7 @@ def array(parts: int = 4, **changes: object) -> ArrayInfo:
 def test_a_table_with_totals():
     card = cards.layout_card([("params.w", array()), ("params.b", array(1))], others=2)
     assert card.text == (
-        "2 arrays · 256 B in all · mesh data 2 × model 2 · 2 leaves that are no array\n"
+        "2 arrays · 256 B in all · mesh data 2 × model 2 · 2 leaves that are no jax.Array\n"
         "  path      type           spec                    total  per device  note\n"
         "  params.w  float32[8, 4]  P(('data', …l'), None)  128 B        32 B\n"
         "  params.b  float32[8, 4]  P()                     128 B       128 B  replicated\n"
@@ -44,12 +44,12 @@ def test_a_table_with_totals():
 def test_one_array_is_shown_with_its_picture():
     card = cards.layout_card([("params.w", array())], others=1)
     assert card.text.startswith("params.w: float32[8, 4] · P(('data', 'model'), None)")
-    assert "and 1 leaf that is no array" in card.text
+    assert "and 1 leaf that is no jax.Array" in card.text
     assert "<svg" in card.html
 
 
 def test_no_arrays():
-    assert cards.layout_card([], others=2).text == "no arrays · 2 leaves that are no array"
+    assert cards.layout_card([], others=2).text == "no arrays · 2 leaves that are no jax.Array"
     assert cards.layout_card([]).text == "no arrays"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from jaxnb.arrays import differing, merged
+from jaxnb.arrays import differing, lying, merged
 from jaxnb.model import ArrayInfo, ShardInfo
 
 PARTS = [((0, 4),), ((0, 4),), ((4, 8),), ((4, 8),)]
@@ -21,6 +21,13 @@ def told(process: int, digests: list[bytes], corner: tuple = ()) -> ArrayInfo:
 
 def array(*digests: bytes) -> ArrayInfo:
     return merged([told(process, list(digests)) for process in range(4)])
+
+
+def test_how_a_sharding_is_written_does_not_tell_where_an_array_lies() -> None:
+    one = array(b"a", b"a", b"b", b"b")
+    assert lying(one) == lying(replace(one, sharding="NamedSharding(P(None))", spec="P(None)"))
+    assert lying(one) != lying(replace(one, sharding="NamedSharding(P(unreduced={'x'}))"))
+    assert lying(one) != lying(replace(one, shards=one.shards[::-1]))
 
 
 def test_digests_and_corners_come_together() -> None:
