@@ -32,7 +32,7 @@ def array(
     processes: int = 4,
     replicated: bool = False,
     dtype: str = "float32",
-    sharding: str = "S",
+    memory_kind: str = "device",
 ) -> ValueInfo:
     """What process ``owner`` says of an array with one device a process."""
     seen: dict[tuple[int, int], int] = {}
@@ -46,10 +46,10 @@ def array(
         shape=(8,),
         dtype=dtype,
         itemsize_bits=32,
-        sharding=sharding,
+        sharding="S",
         spec=None,
         mesh=None,
-        memory_kind=None,
+        memory_kind=memory_kind,
         fully_replicated=replicated,
         fully_addressable=processes == 1,
         shards=tuple(shards),
@@ -158,7 +158,7 @@ def test_replicas_differ_exactly_if_digests_of_a_part_do(digests: list[bytes]) -
     assert (cell.agreement is Agreement.REPLICAS_DIFFER) == differ
 
 
-@pytest.mark.parametrize("field", ["dtype", "sharding"])
+@pytest.mark.parametrize("field", ["dtype", "memory_kind"])
 def test_arrays_described_otherwise_are_different(field: str) -> None:
     infos = [array(i, QUARTERS, NONE, **({field: "other"} if i == 2 else {})) for i in range(4)]
     assert result(*infos).agreement is Agreement.DIFFERENT
