@@ -29,6 +29,7 @@ class InLockstep:
 
     Attributes:
         arguments: Returns the global arrays that a dispatch is to be given here.
+        count: Returns how many computations over several processes the cell has dispatched.
     """
 
     def __init__(
@@ -37,6 +38,8 @@ class InLockstep:
         self._me = process_index
         self._run = ""
         self._agreeing = Lockstep(process_index, num_processes, conductor, self)
+        self._is_in_cell = False
+        self.count: Callable[[], int] = int
         self.arguments: Callable[[tuple[int, ...], int], list[Argument]] = _nothing
         self.done = self._agreeing.done
         interrupts.tell(self._agreeing.signals.keeps, self._agreeing.took)
@@ -47,12 +50,14 @@ class InLockstep:
         Raises:
             OSError: The conductor has ended.
         """
-        self._run = request.request_id
+        self._run, self._is_in_cell = request.request_id, True
         self._agreeing.begin(request.serial, request.ranks)
 
-    def end(self, note: str, dispatches: int) -> None:
-        """Tells who still waits for this process that it has left the cell, and how."""
-        self._agreeing.end(note, dispatches)
+    def end(self, note: str) -> None:
+        """Tells who still waits for this process that it has left the cell, and how; once."""
+        if self._is_in_cell:
+            self._is_in_cell = False
+            self._agreeing.end(note, self.count())
 
     def agree(self, dispatch: Dispatch, depth: int) -> None:
         """Waits until all processes of a dispatch are about to make it, and it is its turn.

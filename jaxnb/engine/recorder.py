@@ -55,6 +55,7 @@ class Recorder:
 
     Attributes:
         agreement: This process's part in strict mode.
+        lockstep: The same in mode ``lockstep``.
         nans: Looks for the first NaN of a cell that asks for it.
         settings: Compares settings that change programs with the other processes'.
         stop: Holds this process before a dispatch, for all to stop at the same one.
@@ -66,7 +67,7 @@ class Recorder:
     def __init__(self, process_index: int, agreement: Agreement, lockstep: InLockstep) -> None:
         self._process_index = process_index
         self.agreement = agreement
-        self._lockstep = lockstep
+        self.lockstep = lockstep
         self._cell = CellSoFar(has_ended=True)
         self._between = Between()
         self.replicas = Replicas(process_index)
@@ -82,6 +83,7 @@ class Recorder:
         self.missing = internals.hook_dispatches(self)
         ORIGINS.install(self.depth)
         agreement.arguments = lockstep.arguments = self.arguments
+        lockstep.count = lambda: sum(trail.count for trail in self._cell.trails.values())
         agreement.are_one = lambda given: ORIGINS.agree(given, process_index)
         self.settings = SettingsCheck(process_index, agreement, self._dispatch)
         self._shortcut = Shortcut(self)
@@ -157,7 +159,7 @@ class Recorder:
         if self._cell.mode == "strict":
             self.agreement.begin(request.request_id, request.ranks)
         elif self._cell.mode == "lockstep":
-            self._lockstep.begin(request)
+            self.lockstep.begin(request)
 
     def end(self, note: str) -> tuple[Trail, ...]:
         """Ends the recording of a cell: what is dispatched later, by a thread, is not compared.
@@ -172,7 +174,7 @@ class Recorder:
         if self._cell.mode == "strict":
             self.agreement.end(note)
         elif self._cell.mode == "lockstep":
-            self._lockstep.end(note, sum(t.count for t in self._cell.trails.values()))
+            self.lockstep.end(note)
         self.settings.end()
         self._between.is_on = self._cell.mode != "off"
         self._cell.mode = "off"
@@ -326,17 +328,14 @@ class Recorder:
             self._digest(entry, arguments)
 
     def _agree(self, cell: CellSoFar, entry: Entry, arguments: Sequence[Any]) -> None:
-        """Waits until all processes of a dispatch are about to make it; then it is noted.
-
-        One that has no part in it waits for nobody: JAX gives it an array without shards.
-        """
+        """Notes a dispatch once all of its processes are about to make it; no other one waits."""
         if self._process_index not in entry.known.processes:
             return
         entry.number = self._count(entry.known.processes) + 1
         if self._making.is_main:
             cell.refused = entry
         self._digest(entry, arguments)
-        self._lockstep.agree(as_dispatch(entry), self.depth())
+        self.lockstep.agree(as_dispatch(entry), self.depth())
         if self._making.is_main:
             cell.refused = None
         self._note(cell, entry)
@@ -442,7 +441,7 @@ class Recorder:
         """Notes that dispatches have ended."""
         making = self._making
         making.noted = None
-        self._lockstep.done(depth)
+        self.lockstep.done(depth)
         entries = making.entries
         if making.is_main:
             self.stop.is_passing = False

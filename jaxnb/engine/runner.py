@@ -136,6 +136,14 @@ class Runner:
         # IPython documents _showtraceback as the method to replace in order to show an error
         # elsewhere; ipykernel's publishes it, which would show it beside jaxnb's own.
         shell._showtraceback = self._keep_traceback
+        show = shell.showtraceback
+
+        def showtraceback(*arguments: Any, **settings: Any) -> None:
+            if settings.get("running_compiled_code") and tracebacks.is_outermost(shell):
+                self._tell_end(sys.exc_info()[1])
+            show(*arguments, **settings)
+
+        shell.showtraceback = showtraceback
         # A name of its own for the cell, the same on every process: ipykernel's has the pid in
         # it, so no two processes' tracebacks would be equal.
         shell.compile.get_code_name = lambda raw, transformed, number: self._code_name
@@ -251,6 +259,11 @@ class Runner:
             self._keep_error_of(result)
         finally:
             self._kernel._restore_input()
+
+    def _tell_end(self, error: BaseException | None) -> None:
+        """Tells who waits for this process what it has raised: to format that takes a while."""
+        name, line = type(error).__name__, _line_in_cell(error, self._code_name)
+        self._recorder.lockstep.end(ProcessError(name, "", "", "", line=line).ending)
 
     def _ending(self) -> str:
         return "had finished" if self._error is None else self._error.ending

@@ -90,6 +90,16 @@ def install(shell: Any) -> None:
     formatter.format_record = MethodType(format_record, formatter)
 
 
+def is_outermost(shell: Any) -> bool:
+    """Whether the cell itself is run, and nothing that its code runs as IPython would a cell."""
+    code, found = type(shell).run_code.__code__, 0
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        found += frame.f_code is code
+        frame = frame.f_back
+    return found == 1
+
+
 def _entries(traceback: TracebackType | None) -> Iterator[TracebackType]:
     """Yields a traceback's entries, without IPython's and jaxnb's own."""
     while traceback is not None:

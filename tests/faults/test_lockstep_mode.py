@@ -106,6 +106,12 @@ def test_uneven_loops_and_calls_that_are_skipped(group: Session) -> None:
     assert "processes 1,3: was not asked to run the cell" in asked
 
 
+def test_what_a_cell_runs_within_itself_does_not_end_it(group: Session) -> None:
+    result = failed(group, "get_ipython().run_cell('1 / 0', silent=True)\nlater = float(total(x))")
+    assert {e.type_name for e in result.errors.values()} == {"ZeroDivisionError"}
+    assert group.run("later").value == 16.0
+
+
 def failed_on(group: Session, code: str, who: set[int], **settings: Any) -> str:
     result = group.run(code, raise_on_error=False, timeout=PATIENT_SECONDS, **settings)
     assert set(result.errors) == who
