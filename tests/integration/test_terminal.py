@@ -113,7 +113,8 @@ def test_rich_output_is_text_in_a_terminal(terminal: Terminal) -> None:
         "%%spmd\nfrom IPython.display import HTML, display\n"
         "display(HTML('<b>x</b>')); display(process_index)"
     )
-    assert shown.splitlines()[:3] == ["<IPython.core.display.HTML object>", "0", "[1] 1"]
+    first = ["<IPython.core.display.HTML object>", "0", "— above: process 0's", "[1] 1"]
+    assert shown.splitlines()[:4] == first
 
 
 @pytest.mark.thorough
