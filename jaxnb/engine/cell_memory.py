@@ -31,18 +31,27 @@ class MemoryOfCells:
         self._before: dict[int, tuple[int, int | None]] = {}
         self._highest = HighestResident()
         self._resident: int | None = None
+        self._peak: int | None = None
 
     def begin(self) -> None:
         """Notes what is in use as a cell begins."""
         self._before = self._in_use()
-        self._resident = None
+        self._resident = self._peak = None
         if any(peak is None for _, peak in self._before.values()):
             self._resident = self._highest.forget()
 
+    def over(self) -> None:
+        """Notes the highest so far, as the code has ended: what follows is not the cell's."""
+        self._peak = self._highest.bytes() if self._resident is not None else None
+
     def end(self) -> tuple[CellMemory, ...]:
-        """Returns what the cell has changed on each device; nothing if it has changed nothing."""
+        """Returns what the cell has changed on each device; nothing if it has changed nothing.
+
+        After :meth:`over`, and after what the cell shows was computed: before that nobody knows
+        which arrays share memory.
+        """
         after = self._in_use()
-        highest = self._highest.bytes() if self._resident is not None else None
+        highest = self._peak
         if highest is not None and highest - (self._resident or 0) < RESIDENT_NOISE_BYTES:
             highest = None
         found = []

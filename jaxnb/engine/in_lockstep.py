@@ -42,7 +42,7 @@ class InLockstep:
         self.count: Callable[[], int] = int
         self.arguments: Callable[[tuple[int, ...], int], list[Argument]] = _nothing
         self.done = self._agreeing.done
-        interrupts.tell(self._agreeing.signals.keeps, self._agreeing.took)
+        interrupts.tell(self._agreeing.signals.keeps, self._took)
 
     def begin(self, request: CellRequest) -> None:
         """Begins a cell.
@@ -58,6 +58,11 @@ class InLockstep:
         if self._is_in_cell:
             self._is_in_cell = False
             self._agreeing.end(note, self.count())
+
+    def _took(self) -> None:
+        """Tells of a signal that strikes a cell: the conductor of another one may be no more."""
+        if self._is_in_cell:
+            self._agreeing.took()
 
     def agree(self, dispatch: Dispatch, depth: int) -> None:
         """Waits until all processes of a dispatch are about to make it, and it is its turn.

@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from jaxnb.engine import shards
-from jaxnb.engine._jax_internals.arrays import array_of_ref
+from jaxnb.engine._jax_internals.arrays import array_of_ref_now
 from jaxnb.engine.canonical import TooManyError, in_one_order, is_pickled_by_fields
 from jaxnb.engine.digests import digest
 from jaxnb.engine.layouts import Layout, unreduced_axes
@@ -58,7 +58,7 @@ class Pickler(pickle.Pickler):
 
         Of a ref the array comes that it is to.
         """
-        if (held := array_of_ref(value)) is not None:
+        if (held := array_of_ref_now(value)) is not None:
             value = held
         if isinstance(value, jax.core.Tracer):
             raise pickle.PicklingError("it is a tracer that left its transformation (jit, grad …)")

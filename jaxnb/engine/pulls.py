@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from jaxnb.engine import shards
-from jaxnb.engine._jax_internals.arrays import array_of_ref
+from jaxnb.engine._jax_internals.arrays import array_of_ref_now
 from jaxnb.engine.exposures import Exposures, as_bytes
 from jaxnb.engine.held import GoneError, HeldArrays
 from jaxnb.engine.layouts import unreduced_axes
@@ -164,7 +164,7 @@ def pack(
         data=_small_data(package, process_index, eager_bytes),
         origins=tuple(map(ORIGINS.of, package.arrays)),
         left=package.left,
-        is_array=is_array(value) or array_of_ref(value) is not None,
+        is_array=is_array(value) or array_of_ref_now(value) is not None,
     )
 
 
@@ -255,7 +255,7 @@ def layout(
         (request.path + jax.tree_util.keystr(path), leaf)
         for path, leaf in jax.tree_util.tree_flatten_with_path(value)[0]
     ]
-    refs = [(text + "[...]", array_of_ref(leaf)) for text, leaf in leaves]
+    refs = [(text + "[...]", array_of_ref_now(leaf)) for text, leaf in leaves]
     held = [
         (text, leaf) if array is None else (of_ref, array)
         for (text, leaf), (of_ref, array) in zip(leaves, refs, strict=True)

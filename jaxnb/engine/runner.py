@@ -191,6 +191,7 @@ class Runner:
         except (Exception, *interrupts.INTERRUPTS) as error:
             self._keep_error(error)
         seconds = time.perf_counter() - started
+        self._memory.over()
         trails = self._recorder.end(self._ending())
         raised, self._raised = self._raised, None
         pitfalls = self._pitfalls.end(raised)
@@ -200,7 +201,6 @@ class Runner:
         kept = self._timekeeper.cell
         suspect = SUSPECTS.touched  # before the value is described, which reads it
         value = self._take_value(request)
-        # Then what is shown is computed: before that nobody knows which arrays share memory.
         memory = self._memory.end()
         return CellReply(
             process_index=self.process_index,

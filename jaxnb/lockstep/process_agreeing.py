@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +14,7 @@ from jaxnb.divergence import disagreement, sides, unequal_replicas_text
 from jaxnb.errors import DivergenceError, JaxnbError
 from jaxnb.labels import processes_label
 from jaxnb.lockstep.messages import End, Explanation, Go, Stop, Word
-from jaxnb.lockstep.process_line import Line
+from jaxnb.lockstep.process_line import ConductorGoneError, Line
 from jaxnb.lockstep.process_signals import KeptSignals
 from jaxnb.lockstep.process_turns import Turns
 from jaxnb.lockstep.replicas import unequal_replicas
@@ -98,11 +99,17 @@ class Lockstep:
     def took(self) -> None:
         """Tells that a signal raises KeyboardInterrupt in the main thread now."""
         if self._line is not None:
-            self._line.took()
+            self._tell_from_handler(self._line.took)
 
     def _tell_kept(self) -> None:
         if self._line is not None:
-            self._line.kept()
+            self._tell_from_handler(self._line.kept)
+
+    @staticmethod
+    def _tell_from_handler(tell: Callable[[], None]) -> None:
+        # A signal's handler must raise nothing but the interrupt; the next word tells of the end.
+        with contextlib.suppress(ConductorGoneError):
+            tell()
 
     def agree(self, dispatch: Dispatch, depth: int) -> None:
         """Waits until all processes of a dispatch are about to make it, and it is its turn.

@@ -22,9 +22,10 @@ class Turns:
     def begin(self, number: int) -> None:
         """Waits until all grants with smaller numbers are over, but for this thread's own."""
         own: set[int] = self._own.__dict__.setdefault("numbers", set())
-        with self._changed:
-            while any(n not in self._early | own for n in range(self._over + 1, number)):
-                self._changed.wait()
+        if number != self._over + 1:  # which only grows; almost always it is its turn
+            with self._changed:
+                while any(n not in self._early | own for n in range(self._over + 1, number)):
+                    self._changed.wait()
         own.add(number)
 
     def end(self, number: int) -> None:

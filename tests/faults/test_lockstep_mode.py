@@ -131,12 +131,12 @@ def test_some_processes_compute_alone(group: Session) -> None:
     assert [values[i] for i in ALL] == [2, 2, 0, 0]
 
 
-def interrupted(group: Session, code: str, opened: Opened) -> CellResult:
+def interrupted(group: Session, code: str, opened: Opened, **settings: Any) -> CellResult:
     """Interrupts a cell once process 0 has opened the pipe."""
     results: list[CellResult] = []
 
     def run() -> None:
-        results.append(group.run(code, raise_on_error=False))
+        results.append(group.run(code, raise_on_error=False, **settings))
 
     thread = threading.Thread(target=run)
     thread.start()
@@ -232,6 +232,10 @@ def test_who_dies_is_told_and_a_new_group_agrees(module_group: Session, opened: 
     thread.join(PATIENT_SECONDS)
     assert errors
     group.recover()
+    # In a cell that asks nobody yet: the conductor of before is no more.
+    code = f"if process_index == 0: {opened.open}\nimport time; time.sleep(1000)"
+    struck = interrupted(group, code, opened, check="off")
+    assert {e.type_name for e in struck.errors.values()} == {"KeyboardInterrupt"}
     group.run(SETUP)
     assert "process 1: had finished" in failed_on(
         group, "if process_index != 1: float(total(x))", {0, 2, 3}

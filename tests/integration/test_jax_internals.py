@@ -404,6 +404,12 @@ print(arrays.array_class() is type(x), isinstance(key, arrays.array_class()))
 ref = jax.new_ref(x)
 print(arrays.buffer_of(x), arrays.buffer_of(key).tolist(), arrays.buffer_of(ref).tolist(),
       arrays.array_of_ref(ref) is arrays.buffer_of(ref), arrays.array_of_ref(key))
+def shard(array):
+    return np.asarray(array.addressable_shards[0].data).tolist()
+before = shard(arrays.array_of_ref(ref))
+ref[0] = 9
+print(before, shard(arrays.array_of_ref_now(ref)))
+ref[0] = 0
 read = arrays.host_words(x)
 print(type(read) is np.ndarray, read.tolist(), x._npy_value is None)
 whole = jax.NamedSharding(jax.make_mesh((2,), ("d",)), jax.P())
@@ -557,6 +563,7 @@ def test_what_an_array_holds_is_known_and_read_without_a_copy_kept() -> None:
     assert python(ARRAYS).splitlines() == [
         "True False",
         "None [0, 7] [0, 1, 2] True None",
+        "[0, 1, 2] [9, 1, 2]",
         "True [0, 1, 2] True",
         "True",
         "[[True], 1, [True], 1, 0] [0, 3, 6]",

@@ -99,9 +99,17 @@ def array_of_ref(value: Any) -> Any:
     """Returns the array that a ref is to; None for what is none, or where JAX has it elsewhere."""
     kind = type(value)
     is_ref = kind.__name__ == "Ref" and kind.__module__.startswith("jax")
-    array = getattr(getattr(value, "_refs", None), "_buf", None) if is_ref else None
+    return getattr(getattr(value, "_refs", None), "_buf", None) if is_ref else None
+
+
+def array_of_ref_now(value: Any) -> Any:
+    """Returns what :func:`array_of_ref` does, with its shards as they are now.
+
+    JAX remembers an array's shards once they were read, and goes on to remember them when the ref
+    was written to: it is made to forget them.
+    """
+    array = array_of_ref(value)
     of_words = getattr(array, "_base_array", array)
-    # Once read they are remembered, and JAX goes on to remember them when the ref was written to.
     getattr(of_words, "__dict__", {}).pop("addressable_shards", None)
     return array
 
