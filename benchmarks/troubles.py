@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -16,16 +15,14 @@ from benchmarks.children import run_reporting
 from benchmarks.measure import Row, Summary, Target, say, summarize
 from benchmarks.troubles_child import PYTHON_ONLY
 from jaxnb.engine.digests import digest
-from scripts import free_rate
 
 CHILD_TIMEOUT_SECONDS = 900.0
 STEPS = ("free", "recover", "where", "death")
 NAMES = (*STEPS, "recorder", "replicas")
 REPLICA_BYTES = 256 << 20
-QUIET = "record, no pitfalls"
-MODES = ("off", PYTHON_ONLY, QUIET, "record", "strict")
-CALLS = 2000
-STRICT_CALLS = 200
+QUIET = "strict, no pitfalls"
+MODES = ("off", PYTHON_ONLY, QUIET, "strict")
+CALLS = 500
 PEER = "recipe's stop and start"
 
 Found = dict[str, Any]
@@ -40,8 +37,6 @@ def measure(names: set[str], sides: list[str], quick: bool) -> Iterator[Row]:
         peer = again(1 if quick else 2) if stops else None
         for devices in (1, 2) if "jaxnb" in sides else ():
             yield from one_size(devices, steps, peer, quick)
-        if "jaxnb" in sides and "free" in steps:
-            yield from typo_rows(4 if quick else 24)
     if "recorder" in names and "jaxnb" in sides:
         yield from recorder_rows(1 if quick else 5)
     if "replicas" in names and "jaxnb" in sides:
@@ -76,26 +71,6 @@ def run_child(plan: Found) -> Found:
         "benchmarks.troubles_child", [json.dumps(plan)], CHILD_TIMEOUT_SECONDS
     )
     return found
-
-
-def typo_rows(groups: int) -> Iterator[Row]:
-    """A typo in a loop of dispatches, in fresh groups; half of them beside two busy loops."""
-    say(f"a typo in a loop: {groups} fresh groups")
-    outcomes = list(free_rate.measure(groups, free_rate.BUSY_LOOPS, list(free_rate.KINDS)))
-    for busy in (0, free_rate.BUSY_LOOPS):
-        these = [each for each in outcomes if each.busy == busy]
-        well = [each for each in these if not each.problem]
-        beside = f"beside {busy} busy loops" if busy else "quiet"
-        yield Row(
-            f"a typo in a loop, {beside}: from the error to usable",
-            "s",
-            summarize([each.took.seconds for each in these if each.took is not None]),
-            None,
-            target=Target(limit=free_rate.LIMIT_SECONDS),
-            note=f"{len(well)} of {len(these)} fresh groups ended within "
-            f"{free_rate.LIMIT_SECONDS:g} s with variables kept; 2 s of it are patience",
-            details={"outcomes": [asdict(each) for each in these]},
-        )
 
 
 def free_rows(found: Found, where: str, peer: Summary | None) -> Iterator[Row]:
@@ -205,7 +180,7 @@ def recorder_rows(repetitions: int) -> Iterator[Row]:
     say(f"4 processes: {CALLS} calls with check={', '.join(MODES)}")
     plan = {
         "modes": list(MODES),
-        "calls": {mode: STRICT_CALLS if mode == "strict" else CALLS for mode in MODES},
+        "calls": dict.fromkeys(MODES, CALLS),
         "repetitions": repetitions,
     }
     found: dict[str, list[Found]] = run_child(plan)["dispatches"]
@@ -213,18 +188,15 @@ def recorder_rows(repetitions: int) -> Iterator[Row]:
     def values(mode: str, clock: str, factor: float) -> Summary | None:
         return summarize([each[clock] * factor for each in found[mode]])
 
-    walls = {mode: _median(values(mode, "wall", 1e6)) for mode in MODES}
     yield Row(
-        "a dispatch, 4 × 1, check=record",
+        "a dispatch, 4 × 1, check=strict: the thread that calls",
         "µs",
-        values("record", "own", 1e6),
+        values("strict", "own", 1e6),
         values(PYTHON_ONLY, "own", 1e6),
         "JAX's Python path",
-        Target(limit=60.0),
-        note=f"check=off, on JAX's fast path: {_median(values('off', 'own', 1e6))} µs. Pitfalls "
-        f"are looked for; without that {_median(values(QUIET, 'own', 1e6))} µs. Processor time of "
-        f"the thread that calls; by the clock, with more processes than cores: record "
-        f"{walls['record']}, off {walls['off']} µs",
+        note=f"processor time. check=off, on JAX's fast path: "
+        f"{_median(values('off', 'own', 1e6))} µs. Pitfalls are looked for; without that "
+        f"{_median(values(QUIET, 'own', 1e6))} µs",
         details=found,
     )
     yield Row(

@@ -57,7 +57,7 @@ def start(
     launcher: str | None = None,
     collectives: str = "gloo",
     bare: bool = False,
-    check: CheckMode = "record",
+    check: CheckMode = "strict",
     pitfalls: bool = True,
     timeout: float = 60.0,
     progress: Any = None,
@@ -76,10 +76,9 @@ def start(
         collectives: The library of the CPU collectives: ``"gloo"``.
         bare: Do not put ``jax``, ``jnp``, ``np``, ``P``, ``NamedSharding``,
             ``process_index`` and ``num_processes`` into the processes' namespaces.
-        check: ``"record"``: computations that span processes are recorded on each, and compared
-            after every cell (``result.divergence``); ``"strict"``: the processes agree on each
-            before it runs, and raise :class:`~jaxnb.errors.DivergenceError` if they do not;
-            ``"lockstep"``: the same by one conductor; ``"off"``.
+        check: ``"strict"``: the processes agree on each computation over several of them before
+            it runs, and raise :class:`~jaxnb.errors.DivergenceError` if they do not; ``"off"``:
+            plain JAX, which waits for ever then.
         pitfalls: Say once of each cause what a cell does that JAX says nothing of, such as a
             hidden all-gather or a recompilation in a loop (``result.pitfalls``). Not with
             ``check="off"``.

@@ -80,6 +80,7 @@ class Channel:
         send_signal: Sends a signal to processes.
         give_up: Called with processes that are left in what nobody waits for any more.
         notice: Shows the user a sentence.
+        joined: Makes one question of those that processes are asked together.
     """
 
     def __init__(
@@ -92,8 +93,10 @@ class Channel:
         send_signal: SendSignal,
         give_up: Callable[[list[int]], None],
         notice: Callable[[str], None],
+        joined: Callable[[Mapping[int, Any]], Mapping[int, Request]],
     ) -> None:
         self._transport = transport
+        self._joined = joined
         self._deaths = deaths
         self.in_cells = in_cells
         self.num_processes = num_processes
@@ -158,6 +161,12 @@ class Channel:
         """
         answers = dict(self.ask_all({i: [r] for i, r in requests.items()}, nbytes, seconds))
         return {i: answers[i] for i in requests}
+
+    def ask_together(
+        self, requests: Mapping[int, Any], nbytes: int = 0, seconds: float | None = None
+    ) -> dict[int, Any]:
+        """Does what :meth:`ask` does; code of the user's may compute over these processes."""
+        return self.ask(self._joined(requests), nbytes, seconds)
 
     def ask_all(
         self,

@@ -3,33 +3,36 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from types import MappingProxyType
 from typing import Any
 
-from jaxnb import divergence, nans, programs
+from jaxnb import divergence, nans, programs, unequal
 from jaxnb.deaths import dead_processes
 from jaxnb.errors import JaxnbError
 from jaxnb.labels import Outputs
 from jaxnb.life import COME_BACK_SECONDS, Life
 from jaxnb.lockstep.interrupting import interrupt
 from jaxnb.lockstep.place import conductor_beside
-from jaxnb.model import CellRequest, Divergence, PackRequest, ProcessReport, Recording, Side
-from jaxnb.model.dispatches import AGREED
+from jaxnb.model import (
+    CellRequest,
+    Dispatch,
+    Divergence,
+    PackRequest,
+    ProcessReport,
+    Recording,
+    Side,
+)
 from jaxnb.model.nans import NanFound
 from jaxnb.model.origins import Difference
 from jaxnb.model.programs import ProgramDifference
-from jaxnb.model.stopping import HoldState
 from jaxnb.options import process_indices
-from jaxnb.outcome import recovered_text
+from jaxnb.outcome import recovered_text, stopped_text
 from jaxnb.patience import Patience
 from jaxnb.provenance import (
-    differing_arguments,
     differing_names,
     made_in,
     unequal_names_text,
@@ -40,9 +43,9 @@ from jaxnb.running import RunningCell
 from jaxnb.settings import KnownSettings
 from jaxnb.sinks import OutputSink, ScriptNotices
 from jaxnb.starting import untold
-from jaxnb.suspicion import of_same_inputs, suspicion, with_apart
 from jaxnb.timing import calls_to_come
 from jaxnb.transport.client import Exchange, Transport
+from jaxnb.unequal_inputs import unequal_inputs, with_apart
 
 COME_BACK_AGAIN_SECONDS = 0.5
 """The same for a process that has not answered an interrupt for seconds, and another one."""
@@ -59,30 +62,21 @@ class RanRequest:
         running: It.
         result: What it did.
         patience: How the wait for it ended.
-        parted: Where the processes parted, if that is to be told.
-        unequal: What is to be told of inputs that were not equal.
+        parted: Where the processes have dispatched the same in another order, if they have.
     """
 
     running: RunningCell
     result: CellResult
     patience: Patience
     parted: Divergence | None
-    unequal: str = ""
 
 
 class Cells(Life):
     """The part of a session that has its processes run one cell, or one again."""
 
-    _marks: Mapping[int, str] = MappingProxyType({})  # what rests on unequal inputs
-    _marked: tuple[int, ...] = ()  # the group's generation and the processes that have been told
-
     @cached_property
     def _settings(self) -> KnownSettings:
         return KnownSettings()
-
-    @cached_property
-    def _serials(self) -> Iterator[int]:
-        return itertools.count(1)
 
     def interrupt_in_lockstep(self, request: CellRequest) -> None:
         """Has a cell's processes raise KeyboardInterrupt after the same dispatch."""
@@ -109,30 +103,6 @@ class Cells(Life):
         """Whether the system tells that devices compute: those of the CPU use its time."""
         return self._placement.platform == "cpu"
 
-    def end_ring(self, processes: Iterable[int], text: str) -> list[int]:
-        """Has what processes wait to agree on end with a message, once one is interrupted.
-
-        Returns:
-            Those that have been told.
-        """
-        return self._sentinels.end_ring(processes, text)
-
-    def hold(
-        self, processes: Iterable[int], cell: str, number: int, over: Sequence[int]
-    ) -> dict[int, HoldState]:
-        """Has processes hold before their next dispatch, for a while; returns who has done so."""
-        return self._sentinels.hold(processes, cell, number, over)
-
-    def stop_at(
-        self, processes: Iterable[int], cell: str, number: int, over: Sequence[int], count: int
-    ) -> dict[int, HoldState]:
-        """Has processes raise KeyboardInterrupt after so many dispatches in their cell."""
-        return self._sentinels.stop_at(processes, cell, number, over, count)
-
-    def release(self, processes: Iterable[int]) -> None:
-        """Has processes forget that they were to hold, or to stop at a dispatch."""
-        self._sentinels.release(set(processes) - self._lifecycle.dead)
-
     def _run_request(
         self,
         request: CellRequest,
@@ -142,31 +112,25 @@ class Cells(Life):
         timeout: float | None,
     ) -> RanRequest:
         """Runs a cell, once the turn is ours; the group is in step then, if that is possible."""
-        self._hand_on_marks()
         running = self._send_cell(request, sink, outputs, interrupted)
         result, patience = self._wait(running, timeout)
         self._settings.replied(running.replies, running.silent)
         was_cut = patience.interrupted or bool(running.waiting_for or running.freed or self.deaths)
-        result = self._last_result = self._compared(running, result, was_cut)
-        parted = result.divergence
-        is_mismatch = parted is not None and (not was_cut or divergence.is_mismatch(parted))
-        result, unequal = self._suspected(running, result, is_diverged=is_mismatch)
-        if parted is not None and was_cut and not divergence.is_mismatch(parted):
-            # The user stopped them anywhere, or some failed and others waited for them: that some
-            # dispatched less is nothing to warn of.
-            parted = None
-        if parted is not None and not isinstance(sink, ScriptNotices):
-            # A cell's card has the programs' differences, folded.
-            tell = divergence.describe if sink.shows_cards else divergence.at_length
-            running.notice(tell(parted))
-        if unequal and (request.check in AGREED or not isinstance(sink, ScriptNotices)):
-            running.notice(unequal)  # in strict mode the cell fails: it need not be warned of too
-        if request.check in AGREED:
-            result = self._last_result = self._with_refused(running, result)
+        result = self._last_result = self._diverged(running, result, shows_cards=sink.shows_cards)
+        parted = None if was_cut or result.errors else self._swapped(running, result)
+        if parted is not None:
+            result = self._last_result = replace(result, divergence=parted)
+            if not isinstance(sink, ScriptNotices):
+                running.notice(divergence.describe(parted))
+        result = self._unequal(running, result)
+        names = self._unequal_names(running, result, was_cut)
+        result = self._last_result = replace(result, unequal_names=names)
         if (first := nans.first_of(result.cell, _nans(running))) is not None:
             result = self._last_result = replace(result, first_nan=first)
             if not isinstance(sink, ScriptNotices):
                 running.notice(str(first))
+        if patience.interrupted and (last := self._last_of_all(running, result)) is not None:
+            running.notice(stopped_text(last))
         is_alike = not (was_cut or result.errors)
         tell_names = partial(unequal_names_text, result.cell, has_ended_alike=is_alike)
         if patience.gave_up:
@@ -176,7 +140,7 @@ class Cells(Life):
             self._recover_after(running, result.unequal_names, tell_names)
         elif result.unequal_names:
             running.notice(tell_names(result.unequal_names))
-        return RanRequest(running, result, patience, parted, unequal)
+        return RanRequest(running, result, patience, parted)
 
     def _may_repeat(self, ran: RanRequest, interrupted: threading.Event) -> bool:
         was_cut = ran.patience.interrupted or interrupted.is_set() or bool(self.deaths)
@@ -209,7 +173,6 @@ class Cells(Life):
     ) -> RunningCell:
         request = replace(
             request,
-            settings_differ=self._settings.may_change_programs(),
             serial=next(self._serials),
         )
         indices = list(request.ranks)
@@ -259,17 +222,17 @@ class Cells(Life):
     ) -> bool:
         """Whether collectives may be pending on some processes that others have not begun.
 
-        They would pair with the wrong ones later, in silence. With one CPU device a process
-        waits in C++ for its collective, and has been freed from it. With several, calls return
-        before their collectives have run. What they have dispatched is compared; where it is
-        not recorded, nobody knows how far each got when it was interrupted.
+        They would pair with the wrong ones later, in silence. Where processes agree on each
+        dispatch there are none, but for those that some were freed from. Else nobody knows how far
+        each got when it was interrupted: with several CPU devices calls return before their
+        collectives have run.
         """
         if self.deaths or self._lifecycle.state != "ready":
             return False
         if running.freed:
             return True
         if self._is_recorded(running.request):
-            return result.divergence is not None and result.divergence.pending
+            return False
         errors = [each.error for each in result.per_process.values()]
         ends = {error and (error.type_name, error.line) for error in errors}
         is_asynchronous = self._placement.devices_per_process > 1 and self.num_processes > 1
@@ -278,108 +241,95 @@ class Cells(Life):
     def _is_recorded(self, request: CellRequest) -> bool:
         return request.check != "off" and not any(r.unrecorded for r in self._reports)
 
+    def _diverged(
+        self, running: RunningCell, result: CellResult, *, shows_cards: bool
+    ) -> CellResult:
+        """Returns a cell's result with why its processes did not agree, if they did not.
+
+        How their programs differ is shown.
+        """
+        stopped = [i for i, error in result.errors.items() if error.type_name == "DivergenceError"]
+        if not stopped:
+            return result
+        recordings = self._sentinels.recordings(stopped)
+        at = {i: each.refused for i, each in recordings.items() if each.refused is not None}
+        if not at:
+            return result
+        notes = {i: e.ending for i, e in result.errors.items() if i not in stopped}
+        missing = set(range(self.num_processes)) - result.per_process.keys()
+        notes |= dict.fromkeys(missing, "was not asked to run the cell")
+        found = divergence.refused(result.cell, at, notes)
+        if found.kind in ("computation", "shapes"):
+            found = replace(found, program=self._difference(found.sides))
+        if found.program is not None and not shows_cards:  # the card has it, folded
+            said = "The processes were about to dispatch programs that are not the same."
+            text = programs.text_of(found.program)
+            running.notice(f"{said} {found.program.summary}\n{text}")
+        return replace(result, divergence=found)
+
+    def _swapped(self, running: RunningCell, result: CellResult) -> Divergence | None:
+        """Returns where the same places of a cell began to dispatch in another order.
+
+        What they dispatched was the same, so nothing has stopped them.
+        """
+        if not self._is_recorded(running.request):
+            return None
+        for processes in divergence.swapped(running.trails):
+            recordings = self._sentinels.recordings(processes)
+            found = divergence.first_swapped(result.cell, processes, recordings)
+            if found is not None:
+                return found
+        return None
+
+    def _last_of_all(self, running: RunningCell, result: CellResult) -> Dispatch | None:
+        """Returns the dispatch after which all processes of an interrupted cell have stopped."""
+        kinds = {each.error and each.error.type_name for each in result.per_process.values()}
+        if kinds != {"KeyboardInterrupt"} or not self._is_recorded(running.request):
+            return None
+        who = tuple(sorted(result.per_process))
+        counts = {i: [t.count for t in running.trails[i] if t.processes == who] for i in who}
+        if not counts[who[0]] or any(each != counts[who[0]] for each in counts.values()):
+            return None
+        recordings = self._sentinels.recordings(who[:1])
+        known = [d for each in recordings.values() for d in each.dispatches]
+        place = who, counts[who[0]][0]
+        return next((d for d in known if (d.processes, d.number) == place), None)
+
     def _unequal_names(
-        self, result: CellResult, was_cut: bool, asked: Sequence[int]
+        self, running: RunningCell, result: CellResult, was_cut: bool
     ) -> tuple[Difference, ...]:
         """Returns the names that hold parts of different arrays since this cell.
 
-        A cell that has ended alike on all processes leaves none.
+        A cell that has ended alike on all processes leaves none. Who has died, or has not come
+        back, is not asked: that would wait for one that is stopped.
         """
-        if not (was_cut or result.errors or result.divergence is not None):
+        has_ended = running.abandoned is not None or any(d.role != "engine" for d in self.deaths)
+        is_alike = not (was_cut or result.errors or result.divergence is not None)
+        if is_alike or has_ended or not self._is_recorded(running.request):
             return ()
-        bound = self._sentinels.bound(asked)
+        unknown = dead_processes(self.deaths) | running.silent
+        bound = self._sentinels.bound([i for i in result.per_process if i not in unknown])
         return made_in(result.cell, differing_names(bound))
 
-    def _compared(self, running: RunningCell, result: CellResult, was_cut: bool) -> CellResult:
-        """Compares what the processes dispatched together in a cell.
-
-        What the dead have dispatched is lost with them. Who has not come back is not asked
-        either: that would wait for one that is stopped.
-        """
-        if running.abandoned is not None or any(d.role != "engine" for d in self.deaths):
-            return result  # all end, or have ended
-        unknown = dead_processes(self.deaths) | running.silent
-        asked = [i for i in result.per_process if i not in unknown]
-        trails = {i: running.trails.get(i, ()) for i in range(self.num_processes)}
-        if not self._is_recorded(running.request):
-            return result
-        if not unknown and divergence.agree(trails):
-            names = self._unequal_names(result, was_cut, asked)
-            return replace(result, unequal_names=names)
-        recordings = {i: Recording(i, trails[i], ()) for i in asked}
-        recordings |= self._sentinels.recordings(asked)
-        notes = {i: "was not asked to run the cell" for i in trails if i not in result.per_process}
-        notes |= {i: error.ending for i, error in result.errors.items()}
-        same = of_same_inputs(recordings, unknown, self._sentinels)
-        parted = divergence.compare(
-            result.cell, recordings, notes, unknown, was_cut=was_cut, same=same
-        )
-        if parted is not None and (at := divergence.inputs_at(parted)) is not None:
-            given = self._sentinels.arguments(at[0], at[1])
-            parted = replace(parted, differences=differing_arguments(given))
-        if parted is not None and parted.kind == "computation":
-            parted = replace(parted, program=self._difference(parted.sides))
-        result = replace(result, divergence=parted)
-        names = self._unequal_names(result, was_cut, asked)
-        return replace(result, unequal_names=names)
-
     def _difference(self, sides: Sequence[Side]) -> ProgramDifference | None:
-        """Asks processes for the programs that they dispatched in place of one another."""
+        """Asks processes for the programs that they were to dispatch in place of one another."""
         asked = divergence.programs_to_compare(sides)
         lines = {who: self._sentinels.program(who[0], asked[who]) for who in asked}
         return programs.difference(lines)
 
-    def _with_refused(self, running: RunningCell, result: CellResult) -> CellResult:
-        """Returns a strict cell's result with why processes did not agree, if they did not.
+    def _unequal(self, running: RunningCell, result: CellResult) -> CellResult:
+        """Returns a cell's result with which replicas it was to compute with are not equal.
 
-        How the programs differ is shown.
+        And with what its value is made of, if that is parts of several arrays.
         """
-        refused = [i for i, error in result.errors.items() if error.type_name == "DivergenceError"]
-        if not refused:
-            return result
-        recordings = self._sentinels.recordings(refused)
-        at = {i: recordings[i].refused for i in recordings if recordings[i].refused is not None}
-        if len({(each.processes, each.number) for each in at.values() if each is not None}) != 1:
-            return result
-        sides = divergence.sides(at, {})
-        running.cause = divergence.cause_of(sides)
-        found = self._difference(sides)
-        if found is not None:
-            said = "The processes were about to dispatch programs that are not the same."
-            running.notice(f"{said} {found.summary}\n{programs.text_of(found)}")
-        return replace(result, refused=running.cause)
-
-    def _suspected(
-        self, running: RunningCell, result: CellResult, *, is_diverged: bool
-    ) -> tuple[CellResult, str]:
-        """Compares the replicas that a cell has used, and has what rests on unequal ones marked.
-
-        Returns:
-            The result with that, and what is to be told of it.
-        """
-        gone = dead_processes(self.deaths) | running.silent
         if not self._is_recorded(running.request) or running.abandoned is not None:
-            return result, ""
-        living = [i for i in range(self.num_processes) if i not in gone]
+            return result
+        gone = dead_processes(self.deaths) | running.silent
         replies = {i: reply for i, reply in running.replies.items() if i not in gone}
-        found = suspicion(result, replies, self._sentinels, living, is_diverged=is_diverged)
-        result = self._last_result = with_apart(found.result)
-        if found.marks:
-            self._marks, self._marked = found.marks, self._pids()
-        return result, found.notice
-
-    def _hand_on_marks(self) -> None:
-        """Tells processes that have replaced others what rests on unequal inputs."""
-        if not self._marks or self._marked == (now := self._pids()):
-            return
-        if self._marked[0] != now[0]:  # a restart has left no array
-            self._marks = {}
-        else:
-            self._sentinels.mark(range(self.num_processes), self._marks, {})
-        self._marked = now
-
-    def _pids(self) -> tuple[int, ...]:
-        return (self._generation, *(report.pid for report in self._reports))
+        if found := unequal_inputs(replies, self._sentinels):
+            result = replace(result, unequal=tuple(found))
+            running.notice(unequal.describe(found, result.cell))
+        return with_apart(result)
 
     def _recover_after(
         self,

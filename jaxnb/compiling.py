@@ -42,7 +42,7 @@ def compile_on(channel: Channel, code: str) -> Collectives:
     parse_call(code)
     request = CollectivesRequest(code)
     everyone = dict.fromkeys(range(channel.num_processes), request)
-    answers = channel.ask(everyone, seconds=COMPILE_SECONDS)
+    answers = channel.ask_together(everyone, seconds=COMPILE_SECONDS)
     channel.require(answers, f"`{one_line(code)}` was compiled")
     failed = {i: a for i, a in answers.items() if isinstance(a, NotCompiled)}
     if failed:

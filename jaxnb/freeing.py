@@ -7,8 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Protocol
 
-from jaxnb import divergence
-from jaxnb.model import WAYS, Divergence, Recording, Whereabouts
+from jaxnb.model import WAYS, Whereabouts
 from jaxnb.running import RunningCell
 from jaxnb.stalls.escalation import Escalation, Stage
 from jaxnb.stalls.reasons import why_at_work, why_they_wait
@@ -17,10 +16,7 @@ from jaxnb.watch import (
     is_at_same_place,
     is_called_back,
     is_known_to_wait_in_jax,
-    line_text,
     no_effect_text,
-    ring,
-    stand_still,
     waits_for_others,
     waits_in_jax,
     waits_in_python,
@@ -61,17 +57,11 @@ class Watched(Protocol):
     def where(self, processes: Iterable[int]) -> dict[int, Whereabouts]:
         """Returns where processes' main threads are, for those that tell."""
 
-    def recordings(self, processes: Iterable[int]) -> dict[int, Recording]:
-        """Returns what processes have dispatched in their cell, for those that tell."""
-
     def free(self, *, is_all: bool = False) -> None:
         """Frees whoever waits in a collective; the group has to reconnect."""
 
     def send_interrupt(self, processes: Iterable[int]) -> None:
         """Sends SIGINT to processes."""
-
-    def end_ring(self, processes: Iterable[int], text: str) -> list[int]:
-        """Has what processes wait to agree on end with a message; returns those that were told."""
 
 
 class Freer:
@@ -98,9 +88,6 @@ class Freer:
         self._escalation = Escalation()
         self._since = time.monotonic()
         self._before: Mapping[int, Whereabouts] = {}
-        self._ring: tuple[int, ...] = ()
-        self._ring_before: Mapping[int, Whereabouts] = {}
-        self._ring_since = 0.0
         self._interrupted_late: dict[int, float] = {}
         self.deaf: set[int] = set()
         self.must_replace = False
@@ -206,7 +193,6 @@ class Freer:
             return
         self._look_at = now + LOOK_SECONDS
         found = self._group.where(waiting)
-        self._end_ring(found, now)
         standing = self._standing
         standing.see(found, waiting, now)
         if self._escalation.stage is not Stage.NONE:
@@ -238,7 +224,6 @@ class Freer:
             if shown is not None and not shown.is_neutral
             else why_they_wait(
                 standing.found,
-                self._parted(standing.found, standing.silent),
                 standing.silent,
                 is_sure=is_sure,
             )
@@ -252,16 +237,12 @@ class Freer:
         """Shows who waits for others that are at work: nothing need be wrong.
 
         If nobody in the cell is at work, those are that have left it: what they have dispatched
-        may not have come to its end. It is another matter if they have dispatched less.
+        may not have come to its end.
         """
         standing = self._standing
         seconds = min(map(standing.parked_seconds, waiters))
         work = standing.at_work()
         if not work and len(self._running.waiting_for) < self._group.num_processes:
-            parted = self._parted(standing.found, standing.silent)
-            if parted is not None and divergence.is_left_behind(parted, waiters):
-                self._show_all_wait(seconds, is_sure=True)
-                return
             work = self._resting.at_work(seconds)
         if work:
             shown = waits_of({i: standing.found[i] for i in waiters}, seconds, "", standing.silent)
@@ -271,29 +252,14 @@ class Freer:
     def _are_left_behind(self, found: Mapping[int, Whereabouts]) -> bool:
         """Whether processes wait for what will never come, when others have left the cell.
 
-        It never comes if those have dispatched less, or other things; or if all has been computed
-        that they have dispatched, which is seen where devices are the CPU's. Else it is no
-        mistake: one that reads a result waits for what the others have dispatched, and left.
+        It never comes if all has been computed that those have dispatched, which is seen where
+        devices are the CPU's. Else it is no mistake: one that reads a result waits for what the
+        others have dispatched, and left.
         """
         if all(map(waits_in_python, found.values())):  # for the word of those that have left
             return True
         has_rested = self._resting.seconds() >= LEFT_BEHIND_SECONDS
-        if has_rested and self._group.computes_in_sight:
-            return True
-        parted = self._parted(found, ())
-        return parted is not None and divergence.is_left_behind(parted, found)
-
-    def _end_ring(self, found: Mapping[int, Whereabouts], now: float) -> None:
-        """Ends what processes wait for in a ring, in strict mode, whatever others do meanwhile."""
-        members, waited = ring(found), now - self._ring_since
-        if members != self._ring or not stand_still(self._ring_before, found, members, waited):
-            self._ring, self._ring_before, self._ring_since = members, found, now
-        elif waited >= LEFT_BEHIND_SECONDS:
-            waiting = {i: w for i in members if (w := found[i].agreeing) is not None}
-            told = self._group.end_ring(members, divergence.ring_text(waiting))
-            self._running.cause = "order"
-            self._group.send_interrupt(told[:1])  # it gives up, which ends the others' waits
-            self._ring = ()  # who waits again for so long is told again
+        return has_rested and self._group.computes_in_sight
 
     def _free_left_behind(self, found: Mapping[int, Whereabouts]) -> None:
         self._running.note_freed(found, interrupted=False)
@@ -304,14 +270,3 @@ class Freer:
             self._free(stuck)
         else:
             self._standing.begin_anew()  # who waits again for so long is interrupted again
-
-    def _parted(
-        self, found: Mapping[int, Whereabouts], silent: Collection[int]
-    ) -> Divergence | None:
-        """Returns where recordings part, of those in the cell and of those that have left it."""
-        running = self._running
-        asked = [index for index in running.processes if index not in silent]
-        recordings = self._group.recordings(asked) if asked else {}
-        notes = dict.fromkeys(asked, "has left the cell")
-        notes |= {i: f"is {line_text(w) or 'outside its lines'}" for i, w in found.items()}
-        return divergence.compare(running.request.cell, recordings, notes, silent)

@@ -219,16 +219,16 @@ class Life(Verbs):
             raise restarting_error()
         if self._transport is None or self._lifecycle.phase is Phase.STOPPED:
             raise out_of_step_error()
-        transport, in_cells, n = self._transport, self._in_cells(), self.num_processes
         return Channel(
-            transport,
+            self._transport,
             lambda: self._lifecycle.deaths,
-            in_cells,
-            n,
+            self._in_cells(),
+            self.num_processes,
             interrupted,
             self._group.signal,
             self._give_up,
             StderrNotices().notice,
+            lambda requests: self._serials.joint(self.options.check, requests),
         )
 
     def _in_cells(self) -> dict[int, str]:

@@ -6,6 +6,7 @@ import difflib
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import cast, get_args
 
 from jaxnb.errors import UsageError
 from jaxnb.model import CheckMode
@@ -14,7 +15,7 @@ from jaxnb.model.nans import CheckNans
 PLATFORMS = ("auto", "cpu", "gpu")
 LAUNCHERS = ("fork", "local")
 COLLECTIVES = ("gloo",)
-CHECKS = ("off", "record", "strict", "lockstep")
+CHECKS = get_args(CheckMode)
 DEFAULT_NUM_PROCESSES = 4
 
 
@@ -36,6 +37,20 @@ def one_of(what: str, word: str, known: tuple[str, ...]) -> str:
         f"Unknown {what} {word!r}.{suggest(word, known)} "
         f"There are: {', '.join(known)}. Nothing was started."
     )
+
+
+def one_of_checks(mode: str) -> CheckMode:
+    """Returns how a cell is checked.
+
+    Raises:
+        UsageError: It is none of what is possible.
+    """
+    if mode == "record":
+        raise UsageError(
+            "check='record' is gone: 'strict', the default, finds what it found before it has run, "
+            "and 'off' is plain JAX. Nothing was run."
+        )
+    return cast(CheckMode, one_of("check", mode, CHECKS))
 
 
 def one_of_nans(asked: object) -> CheckNans:
@@ -83,9 +98,8 @@ class StartOptions:
         launcher: ``"fork"``, ``"local"``; None for the best on this system.
         collectives: The library of the CPU collectives.
         bare: Leave the processes' namespaces empty.
-        check: ``"record"``: what the processes dispatch together is recorded, and compared after
-            every cell; ``"strict"``: they agree before it runs; ``"lockstep"``: by one
-            conductor; ``"off"``.
+        check: ``"strict"``: processes agree on each computation over several of them before it
+            runs; ``"off"``: it runs as in plain JAX.
         pitfalls: Tell of pitfalls, unless ``check`` is off.
         timeout: Seconds that the start may take; above a day (``inf`` too), a day.
     """
@@ -96,7 +110,7 @@ class StartOptions:
     launcher: str | None = None
     collectives: str = "gloo"
     bare: bool = False
-    check: CheckMode = "record"
+    check: CheckMode = "strict"
     pitfalls: bool = True
     timeout: float = 60.0
 
@@ -118,7 +132,7 @@ class StartOptions:
                 )
         one_of("platform", self.platform, PLATFORMS)
         one_of("collectives", self.collectives, COLLECTIVES)
-        one_of("check", self.check, CHECKS)
+        one_of_checks(self.check)
         if self.launcher is not None:
             one_of("launcher", self.launcher, LAUNCHERS)
         if not self.timeout > 0:  # nan is not, either

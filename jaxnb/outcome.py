@@ -18,7 +18,7 @@ from jaxnb.errors import (
     SessionClosedError,
 )
 from jaxnb.labels import capitalized, one_line, processes_label
-from jaxnb.model import CellOutcome, ProcessError, Recovered
+from jaxnb.model import CellOutcome, Dispatch, ProcessError, Recovered
 from jaxnb.model.cells import LEFT_BEHIND
 from jaxnb.model.origins import Difference
 from jaxnb.provenance import names_text
@@ -108,6 +108,15 @@ def error_of(
     return raised
 
 
+def stopped_text(last: Dispatch) -> str:
+    """Returns that all processes of an interrupted cell have stopped after the same dispatch."""
+    line = "" if last.line is None else f" at line {last.line}"
+    return (
+        f"{processes_label(last.processes)} stopped at the same step: dispatch {last.number} of "
+        f"this cell, `{last.name}`{line}. No computation was broken off."
+    )
+
+
 def outcome_of(
     result: CellResult,
     error: object,
@@ -121,7 +130,7 @@ def outcome_of(
     Args:
         result: What it did.
         error: What was raised for it, or by a process in it; None if nothing was.
-        is_parted: Whether the processes parted.
+        is_parted: Whether the processes parted, or were about to.
         was_abandoned: Whether the session was restarted or closed meanwhile.
         was_interrupted: Whether it was interrupted, for whatever reason.
     """
@@ -133,10 +142,11 @@ def outcome_of(
         return "timed out"
     if was_interrupted:
         return "interrupted"
+    kinds = {each.type_name for each in result.errors.values()}
+    if is_parted and (kinds == {"DivergenceError"} or error is None):
+        return "diverged"
     if error is not None:
         return "error"
-    if is_parted:
-        return "diverged"
     if result.first_nan is not None:
         return "nan"
     return "suspect" if result.suspect else "ok"

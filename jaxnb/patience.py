@@ -14,7 +14,6 @@ from jaxnb.freeing import Freer, Watched
 from jaxnb.labels import processes_label
 from jaxnb.model import WAYS, CellRequest, Whereabouts
 from jaxnb.running import RunningCell
-from jaxnb.stopping import StopAtDispatch, Stoppable
 from jaxnb.watch import formats_its_error, has_caught_interrupt, line_text
 
 DEATH_GRACE_SECONDS = 0.3
@@ -34,7 +33,7 @@ INTERRUPT_GAP_SECONDS = 1.0
 would interrupt that."""
 
 
-class Interruptible(Watched, Stoppable, Protocol):
+class Interruptible(Watched, Protocol):
     """What :class:`Patience` needs of a session."""
 
     @property
@@ -63,12 +62,11 @@ class Patience:
         self._timeout = timeout
         self._interrupted_at: float | None = None
         self._died_at: float | None = None
-        self._interrupts = self._attempts = 0
+        self._interrupts = 0
         self._told = self._offers_force = False
         self._looked_at = 0.0
         self._freer = Freer(group, running)
-        self._stop: StopAtDispatch | None = None  # the last attempt
-        self._is_in_step = False  # it has worked, and nobody has been interrupted since
+        self._is_in_step = False  # the conductor stops all, and no signal was sent since
         self.timed_out = False
         self.gave_up = self.ends_at_once = False
 
@@ -76,8 +74,6 @@ class Patience:
         """Looks at interrupts, the clock and deaths; returns whether to go on waiting."""
         running = self._running
         if not running.waiting_for or running.abandoned is not None:
-            if self._stop is not None and running.abandoned is None:
-                self._stop.end()
             return False
         if running.interrupted.is_set():
             running.interrupted.clear()
@@ -91,9 +87,6 @@ class Patience:
         if self._timeout is not None and not self.timed_out and running.seconds > self._timeout:
             self.timed_out = True
             self._interrupt()
-        if self._stop is not None and self._stop.is_under_way:
-            self._follow(self._stop)
-            return True
         if self._interrupted_at is not None:
             self._after_interrupt(self._interrupted_at)
             if self._only_the_deaf_are_left():
@@ -116,80 +109,38 @@ class Patience:
         if self._offers_force:
             self._give_up()
             return False
-        stop = self._stop
-        if stop is not None and stop.is_under_way:
-            if stop.has_told or time.monotonic() - stop.since > INTERRUPT_GAP_SECONDS:
-                stop.give_up("it was interrupted again")
-                self._follow(stop)
-            return True
         since = self._interrupted_at
         if self._told or since is None or time.monotonic() - since > INTERRUPT_GAP_SECONDS:
             self._interrupt()
         return True
 
     def _interrupt(self) -> None:
-        if self._stop is not None and self._stop.is_under_way:
-            return
+        """Interrupts the processes: after the same dispatch, if they agree on dispatches."""
         self._interrupts += 1
-        self._interrupt_in_step()
-
-    def _interrupt_in_step(self) -> None:
-        """Interrupts the processes, at the same dispatch if that is possible."""
         running = self._running
         self._told = False
         running.end_waits()
         if self._group.deaths or running.request.check == "off" or len(running.processes) < 2:
             self._strike()
             return
-        if running.request.check == "lockstep":
-            self._group.interrupt_in_lockstep(running.request)
-            self._interrupted_at, self._is_in_step = time.monotonic(), True
-            return
-        self._attempts += 1
-        self._stop = StopAtDispatch(self._group, running, self._attempts)
-        if not self._stop.is_under_way:
-            self._follow(self._stop)
+        self._group.interrupt_in_lockstep(running.request)
+        self._interrupted_at, self._is_in_step = time.monotonic(), True
 
-    def _follow(self, stop: StopAtDispatch) -> None:
-        """Follows the processes on their way to the dispatch at which they stop."""
-        if self._group.deaths and stop.is_under_way:
-            stop.give_up("a process died")
-        stop.look(is_patient=self._asks)
-        if stop.is_under_way:
-            return
-        if stop.failed:
-            self._strike(stop.stopped)
-        else:
-            self._interrupted_at, self._is_in_step = time.monotonic(), True
-
-    def _strike(self, but: Collection[int] = ()) -> None:
-        """Interrupts processes where they are; not those that were just interrupted."""
+    def _strike(self) -> None:
+        """Interrupts processes where they are."""
         self._interrupted_at, self._is_in_step = time.monotonic(), False
         self._told = False
         self._running.end_waits()
-        self._group.send_interrupt(self._running.waiting_for - set(but))
+        self._group.send_interrupt(self._running.waiting_for)
 
     def _after_interrupt(self, since: float) -> None:
         """Frees who does not come back from an interrupt.
 
-        Processes that have stopped at the same dispatch may compute together in what handles the
-        interrupt: who waits there is watched like any other.
+        In lockstep not for a while: who waits in JAX waits for what all have begun, which comes by
+        itself but for a fault, and what handles the interrupt may compute.
         """
-        stop = self._stop
-        if self._is_in_step and self._running.request.check == "lockstep":
-            # Who waits in JAX waits for what all have begun: it comes by itself, but for a fault.
-            if time.monotonic() - since > INTERRUPT_GRACE_SECONDS:
-                self._freer.after_interrupt(since)
-            return
-        if stop is None or not self._is_in_step or self._group.deaths:
+        if not self._is_in_step or time.monotonic() - since > INTERRUPT_GRACE_SECONDS:
             self._freer.after_interrupt(since)
-            return
-        self._freer.look()
-        swallowed = stop.swallowed()
-        if swallowed >= WAYS:
-            self._strike()  # nothing interrupts it
-        elif swallowed:  # now with what it may not swallow
-            self._interrupt_in_step()
 
     def _give_up(self) -> None:
         self.gave_up = True

@@ -69,10 +69,13 @@ def are_one(mine: Argument | None, its: Argument | None) -> bool:
     """Whether two processes' arrays are parts of one array.
 
     One process may have made more arrays of that type than the other, elsewhere in the code, or
-    another branch of the code may have made it: either is enough.
+    another branch of the code may have made it: either is enough. What is of unknown origin may be
+    part of any.
     """
     if mine is None or its is None:
         return mine is its
+    if "unknown" in (mine.made.kind, its.made.kind):
+        return True
     return mine.number == its.number or (mine.made.place == its.made.place != 0)
 
 
@@ -261,6 +264,4 @@ def origin_text(made: Made, number: int) -> str:
         name, of_parts, whole = made.name.partition(OF_PARTS)
         by = f" by {name}" if name else ""
         return f"{where}{by}, array {made.number} of its shape and dtype there{of_parts}{whole}"
-    if made.kind == "named":
-        return f"made without a record, first found as `{made.name}`"
-    return f"made without a record, first used{cell and f' in{cell[3:]}'}{line}"
+    return "made without a record"

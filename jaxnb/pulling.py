@@ -136,7 +136,7 @@ class Puller:
         name = f"The value of cell [{key.cell}] on process {index}"
         with self._group.channel() as channel:
             self._require_generation(key.generation, name)
-            answer = channel.ask({index: request}, nbytes=1 << 30)[index]
+            answer = channel.ask_together({index: request}, nbytes=1 << 30)[index]
             if isinstance(answer, Unanswered):
                 raise JaxnbError(f"{name} could not be fetched: the process {answer.reason}.")
             try:
@@ -170,7 +170,7 @@ class Puller:
         transfer = uuid.uuid4().hex
         request = PackRequest(transfer=transfer, path=path.text, eager_bytes=EAGER_BYTES)
         try:
-            answers = channel.ask(dict.fromkeys(asked, request), nbytes=1 << 30)
+            answers = channel.ask_together(dict.fromkeys(asked, request), nbytes=1 << 30)
             self._require_packed(channel, path, answers)
         except BaseException:
             channel.tell(dict.fromkeys(asked, ReleaseRequest(transfer)))

@@ -144,8 +144,9 @@ class CellResult:
         seconds: Wall time as seen from the notebook, transport included.
         stdout: What all processes wrote to standard output, merged and labelled.
         stderr: The same for standard error.
-        divergence: Where the processes parted: the first computation over several of them that
-            they did not all dispatch alike. None if they did, or if that was not checked.
+        divergence: Where the processes were about to part, of which nothing has run, or in which
+            order they have dispatched that was not the same. None if they agreed, or if that was
+            not checked.
         unequal_names: Names that hold parts of different arrays since this cell, which did not
             end alike on all processes: arrays of different steps, after an interrupt.
         pitfalls: What the cell did that JAX says nothing of; a cause that an earlier cell has
@@ -154,8 +155,6 @@ class CellResult:
         timing: How long its calls took, if it was timed.
         gather: Makes an array that stayed on the processes from its index and description.
         unequal: Replicated inputs of its computations whose bytes differ by process.
-        refused: In strict mode, why the processes did not agree: ``"input"`` or ``"program"``, say;
-            empty if they did.
         cause: Why its processes diverged, or waited until they were interrupted, freed or one had
             died, in a word: ``"program"``, ``"input"``, ``"order"``, ``"missing"``, ``"dead"``,
             ``"slow"``, ``"lock"`` or ``"I/O"``. Empty if they did not, or if it is not known.
@@ -177,7 +176,6 @@ class CellResult:
     timing: CellTiming | None = None
     gather: Gather | None = field(default=None, compare=False)
     unequal: tuple[UnequalInput, ...] = ()
-    refused: Cause | Literal[""] = ""
     cause: Cause | Literal[""] = ""
     suspect: str = ""
 

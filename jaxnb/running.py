@@ -120,7 +120,6 @@ class RunningCell:
         self.abandoned: Exception | None = None
         self.freed: dict[int, tuple[str, str]] = {}
         self.waits: Waits | None = None
-        self.cause: Cause | Literal[""] = ""  # why it was refused
         self.wait_cause: Cause | Literal[""] = ""  # of the last wait that was shown
         self._replaced: frozenset[int] = frozenset()
         self._to_sink(lambda sink: sink.begin(self._processes))

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial, reduce
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from jaxnb import checking, comparing, divergence
 from jaxnb.answers import ending_of
@@ -24,9 +24,9 @@ from jaxnb.errors import (
 from jaxnb.history import CellHistory, record_of
 from jaxnb.labels import Outputs
 from jaxnb.model import CellRequest, CheckMode
-from jaxnb.model.dispatches import AGREED, Cause
+from jaxnb.model.dispatches import Cause
 from jaxnb.model.nans import CheckNans
-from jaxnb.options import CHECKS, StartOptions, one_of, one_of_nans, process_indices
+from jaxnb.options import StartOptions, one_of_checks, one_of_nans, process_indices
 from jaxnb.outcome import cell_error, error_of, outcome_of
 from jaxnb.patience import sigint_sets
 from jaxnb.pitfalls import Said, describe
@@ -141,7 +141,7 @@ class Session(Cells):
             SessionBrokenError: The session was broken before.
         """
         indices = process_indices(ranks, self.num_processes)
-        mode = one_of("check", check or self.options.check, CHECKS)
+        mode = one_of_checks(check or self.options.check)
         sink = sink or ScriptNotices()
         generation = self._generation
         is_own = interrupted is None
@@ -155,7 +155,7 @@ class Session(Cells):
                 cell=number,
                 code=code,
                 first_line=first_line,
-                check=cast(CheckMode, mode),
+                check=mode,
                 ranks=tuple(indices),
                 aside=aside,
                 pitfalls=self.options.pitfalls,
@@ -200,7 +200,7 @@ class Session(Cells):
     def _require_checks(self, mode: str, sink: OutputSink) -> None:
         """Refuses strict mode where nothing can be checked; says so if the start has not."""
         if refusal := checking.refusal(self._reports, checking.TO_RUN):
-            if mode in AGREED:
+            if mode == "strict":
                 raise UsageError(refusal)
             if mode != self.options.check == "off":
                 sink.notice(" ".join(checking.notes(self._reports, mode)))
@@ -279,11 +279,11 @@ class Session(Cells):
             outcome=outcome_of(
                 result,
                 error,
-                is_parted=parted is not None or bool(result.unequal),
+                is_parted=result.divergence is not None,
                 was_abandoned=last.running.abandoned is not None,
                 was_interrupted=last.patience.interrupted,
             ),
-            detail=str(error or parted or last.unequal or result.first_nan or result.suspect),
+            detail=str(error or parted or result.first_nan or result.suspect),
             cause=result.cause,
             generation=self._generation,
         )
@@ -293,13 +293,12 @@ class Session(Cells):
         """Returns why the cell's processes diverged, or waited without end; empty if neither."""
         if has_died and self._lifecycle.state == "broken":
             return "dead"
-        if ran.parted is not None or (ran.running.freed and not ran.patience.interrupted):
-            parted = ran.parted or ran.result.divergence
-            return "missing" if parted is None else parted.cause
-        if ran.result.unequal:
-            return "input"
+        if ran.result.divergence is not None:
+            return ran.result.divergence.cause
+        if ran.running.freed and not ran.patience.interrupted:
+            return "missing"
         was_cut = ran.patience.interrupted or ran.running.abandoned is not None
-        return ran.running.cause or (ran.running.wait_cause if was_cut else "")
+        return ran.running.wait_cause if was_cut else ""
 
     def _told(self, running: RunningCell) -> dict[int, Told]:
         hosts = {report.process_index: report.host for report in self._reports}
@@ -357,8 +356,7 @@ class Session(Cells):
 
 
 def _warn(ran: RanRequest) -> None:
-    """Warns the line that ran a cell of where its processes diverged, and of unequal inputs."""
-    parted = "" if ran.parted is None else divergence.at_length(ran.parted)
-    unequal = "" if ran.running.request.check in AGREED else ran.unequal
-    for text in filter(None, (parted, unequal)):
+    """Warns the line that ran a cell of an order that was not the same on all processes."""
+    if ran.parted is not None:
+        text = divergence.describe(ran.parted)
         warnings.warn(text, DivergenceWarning, stacklevel=levels_to_caller())

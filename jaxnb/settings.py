@@ -84,10 +84,6 @@ class KnownSettings:
         )
         return [known for each in found if (known := _with_start(each, starts)) is not None]
 
-    def may_change_programs(self) -> bool:
-        """Whether settings differ that a computation may be another program for."""
-        return any(each.at_start is None for each in self.differences())
-
 
 def _with_start(found: Difference, starts: Mapping[int, Values]) -> Difference | None:
     """Returns a difference with what it was at the start, if a cell has changed a variable.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -179,19 +179,12 @@ def _holders(found: UnequalInput, group: tuple[int, ...]) -> str:
     return processes_label(group)
 
 
-def cause_of(found: UnequalInput, cell: int) -> str:
-    """Returns why what was computed of it is suspect."""
-    line = f", line {found.array.line}" if found.array.line is not None else ""
-    return f"{found.name} was not equal on all processes (cell [{cell}]{line})"
-
-
-def describe(found: Sequence[UnequalInput], cell: int, has_run: bool = True) -> str:
+def describe(found: Sequence[UnequalInput], cell: int) -> str:
     """Returns what is to be said of unequal inputs: who has what, what follows, what to type.
 
     Args:
         found: They, at least one.
         cell: The cell's number.
-        has_run: Whether they were computed with.
     """
     first = found[0]
     array = first.array
@@ -210,8 +203,6 @@ def describe(found: Sequence[UnequalInput], cell: int, has_run: bool = True) -> 
         rest = f" and {plural(more, 'more array')}" if more else ""
         text.append(f"So do {', '.join(names)}{rest}.")
     text.append("JAX takes replicas to be equal and never checks.")
-    if has_run:
-        text.append("What was computed of them differs by process, or is wrong on all alike.")
     if first.is_rounding:
         text.append(
             "They differ by rounding: compute such an array in one computation over all processes "
@@ -223,10 +214,3 @@ def describe(found: Sequence[UnequalInput], cell: int, has_run: bool = True) -> 
             "notebook's), or shard it if each process is to have its own: `P('data')`."
         )
     return " ".join(text)
-
-
-def again(found: Iterable[UnequalInput], has_run: bool = True) -> str:
-    """Returns what is said where the same arrays are used in a later cell."""
-    names = ", ".join(dict.fromkeys(each.name for each in found))
-    what = "computed with" if has_run else "was to compute with"
-    return f"This cell {what} {names}, whose replicas still differ (told before): make it anew."

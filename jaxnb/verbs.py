@@ -15,6 +15,7 @@ from jaxnb.collectives import Collectives
 from jaxnb.compiling import compile_on
 from jaxnb.errors import UsageError
 from jaxnb.layout import ArrayLayout
+from jaxnb.lockstep.serials import Serials
 from jaxnb.members import rows_without_numbers
 from jaxnb.model import (
     ArrayInfo,
@@ -54,6 +55,7 @@ class Verbs(ABC):
 
     def __init__(self) -> None:
         self.meter = no_meter
+        self._serials = Serials()
         mover = Mover(lambda: self.meter)
         self._puller = Puller(self, mover)
         self._pusher = Pusher(self, mover)
@@ -242,7 +244,7 @@ class Verbs(ABC):
         path = parse_path(name, _NAME_IT)
         with self.channel() as channel:
             request = LayoutRequest(path.text)
-            answers = channel.ask(dict.fromkeys(channel.able, request), nbytes=1 << 30)
+            answers = channel.ask_together(dict.fromkeys(channel.able, request), nbytes=1 << 30)
             channel.require(answers, f"the layout of `{name}` was asked for")
         if not all(isinstance(answer, LayoutReply) for answer in answers.values()):
             raise missing_error(path, answers)

@@ -14,7 +14,6 @@ heartbeat and the answers to where it is take up to 0.02."""
 _COMPILES = ("backend_compile", "compile_or_get_cached", "_compile_and_write_cache")
 
 _WAITS_IN_PYTHON = (
-    "/jaxnb/engine/agreement.py",
     "/jaxnb/engine/together.py",
     "/jaxnb/lockstep/process_line.py",
 )
@@ -49,7 +48,7 @@ def is_known_to_wait_in_jax(where: Whereabouts) -> bool:
 def waits_in_python(where: Whereabouts) -> bool:
     """Whether a process's main thread waits for others in jaxnb's own code.
 
-    In strict mode for what they are about to do, in a comparison for their word. An interrupt
+    For what they are about to do, or in a comparison for their word. An interrupt
     reaches it, and to shut connections of collectives would not free it.
     """
     return any(file in entry.file for entry in where.stack for file in _WAITS_IN_PYTHON)
@@ -106,11 +105,7 @@ def _is_jax_file(file: str) -> bool:
 
 def is_at_same_place(before: Whereabouts, now: Whereabouts) -> bool:
     """Whether a process's main thread is in the same calls, and has dispatched nothing since."""
-    return (
-        before.stack == now.stack
-        and before.agreeing == now.agreeing
-        and _number(before) == _number(now)
-    )
+    return before.stack == now.stack and _number(before) == _number(now)
 
 
 def _number(where: Whereabouts) -> tuple[tuple[int, ...], int] | None:
@@ -151,30 +146,6 @@ def uses_no_processor(before: Whereabouts, now: Whereabouts, seconds: float) -> 
     # The time of threads that have ended is gone: then it has become less.
     used = abs(now.cpu_seconds - before.cpu_seconds)
     return used < IDLE_CPU * seconds and not before.runnable & now.runnable
-
-
-def ring(found: Mapping[int, Whereabouts]) -> tuple[int, ...]:
-    """Returns processes that wait to agree, each with the next, the last with the first.
-
-    Args:
-        found: Where each is.
-
-    Returns:
-        The lowest of them first; empty if there are none. That they stay so has to be seen too:
-        what one of them waits for may be on its way.
-    """
-    waits_for = {
-        index: where.agreeing.waits_for
-        for index, where in found.items()
-        if where.agreeing is not None and waits_in_python(where)
-    }
-    for first in sorted(waits_for):
-        members = [first]
-        while (after := waits_for.get(members[-1])) is not None and after not in members:
-            members.append(after)
-        if after == first:
-            return tuple(members)
-    return ()
 
 
 def waits_of(

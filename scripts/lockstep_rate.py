@@ -166,9 +166,7 @@ def main() -> int:
         with contextlib.ExitStack() as stack:
             stack.enter_context(busy_loops(load))
             session = stack.enter_context(
-                jaxnb.start(
-                    processes, devices_per_process=devices, platform="cpu", check="lockstep"
-                )
+                jaxnb.start(processes, devices_per_process=devices, platform="cpu", check="strict")
             )
             pids = [each.pid for each in session.processes]
             session.run(SETUP)

@@ -1,7 +1,7 @@
 """Runs the table of what is unequal among processes, and prints it; fails if a row failed.
 
-Each row is a test of ``tests/faults/test_unequal.py``, in each mode, together with its healthy
-twin, of which nothing may be said.
+Each row is a test of ``tests/faults/test_unequal.py``, together with its healthy twin, of which
+nothing may be said.
 
 ``--markdown FILE`` writes the table into a page of the documentation, between two marks.
 """
@@ -39,31 +39,18 @@ TEST = "tests/faults/test_unequal.py"
 VARIANTS = (Variant("4x2"), Variant("2x4"), Variant("4x2", busy=2), Variant("2x4", busy=2))
 """The groups that runs take in turn. With two processes all is told, in words of its own."""
 
-MODES = ("record", "strict")
 SAID_CHARS = 300
 """Of what is said the page shows no more."""
 
 
-def name_of(row: Row, mode: str) -> str:
-    """Returns what pytest calls a row in a mode."""
-    return f"{row}-{mode}"
-
-
-def outcome(row: Row, mode: str) -> str:
-    """Returns in a word what happens in a mode."""
-    if mode not in row.modes:
-        return "–"
-    return "refused" if mode == "strict" and row.refused else "reported"
-
-
 def page_rows() -> list[list[str]]:
     """Returns the cells of the page's table that do not depend on a run."""
-    return [[row.where, row.what, *(outcome(row, mode) for mode in MODES)] for row in ROWS]
+    return [[row.where, row.what, "refused" if row.refused else "reported"] for row in ROWS]
 
 
 def said(row: Row, runs: Mapping[str, Runs]) -> str:
-    """Returns what was said of a row, in the first mode that says it, shortened."""
-    text = next((t for m in MODES if (t := runs[name_of(row, m)].texts.get("said"))), "–")
+    """Returns what was said of a row, shortened."""
+    text = runs[str(row)].texts.get("said") or "–"
     # Numbers of lines and cells depend on what ran before.
     text = re.sub(r"(line|cell|dispatch) \[?\d+\]?", r"\1 …", " ".join(text.split()))
     return text if text == "–" else as_code(textwrap.shorten(text, SAID_CHARS, placeholder=" …"))
@@ -73,10 +60,9 @@ def markdown(runs: Mapping[str, Runs], workers: int) -> str:
     """Returns the table."""
     where, times = measured(runs, workers, VARIANTS)
     lines = [
-        f"Run {where}: {len(ROWS)} rows and their healthy twins, in each mode; {times}, all "
-        "passed.\n",
-        "| where | what is unequal | `record` | `strict` | what is said |",
-        "|---|---|---|---|---|",
+        f"Run {where}: {len(ROWS)} rows and their healthy twins; {times}, all passed.\n",
+        "| where | what is unequal | it is | what is said |",
+        "|---|---|---|---|",
     ]
     for row, cells in zip(ROWS, page_rows(), strict=True):
         lines.append(f"| {' | '.join([*cells, said(row, runs)])} |")
@@ -86,17 +72,16 @@ def markdown(runs: Mapping[str, Runs], workers: int) -> str:
 def main() -> int:
     """Runs the table."""
     arguments = parser(__doc__).parse_args()
-    runs = {name_of(row, mode): Runs() for row in ROWS for mode in MODES}
+    runs = {str(row): Runs() for row in ROWS}
     passed = run_often(
         arguments.times,
         arguments.workers,
         lambda number: run_once(number, TEST, (), arguments.pattern, runs, VARIANTS),
     )
-    lines = [("where", "what", *MODES, "passed")]
+    lines = [("where", "what", "it is", "passed")]
     for row, cells in zip(ROWS, page_rows(), strict=True):
-        both = [runs[name_of(row, mode)] for mode in MODES]
-        count = f"{sum(r.passed for r in both)}/{sum(r.count for r in both)}"
-        lines.append((*cells, count))  # type: ignore[arg-type]
+        run = runs[str(row)]
+        lines.append((*cells, f"{run.passed}/{run.count}"))  # type: ignore[arg-type]
     print_aligned(lines)
     if arguments.markdown is not None and passed:
         write_page(arguments.markdown, markdown(runs, arguments.workers))

@@ -204,7 +204,6 @@ def try_all() -> None:
 
     from jaxnb.engine import trial
     from jaxnb.engine._jax_internals import dispatch as internals
-    from jaxnb.engine.agreement import Agreement
     from jaxnb.engine.in_lockstep import InLockstep
     from jaxnb.engine.recorder import Recorder
 
@@ -225,7 +224,7 @@ def try_all() -> None:
         undo, said = _Undo(), "works"
         do(undo)
         try:
-            recorder = Recorder(0, Agreement(0, b"", "127.0.0.1", ""), InLockstep(0, 1, Path))
+            recorder = Recorder(0, InLockstep(0, 1, Path))
             jitted = jax.jit(total_of)
             ahead: list[Any] = []
 

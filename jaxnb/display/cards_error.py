@@ -99,7 +99,8 @@ def refusal_text(result: CellResult, error: ProcessError) -> str:
     That is where inputs are not equal: the notice names them, with where they differ. Empty for
     other errors.
     """
-    if error.type_name != "DivergenceError" or result.refused != "input" or not result.unequal:
+    is_of_inputs = result.divergence is not None and result.divergence.cause == "input"
+    if error.type_name != "DivergenceError" or not (is_of_inputs and result.unequal):
         return ""
     names = list(dict.fromkeys(each.name for each in result.unequal))
     more = len(names) - _MOST_NAMES

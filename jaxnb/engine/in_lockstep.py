@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from jaxnb.engine import interrupts
-from jaxnb.engine.agreement_inputs import exchanged
+from jaxnb.engine.exchanged import exchanged
 from jaxnb.engine.origins import ORIGINS
 from jaxnb.engine.settings import current
+from jaxnb.errors import DivergenceError
+from jaxnb.labels import processes_label
 from jaxnb.lockstep.process_agreeing import Lockstep
-from jaxnb.model import CellRequest, Dispatch
+from jaxnb.model import Dispatch
 from jaxnb.model.origins import Argument
 
 
@@ -30,28 +33,30 @@ class InLockstep:
     Attributes:
         arguments: Returns the global arrays that a dispatch is to be given here.
         count: Returns how many computations over several processes the cell has dispatched.
+        is_answering: The main thread answers the notebook, be it to a cell or to anything else.
     """
 
     def __init__(
         self, process_index: int, num_processes: int, conductor: Callable[[], Path]
     ) -> None:
         self._me = process_index
-        self._run = ""
+        self._serial = 0
         self._agreeing = Lockstep(process_index, num_processes, conductor, self)
         self._is_in_cell = False
+        self.is_answering = False
         self.count: Callable[[], int] = int
         self.arguments: Callable[[tuple[int, ...], int], list[Argument]] = _nothing
         self.done = self._agreeing.done
         interrupts.tell(self._agreeing.signals.keeps, self._took)
 
-    def begin(self, request: CellRequest) -> None:
-        """Begins a cell.
+    def begin(self, serial: int, ranks: Sequence[int]) -> None:
+        """Begins a cell, or the answer to something else that these processes were asked.
 
         Raises:
             OSError: The conductor has ended.
         """
-        self._run, self._is_in_cell = request.request_id, True
-        self._agreeing.begin(request.serial, request.ranks)
+        self._agreeing.begin(serial, ranks)
+        self._serial, self._is_in_cell = serial, True
 
     def end(self, note: str) -> None:
         """Tells who still waits for this process that it has left the cell, and how; once."""
@@ -67,10 +72,23 @@ class InLockstep:
     def agree(self, dispatch: Dispatch, depth: int) -> None:
         """Waits until all processes of a dispatch are about to make it, and it is its turn.
 
+        What the main thread dispatches for something else that the notebook asks (what is called
+        after a recovery, say) is not agreed on.
+
         Raises:
-            DivergenceError: They are about to make another, or none.
+            DivergenceError: They are about to make another, or none; or it is the main thread's
+                and nothing was asked of it, so nobody knows what the others do.
             KeyboardInterrupt: The cell is interrupted.
         """
+        if threading.current_thread() is threading.main_thread() and not self._is_in_cell:
+            if self.is_answering:
+                return
+            raise DivergenceError(
+                f"{dispatch} over {processes_label(dispatch.processes)} was to be dispatched while "
+                "no cell runs here: by a callback of the event loop, or as the process ends. Where "
+                "the other processes are then is not known, and nothing of it has run. Dispatch it "
+                "in a cell (`await` a task there)."
+            )
         self._agreeing.agree(dispatch, depth)
 
     def settings(self) -> Mapping[str, str]:
@@ -82,7 +100,7 @@ class InLockstep:
     ) -> tuple[dict[int, list[Argument]], bool]:
         """Tells the others which arrays are given to a dispatch that was stopped here."""
         mine = self.arguments(dispatch.processes, dispatch.number)
-        return exchanged(self._run, self._me, dispatch, mine, others)
+        return exchanged(str(self._serial), self._me, dispatch, mine, others)
 
     def are_one(self, given: Mapping[int, Sequence[Argument]]) -> None:
         """Takes which arrays that processes give are parts of the same ones."""

@@ -16,7 +16,7 @@ from jaxnb.engine._jax_internals.arrays import host_words
 from jaxnb.model.origins import Argument, Made, Origin
 
 MAX_REPLICA_BYTES = 4 << 10
-"""Larger replicas that a recorded dispatch has computed are not looked at in strict mode."""
+"""Larger replicas that a recorded dispatch has computed are not looked at."""
 
 _SMALL_BYTES = 4 << 10
 """Up to here zlib is faster, which takes half a microsecond to be called."""
@@ -29,19 +29,16 @@ HostInput = tuple[int, Any]
 looked at, and what is said of it: its value if it is one number, else dtype and shape."""
 
 
-def digests_of(
-    arguments: Iterable[Any], *, replicas: bool = False
-) -> tuple[int, tuple[HostInput, ...]]:
+def digests_of(arguments: Iterable[Any]) -> tuple[int, tuple[HostInput, ...]]:
     """Returns digests of the numbers, NumPy arrays and local arrays among arguments.
 
     NumPy arrays are read each time, as JAX copies them each time. Arrays of JAX's on this process
     alone are waited for and read once; on an accelerator they are not looked at: to copy each to
-    the host would stop what is queued there.
+    the host would stop what is queued there. Of small arrays of which every device has one, this
+    process's replica counts too; it is waited for.
 
     Args:
         arguments: What is given to a computation.
-        replicas: Whether this process's replica counts too, of small arrays of which every
-            device has one. It is waited for.
 
     Returns:
         A checksum of all, 0 if there is none of these, and each by itself, in their order. It is
@@ -53,7 +50,7 @@ def digests_of(
         if isinstance(argument, jax.Array):
             if argument.is_fully_addressable:
                 found.append(_of_local(argument))
-            elif replicas and (words := _looked_at(argument)) is not None:
+            elif (words := _looked_at(argument)) is not None:
                 others.append(_of_array(words))
         elif isinstance(argument, int | float | complex):
             found.append((zlib.crc32(repr(argument).encode()) or 1, argument))

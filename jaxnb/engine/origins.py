@@ -9,8 +9,7 @@ put together again of the shards of such an array has a number that rests on tha
 
 What is not counted: arrays of this process alone; arrays that other threads or asyncio tasks than
 the cell's own make, as those come in any order (orbax reads so); results of dispatches while
-checking is off. These are given an origin by the name that they are bound to when the next cell
-begins, or else when a recorded dispatch first uses them. Both are said as what they are.
+checking is off. Of these the origin is unknown, and they are not compared.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import itertools
 import sys
 import threading
 import zlib
@@ -30,8 +30,8 @@ from typing import Any, TypeVar
 import jax
 
 from jaxnb.engine._jax_internals import arrays as internals
-from jaxnb.engine.calls import line_in, place_in
-from jaxnb.model.origins import Argument, Made, Origin, OriginKind
+from jaxnb.engine.calls import place_in
+from jaxnb.model.origins import Argument, Made, Origin
 from jaxnb.provenance import OF_PARTS, origin_text
 
 T = TypeVar("T")
@@ -48,8 +48,9 @@ _AGREED = 7
 _get = attrgetter(ATTRIBUTE)
 _number = itemgetter(0)
 _JAX = str(Path(jax.__file__).parent)
-_KINDS: tuple[OriginKind, ...] = ("dispatch", "created", "named", "used")
-_NO_ORIGIN: Origin = (0, Made(0, "used", "", 0, 0, None))
+_CREATED = 1
+_UNKNOWN = Made(0, "unknown", "", 0, 0, None)
+_NO_ORIGIN: Origin = (0, _UNKNOWN)
 
 
 class _Scope:
@@ -76,8 +77,9 @@ class Origins:
         self._thread = _Thread()
         self._class: type | None = None
         """Of concrete arrays."""
-        self.missing = self.missing_parts = ""
-        self.has_unnamed = False
+        self.missing = self.missing_parts = self.missing_puts = ""
+        self._unknown = itertools.count(-1, -1)
+        self._has_unknown = False
         self._agreed: dict[int, int] = {}  # numbers, to those that all have agreed on
         self.variables: Callable[[], Iterable[tuple[str, Any]]] = tuple
         self._is_dispatching: Callable[[], int] = int
@@ -93,15 +95,13 @@ class Origins:
         if self._class is None:
             self._class = internals.array_class()
             self.missing = internals.hook_creations(self._created)
+            self.missing_puts = internals.hook_puts(_put)
             self.missing_parts = internals.hook_parts(_separated)
 
     # ------------------------------------------------------------------ when
 
-    def begin(self, request_id: str, cell: int, code_name: str, *, is_recorded: bool) -> None:
+    def begin(self, request_id: str, cell: int, code_name: str) -> None:
         """Begins a cell, in this thread and asyncio task."""
-        if is_recorded and self.has_unnamed:
-            self.name_all(self.variables())
-        self.has_unnamed |= not is_recorded
         scope = _Scope(request_id, cell, code_name)
         scope.task = _task()
         self._cell = self._thread.scope = scope
@@ -137,7 +137,8 @@ class Origins:
     def of_arguments(self, arguments: Iterable[Any]) -> tuple[Origin, ...]:
         """Returns the origins of what is given to a dispatch; one without global array has 0.
 
-        Nothing is computed, read or waited for. An array without origin gets one here.
+        Nothing is computed, read or waited for. An array without origin gets a number that no
+        other one has, by which it is known in this process.
         """
         arguments = list(arguments)
         try:
@@ -151,16 +152,16 @@ class Origins:
             return _NO_ORIGIN
         found = origin_of(array)
         if found is None:
-            scope = self._thread.scope or self._cell or _Scope("", 0, "")
-            line = line_in(sys._getframe(2), scope.code_name)
-            found = give(array, _counted(scope, array, "used", "", line))
+            self._has_unknown = True
+            found = give(array, _UNKNOWN, next(self._unknown))
         return found
 
     def numbers(self, origins: Iterable[Origin]) -> tuple[int, ...]:
-        """Returns the numbers by which processes compare arrays."""
-        found = tuple(map(_number, origins))
+        """Returns the numbers by which processes compare arrays; 0 for those of unknown origin."""
         agreed = self._agreed
-        return tuple([agreed.get(each, each) for each in found]) if agreed else found
+        if not (agreed or self._has_unknown):
+            return tuple(map(_number, origins))
+        return tuple([agreed.get(n, n if made.base else 0) for n, made in origins])
 
     def agree(self, given: Mapping[int, Sequence[Argument]], me: int) -> None:
         """Has arrays that differ in number only compared by one number from now on.
@@ -218,26 +219,11 @@ class Origins:
             if array is not None:
                 array.__dict__[ATTRIBUTE] = made.base - 1 - i, made
 
-    def name_all(self, found: Iterable[tuple[str, Any]]) -> None:
-        """Gives arrays without origin one by their names.
-
-        Args:
-            found: Names and what they are bound to.
-        """
-        for name, value in found:
-            array = self.array_of(value)
-            if array is None or array.sharding.is_fully_addressable or origin_of(array):
-                continue
-            kind = zlib.crc32(name.encode()), zlib.crc32(str(array.dtype).encode())
-            base = hash((_KINDS.index("named"), *kind, *array.shape))
-            give(array, Made(base, "named", name, 0, 1, None))
-        self.has_unnamed = False
-
     def described(self, origins: Sequence[Origin], *, are_named: bool = True) -> list[Argument]:
         """Returns what is known of a dispatch's arguments, with the names that they have now."""
         names = self.names({number for number, _ in origins}) if are_named else {}
         return [
-            Argument(i, names.get(number, ""), number, made)
+            Argument(i, names.get(number, ""), number if made.base else 0, made)
             for i, (number, made) in enumerate(origins)
             if number
         ]
@@ -254,7 +240,7 @@ class Origins:
     def bound(self) -> list[Argument]:
         """Returns all names of the namespace that hold global arrays, leaves of containers too."""
         found = ((name, self.of(value)) for name, value in self.variables())
-        return [Argument(0, name, *origin) for name, origin in found if origin is not None]
+        return [Argument(0, name, *origin) for name, origin in found if origin and origin[1].base]
 
     def _created(self, array: Any, of: Any) -> None:
         parts = [part for each in of if (part := getattr(each, PART, None)) is not None]
@@ -266,12 +252,18 @@ class Origins:
             return
         scope = self._thread.scope
         if scope is None or _task() is not scope.task:
-            self.has_unnamed = True
             return
         name, line, site = _caller(scope.code_name)
         if name is not None:
-            made = _counted(scope, array, "created", scope.by or name, line, site)
+            made = _counted(scope, array, scope.by or name, line, site)
             give(array, _of_parts(made, array, parts) if parts else made)
+
+
+def _put(array: Any, before: Any) -> None:
+    """Gives an array that JAX has made anew of one that it had just made the other's origin."""
+    for name in (ATTRIBUTE, PART):
+        if (found := getattr(before, name, None)) is not None and array is not before:
+            array.__dict__[name] = found
 
 
 def _separated(array: Any, parts: list[Any]) -> None:
@@ -306,12 +298,10 @@ def _processes(sharding: Any) -> list[int]:
     return sorted({device.process_index for device in sharding.device_set})
 
 
-def _counted(
-    scope: _Scope, array: Any, kind: OriginKind, name: str, line: int | None, site: int = 0
-) -> Made:
+def _counted(scope: _Scope, array: Any, name: str, line: int | None, site: int) -> Made:
     processes = _processes(array.sharding)
     dtype = zlib.crc32(str(array.dtype).encode())
-    key = _KINDS.index(kind), dtype, *processes, -1, *array.shape
+    key = _CREATED, dtype, *processes, -1, *array.shape
     number = scope.counts[key] = scope.counts.get(key, 0) + 1
     base = hash((scope.run, number, *key))
     place = 0
@@ -319,7 +309,7 @@ def _counted(
         at = site, *key
         count = scope.counts[at] = scope.counts.get(at, 0) + 1
         place = hash((scope.run, count, *at))
-    return Made(base, kind, name, scope.cell, number, line, place)
+    return Made(base, "created", name, scope.cell, number, line, place)
 
 
 def number_of(name: str) -> int:

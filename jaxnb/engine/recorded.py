@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,8 +26,6 @@ class TrailSoFar:
     """What was dispatched over some processes, in short."""
 
     count: int = 0
-    digest: int = 0
-    struck: int = 0
     sites: int = 0  # the lines that dispatched, in order
     site_sum: int = 0  # the same in any order
 
@@ -67,7 +64,7 @@ class CellSoFar:
     with_origins: deque[Entry] = field(default_factory=deque)
     origins: int = 0  # that those have
     refused: Entry | None = None  # what strict mode has not let run
-    has_threads: bool = False  # other threads than the main one have dispatched
+    is_agreed: bool = True  # with the other processes, before it is made
 
 
 class Making(threading.local):
@@ -77,43 +74,6 @@ class Making(threading.local):
         self.entries: list[Entry] = []
         self.noted: Any = None  # the executable that JAX's Python path need not tell of
         self.is_main = threading.current_thread() is threading.main_thread()
-
-
-class Between:
-    """What the main thread has dispatched between two cells: code of the user's, in a pull, say.
-
-    The next cell over the same processes begins with it: where one process has dispatched what
-    the others have not, its computations pair with the wrong ones of theirs from then on. Other
-    threads are at different points when cells end; theirs are not compared.
-
-    Attributes:
-        is_on: Whether it is recorded: as the last cell was.
-    """
-
-    def __init__(self) -> None:
-        self.is_on = False
-        self._entries: deque[Entry] = deque(maxlen=RING)
-
-    def add(self, known: Known) -> None:
-        """Notes that a computation is being dispatched; its inputs are not compared."""
-        self._entries.append(Entry(0, known, None, 0.0, 0, 0))
-
-    def begin(self, processes: Sequence[int], *, is_recorded: bool) -> list[Entry]:
-        """Returns what a cell begins with, and forgets it.
-
-        Args:
-            processes: Those that run the cell.
-            is_recorded: Whether its dispatches are; else all is forgotten.
-        """
-        entries, self.is_on = list(self._entries), False
-        self._entries.clear()
-        if not is_recorded:
-            return []
-        mine: list[Entry] = []
-        for each in entries:
-            is_mine = set(each.known.processes) <= set(processes)
-            (mine if is_mine else self._entries).append(each)
-        return mine
 
 
 def as_dispatch(entry: Entry) -> Dispatch:

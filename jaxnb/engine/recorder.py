@@ -7,14 +7,12 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from jaxnb.engine import inputs
 from jaxnb.engine._jax_internals import dispatch as internals
-from jaxnb.engine._jax_internals.arrays import reads_not_told
 from jaxnb.engine._jax_internals.shortcut import Shortcut
-from jaxnb.engine.agreement import Agreement
 from jaxnb.engine.calls import MASK, end_of, line_in, place_in
 from jaxnb.engine.in_lockstep import InLockstep
 from jaxnb.engine.known import Known, known_of
@@ -23,7 +21,6 @@ from jaxnb.engine.origins import ORIGINS, number_of
 from jaxnb.engine.programs import Programs
 from jaxnb.engine.recorded import (
     RING,
-    Between,
     CellSoFar,
     Entry,
     Making,
@@ -33,12 +30,10 @@ from jaxnb.engine.recorded import (
     keep_origins,
 )
 from jaxnb.engine.replicas import Replicas
-from jaxnb.engine.settings import SettingsCheck
+from jaxnb.engine.settings import OwnSettings
 from jaxnb.engine.shapes import shapes_of
-from jaxnb.engine.stopping import HoldPoint
-from jaxnb.engine.suspects import SUSPECTS
-from jaxnb.model import CellRequest, Dispatch, Recording, Trail
-from jaxnb.model.dispatches import AGREED, Processes
+from jaxnb.model import CellRequest, CheckMode, JointRequest, Recording, Trail
+from jaxnb.model.dispatches import Processes
 from jaxnb.model.nans import NanPlace
 from jaxnb.model.origins import Argument, Made
 
@@ -50,42 +45,34 @@ class Recorder:
 
     Args:
         process_index: This process.
-        agreement: For strict mode.
-        lockstep: For mode ``lockstep``.
+        lockstep: Agrees with the other processes before a dispatch.
 
     Attributes:
-        agreement: This process's part in strict mode.
-        lockstep: The same in mode ``lockstep``.
+        lockstep: Agrees with the other processes before a dispatch.
         nans: Looks for the first NaN of a cell that asks for it.
-        settings: Compares settings that change programs with the other processes'.
-        stop: Holds this process before a dispatch, for all to stop at the same one.
+        settings: This process's settings that change programs.
         missing: Why nothing is recorded in this process; empty if it is.
         programs: What was dispatched, for people.
         reduced: What works less well than it should with this JAX, and why, as sentences.
     """
 
-    def __init__(self, process_index: int, agreement: Agreement, lockstep: InLockstep) -> None:
+    def __init__(self, process_index: int, lockstep: InLockstep) -> None:
         self._process_index = process_index
-        self.agreement = agreement
         self.lockstep = lockstep
         self._cell = CellSoFar(has_ended=True)
-        self._between = Between()
         self.replicas = Replicas(process_index)
         self._known: weakref.WeakKeyDictionary[Any, Known] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
         self._making = Making()
-        self._of_main = self._making.entries
-        self.stop = HoldPoint()
         self.programs = Programs()
         self._has_fast_paths = self._has_slow_paths = self._has_looked = False
         self.nans = NanWatch(process_index)
         self.look_before = self.nans.before
         self.missing = internals.hook_dispatches(self)
         ORIGINS.install(self.depth)
-        agreement.arguments = lockstep.arguments = self.arguments
+        lockstep.arguments = self.arguments
         lockstep.count = lambda: sum(trail.count for trail in self._cell.trails.values())
-        agreement.are_one = lambda given: ORIGINS.agree(given, process_index)
-        self.settings = SettingsCheck(process_index, agreement, self._dispatch)
+        self.settings = OwnSettings()
         self._shortcut = Shortcut(self)
         self.reduced = () if self.missing else self._install()
 
@@ -94,14 +81,14 @@ class Recorder:
         found = [f"Not compared: {each}." for each in internals.not_compared()]
         if ORIGINS.missing:
             found.append(f"Not compared: how arrays were made, before a use ({ORIGINS.missing}).")
+        if ORIGINS.missing_puts:
+            found.append(f"Not compared: arrays of jax.device_put ({ORIGINS.missing_puts}).")
         if ORIGINS.missing_parts:
             found.append(
                 f"Not compared: whose shards arrays are made of ({ORIGINS.missing_parts})."
             )
         if why := internals.note_compiler_options():
             found.append(f"Not compared: compiler_options of jax.jit ({why}).")
-        if names := reads_not_told():
-            found.append(f"Not marked: what was read of unequal arrays (no {', '.join(names)}).")
         if why := self._shortcut.install():
             found.append(f"A cached dispatch takes some 60 µs longer than it has to ({why}).")
         return tuple(found)
@@ -109,9 +96,9 @@ class Recorder:
     @contextlib.contextmanager
     def on_trial(self) -> Iterator[None]:
         """Records what is dispatched in the block, outside of any cell."""
-        self._between = Between()  # this process is new in its group: others have none of those
         kept = self._cell, self._has_fast_paths, self._has_slow_paths
-        self._cell = CellSoFar("off" if self.missing else "record", "", time.monotonic())
+        mode: CheckMode = "off" if self.missing else "strict"
+        self._cell = CellSoFar(mode, "", time.monotonic(), is_agreed=False)
         try:
             yield
         finally:
@@ -132,34 +119,22 @@ class Recorder:
             request: The cell.
             code_name: The file name of its code in tracebacks.
         """
-        was_other = self._has_slow_paths if request.check == "off" else self._has_fast_paths
         self.nans.begin(request.check_nans)
-        if was_other or self.nans.is_on or self._has_looked:
-            internals.choose_paths_again()
-            self._shortcut.cache_clear()
-            self._has_fast_paths = self._has_slow_paths = False
-        self._has_looked = self.nans.is_on
-        mode = "off" if self.missing else request.check
+        mode: CheckMode = "off" if self.missing else request.check
+        self._choose_paths(mode)
         self._cell = CellSoFar(mode, code_name, time.monotonic(), number=request.cell)
         self._cell.run = number_of(request.request_id)
-        self.stop.begin(request.request_id)
         self.replicas.begin()
-        SUSPECTS.begin()
-        ORIGINS.begin(request.request_id, request.cell, code_name, is_recorded=mode != "off")
-        for entry in self._between.begin(request.ranks, is_recorded=mode != "off"):
-            self._add(self._cell, entry)
+        ORIGINS.begin(request.request_id, request.cell, code_name)
 
     def meet(self, request: CellRequest) -> None:
-        """Begins what concerns the other processes of a cell; in strict mode it waits for them.
+        """Begins what concerns the other processes of a cell.
 
         Raises:
-            OSError: They cannot be reached.
+            OSError: The conductor has ended.
         """
-        self.settings.begin(request)
         if self._cell.mode == "strict":
-            self.agreement.begin(request.request_id, request.ranks)
-        elif self._cell.mode == "lockstep":
-            self.lockstep.begin(request)
+            self.lockstep.begin(request.serial, request.ranks)
 
     def end(self, note: str) -> tuple[Trail, ...]:
         """Ends the recording of a cell: what is dispatched later, by a thread, is not compared.
@@ -170,17 +145,38 @@ class Recorder:
         Returns:
             What it has dispatched, in short.
         """
-        self.stop.end()
         if self._cell.mode == "strict":
-            self.agreement.end(note)
-        elif self._cell.mode == "lockstep":
             self.lockstep.end(note)
-        self.settings.end()
-        self._between.is_on = self._cell.mode != "off"
-        self._cell.mode = "off"
         self._cell.has_ended = True
         ORIGINS.end()
         return self.trails()
+
+    def _choose_paths(self, mode: CheckMode) -> None:
+        """Has jitted functions take the paths that a mode needs, if they have others by now."""
+        has_others = self._has_slow_paths if mode == "off" else self._has_fast_paths
+        if has_others or self.nans.is_on or self._has_looked:
+            internals.choose_paths_again()
+            self._shortcut.cache_clear()
+            self._has_fast_paths = self._has_slow_paths = False
+        self._has_looked = self.nans.is_on
+
+    @contextlib.contextmanager
+    def joint(self, request: JointRequest) -> Iterator[None]:
+        """Has what the block dispatches agreed on by all that were asked the same."""
+        mode: CheckMode = "off" if self.missing else request.check
+        self._choose_paths(mode)
+        self._cell.mode = mode
+        note = "had finished"
+        try:
+            if mode == "strict":
+                with contextlib.suppress(OSError):  # without its service the group is no more
+                    self.lockstep.begin(request.serial, request.ranks)
+            yield
+        except BaseException as error:
+            note = f"raised {type(error).__name__}"
+            raise
+        finally:
+            self.lockstep.end(note)
 
     def cell_seconds(self) -> float | None:
         """Returns for how long a cell has been running; None if none is."""
@@ -201,11 +197,7 @@ class Recorder:
         """Returns what the cell has dispatched so far, in short."""
         with self._lock:
             trails = self._cell.trails.items()
-            found = [
-                Trail(p, t.count, t.digest, t.struck, t.sites, t.site_sum)
-                for p, t in trails
-                if t.count
-            ]
+            found = [Trail(p, t.count, t.sites, t.site_sum) for p, t in trails if t.count]
         return tuple(sorted(found, key=lambda trail: trail.processes))
 
     def recording(self, most: int = RING) -> Recording:
@@ -227,7 +219,7 @@ class Recorder:
             return True
         if len(self.seen(executable).processes) < 2:
             return False
-        if self._cell.mode == "off" and not self._is_between():
+        if self._cell.mode == "off":
             self._has_fast_paths = True
             return False
         self._has_slow_paths = True
@@ -253,8 +245,7 @@ class Recorder:
 
     def before(self, executable: Any, arguments: Sequence[Any]) -> None:
         """Records a dispatch that is about to be made, if it spans processes."""
-        is_off = self._cell.mode == "off"
-        if is_off and not self._is_between():
+        if self._cell.mode == "off":
             return
         if self._making.noted is executable:
             self._making.noted = None
@@ -266,10 +257,7 @@ class Recorder:
             known.shapes = shapes_of(arguments, internals.executable_results(executable))
             known.kept = internals.executable_kept(executable, len(arguments))
         used = internals.executable_inputs(executable, arguments)
-        if is_off:
-            self._between.add(known)
-        else:
-            self._record(known, used, used)
+        self._record(known, used, used)
 
     def places(self, executable: Any, arguments: Sequence[Any]) -> tuple[int, ...]:
         """Returns which arguments of an executable have to be looked at."""
@@ -289,43 +277,19 @@ class Recorder:
                 arguments = [arguments[i] for i in known.kept]
             self._record(known, looked_at, arguments)
             self._making.noted = executable
-        elif self._is_between():
-            self._between.add(known)
-            self._making.noted = executable
 
     def _record(self, known: Known, looked_at: Sequence[Any], arguments: Sequence[Any]) -> None:
-        if self._making.is_main:
-            stop = self.stop
-            stop.is_passing = True
-            if stop.is_on:
-                stop.come_to(known.processes, self._count)
         cell = self._cell
         line, site = place_in(sys._getframe(2), cell.name)
         seconds = time.monotonic() - cell.started
-        is_strict = cell.mode in AGREED
-        may_differ = cell.mode != "lockstep" and self.settings.may_differ(known.processes)
-        digest, of_host = inputs.digests_of(looked_at, replicas=is_strict) if looked_at else (0, ())
+        digest, of_host = inputs.digests_of(looked_at) if looked_at else (0, ())
         origins = ORIGINS.of_arguments(arguments)
         given = hash((digest, *ORIGINS.numbers(origins)))
         entry = Entry(0, known, line, seconds, given, digest, site, origins, of_host)
-        if cell.mode == "lockstep":
+        if cell.is_agreed:
             self._agree(cell, entry, arguments)
-        elif is_strict or may_differ:
-            with self.agreement.one_at_a_time:
-                entry.number = self._count(known.processes) + 1
-                if is_strict:
-                    cell.refused = entry
-                    self._digest(entry, arguments)
-                attempt = as_dispatch(entry)
-                (self.settings.compare if may_differ else self.settings.come_to)(attempt)
-                if is_strict:
-                    self.agreement.agree(attempt)
-                    cell.refused = None
-                self._note(cell, entry)
         else:
             self._note(cell, entry)
-        if not is_strict:
-            self._digest(entry, arguments)
 
     def _agree(self, cell: CellSoFar, entry: Entry, arguments: Sequence[Any]) -> None:
         """Notes a dispatch once all of its processes are about to make it; no other one waits."""
@@ -335,7 +299,12 @@ class Recorder:
         if self._making.is_main:
             cell.refused = entry
         self._digest(entry, arguments)
-        self.lockstep.agree(as_dispatch(entry), self.depth())
+        try:
+            self.lockstep.agree(as_dispatch(entry), self.depth())
+        except BaseException:
+            if entry.replicas:
+                self.replicas.forget(entry.known.processes, entry.number)
+            raise
         if self._making.is_main:
             cell.refused = None
         self._note(cell, entry)
@@ -347,10 +316,6 @@ class Recorder:
             dispatch = known.processes, entry.number, known.name, entry.line
             entry.replicas = self.replicas.digest(unseen, arguments, entry.origins, dispatch)
 
-    def _is_between(self) -> bool:
-        """Whether this thread dispatches between two cells, and that is to be compared."""
-        return self._cell.has_ended and self._between.is_on and self._making.is_main
-
     def _add(self, cell: CellSoFar, entry: Entry) -> None:
         known = entry.known
         with self._lock:
@@ -359,15 +324,10 @@ class Recorder:
                 trail = cell.trails[known.processes] = TrailSoFar()
             trail.count = entry.number = trail.count + 1
             # Of integers only, which have the same hash in every process.
-            trail.digest = hash((trail.digest, known.fingerprint, entry.inputs))
             trail.sites = hash((trail.sites, entry.site))
             trail.site_sum = (trail.site_sum + entry.site) & MASK
             cell.ring.append(entry)
             keep_origins(cell, entry)
-            if self._making.is_main:
-                self.stop.is_passing = False
-            else:
-                cell.has_threads = True
 
     def _note(self, cell: CellSoFar, entry: Entry) -> None:
         self._making.entries.append(entry)  # first: an interrupt may strike anywhere
@@ -375,9 +335,6 @@ class Recorder:
         known = entry.known
         base = hash((cell.run, entry.number, *known.processes))
         entry.made = Made(base, "dispatch", known.name, cell.number, entry.number, entry.line)
-        if SUSPECTS:
-            SUSPECTS.hand_on(entry.origins, base)
-        self.settings.made()
 
     def made(self, depth: int, results: Sequence[Any], written: Sequence[Any]) -> None:
         """Gives the results of a dispatch their origins."""
@@ -409,33 +366,10 @@ class Recorder:
         wanted = [made.get(number) for number in numbers]
         return [[] if e is None else arguments_given(e, are_named=are_named) for e in wanted]
 
-    def mark(self, roots: Mapping[int, str], since: Mapping[Processes, tuple[int, str]]) -> None:
-        """Marks what the last cell has computed of unequal inputs; see :class:`Suspects`."""
-        with self._lock:
-            entries = list(self._cell.ring)
-        self.replicas.forget(roots)
-        SUSPECTS.mark(
-            roots,
-            since,
-            ((e.known.processes, e.number, e.origins, e.made.base) for e in entries if e.made),
-        )
-
-    def _dispatch(self, processes: Processes, number: int) -> Dispatch | None:
-        """Returns a dispatch of the cell, if it was made and is remembered; for any thread."""
-        at = (number, processes)
-        made = (e for e in reversed(self.entries()) if (e.number, e.known.processes) == at)
-        return next(map(as_dispatch, made), None)
-
     def failed(self, depth: int, error: BaseException) -> None:
         """Notes what was raised while dispatches were made."""
         for entry in self._making.entries[depth:]:
             entry.end = end_of(error)
-            with self._lock:
-                trail = self._cell.trails.get(entry.known.processes, TrailSoFar())
-                if entry.end == "failed":  # all may fail alike, and go on
-                    trail.digest = hash((trail.digest, -1))
-                else:
-                    trail.struck += 1
 
     def done(self, depth: int) -> None:
         """Notes that dispatches have ended."""
@@ -443,8 +377,6 @@ class Recorder:
         making.noted = None
         self.lockstep.done(depth)
         entries = making.entries
-        if making.is_main:
-            self.stop.is_passing = False
         if len(entries) > depth:
             if making.is_main:
                 stop = time.monotonic() - self._cell.started
@@ -455,41 +387,6 @@ class Recorder:
     def _count(self, processes: Processes) -> int:
         trail = self._cell.trails.get(processes)
         return 0 if trail is None else trail.count
-
-    def progress(self, request_id: str, processes: Processes) -> dict[str, Any]:
-        """Returns how far this process has come in a cell, as :class:`HoldState` has it.
-
-        Args:
-            request_id: The cell.
-            processes: All that run it.
-        """
-        stop, cell = self.stop, self._cell
-        # First: the main thread goes on meanwhile, and must not be seen to have stopped before.
-        has_left, has_stopped = stop.request_id != request_id, stop.has_stopped
-        with self._lock:
-            is_passing, is_held = stop.is_passing, stop.is_held
-            last = cell.ring[-1] if cell.ring else None
-            spans = {each for each, trail in cell.trails.items() if trail.count}
-            count = self._count(processes)
-        if is_held:
-            spans.add(stop.over)
-        unfit = "is not recorded" if cell.mode == "off" else stop.unfit
-        if stop.request_id != request_id:  # it has left since, which has changed both
-            unfit = ""
-        if cell.run != number_of(request_id):
-            unfit = "has not begun the cell"
-        elif cell.has_threads or spans - {processes}:
-            unfit = "dispatches in other threads, or over some of the processes"
-        return {
-            "count": count + is_passing,
-            "unfit": unfit,
-            "is_held": is_held,
-            "is_dispatching": is_passing or bool(self._of_main),
-            "has_stopped": has_stopped,
-            "has_left": has_left,
-            "last_name": "" if last is None else last.known.name,
-            "last_line": None if last is None else last.line,
-        }
 
     def seen(self, executable: Any) -> Known:
         """Returns what is the same for all dispatches of an executable."""

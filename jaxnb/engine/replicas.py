@@ -12,7 +12,7 @@ import base64
 import contextlib
 import threading
 import weakref
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -106,12 +106,11 @@ class Replicas:
         found: dict[Processes, tuple[int, int]] = {}
         for position in positions:
             array = ORIGINS.array_of(arguments[position])
-            number, made = origins[position]
+            number = origins[position][0]
             if array is None or _DONE in array.__dict__ or array.is_deleted():
                 continue
             parts = self._parts_of(array)
-            if made.kind != "named":  # a name may be bound to another array later
-                self._remember(number)
+            self._remember(number)
             array.__dict__[_DONE] = True
             if not parts:
                 continue
@@ -172,15 +171,11 @@ class Replicas:
                 parts.append(ReplicaPart(index, holders, here))
         return tuple(parts)
 
-    def forget(self, roots: Collection[int]) -> None:
-        """Has arrays digested again when they are used again: what differs is told each time.
-
-        Args:
-            roots: What made them.
-        """
+    def forget(self, processes: Processes, number: int) -> None:
+        """Has arrays digested again when they are used again: a dispatch of them was not made."""
         with self._lock:
             for each in self._cell.looked:
-                if each.origin[1].base in roots:
+                if (each.processes, each.number) == (processes, number):
                     self._done.discard(each.origin[0])
                     if (array := each.array()) is not None:
                         array.__dict__.pop(_DONE, None)

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 from jaxnb.engine import bootstrap, compiled, reforming
-from jaxnb.engine.agreement import Agreement
 from jaxnb.engine.held import HeldArrays
 from jaxnb.engine.in_lockstep import InLockstep
 from jaxnb.engine.interrupts import INTERRUPTS
@@ -24,6 +23,7 @@ from jaxnb.model import (
     CheckRequest,
     CollectivesRequest,
     JoinRequest,
+    JointRequest,
     ProcessError,
     ReformRequest,
     Request,
@@ -52,9 +52,16 @@ class Responder:
         in a cell.
         """
         try:
+            self._mark(is_answering=True)
             return await self._answer(request)
         except (Exception, SystemExit, *INTERRUPTS) as error:
             return failure(error)
+        finally:
+            self._mark(is_answering=False)
+
+    def _mark(self, *, is_answering: bool) -> None:
+        if self._recorder is not None:
+            self._recorder.lockstep.is_answering = is_answering
 
     async def _answer(self, request: Request) -> Any:
         match request:
@@ -73,10 +80,17 @@ class Responder:
                 report = bootstrap.check(self._recorder)
                 settings = self._recorder.settings.report
                 return replace(report, sentinel=self._sentinel.address, settings=settings)
-            case CollectivesRequest(code):
-                index = self._joined_runner().process_index
-                return compiled.collectives(code, self._kernel.shell.user_ns, index)
-        self._joined_runner()
+            case JointRequest():
+                self._joined_runner()
+                assert self._recorder is not None
+                with self._recorder.joint(request):
+                    return self._answer_alone(request.request)
+        return self._answer_alone(request)
+
+    def _answer_alone(self, request: Any) -> Any:
+        index = self._joined_runner().process_index
+        if isinstance(request, CollectivesRequest):
+            return compiled.collectives(request.code, self._kernel.shell.user_ns, index)
         assert self._transfers is not None
         return self._transfers.answer(request)
 
@@ -89,7 +103,7 @@ class Responder:
             key = self._kernel.session.key
             where = identity.bind_host, identity.socket_folder
             lockstep = InLockstep(index, identity.num_processes, bootstrap.conductor)
-            recorder = Recorder(index, Agreement(index, key, *where), lockstep)
+            recorder = Recorder(index, lockstep)
             self._recorder = recorder
             timekeeper = Timekeeper()
             statistics = Statistics(self._kernel.shell)

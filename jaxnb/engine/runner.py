@@ -36,7 +36,6 @@ from jaxnb.engine.origins import ORIGINS
 from jaxnb.engine.pitfalls import Pitfalls
 from jaxnb.engine.recorder import Recorder
 from jaxnb.engine.repeating import Repeats
-from jaxnb.engine.suspects import SUSPECTS
 from jaxnb.engine.timekeeper import Timekeeper
 from jaxnb.errors import JaxnbError
 from jaxnb.model import CellReply, CellRequest, PackRequest, ProcessError, ValueInfo
@@ -192,15 +191,15 @@ class Runner:
             self._keep_error(error)
         seconds = time.perf_counter() - started
         self._memory.over()
-        trails = self._recorder.end(self._ending())
         raised, self._raised = self._raised, None
         pitfalls = self._pitfalls.end(raised)
-        activity = self._timekeeper.end(
-            self._recorder.entries(), sum(t.count for t in trails), self._recorder.started
-        )
+        count = sum(trail.count for trail in self._recorder.trails())
+        activity = self._timekeeper.end(self._recorder.entries(), count, self._recorder.started)
         kept = self._timekeeper.cell
-        suspect = SUSPECTS.touched  # before the value is described, which reads it
-        value = self._take_value(request)
+        try:
+            value = self._take_value(request)  # it may compute over the processes
+        finally:
+            trails = self._recorder.end(self._ending())
         memory = self._memory.end()
         return CellReply(
             process_index=self.process_index,
@@ -215,7 +214,6 @@ class Runner:
             activity=activity,
             memory=memory,
             replicas=self._recorder.replicas.trails(),
-            suspect=suspect,
             settings=self._recorder.settings.changes(),
             nan=self._recorder.nans.end(self._shell.user_ns),
         )

@@ -33,7 +33,6 @@ from jaxnb.engine.rescuing import Rescuer
 from jaxnb.engine.sampling import Sampler
 from jaxnb.engine.sleeping import own_threads, sleeps_in, stays_in, work
 from jaxnb.engine.stats import Statistics, rss_bytes
-from jaxnb.engine.suspects import SUSPECTS
 from jaxnb.engine.timekeeper import Timekeeper
 from jaxnb.model import SentinelAddress
 
@@ -182,7 +181,7 @@ class Sentinel:
             return {"lines": [[each.text, each.source] for each in lines]}
         if kind == "bound":
             return {"bound": [asdict(each) for each in ORIGINS.bound()]}
-        if kind in ("digested", "chunks", "piece", "mark"):
+        if kind in ("digested", "chunks", "piece"):
             return self._replicas(kind, content)
         if kind == "ledger":
             return LEDGER.told(content["requests"])
@@ -191,17 +190,9 @@ class Sentinel:
             return {}
         if kind == "outputs":
             return LEDGER.outputs(content["request"], content["numbers"])
-        if kind == "ring":
-            self._recorder.agreement.end_ring(content["text"])
-            return {}
         if kind == "watch":
             return {"watches": self._sampler.watch(content["request_id"])}
-        if kind == "release":
-            self._recorder.stop.release()
-            return {}
         with _quickly_back():
-            if kind in ("hold", "stop"):
-                return self._stop(kind, content)
             if kind == "stats":
                 return self._stats(content["brief"])
             if kind == "where":
@@ -214,22 +205,8 @@ class Sentinel:
             return {"digested": [asdict(each) for each in replicas.digested()]}
         if kind == "chunks":
             return replicas.chunks(content["place"], content["device"])
-        if kind == "piece":
-            where = content["place"], content["device"], content["start"], content["stop"]
-            return {"data": replicas.piece(*where)}
-        since = {tuple(who): (number, why) for who, (number, why) in content["since"]}
-        self._recorder.mark(dict(content["roots"]), since)
-        return {"marks": [*SUSPECTS.all().items()]}
-
-    def _stop(self, kind: str, content: dict[str, Any]) -> dict[str, Any]:
-        cell, number, processes = content["cell"], content["number"], tuple(content["processes"])
-        stop = self._recorder.stop
-        if kind == "hold":
-            stop.hold(cell, number)
-        else:
-            stop.stop_at(cell, number, processes, content["count"])
-        # Where it is comes first: it may come to a dispatch meanwhile.
-        return {"where": self._where(), **self._recorder.progress(cell, processes)}
+        where = content["place"], content["device"], content["start"], content["stop"]
+        return {"data": replicas.piece(*where)}
 
     def _stats(self, brief: bool) -> dict[str, Any]:
         try:
@@ -241,6 +218,9 @@ class Sentinel:
 
     def _where(self) -> dict[str, Any]:
         own = own_threads(self._kernels)
+        recording = self._recorder.recording(1)
+        # What it waits to be let make comes after all that it has made.
+        last = recording.dispatches if recording.refused is None else [recording.refused]
         return {
             "stack": self.stack(),
             "sleeps_in": stays_in(),
@@ -254,8 +234,7 @@ class Sentinel:
             "missed_seconds": interrupts.seconds_since_missed(),
             "swallowed": interrupts.swallowed(),
             "entries": main_thread.entries_of_others(),
-            "last_dispatch": [asdict(each) for each in self._recorder.recording(1).dispatches],
-            "agreeing": [asdict(waits)] if (waits := self._recorder.agreement.waits()) else [],
+            "last_dispatch": [asdict(each) for each in last],
             "unclosed_seconds": collective_sockets.cutter.unclosed_seconds(),
             **asdict(work()),
         }

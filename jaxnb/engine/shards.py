@@ -18,7 +18,6 @@ from jaxnb.arrays import edge_indices
 from jaxnb.engine.digests import digest
 from jaxnb.engine.layouts import Layout, dtype_facts, layout_of, unreduced_axes
 from jaxnb.engine.origins import ORIGINS, origin_of
-from jaxnb.engine.suspects import SUSPECTS
 from jaxnb.errors import JaxnbError
 from jaxnb.model import MAX_DIGEST_BYTES, ArrayInfo, ShardInfo
 from jaxnb.model.origins import Argument
@@ -81,7 +80,6 @@ def describe(
         host_dtype=facts.host_name,
         word_shape=facts.word_shape,
         origin=0 if source is None else source.made.base,
-        suspect=SUSPECTS.cause_of(array),
         source=source,
     )
 

@@ -41,6 +41,7 @@ class Line:
     def __init__(self, path: Path, process: int, num_processes: int) -> None:
         self._packets = Packets(num_processes)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket.settimeout(None)  # whatever the user's code has set for all sockets
         self._socket.connect(str(path))
         self._tokens = itertools.count(1)
         self._changed = threading.Condition()

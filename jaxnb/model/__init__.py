@@ -79,6 +79,7 @@ if TYPE_CHECKING:
     from jaxnb.model.requests import (
         CheckRequest,
         JoinRequest,
+        JointRequest,
         Request,
         RequestFailed,
     )
@@ -123,7 +124,6 @@ if TYPE_CHECKING:
     )
     from jaxnb.model.whereabouts import (
         WAYS,
-        Agreeing,
         AtWork,
         SentinelAddress,
         SentinelFault,
@@ -140,7 +140,6 @@ __all__ = [
     "SPAN_KINDS",
     "WAYS",
     "Activity",
-    "Agreeing",
     "ArrayInfo",
     "ArrayLeaf",
     "AtWork",
@@ -181,6 +180,7 @@ __all__ = [
     "GroupInfo",
     "HostArray",
     "JoinRequest",
+    "JointRequest",
     "LargeArray",
     "Late",
     "LayoutReply",

@@ -118,8 +118,6 @@ class CellRequest:
         aside: It is jaxnb's own, an expression: it leaves nothing in ``In``, ``Out`` and ``_``.
             This is what is shown in its place; empty for cells of the user's.
         calls: So many times it is run, and each call timed; 0 to run it once as ever.
-        settings_differ: The processes' settings were not equal after the last cell: what they
-            dispatch is compared before it runs, if it is recorded.
         check_nans: Look for the first NaN in what it computes, or NaN and Inf.
     """
 
@@ -127,13 +125,12 @@ class CellRequest:
     code: str
     first_line: int = 1
     max_payload_bytes: int = 1 << 20
-    check: CheckMode = "record"
+    check: CheckMode = "strict"
     ranks: tuple[int, ...] = ()
     pitfalls: bool = True
     request_id: str = field(default_factory=lambda: uuid.uuid4().hex)
     aside: str = ""
     calls: int = 0
-    settings_differ: bool = False
     serial: int = 0
     check_nans: CheckNans = False
 
@@ -187,7 +184,6 @@ class CellReply:
         activity: What its main thread did when; None if it did not tell.
         memory: What it changed on each of its devices; empty if it changed nothing on any.
         replicas: What it digested of replicas, in short.
-        suspect: Why what it computed or read rests on unequal inputs, of earlier cells.
         settings: Those that change programs, and are not what they were as it joined.
         nan: Its first computation with a NaN in the results, if that was looked for.
     """
@@ -204,7 +200,6 @@ class CellReply:
     activity: Activity | None = None
     memory: tuple[CellMemory, ...] = ()
     replicas: tuple[ReplicaTrail, ...] = ()
-    suspect: tuple[str, ...] = ()
     settings: Settings = ()
     nan: NanFound | None = None
 

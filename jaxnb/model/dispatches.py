@@ -12,17 +12,13 @@ from jaxnb.model.programs import ProgramDifference
 Processes = tuple[int, ...]
 """The indices of the processes that a computation spans, or that hold an array; ascending."""
 
-CheckMode = Literal["off", "record", "strict", "lockstep"]
-"""What is done so that processes which part are noticed: nothing; every dispatch of a computation
-over several processes is recorded, and compared after the cell; or agreed on before it runs: by
-each with each, or by one conductor for all."""
-
-AGREED = ("strict", "lockstep")
-"""The modes in which a dispatch is agreed on before it runs."""
+CheckMode = Literal["off", "strict"]
+"""What is done so that no process computes alone what others do not: nothing; or every dispatch of
+a computation over several processes is agreed on before it runs."""
 
 DispatchEnd = Literal["", "failed", "broken", "interrupted"]
 
-DivergenceKind = Literal["order", "missing", "shapes", "computation", "inputs", "failed"]
+DivergenceKind = Literal["order", "missing", "shapes", "computation", "inputs"]
 
 Cause = Literal["program", "input", "order", "missing", "dead", "slow", "lock", "I/O"]
 """Why processes diverge, or wait without end, in a word: they dispatch different programs; one
@@ -35,7 +31,6 @@ _CAUSES: Mapping[DivergenceKind, Cause] = {
     "shapes": "program",
     "computation": "program",
     "inputs": "input",
-    "failed": "missing",
 }
 
 _ENDS = {
@@ -53,9 +48,6 @@ class Trail:
     Attributes:
         processes: The processes that the computations span.
         count: How many there were.
-        digest: Equal on two processes only if they dispatched the same, in the same order.
-        struck: How many of them were interrupted or broken: then nobody knows how far the other
-            processes got with it.
         sites: Equal on two processes only if the same places in the cell dispatched, in the same
             order. They may differ where the computations are the same: a cell may have a branch
             for each process.
@@ -64,8 +56,6 @@ class Trail:
 
     processes: Processes
     count: int
-    digest: int
-    struck: int = 0
     sites: int = field(default=0, compare=False)
     site_sum: int = field(default=0, compare=False)
 
@@ -137,8 +127,8 @@ class Side:
 
     Attributes:
         processes: Who.
-        dispatch: What they dispatched; None if nothing.
-        note: Why they dispatched nothing, as far as that is known: ``"was not asked to run the
+        dispatch: What they dispatched, or were about to; None if nothing.
+        note: Why nothing, as far as that is known: ``"was not asked to run the
             cell"``.
     """
 
@@ -149,21 +139,17 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """Where the processes of a cell parted: the first dispatch that they did not all make.
+    """Where the processes of a cell were about to part; nothing of that has run.
 
     Attributes:
         cell: The cell's number.
-        number: Which dispatch over these processes it is, from 1; 0 if it is older than what
-            the processes remember.
-        kind: ``"order"``: the same computations in another order; ``"missing"``: some
-            dispatched fewer; ``"shapes"``: one name, other shapes; ``"computation"``: other
-            computations, or one that differs in what the code does or in a constant;
-            ``"inputs"``: one computation with other numbers, NumPy arrays or replicas as its
-            input;
-            ``"failed"``: it raised on some, or was interrupted or broken.
-        sides: Who did what.
-        pending: Whether processes may still wait for each other, or have exchanged data that
-            do not belong together. Then the group is formed anew.
+        number: Which dispatch over these processes it is, from 1.
+        kind: ``"missing"``: some would not take part; ``"shapes"``: one name, other shapes;
+            ``"computation"``: other computations, or one that differs in what the code does or in
+            a constant; ``"inputs"``: one computation with other numbers, NumPy arrays or replicas
+            as its input; ``"order"``: each waited for another one first. Or equal computations
+            were dispatched by the same places of the cell in another order: those have run.
+        sides: Who did what, or was about to.
         differences: Of ``"inputs"``: which arguments are parts of different arrays. Empty if those
             are the same, and numbers, NumPy arrays or the elements of replicas differ; also if
             nobody remembers.
@@ -174,7 +160,6 @@ class Divergence:
     number: int
     kind: DivergenceKind
     sides: tuple[Side, ...]
-    pending: bool
     differences: tuple[Difference, ...] = ()
     program: ProgramDifference | None = None
 

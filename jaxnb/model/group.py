@@ -123,5 +123,5 @@ class GroupInfo:
     cells_run: int = 0
     last_cell: int | None = None
     running_cell: int | None = None
-    check: CheckMode = "record"
+    check: CheckMode = "strict"
     notes: tuple[str, ...] = ()

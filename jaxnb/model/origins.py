@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-OriginKind = Literal["dispatch", "created", "named", "used", "host"]
+OriginKind = Literal["dispatch", "created", "unknown", "host"]
 """How an array came into being: as the result of a recorded dispatch; by a call that makes an
-array, ``jax.make_array_from_callback`` say. Of others only that is known under which name they
-were found first, or which argument of a recorded dispatch they were first. ``"host"`` is what each
+array, ``jax.make_array_from_callback`` say. Others are not compared. ``"host"`` is what each
 process has by itself: a number, a NumPy array, an array of its own devices alone."""
 
 

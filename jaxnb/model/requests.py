@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from jaxnb.model.cells import CellRequest, ProcessError
 from jaxnb.model.collectives import CollectivesRequest
+from jaxnb.model.dispatches import CheckMode
 from jaxnb.model.recovery import ReformRequest
 from jaxnb.model.transfers import (
     BindRequest,
@@ -72,6 +73,23 @@ class RequestFailed:
     error: ProcessError
 
 
+@dataclass(frozen=True, slots=True)
+class JointRequest:
+    """Asks several processes one thing; code of the user's may compute over them to answer it.
+
+    Attributes:
+        serial: As of cells: of several the later one's is larger, on all processes.
+        ranks: The processes that are asked.
+        check: How the group is checked.
+        request: What they are asked.
+    """
+
+    serial: int
+    ranks: tuple[int, ...]
+    check: CheckMode
+    request: PackRequest | LayoutRequest | CollectivesRequest
+
+
 Request = (
     JoinRequest
     | CheckRequest
@@ -88,4 +106,5 @@ Request = (
     | BindRequest
     | ReformRequest
     | CollectivesRequest
+    | JointRequest
 )

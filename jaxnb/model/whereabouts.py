@@ -79,21 +79,6 @@ class StackEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class Agreeing:
-    """What a process waits to agree on with others, in strict mode.
-
-    Attributes:
-        dispatch: What it is about to dispatch.
-        attempt: Which attempt over the processes of that this is, in the cell.
-        waits_for: The process whose word it waits for.
-    """
-
-    dispatch: Dispatch
-    attempt: int
-    waits_for: int
-
-
-@dataclass(frozen=True, slots=True)
 class Whereabouts:
     """Where a process is.
 
@@ -116,8 +101,7 @@ class Whereabouts:
             other, to go on in its loop.
         entries: The files in which its other threads have begun to run Python.
         last_dispatch: The last computation over several processes that it has dispatched in
-            its cell, or is dispatching; None if there is none.
-        agreeing: What it waits to agree on; None if it does not.
+            its cell, is dispatching, or waits to dispatch; None if there is none.
         is_locked: Its main thread waits for a lock, a queue or a thread of its own process, and
             no other thread of Python in it does anything else.
         is_in_jax_by_thread: The same, but that some of those threads wait in JAX's C++ code.
@@ -142,7 +126,6 @@ class Whereabouts:
     swallowed: int = 0
     entries: frozenset[str] = frozenset()
     last_dispatch: Dispatch | None = None
-    agreeing: Agreeing | None = None
     is_locked: bool = False
     is_in_jax_by_thread: bool = False
     library: str = ""

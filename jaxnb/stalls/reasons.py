@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Literal
 
-from jaxnb import divergence
-from jaxnb.model import AtWork, Divergence, Whereabouts
+from jaxnb.model import AtWork, Whereabouts
 from jaxnb.model.dispatches import Cause
 from jaxnb.watch import locks_text
 
@@ -21,7 +20,6 @@ def why_at_work(work: Collection[AtWork]) -> Cause:
 
 def why_they_wait(
     found: Mapping[int, Whereabouts],
-    parted: Divergence | None,
     silent: Collection[int],
     *,
     is_sure: bool,
@@ -30,23 +28,14 @@ def why_they_wait(
 
     Args:
         found: Where those are that wait.
-        parted: Where the recordings of all part.
         silent: Who does not tell where it is.
         is_sure: They wait; else one is silent, or in a callback, and they may wait for that.
     """
-    if parted is not None and divergence.is_mismatch(parted):
-        return (
-            f"They wait for each other in different collectives, which never ends: their "
-            f"recordings part {divergence.sentence_of(parted)}."
-        ), parted.cause
     if not is_sure:
         return "", "slow" if silent else ""
     are_locked = [where.is_locked for where in found.values()]
     said = [locks_text(found)] if any(are_locked) else []
-    if parted is not None:
-        said.insert(0, f"Their recordings part {divergence.sentence_of(parted)}.")
     if not all(are_locked):
         what = "" if said else " in different collectives"
         said.append(f"If they wait for each other{what} this never ends.")
-    cause: Cause | Literal[""] = "" if parted is None else parted.cause
-    return " ".join(said), "lock" if any(are_locked) else cause
+    return " ".join(said), "lock" if any(are_locked) else ""

@@ -18,17 +18,14 @@ from jaxnb.model import (
     BuildRequest,
     CellReply,
     CellRequest,
-    CollectivesRequest,
     ExposeRequest,
-    PackRequest,
+    JointRequest,
     PlaceRequest,
 )
 from jaxnb.transport.frames import dump, load
 from jaxnb.transport.signing import METADATA_KEY, digest
 
-INTERRUPTIBLE = (
-    CellRequest, CollectivesRequest, PackRequest, ExposeRequest, PlaceRequest, BuildRequest,
-)  # fmt: skip
+INTERRUPTIBLE = (CellRequest, JointRequest, ExposeRequest, PlaceRequest, BuildRequest)
 """What runs code of the user's (``__reduce__``, ``__getitem__``) or waits for computations. The
 rest is short, and would be left half done."""
 

@@ -12,7 +12,6 @@ import zmq
 from jupyter_client.session import Session
 
 from jaxnb.model import (
-    Agreeing,
     DeviceStats,
     Dispatch,
     ProcessReport,
@@ -25,7 +24,6 @@ from jaxnb.model import (
 from jaxnb.model.origins import Argument
 from jaxnb.model.programs import ProgramLine
 from jaxnb.model.replicas import DigestedArray
-from jaxnb.model.stopping import HoldState
 
 FAULT_KEY = "fault"
 """In a sentinel's answer: what it raised instead of answering."""
@@ -170,29 +168,6 @@ class Sentinels:
         answers = self._ask([process], "piece", asked, DIGEST_SECONDS)
         return base64.b64decode(answers.get(process, {"data": ""})["data"])
 
-    def mark(
-        self,
-        processes: Iterable[int],
-        roots: Mapping[int, str],
-        since: Mapping[tuple[int, ...], tuple[int, str]],
-    ) -> dict[int, dict[int, str]]:
-        """Has processes mark what rests on unequal inputs; see ``engine.suspects``.
-
-        Returns:
-            Process index to all marks: what made an array, to why it is marked.
-        """
-        content = {"roots": [*roots.items()], "since": [*since.items()]}
-        answers = self._ask(processes, "mark", content, DIGEST_SECONDS)
-        return {i: dict(said["marks"]) for i, said in answers.items()}
-
-    def end_ring(self, processes: Iterable[int], text: str) -> list[int]:
-        """Has what processes wait to agree on end with a message, once one is interrupted.
-
-        Returns:
-            Those that have been told.
-        """
-        return sorted(self._ask(processes, "ring", {"text": text}, ANSWER_SECONDS))
-
     def ledgers(
         self, processes: Iterable[int], requests: Iterable[str]
     ) -> dict[int, dict[str, Any]]:
@@ -249,47 +224,6 @@ class Sentinels:
         content = {"ports": self._ports, "is_all": is_all}
         answers = self._ask(who, "free", content, ANSWER_SECONDS)
         return sum(content["freed"] for content in answers.values())
-
-    def hold(
-        self, processes: Iterable[int], cell: str, number: int, over: Sequence[int]
-    ) -> dict[int, HoldState]:
-        """Has processes hold before their next dispatch, for a while; see ``engine.stopping``.
-
-        Args:
-            processes: Who is asked.
-            cell: Its request's id.
-            number: Which attempt to stop it this is.
-            over: The processes that run it: dispatches over all of them count.
-
-        Returns:
-            How far those have come that tell in time.
-        """
-        content = {"cell": cell, "number": number, "processes": list(over)}
-        return self._hold_states(processes, "hold", content)
-
-    def stop_at(
-        self, processes: Iterable[int], cell: str, number: int, over: Sequence[int], count: int
-    ) -> dict[int, HoldState]:
-        """Has processes go on and raise KeyboardInterrupt after so many dispatches in the cell.
-
-        Returns:
-            How far those have come that tell in time.
-        """
-        content = {"cell": cell, "number": number, "processes": list(over), "count": count}
-        return self._hold_states(processes, "stop", content)
-
-    def release(self, processes: Iterable[int]) -> None:
-        """Has processes forget that they were to hold, or to stop at a dispatch."""
-        self._ask(processes, "release", {}, ANSWER_SECONDS)
-
-    def _hold_states(
-        self, processes: Iterable[int], kind: str, content: Mapping[str, Any]
-    ) -> dict[int, HoldState]:
-        answers = self._ask(processes, kind, content, ANSWER_SECONDS)
-        return {
-            i: HoldState(i, **{**said, "where": _whereabouts(i, said["where"])})
-            for i, said in answers.items()
-        }
 
     def rescue(self, processes: Iterable[int]) -> dict[int, dict[str, Any]]:
         """Asks processes to make their variables readable; returns what they answer, as it is.
@@ -374,17 +308,12 @@ def _whereabouts(index: int, content: Mapping[str, Any]) -> Whereabouts:
         content["swallowed"],
         frozenset(content["entries"]),
         next(map(_dispatch, content["last_dispatch"]), None),
-        next(map(_agreeing, content["agreeing"]), None),
         content["is_locked"],
         content["is_in_jax_by_thread"],
         content["library"],
         content["unclosed_seconds"],
         content["io"],
     )
-
-
-def _agreeing(content: Mapping[str, Any]) -> Agreeing:
-    return Agreeing(**{**content, "dispatch": _dispatch(content["dispatch"])})
 
 
 def _dispatch(content: Mapping[str, Any]) -> Dispatch:

@@ -1,16 +1,17 @@
-"""What code of the user's dispatches between two cells, in a pull: the next cell is told of it."""
+"""What code of the user's dispatches outside of the code of a cell is agreed on, or refused."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import os
+import signal
+from collections.abc import Iterator
 
 import pytest
 
 import jaxnb
-from faults.shared import cleared, pressing_beside
-from jaxnb.errors import CellError, DivergenceWarning
+from faults.shared import cleared
+from jaxnb.errors import JaxnbError
 from jaxnb.session import Session
-from jaxnb.watch import waits_in_jax
 from jaxnb_fixtures import assert_usable, until
 
 SETUP = """
@@ -35,56 +36,62 @@ def shared_group() -> Iterator[Session]:
 
 
 @pytest.fixture
-def group(shared_group: Session) -> Session:
+def group(shared_group: Session) -> Iterator[Session]:
     session = cleared(shared_group)
     session.run(SETUP)
-    return session
+    yield session
+    assert session.run("float(double(x))").value == 8.0
+    assert_usable(session)
 
 
-def pull_and_interrupt(group: Session) -> None:
-    """Pulls what one process alone computes something for, which never ends."""
-
-    def press_when_stuck(press: Callable[[], None]) -> None:
-        def is_stuck() -> bool:
-            where = group.where([0]).get(0)
-            return where is not None and waits_in_jax(where)
-
-        until(is_stuck, "process 0 waited in JAX")
-        press()
-
-    with pressing_beside(press_when_stuck), pytest.raises(KeyboardInterrupt):
+def test_what_one_process_computes_in_a_pull_is_refused(group: Session) -> None:
+    with pytest.raises(JaxnbError, match=r"process 1: had finished\. Nothing"):
         group.pull("one")
 
 
-@pytest.mark.timing
-def test_what_one_process_computed_in_a_pull_is_told_at_the_next_cell(group: Session) -> None:
-    pull_and_interrupt(group)
-    with (
-        pytest.warns(DivergenceWarning, match=r"0 dispatched jit\(\w+\) .* outside the cell's l"),
-        pytest.raises(CellError, match="process 0 raised LeftBehindError"),
-    ):
-        group.run("y = double(x); float(y)")
-    assert group.run("float(double(x))").value == 8.0
-    assert_usable(group)
-
-
-@pytest.mark.timing
-def test_in_strict_mode_the_next_dispatch_is_refused(group: Session) -> None:
-    pull_and_interrupt(group)
-    with (
-        pytest.warns(DivergenceWarning, match="outside the cell's lines"),
-        pytest.raises(CellError, match="do not agree on dispatch"),
-    ):
-        group.run("y = double(x); float(y)", check="strict")
-    group.recover()
-    assert group.run("float(double(x))", check="strict").value == 8.0
-    assert_usable(group)
-
-
-@pytest.mark.parametrize("check", ["record", "strict"])
-def test_what_all_computed_in_a_pull_is_no_mistake(group: Session, check: str) -> None:
+def test_what_all_compute_in_a_pull_is_agreed_on(group: Session) -> None:
     for _ in range(2):
         assert group.pull("everyone") == 7
-        group.run("1", ranks=[0], check=check)  # whatever a cell on some of them is told
-        assert group.run("float(double(x))", check=check).value == 8.0
-    assert_usable(group)
+        group.run("1", ranks=[0])  # whatever a cell on some of them is told
+        assert group.run("float(double(x))").value == 8.0
+
+
+def test_what_the_value_of_a_cell_computes_is_agreed_on(group: Session) -> None:
+    assert group.run("everyone").value == 7
+    result = group.run("one")
+    assert result.per_process[1].value == 7
+    with pytest.raises(JaxnbError, match=r"cannot be pickled \(DivergenceError.* had finished"):
+        _ = result.per_process[0].value
+
+
+def test_a_thread_agrees_when_the_cell_has_ended(group: Session) -> None:
+    group.run(
+        "import threading\nfound, go = [], threading.Event()\n"
+        "def late(): go.wait(); found.append(float(total(x)))\n"
+        "thread = threading.Thread(target=late); thread.start()"
+    )
+    assert group.run("go.set(); thread.join(); found").value == [4.0]
+
+
+def test_a_task_of_the_event_loop_is_refused_between_cells(group: Session) -> None:
+    """Nobody knows where the other processes are then."""
+    group.run(
+        "import asyncio\nsaid = []\n"
+        "async def later():\n"
+        "    try: total(x)\n"
+        "    except Exception as error: said.append(str(error))\n"
+        "task = asyncio.ensure_future(later());"
+    )
+    (said,) = group.run("await task; said").value
+    assert "was to be dispatched while no cell runs here" in said
+
+
+def test_a_pull_is_agreed_on_where_one_was_replaced(group: Session) -> None:
+    """The new process has run no cell that says how it is to be checked."""
+    group.restart()
+    group.run(SETUP)
+    os.kill(group.processes[1].pid, signal.SIGKILL)
+    until(lambda: group.state == "broken", "the death was known")
+    group.recover()
+    group.run(SETUP)
+    assert group.pull("everyone") == 7

@@ -98,7 +98,7 @@ def test_no_variable_is_lost_with_effects_that_were_broken_off(
     make_session: Callable[..., Session], sizes: tuple[int, int]
 ) -> None:
     """In one group, one after the other: nothing of an earlier one is in the way of the next."""
-    session = make_session(sizes[0], devices_per_process=sizes[1])
+    session = make_session(sizes[0], devices_per_process=sizes[1], check="off")
     session.run(SETUP)
     pids = pids_of(session)
     for kind in KINDS if sizes == (4, 2) else ("print", "debug.callback"):
@@ -117,7 +117,7 @@ def test_a_callback_that_sleeps_costs_nothing_when_it_is_interrupted(
     make_session: Callable[..., Session], how: str
 ) -> None:
     """Who waits for it in C++ is replaced, its variables are read out first."""
-    session = make_session(2, devices_per_process=2)
+    session = make_session(2, devices_per_process=2, check="off")
     session.run(SETUP)
     for kind in "debug.callback", "local":
         interrupted, timeout = threading.Event(), None
@@ -134,7 +134,7 @@ def test_a_callback_that_sleeps_costs_nothing_when_it_is_interrupted(
 def test_a_death_amid_effects_costs_the_others_nothing(
     make_session: Callable[..., Session], kind: str
 ) -> None:
-    session = make_session(4, devices_per_process=2)
+    session = make_session(4, devices_per_process=2, check="off")
     session.run(SETUP)
     with pytest.raises(ProcessDiedError):
         session.run(loop(kind, "", "os._exit(1)"))
@@ -164,7 +164,7 @@ def test_keys_whose_words_were_broken_off_cost_the_others_nothing(
     make_session: Callable[..., Session],
 ) -> None:
     """A process dies with shards of them: what is left of keys is that of the array of words."""
-    session = make_session(3, devices_per_process=2)
+    session = make_session(3, devices_per_process=2, check="off")
     session.run(SETUP)
     with pytest.raises(ProcessDiedError):
         session.run(KEYS)
@@ -180,7 +180,7 @@ def test_keys_whose_words_were_broken_off_cost_the_others_nothing(
 def test_what_an_earlier_reconnect_has_lost_is_not_in_the_way_of_the_next(
     make_session: Callable[..., Session],
 ) -> None:
-    session = make_session(4, devices_per_process=2)
+    session = make_session(4, devices_per_process=2, check="off")
     session.run(SETUP)
     pids = pids_of(session)
     gather = "multihost_utils.process_allgather(np.arange(3.0) * process_index)"

@@ -18,7 +18,6 @@ from jaxnb.model import Waits
 from jaxnb.session import Session
 from jaxnb.sinks import NoSink, StderrNotices
 from jaxnb.stalls import escalation
-from scripts.free_rate import Variant, try_typo
 
 pytestmark = pytest.mark.timing
 
@@ -53,7 +52,7 @@ def group(make_session: Callable[..., Session], monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(freeing, "ALL_WAIT_SECONDS", 1.0)
     monkeypatch.setattr(escalation, "SHUT_ALL_SECONDS", 0.4)
     monkeypatch.setattr(escalation, "NO_EFFECT_SECONDS", 0.8)
-    session = make_session(PROCESSES)
+    session = make_session(PROCESSES, check="off")
     session.run(SETUP)
     return session
 
@@ -144,7 +143,7 @@ def test_who_others_wait_for_is_shown_until_they_go_on(
 
 def test_nothing_is_silent_for_five_seconds(make_session: Callable[..., Session]) -> None:
     """With the times as they are; scripts are told on standard error."""
-    session = make_session(PROCESSES)
+    session = make_session(PROCESSES, check="off")
     session.run(SETUP)
     shown: list[float] = []
     started = time.monotonic()
@@ -171,12 +170,3 @@ def test_a_straggler_in_a_loop_is_told_of_once(
     assert line.startswith("jaxnb: process 2 has been at line 2: `if process_index == 2: ")
     assert "asleep. Waiting for it for 1 s: processes 0-1 at line 3: `y = float(f(x))`." in line
     assert_kept(group)
-
-
-@pytest.mark.parametrize("is_first", [True, False], ids=["first cell", "later cell"])
-def test_a_typo_in_a_loop(make_session: Callable[..., Session], is_first: bool) -> None:
-    """``scripts/free_rate.py`` does this on as many groups as one likes."""
-    session = make_session(4, devices_per_process=2)
-    took, problem = try_typo(session, Variant((4, 2), is_first, "large"), who=2)
-    print(f"{took.seconds:.2f} s from the error to the end of the cell")
-    assert not problem

@@ -85,7 +85,7 @@ class Panels(NoSink):
 
 @pytest.fixture
 def group(make_session: Callable[..., Session]) -> Session:
-    session = make_session(PROCESSES)
+    session = make_session(PROCESSES, check="off")
     session.run(SETUP)
     return session
 
@@ -150,7 +150,7 @@ def test_interrupt_frees_every_kind_of_wait(
     make_session: Callable[..., Session], kind: str, absent: int
 ) -> None:
     devices, code = BLOCKED[kind]
-    session = make_session(PROCESSES, devices_per_process=devices)
+    session = make_session(PROCESSES, devices_per_process=devices, check="off")
     session.run(SETUP)
     stuck = sorted(set(range(PROCESSES)) - {absent})
     sink = Notices()
@@ -186,7 +186,7 @@ def test_an_impatient_user_does_no_harm(group: Session) -> None:
 
 @pytest.mark.parametrize("devices", [1, 2])
 def test_a_timeout_frees(make_session: Callable[..., Session], devices: int) -> None:
-    session = make_session(PROCESSES, devices_per_process=devices)
+    session = make_session(PROCESSES, devices_per_process=devices, check="off")
     session.run(SETUP)
     started = time.monotonic()
     with pytest.raises(CellTimeoutError, match=r"time-out of 0\.5 s.*The group is ready") as caught:
@@ -198,7 +198,7 @@ def test_a_timeout_frees(make_session: Callable[..., Session], devices: int) -> 
 
 @pytest.mark.parametrize("devices", [1, 2])
 def test_left_behind_by_one_that_raised(make_session: Callable[..., Session], devices: int) -> None:
-    session = make_session(PROCESSES, devices_per_process=devices)
+    session = make_session(PROCESSES, devices_per_process=devices, check="off")
     session.run(SETUP)
     started = time.monotonic()
     sink = Notices()
@@ -222,7 +222,7 @@ def test_left_behind_by_one_that_raised(make_session: Callable[..., Session], de
 
 
 def test_what_a_mistake_cost_is_told_once_by_names(make_session: Callable[..., Session]) -> None:
-    session = make_session(PROCESSES, devices_per_process=2)
+    session = make_session(PROCESSES, devices_per_process=2, check="off")
     session.run(SETUP)
     session.run(
         "step = jax.jit(lambda p: {k: v + v.sum() for k, v in p.items()})\n"
@@ -283,7 +283,7 @@ def test_who_reads_what_others_have_dispatched_and_left_is_not_freed(
     make_session: Callable[..., Session],
 ) -> None:
     """Only process 0 logs: the others leave while their computations wait for the last one's."""
-    session = make_session(PROCESSES, devices_per_process=2)
+    session = make_session(PROCESSES, devices_per_process=2, check="off")
     session.run(SETUP + "y = f(x)")
     sink = Notices()
     code = (
@@ -393,7 +393,7 @@ def test_who_is_called_back_in_a_thread_is_not_freed(
     make_session: Callable[..., Session], way: str
 ) -> None:
     """On several devices JAX runs computations in threads of its own, and callbacks with them."""
-    session = make_session(PROCESSES, devices_per_process=2)
+    session = make_session(PROCESSES, devices_per_process=2, check="off")
     session.run(SETUP + CALLED_BACK)
     sink = Notices()
     code = f"if process_index:\n    value = by_callback({WAYS_BACK[way]})(value)\n"
@@ -416,7 +416,7 @@ def test_who_is_called_back_for_long_is_shown(
 
     monkeypatch.setattr(freeing, "LOOK_SECONDS", 0.2)
     monkeypatch.setattr(freeing, "ALL_WAIT_SECONDS", 0.6)
-    session = make_session(PROCESSES, devices_per_process=2)
+    session = make_session(PROCESSES, devices_per_process=2, check="off")
     session.run(SETUP + CALLED_BACK)
     session.run(
         "import pathlib\ndef read(a):\n"

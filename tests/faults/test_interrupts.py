@@ -24,8 +24,6 @@ from jaxnb.model import Whereabouts
 from jaxnb.result import CellResult
 from jaxnb.session import Session
 from jaxnb.sinks import NoSink
-from jaxnb.stalls import stopping as approach
-from jaxnb.transport import sidechannel
 from jaxnb.watch import line_text
 from jaxnb_fixtures import PATIENT_SECONDS, assert_usable
 
@@ -722,15 +720,8 @@ LOOPS = {
 }
 
 
-@pytest.mark.timing
-@pytest.mark.parametrize("check", ["record", "strict"])
-def test_processes_stop_at_the_same_dispatch(
-    make_session: Callable[..., Session], monkeypatch: pytest.MonkeyPatch, check: str
-) -> None:
+def test_processes_stop_at_the_same_dispatch(make_session: Callable[..., Session]) -> None:
     """Nothing is broken off: the loop can be run on, with all variables of the same step."""
-    # On a busy machine a healthy process may be slower than that.
-    monkeypatch.setattr(sidechannel, "ANSWER_SECONDS", 20.0)
-    monkeypatch.setattr(approach, "PYTHON_SECONDS", 20.0)
     session = make_session(4, devices_per_process=2)
     session.run(TRAINING)
     before = 0
@@ -738,9 +729,9 @@ def test_processes_stop_at_the_same_dispatch(
         loop = f"import time\nfor i in range(10**6):\n    {body}\n    if i == 20: print('in')"
         sink = OnFirstLine(press_interrupt, 4)
         with pytest.raises(CellError) as caught:
-            session.run(loop, sink=sink, check=check)
+            session.run(loop, sink=sink)
         assert_interrupted(caught.value.result)
-        assert "processes 0-3 stopped at the same step" in " ".join(sink.notices)
+        assert "processes 0-3 stopped at the same step: dispatch" in " ".join(sink.notices)
         assert "anew" not in " ".join(sink.notices)
         assert caught.value.result.divergence is None
         after = session.run("int(k)").value  # raises where they differ
@@ -761,7 +752,6 @@ except KeyboardInterrupt:
 """
 
 
-@pytest.mark.timing
 def test_what_handles_the_interrupt_can_run_collectives(
     make_session: Callable[..., Session],
 ) -> None:
@@ -777,7 +767,6 @@ def test_what_handles_the_interrupt_can_run_collectives(
     assert_usable(session)
 
 
-@pytest.mark.timing
 def test_a_time_out_stops_at_the_same_dispatch(make_session: Callable[..., Session]) -> None:
     session = make_session(4, devices_per_process=2)
     session.run(TRAINING)
@@ -788,40 +777,4 @@ def test_a_time_out_stops_at_the_same_dispatch(make_session: Callable[..., Sessi
     assert_interrupted(caught.value.result)
     assert "anew" not in " ".join(sink.notices)
     assert session.run("int(k) > 0").value is True
-    assert_usable(session)
-
-
-FEW = """
-import time
-print("in")
-time.sleep(1)
-for i in range(40): w, k = step(w, k)
-"""
-
-
-@pytest.mark.timing
-def test_who_is_held_and_forgotten_goes_on(make_session: Callable[..., Session]) -> None:
-    """Who had it hold may have died: it goes on, and a signal strikes it at once."""
-    session = make_session(4, devices_per_process=2)
-    session.run(TRAINING)
-
-    def hold() -> None:
-        assert session._current is not None
-        cell = session._current.request.request_id
-        while not all(s.is_held for s in session.hold(range(4), cell, 1, range(4)).values()):
-            threading.Event().wait(0.02)
-
-    sink = OnFirstLine(hold, 4)
-    assert session.run(FEW, sink=sink).seconds > 4
-    assert session.run("int(k)").value == 40
-
-    def hold_and_signal() -> None:
-        hold()
-        session._group.signal([0, 1, 2, 3], signal.SIGINT)
-
-    sink = OnFirstLine(hold_and_signal, 4)
-    with pytest.raises(CellError) as caught:
-        session.run(FEW.replace("40", "10**6"), sink=sink)
-    assert_interrupted(caught.value.result)
-    assert caught.value.result.seconds < 4
     assert_usable(session)

@@ -1,6 +1,7 @@
-"""Processes wait in a collective for one that does not come: freed, and the group computes again.
+"""Processes wait in a collective for one that does not come, with ``check="off"``: freed.
 
-The plainest cases. ``test_freeing`` has the other ways to wait, and who must not be freed.
+The plainest cases; where processes agree, none of it begins. ``test_freeing`` has the other ways to
+wait, and who must not be freed.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from faults.test_freeing import PROCESSES, SETUP, Notices, assert_kept, types_of
 from jaxnb import patience
 from jaxnb.errors import CellError, CellTimeoutError
 from jaxnb.session import Session
-from jaxnb.watch import waits_in_jax
+from jaxnb.watch import waits_for_others
 from jaxnb_fixtures import until
 
 
 @pytest.fixture(scope="module")
 def shared_group() -> Iterator[Session]:
-    with jaxnb.start(PROCESSES, platform="cpu") as session:
+    with jaxnb.start(PROCESSES, platform="cpu", check="off") as session:
         yield session
 
 
@@ -63,7 +64,7 @@ def test_interrupt_frees_who_waits(group: Session) -> None:
     def press_when_stuck(press: Callable[[], None]) -> None:
         def is_stuck() -> bool:
             found = group.where([0, 1])
-            return set(found) == {0, 1} and all(map(waits_in_jax, found.values()))
+            return set(found) == {0, 1} and all(map(waits_for_others, found.values()))
 
         until(is_stuck, "processes 0-1 waited in JAX")
         press()

@@ -58,7 +58,7 @@ def group(make_session: Callable[..., Session], monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(freeing, "LOOK_SECONDS", 0.2)
     monkeypatch.setattr(freeing, "LEFT_BEHIND_SECONDS", 0.6)
     monkeypatch.setattr(freeing, "ALL_WAIT_SECONDS", 1.0)
-    session = make_session(PROCESSES)
+    session = make_session(PROCESSES, check="off")
     session.run(SETUP)
     return session
 

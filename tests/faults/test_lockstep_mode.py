@@ -1,4 +1,4 @@
-"""Mode ``lockstep``: nothing runs before all agree, so what goes wrong costs nothing."""
+"""Lockstep: nothing runs before all agree, so what goes wrong costs nothing."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def opened(tmp_path: Path) -> Opened:
 
 @pytest.fixture(scope="module")
 def module_group() -> Iterator[Session]:
-    with jaxnb.start(4, devices_per_process=2, platform="cpu", check="lockstep") as session:
+    with jaxnb.start(4, devices_per_process=2, platform="cpu", check="strict") as session:
         yield session
 
 

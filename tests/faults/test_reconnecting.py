@@ -64,7 +64,7 @@ def group(make_session: Callable[..., Session], monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(putting_away, "SETTLE_SECONDS", 0.2)
     monkeypatch.setattr(putting_away, "SHUT_ALL_SECONDS", 0.2)
     monkeypatch.setattr(putting_away, "NO_EFFECT_SECONDS", 0.5)
-    session = make_session(4, devices_per_process=2)
+    session = make_session(4, devices_per_process=2, check="off")
     session.run(SETUP + FAULTS)
     return session
 

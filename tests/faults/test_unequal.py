@@ -1,8 +1,8 @@
-"""The table: what is unequal × where × mode → what is said; a healthy twin beside each row.
+"""The table: what is unequal × where → what is said; a healthy twin beside each row.
 
 The rows are data, in ``faults.unequal``: add yours there. All rows share one group of 4 × 2, or of
 another shape in ``make unequal-report``: the texts are those of 4 × 2, elsewhere something is said.
-The gate plays so many of them that each message is said once, each in one mode: others each time.
+The gate plays so many of them that each message is said once: others each time.
 """
 
 from __future__ import annotations
@@ -45,16 +45,14 @@ def module_group() -> Iterator[Session]:
 
 
 @pytest.fixture
-def group(module_group: Session, mode: str) -> Iterator[Session]:
+def group(module_group: Session) -> Iterator[Session]:
     """The group, with variables in it; after the row it computes again, and nothing is said."""
     yield module_group
     module_group.run(CLEAR)
-    assert run(module_group, (SETUP,), mode)[0] == ""
+    assert run(module_group, (SETUP,))[0] == ""
 
 
-def run(
-    group: Session, cells: tuple[str, ...], mode: Any, *, nans: bool = False
-) -> tuple[str, Any]:
+def run(group: Session, cells: tuple[str, ...], *, nans: bool = False) -> tuple[str, Any]:
     """Runs cells; returns all that was said of them, and the last one's result."""
     notices = Notices()
     assert cells
@@ -62,40 +60,18 @@ def run(
         # Which process is another than the first does not matter, if there is none but that.
         this = re.sub(r"process_index == [23]", "process_index == 1", code)
         code_here = code if PROCESSES >= 4 else this
-        result = group.run(
-            code_here, check=mode, check_nans=nans, sink=notices, raise_on_error=False
-        )
+        result = group.run(code_here, check_nans=nans, sink=notices, raise_on_error=False)
         notices.said += [f"The value {suspect_text(result.suspect)}"] if result.suspect else []
         notices.said += [f"{e.type_name}: {e.message}" for e in result.errors.values()]
     return "\n".join(notices.said), result
 
 
-MODES = ("record", "strict", "lockstep")
-
-
-Case = tuple[Row, str]
-"""A row, and the mode in which it is played."""
-
-
-def said_of(case: Case) -> str:
-    """Returns the regular expression that what is said of a row matches."""
-    row, mode = case
-    return row.record if mode == "record" or row.strict is None else row.strict
-
-
-def keys(case: Case) -> Iterator[Hashable]:
-    """Yields of what kinds a case is, and what is said: the gate plays one of each at least."""
-    row, mode = case
-    yield "message", said_of(case)
+def keys(row: Row) -> Iterator[Hashable]:
+    """Yields of what kinds a row is, and what is said: the gate plays one of each at least."""
+    yield "message", row.said
     yield "where", row.where
-    yield "mode", mode
-    yield "told", row.modes, row.refused
+    yield "told", row.refused
     yield "queued", row.what.endswith("(queued)")
-
-
-def in_the_gate() -> set[Case]:
-    """Returns which rows ``make test`` plays, and each in which mode."""
-    return sampled([(row, mode) for row in rows() for mode in row.modes], keys, seed())
 
 
 def rows() -> list[Row]:
@@ -104,30 +80,27 @@ def rows() -> list[Row]:
 
 
 def played() -> list[Any]:
-    """Returns all rows in both modes, as parameters."""
-    gate = in_the_gate()
+    """Returns all rows, as parameters."""
+    gate = sampled(rows(), keys, seed())
 
-    def parameter(row: Row, mode: str) -> Any:
-        marks = () if (row, mode) in gate else pytest.mark.thorough
-        return pytest.param(row, mode, id=f"{row}-{mode}", marks=marks)
+    def parameter(row: Row) -> Any:
+        marks = () if row in gate else pytest.mark.thorough
+        return pytest.param(row, id=str(row), marks=marks)
 
-    return [parameter(row, mode) for row in rows() for mode in MODES]
+    return [parameter(row) for row in rows()]
 
 
-@pytest.mark.parametrize(("row", "mode"), played())
+@pytest.mark.parametrize("row", played())
 def test_what_is_unequal_is_told(
-    group: Session, row: Row, mode: str, record_property: Callable[[str, object], None]
+    group: Session, row: Row, record_property: Callable[[str, object], None]
 ) -> None:
-    said, _ = run(group, row.twin, mode, nans=row.nans)
+    said, _ = run(group, row.twin, nans=row.nans)
     assert said == ""
-    if mode not in row.modes:
-        return
-    said, result = run(group, row.unequal, mode, nans=row.nans)
+    said, result = run(group, row.unequal, nans=row.nans)
     if IS_OF_TEXTS:
-        found = re.search(said_of((row, mode)), said)
+        found = re.search(row.said, said)
         assert found, said
         record_property("said", found[0])
     assert said
     kinds = {error.type_name for error in result.errors.values()}
-    if mode != "record":
-        assert kinds == ({"DivergenceError"} if row.refused else kinds - {"DivergenceError"})
+    assert kinds == ({"DivergenceError"} if row.refused else kinds - {"DivergenceError"})

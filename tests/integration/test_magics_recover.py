@@ -118,21 +118,14 @@ def test_where_all_wait_is_shown_in_the_card_of_a_background_cell(group: Noteboo
 PART = "if process_index == 1:\n    y = x * 2\nelse:\n    y = x + 1"
 
 
-def test_processes_that_part_are_told_apart_under_their_cell(group: Notebook) -> None:
-    shown = group.good(f"%%spmd --out result\n{PART}").text
-    assert "The processes parted in cell [" in shown
-    assert "processes 0,2 dispatched jit(add) float32[6], int -> float32[6] at line 5" in shown
-    assert "process 1 dispatched jit(multiply) float32[6], int -> float32[6] at line 3" in shown
-    assert "computation" in group.good("result.divergence.kind").text
-    assert "parted" not in group.good(f"%%spmd --check off\n{PART}").text
+def test_processes_that_would_part_are_stopped(group: Notebook) -> None:
+    said = group.bad(f"%%spmd\n{PART}", "CellError")
+    assert "DivergenceError: The processes do not agree on dispatch 1 over processes 0-2" in said
+    assert "processes 0,2: was to dispatch jit(add) float32[6], int -> float32[6] at line" in said
+    assert "process 1: was to dispatch jit(multiply) float32[6], int -> float32[6]" in said
+    assert "agree" not in group.good(f"%%spmd --check off\n{PART}").text
     assert "15.0" in group.good("%spmd float(total(x))").text
-
-
-@pytest.mark.timing
-def test_processes_that_part_are_stopped_in_strict_mode(group: Notebook) -> None:
-    message = group.bad(f"%%spmd --check strict\n{PART}", "CellError")
-    assert "DivergenceError: The processes do not agree on dispatch 1 over processes 0-2" in message
-    assert "15.0" in group.good("%spmd float(total(x))").text
+    assert "'strict', the default" in group.bad("%%spmd --check record\n1", "UsageError")
 
 
 @pytest.mark.thorough

@@ -16,9 +16,6 @@ from jaxnb.session import Session
 from jaxnb.sinks import NoSink
 from jaxnb_fixtures import assert_usable
 
-pytestmark = pytest.mark.timing
-
-
 SETUP = """
 import time, threading, asyncio
 n = jax.device_count()
@@ -59,29 +56,29 @@ def group(module_group: Session) -> Session:
     return module_group
 
 
-def said(group: Session, *cells: str, check: str = "record") -> str:
+def said(group: Session, *cells: str, check: str = "strict") -> str:
     """Runs cells; returns all that was said of them."""
     watcher = Watcher(group)
     for code in cells:
-        group.run(code, sink=watcher, check=check)  # type: ignore[arg-type]
+        result = group.run(code, sink=watcher, check=check, raise_on_error=False)  # type: ignore[arg-type]
+        watcher.said += [each.message for each in result.errors.values()]
     return "\n".join(watcher.said)
 
 
-def test_an_interrupt_that_leaves_other_steps_is_told(group: Session) -> None:
+def test_an_error_that_leaves_other_steps_is_told(group: Session) -> None:
+    """Nothing computes on with the parts of two steps."""
     watcher = Watcher(group)
-    loop = """
-for i in range(10 + process_index): x = step(x)
-if process_index == 0: print("there", flush=True)
-time.sleep(1000)
-"""
-    result = group.run(loop, sink=watcher, raise_on_error=False)
+    code = "y = step(x)\ny = step(y)\nif process_index: x = y\n1 / 0"
+    result = group.run(f"old = x\n{code}", sink=watcher, raise_on_error=False)
     assert [each.place for each in result.unequal_names] == ["x"]
     notice = "\n".join(watcher.said)
-    assert "`x`: on process 0 result of jit(<lambda>), dispatch 10 of cell" in notice
-    assert "The last step that all have made is dispatch 10." in notice
+    assert "`x`: on process 0 made at line" in notice
+    assert "on processes 1-3 result of jit(<lambda>), dispatch 2 of cell" in notice
     with pytest.warns(OriginsDifferWarning, match="`x` holds are parts of different arrays"):
         group.pull("x")
-    assert "process 0 passed `x` (result of jit(<lambda>), dispatch 10" in said(group, "total(x);")
+    assert "processes 1-3 passed `x` (result of jit(<lambda>), dispatch 2" in said(
+        group, "total(x);"
+    )
     assert said(group, "x = make(0)\ntotal(x);") == ""
     assert_usable(group)
 
@@ -111,16 +108,14 @@ def test_pushed_arrays_have_them(group: Session) -> None:
     assert "(made by a push" in said(group, "float(total(v if process_index else u));")
 
 
-def test_arrays_without_a_record_are_known_by_their_names(group: Session) -> None:
-    assert said(group, "o, p = step(x), step(y['w'])", check="off") == ""
+def test_arrays_without_a_record_are_not_compared(group: Session) -> None:
+    """Nobody can tell whether they are parts of one array: healthy code would be accused."""
+    assert said(group, "o, p = step(x), step(x)", check="off") == ""
     assert said(group, "float(total(o)), float(total(p));") == ""
-    group.run("o, p = step(x), step(x)", check="off")
-    told = said(group, "float(total(o if process_index else p));")
-    assert "`p` (made without a record, first found as `p`)" in told
+    assert said(group, "q = step(x)\nfloat(total(o if process_index else q));") == ""
 
 
-@pytest.mark.parametrize("mode", ["record", "strict"])
-def test_the_order_of_threads_and_tasks_does_not_count(group: Session, mode: str) -> None:
+def test_the_order_of_threads_and_tasks_does_not_count(group: Session) -> None:
     cells = (
         """
 made, turns = {}, [threading.Event() for _ in "abc"]
@@ -141,7 +136,7 @@ await asyncio.gather(*[one(k, (i + process_index) % 3) for i, k in enumerate("ab
 """,
         "[float(total(done[k])) for k in 'abc'];",
     )
-    assert said(group, *cells, check=mode) == ""
+    assert said(group, *cells) == ""
 
 
 def test_jax_counts_as_many_calls_of_its_python_path_as_without_a_recorder(group: Session) -> None:

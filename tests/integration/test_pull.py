@@ -514,8 +514,8 @@ def test_processes_are_asked_for_first_replicas_only(
 
     ask = Channel.ask
     monkeypatch.setattr(
-        Channel, "ask", lambda self, requests, nbytes=0: asked.append(dict(requests))
-        or ask(self, requests, nbytes)
+        Channel, "ask", lambda self, requests, *rest, **named: asked.append(dict(requests))
+        or ask(self, requests, *rest, **named)
     )  # fmt: skip
     np.asarray(session.pull("x"))
     np.asarray(session.pull("local"))

@@ -7,8 +7,7 @@ import socket
 import stat
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -19,9 +18,8 @@ from jupyter_client.session import Session as Signer
 import jaxnb
 from integration.conftest import gate_runs
 from integration.test_sentinel import dropped, until_dropped
-from jaxnb.model import JoinRequest, SentinelAddress
+from jaxnb.model import SentinelAddress
 from jaxnb.session import Session
-from jaxnb.starting import Starter
 from jaxnb_fixtures import PATIENT_SECONDS, assert_usable, processes_of_tests
 
 LOOPBACK = {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
@@ -164,75 +162,22 @@ def connected_to(address: str | tuple[str, int]) -> Iterator[socket.socket]:
         yield stranger
 
 
-def over_tcp(kept: Callable[..., list[JoinRequest]]) -> Callable[..., list[JoinRequest]]:
-    """What processes on several hosts will be told."""
-    return lambda *args: [replace(join, socket_folder="") for join in kept(*args)]
-
-
-@pytest.mark.parametrize("kind", ["one host", "several hosts"])
-@pytest.mark.timing
-def test_strangers_where_strict_mode_listens_do_no_harm(
-    make_session: Callable[..., Session], kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Within a host it opens no port at all."""
-    if kind == "several hosts":
-        monkeypatch.setattr(Starter, "_joins", over_tcp(Starter._joins))
-    session = make_session(2)
-    before = {port for entries in opened_by(set()).values() for _, port, _ in entries}
+def test_strangers_where_the_conductor_listens_do_no_harm(session: Session) -> None:
     session.run(
-        "from jaxnb.engine import agreement; agreement.GREETING_SECONDS = 1\n"
-        "mesh = jax.make_mesh((2,), ('d',))\n"
-        "x = jax.make_array_from_callback((2,), NamedSharding(mesh, P('d')),\n"
-        "                                 lambda i: np.ones(2)[i])\n"
+        "mesh = jax.make_mesh((jax.device_count(),), ('d',))\n"
+        "x = jax.device_put(np.ones(8), NamedSharding(mesh, P('d')))\n"
         "f = jax.jit(jnp.sum)"
     )
-    assert session.run("float(f(x))", check="strict").value == 2
-    found = [e for entries in opened_by(set()).values() for e in entries if e[1] not in before]
-    assert {ip for ip, _, _ in found} <= LOOPBACK
-    names = sorted(map(str, Path(session._group.directory).glob("strict-*")))
-    addresses: list[str | tuple[str, int]]
-    if kind == "several hosts":
-        addresses = [("127.0.0.1", port) for _, port, _ in found]
-        assert not names
-        assert sentinel_of(session, 0).url.startswith("tcp://127.0.0.1:")
-    else:
-        addresses = [*names]
-        assert not found
-    assert len(addresses) == 2
-    for address in addresses:
-        for garbage in GARBAGE:
-            with suppress(OSError), connected_to(address) as stranger:
-                stranger.sendall(garbage)
-        with connected_to(address) as stranger:
-            challenge = stranger.recv(1 << 10)
-            assert b"#CHALLENGE#" in challenge
-            assert stranger.recv(1 << 10) == b""  # it is hung up on, as it says nothing
-    assert session.run("float(f(x))", check="strict").value == 2
-    assert sorted(session.where()) == [0, 1]
+    (address,) = map(str, Path(session._group.directory).glob("lock-*"))
+    for garbage in GARBAGE:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stranger:
+            stranger.settimeout(PATIENT_SECONDS)
+            stranger.connect(address)
+            stranger.send(garbage)
+            with suppress(ConnectionError):  # it is hung up on
+                assert stranger.recv(1 << 10) == b""
+    assert session.run("float(f(x))").value == 8
     assert_usable(session)
-
-
-@pytest.mark.timing
-def test_those_who_say_nothing_are_bounded(make_session: Callable[..., Session]) -> None:
-    """Each is waited for in a thread of its own."""
-    session = make_session(2)
-    session.run(
-        "from jaxnb.engine import agreement\n"
-        "import gc, threading\n"
-        "(ours,) = (each for each in gc.get_objects() if type(each) is agreement.Agreement)\n"
-        "ours._greetings = threading.BoundedSemaphore(3)\n"
-        "mesh = jax.make_mesh((2,), ('d',))\n"
-        "x = jax.make_array_from_callback((2,), NamedSharding(mesh, P('d')),\n"
-        "                                 lambda i: np.ones(2)[i])\n"
-        "f = jax.jit(jnp.sum)"
-    )
-    assert session.run("float(f(x))", check="strict").value == 2
-    (address, _) = sorted(map(str, Path(session._group.directory).glob("strict-*")))
-    with ExitStack() as stack:
-        callers = [stack.enter_context(connected_to(address)) for _ in range(5)]
-        said = [caller.recv(1 << 10) for caller in callers]
-        assert [b"#CHALLENGE#" in each for each in said] == [True] * 3 + [False] * 2
-    assert session.run("float(f(x))", check="strict").value == 2
 
 
 def sentinel_of(session: Session, index: int) -> SentinelAddress:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -38,9 +37,9 @@ DIFFERENT = [
 ]
 
 
-@pytest.fixture(scope="module", params=["record", pytest.param("strict", marks=pytest.mark.timing)])
-def checked(request: pytest.FixtureRequest) -> Iterator[Session]:
-    with jaxnb.start(4, devices_per_process=2, platform="cpu", check=request.param) as session:
+@pytest.fixture(scope="module")
+def checked() -> Iterator[Session]:
+    with jaxnb.start(4, devices_per_process=2, platform="cpu") as session:
         yield session
 
 
@@ -60,22 +59,20 @@ def refused(run: Callable[[], object]) -> CellResult:
     return caught.value.result
 
 
-@pytest.mark.filterwarnings("ignore::jaxnb.errors.DivergenceWarning")
 @pytest.mark.parametrize(("name", "other", "usual", "call"), DIFFERENT)
-@pytest.mark.timing
 def test_a_program_that_a_setting_has_changed_on_one_process_meets_no_other(
     group: Session, name: str, other: object, usual: object, call: str
 ) -> None:
     pids = [p.pid for p in group.processes]
     result = refused(lambda: group.run(ON_TWO.format(name, other) + call, timeout=PATIENT_SECONDS))
     said = f"`{name}` is {usual} on processes 0-1,3, {other} on process 2"
-    assert said in str(result.errors[2])
-    assert f"jax.config.update({name!r}, {usual!r})" in str(result.errors[2])
-    # In the next cell all know, and nobody waits.
-    result = refused(lambda: group.run(call, timeout=PATIENT_SECONDS))
-    assert {said in str(error) for error in result.errors.values()} == {True}
-    assert len(result.errors) == 4
-    assert result.divergence is None
+    mend = f"jax.config.update({name!r}, {usual!r})"
+    for _ in range(2):
+        assert {(said in e.message, mend in e.message) for e in result.errors.values()} == {
+            (True, True)
+        }
+        assert (len(result.errors), result.cause) == (4, "program")
+        result = refused(lambda: group.run(call, timeout=PATIENT_SECONDS))
     result = group.run(ON_ALL.format(name, usual) + call)
     assert not result.pitfalls
     assert result.divergence is None
@@ -109,18 +106,6 @@ def test_what_all_change_alike_passes(group: Session) -> None:
     assert not group.run(ON_ALL.format(X64, False) + "float(total(x))").pitfalls
 
 
-@pytest.mark.timing
-def test_a_process_that_comes_late_is_waited_for(group: Session) -> None:
-    code = (
-        "import threading, time\n"
-        + ON_ALL.format(X64, True)
-        + "if process_index == 1: threading.Event().wait(0.5)\nfloat(total(x))"
-    )
-    assert group.run(code).value == 140.0
-    assert group.run(ON_ALL.format(X64, False) + "float(total(x))").value == 140.0
-
-
-@pytest.mark.timing
 def test_a_context_manager_on_some_processes_is_noticed(group: Session) -> None:
     code = (
         "with jax.enable_x64(True) if process_index == 2 else contextlib.nullcontext():\n"
@@ -167,30 +152,6 @@ jax.config.update("jax_numpy_rank_promotion", "allow")
 jax.config.update("jax_transfer_guard", None)
 """
     assert not group.run(mended).pitfalls
-
-
-@pytest.mark.parametrize("other", ["1 / 0", "pass"])
-@pytest.mark.timing
-def test_who_asks_one_that_leaves_the_cell_is_freed(group: Session, other: str) -> None:
-    code = ON_TWO.format(NANS, True) + f"if process_index == 1: {other}\nelse: float(total(x))"
-    with pytest.raises(CellError) as caught:
-        group.run(code, timeout=PATIENT_SECONDS)
-    assert {0, 2, 3} <= set(caught.value.result.errors)
-    assert group.run(ON_ALL.format(NANS, False) + "float(total(x))").value == 140.0
-
-
-@pytest.mark.timing
-def test_who_waits_for_an_answer_is_interrupted(group: Session) -> None:
-    code = ON_TWO.format(NANS, True) + (
-        "if process_index == 1: import threading; threading.Event().wait()\nfloat(total(x))"
-    )
-    interrupted = threading.Event()
-    runner = threading.Timer(0.5, interrupted.set)
-    runner.start()
-    with pytest.raises(CellError, match="KeyboardInterrupt"):
-        group.run(code, interrupted=interrupted)
-    runner.join()
-    assert group.run(ON_ALL.format(NANS, False) + "float(total(x))").value == 140.0
 
 
 @pytest.mark.timing

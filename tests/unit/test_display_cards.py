@@ -18,6 +18,7 @@ from jaxnb.model import (
     AtWork,
     DeviceInfo,
     DeviceStats,
+    Divergence,
     GroupInfo,
     ProcessError,
     ProcessInfo,
@@ -107,7 +108,7 @@ def value(text: str, digest: bytes = b"", **other: str) -> ValueInfo:
 def test_start_card_in_text():
     assert str(cards.start_card(group(2))) == (
         "2 processes × 2 CPU devices = 4 devices · ready in 1.4 s\n"
-        "JAX 0.10.2 · collectives gloo · launcher fork · check record\n"
+        "JAX 0.10.2 · collectives gloo · launcher fork · check strict\n"
         "  process    pid  host   devices\n"
         "        0  31300  node0  0-1\n"
         "        1  31301  node0  2-3"
@@ -385,7 +386,7 @@ def test_a_refusal_whose_reason_is_told_above_is_short():
     found = tuple(UnequalInput(digested(name), (), ((0,), (1,)), False) for name in ("a", "b"))
     result = replace(cell([None] * 2, errors={0: error, 1: error}), unequal=found)
     assert cards.error_card(result).text.endswith("a long story")  # it may have another reason
-    card = cards.error_card(replace(result, refused="input"))
+    card = cards.error_card(replace(result, divergence=Divergence(7, 1, "inputs", ())))
     assert card.text == (
         "DivergenceError on processes 0-1 · line 5\n`a`, `b` are not equal on all processes, as "
         "was told above. The computation has run on none of them, and what was computed before is "

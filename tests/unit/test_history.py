@@ -12,7 +12,7 @@ import pytest
 
 from jaxnb.errors import CellTimeoutError, ProcessDiedError, UsageError
 from jaxnb.history import MAX_CELLS, CellHistory, record_of
-from jaxnb.model import CellMemory, CellRecord, Trail
+from jaxnb.model import CellMemory, CellRecord, ProcessError, Trail
 from jaxnb.nans import FirstNan
 from jaxnb.outcome import outcome_of
 from jaxnb.result import CellResult, ProcessResult
@@ -156,6 +156,9 @@ def test_how_a_cell_ended() -> None:
     assert outcome(of=replace(rests, first_nan=FirstNan(7, {}, {}))) == "nan"
     assert outcome(is_parted=True) == "diverged"
     assert outcome(ValueError("x"), is_parted=True) == "error"
+    stopped = ProcessError("DivergenceError", "They do not agree", "", "")
+    all_were = replace(result(), per_process={0: replace(result().per_process[0], error=stopped)})
+    assert outcome(ValueError("x"), of=all_were, is_parted=True) == "diverged"
     assert outcome(ValueError("x"), was_interrupted=True) == "interrupted"
     timed_out = CellTimeoutError("x", result=result(), rendering="")
     assert outcome(timed_out, was_interrupted=True) == "timed out"

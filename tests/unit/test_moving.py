@@ -48,6 +48,7 @@ class Group:
             lambda indices, sig: self.signals.append((indices, sig)),
             lambda: None,
             lambda text: None,
+            dict,
         )
         self._nonce = np.frombuffer(os.urandom(16), np.uint8)
 

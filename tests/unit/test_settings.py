@@ -80,7 +80,7 @@ def test_what_differs_from_the_start_on_is_known() -> None:
     assert str(known.differences()[0]) == "`XLA_FLAGS` is empty on process 0, --x on process 1"
 
 
-def test_a_variable_changed_in_a_cell_is_told_and_changes_no_program() -> None:
+def test_a_variable_changed_in_a_cell_is_told() -> None:
     start = {"XLA_FLAGS": "--a", "JAX_ENABLE_X64": ""}
     known = KnownSettings()
     known.joined([report(i, i, **start) for i in range(3)])
@@ -89,7 +89,6 @@ def test_a_variable_changed_in_a_cell_is_told_and_changes_no_program() -> None:
     assert found.at_start == "--a"
     assert "`%env XLA_FLAGS=--a --b`" in found.mend
     assert "no effect" in as_pitfalls([found])[0].message
-    assert not known.may_change_programs()
     # Most have it now, and one has kept what all had: that is not what was meant.
     known.replied({1: reply(1, XLA_FLAGS="--a --b")}, silent=())
     assert "`%env XLA_FLAGS=--a --b`" in known.differences()[0].mend
@@ -97,8 +96,6 @@ def test_a_variable_changed_in_a_cell_is_told_and_changes_no_program() -> None:
     assert "os.environ.pop('XLA_FLAGS', None)" in known.differences()[0].mend
     known.replied({i: reply(i, XLA_FLAGS="--c") for i in range(3)}, silent=())
     assert known.differences() == []
-    known.replied({0: reply(0, jax_enable_x64="True"), 1: reply(1, jax_enable_x64="False")}, ())
-    assert known.may_change_programs()
 
 
 def test_jaxs_own_variables_are_not_told_of_beside_its_settings() -> None:

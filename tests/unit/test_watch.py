@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from jaxnb.model import Agreeing, Dispatch, StackEntry, Whereabouts
+from jaxnb.model import Dispatch, StackEntry, Whereabouts
 from jaxnb.watch import (
     IDLE_CPU,
     has_caught_interrupt,
@@ -14,7 +14,6 @@ from jaxnb.watch import (
     is_of_jax,
     line_text,
     locks_text,
-    ring,
     stand_still,
     waits_for_others,
     waits_in_jax,
@@ -103,7 +102,7 @@ def test_a_thread_that_begins_in_jax_is_a_callback() -> None:
 
 def test_who_waits_to_agree_waits_for_others() -> None:
     """It sleeps in no futex, and JAX is not what it waits in."""
-    agreeing = StackEntry("/v/jaxnb/engine/agreement.py", 9, "Agreement.agree", "", None)
+    agreeing = StackEntry("/v/jaxnb/lockstep/process_line.py", 9, "Line.ask", "", None)
     found = {0: at(CELL, agreeing, call=""), 1: at(agreeing, OTHER, index=1)}
     assert stand_still(found, found, [0, 1], 2.0)
     assert not waits_in_jax(found[0])
@@ -116,44 +115,6 @@ def test_who_waits_for_the_words_of_others_waits_for_others() -> None:
     assert all(map(waits_for_others, found.values()))
     assert stand_still(found, found, [0, 1], 2.0)
     assert not any(map(waits_in_jax, found.values()))
-
-
-def agrees(index: int, *processes: int, waits_for: int, attempt: int = 1) -> Whereabouts:
-    agreeing = StackEntry("/v/jaxnb/engine/agreement.py", 9, "Agreement.agree", "", None)
-    dispatch = Dispatch(attempt, "jit(f)", 1, "f32[8] -> f32[]", processes, 3, 0.1)
-    where = at(CELL, agreeing, index=index, call="")
-    return replace(where, agreeing=Agreeing(dispatch, attempt, waits_for))
-
-
-RING = {
-    0: agrees(0, 0, 1, waits_for=1),
-    1: agrees(1, 1, 2, waits_for=2),
-    2: agrees(2, 0, 2, waits_for=0),
-}
-
-
-@pytest.mark.parametrize(
-    ("found", "expected"),
-    [
-        (RING, (0, 1, 2)),
-        (RING | {3: agrees(3, 0, 1, 2, 3, waits_for=0), 4: at(CELL, index=4)}, (0, 1, 2)),
-        ({2: RING[2], 1: RING[1], 0: RING[0]}, (0, 1, 2)),
-        ({3: agrees(3, 0, 3, waits_for=0)} | RING, (0, 1, 2)),
-        (RING | {0: agrees(0, 0, 2, waits_for=2)}, (0, 2)),
-        (RING | {1: at(CELL, index=1)}, ()),  # it computes, or does not tell
-        ({0: RING[0], 2: RING[2]}, ()),
-        (RING | {1: replace(RING[1], stack=(CELL,))}, ()),  # a thread of it waits
-        ({}, ()),
-    ],
-)
-def test_who_waits_in_a_ring(found: dict[int, Whereabouts], expected: tuple[int, ...]) -> None:
-    assert ring(found) == expected
-
-
-def test_who_waits_for_something_else_than_before_stands_not_still() -> None:
-    assert stand_still(RING, RING, RING, 2.0)
-    later = RING | {1: agrees(1, 1, 2, waits_for=2, attempt=2)}
-    assert not stand_still(RING, later, RING, 2.0)
 
 
 def test_who_waits_for_a_lock_of_its_own_stands_still() -> None:

@@ -17,7 +17,7 @@ def hook_creations(created: Callable[[Any, Any], None]) -> str:
 
     Returns:
         Why that is not possible where this JAX lacks a name; empty if it was done. Then nothing
-        was changed: such arrays get an origin when they are first used.
+        was changed: such arrays have no origin.
     """
     try:
         from jax._src import array
@@ -41,6 +41,31 @@ def hook_creations(created: Callable[[Any, Any], None]) -> str:
 
     xla_client.batched_device_put = put
     array.ArrayImpl.__init__ = init_and_tell  # type: ignore[method-assign]
+    return ""
+
+
+def hook_puts(carried: Callable[[Any, Any], None]) -> str:
+    """Has it told that ``jax.device_put`` has made an array anew, of one that it has just made.
+
+    Args:
+        carried: Takes the array that it returns, and the one before.
+
+    Returns:
+        Why that is not possible where this JAX lacks a name; empty if it was done.
+    """
+    try:
+        from jax._src import dispatch
+
+        handle = dispatch._DeferredShardArg.result_handler
+    except (ImportError, AttributeError) as error:
+        return str(error)
+
+    def result_handler(self: Any, put: Any) -> Any:
+        made = handle(self, put)  # type: ignore[no-untyped-call]
+        carried(made, put)
+        return made
+
+    dispatch._DeferredShardArg.result_handler = result_handler  # type: ignore[method-assign]
     return ""
 
 
@@ -147,43 +172,3 @@ def refs_written(executable: Any, arguments: Sequence[Any]) -> list[Any]:
     kept = [each for i, each in enumerate(arguments) if i in executable.kept_var_idx]
     given = [*kept, *changes.in_mut]
     return [buffer_of(given[i]) for i in changes.out_mut if i is not None]
-
-
-_READS = ("_value", "addressable_data", "addressable_shards")
-
-
-def reads_not_told() -> list[str]:
-    """Returns the names by which arrays are read, and which :func:`hook_reads` cannot replace."""
-    from jax._src import array
-
-    found = vars(getattr(array, "ArrayImpl", object))
-    kept = {name: getattr(found.get(name), "fget", found.get(name)) for name in _READS}
-    return [f"ArrayImpl.{name}" for name, each in kept.items() if not callable(each)]
-
-
-def hook_reads(read: Callable[[Any], None]) -> None:
-    """Has arrays of several processes told that are read here: ``float(x)``, ``np.asarray(x)``.
-
-    Where this JAX lacks a name, reads by it are not told: see :func:`reads_not_told`.
-
-    Args:
-        read: Takes an array that is about to be read.
-    """
-    from jax._src import array
-
-    def told(name: str) -> None:
-        kept = array.ArrayImpl.__dict__.get(name)
-        function = kept.fget if isinstance(kept, property) else kept
-        if not callable(function):
-            return
-
-        def reading(self: Any, *rest: Any, **named: Any) -> Any:
-            if not self.sharding.is_fully_addressable:
-                read(self)
-            return function(self, *rest, **named)
-
-        made: Any = property(reading) if isinstance(kept, property) else reading
-        setattr(array.ArrayImpl, name, made)
-
-    for name in _READS:
-        told(name)

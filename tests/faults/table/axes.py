@@ -21,15 +21,8 @@ WHEN = ("starting", "idle", "Python", "collective", "pull", "push", "re-forming"
 ENDS = ("raise", "sys.exit", "os._exit", "SIGSEGV", "SIGKILL", "SIGSTOP", "loop")
 """What one process does, or what is done to it."""
 
-WAITS_IN_JAX = (
-    "collective",
-    "device_put",
-    "allgather",
-    "first compile",
-    "sync_global_devices",
-    "barrier",
-    "key",
-)
+DISPATCHES = ("collective", "device_put", "allgather", "first compile", "sync_global_devices")
+WAITS_IN_JAX = (*DISPATCHES, "barrier", "key")
 WAITS_IN_PYTHON = ("subprocess", "lock", "swallow", "swallow all")
 DEADLOCKS = WAITS_IN_JAX + WAITS_IN_PYTHON
 """Waits that never end. ``swallow`` is a busy loop in Python that swallows KeyboardInterrupt,
@@ -73,7 +66,9 @@ NO_ROW: dict[tuple[str, str], str] = {
         _places("Python", MISMATCHES, "mismatch: "), "what differs is dispatched: see `collective`"
     ),
     **dict.fromkeys(_places("pull", WAITS_IN_JAX[1:], "deadlock: "), _ONE_WAIT),
-    **dict.fromkeys(_places("pull", COMPUTATIONS, "mismatch: "), "a pull dispatches nothing"),
+    **dict.fromkeys(
+        _places("pull", COMPUTATIONS, "mismatch: "), "what differs is dispatched: see `collective`"
+    ),
     **dict.fromkeys(_places("push", WAITS_IN_JAX[1:], "deadlock: "), _ONE_WAIT),
     **dict.fromkeys(
         _places("push", MISMATCHES, "mismatch: "), "the notebook gives all processes one value"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from faults.table.axes import (
     DEADLOCKS,
     DEVICES,
+    DISPATCHES,
     PROCESSES,
     WAITS_IN_JAX,
     WAITS_IN_PYTHON,
@@ -27,10 +28,11 @@ class Row:
         raises: The name of the exception or warning that the notebook gets; empty for none.
         names: What its message, or the notices before it, have in them. ``{which}`` is the
             process index, ``{pid}`` its process id, ``{others}`` the others, ``{ranks}`` their
-            indices, ``{parts}`` these and the process, ``{have}`` the verb that goes with the
-            others, ``{count}`` how many processes there are, ``{x}`` and ``{long}`` the lengths of
-            those arrays, ``{mine}`` why a new process does not get that, ``{cell}`` the cell's
-            number, ``{fault}`` and ``{wait}`` the lines of the fault and of the wait.
+            indices, ``{parts}`` these and the process, ``{have}``
+            the verb that goes with the others, ``{count}`` how many processes there are, ``{x}``
+            and ``{long}`` the lengths of those arrays, ``{mine}`` why a new process does not get
+            that, ``{cell}`` the cell's number, ``{fault}`` and ``{wait}`` the lines of the fault
+            and of the wait.
         state: The session's state then.
         presses: How often the user presses Interrupt.
         then: What the user types: nothing, ``"recover"``, ``"restart"`` or ``"start"``.
@@ -174,13 +176,10 @@ def in_python() -> Iterator[Row]:
     )
     yield from both("Python", "loop", "CellError", "process {which} " + INTERRUPTED, presses=1)
     for kind in WAITS_IN_JAX:
-        yield from both(
-            "Python",
-            f"deadlock: {kind}",
-            "CellError",
-            "process {which} raised LeftBehindError: waited in a collective at line {fault}",
-            "{others} had finished",
-        )
+        told = ("process {which} raised LeftBehindError: waited in a collective at line {fault}",)
+        if kind in DISPATCHES:
+            told = ("process {which} raised DivergenceError", "{others}: had finished")
+        yield from both("Python", f"deadlock: {kind}", "CellError", *told)
     for kind in WAITS_IN_PYTHON[:2]:
         told = "process {which} " + INTERRUPTED
         yield from both("Python", f"deadlock: {kind}", "CellError", told, presses=1)
@@ -194,60 +193,52 @@ def in_python() -> Iterator[Row]:
 def in_a_collective() -> Iterator[Row]:
     """All other processes wait in a collective for the one; in deadlocks in one of a kind."""
     for how, told in RAISED.items():
-        left = "LeftBehindError: waited in a collective at line {wait}"
-        yield from both("collective", how, "CellError", told, left)
+        word = told.partition(" raised ")[2].partition(":")[0]
+        left = ("DivergenceError: The processes do not agree", f"process {{which}}: raised {word}")
+        yield from both("collective", how, "CellError", told, *left)
     for how, told in DEATHS.items():
         yield from _death("collective", how, told, "while it ran cell [{cell}]")
     yield from both(
-        "collective", "SIGSTOP", "CellError", *SILENT, FREED, *REPLACED, presses=2, is_replaced=True
+        "collective", "SIGSTOP", "CellError", *SILENT, *REPLACED, presses=2, is_replaced=True
     )
     told = "process {which} " + INTERRUPTED
-    yield from both("collective", "loop", "CellError", told, FREED, presses=1)
+    stopped = (told, "{others} " + INTERRUPTED)
+    yield from both("collective", "loop", "CellError", *stopped, presses=1)
     for kind in DEADLOCKS[:-2]:
-        yield from both("collective", f"deadlock: {kind}", "CellError", told, FREED, presses=1)
-    yield from both("collective", "deadlock: swallow", "CellError", SWALLOWED, FREED, presses=1)
-    told = (*DEAF, FREED, *RESCUED)
+        freed = (told, FREED) if kind in ("barrier", "key") else stopped
+        yield from both("collective", f"deadlock: {kind}", "CellError", *freed, presses=1)
+    yield from both("collective", "deadlock: swallow", "CellError", SWALLOWED, presses=1)
+    told = (*DEAF, *RESCUED)
     yield from both(
         "collective", "deadlock: swallow all", "CellError", *told, presses=1, is_replaced=True
     )
 
 
 PARTED = {
-    "order": ("process {which} dispatched jit(doubled)", "came in another order"),
+    "order": ("process {which}: was to dispatch jit(doubled)",),
     "constant": (
-        "process {which} dispatched jit(<lambda>)",
-        "They differ in a constant",
-        "3 on {others}",
-        "4 on process {which}",
+        "all were to dispatch jit(<lambda>)",
+        "but different programs on processes {parts}",
     ),
-    "shape": ("process {which} dispatched jit(total) float32[{long}]", "The shapes differ"),
-    "some ranks": ("{others} dispatched nothing (was not asked to run the cell)",),
-    "scalars": ("with other inputs on {parts}",),
-    "NumPy arrays": ("with other inputs on {parts}",),
-    "keys": ("with other inputs on {parts}",),
+    "shape": ("process {which}: was to dispatch jit(total) float32[{long}]",),
+    "some ranks": ("{others}: was not asked to run the cell",),
+    "scalars": ("with different inputs on processes {parts}",),
+    "NumPy arrays": ("with different inputs on processes {parts}",),
+    "keys": ("with different inputs on processes {parts}",),
 }
 
 
 def parted() -> Iterator[Row]:
     """The processes do not dispatch the same computations."""
     for kind, names in PARTED.items():
-        told = ("The processes parted in cell [{cell}]", *names, "cannot be trusted")
-        yield from both("collective", f"mismatch: {kind}", "DivergenceWarning", *told)
-    left = "raised LeftBehindError: waited in a collective at line {wait}"
-    yield from both(
-        "collective",
-        "mismatch: one more",
-        "CellError",
-        "process {which} " + left,
-        "{others} had finished",
-    )
-    yield from both(
-        "collective",
-        "mismatch: one fewer",
-        "CellError",
-        left,
-        "process {which} had finished",
-    )
+        told = ("The processes do not agree on dispatch", *names, "Nothing of it has run")
+        yield from both("collective", f"mismatch: {kind}", "CellError", *told)
+    stopped = "raised DivergenceError: The processes do not agree on dispatch"
+    for kind, *told in (
+        ("one more", f"process {{which}} {stopped}", "{others}: had finished"),
+        ("one fewer", stopped, "process {which}: had finished"),
+    ):
+        yield from both("collective", f"mismatch: {kind}", "CellError", *told)
     yield from both("collective", "mismatch: replicas", "", "Replicas differ", "[{which}]", "≠")
 
 
@@ -257,6 +248,8 @@ def pull() -> Iterator[Row]:
         names = ("`faulty` on process {which} cannot be brought", told, "Nothing was moved")
         yield from both("pull", how, "JaxnbError", *names)
     yield from _moving("pull", "`faulty` was pulled")
+    alone = ("`faulty` on process {which} cannot be brought", "{others}: had finished")
+    yield from both("pull", "deadlock: collective", "JaxnbError", *alone)
     yield from both("pull", "mismatch: shape", "", "{others}: ({x},)", "process {which}: ({long},)")
     yield from both(
         "pull",
@@ -289,7 +282,8 @@ def _moving(when: str, doing: str) -> Iterator[Row]:
     for how, told in DEATHS.items():
         yield from _death(when, how, told, f"while {doing}")
     silent = ("process {which} did not answer the interrupt", "%spmd_recover")
-    for how in ("SIGSTOP", "deadlock: collective", "deadlock: swallow all"):
+    stuck = ("SIGSTOP", "deadlock: swallow all")
+    for how in stuck if when == "pull" else (*stuck, "deadlock: collective"):
         yield from both(
             when,
             how,
@@ -340,4 +334,4 @@ def has_meaning(row: Row) -> bool:
     if row.when == "re-forming" and PROCESSES < 3:  # one dies, one has the fault, one is well
         return False
     # Where a process has several devices, one Interrupt ends this wait: see test_between_cells.
-    return DEVICES == 1 or row.when not in ("pull", "push") or row.kind != "collective"
+    return DEVICES == 1 or row.when != "push" or row.kind != "collective"

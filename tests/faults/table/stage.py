@@ -18,7 +18,7 @@ from faults.table.rows import Row
 from jaxnb.model import Recovered, Whereabouts
 from jaxnb.session import Session
 from jaxnb.sinks import NoSink
-from jaxnb.watch import waits_in_jax
+from jaxnb.watch import waits_for_others
 from jaxnb_fixtures import until
 
 LOOKS = 5
@@ -97,7 +97,7 @@ class Stage:
         seen: list[dict[int, tuple[object, ...]]] = []
 
         def wait(where: Whereabouts) -> bool:
-            return waits_in_jax(where) and (has_compiled or where.last_dispatch is not None)
+            return waits_for_others(where) and (has_compiled or where.last_dispatch is not None)
 
         def stay() -> bool:
             found = self.session.where(self.others)
@@ -123,7 +123,7 @@ class Stage:
                 return innermost.file.endswith("subprocess.py") and "wait" in innermost.function
             if kind == "lock":  # in the cell's own line
                 return innermost.cell is not None and where.sleeps_in == "futex"
-            return waits_in_jax(where)
+            return waits_for_others(where)
 
         self.until_all([self.which], is_in_it)
 

@@ -136,6 +136,16 @@ ROWS = (
         r"dtype there\); if a process made one more there \(a retry, say\), make as many on all",
     ),
     Row(
+        "another array of device_put",
+        "argument",
+        ("p, q = (jax.device_put(np.full(2 * n, i, np.float32), sharded) for i in range(2))\n"
+         "float(total(q if process_index else p))",),
+        ("p, q = (jax.device_put(np.full(2 * n, i, np.float32), sharded) for i in range(2))\n"
+         "float(total(q if num_processes else p))",),
+        r"process 0 passed `p` \(made at line 1 of cell \[\d+\] by device_put, array 1 of .*"
+        r"processes 1-3 passed `q`",
+    ),
+    Row(
         "the value of a cell",
         "shown",
         ("b if process_index else a",),

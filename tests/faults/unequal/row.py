@@ -34,11 +34,9 @@ class Row:
         where: Where it goes in: a group of rows.
         unequal: Cells in which it is; after the last of them it must have been told.
         twin: Cells that look alike and are healthy: nothing may be said of them.
-        record: A regular expression that what is said matches in mode ``record``: the notices,
-            and the messages of errors, one after the other, of all cells of the row.
-        strict: The same in mode ``strict``; None if it is as in ``record``.
-        refused: Whether strict mode stops the last cell with a DivergenceError.
-        modes: The modes in which it is told.
+        said: A regular expression that what is said matches: the notices, and the messages of
+            errors, one after the other, of all cells of the row.
+        refused: Whether the last cell is stopped with a DivergenceError.
         nans: Whether its cells look for NaN.
         needs_four: Whether it means nothing with fewer processes than four.
     """
@@ -47,10 +45,8 @@ class Row:
     where: str
     unequal: tuple[str, ...]
     twin: tuple[str, ...]
-    record: str
-    strict: str | None = None
+    said: str
     refused: bool = True
-    modes: tuple[str, ...] = ("record", "strict", "lockstep")
     nans: bool = False
     needs_four: bool = False
 
@@ -66,5 +62,5 @@ def queued(row: Row, dispatches: int = 20) -> Row:
         return (*cells[:-1], before + textwrap.dedent(cells[-1]))
 
     what = f"{row.what} (queued)"
-    return Row(what, row.where, behind(row.unequal), behind(row.twin), row.record, row.strict,
-               row.refused, row.modes, row.nans, row.needs_four)  # fmt: skip
+    return Row(what, row.where, behind(row.unequal), behind(row.twin), row.said,
+               row.refused, row.nans, row.needs_four)  # fmt: skip

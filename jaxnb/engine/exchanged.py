@@ -1,4 +1,4 @@
-"""Strict mode: processes that were about to dispatch with other inputs tell each other which."""
+"""Processes that were about to dispatch with other inputs tell each other which."""
 
 from __future__ import annotations
 

@@ -1,0 +1,94 @@
+"""What a session finds out after a cell about inputs, and values, that are not equal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from jaxnb import unequal
+from jaxnb.arrays import placing
+from jaxnb.model import CellReply, ValueInfo
+from jaxnb.model.origins import Argument
+from jaxnb.model.replicas import DigestedArray, UnequalInput
+from jaxnb.provenance import apart_text
+from jaxnb.result import CellResult
+from jaxnb.transport.sidechannel import Sentinels
+
+MOST_LOOKED_INTO = 1
+"""Of so many unequal arrays it is found out where they differ; of the others, that they do."""
+
+
+def unequal_inputs(replies: Mapping[int, CellReply], sentinels: Sentinels) -> list[UnequalInput]:
+    """Returns the replicated arrays that a cell was to compute with, and that are not equal.
+
+    Args:
+        replies: What the processes have answered.
+        sentinels: They.
+    """
+    if not unequal.differ({i: reply.replicas for i, reply in replies.items()}):
+        return []
+    digested = sentinels.digested(replies)
+    found = unequal.unequal_inputs(digested)
+    for i, each in enumerate(found[:MOST_LOOKED_INTO]):
+        found[i] = _looked_into(each, digested, sentinels)
+    return found
+
+
+def _looked_into(
+    found: UnequalInput, digested: Mapping[int, list[DigestedArray]], sentinels: Sentinels
+) -> UnequalInput:
+    """Finds out where an array's replicas differ, if they are still there."""
+    holders: dict[str, tuple[int, int, int]] = {}
+    for process, arrays in digested.items():
+        for place, array in enumerate(arrays):
+            if array.key == found.array.key:
+                for part in array.parts:
+                    if part.index == found.index:
+                        for device, digest in part.digests:
+                            holders.setdefault(digest, (process, place, device))
+    order = sorted(holders.values(), key=lambda held: _group_of(found, held[0], held[2]))
+    if len(order) < 2:
+        return found
+    first, second = order[:2]
+    mine, its = sentinels.replica_chunks(*first), sentinels.replica_chunks(*second)
+    where = unequal.first_difference((mine[0], its[0]), (mine[1], its[1]))
+    if where is None:
+        return found
+    pieces = sentinels.replica_bytes(*first, *where), sentinels.replica_bytes(*second, *where)
+    return unequal.with_difference(found, where[0], pieces, is_all=len(mine[1]) == 1)
+
+
+def _group_of(found: UnequalInput, process: int, device: int) -> int:
+    member = device if found.by_device else process
+    return next((i for i, group in enumerate(found.groups) if member in group), len(found.groups))
+
+
+def with_apart(result: CellResult) -> CellResult:
+    """Returns a result that says where an array in its value is made of parts of several.
+
+    Arrays of which each process has the whole are not meant: their bytes are compared. Nor are
+    arrays over other devices on other processes: these are several arrays, and not one.
+    """
+    infos = {i: r.value_info for i, r in result.per_process.items() if r.value_info is not None}
+    held = {i: _spread(info) for i, info in infos.items()}
+    if len(held) < 2 or len({len(each) for each in held.values()}) > 1:
+        return result
+    one: dict[object, dict[int, Argument | None]] = {}
+    for i, arrays in held.items():
+        for k, (where, source) in enumerate(arrays):
+            one.setdefault((k, where), {})[i] = source
+    text = next(filter(None, map(apart_text, one.values())), "")
+    if not text:
+        return result
+    per_process = dict(result.per_process)
+    for i, info in infos.items():
+        if info.array is not None:
+            array = replace(info.array, suspect=info.array.suspect or text)
+            per_process[i] = replace(per_process[i], value_info=replace(info, array=array))
+    return replace(result, per_process=per_process, suspect=result.suspect or text)
+
+
+def _spread(info: ValueInfo) -> list[tuple[object, Argument | None]]:
+    """Returns where each array of a value lies, and where it came from."""
+    arrays = info.arrays or (() if info.array is None else (info.array,))
+    return [(placing(each), None if each.fully_replicated else each.source) for each in arrays]
