@@ -1,4 +1,4 @@
-"""The notebook on deadlocks, run whole on four real processes: each is caught and survived."""
+"""The notebook on deadlocks, run whole on four real processes: none of them happens."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from jaxnb_kernels import CELL_TIMEOUT_SECONDS, notebook_client, read_notebook
 from jaxnb_shown import who_wrote
 
 # The clock is CELL_TIMEOUT_SECONDS; this one would have the first test pay for the whole notebook.
-pytestmark = [pytest.mark.timeout(0), pytest.mark.timing]  # what it shows is freeing
+pytestmark = pytest.mark.timeout(0)
 
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "deadlocks.ipynb"
 ALL = [0, 1, 2, 3]
 RAISES = "raises-exception"
 
-ALL_WAIT = "--timeout 4"
+SHAPES = "jax.jit(jnp.mean)(spread(block))"
+DEADLOCK = "if len(block) < 4:\n    whole = everywhere(x)\nprint"
+SETS = "wrong = {"
 LAST_BATCH = "for batch in my_batches:\n"
 
 
@@ -89,39 +91,44 @@ def test_cells_fail_that_are_meant_to_and_no_others(executed: Executed) -> None:
     failed = [c for c in executed.cells if any(o.output_type == "error" for o in c.outputs)]
     tagged = [c for c in executed.cells if RAISES in c.metadata.get("tags", [])]
     assert [c.source for c in failed] == [c.source for c in tagged]
-    assert failed == [executed.cell(ALL_WAIT), executed.cell(LAST_BATCH)]
+    assert failed == [executed.cell(each) for each in (SHAPES, DEADLOCK, LAST_BATCH, SETS)]
 
 
-def test_other_shapes_give_other_means(executed: Executed) -> None:
-    lines = executed.lines("jax.jit(jnp.mean)")
+def refused(executed: Executed, fragment: str) -> str:
+    """What a cell says whose processes did not agree."""
+    name, text = executed.error(fragment)
+    assert name == "CellError"
+    assert "Nothing of it has run on any of them" in text
+    assert "anew" not in shown(executed.cell(fragment))
+    return text
+
+
+def test_other_shapes_give_other_means_or_an_error(executed: Executed) -> None:
+    lines = executed.lines("mean = jax.jit(jnp.mean)(batch)")
     assert who_wrote(lines, "the mean of 16 rows is 0.9375") == [0, 1, 2]
     assert who_wrote(lines, "the mean of 12 rows is 1.2500") == [3]
+    text = refused(executed, SHAPES)
+    assert re.search(r"processes 0-2: was to dispatch .*float32\[16,2\]", text)
+    assert re.search(r"process 3: was to dispatch .*float32\[12,2\]", text)
 
 
-def test_all_wait_for_each_other_and_are_freed(executed: Executed) -> None:
-    name, text = executed.error(ALL_WAIT)
-    assert name == "CellTimeoutError"
-    assert "The group is ready" in text
-    # Who was seen waiting is told so; where that came too late, the traceback points there.
-    assert re.search(r"(line|-->) 4.*everywhere\(x\)", text)
-    assert re.search(r"(line|-->) 5.*total\(x\)", text)
-    assert "the group was formed anew" in shown(executed.cell(ALL_WAIT))
+def test_nobody_waits_for_the_others(executed: Executed) -> None:
+    text = refused(executed, DEADLOCK)
+    assert re.search(r"processes 0-2: was to dispatch jit\(sum\) [^;]* at line 5", text)
+    assert re.search(r"process 3: was to dispatch jit\(<lambda>\) [^;]* at line 4", text)
 
 
 def test_variables_outlive_the_deadlock(executed: Executed) -> None:
-    lines = shown(executed.after(ALL_WAIT)).splitlines()
+    lines = shown(executed.after(DEADLOCK)).splitlines()
     assert who_wrote(lines, "steps: 2 and the sum over all processes is still 12.0") == ALL
     lines = executed.lines("rows by process")
     assert who_wrote(lines, "rows by process: [4, 4, 4, 3] so all have gathered (8,)") == ALL
 
 
-def test_the_last_batch_frees_who_is_left_behind(executed: Executed) -> None:
-    name, text = executed.error(LAST_BATCH)
-    assert name == "CellError"
-    assert "LeftBehindError on processes 0-2 · line 3" in text
-    assert "waited in a collective at line 3: `loss = float(total(spread(batch)))`" in text
-    assert "process 3 had finished" in text
-    assert "the group was formed anew" in shown(executed.cell(LAST_BATCH))
+def test_the_last_batch_is_told_by_those_who_have_it(executed: Executed) -> None:
+    text = refused(executed, LAST_BATCH)
+    assert "DivergenceError on processes 0-2 · line 3" in text
+    assert "process 3: had finished" in text
 
 
 def test_variables_outlive_the_last_batch(executed: Executed) -> None:
@@ -135,6 +142,9 @@ def test_sets_in_another_order_give_wrong_sums(executed: Executed) -> None:
     assert who_wrote(lines, "['bias', 'scale', 'weight']") == [0, 1]
     assert who_wrote(lines, "['weight', 'scale', 'bias']") == [2, 3]
     assert who_wrote(executed.lines("params = {"), "bias 602 scale 80 weight 602") == ALL
+    text = refused(executed, SETS)
+    assert re.search(r"processes 0-1: was to dispatch .*float32\[4,1\]", text)
+    assert re.search(r"processes 2-3: was to dispatch .*float32\[4,3\]", text)
     assert who_wrote(executed.lines("sorted(order)"), "bias 4 scale 80 weight 1200") == ALL
 
 
