@@ -5,18 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
-from typing import Protocol
+from typing import Literal, Protocol
 
 from jaxnb.model import WAYS, Whereabouts
+from jaxnb.model.dispatches import Cause
 from jaxnb.running import RunningCell
-from jaxnb.stalls.escalation import Escalation, Stage
-from jaxnb.stalls.reasons import why_at_work, why_they_wait
 from jaxnb.stalls.standing import Resting, Standing
 from jaxnb.watch import (
     is_at_same_place,
     is_called_back,
-    is_known_to_wait_in_jax,
-    no_effect_text,
     waits_for_others,
     waits_in_jax,
     waits_in_python,
@@ -34,6 +31,9 @@ LOOK_SECONDS = 1.0
 
 LEFT_SECONDS = 0.25
 """So long after one has left the cell the others are looked at: most leave it by then."""
+
+SHUT_ALL_SECONDS = 1.0
+"""So long after connections were shut for reading all are, if some still wait."""
 
 LEFT_BEHIND_SECONDS = 2.0
 """Who waits at one place for so long, for what others have left the cell without, is freed."""
@@ -73,7 +73,6 @@ class Freer:
 
     Attributes:
         deaf: Processes that loop, and had swallowed whatever interrupted them when last looked at.
-        must_replace: Nothing has freed those that are left, which are known to wait in JAX.
     """
 
     def __init__(self, group: Watched, running: RunningCell) -> None:
@@ -85,12 +84,11 @@ class Freer:
         self._in_cell = len(running.waiting_for)
         self._standing = Standing()
         self._resting = Resting()
-        self._escalation = Escalation()
+        self._freed_at: float | None = None
         self._since = time.monotonic()
         self._before: Mapping[int, Whereabouts] = {}
         self._interrupted_late: dict[int, float] = {}
         self.deaf: set[int] = set()
-        self.must_replace = False
 
     def after_interrupt(self, since: float) -> None:
         """Frees processes that an interrupt did not reach.
@@ -110,32 +108,20 @@ class Freer:
         stuck = {i: where for i, where in found.items() if waits_in_jax(where)}
         if stuck:
             running.note_freed(stuck, interrupted=True)
-            self._free(stuck)
-        self._escalate()
+            self._free()
         self._tried_at = time.monotonic()
 
-    def _free(self, stuck: Collection[int]) -> None:
-        """Takes the first step to free processes, again if need be: connections may be new."""
-        if self._escalation.begin(stuck):
-            self._standing.begin_anew()
-        self._group.free()
+    def _free(self) -> None:
+        """Shuts the connections of collectives, again if need be: there may be new ones.
 
-    def _escalate(self) -> None:
-        """Takes the next step where the last one had no effect, and says so."""
-        standing, left = self._standing, set(self._running.waiting_for)
-        still = {i: standing.stuck_seconds(i) for i in left}
-        known = [i for i, where in standing.found.items() if is_known_to_wait_in_jax(where)]
-        stage = self._escalation.look(still, left, known)
-        if stage is Stage.SHUT_ALL:
-            self._group.free(is_all=True)
-        elif stage is Stage.REPLACE:
-            self.must_replace = True
-            self._running.note_replaced(left)
-        if self._escalation.stage in (Stage.REPLACE, Stage.ASK) and left <= standing.found.keys():
-            seconds = min(still.values())
-            reason = no_effect_text(standing.found, seconds, will_replace=self.must_replace)
-            shown = waits_of(standing.found, seconds, reason, is_all=False)
-            self._running.show_waits(replace(shown, can_be_freed=False))
+        First for reading, once nothing is left to be written; if that has had no effect for a
+        while, whatever is left: who waits to receive on those is freed too.
+        """
+        now = time.monotonic()
+        if self._freed_at is None:
+            self._freed_at = now
+            self._standing.begin_anew()
+        self._group.free(is_all=now - self._freed_at > SHUT_ALL_SECONDS)
 
     def _interrupt_late(self, found: Mapping[int, Whereabouts], since: float) -> None:
         """Interrupts who has missed the interrupt: it had not begun the cell, or Python ignored it.
@@ -195,8 +181,6 @@ class Freer:
         found = self._group.where(waiting)
         standing = self._standing
         standing.see(found, waiting, now)
-        if self._escalation.stage is not Stage.NONE:
-            self._escalate()
         others = set(range(self._group.num_processes)) - waiting
         self._resting.see(self._group.where(others) if others else {}, others, now)
         waited = standing.all_still_seconds()
@@ -207,8 +191,8 @@ class Freer:
                 self._free_left_behind(found)
             elif waited >= ALL_WAIT_SECONDS:
                 self._show_who_waits(waiting)
-            elif self._escalation.stage is not Stage.NONE:
-                self._group.free()  # again: there may be new connections
+            elif self._freed_at is not None:
+                self._free()
         elif waited >= ALL_WAIT_SECONDS:
             self._show_all_wait(waited, is_sure=is_sure)
         elif waiters := standing.waiters(ALL_WAIT_SECONDS):
@@ -217,19 +201,12 @@ class Freer:
             running.end_waits(by_itself=True)
 
     def _show_all_wait(self, waited: float, *, is_sure: bool) -> None:
-        """Shows that nobody in the cell does anything but wait, and why, as far as is known."""
-        standing, shown = self._standing, self._running.waits
-        reason, cause = (
-            (shown.reason, shown.cause)
-            if shown is not None and not shown.is_neutral
-            else why_they_wait(
-                standing.found,
-                standing.silent,
-                is_sure=is_sure,
-            )
-        )
+        """Shows that nobody in the cell does anything but wait."""
+        standing = self._standing
+        reason = "If they wait for each other this never ends." if is_sure else ""
         is_all = len(self._running.waiting_for) == self._group.num_processes
         waits = waits_of(standing.found, waited, reason, standing.silent, is_all=is_all)
+        cause: Cause | Literal[""] = "slow" if standing.silent else ""
         computes = not standing.all_still_seconds()
         self._running.show_waits(replace(waits, cause=cause, computes=computes))
 
@@ -246,8 +223,7 @@ class Freer:
             work = self._resting.at_work(seconds)
         if work:
             shown = waits_of({i: standing.found[i] for i in waiters}, seconds, "", standing.silent)
-            cause = why_at_work(work)
-            self._running.show_waits(replace(shown, is_all=False, at_work=work, cause=cause))
+            self._running.show_waits(replace(shown, is_all=False, at_work=work, cause="slow"))
 
     def _are_left_behind(self, found: Mapping[int, Whereabouts]) -> bool:
         """Whether processes wait for what will never come, when others have left the cell.
@@ -266,7 +242,7 @@ class Freer:
         in_python = [index for index, where in found.items() if waits_in_python(where)]
         if in_python:
             self._group.send_interrupt(in_python)
-        if stuck := [index for index in found if index not in in_python]:
-            self._free(stuck)
+        if len(in_python) < len(found):
+            self._free()
         else:
             self._standing.begin_anew()  # who waits again for so long is interrupted again

@@ -93,10 +93,6 @@ class Patience:
                 return False
         elif not self._group.deaths:  # then broken connections free who waits
             self._freer.look()
-        if self._freer.must_replace:
-            self.ends_at_once = True
-            self._give_up()
-            return False
         return self._interrupted_at is None or self._look_at_silent(self._interrupted_at)
 
     @property

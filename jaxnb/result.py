@@ -157,7 +157,7 @@ class CellResult:
         unequal: Replicated inputs of its computations whose bytes differ by process.
         cause: Why its processes diverged, or waited until they were interrupted, freed or one had
             died, in a word: ``"program"``, ``"input"``, ``"order"``, ``"missing"``, ``"dead"``,
-            ``"slow"``, ``"lock"`` or ``"I/O"``. Empty if they did not, or if it is not known.
+            or ``"slow"``. Empty if they did not, or if it is not known.
         suspect: Why its value rests on inputs that are not equal on all processes, of this cell or
             of an earlier one; empty if it does not, as far as is known.
     """

@@ -121,7 +121,6 @@ class RunningCell:
         self.freed: dict[int, tuple[str, str]] = {}
         self.waits: Waits | None = None
         self.wait_cause: Cause | Literal[""] = ""  # of the last wait that was shown
-        self._replaced: frozenset[int] = frozenset()
         self._to_sink(lambda sink: sink.begin(self._processes))
 
     @property
@@ -171,13 +170,6 @@ class RunningCell:
             said = f"waited {waited}{place}"
             if not self.freed.get(index, ("", ""))[1].startswith(said):  # else it is tried again
                 self.freed[index] = (kind, f"{said}{cause}")
-
-    def note_replaced(self, processes: Iterable[int]) -> None:
-        """Notes which processes nothing has freed: they are ended and replaced."""
-        for index in self.freed.keys() & set(processes):
-            kind, message = self.freed[index]
-            self.freed[index] = kind, f"{message}; it could not be freed, and is replaced"
-            self._replaced |= {index}
 
     def _how_others_left(self) -> str:
         """Returns what the processes did that are not in the cell any more."""
@@ -460,9 +452,6 @@ class RunningCell:
 
     def _silence(self, index: int) -> ProcessError:
         """Returns what stands for the error of a process that has not answered."""
-        if index in self._replaced:
-            kind, message = self.freed[index]
-            return ProcessError(kind, message, "", "")
         said = f"process {index} had not come back from the cell when it was given up"
         return ProcessError(NO_ANSWER, said, "", "")
 

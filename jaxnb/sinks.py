@@ -83,7 +83,7 @@ class SaysWaits:
     """
 
     interrupt_by = INTERRUPT
-    _alarm: bool | None = None  # whether what is being said now can be freed
+    _alarm = False  # whether it is being said now that all wait
     _told: frozenset[object] = frozenset()
 
     @abstractmethod
@@ -95,11 +95,11 @@ class SaysWaits:
         if waits.is_neutral:  # a straggler in each step of a loop is told of once
             at_work = {(each.processes, each.place) for each in waits.at_work}
             who = frozenset(at_work), frozenset((w.processes, w.place) for w in waits.waits)
-            is_new, self._alarm = who not in self._told, None
+            is_new, self._alarm = who not in self._told, False
             self._told |= {who}
         else:
-            is_new = waits.can_be_freed is not self._alarm
-            self._alarm = None if waits.has_ended else waits.can_be_freed
+            is_new = not self._alarm
+            self._alarm = not waits.has_ended
         if is_new and not waits.has_ended:
             self.notice(waits_text(waits, self.interrupt_by))
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from jaxnb.labels import processes_label
-from jaxnb.model import StackEntry, Wait, Waits, Whereabouts, is_jax_library
+from jaxnb.model import StackEntry, Wait, Waits, Whereabouts
 
 IDLE_CPU = 0.05
 """A process that waits uses less processor time than this, per second: on a busy machine its
@@ -27,22 +26,12 @@ def waits_in_jax(where: Whereabouts) -> bool:
     It sleeps in a futex, and the innermost Python call is one of JAX, or the cell itself: a
     compiled function, or a method of an array, is called from the cell's line without a Python
     call in between. A lock of the user's that is taken in the cell's own line, or C code of theirs
-    that waits, looks the same where the system does not tell whose code waits. Or it waits for
-    threads of its own that wait in JAX.
+    that waits, looks the same.
     """
-    if where.is_in_jax_by_thread:
-        return True
     if not where.stack or where.sleeps_in != "futex":
-        return False
-    if where.library and not is_jax_library(where.library):
         return False
     innermost = where.stack[-1]
     return innermost.cell is not None or is_of_jax(innermost)
-
-
-def is_known_to_wait_in_jax(where: Whereabouts) -> bool:
-    """The same as :func:`waits_in_jax`, beyond doubt: the system has told whose code waits."""
-    return waits_in_jax(where) and (bool(where.library) or where.is_in_jax_by_thread)
 
 
 def waits_in_python(where: Whereabouts) -> bool:
@@ -65,8 +54,8 @@ def waits_for_others(where: Whereabouts) -> bool:
 
 
 def waits(where: Whereabouts) -> bool:
-    """Whether a process waits for others, or for what nothing in it will bring."""
-    return waits_for_others(where) or where.is_locked or bool(where.fault)
+    """Whether a process waits for others, or cannot tell."""
+    return waits_for_others(where) or bool(where.fault)
 
 
 def is_called_back(where: Whereabouts) -> bool:
@@ -182,43 +171,6 @@ def _faults(found: Mapping[int, Whereabouts]) -> list[str]:
         for index, where in sorted(found.items())
         if where.fault
     ]
-
-
-def locks_text(found: Mapping[int, Whereabouts]) -> str:
-    """Returns who waits for something of its own process, as a sentence."""
-    locked = sorted(index for index, where in found.items() if where.is_locked)
-    one = len(locked) == 1
-    return (
-        f"{processes_label(locked).capitalize()} {'waits' if one else 'wait'} for a lock, a queue "
-        f"or a thread of {'its' if one else 'their'} own, and none of {'its' if one else 'their'} "
-        "Python threads runs."
-    )
-
-
-def no_effect_text(stuck: Mapping[int, Whereabouts], seconds: float, *, will_replace: bool) -> str:
-    """Returns that freeing has had no effect, and what comes next, as sentences.
-
-    Args:
-        stuck: Who is still where it was.
-        seconds: How long after it was to be freed.
-        will_replace: It is replaced without a question.
-    """
-    who = processes_label(stuck)
-    one = len(stuck) == 1
-    said = (
-        f"To shut the connections of {who} has had no effect within {seconds:.0f} s: "
-        f"{'it does' if one else 'they do'} not come back from C++ code."
-    )
-    it_is, its = ("it is", "its") if one else ("they are", "their")
-    if will_replace:
-        return f"{said} Now {it_is} ended and replaced; {its} variables are read out first."
-    code = sorted({where.library.rpartition("/")[2] for where in stuck.values() if where.library})
-    where = f" ({', '.join(code)})" if code else ""
-    return (
-        f"{said} Whether that code{where} ends by itself is not known, so {it_is} not ended "
-        f"without your word: Interrupt, and Interrupt again when you are asked, replaces "
-        f"{'it' if one else 'them'}; {its} variables are read out first."
-    )
 
 
 def _last_dispatch_text(where: Whereabouts) -> str:

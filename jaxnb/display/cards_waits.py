@@ -130,7 +130,7 @@ def _silent_text(waits: Waits) -> str:
 
 
 def _advice(waits: Waits, interrupt: str) -> str:
-    if waits.has_ended or not waits.can_be_freed:
+    if waits.has_ended:
         return ""
     if not waits.silent:
         return f"{interrupt} frees them, and variables are kept."

@@ -16,8 +16,7 @@ What gloo does when a connection fails decides how they are shut:
   again, shut or not, and its thread turns in circles; who waits on it later waits without end. To
   shut the reading side does not keep out what comes later. So the system drops that, on all
   connections, before the first of them is shut; once gloo has closed its own, what was dropped
-  comes again. Where the system cannot, this is seen (:meth:`SocketCutter.unclosed_seconds`), and
-  nothing but the end of the process ends it.
+  comes again. Where the system cannot, nothing but the end of the process ends it.
 """
 
 from __future__ import annotations
@@ -110,17 +109,13 @@ class _Connection:
         fd: Gloo's descriptor, as long as it is gloo's.
         inode: What the descriptor stands for; the number alone may be another file's later.
         kept: The connection, open by a descriptor of our own.
-        shut_at: When its reading side was shut, on ``time.monotonic()``; None if it is not yet.
+        is_shut: Whether its reading side was shut.
     """
 
     fd: int
     inode: int
     kept: socket.socket
-    shut_at: float | None = None
-
-    @property
-    def is_shut(self) -> bool:
-        return self.shut_at is not None
+    is_shut: bool = False
 
     def is_closed_by_its_owner(self) -> bool:
         try:
@@ -129,7 +124,7 @@ class _Connection:
             return True
 
     def shut(self) -> None:
-        self.shut_at = time.monotonic()
+        self.is_shut = True
         with contextlib.suppress(OSError):  # it is not connected any more
             self.kept.shutdown(socket.SHUT_RD)
 
@@ -200,22 +195,6 @@ class SocketCutter:
                 )
                 self._thread.start()
             return len(self._connections)
-
-    def unclosed_seconds(self) -> float:
-        """Returns how long ago a connection was shut that gloo has not closed; 0 if there is none.
-
-        Gloo closes one within milliseconds once its thread has the processor, or never.
-        """
-        now = time.monotonic()
-        with self._lock:
-            return max(
-                (
-                    now - each.shut_at
-                    for each in self._connections.values()
-                    if each.shut_at is not None and not each.is_closed_by_its_owner()
-                ),
-                default=0.0,
-            )
 
     def hold(self) -> None:
         """Shuts no more connections: those that are made from now on are of the next group."""

@@ -24,14 +24,12 @@ import zmq
 from jupyter_client.session import Session
 
 from jaxnb.engine import _jax_internals, collective_sockets, interrupts, main_thread
-from jaxnb.engine.io_waits import io_waited_in
 from jaxnb.engine.ledger import LEDGER
-from jaxnb.engine.native import library_waited_in
 from jaxnb.engine.origins import ORIGINS
 from jaxnb.engine.recorder import Recorder
 from jaxnb.engine.rescuing import Rescuer
 from jaxnb.engine.sampling import Sampler
-from jaxnb.engine.sleeping import own_threads, sleeps_in, stays_in, work
+from jaxnb.engine.sleeping import sleeps_in, stays_in, work
 from jaxnb.engine.stats import Statistics, rss_bytes
 from jaxnb.engine.timekeeper import Timekeeper
 from jaxnb.model import SentinelAddress
@@ -99,8 +97,6 @@ class Sentinel:
         self.dropped = 0
         self._newest = -math.inf
         self._heard: dict[str, float] = {}
-        main = threading.main_thread()
-        self._kernels = {each.ident for each in threading.enumerate() if each is not main}
         threading.Thread(target=self._serve, name="jaxnb-sentinel", daemon=True).start()
 
     def _serve(self) -> None:
@@ -217,17 +213,12 @@ class Sentinel:
         return {"rows": [asdict(row) for row in rows], "why": why}
 
     def _where(self) -> dict[str, Any]:
-        own = own_threads(self._kernels)
         recording = self._recorder.recording(1)
         # What it waits to be let make comes after all that it has made.
         last = recording.dispatches if recording.refused is None else [recording.refused]
         return {
             "stack": self.stack(),
             "sleeps_in": stays_in(),
-            "is_locked": own.is_locked,
-            "is_in_jax_by_thread": own.is_in_jax,
-            "library": library_waited_in(),
-            "io": own.io or io_waited_in(),
             "rss_bytes": rss_bytes(),
             "cell_seconds": self._recorder.cell_seconds(),
             "interrupted_seconds": interrupts.seconds_since_strike(),
@@ -235,7 +226,6 @@ class Sentinel:
             "swallowed": interrupts.swallowed(),
             "entries": main_thread.entries_of_others(),
             "last_dispatch": [asdict(each) for each in last],
-            "unclosed_seconds": collective_sockets.cutter.unclosed_seconds(),
             **asdict(work()),
         }
 

@@ -1,4 +1,4 @@
-"""What the threads of this process sleep in, as the system tells."""
+"""What the main thread of this process sleeps in, and what its threads compute."""
 
 from __future__ import annotations
 
@@ -8,15 +8,8 @@ import platform
 import re
 import threading
 import time
-from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
-
-from jaxnb.engine import main_thread
-from jaxnb.engine.io_waits import io_waited_in
-from jaxnb.engine.native import library_waited_in
-from jaxnb.model import is_jax_library
 
 # Numbers of the system calls, by architecture.
 _CALLS = {
@@ -27,17 +20,11 @@ _CALLS = {
 
 def sleeps_in() -> str:
     """Returns the system call that the main thread waits in; empty if it is another, or runs."""
-    return _call_of(os.getpid())[0]
-
-
-def _call_of(thread: int) -> tuple[str, bool]:
-    """Returns the system call that a thread waits in, and whether that ends after some time."""
     try:
-        number, *arguments = Path(f"/proc/self/task/{thread}/syscall").read_text().split()
-    except (OSError, ValueError):  # the system does not tell
-        return "", False
-    # Where a call on a futex is told how long to wait at most, if it is.
-    return _CALLS.get(platform.machine(), {}).get(number, ""), arguments[3:4] != ["0x0"]
+        number = Path(f"/proc/self/task/{os.getpid()}/syscall").read_text().split()[0]
+    except (OSError, IndexError):  # the system does not tell
+        return ""
+    return _CALLS.get(platform.machine(), {}).get(number, "")
 
 
 LET_GO_SECONDS = 0.001
@@ -57,83 +44,10 @@ def stays_in() -> str:
     return sleeps_in()
 
 
-_PYTHON = os.path.dirname(threading.__file__) + os.sep
-"""Where Python's own modules are."""
-
-_NOT_ALONE = ("site-packages", "dist-packages", "multiprocessing")
-"""Modules there that may wait for other processes, or for C++."""
-
-
-@dataclass(frozen=True, slots=True)
-class OwnThreads:
-    """What the Python threads of this process do while the main thread waits for one of them.
-
-    Attributes:
-        is_locked: The main thread waits for a lock, a queue or a thread, and no thread of Python
-            is left to end that: each waits so.
-        is_in_jax: The same, but that some of the others wait in JAX, for other processes.
-        io: The main thread waits for one of them, and one waits in this input or output.
-    """
-
-    is_locked: bool
-    is_in_jax: bool
-    io: str = ""
-
-
-def own_threads(kernels: Collection[int | None]) -> OwnThreads:
-    """Returns whether the main thread waits for threads that wait.
-
-    Args:
-        kernels: Threads that do not count, by ``threading.Thread.ident``: the kernel's own.
-    """
-    threads = {each.ident: each for each in threading.enumerate()}
-    files = main_thread.files_of_all()
-    if not files.keys() <= threads.keys():
-        return OwnThreads(is_locked=False, is_in_jax=False)  # there are some that C++ has begun
-    numbers = {
-        _number_of(threads[ident]): file
-        for ident, file in sorted(files.items(), key=lambda each: each[0] != _main_ident())
-        if ident not in kernels and not threads[ident].name.startswith("jaxnb-")
-    }
-    waits = [_wait_of(file, number) for number, file in numbers.items()]
-    io = ""
-    if waits[:1] == ["lock"]:
-        io = next(filter(None, map(io_waited_in, [*numbers][1:])), "")
-    is_waiting = waits[:1] == ["lock"] and "" not in waits
-    in_jax = "jax" in waits
-    return OwnThreads(is_locked=is_waiting and not in_jax, is_in_jax=is_waiting and in_jax, io=io)
-
-
-def _main_ident() -> int | None:
-    return threading.main_thread().ident
-
-
-def _wait_of(file: str, number: int) -> Literal["lock", "jax", ""]:
-    """Returns what a thread waits in without a time-out; empty if it does anything else.
-
-    In Python's own modules C++ waits for nothing but locks.
-
-    Args:
-        file: The file of the Python code that it is in.
-        number: The thread's number.
-    """
-    call, has_timeout = _call_of(number)
-    if call != "futex":
-        return ""
-    if _is_pythons(file):
-        return "" if has_timeout else "lock"
-    return "jax" if is_jax_library(library_waited_in(number)) else ""
-
-
 def _number_of(thread: threading.Thread) -> int:
     # The main thread's native_id is that of the process that has forked this one.
     is_main = thread is threading.main_thread()
     return os.getpid() if is_main else thread.native_id or 0
-
-
-def _is_pythons(file: str) -> bool:
-    inner = file.removeprefix(_PYTHON)
-    return inner != file and inner.split(os.sep)[0] not in _NOT_ALONE
 
 
 _SWITCHES = re.compile(r"^voluntary_ctxt_switches:\s*(\d+)", re.MULTILINE)

@@ -131,7 +131,6 @@ if TYPE_CHECKING:
         Wait,
         Waits,
         Whereabouts,
-        is_jax_library,
     )
 
 __all__ = [
@@ -244,7 +243,6 @@ __all__ = [
     "Waits",
     "Whereabouts",
     "WriteRequest",
-    "is_jax_library",
 ]
 
 __getattr__ = lazy(

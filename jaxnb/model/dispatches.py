@@ -20,10 +20,10 @@ DispatchEnd = Literal["", "failed", "broken", "interrupted"]
 
 DivergenceKind = Literal["order", "missing", "shapes", "computation", "inputs"]
 
-Cause = Literal["program", "input", "order", "missing", "dead", "slow", "lock", "I/O"]
+Cause = Literal["program", "input", "order", "missing", "dead", "slow"]
 """Why processes diverge, or wait without end, in a word: they dispatch different programs; one
 program with different inputs; the same in another order; some do not take part; one has died; one
-is busy or stopped; one waits for a lock of its own process; one reads or writes."""
+is busy or stopped."""
 
 _CAUSES: Mapping[DivergenceKind, Cause] = {
     "order": "order",

@@ -11,14 +11,6 @@ WAYS = 3
 """How many ways there are to interrupt Python code, each for code that swallows the ones before."""
 
 
-_JAX_LIBRARIES = ("/jaxlib/", "/jax_plugins/", "libnccl", "libmpi", "mpitrampoline", "MPIwrapper")
-
-
-def is_jax_library(path: str) -> bool:
-    """Whether a C++ library is one of JAX's, or of what its collectives use."""
-    return any(part in path for part in _JAX_LIBRARIES)
-
-
 @dataclass(frozen=True, slots=True)
 class SentinelAddress:
     """How to reach a process's sentinel.
@@ -102,15 +94,6 @@ class Whereabouts:
         entries: The files in which its other threads have begun to run Python.
         last_dispatch: The last computation over several processes that it has dispatched in
             its cell, is dispatching, or waits to dispatch; None if there is none.
-        is_locked: Its main thread waits for a lock, a queue or a thread of its own process, and
-            no other thread of Python in it does anything else.
-        is_in_jax_by_thread: The same, but that some of those threads wait in JAX's C++ code.
-        library: The path of the C or C++ library in whose code the main thread waits; empty if
-            it does not wait, or the system does not tell.
-        unclosed_seconds: How long ago a connection of a collective was shut that gloo has not
-            closed since, which ends no wait on it any more; 0 if there is none.
-        io: The input or output that its main thread waits in, or a thread that it waits for:
-            ``"reading /tmp/fifo"``; empty if neither does, or the system does not tell.
         fault: What its sentinel raised instead of telling where it is; empty if it told.
     """
 
@@ -126,11 +109,6 @@ class Whereabouts:
     swallowed: int = 0
     entries: frozenset[str] = frozenset()
     last_dispatch: Dispatch | None = None
-    is_locked: bool = False
-    is_in_jax_by_thread: bool = False
-    library: str = ""
-    unclosed_seconds: float = 0.0
-    io: str = ""
     fault: str = ""
 
     @property
@@ -162,7 +140,6 @@ class AtWork:
         processes: Their indices.
         place: The line of the cell; None outside of its lines.
         doing: What they are seen to do: ``"asleep"``, ``"computing"``; empty if it is not known.
-        cause: The same in a word: ``"I/O"``, ``"lock"``, else ``"slow"``.
         seconds: For how long they have been at that line.
         has_left: They have left the cell; what they have dispatched may go on.
     """
@@ -172,7 +149,6 @@ class AtWork:
     doing: str
     seconds: float
     has_left: bool = False
-    cause: Cause = "slow"
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +168,6 @@ class Waits:
         has_ended: They do not wait any more.
         cause: Why, in a word, as far as is known; else empty.
         at_work: What those do for whom the others wait.
-        can_be_freed: Nothing has been tried, or it has not yet been seen to have no effect.
         computes: Something in them uses a processor all the same: another thread.
     """
 
@@ -204,7 +179,6 @@ class Waits:
     has_ended: bool = False
     cause: Cause | Literal[""] = ""
     at_work: tuple[AtWork, ...] = ()
-    can_be_freed: bool = True
     computes: bool = False
 
     @property

@@ -13,11 +13,16 @@ from dataclasses import dataclass
 
 from jaxnb.model import ReformRequest, RequestFailed, Whereabouts
 from jaxnb.model.recovery import PutAway
-from jaxnb.stalls.escalation import NO_EFFECT_SECONDS, SHUT_ALL_SECONDS
 from jaxnb.transport.client import Exchange, Reply, Transport
 
 SETTLE_SECONDS = 1.5
 """So long a process itself waits for what it has under way, and computes nothing."""
+
+STUCK_SECONDS = 1.0
+"""Who stands still for so long, beyond what settling may take, is freed."""
+
+NO_EFFECT_SECONDS = 2.0
+"""Who still does so long after that is replaced."""
 
 LOOK_SECONDS = 0.25
 """How often who has not answered is looked at."""
@@ -94,7 +99,7 @@ def put_away(transport: Transport, processes: Collection[int], group: LeftGroup)
         if not left or now - looked < LOOK_SECONDS:
             continue
         looked, found = now, group.where(left)
-        seconds = SETTLE_SECONDS + (NO_EFFECT_SECONDS if was_freed else SHUT_ALL_SECONDS)
+        seconds = SETTLE_SECONDS + (NO_EFFECT_SECONDS if was_freed else STUCK_SECONDS)
         stuck = [i for i in left if watches[i].is_stuck(found.get(i), now, seconds)]
         if stuck and not was_freed:
             group.free_all()

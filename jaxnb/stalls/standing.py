@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from jaxnb.model import AtWork, StackEntry, Whereabouts
-from jaxnb.model.dispatches import Cause
 from jaxnb.watch import (
     is_at_same_place,
     is_called_back,
@@ -93,55 +92,32 @@ class Standing:
         anchor = self._parked.get(index)
         return 0.0 if anchor is None else self._now - anchor.at
 
-    def stuck_seconds(self, index: int) -> float:
-        """Returns for how long a process has not come back from a wait that was to be ended.
-
-        One that uses a processor may compute what it comes back from. But not where gloo has left
-        a connection as it was: its thread turns in circles then, and half the time is enough.
-        """
-        where = self.found.get(index)
-        unclosed = 0.0 if where is None else where.unclosed_seconds
-        return max(self.still_seconds(index), 2 * min(self.parked_seconds(index), unclosed))
-
     def waiters(self, seconds: float) -> list[int]:
         """Returns the processes whose main threads have waited for others for so long."""
         return [i for i in sorted(self._parked) if self.parked_seconds(i) >= seconds]
 
     def at_work(self) -> tuple[AtWork, ...]:
         """Returns what those do that do not wait, those who do the same together."""
-        doing: dict[tuple[StackEntry | None, str, Cause], list[int]] = {}
+        doing: dict[tuple[StackEntry | None, str], list[int]] = {}
         for i, where in sorted(self.found.items()):
             if i not in self._still and i not in self._parked:
-                what, cause = self._doing(i, where)
-                doing.setdefault((where.in_cell, what, cause), []).append(i)
+                doing.setdefault((where.in_cell, self._doing(i, where)), []).append(i)
         return tuple(
-            AtWork(
-                tuple(who),
-                place,
-                what,
-                min(self._now - self._places[i].at for i in who),
-                False,
-                cause,
-            )
-            for (place, what, cause), who in doing.items()
+            AtWork(tuple(who), place, what, min(self._now - self._places[i].at for i in who))
+            for (place, what), who in doing.items()
         )
 
-    def _doing(self, index: int, where: Whereabouts) -> tuple[str, Cause]:
-        """Returns what a process is seen to do, empty if that tells nothing, and in a word."""
+    def _doing(self, index: int, where: Whereabouts) -> str:
+        """Returns what a process is seen to do; empty if that tells nothing."""
         anchor = self._places[index]
         seconds = self._now - anchor.at
         if where.sleeps_in == "sleep":
-            return "asleep", "slow"
+            return "asleep"
         if is_compiling(where):
-            return "compiling", "slow"
+            return "compiling"
         if seconds and where.cpu_seconds - anchor.where.cpu_seconds > COMPUTES * seconds:
-            return "computing", "slow"
-        if where.io and where.in_cell is not None:  # else it is the kernel that waits
-            return f"I/O: {where.io}", "I/O"
-        if where.sleeps_in != "futex":
-            return "", "slow"
-        is_pythons = "python" in where.library.rpartition("/")[2]
-        return ("waiting for a lock", "lock") if is_pythons else ("waiting in C code", "slow")
+            return "computing"
+        return "waiting in C code" if where.sleeps_in == "futex" else ""
 
 
 class Resting:

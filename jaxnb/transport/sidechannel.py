@@ -308,11 +308,6 @@ def _whereabouts(index: int, content: Mapping[str, Any]) -> Whereabouts:
         content["swallowed"],
         frozenset(content["entries"]),
         next(map(_dispatch, content["last_dispatch"]), None),
-        content["is_locked"],
-        content["is_in_jax_by_thread"],
-        content["library"],
-        content["unclosed_seconds"],
-        content["io"],
     )
 
 

@@ -211,11 +211,6 @@ def test_who_waits_for_whom_is_shown_as_facts_and_goes_away() -> None:
     assert (gone.html, gone.text) == ("", "")
 
 
-def test_nobody_is_advised_to_free_who_cannot_be_freed() -> None:
-    waits = Waits((Wait((1,), None, ""),), 2.0, "It is replaced.", is_all=False, can_be_freed=False)
-    assert "Interrupt" not in cards.waits_card(waits).text
-
-
 def test_nothing_from_a_process_becomes_markup():
     error = ProcessError(EVIL, EVIL, EVIL, f"\x1b[31m{EVIL}\x1b[0m", 3)
     stats = DeviceStats(

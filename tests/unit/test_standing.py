@@ -50,7 +50,7 @@ def test_what_is_seen_of_work() -> None:
     inner = StackEntry("/jax/_src/compiler.py", 9, "backend_compile", "", None)
     computes = [Whereabouts(0, (LINE,), "", cpu, None) for cpu in (1.0, 1.9)]
     compiles = replace(computes[0], process_index=1, stack=(LINE, inner))
-    in_c = replace(stuck(2), library="/usr/lib/libffi.so.8")
+    in_c = Whereabouts(2, (LINE, StackEntry("/u/lib.py", 3, "call", "", None)), "futex", 1.0, None)
     standing = seen([computes[0], compiles, in_c], [computes[1], compiles, in_c])
     assert [each.doing for each in standing.at_work()] == [
         "computing",

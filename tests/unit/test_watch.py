@@ -13,7 +13,6 @@ from jaxnb.watch import (
     is_called_back,
     is_of_jax,
     line_text,
-    locks_text,
     stand_still,
     waits_for_others,
     waits_in_jax,
@@ -115,24 +114,6 @@ def test_who_waits_for_the_words_of_others_waits_for_others() -> None:
     assert all(map(waits_for_others, found.values()))
     assert stand_still(found, found, [0, 1], 2.0)
     assert not any(map(waits_in_jax, found.values()))
-
-
-def test_who_waits_for_a_lock_of_its_own_stands_still() -> None:
-    locked = replace(at(CELL, OTHER), is_locked=True)
-    assert not waits_in_jax(locked)
-    assert not waits_for_others(locked)
-    found = {0: STUCK, 1: locked}
-    assert stand_still(found, found, [0, 1], 2.0)
-    assert not stand_still(found, found | {1: at(CELL, OTHER)}, [0, 1], 2.0)
-
-
-def test_who_waits_for_a_lock_is_named() -> None:
-    locked = replace(at(CELL, OTHER), is_locked=True)
-    assert locks_text({0: STUCK, 2: locked}).startswith("Process 2 waits for a lock, a queue or a")
-    assert locks_text({2: locked, 0: locked}) == (
-        "Processes 0,2 wait for a lock, a queue or a thread of their own, and none of their "
-        "Python threads runs."
-    )
 
 
 def test_a_little_processor_time_is_allowed() -> None:
