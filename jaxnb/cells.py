@@ -33,6 +33,7 @@ from jaxnb.options import process_indices
 from jaxnb.outcome import recovered_text, stopped_text
 from jaxnb.patience import Patience
 from jaxnb.provenance import (
+    differing_arguments,
     differing_names,
     made_in,
     unequal_names_text,
@@ -259,6 +260,10 @@ class Cells(Life):
         missing = set(range(self.num_processes)) - result.per_process.keys()
         notes |= dict.fromkeys(missing, "was not asked to run the cell")
         found = divergence.refused(result.cell, at, notes)
+        if found.kind == "inputs":
+            made = next(iter(at.values()))
+            given = self._sentinels.arguments(made.processes, made.number)
+            found = replace(found, differences=differing_arguments(given))
         if found.kind in ("computation", "shapes"):
             found = replace(found, program=self._difference(found.sides))
         if found.program is not None and not shows_cards:  # the card has it, folded

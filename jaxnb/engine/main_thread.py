@@ -38,12 +38,6 @@ def entries_of_others() -> list[str]:
         return [list(outwards(frame))[-1].f_code.co_filename for frame in frames.values()]
 
 
-def files_of_all() -> dict[int, str]:
-    """Returns the files in which threads are by now, by ``threading.Thread.ident``."""
-    with _no_collection():
-        return {ident: each.f_code.co_filename for ident, each in sys._current_frames().items()}
-
-
 @contextmanager
 def _no_collection() -> Iterator[None]:
     """Has no garbage collected by itself.

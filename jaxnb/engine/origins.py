@@ -219,9 +219,9 @@ class Origins:
             if array is not None:
                 array.__dict__[ATTRIBUTE] = made.base - 1 - i, made
 
-    def described(self, origins: Sequence[Origin], *, are_named: bool = True) -> list[Argument]:
+    def described(self, origins: Sequence[Origin]) -> list[Argument]:
         """Returns what is known of a dispatch's arguments, with the names that they have now."""
-        names = self.names({number for number, _ in origins}) if are_named else {}
+        names = self.names({number for number, _ in origins})
         return [
             Argument(i, names.get(number, ""), number if made.base else 0, made)
             for i, (number, made) in enumerate(origins)

@@ -17,9 +17,6 @@ from jaxnb.model.origins import Argument, Made, Origin
 RING = 4096
 """So many dispatches of a cell are remembered one by one; all are in its trails."""
 
-MAX_ORIGINS = 1 << 16
-"""Of so many arguments of a cell's last dispatches it is remembered where they came from."""
-
 
 @dataclass(slots=True)
 class TrailSoFar:
@@ -41,8 +38,8 @@ class Entry:
     inputs: int
     host: int  # of these, what does not span processes
     site: int = 0
-    origins: tuple[Origin, ...] = ()  # of its arguments, as long as they are remembered
-    of_host: tuple[HostInput, ...] = ()  # those of its arguments that do not span processes
+    origins: tuple[Origin, ...] = ()  # of its arguments, until it is made
+    of_host: tuple[HostInput, ...] = ()  # those that do not span processes, likewise
     made: Made | None = None
     replicas: tuple[tuple[Processes, int], ...] = ()  # of its arguments that are new
     end: DispatchEnd = ""
@@ -61,8 +58,6 @@ class CellSoFar:
     ring: deque[Entry] = field(default_factory=lambda: deque(maxlen=RING))
     number: int = 0
     run: int = 0
-    with_origins: deque[Entry] = field(default_factory=deque)
-    origins: int = 0  # that those have
     refused: Entry | None = None  # what strict mode has not let run
     is_agreed: bool = True  # with the other processes, before it is made
 
@@ -72,6 +67,7 @@ class Making(threading.local):
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
+        self.attempt: Entry | None = None  # what it waits to be let dispatch
         self.noted: Any = None  # the executable that JAX's Python path need not tell of
         self.is_main = threading.current_thread() is threading.main_thread()
 
@@ -96,17 +92,6 @@ def as_dispatch(entry: Entry) -> Dispatch:
     )
 
 
-def keep_origins(cell: CellSoFar, entry: Entry) -> None:
-    """Keeps the origins of a dispatch's arguments; if there are too many, not the oldest ones."""
-    cell.with_origins.append(entry)
-    cell.origins += len(entry.origins)
-    while cell.origins > MAX_ORIGINS and len(cell.with_origins) > 1:
-        oldest = cell.with_origins.popleft()
-        cell.origins -= len(oldest.origins)
-        oldest.origins = oldest.of_host = ()
-
-
-def arguments_given(entry: Entry, *, are_named: bool) -> list[Argument]:
-    """Returns what a dispatch was given, as far as that is still remembered."""
-    arrays = ORIGINS.described(entry.origins, are_named=are_named)
-    return arrays + arguments_of_host(entry.origins, entry.of_host) if are_named else arrays
+def arguments_given(entry: Entry) -> list[Argument]:
+    """Returns what a dispatch is given, with the names that arrays have now."""
+    return [*ORIGINS.described(entry.origins), *arguments_of_host(entry.origins, entry.of_host)]

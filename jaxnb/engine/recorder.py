@@ -27,7 +27,6 @@ from jaxnb.engine.recorded import (
     TrailSoFar,
     arguments_given,
     as_dispatch,
-    keep_origins,
 )
 from jaxnb.engine.replicas import Replicas
 from jaxnb.engine.settings import OwnSettings
@@ -296,6 +295,7 @@ class Recorder:
         if self._process_index not in entry.known.processes:
             return
         entry.number = self._count(entry.known.processes) + 1
+        self._making.attempt = entry
         if self._making.is_main:
             cell.refused = entry
         self._digest(entry, arguments)
@@ -305,6 +305,8 @@ class Recorder:
             if entry.replicas:
                 self.replicas.forget(entry.known.processes, entry.number)
             raise
+        finally:
+            self._making.attempt = None
         if self._making.is_main:
             cell.refused = None
         self._note(cell, entry)
@@ -327,7 +329,7 @@ class Recorder:
             trail.sites = hash((trail.sites, entry.site))
             trail.site_sum = (trail.site_sum + entry.site) & MASK
             cell.ring.append(entry)
-            keep_origins(cell, entry)
+            entry.origins = entry.of_host = ()  # their arguments are asked for before they run only
 
     def _note(self, cell: CellSoFar, entry: Entry) -> None:
         self._making.entries.append(entry)  # first: an interrupt may strike anywhere
@@ -345,26 +347,16 @@ class Recorder:
                 ORIGINS.replaced(made, written)
 
     def arguments(self, processes: Processes, number: int) -> list[Argument]:
-        """Returns what a dispatch was given; see :meth:`arguments_of`."""
-        return self.arguments_of(processes, [number], are_named=True)[0]
-
-    def arguments_of(
-        self, processes: Processes, numbers: Sequence[int], *, are_named: bool
-    ) -> list[list[Argument]]:
-        """Returns what dispatches were given, as far as that is still remembered.
+        """Returns what is given to a dispatch that waits to be let run, or was not let run.
 
         Args:
-            processes: Those that they span.
-            numbers: Which ones over these processes they are in the cell.
-            are_named: Whether all that can be said of it is wanted: the names of global arrays,
-                which takes a while to find, and host data. Else global arrays only.
+            processes: Those that it spans.
+            number: Which one over these it is in the cell.
         """
-        cell = self._cell
-        with self._lock:
-            entries = [*cell.ring, *([cell.refused] if cell.refused is not None else [])]
-        made = {e.number: e for e in reversed(entries) if e.known.processes == processes}
-        wanted = [made.get(number) for number in numbers]
-        return [[] if e is None else arguments_given(e, are_named=are_named) for e in wanted]
+        entry = self._making.attempt or self._cell.refused
+        if entry is None or (entry.known.processes, entry.number) != (processes, number):
+            return []
+        return arguments_given(entry)
 
     def failed(self, depth: int, error: BaseException) -> None:
         """Notes what was raised while dispatches were made."""

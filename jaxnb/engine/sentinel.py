@@ -169,9 +169,8 @@ class Sentinel:
             told = asdict(self._recorder.recording())
             return {**told, "refused": [told["refused"]] if told["refused"] else []}
         if kind == "arguments":
-            processes, numbers = tuple(content["processes"]), content["numbers"]
-            found = self._recorder.arguments_of(processes, numbers, are_named=content["named"])
-            return {"arguments": [[asdict(each) for each in those] for those in found]}
+            found = self._recorder.arguments(tuple(content["processes"]), content["number"])
+            return {"arguments": [asdict(each) for each in found]}
         if kind == "program":
             lines = self._recorder.programs.lines(content["fingerprint"])
             return {"lines": [[each.text, each.source] for each in lines]}

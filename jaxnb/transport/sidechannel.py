@@ -38,9 +38,6 @@ its Python interpreter."""
 RECORDING_SECONDS = 5.0
 """To look through compiled programs for collectives takes longer."""
 
-ARGUMENTS_OF = 64
-"""A process is asked for the arguments of so many dispatches at once."""
-
 DIGEST_SECONDS = 30.0
 """A process that is asked for digests of arrays' bytes, or for their names, reads much memory."""
 
@@ -98,40 +95,15 @@ class Sentinels:
         return {index: _recording(content) for index, content in answers.items()}
 
     def arguments(self, processes: Sequence[int], number: int) -> dict[int, list[Argument]]:
-        """Returns the global arrays that processes gave to a dispatch of their last cell.
+        """Returns what processes were to give to a dispatch of their last cell that was not made.
 
         Args:
             processes: Those that it spans.
             number: Which one over these it is.
         """
-        given = self._arguments(processes, [number], processes, are_named=True)
-        return {i: each[0] for i, each in given.items()}
-
-    def arguments_of(
-        self, processes: Sequence[int], numbers: Sequence[int], asked_of: Sequence[int]
-    ) -> list[dict[int, list[Argument]]]:
-        """Returns for each of some dispatches what :meth:`arguments` does, without names."""
-        found: list[dict[int, list[Argument]]] = []
-        for start in range(0, len(numbers), ARGUMENTS_OF):
-            some = numbers[start : start + ARGUMENTS_OF]
-            given = self._arguments(processes, some, asked_of, are_named=False)
-            found += [{i: each[k] for i, each in given.items()} for k in range(len(some))]
-        return found
-
-    def _arguments(
-        self,
-        processes: Sequence[int],
-        numbers: Sequence[int],
-        asked_of: Sequence[int],
-        *,
-        are_named: bool,
-    ) -> dict[int, list[list[Argument]]]:
-        asked = {"processes": list(processes), "numbers": list(numbers), "named": are_named}
-        answers = self._ask(asked_of, "arguments", asked, RECORDING_SECONDS)
-        return {
-            i: [[*map(Argument.from_plain, each)] for each in said["arguments"]]
-            for i, said in answers.items()
-        }
+        asked = {"processes": list(processes), "number": number}
+        answers = self._ask(processes, "arguments", asked, RECORDING_SECONDS)
+        return {i: [*map(Argument.from_plain, said["arguments"])] for i, said in answers.items()}
 
     def program(self, process: int, fingerprint: int) -> list[ProgramLine]:
         """Returns a program that a process has dispatched; empty if it does not remember it."""
