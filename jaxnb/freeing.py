@@ -14,6 +14,7 @@ from jaxnb.stalls.standing import Resting, Standing
 from jaxnb.watch import (
     is_at_same_place,
     is_called_back,
+    waits_by_thread,
     waits_for_others,
     waits_in_jax,
     waits_in_python,
@@ -232,6 +233,8 @@ class Freer:
         devices are the CPU's. Else it is no mistake: one that reads a result waits for what the
         others have dispatched, and left.
         """
+        if any(map(waits_by_thread, found.values())):  # others' threads may outlive the cell
+            return False
         if all(map(waits_in_python, found.values())):  # for the word of those that have left
             return True
         has_rested = self._resting.seconds() >= LEFT_BEHIND_SECONDS

@@ -43,6 +43,11 @@ def waits_in_python(where: Whereabouts) -> bool:
     return any(file in entry.file for entry in where.stack for file in _WAITS_IN_PYTHON)
 
 
+def waits_by_thread(where: Whereabouts) -> bool:
+    """Whether a process's main thread waits for something, and another one for other processes."""
+    return where.asks_by_thread and where.sleeps_in == "futex" and not waits_in_python(where)
+
+
 def is_compiling(where: Whereabouts) -> bool:
     """Whether a process's main thread compiles a computation."""
     return any(entry.function.endswith(_COMPILES) for entry in where.stack)
@@ -50,7 +55,7 @@ def is_compiling(where: Whereabouts) -> bool:
 
 def waits_for_others(where: Whereabouts) -> bool:
     """Whether a process's main thread waits for other processes, as far as can be told."""
-    return waits_in_jax(where) or waits_in_python(where)
+    return waits_in_jax(where) or waits_in_python(where) or waits_by_thread(where)
 
 
 def waits(where: Whereabouts) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import sys
 import threading
 from collections.abc import Iterator
@@ -36,6 +37,26 @@ def entries_of_others() -> list[str]:
         frames = sys._current_frames()
         frames.pop(threading.main_thread().ident or 0, None)
         return [list(outwards(frame))[-1].f_code.co_filename for frame in frames.values()]
+
+
+LOOKED_AT = 6
+"""So many of a thread's innermost calls are looked at."""
+
+
+def another_is_in(file: str) -> bool:
+    """Whether another thread is in a file, or in what that has just called.
+
+    Args:
+        file: How its path ends.
+    """
+    with _no_collection():
+        frames = sys._current_frames()
+        frames.pop(threading.main_thread().ident or 0, None)
+        return any(
+            each.f_code.co_filename.endswith(file)
+            for frame in frames.values()
+            for each in itertools.islice(outwards(frame), LOOKED_AT)
+        )
 
 
 @contextmanager

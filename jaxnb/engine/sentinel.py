@@ -53,6 +53,9 @@ MOST_WAITING = 100
 MAX_FRAMES = 40
 """Of a deeper stack the innermost are told."""
 
+ASKS = "/jaxnb/lockstep/process_line.py"
+"""Where a thread waits to be let dispatch."""
+
 _CELL = re.compile(r"<cell (\d+)>")
 
 
@@ -224,6 +227,7 @@ class Sentinel:
             "missed_seconds": interrupts.seconds_since_missed(),
             "swallowed": interrupts.swallowed(),
             "entries": main_thread.entries_of_others(),
+            "asks_by_thread": main_thread.another_is_in(ASKS),
             "last_dispatch": [asdict(each) for each in last],
             **asdict(work()),
         }

@@ -92,6 +92,7 @@ class Whereabouts:
         swallowed: How many of the ``WAYS`` to interrupt it the code has swallowed, one after the
             other, to go on in its loop.
         entries: The files in which its other threads have begun to run Python.
+        asks_by_thread: Another thread than the main one waits until all processes agree.
         last_dispatch: The last computation over several processes that it has dispatched in
             its cell, is dispatching, or waits to dispatch; None if there is none.
         fault: What its sentinel raised instead of telling where it is; empty if it told.
@@ -108,6 +109,7 @@ class Whereabouts:
     missed_seconds: float | None = None
     swallowed: int = 0
     entries: frozenset[str] = frozenset()
+    asks_by_thread: bool = False
     last_dispatch: Dispatch | None = None
     fault: str = ""
 

@@ -279,6 +279,7 @@ def _whereabouts(index: int, content: Mapping[str, Any]) -> Whereabouts:
         content["missed_seconds"],
         content["swallowed"],
         frozenset(content["entries"]),
+        content["asks_by_thread"],
         next(map(_dispatch, content["last_dispatch"]), None),
     )
 

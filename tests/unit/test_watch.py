@@ -16,6 +16,7 @@ from jaxnb.watch import (
     stand_still,
     waits_for_others,
     waits_in_jax,
+    waits_in_python,
     waits_of,
 )
 
@@ -114,6 +115,15 @@ def test_who_waits_for_the_words_of_others_waits_for_others() -> None:
     assert all(map(waits_for_others, found.values()))
     assert stand_still(found, found, [0, 1], 2.0)
     assert not any(map(waits_in_jax, found.values()))
+
+
+def test_who_waits_for_a_thread_that_waits_for_others_waits_for_others() -> None:
+    join = StackEntry("/usr/lib/python3.11/threading.py", 9, "Thread.join", "", None)
+    waits = replace(at(CELL, join), asks_by_thread=True)
+    assert waits_for_others(waits)
+    assert not waits_in_python(waits)
+    assert not waits_for_others(replace(waits, asks_by_thread=False))
+    assert not waits_for_others(replace(waits, sleeps_in="sleep"))
 
 
 def test_a_little_processor_time_is_allowed() -> None:
