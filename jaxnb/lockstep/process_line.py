@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import os
 import socket
 import threading
 from pathlib import Path
 
+from jaxnb.errors import JaxnbError
 from jaxnb.lockstep.messages import End, Explanation, Go, Lane, Processes, Stop, Word
 from jaxnb.lockstep.wire import (
     Begin,
@@ -40,6 +42,7 @@ class Line:
 
     def __init__(self, path: Path, process: int, num_processes: int) -> None:
         self._packets = Packets(num_processes)
+        self._process, self._pid = process, os.getpid()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.settimeout(None)  # whatever the user's code has set for all sockets
         self._socket.connect(str(path))
@@ -81,7 +84,13 @@ class Line:
 
         Raises:
             ConductorGoneError: There will be none.
+            JaxnbError: This is a child of the process.
         """
+        if os.getpid() != self._pid:
+            raise JaxnbError(
+                f"This is a child of process {self._process} that code has forked (`os.fork`): it "
+                "takes no part in the group, and nothing over several processes runs in it."
+            )
         token = next(self._tokens)
         self._tell(Say(token, lane, word, text))
         answer = self._answer(token)
@@ -126,6 +135,8 @@ class Line:
         self._socket.close()
 
     def _tell(self, said: Said) -> None:
+        if os.getpid() != self._pid:
+            return  # a child that the cell has forked has the same line, and says nothing on it
         try:
             self._socket.send(self._packets.pack(said))
         except (BrokenPipeError, ConnectionError) as error:

@@ -118,6 +118,22 @@ def failed_on(group: Session, code: str, who: set[int], **settings: Any) -> str:
     return told(result)
 
 
+def test_a_child_that_a_cell_forks_takes_no_part(group: Session) -> None:
+    code = (
+        "read, write = os.pipe()\n"
+        "pid = os.fork()\n"
+        "if pid == 0:\n"
+        "    try: total(x)\n"
+        "    except BaseException as error: os.write(write, str(error).encode())\n"
+        "    finally: os._exit(0)\n"
+        "os.waitpid(pid, 0)\n"
+        "os.read(read, 200).decode().partition(' of')[0], float(total(x))"
+    )
+    result = group.run(code, timeout=PATIENT_SECONDS)
+    values = [each.value for each in result.per_process.values()]
+    assert values == [("This is a child", 16.0)] * 4
+
+
 def test_some_processes_compute_alone(group: Session) -> None:
     code = (
         "some = jax.sharding.Mesh(np.array(jax.devices()[:4]), ('d',))\n"
