@@ -130,8 +130,10 @@ class Cells(Life):
             result = self._last_result = replace(result, first_nan=first)
             if not isinstance(sink, ScriptNotices):
                 running.notice(str(first))
-        if patience.interrupted and (last := self._last_of_all(running, result)) is not None:
-            running.notice(stopped_text(last))
+        if patience.interrupted and not names:
+            last = self._last_of_all(running, result)
+            if last is not None and not running.freed:
+                running.notice(stopped_text(last))
         is_alike = not (was_cut or result.errors)
         tell_names = partial(unequal_names_text, result.cell, has_ended_alike=is_alike)
         if patience.gave_up:

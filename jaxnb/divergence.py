@@ -77,7 +77,10 @@ def _kind(at: Mapping[int, Dispatch], everyone: Collection[int]) -> DivergenceKi
         is_one_name = len({each.name for each in here}) == 1
         are_of_shapes = is_one_name and len({each.shapes for each in here}) > 1
         return "shapes" if are_of_shapes else "computation"
-    return "inputs" if at.keys() >= set(everyone) else "missing"
+    differ = len({(each.inputs, each.replicas) for each in here}) > 1 or any(
+        len(holders) == 1 for each in here for holders, _ in each.replicas
+    )
+    return "inputs" if differ and at.keys() >= set(everyone) else "missing"
 
 
 def _identity(dispatch: Dispatch | None) -> tuple[int, int, str] | None:
@@ -143,6 +146,7 @@ def disagreement(found: Sequence[Side], mine: Dispatch) -> str:
         groups = " / ".join(ranks_label(side.processes) for side in found)
         does = [f"all were to dispatch {mine}, but {differs} on processes {groups}"]
     everyone = processes_label(mine.processes)
+    which = f"dispatch {mine.number}" if mine.number else "a thread's dispatch"
     trust = "so nobody waits and all that was computed before can be trusted"
     if any(side.dispatch is not None and _is_other_number(side.dispatch, mine) for side in found):
         trust = (
@@ -150,7 +154,7 @@ def disagreement(found: Sequence[Side], mine: Dispatch) -> str:
             "after an interrupt or an error: what those computed cannot be trusted"
         )
     return (
-        f"The processes do not agree on dispatch {mine.number} over {everyone}: "
+        f"The processes do not agree on {which} over {everyone}: "
         f"{'; '.join(does)}. Nothing of it has run on any of them, {trust}."
     )
 
@@ -183,4 +187,5 @@ def _was_to(side: Side, mine: Dispatch) -> str:
 
 
 def _is_other_number(its: Dispatch, mine: Dispatch) -> bool:
-    return its.processes == mine.processes and its.number != mine.number
+    are_counted = bool(its.number and mine.number)  # a thread's are not
+    return are_counted and its.processes == mine.processes and its.number != mine.number

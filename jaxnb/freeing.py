@@ -7,13 +7,14 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Literal, Protocol
 
-from jaxnb.model import WAYS, Whereabouts
+from jaxnb.model import WAYS, CellRequest, Whereabouts
 from jaxnb.model.dispatches import Cause
 from jaxnb.running import RunningCell
 from jaxnb.stalls.standing import Resting, Standing
 from jaxnb.watch import (
     is_at_same_place,
     is_called_back,
+    threads_text,
     waits_by_thread,
     waits_for_others,
     waits_in_jax,
@@ -32,6 +33,15 @@ LOOK_SECONDS = 1.0
 
 LEFT_SECONDS = 0.25
 """So long after one has left the cell the others are looked at: most leave it by then."""
+
+IN_STEP_SECONDS = 3.0
+"""So long after an interrupt in step who has missed it, or waits in vain, is interrupted again."""
+
+STILL_SECONDS = 2.0
+"""Who has done nothing for so long after such an interrupt waits in JAX for what never comes."""
+
+STUCK_SECONDS = 4.0
+"""The same where a computation has called back: the callback may sleep, or read."""
 
 SHUT_ALL_SECONDS = 1.0
 """So long after connections were shut for reading all are, if some still wait."""
@@ -64,6 +74,9 @@ class Watched(Protocol):
     def send_interrupt(self, processes: Iterable[int]) -> None:
         """Sends SIGINT to processes."""
 
+    def interrupt_in_lockstep(self, request: CellRequest) -> None:
+        """Has a cell's processes raise KeyboardInterrupt after the same dispatch."""
+
 
 class Freer:
     """Watches one running cell.
@@ -91,26 +104,38 @@ class Freer:
         self._interrupted_late: dict[int, float] = {}
         self.deaf: set[int] = set()
 
-    def after_interrupt(self, since: float) -> None:
+    def after_interrupt(self, since: float, *, is_in_step: bool) -> None:
         """Frees processes that an interrupt did not reach.
+
+        In step, who waits in JAX waits for what all have begun, which comes by itself but for a
+        fault, and what handles the interrupt may compute: then only who does nothing is freed.
 
         Args:
             since: When they were interrupted, on ``time.monotonic()``.
+            is_in_step: The conductor has interrupted them, after the same dispatch.
         """
-        running = self._running
-        if time.monotonic() - max(since, self._tried_at) < self._pause:
+        running, now = self._running, time.monotonic()
+        if now - max(since, self._tried_at) < self._pause:
             return
         asked = set(running.waiting_for)
         found = self._group.where(asked)
         self._standing.see(found, asked, time.monotonic())
-        self._interrupt_late(found, since)
-        self._interrupt_loops(found)
-        self._interrupt_waits(found)
+        if not is_in_step or now - since > IN_STEP_SECONDS:
+            self._interrupt_late(found, since)
+            self._interrupt_waits(found)
+        self._interrupt_loops(found, is_in_step=is_in_step)
         stuck = {i: where for i, where in found.items() if waits_in_jax(where)}
+        if is_in_step:
+            stuck = {i: where for i, where in stuck.items() if self._is_stuck(i, found)}
         if stuck:
             running.note_freed(stuck, interrupted=True)
             self._free()
         self._tried_at = time.monotonic()
+
+    def _is_stuck(self, index: int, found: Mapping[int, Whereabouts]) -> bool:
+        """Whether a process does nothing for so long that it never will."""
+        enough = STUCK_SECONDS if any(map(is_called_back, found.values())) else STILL_SECONDS
+        return self._group.computes_in_sight and self._standing.still_seconds(index) >= enough
 
     def _free(self) -> None:
         """Shuts the connections of collectives, again if need be: there may be new ones.
@@ -158,13 +183,15 @@ class Freer:
         ):
             self._group.send_interrupt(found)
 
-    def _interrupt_loops(self, found: Mapping[int, Whereabouts]) -> None:
+    def _interrupt_loops(self, found: Mapping[int, Whereabouts], *, is_in_step: bool) -> None:
         """Interrupts loops that swallow interrupts again, and notes those that swallow all.
 
         Each time they see another kind of interrupt.
         """
         again = [i for i, where in found.items() if 0 < where.swallowed < WAYS]
-        if again:
+        if again and is_in_step:
+            self._group.interrupt_in_lockstep(self._running.request)
+        elif again:
             self._group.send_interrupt(again)
         self._pause = AGAIN_SECONDS if again else FREE_SECONDS
         self.deaf = {i for i, where in found.items() if where.swallowed >= WAYS}
@@ -205,6 +232,7 @@ class Freer:
         """Shows that nobody in the cell does anything but wait."""
         standing = self._standing
         reason = "If they wait for each other this never ends." if is_sure else ""
+        reason = threads_text(standing.found) or reason
         is_all = len(self._running.waiting_for) == self._group.num_processes
         waits = waits_of(standing.found, waited, reason, standing.silent, is_all=is_all)
         cause: Cause | Literal[""] = "slow" if standing.silent else ""

@@ -12,7 +12,7 @@ from typing import Protocol
 from jaxnb.deaths import Death
 from jaxnb.freeing import Freer, Watched
 from jaxnb.labels import processes_label
-from jaxnb.model import WAYS, CellRequest, Whereabouts
+from jaxnb.model import WAYS, Whereabouts
 from jaxnb.running import RunningCell
 from jaxnb.watch import formats_its_error, has_caught_interrupt, line_text
 
@@ -42,9 +42,6 @@ class Interruptible(Watched, Protocol):
 
     def mark_out_of_step(self) -> None:
         """Notes that processes did not come back."""
-
-    def interrupt_in_lockstep(self, request: CellRequest) -> None:
-        """Has a cell's processes raise KeyboardInterrupt after the same dispatch."""
 
 
 class Patience:
@@ -88,7 +85,7 @@ class Patience:
             self.timed_out = True
             self._interrupt()
         if self._interrupted_at is not None:
-            self._after_interrupt(self._interrupted_at)
+            self._freer.after_interrupt(self._interrupted_at, is_in_step=self._is_in_step)
             if self._only_the_deaf_are_left():
                 return False
         elif not self._group.deaths:  # then broken connections free who waits
@@ -128,15 +125,6 @@ class Patience:
         self._told = False
         self._running.end_waits()
         self._group.send_interrupt(self._running.waiting_for)
-
-    def _after_interrupt(self, since: float) -> None:
-        """Frees who does not come back from an interrupt.
-
-        In lockstep not for a while: who waits in JAX waits for what all have begun, which comes by
-        itself but for a fault, and what handles the interrupt may compute.
-        """
-        if not self._is_in_step or time.monotonic() - since > INTERRUPT_GRACE_SECONDS:
-            self._freer.after_interrupt(since)
 
     def _give_up(self) -> None:
         self.gave_up = True

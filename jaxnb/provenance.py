@@ -258,7 +258,8 @@ def origin_text(made: Made, number: int) -> str:
         place = number - made.base
         result = "result" if place == 0 else f"result {place}"
         result = "a ref's array after" if place < 0 else f"{result} of"
-        return f"{result} {made.name}, dispatch {made.number}{cell}{line}"
+        count = f"dispatch {made.number}" if made.number else "in a thread"
+        return f"{result} {made.name}, {count}{cell}{line}"
     if made.kind == "created":
         where = f"made at line {made.line}{cell}" if made.line is not None else f"made{cell or ''}"
         name, of_parts, whole = made.name.partition(OF_PARTS)

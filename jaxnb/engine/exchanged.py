@@ -15,7 +15,7 @@ WAIT_SECONDS = 5.0
 
 
 def exchanged(
-    run: str, me: int, dispatch: Dispatch, mine: Sequence[Argument], others: Mapping[int, Dispatch]
+    stop: int, me: int, dispatch: Dispatch, mine: Sequence[Argument], others: Mapping[int, Dispatch]
 ) -> tuple[dict[int, list[Argument]], bool]:
     """Has processes that are about to make one dispatch tell each other what they give to it.
 
@@ -23,7 +23,7 @@ def exchanged(
     before each dispatch stays short.
 
     Args:
-        run: The cell.
+        stop: The number of the stop.
         me: This process.
         dispatch: What it was about to make.
         mine: The global arrays that it was to be given here.
@@ -35,7 +35,7 @@ def exchanged(
         same host data.
     """
     client = _jax_internals.coordination_client()
-    name = f"jaxnb/arguments/{run}/{'-'.join(map(str, dispatch.processes))}/{dispatch.number}"
+    name = f"jaxnb/arguments/{stop}"
     plain = json.dumps([dispatch.inputs, dispatch.host, [asdict(each) for each in mine]])
     client.key_value_set(f"{name}/{me}", plain, allow_overwrite=True)
     given = {me: list(mine)}

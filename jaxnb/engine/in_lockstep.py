@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -40,7 +41,6 @@ class InLockstep:
         self, process_index: int, num_processes: int, conductor: Callable[[], Path]
     ) -> None:
         self._me = process_index
-        self._serial = 0
         self._agreeing = Lockstep(process_index, num_processes, conductor, self)
         self._is_in_cell = False
         self.is_answering = False
@@ -56,7 +56,7 @@ class InLockstep:
             OSError: The conductor has ended.
         """
         self._agreeing.begin(serial, ranks)
-        self._serial, self._is_in_cell = serial, True
+        self._is_in_cell = True
 
     def end(self, note: str) -> None:
         """Tells who still waits for this process that it has left the cell, and how; once."""
@@ -96,16 +96,24 @@ class InLockstep:
         return current()
 
     def exchanged(
-        self, dispatch: Dispatch, others: Mapping[int, Dispatch]
+        self, stop: int, dispatch: Dispatch, others: Mapping[int, Dispatch]
     ) -> tuple[dict[int, list[Argument]], bool]:
         """Tells the others which arrays are given to a dispatch that was stopped here."""
         mine = self.arguments(dispatch.processes, dispatch.number)
-        return exchanged(str(self._serial), self._me, dispatch, mine, others)
+        return exchanged(stop, self._me, dispatch, mine, others)
 
     def are_one(self, given: Mapping[int, Sequence[Argument]]) -> None:
         """Takes which arrays that processes give are parts of the same ones."""
         ORIGINS.agree(given, self._me)
 
-    def interrupted(self) -> BaseException:
-        """Returns what an interrupt raises in the main thread now."""
-        return interrupts.strike(sys._getframe(1))
+    def interrupted(self) -> BaseException | None:
+        """Returns what an interrupt raises in the main thread now.
+
+        None where a handler of the user's own has taken it.
+        """
+        handler = signal.getsignal(signal.SIGINT)
+        is_ours = str(getattr(handler, "__module__", "")).partition(".")[0] == "jaxnb"
+        if is_ours or not callable(handler):
+            return interrupts.strike(sys._getframe(1))
+        handler(signal.SIGINT, sys._getframe(1))
+        return None

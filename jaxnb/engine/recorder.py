@@ -294,9 +294,9 @@ class Recorder:
         """Notes a dispatch once all of its processes are about to make it; no other one waits."""
         if self._process_index not in entry.known.processes:
             return
-        entry.number = self._count(entry.known.processes) + 1
         self._making.attempt = entry
         if self._making.is_main:
+            entry.number = self._count(entry.known.processes) + 1
             cell.refused = entry
         self._digest(entry, arguments)
         try:
@@ -319,24 +319,33 @@ class Recorder:
             entry.replicas = self.replicas.digest(unseen, arguments, entry.origins, dispatch)
 
     def _add(self, cell: CellSoFar, entry: Entry) -> None:
+        """Counts a dispatch, if it is the main thread's: others' come in any order."""
         known = entry.known
         with self._lock:
-            trail = cell.trails.get(known.processes)
-            if trail is None:
-                trail = cell.trails[known.processes] = TrailSoFar()
-            trail.count = entry.number = trail.count + 1
-            # Of integers only, which have the same hash in every process.
-            trail.sites = hash((trail.sites, entry.site))
-            trail.site_sum = (trail.site_sum + entry.site) & MASK
+            if self._making.is_main:
+                trail = cell.trails.get(known.processes)
+                if trail is None:
+                    trail = cell.trails[known.processes] = TrailSoFar()
+                trail.count = entry.number = trail.count + 1
+                # Of integers only, which have the same hash in every process.
+                trail.sites = hash((trail.sites, entry.site))
+                trail.site_sum = (trail.site_sum + entry.site) & MASK
             cell.ring.append(entry)
-            entry.origins = entry.of_host = ()  # their arguments are asked for before they run only
 
     def _note(self, cell: CellSoFar, entry: Entry) -> None:
         self._making.entries.append(entry)  # first: an interrupt may strike anywhere
         self._add(cell, entry)
         known = entry.known
-        base = hash((cell.run, entry.number, *known.processes))
-        entry.made = Made(base, "dispatch", known.name, cell.number, entry.number, entry.line)
+        if self._making.is_main:
+            base = hash((cell.run, entry.number, *known.processes))
+        elif all(made.base for number, made in entry.origins if number):
+            # Of a thread's nobody knows how many came before: it is known by what it computes.
+            base = hash((known.fingerprint, entry.inputs, *known.processes))
+        else:
+            base = 0
+        if base:
+            entry.made = Made(base, "dispatch", known.name, cell.number, entry.number, entry.line)
+        entry.origins = entry.of_host = ()  # their arguments are asked for before they run only
 
     def made(self, depth: int, results: Sequence[Any], written: Sequence[Any]) -> None:
         """Gives the results of a dispatch their origins."""
@@ -364,10 +373,14 @@ class Recorder:
             entry.end = end_of(error)
 
     def done(self, depth: int) -> None:
-        """Notes that dispatches have ended."""
+        """Notes that dispatches have ended.
+
+        Raises:
+            BaseException: What was raised while one waited that was let go all the same.
+        """
         making = self._making
         making.noted = None
-        self.lockstep.done(depth)
+        raised = self.lockstep.done(depth)
         entries = making.entries
         if len(entries) > depth:
             if making.is_main:
@@ -375,6 +388,8 @@ class Recorder:
                 for entry in entries[depth:]:
                     entry.stop = stop
             del entries[depth:]
+        if raised is not None:
+            raise raised
 
     def _count(self, processes: Processes) -> int:
         trail = self._cell.trails.get(processes)

@@ -24,6 +24,9 @@ from jaxnb.lockstep.messages import (
 )
 from jaxnb.lockstep.talks import Talks
 
+MOST_ANSWERED = 64
+"""So many answers of a process are remembered: who missed its own asks for it soon."""
+
 Decision = Answer | Press
 """What follows from what has happened."""
 
@@ -58,6 +61,7 @@ class _Process:
         due: What its main thread is told as the answer to its next word.
         is_pressed: Whether it was sent a signal that it has not told of yet.
         granted: How often it was let go.
+        answered: What its threads were told last, by token.
     """
 
     cell: int = 0
@@ -68,6 +72,7 @@ class _Process:
     due: Stop | None = None
     is_pressed: bool = False
     granted: int = 0
+    answered: dict[int, Go | Stop] = field(default_factory=dict)
 
 
 class Conductor:
@@ -121,7 +126,7 @@ class Conductor:
         if state.due is not None:
             stop, state.due = state.due, None
             was_pressed = stop.kind == "interrupted" and state.is_pressed
-            return [Answer(process, token, replace(stop, was_pressed=was_pressed))]
+            return [self._answer(waiting, replace(stop, was_pressed=was_pressed))]
         state.main = waiting
         if self._talks or not self._is_simple(waiting):
             return self._decide()
@@ -129,6 +134,23 @@ class Conductor:
         if all(self._processes[q].main is not None for q in word.participants):
             return list[Decision](self._granted(word))
         return []
+
+    def withdraw(self, process: int, token: int, *, is_repeat: bool = False) -> list[Decision]:
+        """A thread does not wait any more, unless it has an answer: then it gets it once more.
+
+        Args:
+            process: Its process.
+            token: What it has named itself.
+            is_repeat: It goes on waiting, and only wants to hear again what it was answered.
+        """
+        state = self._processes[process]
+        if (what := state.answered.get(token)) is not None:
+            return [Answer(process, token, what)]
+        main = state.main if state.main is not None and state.main.token == token else None
+        waiting = main or state.others.get(token)
+        if waiting is None or is_repeat:
+            return []
+        return [self._answer(waiting, self._stop("withdrawn")), *self._decide()]
 
     def _is_simple(self, waiting: _Waiting) -> bool:
         """Whether all who wait say this word, and all who take part are in its cell."""
@@ -401,6 +423,9 @@ class Conductor:
             state.main = None
         else:
             state.others.pop(waiting.token, None)
+        state.answered[waiting.token] = what
+        if len(state.answered) > MOST_ANSWERED:
+            del state.answered[next(iter(state.answered))]
         return Answer(waiting.process, waiting.token, what)
 
 

@@ -69,10 +69,10 @@ class Side:
     end: End | None = None
 
 
-StopKind = Literal["diverged", "ring", "left", "not asked", "dead", "interrupted"]
+StopKind = Literal["diverged", "ring", "left", "not asked", "dead", "interrupted", "withdrawn"]
 """Why a computation is not dispatched: the processes said different words; all wait, each for
 another one; a process has left the cell, was not asked to run it, or has died; somebody wanted an
-interrupt."""
+interrupt; who has said the word has taken it back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +102,13 @@ class Go:
     Attributes:
         number: The how manieth this is for the process, from 1.
         told: What participants have told of it beside their word, by process; all get the same.
+        raised: What was raised in the thread while it waited, to be raised once this is made. It
+            stays in the process.
     """
 
     number: int
     told: tuple[tuple[int, str], ...] = ()
+    raised: BaseException | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import contextlib
 import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -25,6 +25,16 @@ from jaxnb.provenance import arguments_text, differ_in_number_only, differing_ar
 from jaxnb.settings import differences, refusal
 
 
+@dataclass(slots=True)
+class _Granted:
+    """What a thread was let make, and is making."""
+
+    depth: int
+    number: int
+    is_main: bool
+    raised: BaseException | None
+
+
 class Facts(Protocol):
     """What is known of this process's dispatches, and of what JAX is told in it."""
 
@@ -32,9 +42,14 @@ class Facts(Protocol):
         """Returns the settings that change programs, as they are now."""
 
     def exchanged(
-        self, dispatch: Dispatch, others: Mapping[int, Dispatch]
+        self, stop: int, dispatch: Dispatch, others: Mapping[int, Dispatch]
     ) -> tuple[dict[int, list[Argument]], bool]:
         """Tells the others which arrays are given to a dispatch that was stopped here.
+
+        Args:
+            stop: The stop's number, the same on all processes.
+            dispatch: What this process was about to make.
+            others: What the others were.
 
         Returns:
             What each gives; and whether all have told, and give the same host data.
@@ -43,8 +58,11 @@ class Facts(Protocol):
     def are_one(self, given: Mapping[int, Sequence[Argument]]) -> None:
         """Takes which arrays that processes give are parts of the same ones."""
 
-    def interrupted(self) -> BaseException:
-        """Returns what an interrupt raises in the main thread now."""
+    def interrupted(self) -> BaseException | None:
+        """Returns what an interrupt raises in the main thread now.
+
+        None where a handler of the user's own has taken it; it may raise what it likes.
+        """
 
 
 class Lockstep:
@@ -129,28 +147,44 @@ class Lockstep:
             self.signals.begin()
         try:
             go = self._let_go(dispatch, is_main=is_main)
-            self._turns.begin(go.number)
         except BaseException:
             if is_main:
                 self.signals.end()
             raise
-        self._granted().append((depth, go.number, is_main))
+        self._granted().append(_Granted(depth, go.number, is_main, self._wait_for_turn(go)))
         told = {process: _replicas(text) for process, text in go.told}
         said = {i: replace(dispatch, replicas=each) for i, each in told.items()}
         if differing := unequal_replicas(said):
             raise DivergenceError(unequal_replicas_text(dispatch, differing))
 
-    def done(self, depth: int) -> None:
-        """Tells that this thread's dispatches deeper than ``depth`` were made, or are not made."""
-        granted = self._granted()
-        while granted and granted[-1][0] >= depth:
-            _, number, is_main = granted.pop()
-            self._turns.end(number)
-            if is_main:
-                self.signals.end()
+    def _wait_for_turn(self, go: Go) -> BaseException | None:
+        """Waits for the turn of what was let go, which is made whatever is raised meanwhile."""
+        raised = go.raised
+        while True:
+            try:
+                self._turns.begin(go.number)
+            except BaseException as error:
+                raised = raised or error
+            else:
+                return raised
 
-    def _granted(self) -> list[tuple[int, int, bool]]:
-        found: list[tuple[int, int, bool]] = self._made.__dict__.setdefault("granted", [])
+    def done(self, depth: int) -> BaseException | None:
+        """Tells that this thread's dispatches deeper than ``depth`` were made, or are not made.
+
+        Returns:
+            What is to be raised now: it came while the thread waited, and was let go.
+        """
+        granted, raised = self._granted(), None
+        while granted and granted[-1].depth >= depth:
+            last = granted.pop()
+            self._turns.end(last.number)
+            raised = last.raised or raised
+            if last.is_main:
+                self.signals.end()
+        return raised
+
+    def _granted(self) -> list[_Granted]:
+        found: list[_Granted] = self._made.__dict__.setdefault("granted", [])
         return found
 
     def _let_go(self, dispatch: Dispatch, *, is_main: bool) -> Go:
@@ -164,7 +198,9 @@ class Lockstep:
             if answer.kind == "interrupted":
                 if answer.was_pressed:
                     self.signals.wait()
-                raise self._facts.interrupted()
+                if (error := self._facts.interrupted()) is not None:
+                    raise error
+                continue
             self._raise_unless_one(answer, dispatch)
             # All that take part have found that they mean the same, and say so by the same word.
             word = _word(dispatch, answer.number)
@@ -187,7 +223,7 @@ class Lockstep:
         given: dict[int, list[Argument]] = {}
         if self._me in at and set(about.processes) == set(at):
             others = {i: each for i, each in at.items() if each is not None and i != self._me}
-            given, is_same = self._facts.exchanged(dispatch, others)
+            given, is_same = self._facts.exchanged(stop.number, dispatch, others)
             if is_same and differ_in_number_only(given, about.processes):
                 self._facts.are_one(given)
                 return

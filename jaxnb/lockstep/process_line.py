@@ -6,6 +6,7 @@ import itertools
 import os
 import socket
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 from jaxnb.errors import JaxnbError
@@ -21,6 +22,7 @@ from jaxnb.lockstep.wire import (
     Said,
     Say,
     Took,
+    Withdraw,
     unpack_answer,
 )
 
@@ -49,6 +51,7 @@ class Line:
         self._tokens = itertools.count(1)
         self._changed = threading.Condition()
         self._answers: dict[int, Go | Stop | Explanation] = {}
+        self._waiting: set[int] = set()
         self._is_read = False
         # Of whichever thread reads; to allocate as much for each answer costs more than the answer.
         self._buffer = memoryview(bytearray(MAX_ANSWER_BYTES))
@@ -92,10 +95,34 @@ class Line:
                 "takes no part in the group, and nothing over several processes runs in it."
             )
         token = next(self._tokens)
-        self._tell(Say(token, lane, word, text))
-        answer = self._answer(token)
+        self._waiting.add(token)
+        try:
+            self._tell(Say(token, lane, word, text))
+            answer = self._answer(token)
+        except ConductorGoneError:
+            raise
+        except BaseException as error:  # by a signal's handler, or another thread
+            answer = self._last_answer(token)
+            if not isinstance(answer, Go):
+                raise
+            answer = replace(answer, raised=error)
         assert not isinstance(answer, Explanation)
         return answer
+
+    def _last_answer(self, token: int) -> Go | Stop | Explanation:
+        """Takes a word back; returns what it was answered all the same, or that it is taken back.
+
+        Whatever is raised meanwhile is dropped: something else is to be raised already.
+        """
+        while True:
+            try:
+                self._waiting.add(token)
+                self._tell(Withdraw(token))
+                return self._answer(token)
+            except ConductorGoneError:
+                raise
+            except BaseException:
+                continue
 
     def explain(self, stop: Stop, text: str) -> Explanation:
         """Tells of the word that was stopped, and returns what all have told, or how they ended.
@@ -106,6 +133,7 @@ class Line:
             ConductorGoneError: There will be no answer.
         """
         token = next(self._tokens)
+        self._waiting.add(token)
         self._tell(Explain(token, stop.number, text))
         answer = self._answer(token)
         assert isinstance(answer, Explanation)
@@ -118,6 +146,7 @@ class Line:
                 while self._is_read and token not in self._answers:
                     self._changed.wait()
                 if token in self._answers:
+                    self._waiting.discard(token)
                     return self._answers.pop(token)
                 self._is_read = True
             found: dict[int, Go | Stop | Explanation] = {}
@@ -127,8 +156,11 @@ class Line:
                 # At once: who finds that nobody reads must find its answer, too.
                 with self._changed:
                     self._is_read = False
-                    self._answers |= found
+                    self._answers |= {t: what for t, what in found.items() if t in self._waiting}
+                    missing = [] if found else [t for t in self._waiting if t != token]
                     self._changed.notify_all()
+                for each in missing:  # what was raised may have struck when one had just come
+                    self._tell(Withdraw(each, is_repeat=True))
 
     def close(self) -> None:
         """Ends the line: for the conductor this process is dead then."""

@@ -62,6 +62,17 @@ class Say:
 
 
 @dataclass(frozen=True, slots=True)
+class Withdraw:
+    """A thread does not wait for an answer any more, unless it was let go by now.
+
+    Where it only wants to hear again what it was answered, as that was lost, ``is_repeat``.
+    """
+
+    token: int
+    is_repeat: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Explain:
     """A thread tells of its word when it was stopped, and wants to know of the others'."""
 
@@ -94,7 +105,7 @@ class Interrupt:
     cell: int
 
 
-Said = Hello | Begin | Say | Explain | Leave | Took | Kept | Interrupt
+Said = Hello | Begin | Say | Withdraw | Explain | Leave | Took | Kept | Interrupt
 
 
 class Packets:
@@ -119,6 +130,8 @@ class Packets:
                     b"s", _LANES.index(lane), token, word.line, word.program, word.inputs
                 )
                 return head + self._set(word.participants) + _cut(text, MAX_TEXT_BYTES)
+            case Withdraw(token, is_repeat):
+                return _STOP.pack(b"r" if is_repeat else b"w", token)
             case Begin(cell, members):
                 return _BEGIN.pack(b"b", cell) + self._set(members)
             case Leave(End(dispatches, error, line)):
@@ -167,6 +180,8 @@ class Packets:
                 if process >= self._count:
                     raise WireError(f"there is no process {process}")
                 return Hello(process)
+            case b"r" | b"w":
+                return Withdraw(_STOP.unpack(packet)[1], packet[:1] == b"r")
             case b"i":
                 return Interrupt(_BEGIN.unpack(packet)[1])
             case b"t" if len(packet) == 1:

@@ -228,6 +228,79 @@ def test_other_threads_dispatch_in_other_orders(group: Session) -> None:
     assert y == 16.0 * 21
 
 
+ALARM = """
+import signal
+def alarm(*_): raise TimeoutError
+signal.signal(signal.SIGALRM, alarm)
+def until_alarm():
+    global y
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    while True: y = step(y)
+y = x
+"""
+
+
+def test_what_is_raised_while_a_process_waits_is_raised_once_it_is_made(group: Session) -> None:
+    """What it was let make is made, so the others do not wait for it in the next cell."""
+    group.run(ALARM)
+    result = failed(group, "if process_index == 2: until_alarm()\nwhile True: y = step(y)")
+    assert result.errors[2].type_name == "TimeoutError"
+    assert "process 2: raised TimeoutError" in told(result)
+    assert group.run("float(total(step(x)))", timeout=PATIENT_SECONDS).value == 32.0
+    caught = "try: until_alarm()\nexcept TimeoutError: pass"
+    group.run(f"y = x\n{caught}", timeout=PATIENT_SECONDS, raise_on_error=False)
+    assert group.run("float(total(step(x)))", timeout=PATIENT_SECONDS).value == 32.0
+
+
+def test_a_thread_goes_on_over_cells(group: Session) -> None:
+    """Its arrays are known by what they come from, wherever a cell ends on each process."""
+    group.run(
+        "ends = []\n"
+        "def work():\n"
+        "    z = x\n"
+        "    for _ in range(60): z = step(z)\n"
+        "    ends.append(z)\n"
+        "thread = threading.Thread(target=work); thread.start()"
+    )
+    for _ in range(5):
+        result = group.run("for _ in range(5): y = step(x)\nfloat(total(y))")
+        assert (result.value, result.divergence) == (32.0, None)
+    code = "thread.join(); float(total(ends[0]))"
+    assert group.run(code, timeout=PATIENT_SECONDS).value == 16.0 * 61
+
+
+def test_a_handler_of_the_users_own_is_called(group: Session, opened: Opened) -> None:
+    code = (
+        "import signal\n"
+        "stops = False\n"
+        "def handle(*_):\n    global stops; stops = True\n"
+        "old, n = signal.signal(signal.SIGINT, handle), 0\n"
+        "while not stops:\n"
+        "    y = step(x); n += 1\n"
+        f"    if n == 5 and process_index == 0: {opened.open}\n"
+        "signal.signal(signal.SIGINT, old)\nn"
+    )
+    result = interrupted(group, code, opened)
+    assert not result.errors
+    assert len({each.value for each in result.per_process.values()}) == 1
+
+
+def test_a_loop_that_swallows_an_interrupt_ends_with_its_variables(
+    group: Session, opened: Opened
+) -> None:
+    code = (
+        "y, n = x, 0\n"
+        "while True:\n"
+        "    try:\n"
+        "        y = step(y); n += 1\n"
+        f"        if n == 5 and process_index == 0: {opened.open}\n"
+        "    except KeyboardInterrupt: pass"
+    )
+    result = interrupted(group, code, opened)
+    assert {e.type_name for e in result.errors.values()} == {"SwallowedInterrupt"}
+    assert group.run("float(total(y)) == 16.0 * (n + 1)").value is True
+
+
 def test_who_dies_is_told_and_a_new_group_agrees(module_group: Session, opened: Opened) -> None:
     group = module_group
     group.run(SETUP)

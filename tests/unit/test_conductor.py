@@ -215,6 +215,25 @@ def test_a_signal_from_elsewhere_interrupts_the_others_too() -> None:
     assert decisions[-1] == Press(2)
 
 
+def test_who_takes_its_word_back_is_not_let_go_unless_it_was() -> None:
+    conductor = begun(2)
+    both = word(0, 1)
+    assert conductor.say(0, 7, "main", both) == []
+    (answer,) = conductor.withdraw(0, 7)
+    assert isinstance(answer, Answer)
+    assert isinstance(answer.what, Stop)
+    assert (answer.token, answer.what.kind) == (7, "withdrawn")
+    assert said(conductor, 1, both) == []
+    granted = conductor.say(0, 8, "main", both)
+    # Who has missed its answer gets it once more: the other one makes the dispatch.
+    (mine,) = [each for each in granted if isinstance(each, Answer) and each.process == 0]
+    assert conductor.withdraw(0, 8) == [mine]
+    assert conductor.withdraw(0, 8, is_repeat=True) == [mine]
+    # Nothing is said again to who waits on, or was never heard of.
+    assert conductor.say(0, 9, "other", both) == []
+    assert conductor.withdraw(0, 9, is_repeat=True) == conductor.withdraw(0, 99) == []
+
+
 def test_who_begins_after_a_stop_is_told_the_same() -> None:
     conductor = Conductor(3)
     for process in (0, 1):
@@ -276,6 +295,7 @@ class World:
         self.conductor = Conductor(self.count)
         self.processes = [Process(list(script), saves=saves) for script in scripts]
         self.was_interrupted = False
+        self.tokens = list(range(self.count))
         self.told: dict[int, Explanation] = {}
         for i, process in enumerate(self.processes):
             process.has_left = i not in members
@@ -306,8 +326,8 @@ class World:
             else:
                 self.check(answer.what, asked)
                 process.stops.append(answer.what)
-                if answer.what.kind == "interrupted":
-                    process.is_pressed = False  # it has been told
+                if answer.what.kind in ("interrupted", "withdrawn"):
+                    process.is_pressed &= answer.what.kind == "withdrawn"  # else it has been told
                     self.stop(process)
                 else:
                     process.explains = answer.what
@@ -360,7 +380,8 @@ class World:
             self.take(self.conductor.explain(i, i, number, f"of {i}"))
         elif process.script:
             process.waits_for = process.script.pop(0)
-            self.take(self.conductor.say(i, i, "main", process.waits_for))
+            self.tokens[i] += self.count
+            self.take(self.conductor.say(i, self.tokens[i], "main", process.waits_for))
         else:
             process.has_left = True
             error = "Error" if process.raises else ""
@@ -370,6 +391,12 @@ class World:
         process = self.processes[i]
         process.is_dead, process.waits_for = True, None
         self.take(self.conductor.die(i))
+
+    def withdraw(self, i: int) -> None:
+        """Something is raised in a process while it waits; its word has no answer yet."""
+        asked = self.processes[i].waits_for
+        if asked is not None and asked is not EXPLANATION:
+            self.take(self.conductor.withdraw(i, self.tokens[i]))
 
     def interrupt(self) -> None:
         self.was_interrupted = True
@@ -386,6 +413,8 @@ class World:
                     self.kill(who)
                 if at == step and what == "interrupt":
                     self.interrupt()
+                if at == step and what == "withdraw":
+                    self.withdraw(who)
             free = [i for i, each in enumerate(self.processes) if each.is_free]
             if not free:
                 break
@@ -438,7 +467,9 @@ def test_nobody_waits_for_ever(data: Any) -> None:
     if data.draw(st.booleans()):
         members = tuple(range(count))
     event = st.tuples(
-        st.integers(0, 12), st.sampled_from(["die", "interrupt"]), st.integers(0, count - 1)
+        st.integers(0, 12),
+        st.sampled_from(["die", "interrupt", "withdraw"]),
+        st.integers(0, count - 1),
     )
     world = World(scripts, members, saves=data.draw(st.booleans()))
     world.run(chosen(data), data.draw(st.lists(event, max_size=3)))

@@ -47,8 +47,14 @@ def at(*made: Dispatch | None) -> dict[int, Dispatch]:
             [(0, 2), (1,)],
         ),
         (tuple(dispatch(1, 5, inputs=i // 2) for i in ALL), "inputs", "input", [(0, 1), (2,)]),
-        # Of one computation with the same inputs it is the replicas that differ.
-        (tuple(dispatch(1, 5) for _ in ALL), "inputs", "input", [ALL]),
+        (
+            tuple(dispatch(1, 5, replicas=(((0, 1, 2), i),)) for i in ALL),
+            "inputs",
+            "input",
+            [ALL],
+        ),
+        # All were to do the same, and another one before that: some have caught the error.
+        (tuple(dispatch(1, 5) for _ in ALL), "missing", "missing", [ALL]),
         (
             tuple(dispatch(1, i, processes=(i, (i + 1) % 3)) for i in ALL),
             "order",

@@ -22,6 +22,7 @@ from jaxnb.lockstep.wire import (
     Say,
     Took,
     WireError,
+    Withdraw,
     pack_answer,
     unpack_answer,
 )
@@ -42,6 +43,7 @@ SAID = st.one_of(
     st.builds(Hello, st.integers(0, COUNT - 1)),
     st.builds(Interrupt, CELLS),
     st.builds(Explain, TOKENS, TOKENS, st.text(max_size=60)),
+    st.builds(Withdraw, TOKENS, st.booleans()),
     st.just(Took()),
     st.just(Kept()),
 )
@@ -49,7 +51,7 @@ SIDES = st.builds(Side, PROCESSES, st.none() | WORDS, st.none() | ENDS)
 STOPS = st.builds(
     Stop,
     st.integers(1, 2**40),
-    st.sampled_from(["diverged", "ring", "left", "not asked", "dead", "interrupted"]),
+    st.sampled_from(["diverged", "ring", "left", "not asked", "dead", "interrupted", "withdrawn"]),
     st.lists(SIDES, max_size=4).map(tuple),
     st.booleans(),
 )
