@@ -34,16 +34,17 @@ class InLockstep:
     Attributes:
         arguments: Returns the global arrays that a dispatch is to be given here.
         count: Returns how many computations over several processes the cell has dispatched.
+        num_processes: Size of the group.
+        is_in_cell: The main thread runs a cell, or answers what several processes were asked.
         is_answering: The main thread answers the notebook, be it to a cell or to anything else.
     """
 
     def __init__(
         self, process_index: int, num_processes: int, conductor: Callable[[], Path]
     ) -> None:
-        self._me = process_index
+        self._me, self.num_processes = process_index, num_processes
         self._agreeing = Lockstep(process_index, num_processes, conductor, self)
-        self._is_in_cell = False
-        self.is_answering = False
+        self.is_in_cell = self.is_answering = False
         self.count: Callable[[], int] = int
         self.arguments: Callable[[tuple[int, ...], int], list[Argument]] = _nothing
         self.done = self._agreeing.done
@@ -56,17 +57,17 @@ class InLockstep:
             OSError: The conductor has ended.
         """
         self._agreeing.begin(serial, ranks)
-        self._is_in_cell = True
+        self.is_in_cell = True
 
     def end(self, note: str) -> None:
         """Tells who still waits for this process that it has left the cell, and how; once."""
-        if self._is_in_cell:
-            self._is_in_cell = False
+        if self.is_in_cell:
+            self.is_in_cell = False
             self._agreeing.end(note, self.count())
 
     def _took(self) -> None:
         """Tells of a signal that strikes a cell: the conductor of another one may be no more."""
-        if self._is_in_cell:
+        if self.is_in_cell:
             self._agreeing.took()
 
     def agree(self, dispatch: Dispatch, depth: int) -> None:
@@ -80,7 +81,7 @@ class InLockstep:
                 and nothing was asked of it, so nobody knows what the others do.
             KeyboardInterrupt: The cell is interrupted.
         """
-        if threading.current_thread() is threading.main_thread() and not self._is_in_cell:
+        if threading.current_thread() is threading.main_thread() and not self.is_in_cell:
             if self.is_answering:
                 return
             raise DivergenceError(

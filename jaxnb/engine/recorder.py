@@ -12,6 +12,7 @@ from typing import Any
 
 from jaxnb.engine import inputs
 from jaxnb.engine._jax_internals import dispatch as internals
+from jaxnb.engine._jax_internals.barriers import hook_barriers
 from jaxnb.engine._jax_internals.shortcut import Shortcut
 from jaxnb.engine.calls import MASK, end_of, line_in, place_in
 from jaxnb.engine.in_lockstep import InLockstep
@@ -31,7 +32,7 @@ from jaxnb.engine.recorded import (
 from jaxnb.engine.replicas import Replicas
 from jaxnb.engine.settings import OwnSettings
 from jaxnb.engine.shapes import shapes_of
-from jaxnb.model import CellRequest, CheckMode, JointRequest, Recording, Trail
+from jaxnb.model import CellRequest, CheckMode, Dispatch, JointRequest, Recording, Trail
 from jaxnb.model.dispatches import Processes
 from jaxnb.model.nans import NanPlace
 from jaxnb.model.origins import Argument, Made
@@ -56,7 +57,7 @@ class Recorder:
     """
 
     def __init__(self, process_index: int, lockstep: InLockstep) -> None:
-        self._process_index = process_index
+        self._process_index, self._num_processes = process_index, lockstep.num_processes
         self.lockstep = lockstep
         self._cell = CellSoFar(has_ended=True)
         self.replicas = Replicas(process_index)
@@ -86,6 +87,8 @@ class Recorder:
             found.append(
                 f"Not compared: whose shards arrays are made of ({ORIGINS.missing_parts})."
             )
+        if why := hook_barriers(self._barrier):
+            found.append(f"Not agreed on: barriers of the coordination service ({why}).")
         if why := internals.note_compiler_options():
             found.append(f"Not compared: compiler_options of jax.jit ({why}).")
         if why := self._shortcut.install():
@@ -310,6 +313,26 @@ class Recorder:
         if self._making.is_main:
             cell.refused = None
         self._note(cell, entry)
+
+    @contextlib.contextmanager
+    def _barrier(self, name: str, processes: Sequence[int] | None) -> Iterator[None]:
+        """Agrees on a barrier that the cell's own code comes to, as on a dispatch."""
+        cell, depth = self._cell, self.depth()
+        who = tuple(sorted(processes or range(self._num_processes)))
+        takes_part = self._process_index in who and len(who) > 1
+        if not (self._making.is_main and self.lockstep.is_in_cell and takes_part):
+            yield
+            return
+        line = line_in(sys._getframe(3), cell.name)
+        said = f"the barrier {name!r}", "of the coordination service"
+        number, seconds = self._count(who) + 1, time.monotonic() - cell.started
+        what = Dispatch(number, said[0], number_of(f"barrier {name}"), said[1], who, line, seconds)
+        try:
+            self.lockstep.agree(what, depth)
+            yield
+        finally:
+            if (raised := self.lockstep.done(depth)) is not None:
+                raise raised
 
     def _digest(self, entry: Entry, arguments: Sequence[Any]) -> None:
         """Digests the replicas among a dispatch's arguments that nothing has compared yet."""

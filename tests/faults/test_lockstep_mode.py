@@ -134,6 +134,15 @@ def test_a_child_that_a_cell_forks_takes_no_part(group: Session) -> None:
     assert values == [("This is a child", 16.0)] * 4
 
 
+def test_barriers_of_the_coordination_service_are_agreed_on(group: Session) -> None:
+    group.run("from jax._src import distributed\nclient = distributed.global_state.client")
+    assert group.run("client.wait_at_barrier('all', 60_000); 7").value == 7
+    code = "if process_index: client.wait_at_barrier('some', 60_000)"
+    said = failed_on(group, code, {1, 2, 3})
+    assert "was to dispatch the barrier 'some' of the coordination service at line 1" in said
+    assert "process 0: had finished" in said
+
+
 def test_some_processes_compute_alone(group: Session) -> None:
     code = (
         "some = jax.sharding.Mesh(np.array(jax.devices()[:4]), ('d',))\n"

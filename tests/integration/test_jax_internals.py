@@ -470,6 +470,13 @@ z = jax.make_array_from_single_device_arrays((8,), split, parts); print(take())
 here = jax.device_put(np.ones(2), jax.local_devices()[0]) + 1; print(take())
 print([arrays.host_words(each).tolist() for each in parts], take())
 parts.clear(); x.addressable_shards, y.addressable_data(0); print(parts)
+from jaxnb.engine._jax_internals import barriers
+import contextlib
+met = []
+@contextlib.contextmanager
+def around(name, who): met.append((name, who)); yield; met.append("over")
+print(repr(barriers.hook_barriers(around)))
+internals.coordination_client().wait_at_barrier("mine", 9_000, [0]); print(met)
 puts = []; print(repr(arrays.hook_puts(lambda array, before: puts.append((array, before)))))
 local = jax.NamedSharding(jax.sharding.Mesh(jax.local_devices(), ("d",)), jax.P("d"))
 w = jax.device_put(np.ones(2), local); print(puts[0][0] is w, puts[0][1].shape, len(puts))
@@ -577,6 +584,8 @@ def test_arrays_of_two_processes_are_told_when_they_are_made() -> None:
         "[]",
         "[[0, 1], [2, 3]] []",
         "[((8,), 2), ((), 1)]",
+        "''",
+        "[('mine', [0]), 'over']",
         "''",
         "True (2,) 1",
     ]

@@ -21,8 +21,12 @@ WHEN = ("starting", "idle", "Python", "collective", "pull", "push", "re-forming"
 ENDS = ("raise", "sys.exit", "os._exit", "SIGSEGV", "SIGKILL", "SIGSTOP", "loop")
 """What one process does, or what is done to it."""
 
-DISPATCHES = ("collective", "device_put", "allgather", "first compile", "sync_global_devices")
-WAITS_IN_JAX = (*DISPATCHES, "barrier", "key")
+AGREED = (
+    "collective", "device_put", "allgather", "first compile", "sync_global_devices", "barrier",
+)  # fmt: skip
+"""Waits that begin once all processes have come to them."""
+
+WAITS_IN_JAX = (*AGREED, "key")
 WAITS_IN_PYTHON = ("subprocess", "lock", "swallow", "swallow all")
 DEADLOCKS = WAITS_IN_JAX + WAITS_IN_PYTHON
 """Waits that never end. ``swallow`` is a busy loop in Python that swallows KeyboardInterrupt,

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from faults.table.axes import (
+    AGREED,
     DEADLOCKS,
     DEVICES,
-    DISPATCHES,
     PROCESSES,
     WAITS_IN_JAX,
     WAITS_IN_PYTHON,
@@ -177,7 +177,7 @@ def in_python() -> Iterator[Row]:
     yield from both("Python", "loop", "CellError", "process {which} " + INTERRUPTED, presses=1)
     for kind in WAITS_IN_JAX:
         told = ("process {which} raised LeftBehindError: waited in a collective at line {fault}",)
-        if kind in DISPATCHES:
+        if kind in AGREED:
             told = ("process {which} raised DivergenceError", "{others}: had finished")
         yield from both("Python", f"deadlock: {kind}", "CellError", *told)
     for kind in WAITS_IN_PYTHON[:2]:
@@ -205,7 +205,7 @@ def in_a_collective() -> Iterator[Row]:
     stopped = (told, "{others} " + INTERRUPTED)
     yield from both("collective", "loop", "CellError", *stopped, presses=1)
     for kind in DEADLOCKS[:-2]:
-        freed = (told, FREED) if kind in ("barrier", "key") else stopped
+        freed = (told, FREED) if kind == "key" else stopped
         yield from both("collective", f"deadlock: {kind}", "CellError", *freed, presses=1)
     yield from both("collective", "deadlock: swallow", "CellError", SWALLOWED, presses=1)
     told = (*DEAF, *RESCUED)
