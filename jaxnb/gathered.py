@@ -11,7 +11,6 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from jaxnb.arrays.dtypes import numpy_dtype
 from jaxnb.arrays.regions import NotBasicIndexError, Region
-from jaxnb.labels import suspect_text
 from jaxnb.model import ArrayInfo, MeshInfo, ShardInfo
 
 _READ_ONLY = (
@@ -215,7 +214,7 @@ class GatheredArray(NDArrayOperatorsMixin):
         there = "deleted before it was pulled" if self.info.deleted else "data there until used"
         here = "data here" if self.is_here else there
         shape = ", ".join(map(str, self._region.result_shape))
-        suspect = f", {suspect_text(self.info.suspect)}" if self.info.suspect else ""
+        suspect = f", {self.info.suspect}" if self.info.suspect else ""
         return f"<GatheredArray {self.info.dtype}[{shape}]{how}{of}, over {where}, {here}{suspect}>"
 
     # ------------------------------------------------------------------ its data

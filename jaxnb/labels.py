@@ -117,15 +117,6 @@ def type_label(dtype: object, shape: Iterable[int]) -> str:
     return f"{dtype}[{','.join(map(str, shape))}]"
 
 
-def suspect_text(cause: str) -> str:
-    """Returns what is said of a value that is not to be trusted: what follows its name.
-
-    Args:
-        cause: Which of its inputs were unequal; or, beginning with :data:`APART`, what it is.
-    """
-    return cause if cause.startswith(APART) else f"rests on unequal inputs: {cause}"
-
-
 def paths_label(paths: Iterable[str], most: int = 8) -> str:
     """Returns paths by the variables that they begin with: ``"`params` (6 arrays) and `loss`"``.
 

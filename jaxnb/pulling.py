@@ -26,7 +26,7 @@ from jaxnb.errors import (
 )
 from jaxnb.gathered import ArrayKey, GatheredArray, Wanted
 from jaxnb.headroom import available_bytes
-from jaxnb.labels import format_bytes, processes_label, suspect_text
+from jaxnb.labels import format_bytes, processes_label
 from jaxnb.model import (
     ArrayInfo,
     CurrentRequest,
@@ -114,7 +114,7 @@ class Puller:
             if said := replicas_text(path.text, array.info):
                 warnings.warn(said, ReplicasDifferWarning, stacklevel=levels_to_caller())
             elif array.info.suspect and not apart:
-                said = f"`{path.text}` {suspect_text(array.info.suspect)}."
+                said = f"`{path.text}` {array.info.suspect}."
                 warnings.warn(said, DivergenceWarning, stacklevel=levels_to_caller())
         if said := left_text(path.text, packed):
             warnings.warn(said, NotMovedWarning, stacklevel=levels_to_caller())

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from jaxnb.arrays import differing, lying, merged
 from jaxnb.callers import levels_to_caller
 from jaxnb.errors import DivergenceWarning, JaxnbError
-from jaxnb.labels import suspect_text
 from jaxnb.model import (
     ArrayInfo,
     CellMemory,
@@ -262,12 +261,12 @@ class CellResult:
             The value. An array that is spread over processes comes as a
             :class:`~jaxnb.gathered.GatheredArray`, whose data stay there until they are used.
             Where the processes' values differ or cannot be compared, a
-            :class:`PerProcess` of them; None if the cell has no value. If it rests on unequal
-            inputs, a :class:`~jaxnb.errors.DivergenceWarning` says so.
+            :class:`PerProcess` of them; None if the cell has no value. If it is made of parts
+            of different arrays, a :class:`~jaxnb.errors.DivergenceWarning` says so.
         """
         if self.suspect:
             warnings.warn(
-                f"The value of cell [{self.cell}] {suspect_text(self.suspect)}.",
+                f"The value of cell [{self.cell}] {self.suspect}.",
                 DivergenceWarning,
                 stacklevel=levels_to_caller(),
             )

@@ -10,7 +10,7 @@ from jaxnb.display._spec import replicating_axes
 from jaxnb.display._text import joined, text_table, wrapped
 from jaxnb.display._text_picture import bytes_lines, mesh_line, preview_text, text_picture
 from jaxnb.display.card import Card, render
-from jaxnb.labels import format_bytes, plural, processes_label, ranks_label, suspect_text
+from jaxnb.labels import format_bytes, plural, processes_label, ranks_label
 from jaxnb.model import MAX_DIGEST_BYTES, ArrayInfo, MeshInfo
 
 __all__ = ["array_card", "array_facts", "array_type", "preview_text", "replicas_differ_card"]
@@ -33,7 +33,7 @@ def array_card(array: ArrayInfo, note: str = "", name: str = "") -> Card:
     values = "" if array.deleted else preview_text(array)
     notes = [_DELETED] if array.deleted else []
     notes += [f"gone on {processes_label(array.gone)}: {_GONE}"] if array.gone else []
-    notes += [suspect_text(array.suspect) if array.suspect else ""]
+    notes += [array.suspect]
     notes += [_replicas_note(array), note]
     notes = [text for text in notes if text]
     sizes, more_sizes = _differing_sizes(array)

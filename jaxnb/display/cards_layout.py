@@ -214,7 +214,7 @@ def _note(array: ArrayInfo) -> str:
     if array.memory_kind not in (None, "device", "unpinned_host"):
         notes.append(f"in {array.memory_kind}")
     if array.suspect:
-        notes.append(APART if array.suspect.startswith(APART) else "rests on unequal inputs")
+        notes.append(APART)
     return ", ".join(notes)
 
 

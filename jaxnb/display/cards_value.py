@@ -16,7 +16,7 @@ from jaxnb.display.cards_array import (
     preview_text,
     replicas_differ_card,
 )
-from jaxnb.labels import Outputs, plural, processes_label, ranks_label, suspect_text
+from jaxnb.labels import Outputs, plural, processes_label, ranks_label
 from jaxnb.model import ArrayInfo, ValueInfo
 from jaxnb.result import Agreement, CellResult
 
@@ -110,7 +110,7 @@ def _holders_note(result: CellResult, array: ArrayInfo | None) -> str:
 
 
 def _suspect(result: CellResult) -> str:
-    return suspect_text(result.suspect)
+    return result.suspect
 
 
 def by_process_card(result: CellResult, outputs: Outputs) -> Card:

@@ -12,7 +12,7 @@ CellOutcome = Literal[
     "ok", "error", "interrupted", "timed out", "diverged", "nan", "suspect", "died", "abandoned"
 ]
 """``"diverged"``: no process raised, but they parted. ``"nan"``: a NaN was looked for, and found.
-``"suspect"``: its value rests on unequal inputs of an earlier cell. ``"died"``: a process of the
+``"suspect"``: its value is made of parts of different arrays. ``"died"``: a process of the
 group ended. ``"abandoned"``: the session was restarted or closed meanwhile."""
 
 

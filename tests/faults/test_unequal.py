@@ -17,7 +17,6 @@ import pytest
 import jaxnb
 from faults.unequal import ROWS, Row
 from faults.unequal.row import SETUP
-from jaxnb.labels import suspect_text
 from jaxnb.session import Session
 from jaxnb.sinks import NoSink
 from jaxnb_fixtures import CLEAR
@@ -61,7 +60,7 @@ def run(group: Session, cells: tuple[str, ...], *, nans: bool = False) -> tuple[
         this = re.sub(r"process_index == [23]", "process_index == 1", code)
         code_here = code if PROCESSES >= 4 else this
         result = group.run(code_here, check_nans=nans, sink=notices, raise_on_error=False)
-        notices.said += [f"The value {suspect_text(result.suspect)}"] if result.suspect else []
+        notices.said += [f"The value {result.suspect}"] if result.suspect else []
         notices.said += [f"{e.type_name}: {e.message}" for e in result.errors.values()]
     return "\n".join(notices.said), result
 

@@ -280,9 +280,11 @@ def test_values_that_differ_are_a_table_with_equal_ones_merged():
 
 def test_values_of_some_processes_or_that_differ_are_marked_too():
     for values in ([value("3", b"1"), None], [value("3", b"1"), value("4", b"2")]):
-        card = cards.value_card(replace(cell(values), suspect="the processes diverged"))
-        assert card.text.endswith("\n— it rests on unequal inputs: the processes diverged")
-        assert "it rests on unequal inputs: the processes diverged" in card.html
+        card = cards.value_card(
+            replace(cell(values), suspect="is made of parts of different arrays: x")
+        )
+        assert card.text.endswith("\n— it is made of parts of different arrays: x")
+        assert "it is made of parts of different arrays: x" in card.html
 
 
 def test_values_that_look_the_same_but_are_not():
