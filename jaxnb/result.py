@@ -157,8 +157,8 @@ class CellResult:
         cause: Why its processes diverged, or waited until they were interrupted, freed or one had
             died, in a word: ``"program"``, ``"input"``, ``"order"``, ``"missing"``, ``"dead"``,
             or ``"slow"``. Empty if they did not, or if it is not known.
-        suspect: Why its value rests on inputs that are not equal on all processes, of this cell or
-            of an earlier one; empty if it does not, as far as is known.
+        suspect: Of what parts its value is made, if these are of different arrays; empty if they
+            are not, as far as is known.
     """
 
     cell: int

@@ -74,7 +74,7 @@ class ArrayInfo:
             PRNG keys of two words each, empty otherwise.
         origin: The number of what made it, equal on all processes; 0 for an array of one process
             alone.
-        suspect: Why it rests on inputs that are not equal on all processes; empty if it does not,
+        suspect: Of what parts it is made, if these are of different arrays; empty if they are not,
             as far as is known.
         source: Where the array came from; None for an array of one process alone, and where that
             is not known.
