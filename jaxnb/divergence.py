@@ -141,7 +141,8 @@ def disagreement(found: Sequence[Side], mine: Dispatch) -> str:
     """
     does = [f"{processes_label(side.processes)}: {_was_to(side, mine)}" for side in found]
     made = {side.dispatch.fingerprint for side in found if side.dispatch is not None}
-    if len(found) > 1 and all(_was_to(side, mine) == f"was to dispatch {mine}" for side in found):
+    same = {f"{verb} to dispatch {mine}" for verb in ("was", "were")}
+    if len(found) > 1 and all(_was_to(side, mine) in same for side in found):
         differs = "with different inputs" if len(made) == 1 else "different programs"
         groups = " / ".join(ranks_label(side.processes) for side in found)
         does = [f"all were to dispatch {mine}, but {differs} on processes {groups}"]
@@ -180,7 +181,7 @@ def _was_to(side: Side, mine: Dispatch) -> str:
     its = side.dispatch
     if its is None:
         return side.note
-    what = f"was to dispatch {its}"
+    what = f"{'was' if len(side.processes) == 1 else 'were'} to dispatch {its}"
     if its.processes != mine.processes:
         what += f", over {processes_label(its.processes)}"
     return f"{what}, as dispatch {its.number}" if _is_other_number(its, mine) else what

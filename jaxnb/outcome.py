@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from jaxnb.deaths import Death, describe_death, last_lines
 from jaxnb.display._losses import loss_text, lost_names
@@ -35,10 +36,10 @@ def cell_error(result: CellResult) -> CellError:
     """Returns the error for a cell that raised on some process."""
     groups = error_groups(result)  # which tells those apart, too, that came another way to it
     return CellError(
-        _joined(result, [(f"raised {_first_line(g.error)}", g) for g in groups]),
+        _joined(result, [(f"raised {_first_line(_of_one_line(g))}", g) for g in groups]),
         result=result,
         rendering=error_card(result, ansi=True).text,
-        closing=_joined(result, [(_ending(g.error), g) for g in groups]),
+        closing=_joined(result, [(_ending(_of_one_line(g)), g) for g in groups]),
     )
 
 
@@ -49,6 +50,11 @@ def _joined(result: CellResult, told: Sequence[tuple[str, ErrorGroup]]) -> str:
         who.setdefault(what, []).extend(group.processes)
     parts = [f"{processes_label(sorted(those))} {what}" for what, those in who.items()]
     return f"{'; '.join(parts)} (cell [{result.cell}])"
+
+
+def _of_one_line(group: ErrorGroup) -> ProcessError:
+    """Returns what processes raised; without the line, if they raised it at several."""
+    return replace(group.error, line=None) if len(group.lines) > 1 else group.error
 
 
 def _ending(error: ProcessError) -> str:

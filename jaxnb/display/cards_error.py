@@ -22,6 +22,9 @@ SAME_CHARS = 300
 
 _MOST_NAMES = 3
 
+_CONSEQUENCES = {"DivergenceError": 1, LEFT_BEHIND: 2}
+"""Errors that processes raise for what others have done, those nearer to it first."""
+
 _FLEETING = re.compile(
     r"(?<= at )0x[0-9a-f]{6,}|(?<=\]):\d{2,5}\b|(?<=\d\.\d\.\d\.\d):\d{2,5}\b"
     r"|(?<=localhost):\d{2,5}\b|(?<=\bpid )\d+\b",
@@ -37,19 +40,26 @@ class ErrorGroup:
     Attributes:
         processes: The processes, in order.
         error: What they raised: the first one's.
+        lines: The lines of the cell at which they did.
         seconds: Time from the start of the cell to the first of them.
     """
 
     processes: tuple[int, ...]
     error: ProcessError
     seconds: float
+    lines: tuple[int, ...] = ()
+
+    @property
+    def is_consequence(self) -> int:
+        """How far it is from the cause: others' errors left these without the others."""
+        return _CONSEQUENCES.get(self.error.type_name, 0)
 
 
 def error_groups(result: CellResult) -> list[ErrorGroup]:
     """Groups processes by what they raised; the earliest, and so the likely cause, first.
 
-    Those that others left behind come last. What differs only in ports, addresses of objects and
-    process ids, or beyond what is shown of a long message, is the same.
+    Those that others left without them, or left behind, come last. What differs only in ports,
+    addresses of objects and process ids, or beyond what is shown of a long message, is the same.
     """
     groups: dict[tuple[str, str, str], list[int]] = {}
     for process, error in sorted(result.errors.items()):
@@ -64,10 +74,11 @@ def error_groups(result: CellResult) -> list[ErrorGroup]:
             tuple(processes),
             result.errors[processes[0]],
             min(result.per_process[p].seconds for p in processes),
+            tuple(sorted({at for p in processes if (at := result.errors[p].line) is not None})),
         )
         for processes in groups.values()
     ]
-    return sorted(found, key=lambda group: (group.error.type_name == LEFT_BEHIND, group.seconds))
+    return sorted(found, key=lambda group: (group.is_consequence, group.seconds))
 
 
 def _beginning(message: str) -> str:
@@ -144,10 +155,11 @@ def error_card(result: CellResult, *, ansi: bool = False) -> Card:
 def _details(groups: list[ErrorGroup], i: int) -> str:
     """Returns which processes raised an error, at which line, and when if others raised others."""
     group, several = groups[i], len(groups) > 1
-    line = group.error.line
+    lines = group.lines if group.lines or group.error.line is None else (group.error.line,)
+    where = f"line{'s' if len(lines) > 1 else ''} {', '.join(map(str, lines))}"
     parts = (
         processes_label(group.processes) + (", first" if several and i == 0 else ""),
-        f"line {line}" if line is not None else "",
+        where if lines else "",
         f"after {format_seconds(group.seconds)}" if several else "",
     )
     return " · ".join(part for part in parts if part)

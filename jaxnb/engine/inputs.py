@@ -15,9 +15,6 @@ from jaxnb.engine._jax_internals import dispatch
 from jaxnb.engine._jax_internals.arrays import host_words
 from jaxnb.model.origins import Argument, Made, Origin
 
-MAX_REPLICA_BYTES = 4 << 10
-"""Larger replicas that a recorded dispatch has computed are not looked at."""
-
 _SMALL_BYTES = 4 << 10
 """Up to here zlib is faster, which takes half a microsecond to be called."""
 
@@ -34,8 +31,7 @@ def digests_of(arguments: Iterable[Any]) -> tuple[int, tuple[HostInput, ...]]:
 
     NumPy arrays are read each time, as JAX copies them each time. Arrays of JAX's on this process
     alone are waited for and read once; on an accelerator they are not looked at: to copy each to
-    the host would stop what is queued there. Of small arrays of which every device has one, this
-    process's replica counts too; it is waited for.
+    the host would stop what is queued there.
 
     Args:
         arguments: What is given to a computation.
@@ -45,21 +41,18 @@ def digests_of(arguments: Iterable[Any]) -> tuple[int, tuple[HostInput, ...]]:
         for accidents, not against malice.
     """
     found: list[HostInput] = []
-    others: list[int] = []
     for argument in arguments:
         if isinstance(argument, jax.Array):
             if argument.is_fully_addressable:
                 found.append(_of_local(argument))
-            elif (words := _looked_at(argument)) is not None:
-                others.append(_of_array(words))
         elif isinstance(argument, int | float | complex):
             found.append((zlib.crc32(repr(argument).encode()) or 1, argument))
         elif _is_of_host(argument):
             array = np.asarray(argument)
             found.append((_of_host_array(array, 0), _said_of(array)))
-    if not found and not others:
+    if not found:
         return 0, ()
-    return hash((*others, *[each[0] for each in found])) or 1, tuple(found)
+    return hash(tuple(each[0] for each in found)) or 1, tuple(found)
 
 
 def arguments_of_host(origins: Sequence[Origin], given: Sequence[HostInput]) -> list[Argument]:
@@ -97,17 +90,9 @@ def _is_key(array: jax.Array) -> bool:
 
 
 def _is_whole(array: jax.Array) -> bool:
-    """Whether this process has all of an array, and may look at it."""
+    """Whether an array is of this process alone, and may be looked at."""
     device: Any = next(iter(array.sharding.device_set))
-    if device.platform != "cpu":
-        return False
-    return array.is_fully_addressable or (array.is_fully_replicated and _is_small(array))
-
-
-def _is_small(array: jax.Array) -> bool:
-    # The most of JAX's own kinds of keys have 16 bytes.
-    item_bytes = 16 if _is_key(array) else array.dtype.itemsize
-    return array.size * item_bytes <= MAX_REPLICA_BYTES
+    return bool(device.platform == "cpu" and array.is_fully_addressable)
 
 
 def _of_local(array: jax.Array) -> HostInput:
@@ -125,10 +110,7 @@ def _looked_at(array: jax.Array) -> jax.Array | None:
     """Returns what is to be looked at of an array, of keys their words; None for nothing."""
     if not _is_whole(array) or array.is_deleted():
         return None
-    words: jax.Array | None = dispatch.key_words(array) if _is_key(array) else array
-    if words is None or words.is_fully_addressable:
-        return words
-    return words.addressable_data(0)
+    return dispatch.key_words(array) if _is_key(array) else array
 
 
 def _of_array(array: jax.Array) -> int:

@@ -87,20 +87,22 @@ class Names:
                 continue
         return found
 
-    def walk(self, namespace: Mapping[str, Any], hidden: Collection[str]) -> Steps:
+    def walk(self, namespace: Mapping[str, Any], hidden: Collection[str], times: int = 1) -> Steps:
         """Yields all that is reached from a namespace, with its shortest name, each object once.
 
         Args:
             namespace: The user's; it may change meanwhile.
             hidden: Names in it that are not the user's.
+            times: By so many names at most, where it is held by several.
         """
         queue: deque[tuple[str, Any]] = deque(_variables(namespace, hidden))
-        seen: dict[int, Any] = {}  # held, so that ids stay their own
+        seen: dict[int, tuple[Any, int]] = {}  # held, so that ids stay their own
         while queue and self._left > 0:
             name, thing = queue.popleft()
-            if id(thing) in seen:
+            _, count = seen.get(id(thing), (None, 0))
+            if count >= times:
                 continue
-            seen[id(thing)] = thing
+            seen[id(thing)] = thing, count + 1
             yield name, thing
             with contextlib.suppress(RuntimeError):  # it is being changed
                 for step, child in self._steps(thing):

@@ -45,6 +45,14 @@ MAX_AGREED = 1 << 14
 
 _AGREED = 7
 
+MOST_HOLDERS = 4
+"""An array is looked for under so many names: a tuple may hold what a name is bound to, too."""
+
+
+def _no_variables(_: int) -> Iterable[tuple[str, Any]]:
+    return ()
+
+
 _get = attrgetter(ATTRIBUTE)
 _number = itemgetter(0)
 _JAX = str(Path(jax.__file__).parent)
@@ -81,7 +89,7 @@ class Origins:
         self._unknown = itertools.count(-1, -1)
         self._has_unknown = False
         self._agreed: dict[int, int] = {}  # numbers, to those that all have agreed on
-        self.variables: Callable[[], Iterable[tuple[str, Any]]] = tuple
+        self.variables: Callable[[int], Iterable[tuple[str, Any]]] = _no_variables
         self._is_dispatching: Callable[[], int] = int
 
     def install(self, is_dispatching: Callable[[], int]) -> None:
@@ -231,7 +239,7 @@ class Origins:
     def names(self, wanted: Collection[int]) -> dict[int, str]:
         """Returns the first name in the namespace of the arrays with these numbers."""
         found: dict[int, str] = {}
-        for name, value in self.variables():
+        for name, value in self.variables(1):
             origin = self.of(value)
             if origin is not None and origin[0] in wanted:
                 found.setdefault(origin[0], name)
@@ -239,7 +247,7 @@ class Origins:
 
     def bound(self) -> list[Argument]:
         """Returns all names of the namespace that hold global arrays, leaves of containers too."""
-        found = ((name, self.of(value)) for name, value in self.variables())
+        found = ((name, self.of(value)) for name, value in self.variables(MOST_HOLDERS))
         return [Argument(0, name, *origin) for name, origin in found if origin and origin[1].base]
 
     def _created(self, array: Any, of: Any) -> None:

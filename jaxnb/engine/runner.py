@@ -119,7 +119,9 @@ class Runner:
         self._large_values: OrderedDict[str, Any] = OrderedDict()
         self._install_hooks()
         reform_hooks.begin()
-        ORIGINS.variables = lambda: Names(MAX_NAMED).walk(self._shell.user_ns, self._hidden())
+        ORIGINS.variables = lambda times: Names(MAX_NAMED).walk(
+            self._shell.user_ns, self._hidden(), times
+        )
 
     def _install_hooks(self) -> None:
         shell = self._shell

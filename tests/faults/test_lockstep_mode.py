@@ -90,7 +90,7 @@ def test_a_typo_in_a_loop_is_told_by_all_and_costs_nothing(group: Session) -> No
         "    y = step(y if i else x)",
     )
     assert result.errors[2].type_name == "NameError"
-    assert "processes 0-1,3: was to dispatch jit(<lambda>)" in told(result)
+    assert "processes 0-1,3: were to dispatch jit(<lambda>)" in told(result)
     assert "process 2: raised NameError at line 3" in told(result)
     # What was bound before is of the same step on all.
     assert group.run("float(total(y))").value == 16.0 * 8
@@ -139,7 +139,7 @@ def test_barriers_of_the_coordination_service_are_agreed_on(group: Session) -> N
     assert group.run("client.wait_at_barrier('all', 60_000); 7").value == 7
     code = "if process_index: client.wait_at_barrier('some', 60_000)"
     said = failed_on(group, code, {1, 2, 3})
-    assert "was to dispatch the barrier 'some' of the coordination service at line 1" in said
+    assert "were to dispatch the barrier 'some' of the coordination service at line 1" in said
     assert "process 0: had finished" in said
 
 

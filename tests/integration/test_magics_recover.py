@@ -121,7 +121,7 @@ PART = "if process_index == 1:\n    y = x * 2\nelse:\n    y = x + 1"
 def test_processes_that_would_part_are_stopped(group: Notebook) -> None:
     said = group.bad(f"%%spmd\n{PART}", "CellError")
     assert "DivergenceError: The processes do not agree on dispatch 1 over processes 0-2" in said
-    assert "processes 0,2: was to dispatch jit(add) float32[6], int -> float32[6] at line" in said
+    assert "processes 0,2: were to dispatch jit(add) float32[6], int -> float32[6] at line" in said
     assert "process 1: was to dispatch jit(multiply) float32[6], int -> float32[6]" in said
     assert "agree" not in group.good(f"%%spmd --check off\n{PART}").text
     assert "15.0" in group.good("%spmd float(total(x))").text

@@ -108,13 +108,13 @@ def test_other_shapes_give_other_means_or_an_error(executed: Executed) -> None:
     assert who_wrote(lines, "the mean of 16 rows is 0.9375") == [0, 1, 2]
     assert who_wrote(lines, "the mean of 12 rows is 1.2500") == [3]
     text = refused(executed, SHAPES)
-    assert re.search(r"processes 0-2: was to dispatch .*float32\[16,2\]", text)
+    assert re.search(r"processes 0-2: were to dispatch .*float32\[16,2\]", text)
     assert re.search(r"process 3: was to dispatch .*float32\[12,2\]", text)
 
 
 def test_nobody_waits_for_the_others(executed: Executed) -> None:
     text = refused(executed, DEADLOCK)
-    assert re.search(r"processes 0-2: was to dispatch jit\(sum\) [^;]* at line 5", text)
+    assert re.search(r"processes 0-2: were to dispatch jit\(sum\) [^;]* at line 5", text)
     assert re.search(r"process 3: was to dispatch jit\(<lambda>\) [^;]* at line 4", text)
 
 
@@ -143,8 +143,8 @@ def test_sets_in_another_order_give_wrong_sums(executed: Executed) -> None:
     assert who_wrote(lines, "['weight', 'scale', 'bias']") == [2, 3]
     assert who_wrote(executed.lines("params = {"), "bias 602 scale 80 weight 602") == ALL
     text = refused(executed, SETS)
-    assert re.search(r"processes 0-1: was to dispatch .*float32\[4,1\]", text)
-    assert re.search(r"processes 2-3: was to dispatch .*float32\[4,3\]", text)
+    assert re.search(r"processes 0-1: were to dispatch .*float32\[4,1\]", text)
+    assert re.search(r"processes 2-3: were to dispatch .*float32\[4,3\]", text)
     assert who_wrote(executed.lines("sorted(order)"), "bias 4 scale 80 weight 1200") == ALL
 
 

@@ -112,7 +112,7 @@ def test_the_first_place_that_was_another_is_told() -> None:
 def test_strict_mode_says_that_nothing_has_run() -> None:
     made = {0: dispatch(3, 1, 4), 1: None, 2: dispatch(3, 1, 4)}
     text = disagreement(sides(made, {1: "raised ValueError at line 2"}), dispatch(3, 1, 4))
-    assert "do not agree on dispatch 3 over processes 0-2: processes 0,2: was to dispatch" in text
+    assert "do not agree on dispatch 3 over processes 0-2: processes 0,2: were to dispatch" in text
     assert "process 1: raised ValueError at line 2. Nothing of it has run" in text
     assert "can be trusted" in text
 
@@ -135,6 +135,6 @@ def test_strict_mode_says_once_what_all_were_to_dispatch() -> None:
 def test_strict_mode_tells_of_one_that_has_made_fewer() -> None:
     made = {0: dispatch(3, 1, 4), 1: dispatch(2, 1, 4), 2: dispatch(3, 1, 4)}
     text = disagreement(sides(made, {}), dispatch(3, 1, 4))
-    assert "processes 0,2: was to dispatch jit(f1)" in text
+    assert "processes 0,2: were to dispatch jit(f1)" in text
     assert "process 1: was to dispatch jit(f1) float32[8] -> float32[] at line 4, as disp" in text
     assert "as dispatch 2. Nothing of it has run on any of them, but some have made" in text
