@@ -75,7 +75,9 @@ def test_private_names_are_used_in_this_module_only() -> None:
         if is_private(node)
     }
     home = "engine/_jax_internals"
-    modules = "arrays", "dispatch", "effects", "exact_arrays", "hlo", "pitfalls", "shortcut"
+    modules = (
+        "arrays", "barriers", "dispatch", "effects", "exact_arrays", "hlo", "pitfalls", "shortcut",
+    )  # fmt: skip
     assert users == {f"{home}/{name}.py" for name in ("__init__", *modules)}
 
 
