@@ -28,3 +28,12 @@ if ! with_uv "$@" && ! "${pip[@]}" "$@"; then
     "the same make target goes on where this one stopped." >&2
   exit 1
 fi
+
+# uv links files to its cache: another checkout's installation would write its own path into this
+# one's, which would import the other's code from then on.
+for path in .venv/lib/python*/site-packages/*jaxnb*.pth; do
+  if [ -e "$path" ]; then
+    cp "$path" "$path.own"
+    mv "$path.own" "$path"
+  fi
+done
