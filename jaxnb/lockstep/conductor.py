@@ -104,15 +104,17 @@ class Conductor:
         """A process begins a cell, which these processes were asked to run."""
         state = self._processes[process]
         state.cell, state.is_pressed = cell, False
-        # It may have been stopped already for those that were quicker.
+        # It may have been stopped already for those that were quicker; it may say no word at all.
         state.due = self._late.get(cell, {}).pop(process, None)
+        is_interrupted = state.due is not None and state.due.kind == "interrupted"
+        presses: list[Decision] = [Press(process)] if is_interrupted else []
         self._members[cell] = tuple(sorted(members))
         for known in [number for number in self._members if number < cell]:
             if all(each.cell != known for each in self._processes):
                 del self._members[known]
                 self._late.pop(known, None)
                 self._talks.forget(known)
-        return self._decide()
+        return [*presses, *self._decide()]
 
     def say(
         self, process: int, token: int, lane: Lane, word: Word, text: str = ""

@@ -115,7 +115,6 @@ def test_sigint_ends_the_cell_on_every_process(session: Session, body: str) -> N
     assert_usable(session)
 
 
-@pytest.mark.timing
 @pytest.mark.parametrize("late", [0, 3])
 def test_who_begins_late_is_interrupted_too(session: Session, late: int) -> None:
     """A process outside cells ignores SIGINT: one press must do for it as well."""

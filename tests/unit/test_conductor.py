@@ -215,6 +215,17 @@ def test_a_signal_from_elsewhere_interrupts_the_others_too() -> None:
     assert decisions[-1] == Press(2)
 
 
+def test_who_begins_after_an_interrupt_is_sent_a_signal() -> None:
+    """It may say no word."""
+    conductor = Conductor(2)
+    conductor.begin(0, CELL, (0, 1))
+    conductor.interrupt(CELL)
+    assert conductor.begin(1, CELL, (0, 1)) == [Press(1)]
+    assert conductor.presses(1)
+    assert conductor.took(1) == []
+    assert not conductor.presses(1)
+
+
 def test_who_takes_its_word_back_is_not_let_go_unless_it_was() -> None:
     conductor = begun(2)
     both = word(0, 1)
