@@ -174,10 +174,7 @@ class Cells(Life):
         outputs: Outputs,
         interrupted: threading.Event,
     ) -> RunningCell:
-        request = replace(
-            request,
-            serial=next(self._serials),
-        )
+        request = replace(request, serial=next(self._serials))
         indices = list(request.ranks)
         assert self._transport is not None
         generation = self._generation

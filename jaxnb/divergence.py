@@ -83,8 +83,8 @@ def _kind(at: Mapping[int, Dispatch], everyone: Collection[int]) -> DivergenceKi
     return "inputs" if differ and at.keys() >= set(everyone) else "missing"
 
 
-def _identity(dispatch: Dispatch | None) -> tuple[int, int, str] | None:
-    return None if dispatch is None else (dispatch.fingerprint, dispatch.inputs, dispatch.end)
+def _identity(dispatch: Dispatch | None) -> tuple[int, int] | None:
+    return None if dispatch is None else (dispatch.fingerprint, dispatch.inputs)
 
 
 def sides(at: Mapping[int, Dispatch | None], notes: Mapping[int, str]) -> tuple[Side, ...]:

@@ -115,11 +115,10 @@ class NanWarning(UserWarning):
 
 
 class DivergenceError(JaxnbError):
-    """The processes were about to part (``--check strict``); nothing of that has run.
+    """The processes were about to part; nothing of that has run.
 
-    Raised on each of the processes that were to compute together; where code catches it, again at
-    each of the cell's later computations over several processes. The next cell is the place to go
-    on.
+    Raised on each of the processes that were to compute together. Code that catches it goes on, and
+    what it dispatches next is agreed on as before.
     """
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
-from typing import Literal, Protocol
+from typing import Protocol
 
 from jaxnb.model import WAYS, CellRequest, Whereabouts
-from jaxnb.model.dispatches import Cause
 from jaxnb.running import RunningCell
 from jaxnb.stalls.standing import Resting, Standing
 from jaxnb.watch import (
@@ -235,9 +234,8 @@ class Freer:
         reason = threads_text(standing.found) or reason
         is_all = len(self._running.waiting_for) == self._group.num_processes
         waits = waits_of(standing.found, waited, reason, standing.silent, is_all=is_all)
-        cause: Cause | Literal[""] = "slow" if standing.silent else ""
         computes = not standing.all_still_seconds()
-        self._running.show_waits(replace(waits, cause=cause, computes=computes))
+        self._running.show_waits(replace(waits, computes=computes))
 
     def _show_who_waits(self, waiters: Collection[int]) -> None:
         """Shows who waits for others that are at work: nothing need be wrong.
@@ -252,7 +250,7 @@ class Freer:
             work = self._resting.at_work(seconds)
         if work:
             shown = waits_of({i: standing.found[i] for i in waiters}, seconds, "", standing.silent)
-            self._running.show_waits(replace(shown, is_all=False, at_work=work, cause="slow"))
+            self._running.show_waits(replace(shown, is_all=False, at_work=work))
 
     def _are_left_behind(self, found: Mapping[int, Whereabouts]) -> bool:
         """Whether processes wait for what will never come, when others have left the cell.

@@ -40,18 +40,18 @@ class ErrorGroup:
     Attributes:
         processes: The processes, in order.
         error: What they raised: the first one's.
-        lines: The lines of the cell at which they did.
         seconds: Time from the start of the cell to the first of them.
+        lines: The lines of the cell at which they did.
     """
 
     processes: tuple[int, ...]
     error: ProcessError
     seconds: float
-    lines: tuple[int, ...] = ()
+    lines: tuple[int, ...]
 
     @property
-    def is_consequence(self) -> int:
-        """How far it is from the cause: others' errors left these without the others."""
+    def steps_from_cause(self) -> int:
+        """0 for what may be the cause; more for what followed, as others left these alone."""
         return _CONSEQUENCES.get(self.error.type_name, 0)
 
 
@@ -78,7 +78,7 @@ def error_groups(result: CellResult) -> list[ErrorGroup]:
         )
         for processes in groups.values()
     ]
-    return sorted(found, key=lambda group: (group.is_consequence, group.seconds))
+    return sorted(found, key=lambda group: (group.steps_from_cause, group.seconds))
 
 
 def _beginning(message: str) -> str:
@@ -155,11 +155,10 @@ def error_card(result: CellResult, *, ansi: bool = False) -> Card:
 def _details(groups: list[ErrorGroup], i: int) -> str:
     """Returns which processes raised an error, at which line, and when if others raised others."""
     group, several = groups[i], len(groups) > 1
-    lines = group.lines if group.lines or group.error.line is None else (group.error.line,)
-    where = f"line{'s' if len(lines) > 1 else ''} {', '.join(map(str, lines))}"
+    where = f"line{'s' if len(group.lines) > 1 else ''} {', '.join(map(str, group.lines))}"
     parts = (
         processes_label(group.processes) + (", first" if several and i == 0 else ""),
-        where if lines else "",
+        where if group.lines else "",
         f"after {format_seconds(group.seconds)}" if several else "",
     )
     return " · ".join(part for part in parts if part)

@@ -19,8 +19,8 @@ def exchanged(
 ) -> tuple[dict[int, list[Argument]], bool]:
     """Has processes that are about to make one dispatch tell each other what they give to it.
 
-    That goes over the coordination service: a dispatch is refused once in a cell, and what is said
-    before each dispatch stays short.
+    That goes over the coordination service: to be refused is rare, and what is said before each
+    dispatch stays short.
 
     Args:
         stop: The number of the stop.

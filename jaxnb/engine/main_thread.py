@@ -34,9 +34,7 @@ def calls() -> list[FrameType]:
 def entries_of_others() -> list[str]:
     """Returns the files in which the other threads have begun to run Python."""
     with _no_collection():
-        frames = sys._current_frames()
-        frames.pop(threading.main_thread().ident or 0, None)
-        return [list(outwards(frame))[-1].f_code.co_filename for frame in frames.values()]
+        return [list(outwards(frame))[-1].f_code.co_filename for frame in _others()]
 
 
 LOOKED_AT = 6
@@ -50,13 +48,17 @@ def another_is_in(file: str) -> bool:
         file: How its path ends.
     """
     with _no_collection():
-        frames = sys._current_frames()
-        frames.pop(threading.main_thread().ident or 0, None)
         return any(
             each.f_code.co_filename.endswith(file)
-            for frame in frames.values()
+            for frame in _others()
             for each in itertools.islice(outwards(frame), LOOKED_AT)
         )
+
+
+def _others() -> list[FrameType]:
+    """Returns the innermost call of each other thread."""
+    main = threading.main_thread().ident
+    return [frame for ident, frame in sys._current_frames().items() if ident != main]
 
 
 @contextmanager

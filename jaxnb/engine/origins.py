@@ -85,7 +85,8 @@ class Origins:
         self._thread = _Thread()
         self._class: type | None = None
         """Of concrete arrays."""
-        self.missing = self.missing_parts = self.missing_puts = ""
+        self.missing: tuple[str, ...] = ()
+        """What is not seen with this JAX, and why."""
         self._unknown = itertools.count(-1, -1)
         self._has_unknown = False
         self._agreed: dict[int, int] = {}  # numbers, to those that all have agreed on
@@ -93,7 +94,7 @@ class Origins:
         self._is_dispatching: Callable[[], int] = int
 
     def install(self, is_dispatching: Callable[[], int]) -> None:
-        """Sees arrays that are made from now on; ``missing`` says why if that is impossible.
+        """Sees arrays that are made from now on; ``missing`` says which it cannot see.
 
         Args:
             is_dispatching: Whether this thread is making a dispatch: what JAX makes meanwhile, of
@@ -102,9 +103,12 @@ class Origins:
         self._is_dispatching = is_dispatching
         if self._class is None:
             self._class = internals.array_class()
-            self.missing = internals.hook_creations(self._created)
-            self.missing_puts = internals.hook_puts(_put)
-            self.missing_parts = internals.hook_parts(_separated)
+            hooked = (
+                ("how arrays were made, before a use", internals.hook_creations(self._created)),
+                ("arrays of jax.device_put", internals.hook_puts(_put)),
+                ("whose shards arrays are made of", internals.hook_parts(_separated)),
+            )
+            self.missing = tuple(f"{what} ({why})" for what, why in hooked if why)
 
     # ------------------------------------------------------------------ when
 

@@ -78,15 +78,8 @@ class Recorder:
 
     def _install(self) -> tuple[str, ...]:
         """Installs what the recorder can do without; returns what it has to do without."""
-        found = [f"Not compared: {each}." for each in internals.not_compared()]
-        if ORIGINS.missing:
-            found.append(f"Not compared: how arrays were made, before a use ({ORIGINS.missing}).")
-        if ORIGINS.missing_puts:
-            found.append(f"Not compared: arrays of jax.device_put ({ORIGINS.missing_puts}).")
-        if ORIGINS.missing_parts:
-            found.append(
-                f"Not compared: whose shards arrays are made of ({ORIGINS.missing_parts})."
-            )
+        missing = (*internals.not_compared(), *ORIGINS.missing)
+        found = [f"Not compared: {each}." for each in missing]
         if why := hook_barriers(self._barrier):
             found.append(f"Not agreed on: barriers of the coordination service ({why}).")
         if why := internals.note_compiler_options():

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from jaxnb.divergence import disagreement, sides, unequal_replicas_text
 from jaxnb.errors import DivergenceError, JaxnbError
@@ -250,7 +250,7 @@ def _all_sides(
     notes: dict[int, str] = {}
     for process, text in what.told:
         plain, settings[process] = json.loads(text)
-        at[process] = _dispatch(plain)
+        at[process] = Dispatch.from_plain(plain)
     ends = dict(what.ends)
     for side in stop.sides:
         if side.word is None:
@@ -261,8 +261,3 @@ def _all_sides(
     notes |= {q: end.error for q, end in ends.items()}
     at |= dict.fromkeys(ends)
     return at, settings, notes
-
-
-def _dispatch(plain: Mapping[str, Any]) -> Dispatch:
-    replicas = tuple((tuple(holders), value) for holders, value in plain["replicas"])
-    return Dispatch(**{**plain, "processes": tuple(plain["processes"]), "replicas": replicas})

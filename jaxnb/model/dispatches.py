@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from jaxnb.model.origins import Difference
 from jaxnb.model.programs import ProgramDifference
@@ -98,6 +98,12 @@ class Dispatch:
     collectives: bool = False
     end: DispatchEnd = ""
     replicas: tuple[tuple[Processes, int], ...] = field(default=(), repr=False)
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> Dispatch:
+        """Makes it of what JSON has kept of it."""
+        replicas = tuple((tuple(holders), value) for holders, value in plain["replicas"])
+        return cls(**{**plain, "processes": tuple(plain["processes"]), "replicas": replicas})
 
     def __str__(self) -> str:
         line = " outside the cell's lines" if self.line is None else f" at line {self.line}"

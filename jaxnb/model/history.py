@@ -11,9 +11,10 @@ from jaxnb.model.dispatches import Cause
 CellOutcome = Literal[
     "ok", "error", "interrupted", "timed out", "diverged", "nan", "suspect", "died", "abandoned"
 ]
-"""``"diverged"``: no process raised, but they parted. ``"nan"``: a NaN was looked for, and found.
-``"suspect"``: its value is made of parts of different arrays. ``"died"``: a process of the
-group ended. ``"abandoned"``: the session was restarted or closed meanwhile."""
+"""``"diverged"``: the processes parted, or were about to, and raised nothing else. ``"nan"``: a NaN
+was looked for, and found. ``"suspect"``: its value is made of parts of different arrays.
+``"died"``: a process of the group ended. ``"abandoned"``: the session was restarted or closed
+meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -168,7 +168,6 @@ class Waits:
             of its Python interpreter.
         is_all: These are all processes of the group; else others have left the cell.
         has_ended: They do not wait any more.
-        cause: Why, in a word, as far as is known; else empty.
         at_work: What those do for whom the others wait.
         computes: Something in them uses a processor all the same: another thread.
     """
@@ -179,9 +178,13 @@ class Waits:
     silent: tuple[int, ...] = ()
     is_all: bool = True
     has_ended: bool = False
-    cause: Cause | Literal[""] = ""
     at_work: tuple[AtWork, ...] = ()
     computes: bool = False
+
+    @property
+    def cause(self) -> Cause | Literal[""]:
+        """Why, in a word, as far as is known; else empty."""
+        return "slow" if self.silent or self.at_work else ""
 
     @property
     def is_neutral(self) -> bool:

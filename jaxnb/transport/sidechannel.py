@@ -280,14 +280,8 @@ def _whereabouts(index: int, content: Mapping[str, Any]) -> Whereabouts:
         content["swallowed"],
         frozenset(content["entries"]),
         content["asks_by_thread"],
-        next(map(_dispatch, content["last_dispatch"]), None),
+        next(map(Dispatch.from_plain, content["last_dispatch"]), None),
     )
-
-
-def _dispatch(content: Mapping[str, Any]) -> Dispatch:
-    replicas = tuple((tuple(processes), value) for processes, value in content["replicas"])
-    kept = {"processes": tuple(content["processes"]), "replicas": replicas}
-    return Dispatch(**{**content, **kept})
 
 
 def _trail(content: Mapping[str, Any]) -> Trail:
@@ -298,6 +292,6 @@ def _recording(content: Mapping[str, Any]) -> Recording:
     return Recording(
         content["process_index"],
         tuple(map(_trail, content["trails"])),
-        tuple(map(_dispatch, content["dispatches"])),
-        next(map(_dispatch, content["refused"]), None),
+        tuple(map(Dispatch.from_plain, content["dispatches"])),
+        next(map(Dispatch.from_plain, content["refused"]), None),
     )
