@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from jaxnb.labels import plural, processes_label
@@ -23,12 +24,13 @@ def agree(answers: Iterable[Packed]) -> bool:
 
 def left_text(name: str, packed: Mapping[int, Packed]) -> str:
     """Returns which parts of a value were left on the processes, and why; empty if none were."""
-    left: dict[tuple[str, str], list[int]] = {}
+    left: dict[tuple[str, str], dict[int, int]] = {}  # some are told alike: elements of a set
     for i, answer in packed.items():
-        for each in answer.left:
-            left.setdefault(each, []).append(i)
+        for each, times in Counter(answer.left).items():
+            left.setdefault(each, {})[i] = times
     if not left:
         return ""
+    count = sum(max(times.values()) for times in left.values())
     told = []
     for (where, why), who in list(left.items())[:MOST_LEFT]:
         on = "" if len(who) == len(packed) else f" on {processes_label(who)}"
@@ -36,7 +38,7 @@ def left_text(name: str, packed: Mapping[int, Packed]) -> str:
     if len(left) > MOST_LEFT:
         told.append(f"and {len(left) - MOST_LEFT} more")
     return (
-        f"{plural(len(left), 'part')} of `{name}` cannot be pickled and stayed on the processes, "
+        f"{plural(count, 'part')} of `{name}` cannot be pickled and stayed on the processes, "
         f"the rest was pulled: {'; '.join(told)}."
     )
 

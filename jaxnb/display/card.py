@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
@@ -47,6 +48,7 @@ def _environment() -> Environment:
     )
     environment.filters |= {
         "bytes": labels.format_bytes,
+        "coded": coded,
         "count": labels.format_count,
         "processes": labels.processes_label,
         "ranks": labels.ranks_label,
@@ -63,6 +65,13 @@ def render(template_name: str, **context: Any) -> str:
         **context: What the template is given.
     """
     return _environment().get_template(f"{template_name}.html.j2").render(context)
+
+
+def coded(sentence: str) -> str:
+    """Returns a sentence as HTML, escaped, with what stands between backticks as code."""
+    from markupsafe import Markup, escape
+
+    return Markup(re.sub("(?<!`)`([^`\\n]+)`(?!`)", r"<code>\1</code>", str(escape(sentence))))
 
 
 def trusted(html: str) -> str:

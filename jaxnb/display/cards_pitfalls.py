@@ -25,9 +25,8 @@ def pitfalls_card(result: CellResult) -> Card:
                 "where": where,
                 "source": source,
                 "who": seen_by,
-                # Every other piece is code.
-                "message": each.message.split("`"),
-                "advice": each.advice.split("`") if each.advice else [],
+                "message": each.message,
+                "advice": each.advice,
                 "page": each.page,
             }
         )

@@ -113,6 +113,9 @@ def _suspect(result: CellResult) -> str:
     return result.suspect
 
 
+_ALIKE = "look the same, but their bytes differ, or which of their parts are one object"
+
+
 def by_process_card(result: CellResult, outputs: Outputs) -> Card:
     """A table of the values by process, equal ones in one row; rich ones a click away."""
     rows: list[Said] = []
@@ -129,7 +132,7 @@ def by_process_card(result: CellResult, outputs: Outputs) -> Card:
     notes = [_difference_note(result, rows, outputs)]
     if outputs == "merged" and len(rows) > 1 and len({row.view.content for row in rows}) == 1:
         who = tuple(sorted(process for row in rows for process in row.processes))
-        rows, notes = [Said(who, rows[0].view)], ["they look the same, but their bytes differ"]
+        rows, notes = [Said(who, rows[0].view)], [f"they {_ALIKE}"]
     if outputs == "first":
         rows, silent = rows[:1], []
         rows = [Said(rows[0].processes[:1], rows[0].view)]
@@ -165,7 +168,7 @@ def _difference_note(result: CellResult, rows: list[Said], outputs: str) -> str:
     if outputs == "first" and len(result.per_process) > 1:
         return "the first process's value; the others are in `spmd.last_result.per_process`"
     if outputs == "merged" and len({row.view.content for row in rows}) < len(rows):
-        return "some look the same, but their bytes differ"
+        return f"some {_ALIKE}"
     all_have_one = all(each.value_info is not None for each in result.per_process.values())
     if result.agreement is Agreement.DIFFERENT and len(rows) == 1 and all_have_one:
         return "shown the same, but they lie differently over the devices"

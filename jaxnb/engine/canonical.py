@@ -7,7 +7,7 @@ import io
 import pickle
 import pickletools
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import is_dataclass
 from typing import Any
 
@@ -60,18 +60,26 @@ class TooManyError(Exception):
     """A value with sets has too many parts to be brought into one order."""
 
 
-def in_one_order(value: Any) -> Any:
+def _element_digest(element: Any) -> bytes:
+    return canonical_digest(pickle.dumps(element, protocol=5))
+
+
+def in_one_order(value: Any, as_bytes: Callable[[Any], bytes] = _element_digest) -> Any:
     """Returns a value whose pickle does not depend on the order in which sets were filled.
 
     The value itself if it has no set of several elements: in its lists, tuples, dicts, sets,
     named tuples and dataclasses, however deep. Else a copy in which the elements of sets stand
     sorted; dicts keep their order, which a user sees.
 
+    Args:
+        value: Any value.
+        as_bytes: What elements of sets are sorted by.
+
     Raises:
         TooManyError: It has a set, and over :data:`MAX_VISITED` parts.
         Exception: An element cannot be pickled.
     """
-    search = _Search()
+    search = _Search(as_bytes)
     try:
         found = search.ordered(value)
     except RecursionError:  # it holds itself
@@ -84,7 +92,8 @@ def in_one_order(value: Any) -> Any:
 
 
 class _Search:
-    def __init__(self) -> None:
+    def __init__(self, as_bytes: Callable[[Any], bytes]) -> None:
+        self._bytes_of = as_bytes
         self.left = MAX_VISITED
         self.has_met_set = False
 
@@ -125,7 +134,7 @@ class _Search:
         return kind.__qualname__, sorted(map(self._as_bytes, value))
 
     def _as_bytes(self, element: Any) -> bytes:
-        return canonical_digest(pickle.dumps(self.ordered(element), protocol=5))
+        return self._bytes_of(self.ordered(element))
 
 
 def _are_the_same(new: list[Any], old: Iterable[Any]) -> bool:

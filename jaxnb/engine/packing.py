@@ -17,7 +17,12 @@ import numpy as np
 
 from jaxnb.engine import shards
 from jaxnb.engine._jax_internals.arrays import array_of_ref_now
-from jaxnb.engine.canonical import TooManyError, in_one_order, is_pickled_by_fields
+from jaxnb.engine.canonical import (
+    TooManyError,
+    canonical_digest,
+    in_one_order,
+    is_pickled_by_fields,
+)
 from jaxnb.engine.digests import digest
 from jaxnb.engine.layouts import Layout, unreduced_axes
 from jaxnb.engine.lost import LostArray
@@ -155,7 +160,10 @@ def _steps(value: Any) -> list[tuple[str, Any]]:
     if isinstance(value, type):
         return []
     if type(value) is dict:
-        return [(f"[{key!r}]", part) for key, part in value.items()]
+        keys = [(f", key {_named(key)}", key) for key in value if type(key) not in _PLAIN_KEYS]
+        return keys + [(f"[{_key_text(key)}]", part) for key, part in value.items()]
+    if type(value) in (set, frozenset):
+        return [(f", element {_named(part)}", part) for part in value]
     if type(value) in (list, tuple):
         return [(f"[{i}]", part) for i, part in enumerate(value)]
     own = parts_of(value) if type(value).__module__ == "__main__" else None
@@ -164,6 +172,14 @@ def _steps(value: Any) -> list[tuple[str, Any]]:
     if own is None and is_found_by_name(type(value)) and is_pickled_by_fields(type(value)):
         own = vars(value)
     return [(f".{name}", part) for name, part in (own or {}).items()]
+
+
+_PLAIN_KEYS = (str, int, float, bool, bytes, type(None))
+
+
+def _key_text(key: Any) -> str:
+    """Returns a key as it is typed, or what it is: the same on all processes."""
+    return repr(key) if type(key) in _PLAIN_KEYS else _named(key)
 
 
 def _named(value: Any) -> str:
@@ -313,6 +329,10 @@ class Package:
         pickler.dump(value)
         return file.getvalue(), out_of_band.buffers, pickler
 
+    def _element(self, value: Any) -> bytes:
+        skeleton, buffers, _ = self._pickled(value)
+        return b"".join([canonical_digest(skeleton), *(buffer.data for buffer in buffers)])
+
     def digest(self) -> bytes:
         """Returns what is equal on two processes only if the values are, but for their arrays.
 
@@ -320,7 +340,7 @@ class Package:
         """
         skeleton, buffers = self.skeleton, self.buffers
         with suppress(TooManyError):
-            ordered = in_one_order(self._value)
+            ordered = in_one_order(self._value, self._element)
             if ordered is not self._value:
                 skeleton, buffers, _ = self._pickled(ordered)
         total = hashlib.blake2b(skeleton, digest_size=16)

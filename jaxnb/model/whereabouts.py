@@ -70,7 +70,7 @@ class StackEntry:
         return f"at line {self.line}: `{self.source}`" if self.source else f"at line {self.line}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Whereabouts:
     """Where a process is.
 
@@ -112,6 +112,11 @@ class Whereabouts:
     asks_by_thread: bool = False
     last_dispatch: Dispatch | None = None
     fault: str = ""
+
+    def __repr__(self) -> str:
+        place = self.in_cell
+        where = f"in cell [{place.cell}], {place.text}" if place else "at no line of a cell"
+        return f"<process {self.process_index}: {where}>"
 
     @property
     def in_cell(self) -> StackEntry | None:

@@ -289,9 +289,12 @@ def test_values_of_some_processes_or_that_differ_are_marked_too():
 
 def test_values_that_look_the_same_but_are_not():
     card = cards.value_card(cell([value("nan", b"1"), value("nan", b"2")]))
-    assert card.text == "[0-1] nan\n— they look the same, but their bytes differ"
+    assert " ".join(card.text.split()) == (
+        "[0-1] nan — they look the same, but their bytes differ, or which of their parts are "
+        "one object"
+    )
     card = cards.value_card(cell([value("nan", b"1"), value("nan", b"2"), value("0", b"3")]))
-    assert card.text.endswith("— some look the same, but their bytes differ")
+    assert "— some look the same, but their bytes differ" in card.text
 
 
 def test_outputs_all_and_first():
