@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from jaxnb.lockstep.messages import (
     Answer,
@@ -31,8 +32,7 @@ Decision = Answer | Press
 """What follows from what has happened."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Waiting:
+class _Waiting(NamedTuple):
     """A word that has no answer yet.
 
     Attributes:
@@ -75,6 +75,23 @@ class _Process:
     answered: dict[int, Go | Stop] = field(default_factory=dict)
 
 
+@dataclass(slots=True)
+class _Round:
+    """A word that all who wait have said, and that all who take part may still say.
+
+    Almost every word is of one: then nothing but itself can follow from it.
+
+    Attributes:
+        word: The word.
+        cell: The cell in which it is said.
+        missing: How many have not said it yet.
+    """
+
+    word: Word
+    cell: int
+    missing: int
+
+
 class Conductor:
     """Knows what each process is about to dispatch, and decides.
 
@@ -97,6 +114,7 @@ class Conductor:
         self._late: dict[int, dict[int, Stop]] = {}
         self._stops = 0
         self._talks = Talks()
+        self._round: _Round | None = None  # until anything else happens
 
     # ------------------------------------------------------------------ what happens
 
@@ -130,12 +148,25 @@ class Conductor:
             was_pressed = stop.kind == "interrupted" and state.is_pressed
             return [self._answer(waiting, replace(stop, was_pressed=was_pressed))]
         state.main = waiting
-        if self._talks or not self._is_simple(waiting):
-            return self._decide()
-        # Almost every word: nothing but itself can follow from it.
-        if all(self._processes[q].main is not None for q in word.participants):
-            return list[Decision](self._granted(word))
-        return []
+        if self._takes_part(waiting, state.cell):
+            assert self._round is not None
+            self._round.missing -= 1
+            if self._round.missing:
+                return []
+            if all(self._processes[q].main is not None for q in word.participants):
+                self._round = None
+                return list[Decision](self._granted(word))
+        return self._decide()
+
+    def _takes_part(self, waiting: _Waiting, cell: int) -> bool:
+        """Whether a word is of the round, or begins one."""
+        if (known := self._round) is not None:
+            return known.cell == cell and known.word.agrees_with(waiting.word)
+        if self._talks or not self._is_simple(waiting, cell):
+            return False
+        late = [q for q in waiting.word.participants if self._processes[q].main is None]
+        self._round = _Round(waiting.word, cell, len(late) + 1)
+        return True
 
     def withdraw(self, process: int, token: int, *, is_repeat: bool = False) -> list[Decision]:
         """A thread does not wait any more, unless it has an answer: then it gets it once more.
@@ -154,9 +185,8 @@ class Conductor:
             return []
         return [self._answer(waiting, self._stop("withdrawn")), *self._decide()]
 
-    def _is_simple(self, waiting: _Waiting) -> bool:
+    def _is_simple(self, waiting: _Waiting, cell: int) -> bool:
         """Whether all who wait say this word, and all who take part are in its cell."""
-        cell = self._processes[waiting.process].cell
         for each in self._processes:
             if each.main is not None and not each.main.word.agrees_with(waiting.word):
                 return False
@@ -258,6 +288,7 @@ class Conductor:
 
     def _decide(self) -> list[Decision]:
         """Grants and stops until nothing more follows from what is known."""
+        self._round = None
         decisions: list[Decision] = []
         while found := (
             self._granted_main() or self._granted_other() or self._stopped() or self._explained()

@@ -6,7 +6,6 @@ import itertools
 import os
 import socket
 import threading
-from dataclasses import replace
 from pathlib import Path
 
 from jaxnb.errors import JaxnbError
@@ -105,7 +104,7 @@ class Line:
             answer = self._last_answer(token)
             if not isinstance(answer, Go):
                 raise
-            answer = replace(answer, raised=error)
+            answer = answer._replace(raised=error)
         assert not isinstance(answer, Explanation)
         return answer
 
@@ -158,7 +157,8 @@ class Line:
                     self._is_read = False
                     self._answers |= {t: what for t, what in found.items() if t in self._waiting}
                     missing = [] if found else [t for t in self._waiting if t != token]
-                    self._changed.notify_all()
+                    if len(self._waiting) > 1:
+                        self._changed.notify_all()
                 for each in missing:  # what was raised may have struck when one had just come
                     self._tell(Withdraw(each, is_repeat=True))
 

@@ -10,7 +10,7 @@ import json
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from jaxnb.lockstep.messages import End, Explanation, Go, Lane, Processes, Side, Stop, Word
 
@@ -51,8 +51,7 @@ class Begin:
     members: Processes
 
 
-@dataclass(frozen=True, slots=True)
-class Say:
+class Say(NamedTuple):
     """A thread of a process is about to dispatch a word."""
 
     token: int

@@ -62,7 +62,7 @@ EXPLANATIONS = st.builds(
     TOLD,
     st.lists(st.tuples(st.integers(0, COUNT - 1), ENDS), max_size=3).map(tuple),
 )
-ANSWERS = st.builds(Go, st.integers(1, 2**64 - 1), TOLD) | STOPS | EXPLANATIONS
+ANSWERS = st.builds(Go, st.integers(1, 2**64 - 1), TOLD, st.none()) | STOPS | EXPLANATIONS
 
 
 @given(said=SAID)

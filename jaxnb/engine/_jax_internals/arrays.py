@@ -88,7 +88,8 @@ def hook_parts(separated: Callable[[Any, list[Any]], None]) -> str:
 
     def separate(self: Any) -> Any:
         found = by_device(self)
-        separated(self, found)
+        if found is not None:  # it was not deleted
+            separated(self, found)
         return found
 
     def separate_replica(self: Any) -> Any:

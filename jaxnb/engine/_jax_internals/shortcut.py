@@ -13,6 +13,7 @@ are all arrays, takes both in one: it compares them with those of the calls befo
 
 from __future__ import annotations
 
+import functools
 import inspect
 import operator
 import sys
@@ -183,15 +184,24 @@ class Shortcut:
         except (ImportError, AttributeError) as error:
             return str(error)
 
+        # Functions that bear JAX's names are pickled by name: jitted functions refer to them.
+        @functools.wraps(own.evict)
         def clear_cache(function: Any) -> None:
             own.evict(function)  # which forgets what was inferred for all functions
             self._shortest.clear()
 
+        @functools.wraps(own.infer)
+        def infer(fun: Any, settings: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+            return self._infer(fun, settings, args, kwargs)
+
+        @functools.wraps(own.call)
+        def call(traced: Any, arguments: Sequence[Any], fun: Any, *rest: Any) -> Any:
+            return self._call(traced, arguments, fun, *rest)
+
         pjit.jit_evict_fn = clear_cache
         kind: Any = type(jax.jit(clear_cache))
         kind.clear_cache = clear_cache  # as JAX does whenever it jits
-        pjit._infer_params = self._infer  # type: ignore[assignment]
-        pjit._run_python_pjit = self._call  # type: ignore[assignment]
+        pjit._infer_params, pjit._run_python_pjit = infer, call  # type: ignore[assignment]
         return ""
 
     def uninstall(self) -> None:
@@ -214,7 +224,7 @@ class Shortcut:
         For a call it may find a way, which :meth:`_call` is given next instead.
         """
         jax = self._jax
-        if sys._getframe(1).f_code is not jax.from_calls:
+        if sys._getframe(2).f_code is not jax.from_calls:
             return jax.infer(fun, settings, args, kwargs)  # type: ignore[no-any-return]
         known = self._shortest.get(id(fun), ())
         if known and not kwargs:
