@@ -117,7 +117,9 @@ def describe_death(death: Death, num_processes: int) -> str:
 
 
 def last_lines(death: Death) -> str:
-    """Returns the last lines that a dead process wrote, as a paragraph; empty if none.
+    """Returns the last lines that a dead process wrote past Python's streams; empty if none.
+
+    Those are a library's, or the interpreter's: what cells print is shown with the cells.
 
     Of faulthandler's dump, which can be hundreds of lines, the kind of error and the stack of
     the thread it came from are kept: what explains it stands before the dump.
@@ -128,7 +130,12 @@ def last_lines(death: Death) -> str:
         kept = lines[-LAST_LINES:]
     else:
         kept = lines[max(0, fatal - LAST_LINES) : fatal + 1] + _current_stack(lines[fatal:])
-    return "\nIts last lines:\n" + "\n".join(f"    {line}" for line in kept) if kept else ""
+    return (
+        "\nThe last lines of its log (what cells print stands with them):\n"
+        + "\n".join(f"    {line}" for line in kept)
+        if kept
+        else ""
+    )
 
 
 def _current_stack(dump: list[str]) -> list[str]:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from jaxnb.answers import NO_ANSWER
 from jaxnb.deaths import Death, describe_death, last_lines
 from jaxnb.display._losses import loss_text, lost_names
 from jaxnb.display._recovered import recovered_notes
@@ -24,6 +25,9 @@ from jaxnb.model.cells import LEFT_BEHIND
 from jaxnb.model.origins import Difference
 from jaxnb.provenance import names_text
 from jaxnb.result import CellResult
+
+_FOLLOW = (NO_ANSWER, LEFT_BEHIND, "KeyboardInterrupt", "SwallowedInterrupt", "DivergenceError")
+"""What a process raises because of another one, or of an interrupt."""
 
 MOST_FIRST_CHARS = 2000
 """Of a longer first line of an error the beginning is said with the cell's error."""
@@ -146,7 +150,7 @@ def outcome_of(
         return "died"
     if isinstance(error, CellTimeoutError):
         return "timed out"
-    if was_interrupted:
+    if was_interrupted and not _began_with_an_error(result):
         return "interrupted"
     kinds = {each.type_name for each in result.errors.values()}
     if is_parted and (kinds == {"DivergenceError"} or error is None):
@@ -156,6 +160,13 @@ def outcome_of(
     if result.first_nan is not None:
         return "nan"
     return "suspect" if result.suspect else "ok"
+
+
+def _began_with_an_error(result: CellResult) -> bool:
+    """Whether the first process to raise raised something of its own, for which others waited."""
+    raised = [each for each in result.per_process.values() if each.error is not None]
+    first = min(raised, key=lambda each: each.seconds, default=None)
+    return first is not None and first.error is not None and first.error.type_name not in _FOLLOW
 
 
 def closed_error() -> SessionClosedError:
@@ -234,13 +245,13 @@ def death_error(
             f"{died} Type `%spmd_restart` for fresh processes; variables are lost."
             f"{last_lines(death)}"
         )
-    hint = ""
+    hint, printed = "", " What it printed last may be missing." if result is not None else ""
     if death.out_of_memory:
         hint = " Likely out of memory: the kernel has just killed a process for want of it."
     message = (
         f"{died}{hint} Type `%spmd_recover` to replace it: the other processes keep their "
         "variables, and it gets what they hold equal. `%spmd_restart` gives fresh processes."
-        f"{last_lines(death)}"
+        f"{printed}{last_lines(death)}"
     )
     error = ProcessDiedError(message, process_index=death.index, pid=death.pid)
     error.result = result

@@ -7,7 +7,7 @@ import pickle
 import sys
 import threading
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -20,12 +20,13 @@ from jaxnb.asking import Channel
 from jaxnb.errors import JaxnbError, NotEnoughMemoryError, UsageError
 from jaxnb.gathered import GatheredArray
 from jaxnb.headroom import available_bytes
-from jaxnb.labels import format_bytes, processes_label
+from jaxnb.labels import format_bytes, processes_label, ranks_label
 from jaxnb.model import (
     ArrayLeaf,
     BindRequest,
     BuildRequest,
     HostArray,
+    NotMoved,
     Placed,
     PlaceRequest,
     Refused,
@@ -151,6 +152,12 @@ class _Pickler(pickle.Pickler):
         if isinstance(value, GatheredArray) or _is_of_jax(value):
             _require_no_keys(value)
             return self._of_array(np.asarray(value))
+        if isinstance(value, NotMoved):
+            raise UsageError(
+                f"It holds {value!r}, which only stands for something on the processes: to push it "
+                "would put that in the other's place. Nothing was moved. Take it out first, or "
+                "change the value where it is, in a `%%spmd` cell."
+            )
         if isinstance(value, np.ndarray) and self._place:
             if isinstance(value, np.ma.MaskedArray):
                 raise UsageError(
@@ -212,7 +219,8 @@ def _packages(
         if missing := sorted(set(ranks) - set(value)):
             raise UsageError(
                 f"`{name}` has values for {processes_label(value)} and none for "
-                f"{processes_label(missing)}. Nothing was moved. Type `ranks={sorted(value)}`."
+                f"{processes_label(missing)}. Nothing was moved. Push it to these alone: `--ranks "
+                f"{ranks_label(value)}`, in Python `ranks={sorted(value)}`."
             )
     return {
         i: _package(
@@ -232,8 +240,10 @@ def _package(
     except JaxnbError:
         raise
     except Exception as error:  # a user's __reduce__ may raise anything
+        names = [name for name, value in values.items() if not _can_be_pickled(value, place)]
         raise UsageError(
-            f"{_listed(values)} cannot be pickled ({type(error).__name__}: {error}). Nothing was "
+            f"{_listed(names or values)} cannot be pickled "
+            f"({type(error).__name__}: {error}). Nothing was "
             "moved. Push plain data (arrays, numbers, text, containers of them), or make the "
             "object in a `%%spmd` cell."
         ) from error
@@ -248,6 +258,14 @@ def _package(
         place=place,
     )
     return _Package(request, arrays, buffers)
+
+
+def _can_be_pickled(value: Any, place: bool) -> bool:
+    try:
+        _Pickler(io.BytesIO(), place).dump(value)
+    except Exception:  # as in _package, which tells of the first
+        return False
+    return True
 
 
 def _plain_spec(spec: Any) -> Any:
@@ -323,5 +341,5 @@ def _refuse_numbers(array: np.ndarray[Any, Any], dtype: np.dtype[Any], why: str)
     )
 
 
-def _listed(names: Mapping[str, Any]) -> str:
+def _listed(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)

@@ -94,11 +94,15 @@ def _unasked_text(key: ArrayKey, holders: str) -> str:
         was = "was" if len(key.processes) == 1 else "were"
         only = f"only {processes_label(key.processes)} {was} asked"
         option = f"--ranks {ranks_label(key.processes)}"
-        return f"{made}: {only}, {unknown} Leave out `ranks`, or `{option}`."
-    why = "the values differ by process" if key.path else "on others it differs, or did not run"
+        return f"{made}: {only}, {unknown} Ask all: leave out `{option}` (in Python, `ranks=`)."
+    if key.path:
+        return (
+            f"{made}: the values differ by process, {unknown} Pull the array by its own name; if "
+            "that is what you did, bind it anew on all processes, by one cell."
+        )
     return (
-        f"{made}: {why}, {unknown} Pull the array by its own name, or use the value of the whole "
-        "group."
+        f"{made}: on others it differs, or did not run, {unknown} Pull the array by its own name, "
+        "or use the value of the whole group."
     )
 
 
@@ -135,13 +139,17 @@ def require_there(wanted: Sequence[Wanted], answers: Mapping[int, Any]) -> None:
     Raises:
         ArrayGoneError: It was dropped, deleted or donated since.
     """
-    gone = next((a for a in answers.values() if isinstance(a, Gone)), None)
-    if gone is None:
+    those = [answer for answer in answers.values() if isinstance(answer, Gone)]
+    if not those:
         return
+    gone = those[0]
+    who = processes_label([each.process_index for each in those if each.reason == gone.reason])
     key = next(each.key for each in wanted if each.key.index == gone.array)
-    again = f"; `spmd.pull({key.path!r})` has what is there now" if key.path else ""
+    # One that was deleted is still there, without data: nothing else is to be had.
+    is_there = key.path and "deleted" not in gone.reason
+    again = f"; `spmd.pull({key.path!r})` has what is there now" if is_there else ""
     raise ArrayGoneError(
-        f"{whose(key)} {gone.reason} on process {gone.process_index}, and its data had not been "
+        f"{whose(key)} {gone.reason} on {who}, and its data had not been "
         f"brought to the notebook. Nothing was moved{again}."
     )
 

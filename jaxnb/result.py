@@ -214,6 +214,8 @@ class CellResult:
             if not arrays[0].fully_replicated:
                 return Agreement.SHARDED
             return Agreement.UNVERIFIED if self._uncompared_parts() else Agreement.SAME
+        if len({a.fully_addressable for a in arrays}) > 1:  # one of its own, and one of several
+            return Agreement.DIFFERENT
         if len({info.type_name for info in known}) > 1 or len({a.deleted for a in arrays}) > 1:
             return Agreement.DIFFERENT
         if self._differing_parts():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -74,31 +75,29 @@ def _unequal(
     return UnequalInput(array, index, tuple(map(tuple, sorted(processes))), by_device)
 
 
-def first_difference(
-    sizes: tuple[int, int], digests: tuple[Sequence[str], Sequence[str]]
-) -> tuple[int, int] | None:
-    """Returns where the first piece begins and ends in which two replicas differ.
+def first_difference(replicas: Sequence[tuple[int, Sequence[str]]]) -> tuple[int, int] | None:
+    """Returns where the first piece begins and ends in which replicas differ.
 
     Args:
-        sizes: The size of the pieces of each, in bytes; 0 if it is gone.
-        digests: The digests of the pieces of each.
+        replicas: For each the size of its pieces in bytes, 0 if it is gone, and their digests.
     """
-    if not sizes[0] or sizes[0] != sizes[1] or len(digests[0]) != len(digests[1]):
+    size, digests = replicas[0]
+    if not size or any(each != size or len(d) != len(digests) for each, d in replicas):
         return None
-    pairs = enumerate(zip(*digests, strict=True))
-    first = next((i for i, (mine, its) in pairs if mine != its), None)
-    return None if first is None else (first * sizes[0], (first + 1) * sizes[0])
+    pieces = enumerate(zip(*(each for _, each in replicas), strict=True))
+    first = next((i for i, those in pieces if len(set(those)) > 1), None)
+    return None if first is None else (first * size, (first + 1) * size)
 
 
 def with_difference(
-    found: UnequalInput, start: int, pieces: tuple[bytes, bytes], is_all: bool
+    found: UnequalInput, start: int, pieces: Sequence[bytes], is_all: bool
 ) -> UnequalInput:
     """Returns an unequal input with where and by how much it differs.
 
     Args:
         found: It.
         start: Where the pieces begin, in bytes.
-        pieces: The bytes of a piece of the first group's replica, and of the second's.
+        pieces: The bytes of a piece of each group's replica.
         is_all: Whether that is the whole replica.
     """
     import numpy as np
@@ -109,19 +108,22 @@ def with_difference(
         dtype = np.dtype(bool) if found.array.dtype == "bool" else numpy_dtype(found.array.dtype)
     except UnknownDtypeError:
         return found
-    if len(pieces[0]) != len(pieces[1]) or len(pieces[0]) % dtype.itemsize:
+    if len(set(map(len, pieces))) > 1 or len(pieces[0]) % dtype.itemsize:
         return found
-    mine, its = (np.frombuffer(each, dtype) for each in pieces)
-    as_bits = (len(mine), dtype.itemsize)
-    bits = (mine.view(np.uint8).reshape(as_bits) != its.view(np.uint8).reshape(as_bits)).any(axis=1)
+    values = [np.frombuffer(each, dtype) for each in pieces]
+    words = [each.view(np.uint8).reshape(len(each), dtype.itemsize) for each in values]
+    bits = np.any([(words[0] != each).any(axis=1) for each in words[1:]], axis=0)
     if not bits.any():
         return found
     place = int(bits.argmax())
-    text = _where(found.index, start // dtype.itemsize + place)
-    who = [_holders(found, group) for group in found.groups[:2]]
-    text = f"{text}: {mine[place]!s} on {who[0]}, {its[place]!s} on {who[1]}"
-    how, is_rounding = _how_far(mine[bits], its[bits])
+    has: dict[str, list[int]] = {}
+    for group, each in zip(found.groups, values, strict=True):
+        has.setdefault(str(each[place]), []).extend(group)
+    who = [f"{value} on {_holders(found, tuple(sorted(group)))}" for value, group in has.items()]
+    text = f"{_where(found.index, start // dtype.itemsize + place)}: {', '.join(who)}"
+    how, is_rounding = _how_far([each[bits] for each in values])
     many = "" if is_all else ", in the first piece that differs"
+    many += ", in this part" if len(found.array.parts) > 1 else ""
     return replace(found, difference=f"{text}; {how}{many}", is_rounding=is_rounding)
 
 
@@ -133,26 +135,27 @@ def _where(index: Index, offset: int) -> str:
     return f"first at [{', '.join(map(str, reversed(place)))}]" if place else "it"
 
 
-def _how_far(mine: Any, its: Any) -> tuple[str, bool]:
+def _how_far(values: Sequence[Any]) -> tuple[str, bool]:
     """Returns how far the elements that differ are apart, and whether rounding explains it."""
     import numpy as np
 
-    count = f"{plural(len(mine), 'element')} differ{'s' if len(mine) == 1 else ''}"
-    kind = mine.dtype.kind
+    many = len(values[0])
+    count = f"{plural(many, 'element')} differ{'s' if many == 1 else ''}"
+    kind = values[0].dtype.kind
     if kind == "b":
         return count, False
-    wide = np.complex128 if kind == "c" else np.float64
+    wide = [each.astype(np.complex128 if kind == "c" else np.float64) for each in values]
     with np.errstate(all="ignore"):
-        a, b = mine.astype(wide), its.astype(wide)
-        is_same = (a == b) | (np.isnan(a) & np.isnan(b))
-        if is_same.all():
+        if all(((wide[0] == b) | (np.isnan(wide[0]) & np.isnan(b))).all() for b in wide[1:]):
             return f"{count} in bits only: NaNs of other bits, or -0.0 for 0.0", False
-        apart = float(np.nanmax(np.abs(a - b))) if not np.isnan(a - b).all() else float("nan")
-    text = f"{count}, by up to {apart:.3g}"
-    ulps = _ulps(mine, its)
-    if ulps is None or ulps > ROUNDING_ULPS:
+        gaps = np.concatenate([np.abs(a - b) for a, b in itertools.combinations(wide, 2)])
+        apart = float("nan") if np.isnan(gaps).all() else float(np.nanmax(gaps))
+    text = f"{count}, by up to {apart:.4g}"
+    ulps = [_ulps(a, b) for a, b in itertools.combinations(values, 2)]
+    known = [each for each in ulps if each is not None]
+    if len(known) < len(ulps) or max(known) > ROUNDING_ULPS:
         return text, False
-    return f"{text} ({plural(ulps, 'unit')} in the last place)", True
+    return f"{text} ({plural(max(known), 'unit')} in the last place)", True
 
 
 def _ulps(mine: Any, its: Any) -> int | None:
@@ -208,9 +211,16 @@ def describe(found: Sequence[UnequalInput], cell: int) -> str:
             "They differ by rounding: compute such an array in one computation over all processes "
             "(`jax.jit(make, out_shardings=...)()`), not on each for itself."
         )
+    elif first.by_device:
+        text.append(
+            "Devices of one process differ: what made it "
+            "(`jax.make_array_from_single_device_arrays`, say) gave them other data. Give all the "
+            "same, or shard it if each is to have its own."
+        )
     else:
         text.append(
             "Make it of the same data on every process (one seed, one file; `%spmd_push` sends the "
-            "notebook's), or shard it if each process is to have its own: `P('data')`."
+            "notebook's). If each process is to have its own, make one sharded array of them: "
+            "`jax.make_array_from_process_local_data`."
         )
     return " ".join(text)

@@ -49,13 +49,12 @@ def _looked_into(
     order = sorted(holders.values(), key=lambda held: _group_of(found, held[0], held[2]))
     if len(order) < 2:
         return found
-    first, second = order[:2]
-    mine, its = sentinels.replica_chunks(*first), sentinels.replica_chunks(*second)
-    where = unequal.first_difference((mine[0], its[0]), (mine[1], its[1]))
+    chunks = [sentinels.replica_chunks(*each) for each in order]
+    where = unequal.first_difference(chunks)
     if where is None:
         return found
-    pieces = sentinels.replica_bytes(*first, *where), sentinels.replica_bytes(*second, *where)
-    return unequal.with_difference(found, where[0], pieces, is_all=len(mine[1]) == 1)
+    pieces = [sentinels.replica_bytes(*each, *where) for each in order]
+    return unequal.with_difference(found, where[0], pieces, is_all=len(chunks[0][1]) == 1)
 
 
 def _group_of(found: UnequalInput, process: int, device: int) -> int:

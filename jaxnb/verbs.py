@@ -256,8 +256,7 @@ class Verbs(ABC):
                 + (
                     f"Pull it: `spmd.pull({name!r})` has it by process."
                     if _can_be_pulled(replies)
-                    else "They do not fit together: bind it anew on all processes, by one cell. "
-                    f"`%spmd {name}` shows what each has."
+                    else "They do not fit together: bind it anew on all processes, by one cell."
                 )
             )
         dead = frozenset(range(self.num_processes)) - answers.keys()
@@ -322,10 +321,10 @@ class Verbs(ABC):
 
 
 def _are_placed_apart(replies: Sequence[LayoutReply]) -> bool:
-    """Whether an array of these replies is neither one that spans the processes nor one of each."""
+    """Whether an array of these replies is neither one of all processes nor one of each."""
     each = [[array for _, array in row] for row in zip(*(r.entries for r in replies), strict=True)]
     return any(
-        len({placing(array) for array in arrays if not array.fully_addressable}) > 1
+        (len(set(map(placing, arrays))) > 1 and not all(a.fully_addressable for a in arrays))
         or len({(array.shape, array.dtype) for array in arrays}) > 1
         for arrays in each
     )
@@ -348,9 +347,11 @@ def _can_be_pulled(replies: Sequence[LayoutReply]) -> bool:
 def _merged(arrays: Mapping[int, ArrayInfo], dead: frozenset[int]) -> ArrayInfo:
     """Returns all processes' descriptions of one array as one; says if it is not one array."""
     described = list(arrays.values())
+    deleted = {i for i, array in arrays.items() if array.deleted}
     if len(described) > 1 and all(array.fully_addressable for array in described):
-        return each_its_own(described)
-    gone = {i for i, array in arrays.items() if array.deleted} | dead
+        own = each_its_own([array for array in described if not array.deleted] or described)
+        return own if own.deleted else replace(own, gone=tuple(sorted(deleted)))
+    gone = deleted | dead
     gone &= {shard.process_index for shard in described[0].shards}
     found = merged([array for array in described if not array.deleted] or described)
     if not found.deleted:

@@ -24,7 +24,8 @@ def merged(arrays: Sequence[ArrayInfo]) -> ArrayInfo:
 def each_its_own(arrays: Sequence[ArrayInfo]) -> ArrayInfo:
     """Returns arrays that processes have each for itself, all of one shape, as one description.
 
-    It has the shards of all. Without a mesh, as each has one of its own, and without a corner
+    It has the shards of all, and is deleted if they are: give those that are, or those that are
+    not. Without a mesh, as each has one of its own, and without a corner
     where that is not the same for all.
     """
     first = arrays[0]
@@ -34,7 +35,6 @@ def each_its_own(arrays: Sequence[ArrayInfo]) -> ArrayInfo:
         mesh=None,
         shards=tuple(shard for array in arrays for shard in array.shards),
         corner=first.corner if len({array.corner for array in arrays}) == 1 else (),
-        deleted=any(array.deleted for array in arrays),
     )
 
 

@@ -86,7 +86,10 @@ def displays_card(
     if not rows and not views:
         return Card("", "")
     # What stands above has no label of its own: it is as the process displayed it.
-    note = "" if views or not own else f"above: {processes_label([first])}'s"
+    note = ""
+    if own and not views:
+        note = f"above: what {processes_label([first])} displayed"
+        note += "; below: what others did and it did not" if outputs == "merged" else ""
     text = [view.text for view in views] + ([f"— {note}"] if note else [])
     text += labelled(
         (f"[{ranks_label(row.processes)}]", view.text) for row in rows for view in row.views

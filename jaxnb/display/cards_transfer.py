@@ -135,7 +135,7 @@ def gathered_card(array: GatheredArray, replaced: str = "") -> Card:
     name = array.wanted().key.name
     values = _values(array)
     notes = []
-    if not array.is_here:
+    if not array.is_here and not info.deleted:
         notes.append("data stay on the processes until used")
     if replaced:
         notes.append(f"`{name}` {replaced}")

@@ -236,6 +236,16 @@ def not_found(process_index: int, error: NotFoundError) -> NotFound:
     return NotFound(process_index, str(error), isinstance(error, LostError))
 
 
+def _flat(name: str, value: Any) -> list[tuple[Any, Any]]:
+    try:
+        return jax.tree_util.tree_flatten_with_path(value)[0]
+    except ValueError as error:
+        raise NotFoundError(
+            f"has `{name}`, which is no pytree: JAX sorts the keys of dicts, and these cannot be "
+            "sorted. Lay out a part of it"
+        ) from error
+
+
 def layout(
     request: LayoutRequest, process_index: int, namespace: Mapping[str, Any]
 ) -> LayoutReply | NotFound:
@@ -249,12 +259,10 @@ def layout(
                 f"has `{path.text}` only as a slice, which has no layout of its own: lay out "
                 f"`{whole}`"
             )
+        flat = _flat(path.text, value)
     except NotFoundError as error:
         return not_found(process_index, error)
-    leaves = [
-        (request.path + jax.tree_util.keystr(path), leaf)
-        for path, leaf in jax.tree_util.tree_flatten_with_path(value)[0]
-    ]
+    leaves = [(request.path + jax.tree_util.keystr(path), leaf) for path, leaf in flat]
     refs = [(text + "[...]", array_of_ref_now(leaf)) for text, leaf in leaves]
     held = [
         (text, leaf) if array is None else (of_ref, array)

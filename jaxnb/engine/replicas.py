@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxnb.engine._jax_internals.arrays import device_arrays, host_words
@@ -117,7 +119,8 @@ class Replicas:
             processes, at, name, line = dispatch
             looked = _Looked(
                 processes, at, position, name, line, origins[position], weakref.ref(array),
-                type_label(array.dtype, array.shape), dtype_facts(array.dtype).host_name,
+                type_label(*_kind_of(arguments[position], array)),
+                dtype_facts(array.dtype).host_name,
                 self._cell.layouts[array.sharding, tuple(array.shape)], parts,
             )  # fmt: skip
             self._add(found, looked)
@@ -244,6 +247,12 @@ class Replicas:
                 if _device_of(data) == device:
                     return np.ascontiguousarray(host_words(data)).reshape(-1).view(np.uint8)
         return None
+
+
+def _kind_of(value: Any, array: Any) -> tuple[Any, Any]:
+    """Returns dtype and shape of what was given: of keys theirs, not those of their words."""
+    is_key = isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
+    return (value.dtype, value.shape) if is_key else (array.dtype, array.shape)
 
 
 def _digests(array: Any, devices: set[int]) -> dict[int, str]:

@@ -23,6 +23,11 @@ def parse_call(code: str) -> ast.Call:
         body = ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError) as error:
         reason = error.msg if isinstance(error, SyntaxError) else str(error)
+        if " --" in text:
+            raise UsageError(
+                f"`{one_line(text)}`: options stand before the call, `%spmd_collectives --devices "
+                "8 f(x)`. Nothing was run."
+            ) from None
         raise UsageError(
             f"`{one_line(text)}` is no expression of Python ({reason}). Nothing was run. Type "
             f"the call whose collectives you want: {EXAMPLE}."

@@ -11,7 +11,7 @@ from jaxnb.model.collectives import SourceLine
 _SECTION = re.compile(r"^(FileNames|FunctionNames|FileLocations|StackFrames)$")
 _NAME = re.compile(r'^(\d+) "(.*)"$')
 _FIELDS = re.compile(r"(\w+)=(\d+)")
-_LIBRARIES = ("/site-packages/", "/dist-packages/")
+_NOT_THEIRS = ("/site-packages/", "/dist-packages/", "<frozen ")
 _OWN = f"{Path(__file__).parents[1]}/"
 """jaxnb's own frames say nothing: it calls JAX for the user."""
 
@@ -54,7 +54,7 @@ class Frames:
         """
         stack = list(self._stack(metadata))
         for wanted in (lambda f: f.startswith("<cell "),
-                       lambda f: not any(part in f for part in _LIBRARIES)):  # fmt: skip
+                       lambda f: not any(part in f for part in _NOT_THEIRS)):  # fmt: skip
             for each in stack:
                 if wanted(each.file):
                     return each

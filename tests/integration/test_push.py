@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from jaxnb.asking import Channel
 from jaxnb.errors import JaxnbError, NotEnoughMemoryError, UsageError
 from jaxnb.model import BindRequest, BuildRequest, WriteRequest
+from jaxnb.pulling import NotMovedWarning
 from jaxnb.result import PerProcess
 from jaxnb.session import Session
 from jaxnb_arrays import ALL, DTYPES, MESH, SOME, assert_same, dtype_of, open_bytes, whole
@@ -692,7 +693,7 @@ def test_a_class_that_the_processes_lack(
 )
 def test_what_cannot_be_pickled(session: Session, no_writes: None, value: Any) -> None:
     session.run("x = 'old'")
-    with pytest.raises(UsageError, match=r"`y`, `x` cannot be pickled .* Nothing was moved"):
+    with pytest.raises(UsageError, match=r"^`x` cannot be pickled .* Nothing was moved"):
         session.push(y=1, x=value)
     assert_not_bound(session)
 
@@ -929,3 +930,14 @@ def test_any_array_and_any_spec(session: Session, case: Any) -> None:
     expected = array.astype(dtype_of(kept))
     assert_there(session, "x", expected, text_of(spec))
     assert_same(session.pull("x"), expected)
+
+
+def test_what_only_stands_for_something_is_not_pushed_back(session: Session) -> None:
+    """It would take the place of what it stands for."""
+    session.run("import threading\nheld = {'lock': threading.Lock(), 'n': 1}")
+    with pytest.warns(NotMovedWarning):
+        held = session.pull("held")
+    with pytest.raises(UsageError, match="<not moved: lock>, which only stands for"):
+        session.push(held=held)
+    assert session.run("type(held['lock']).__name__").value == "lock"
+    session.push(held={"n": held["n"]})

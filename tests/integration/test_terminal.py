@@ -113,7 +113,8 @@ def test_rich_output_is_text_in_a_terminal(terminal: Terminal) -> None:
         "%%spmd\nfrom IPython.display import HTML, display\n"
         "display(HTML('<b>x</b>')); display(process_index)"
     )
-    first = ["<IPython.core.display.HTML object>", "0", "— above: process 0's", "[1] 1"]
+    above = "— above: what process 0 displayed; below: what others did and it did not"
+    first = ["<IPython.core.display.HTML object>", "0", above, "[1] 1"]
     assert shown.splitlines()[:4] == first
 
 

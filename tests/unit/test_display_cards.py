@@ -447,11 +447,13 @@ def test_what_the_first_process_displayed_too_is_not_shown_again():
     # One output more of either does not bring the others out of step.
     assert cards.displays_card({0: [text("x"), *same], 1: same}, 0).text == ""
     with_more = cards.displays_card({0: same, 1: [text("x"), *same]}, 0)
-    assert with_more.text == "— above: process 0's\n[1] x"
-    assert "above: process 0" in with_more.html
+    assert with_more.text == (
+        "— above: what process 0 displayed; below: what others did and it did not\n[1] x"
+    )
+    assert "above: what process 0" in with_more.html
     assert cards.displays_card({0: same, 1: [text("x")]}, 0, "first").text == ""
     all_of_them = cards.displays_card({0: same, 1: same}, 0, "all")
-    assert all_of_them.text == "— above: process 0's\n[1] a\n[1] b"
+    assert all_of_them.text == "— above: what process 0 displayed\n[1] a\n[1] b"
 
 
 def test_outputs_that_differ_from_the_firsts_are_a_click_away():

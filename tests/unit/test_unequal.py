@@ -69,7 +69,7 @@ def test_where_and_how_far_they_differ(
     pair[:, 4] = mine, its
     name = np.dtype(dtype).name
     found = UnequalInput(array("a", dtype=name), ((4, 6), (0, 3)), ((0, 1), (2,)))
-    told = unequal.with_difference(found, 0, (pair[0].tobytes(), pair[1].tobytes()), is_all=True)
+    told = unequal.with_difference(found, 0, [each.tobytes() for each in pair], is_all=True)
     assert told.difference.startswith("first at [5, 1]: ")
     assert said in told.difference
     assert told.is_rounding == is_rounding
@@ -79,5 +79,17 @@ def test_where_and_how_far_they_differ(
 
 
 def test_the_first_piece_that_differs() -> None:
-    assert unequal.first_difference((64, 64), (["a", "b"], ["a", "c"])) == (64, 128)
-    assert unequal.first_difference((0, 64), ([], ["a"])) is None
+    assert unequal.first_difference([(64, ["a", "b"]), (64, ["a", "c"])]) == (64, 128)
+    assert unequal.first_difference([(64, ["a", "b"])] * 2 + [(64, ["c", "b"])]) == (0, 64)
+    assert unequal.first_difference([(0, []), (64, ["a"])]) is None
+
+
+def test_all_replicas_are_looked_at() -> None:
+    values = np.zeros((3, 8), np.float32)
+    values[1, 0] = 1
+    values[2, 1:6] = 1000
+    found = UnequalInput(array("a"), ((0, 8),), ((0, 3), (1,), (2,)))
+    told = unequal.with_difference(found, 0, [each.tobytes() for each in values], is_all=True)
+    assert told.difference == (
+        "first at [0]: 0.0 on processes 0,2-3, 1.0 on process 1; 6 elements differ, by up to 1000"
+    )

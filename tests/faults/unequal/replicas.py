@@ -78,7 +78,7 @@ ROWS = (
         "replicas",
         ("u = make(process_index, whole)", "float(total(u))"),
         ("u = make(process_index, sharded)", "float(total(u))"),
-        r"shard it if each process is to have its own: `P\('data'\)`",
+        r"make one sharded array of them: `jax.make_array_from_process_local_data`",
     ),
     Row(
         "devices of one process",
