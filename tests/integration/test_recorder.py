@@ -267,6 +267,10 @@ HEALTHY = {
     "thread": "t = threading.Thread(target=lambda: step(x)); t.start(); t.join()",
     "callback": "jax.jit(lambda a: jax.debug.callback(lambda v: None, a.sum()))(jnp.ones(3));",
     "clear_caches": "step(x); jax.clear_caches(); step(x); step(x);",
+    "files of each process": (
+        "import tempfile\nfolder = {'xla_dump_to': tempfile.mkdtemp()}\n"
+        "jax.jit(lambda a: a * 7, compiler_options=folder)(x);"
+    ),
     "set_mesh": "with jax.set_mesh(mesh):\n    step(x); step(x);",
 }
 
@@ -283,6 +287,7 @@ HEALTHY = {
             "multihost",
             "device_put",
             "callback",
+            "files of each process",
         ],
         HEALTHY,
         pytest.mark.thorough,
@@ -315,6 +320,16 @@ def test_functions_compute_what_they_would_without(group: Session) -> None:
         first, *others = (result.per_process[index].value for result in by_mode)
         for other in others:
             np.testing.assert_array_equal(first, other)
+
+
+def test_jax_is_as_without_hooks_beside_dispatches(group: Session) -> None:
+    """Jitted functions refer to functions of JAX that are replaced; so do deleted arrays."""
+    code = (
+        "import cloudpickle\nagain = cloudpickle.loads(cloudpickle.dumps(total))\n"
+        "gone = jnp.arange(3.0); gone.delete()\nfloat(again(x)) == float(total(x)), gone._arrays"
+    )
+    for mode in ("off", "strict"):
+        assert group.run(code, check=mode).value == (True, None)  # type: ignore[arg-type]
 
 
 def test_what_was_called_while_it_was_off_is_recorded_afterwards(group: Session) -> None:

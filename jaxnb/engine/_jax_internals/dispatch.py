@@ -177,6 +177,9 @@ def executable_lines(executable: Any) -> Callable[[], list[ProgramLine]]:
 
 _OPTIONS = "jaxnb: compiler_options"
 
+_DUMPS = "xla_dump_"
+"""Options that begin so write files, each process its own, and change nothing that is computed."""
+
 
 def note_compiler_options() -> str:
     """Has executables remember the ``compiler_options`` of their ``jax.jit``.
@@ -201,7 +204,10 @@ def note_compiler_options() -> str:
     def noted(*arguments: Any, **settings: Any) -> Any:
         if given := settings.get("compiler_options_kvs"):
             # A list of what lives as long as the executable, and is saved with it: plain data.
-            told = (_OPTIONS, *sorted(f"{name}={value!r}" for name, value in given))
+            told = (
+                _OPTIONS,
+                *sorted(f"{n}={value!r}" for n, value in given if not n.startswith(_DUMPS)),
+            )
             settings["keepalive"] = [*(settings.get("keepalive") or ()), told]
         return from_hlo(*arguments, **settings)
 
