@@ -246,7 +246,7 @@ class Cells(Life):
     ) -> CellResult:
         """Returns a cell's result with why its processes did not agree, if they did not.
 
-        How their programs differ is shown.
+        How programs of one name and of equal shapes differ is shown: else the message says it.
         """
         stopped = [i for i, error in result.errors.items() if error.type_name == "DivergenceError"]
         if not stopped:
@@ -263,7 +263,7 @@ class Cells(Life):
             made = next(iter(at.values()))
             given = self._sentinels.arguments(made.processes, made.number)
             found = replace(found, differences=differing_arguments(given))
-        if found.kind in ("computation", "shapes"):
+        if found.kind == "computation" and len({each.name for each in at.values()}) == 1:
             found = replace(found, program=self._difference(found.sides))
         if found.program is not None and not shows_cards:  # the card has it, folded
             said = "The processes were about to dispatch programs that are not the same."

@@ -9,6 +9,10 @@ from jaxnb.model import Dispatch, Divergence, DivergenceKind, Recording, Side, T
 from jaxnb.model.dispatches import Processes
 
 
+_MOST_TOLD = 2
+"""So many arguments of other shapes are told one by one."""
+
+
 def swapped(trails: Mapping[int, Iterable[Trail]]) -> list[Processes]:
     """Returns over which processes the same places in a cell have dispatched in another order.
 
@@ -146,6 +150,7 @@ def disagreement(found: Sequence[Side], mine: Dispatch) -> str:
         differs = "with different inputs" if len(made) == 1 else "different programs"
         groups = " / ".join(ranks_label(side.processes) for side in found)
         does = [f"all were to dispatch {mine}, but {differs} on processes {groups}"]
+    shapes = _other_shapes(found)
     everyone = processes_label(mine.processes)
     which = f"dispatch {mine.number}" if mine.number else "a thread's dispatch"
     trust = "so nobody waits and all that was computed before can be trusted"
@@ -156,8 +161,29 @@ def disagreement(found: Sequence[Side], mine: Dispatch) -> str:
         )
     return (
         f"The processes do not agree on {which} over {everyone}: "
-        f"{'; '.join(does)}. Nothing of it has run on any of them, {trust}."
+        f"{'; '.join(does)}. {shapes}Nothing of it has run on any of them, {trust}."
     )
+
+
+def _other_shapes(found: Sequence[Side]) -> str:
+    """Returns which arguments of one function have other shapes, as a sentence; or nothing."""
+    made = {side.processes: side.dispatch for side in found if side.dispatch is not None}
+    given = {who: each.shapes.split(" -> ")[0].split(", ") for who, each in made.items()}
+    if len({each.name for each in made.values()}) != 1 or len(set(map(len, given.values()))) != 1:
+        return ""
+    count = len(next(iter(given.values())))
+    told = []
+    for k in range(count):
+        has: dict[str, list[int]] = {}
+        for who, shapes in given.items():
+            has.setdefault(shapes[k], []).extend(who)
+        if len(has) > 1:
+            those = [f"{shape} on {processes_label(sorted(who))}" for shape, who in has.items()]
+            told.append(f"argument {k + 1} of {count} is {', '.join(those)}")
+    if not told:
+        return ""
+    more = f"; so do {len(told) - _MOST_TOLD} more" if len(told) > _MOST_TOLD else ""
+    return f"They differ in shape: {'; '.join(told[:_MOST_TOLD])}{more}. "
 
 
 def unequal_replicas_text(mine: Dispatch, differing: Sequence[Sequence[int]]) -> str:

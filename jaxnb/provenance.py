@@ -183,6 +183,9 @@ def _last_common_step(differences: Sequence[Difference]) -> str:
 def _passed(difference: Difference) -> str:
     if data := _other_data(difference):
         return data
+    if others := _other_shapes(difference):
+        name = next((each.name for _, each in difference.sides if each and each.name), "")
+        return f"{f'`{name}` ' if name else ''}{others}"
     said = (f"{processes_label(who)} passed {_what(each)}" for who, each in difference.sides)
     return ", ".join(said) + _once_more(difference)
 
@@ -197,7 +200,22 @@ def _other_data(difference: Difference) -> str:
     return f"{labels} passed {name} with other data"
 
 
+def _other_shapes(difference: Difference) -> str:
+    """Returns what arrays are that one line has made everywhere, of other shapes; else nothing.
+
+    They are counted by shape and dtype: what else would tell them apart is in the words.
+    """
+    made = {each and (each.made.kind, origin_text(each.made, 0)) for _, each in difference.sides}
+    kind, text = (len(made) == 1 and made.pop()) or ("", "")
+    if kind != "created":
+        return ""
+    labels = " / ".join(processes_label(who) for who, _ in difference.sides)
+    return f"{text.partition(',')[0]}, with other shapes or dtypes on {labels}"
+
+
 def _held(difference: Difference) -> str:
+    if others := _other_shapes(difference):
+        return others
     said = (
         f"on {processes_label(who)} {origin_text(each.made, each.number) if each else 'nothing'}"
         for who, each in difference.sides

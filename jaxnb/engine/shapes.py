@@ -11,14 +11,19 @@ import numpy as np
 from jaxnb.labels import type_label
 
 
+MOST = 100
+"""People are shown fewer; those that differ on other processes may be any."""
+
+
 def shapes_of(arguments: Sequence[Any], results: Sequence[Any]) -> str:
-    """Returns ``"float32[8], int -> float32[]"``; the first few of each."""
+    """Returns ``"float32[8], int -> float32[]"``; of each no more than :data:`MOST`."""
     return f"{_listed(arguments)} -> {_listed(results)}"
 
 
 def _listed(values: Any) -> str:
-    shown = [_shape(value) for value in values[:4]]
-    return ", ".join([*shown, f"… {len(values) - 4} more"] if len(values) > 4 else shown) or "()"
+    shown = [_shape(value) for value in values[:MOST]]
+    more = [f"… {len(values) - MOST} more"] if len(values) > MOST else []
+    return ", ".join([*shown, *more]) or "()"
 
 
 def _shape(value: Any) -> str:

@@ -41,6 +41,23 @@ _ENDS = {
 }
 
 
+_MOST_SHAPES = 4
+
+
+def in_short(shapes: str) -> str:
+    """Returns the first few shapes of arguments and results: ``"f32[8], … 6 more -> f32[]"``."""
+    return " -> ".join(map(_first_few, shapes.split(" -> ")))
+
+
+def _first_few(shapes: str) -> str:
+    each = shapes.split(", ")
+    if len(each) <= _MOST_SHAPES:
+        return shapes
+    last = each[-1]
+    more = int(last.split()[1]) - 1 if last.startswith("… ") else 0
+    return ", ".join([*each[:_MOST_SHAPES], f"… {len(each) - _MOST_SHAPES + more} more"])
+
+
 @dataclass(frozen=True, slots=True)
 class Trail:
     """What one process dispatched in a cell to one set of processes, in short.
@@ -107,7 +124,7 @@ class Dispatch:
 
     def __str__(self) -> str:
         line = " outside the cell's lines" if self.line is None else f" at line {self.line}"
-        return f"{self.name} {self.shapes}{line}{_ENDS[self.end]}"
+        return f"{self.name} {in_short(self.shapes)}{line}{_ENDS[self.end]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +176,8 @@ class Divergence:
         differences: Of ``"inputs"``: which arguments are parts of different arrays. Empty if those
             are the same, and numbers, NumPy arrays or the elements of replicas differ; also if
             nobody remembers.
-        program: Of ``"computation"``: what differs in the programs. None if nobody remembers.
+        program: Of ``"computation"``, under one name: what differs in the programs. None if nobody
+            remembers.
     """
 
     cell: int

@@ -20,7 +20,7 @@ from faults.shared import cleared, pressing_beside
 from jaxnb import freeing, patience
 from jaxnb.display.merge import MergedLine
 from jaxnb.errors import CellError, CellTimeoutError
-from jaxnb.model import Whereabouts
+from jaxnb.model import CellRequest, Whereabouts
 from jaxnb.result import CellResult
 from jaxnb.session import Session
 from jaxnb.sinks import NoSink
@@ -157,10 +157,10 @@ def test_who_misses_it_just_before_it_begins_is_interrupted_too(
     os.mkfifo(fifo)
     session.run(MISSES.format(fifo=fifo))
     opened: list[int] = []
-    send_interrupt, where = session.send_interrupt, session.where
+    interrupt, where = session.interrupt_in_lockstep, session.where
 
-    def send(processes: Iterable[int]) -> None:
-        send_interrupt(processes)
+    def interrupt_and_begin(request: CellRequest) -> None:
+        interrupt(request)
         if not opened:
             opened.append(os.open(fifo, os.O_WRONLY))
 
@@ -168,7 +168,7 @@ def test_who_misses_it_just_before_it_begins_is_interrupted_too(
         threading.Event().wait(0.1)
         return where(processes)
 
-    monkeypatch.setattr(session, "send_interrupt", send)
+    monkeypatch.setattr(session, "interrupt_in_lockstep", interrupt_and_begin)
     monkeypatch.setattr(session, "where", where_slowly)
     sink = OnFirstLine(press_interrupt, 3)
     with pytest.raises(CellError) as caught:

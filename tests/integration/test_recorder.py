@@ -209,11 +209,6 @@ DIFFERENCES = {
         "They differ in the compiler_options that they were compiled with: see below",
         "xla_cpu_enable_fast_math=True",
     ),
-    "eager": (
-        REFUSED["eager, other function"][0],
-        r"They differ first at line 1 of cell \[\d+\]: `(add|multiply)` on ",
-        "-f32[2] add(f32[2], f32[2])   # line 1 of cell",
-    ),
 }
 
 

@@ -138,3 +138,19 @@ def test_strict_mode_tells_of_one_that_has_made_fewer() -> None:
     assert "processes 0,2: were to dispatch jit(f1)" in text
     assert "process 1: was to dispatch jit(f1) float32[8] -> float32[] at line 4, as disp" in text
     assert "as dispatch 2. Nothing of it has run on any of them, but some have made" in text
+
+
+def test_arguments_of_other_shapes_are_told_wherever_they_stand() -> None:
+    weights = ", ".join(f"f[{k}]" for k in range(6))
+    made = [
+        dispatch(1, i == 1, name="jit(step)", shapes=f"{weights}, f[{8 + 4 * (i == 1)},3] -> f[]")
+        for i in ALL
+    ]
+    text = disagreement(sides(at(*made), {}), made[0])
+    assert "jit(step) f[0], f[1], f[2], f[3], … 3 more -> f[] at line 1" in text
+    assert (
+        "They differ in shape: argument 7 of 7 is f[8,3] on processes 0,2, f[12,3] on process 1. "
+        in text
+    )
+    other = dispatch(1, 9, name="jit(other)", shapes="f[9] -> f[]")
+    assert "in shape" not in disagreement(sides(at(made[0], other, made[0]), {}), made[0])
