@@ -8,7 +8,6 @@ from jaxnb.labels import processes_label, ranks_label
 from jaxnb.model import Dispatch, Divergence, DivergenceKind, Recording, Side, Trail
 from jaxnb.model.dispatches import Processes
 
-
 _MOST_TOLD = 2
 """So many arguments of other shapes are told one by one."""
 

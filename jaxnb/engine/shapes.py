@@ -10,7 +10,6 @@ import numpy as np
 
 from jaxnb.labels import type_label
 
-
 MOST = 100
 """People are shown fewer; those that differ on other processes may be any."""
 
