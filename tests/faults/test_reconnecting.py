@@ -62,7 +62,6 @@ def fail_once(*how):
 @pytest.fixture
 def group(make_session: Callable[..., Session], monkeypatch: pytest.MonkeyPatch) -> Session:
     monkeypatch.setattr(putting_away, "SETTLE_SECONDS", 0.2)
-    monkeypatch.setattr(putting_away, "SHUT_ALL_SECONDS", 0.2)
     monkeypatch.setattr(putting_away, "NO_EFFECT_SECONDS", 0.5)
     session = make_session(4, devices_per_process=2, check="off")
     session.run(SETUP + FAULTS)

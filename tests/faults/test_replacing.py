@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import warnings
 from collections.abc import Callable, Iterator
 
 import psutil
@@ -13,7 +12,7 @@ import pytest
 import jaxnb
 from faults.shared import assert_kept, cleared
 from jaxnb.display import cards
-from jaxnb.errors import ArrayGoneError, CellError, DivergenceWarning, ProcessDiedError
+from jaxnb.errors import ArrayGoneError, CellError, ProcessDiedError
 from jaxnb.model import Recovered
 from jaxnb.session import Session
 from jaxnb_fixtures import assert_usable, until
@@ -373,22 +372,17 @@ def test_what_a_new_process_cannot_import_is_told(group: Session, tmp_path: obje
 
 @pytest.mark.timing
 def test_gloo_aborts(group: Session) -> None:
-    """Two sizes of one collective end a process inside gloo: the death is told, and the cause."""
+    """Two sizes of one collective, unchecked, end a process inside gloo: the death is told."""
     group.run("y = make((64 * n,), P('d')); z = make((n,), P('d'))")
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always", DivergenceWarning)
-        with pytest.raises(ProcessDiedError, match="EnforceNotMet"):
-            group.run(
-                "g = jax.jit(lambda a: a, out_shardings=NamedSharding(mesh, P()))\n"
-                "g(y if process_index == 1 else z).block_until_ready()",
-                timeout=60,
-            )
+    with pytest.raises(ProcessDiedError, match="EnforceNotMet"):
+        group.run(
+            "g = jax.jit(lambda a: a, out_shardings=NamedSharding(mesh, P()))\n"
+            "g(y if process_index == 1 else z).block_until_ready()",
+            check="off",
+            timeout=60,
+        )
     dead = {p.process_index for p in group.processes if p.state == "dead"}
     assert dead
-    if len(dead) == 1 and 1 not in dead:  # the two that are left have shown each other
-        (text,) = (str(each.message) for each in told if each.category is DivergenceWarning)
-        assert "at dispatch 1 over processes 0-2: " in text
-        assert "The shapes differ" in text
     recovered = group.recover()
     assert set(recovered.replaced) == dead
     assert_kept(group, AFTER)

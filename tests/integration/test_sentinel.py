@@ -160,7 +160,7 @@ def test_the_line_is_the_notebooks(alone: Session) -> None:
 @pytest.mark.timing
 def test_in_cpp(make_session: Callable[..., Session]) -> None:
     """In a collective that nobody else joins."""
-    session = make_session(2)
+    session = make_session(2, check="off")
     code = (
         "import jax.experimental.multihost_utils as mh\n"
         "if process_index == 0:\n    mh.process_allgather(np.ones(3))\n"
