@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from typing import Self
@@ -83,7 +83,7 @@ class Life(Verbs):
         self._is_lost = False  # an attempt to join again has failed half way
         self._conversations = Conversations(self._turns)
         self._interrupted: threading.Event | None = None
-        self._cells = itertools.count(1)
+        self.next_cell: Callable[[], int] = itertools.count(1).__next__
         self._cells_run = 0
         self._replayable = Replayable()
         self._oom_kills = OomKills()

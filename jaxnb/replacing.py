@@ -238,7 +238,7 @@ def hand_over(
     given = _give(ask, names, survivors, replaced, missing)
     arrays = [path for name in given for path in first[name].arrays]
     return Handed(
-        given=tuple(name for name in given if name.isidentifier()),
+        given=tuple(n for n in given if n.isidentifier() and not first[n].was_lost),
         refilled=tuple(dict.fromkeys(arrays)),
         missing={name: why for name, why in missing.items() if name not in _NO_NAME},
     )

@@ -150,7 +150,7 @@ class Session(Cells):
         with sigint_sets(interrupted), self._turns.turn(on_wait, interrupted):
             self._require_ready(generation)
             self._require_checks(mode, sink)
-            number = next(self._cells) if cell is None else cell
+            number = self.next_cell() if cell is None else cell
             request = CellRequest(
                 cell=number,
                 code=code,

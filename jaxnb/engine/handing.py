@@ -79,6 +79,7 @@ def _possession(name: str, value: Any) -> Possession:
             arrays=tuple(paths.get(id(array), name + INSIDE) for array in parcel.arrays),
             replicas=parcel.replica_digests(),
             origins=tuple(origin and origin[0] for origin in parcel.origins()),
+            was_lost=type(value) is LostArray,
         )
     except (Exception, SystemExit) as error:  # a user's __reduce__, or a property of theirs
         return Possession(b"", _reason(error))

@@ -150,6 +150,7 @@ class Possession:
         arrays: The arrays in it that are spread over processes, as paths.
         replicas: Digests of their shards that others hold too: (array, box) to digest.
         origins: The numbers of where they come from; None for one of which that is not known.
+        was_lost: It is an array that an earlier recovery has lost.
     """
 
     digest: bytes
@@ -158,6 +159,7 @@ class Possession:
     arrays: tuple[str, ...] = ()
     replicas: Mapping[tuple[int, Box], bytes] = field(default_factory=dict)
     origins: tuple[int | None, ...] = ()
+    was_lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,6 +73,8 @@ def test_the_others_keep_their_variables_and_what_is_lost_is_named(
     session.run("x = made(16)\nx")
     with pytest.raises(ProcessDiedError):
         session.run(DIE.format(0))
-    assert session.recover().lost_shards == ("x",)
+    again = session.recover()
+    assert again.lost_shards == ("x",)
+    assert not {"big", "keys"} & set(again.given)  # they were lost before, and still are
     assert session.run("same.tolist()").value == [0, 1, 2]
     assert_usable(session)

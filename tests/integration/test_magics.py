@@ -205,6 +205,13 @@ def test_load_start_run_restart_stop(notebook: Notebook) -> None:
     assert "was closed" in notebook.bad("spmd.run('1')", "SessionClosedError")
 
 
+def test_a_call_of_run_has_the_number_of_the_notebooks_cell(nb: Notebook) -> None:
+    """Another number would be that of another cell of the notebook."""
+    shown = nb.good("print(spmd.run('1').cell, get_ipython().displayhook.prompt_count)").text
+    called, notebook = shown.split()
+    assert called == notebook
+
+
 # ---------------------------------------------------------------------- cards and status
 
 
