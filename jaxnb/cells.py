@@ -30,7 +30,7 @@ from jaxnb.model.nans import NanFound
 from jaxnb.model.origins import Difference
 from jaxnb.model.programs import ProgramDifference
 from jaxnb.options import process_indices
-from jaxnb.outcome import recovered_text, stopped_text
+from jaxnb.outcome import caught_text, recovered_text, stopped_text
 from jaxnb.patience import Patience
 from jaxnb.provenance import (
     differing_arguments,
@@ -123,6 +123,8 @@ class Cells(Life):
             result = self._last_result = replace(result, divergence=parted)
             if not isinstance(sink, ScriptNotices):
                 running.notice(divergence.describe(parted))
+        if caught := caught_text(running.replies):
+            running.notice(caught)
         result = self._unequal(running, result)
         names = self._unequal_names(running, result, was_cut)
         result = self._last_result = replace(result, unequal_names=names)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from jaxnb.answers import NO_ANSWER
@@ -19,8 +19,8 @@ from jaxnb.errors import (
     SessionBrokenError,
     SessionClosedError,
 )
-from jaxnb.labels import capitalized, one_line, processes_label
-from jaxnb.model import CellOutcome, Dispatch, ProcessError, Recovered
+from jaxnb.labels import capitalized, one_line, plural_word, processes_label
+from jaxnb.model import CellOutcome, CellReply, Dispatch, ProcessError, Recovered
 from jaxnb.model.cells import LEFT_BEHIND
 from jaxnb.model.origins import Difference
 from jaxnb.provenance import names_text
@@ -124,6 +124,19 @@ def stopped_text(last: Dispatch) -> str:
     return (
         f"{processes_label(last.processes)} stopped at the same step: dispatch {last.number} of "
         f"this cell, `{last.name}`{line}. No computation was broken off."
+    )
+
+
+def caught_text(replies: Mapping[int, CellReply]) -> str:
+    """Returns who has caught a refusal to compute and gone on; empty if nobody has."""
+    who = [i for i, reply in replies.items() if reply.refused and reply.error is None]
+    if not who:
+        return ""
+    lines = sorted({line for i in who for line in replies[i].refused if line is not None})
+    at = f" at {plural_word(len(lines), 'line')} {', '.join(map(str, lines))}" if lines else ""
+    return (
+        f"{capitalized(processes_label(who))} caught a DivergenceError{at} and went on: what was "
+        "refused there was not computed on any process."
     )
 
 

@@ -66,15 +66,18 @@ class Session(Cells):
         """The cells that have run without an error, in order; those that a restart replays."""
         return self._replayable.cells
 
-    def interrupt(self) -> None:
+    def interrupt(self) -> bool:
         """Interrupts the running cell on every process that is still in it.
 
-        Code that is in Python, or in a sleep, raises KeyboardInterrupt there. Does nothing if
-        no cell is running.
+        Code that is in Python, or in a sleep, raises KeyboardInterrupt there.
+
+        Returns:
+            Whether a cell was running; else nothing was done.
         """
         interrupted = self._interrupted
         if interrupted is not None:
             interrupted.set()
+        return interrupted is not None
 
     def run(
         self,

@@ -59,6 +59,7 @@ class CellSoFar:
     number: int = 0
     run: int = 0
     refused: Entry | None = None  # what strict mode has not let run
+    refused_at: dict[int | None, None] = field(default_factory=dict)  # the lines
     is_agreed: bool = True  # with the other processes, before it is made
 
 

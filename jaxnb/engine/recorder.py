@@ -32,6 +32,7 @@ from jaxnb.engine.recorded import (
 from jaxnb.engine.replicas import Replicas
 from jaxnb.engine.settings import OwnSettings
 from jaxnb.engine.shapes import shapes_of
+from jaxnb.errors import DivergenceError
 from jaxnb.model import CellRequest, CheckMode, Dispatch, JointRequest, Recording, Trail
 from jaxnb.model.dispatches import Processes
 from jaxnb.model.nans import NanPlace
@@ -195,6 +196,10 @@ class Recorder:
             found = [Trail(p, t.count, t.sites, t.site_sum) for p, t in trails if t.count]
         return tuple(sorted(found, key=lambda trail: trail.processes))
 
+    def refused_at(self) -> tuple[int | None, ...]:
+        """Returns at which lines of the cell the processes did not agree, each once."""
+        return tuple(self._cell.refused_at)
+
     def recording(self, most: int = RING) -> Recording:
         """Returns the last dispatches of the cell."""
         with self._lock:
@@ -297,7 +302,9 @@ class Recorder:
         self._digest(entry, arguments)
         try:
             self.lockstep.agree(as_dispatch(entry), self.depth())
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, DivergenceError) and self._making.is_main:
+                cell.refused_at[entry.line] = None
             if entry.replicas:
                 self.replicas.forget(entry.known.processes, entry.number)
             raise

@@ -218,6 +218,7 @@ class Runner:
             replicas=self._recorder.replicas.trails(),
             settings=self._recorder.settings.changes(),
             nan=self._recorder.nans.end(self._shell.user_ns),
+            refused=self._recorder.refused_at(),
         )
 
     def _repeated(self, calls: int, seconds: list[float]) -> AbstractContextManager[None]:

@@ -116,7 +116,8 @@ class SpmdMagics(SessionMagics):
     def spmd_interrupt(self, line: str) -> None:
         """Interrupts the cell that runs in the background."""
         if _is_asked("%spmd_interrupt", "Interrupts a background cell.", line):
-            self._started().interrupt()
+            was_running = self._started().interrupt()
+            print("Interrupted; its card says how it ends." if was_running else "No cell runs.")
 
     @line_magic
     def spmd_status(self, line: str) -> None:

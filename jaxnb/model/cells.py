@@ -186,6 +186,7 @@ class CellReply:
         replicas: What it digested of replicas, in short.
         settings: Those that change programs, and are not what they were as it joined.
         nan: Its first computation with a NaN in the results, if that was looked for.
+        refused: The cell's lines, each once, at which the processes did not agree.
     """
 
     process_index: int
@@ -202,6 +203,7 @@ class CellReply:
     replicas: tuple[ReplicaTrail, ...] = ()
     settings: Settings = ()
     nan: NanFound | None = None
+    refused: tuple[int | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

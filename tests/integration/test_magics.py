@@ -531,6 +531,7 @@ def test_background_cell_can_be_interrupted(nb: Notebook, tmp_path: Path) -> Non
     nb.good("handle.interrupt()")
     assert "KeyboardInterrupt" in nb.bad("handle.result(timeout=80)", "CellError")
     assert "ready" in nb.good("%spmd_status").text
+    assert "No cell runs" in nb.good("%spmd_interrupt").text
 
 
 def test_a_background_cell_shows_its_last_lines_and_figures(nb: Notebook) -> None:

@@ -407,8 +407,12 @@ def test_code_that_catches_it_goes_on(group: Session) -> None:
         "    except DivergenceError: caught += 1\n"
         "caught, float(total(x))"
     )
-    with no_alarm():
-        assert group.run(code).value[0] == 100
+    sink = Keeps()
+    assert group.run(code, sink=sink).value[0] == 100
+    assert sink.notices == [
+        f"Processes 0-{group.num_processes - 1} caught a DivergenceError at line 4 and went on: what was refused there was "
+        "not computed on any process."
+    ]
     assert_usable(group)
 
 
