@@ -33,7 +33,6 @@ class InLockstep:
 
     Attributes:
         arguments: Returns the global arrays that a dispatch is to be given here.
-        count: Returns how many computations over several processes the cell has dispatched.
         num_processes: Size of the group.
         is_in_cell: The main thread runs a cell, or answers what several processes were asked.
         is_answering: The main thread answers the notebook, be it to a cell or to anything else.
@@ -45,7 +44,6 @@ class InLockstep:
         self._me, self.num_processes = process_index, num_processes
         self._agreeing = Lockstep(process_index, num_processes, conductor, self)
         self.is_in_cell = self.is_answering = False
-        self.count: Callable[[], int] = int
         self.arguments: Callable[[tuple[int, ...], int], list[Argument]] = _nothing
         self.done = self._agreeing.done
         interrupts.tell(self._agreeing.signals.keeps, self._took)
@@ -63,7 +61,7 @@ class InLockstep:
         """Tells who still waits for this process that it has left the cell, and how; once."""
         if self.is_in_cell:
             self.is_in_cell = False
-            self._agreeing.end(note, self.count())
+            self._agreeing.end(note)
 
     def _took(self) -> None:
         """Tells of a signal that strikes a cell: the conductor of another one may be no more."""

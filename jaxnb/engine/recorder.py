@@ -72,7 +72,6 @@ class Recorder:
         self.missing = internals.hook_dispatches(self)
         ORIGINS.install(self.depth)
         lockstep.arguments = self.arguments
-        lockstep.count = lambda: sum(trail.count for trail in self._cell.trails.values())
         self.settings = OwnSettings()
         self._shortcut = Shortcut(self)
         self.reduced = () if self.missing else self._install()

@@ -65,7 +65,7 @@ class _Process:
     """
 
     cell: int = 0
-    left: tuple[int, End] = (0, End(0))
+    left: tuple[int, End] = (0, End())
     is_dead: bool = False
     main: _Waiting | None = None
     others: dict[int, _Waiting] = field(default_factory=dict)

@@ -46,14 +46,10 @@ class End:
     """How a process has left a cell.
 
     Attributes:
-        dispatches: How many computations it has dispatched with others in it.
         error: What it raised: ``"NameError: los"``; empty if it came to its end.
-        line: Where it raised; 0 where that is not known.
     """
 
-    dispatches: int
     error: str = ""
-    line: int = 0
 
 
 @dataclass(frozen=True, slots=True)

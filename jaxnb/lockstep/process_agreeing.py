@@ -109,10 +109,10 @@ class Lockstep:
             self._turns = Turns()
         self._line.begin(cell, tuple(asked))
 
-    def end(self, note: str, dispatches: int) -> None:
+    def end(self, note: str) -> None:
         """Tells who still waits for this process that it has left the cell, and how."""
         if self._line is not None:
-            self._line.leave(End(dispatches, note))
+            self._line.leave(End(note))
 
     def took(self) -> None:
         """Tells that a signal raises KeyboardInterrupt in the main thread now."""

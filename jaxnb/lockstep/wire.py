@@ -25,7 +25,6 @@ MAX_TEXT_BYTES = 1 << 15
 _LANES: tuple[Lane, ...] = ("main", "other")
 _SAY = struct.Struct(f"<cBQi{DIGEST_BYTES}s{DIGEST_BYTES}s")
 _BEGIN = struct.Struct("<cq")
-_LEAVE = struct.Struct("<cqi")
 _EXPLAIN = struct.Struct("<cQQ")
 _HELLO = struct.Struct("<cI")
 _GO = struct.Struct("<cQQ")
@@ -133,8 +132,8 @@ class Packets:
                 return _STOP.pack(b"r" if is_repeat else b"w", token)
             case Begin(cell, members):
                 return _BEGIN.pack(b"b", cell) + self._set(members)
-            case Leave(End(dispatches, error, line)):
-                return _LEAVE.pack(b"l", dispatches, line) + _cut(error, MAX_ERROR_BYTES)
+            case Leave(End(error)):
+                return b"l" + _cut(error, MAX_ERROR_BYTES)
             case Explain(token, number, text):
                 return _EXPLAIN.pack(b"e", token, number) + _cut(text, MAX_TEXT_BYTES)
             case Hello(process):
@@ -168,9 +167,7 @@ class Packets:
                 _, cell = _BEGIN.unpack_from(packet)
                 return Begin(cell, self._processes(packet[_BEGIN.size :]))
             case b"l":
-                _, dispatches, line = _LEAVE.unpack_from(packet)
-                error = packet[_LEAVE.size :].decode(errors="replace")
-                return Leave(End(dispatches, error, line))
+                return Leave(End(packet[1:].decode(errors="replace")))
             case b"e":
                 _, token, number = _EXPLAIN.unpack_from(packet)
                 return Explain(token, number, packet[_EXPLAIN.size :].decode(errors="replace"))
@@ -215,14 +212,14 @@ def pack_answer(token: int, what: Go | Stop | Explanation) -> bytes:
         told = json.dumps(what.told).encode() if what.told else b""
         return _GO.pack(b"g", token, what.number) + told
     if isinstance(what, Explanation):
-        ends = [[q, end.dispatches, end.error, end.line] for q, end in what.ends]
+        ends = [[q, end.error] for q, end in what.ends]
         return _STOP.pack(b"y", token) + json.dumps([what.number, what.told, ends]).encode()
     sides = [
         [
             list(side.processes),
             side.word and [side.word.participants, side.word.program.hex(), side.word.inputs.hex(),
                            side.word.line],
-            side.end and [side.end.dispatches, side.end.error, side.end.line],
+            None if side.end is None else side.end.error,
         ]
         for side in what.sides
     ]  # fmt: skip
@@ -248,7 +245,7 @@ def unpack_answer(packet: bytes) -> tuple[int, Go | Stop | Explanation]:
         if packet[:1] == b"y":
             _, token = _STOP.unpack_from(packet)
             number, texts, left = json.loads(packet[_STOP.size :])
-            ends = tuple((int(i), End(*end)) for i, *end in left)
+            ends = tuple((int(i), End(str(error))) for i, error in left)
             return token, Explanation(number, _told(texts), ends)
     except (struct.error, ValueError, TypeError) as error:
         raise WireError(f"an answer of {len(packet)} bytes that is none: {error}") from None
@@ -265,4 +262,4 @@ def _side(plain: Iterable[Any]) -> Side:
     if word is not None:
         participants, program, inputs, line = word
         said = Word(tuple(participants), bytes.fromhex(program), bytes.fromhex(inputs), line)
-    return Side(tuple(processes), said, None if end is None else End(*end))
+    return Side(tuple(processes), said, None if end is None else End(str(end)))

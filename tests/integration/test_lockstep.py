@@ -85,12 +85,12 @@ def test_words_are_agreed_on(group: Group) -> None:
 def test_one_that_raises_stops_all(group: Group) -> None:
     group.begin()
     asked = [group.ask(i, word()) for i in (0, 1, 2)]
-    group.lines[3].leave(End(0, "NameError: los", 3))
+    group.lines[3].leave(End("NameError: los"))
     stops = {of(each) for each in asked}
     (stop,) = stops
     assert isinstance(stop, Stop)
     assert stop.kind == "left"
-    assert stop.sides[-1].end == End(0, "NameError: los", 3)
+    assert stop.sides[-1].end == End("NameError: los")
 
 
 def test_an_interrupt_stops_who_waits_and_presses_who_does_not(group: Group) -> None:
@@ -118,7 +118,7 @@ def test_who_says_no_word_after_an_interrupt_is_sent_a_signal_until_it_is_taken(
     stops = [of(group.ask(process, word())) for process in (0, 1, 2)]
     assert all(isinstance(stop, Stop) and stop.was_pressed for stop in stops)
     group.lines[3].took()
-    group.lines[3].leave(End(0))  # what it has said before was heard once the others hear of this
+    group.lines[3].leave(End())  # what it has said before was heard once the others hear of this
     assert getattr(of(group.ask(0, word())), "kind", None) == "left"
     known = len(group.pressed)
     assert getattr(of(group.ask(1, word())), "kind", None) == "left"

@@ -62,7 +62,7 @@ def test_who_is_not_in_the_mesh_is_not_waited_for() -> None:
 def test_one_that_has_raised_stops_those_that_wait_and_those_that_come() -> None:
     conductor = begun()
     said(conductor, 0, ALL)
-    end = End(4, "NameError: los", 3)
+    end = End("NameError: los")
     (stop,) = stops(conductor.leave(1, end)).values()
     assert stop == Stop(1, "left", (Side((0,), word=ALL), Side((1,), end=end)))
     # The same is told to who comes later.
@@ -73,7 +73,7 @@ def test_one_that_comes_to_its_end_early_is_told_of() -> None:
     conductor = begun()
     said(conductor, 0, ALL)
     said(conductor, 1, ALL)
-    found = stops(conductor.leave(2, End(10)))
+    found = stops(conductor.leave(2, End()))
     assert {stop.kind for stop in found.values()} == {"left"}
     assert found[0] == found[1]
 
@@ -262,7 +262,7 @@ def test_who_ends_before_it_explains_is_not_waited_for() -> None:
     number = found[0].number
     assert conductor.explain(0, 5, number, "mine") == []
     assert conductor.explain(2, 6, number, "another") == []
-    end = End(0, "KeyboardInterrupt")
+    end = End("KeyboardInterrupt")
     what = Explanation(number, ((0, "mine"), (2, "another")), ((1, end),))
     assert conductor.leave(1, end) == [
         Answer(0, 5, what),
@@ -396,7 +396,7 @@ class World:
         else:
             process.has_left = True
             error = "Error" if process.raises else ""
-            self.take(self.conductor.leave(i, End(len(process.granted), error)))
+            self.take(self.conductor.leave(i, End(error)))
 
     def kill(self, i: int) -> None:
         process = self.processes[i]
