@@ -3,7 +3,8 @@
 Starts fresh groups, half of them beside busy loops. In each, once for every case, processes do
 something that is not the same on all: one raises in a loop, skips a call, computes another program,
 or sleeps and is interrupted. Every process has to end with an error, within ``LIMIT_SECONDS`` of
-the cause and by itself; then the same group computes with the variables of before.
+the cause and by itself; then the same group computes with the variables of before. Threads that
+dispatch in other orders on each process have to compute what is right.
 
 Prints how many did, for each case, with the seconds from the cause to the last process's error.
 Exits with status 1 if any did not. Other programs on the machine make the times longer.
@@ -40,7 +41,8 @@ GIVE_UP_SECONDS = 30.0
 SHAPES = ((4, 2), (4, 1))
 
 SETUP = """
-import time
+import threading, time
+from jax._src import distributed
 n = jax.device_count()
 mesh = jax.make_mesh((n,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
 def make(value, size=2 * n):
@@ -61,9 +63,19 @@ CASES = {
     "another program": "for i in range(10):\n    y = other(y) if odd and i == 5 else step(y)",
     "other shapes": "for i in range(10):\n    z = step(longer if odd and i == 5 else x)",
     "another input": "z = step(x)\nfor i in range(10):\n    y = step(z if odd and i == 5 else x)",
+    "another constant": "z = jax.jit(lambda a: a * (3 + odd))(x)",
+    "a cond on a host value": (
+        "z = jax.jit(lambda a: jax.lax.cond(bool(odd), lambda b: b + 1, lambda b: b - 1, a))(x)"
+    ),
+    "a missing barrier": (
+        "if not odd: distributed.global_state.client.wait_at_barrier('here', 60_000)\n"
+        "float(total(x))"
+    ),
     "another order": "float(total(x)), step(y)\nif odd: step(y)\nfloat(total(x)); step(y)",
 }
 """What goes wrong: the cell's code, in which ``odd`` is one process."""
+
+OTHERS = "an interrupted loop", "one that sleeps", "a checkpoint in the handler", "loader threads"
 
 AROUND = """
 y, cause, came = x, 0.0, 0.0
@@ -80,6 +92,30 @@ while True:
     y, i = step(y), i + 1
     if process_index == i % num_processes: np.ones(20000).sum()
 """
+
+
+CHECKPOINT = """
+y, i, saved = x, 0, None
+try:
+    while True: y, i = step(y), i + 1
+except KeyboardInterrupt:
+    saved = float(total(y))
+    raise
+"""
+
+LOADERS = """
+sums = [jax.jit(lambda a, k=k: (a * k).sum()) for k in range(1, 5)]
+loaded = {}
+def load(k): loaded[k] = float(sums[k](x))
+order = range(4) if odd else range(3, -1, -1)
+threads = [threading.Thread(target=load, args=(k,)) for k in order]
+for each in threads: each.start()
+y = x
+for _ in range(20): y = step(y)
+for each in threads: each.join()
+loaded == {k: 2.0 * n * (k + 1) for k in range(4)} and float(total(y)) == 42.0 * n
+"""
+"""Threads that dispatch in other orders on each process, beside the main one: nothing is wrong."""
 
 
 class Rate:
@@ -142,6 +178,15 @@ def tried(session: Session, name: str) -> tuple[str, float]:
         steps = session.run("i, float(total(y)) / (2 * n) - 1").value
         if not isinstance(steps, tuple) or steps[0] != steps[1]:
             fault = fault or f"of different steps: {steps}"
+    elif name == "a checkpoint in the handler":
+        fault, seconds = interrupted(session, CHECKPOINT)
+        if session.run("saved == 2 * n * (i + 1)").value is not True:
+            fault = fault or "saved something else"
+    elif name == "loader threads":
+        began = time.monotonic()
+        result = session.run(LOADERS, timeout=GIVE_UP_SECONDS, raise_on_error=False)
+        seconds = time.monotonic() - began
+        fault = "" if result.value is True else f"{result.value}, {result.errors}"
     elif name == "one that sleeps":
         code = "if odd: time.sleep(1000)\nfloat(total(x))"
         fault, seconds = interrupted(session, code)
@@ -158,7 +203,7 @@ def main() -> int:
     parser.add_argument("--groups", type=int, default=100)
     groups = parser.parse_args().groups
     warnings.simplefilter("ignore")
-    names = [*CASES, "an interrupted loop", "one that sleeps"]
+    names = [*CASES, *OTHERS]
     rates = {(name, load): Rate() for load in (0, BUSY_LOOPS) for name in names}
     for k in range(groups):
         processes, devices = SHAPES[k // 2 % len(SHAPES)]
