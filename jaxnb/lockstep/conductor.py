@@ -127,9 +127,9 @@ class Conductor:
         is_interrupted = state.due is not None and state.due.kind == "interrupted"
         presses: list[Decision] = [Press(process)] if is_interrupted else []
         self._members[cell] = tuple(sorted(members))
-        for known in [number for number in self._members if number < cell]:
+        for known in [number for number in {*self._members, *self._late} if number < cell]:
             if all(each.cell != known for each in self._processes):
-                del self._members[known]
+                self._members.pop(known, None)
                 self._late.pop(known, None)
                 self._talks.forget(known)
         return [*presses, *self._decide()]
@@ -253,13 +253,15 @@ class Conductor:
 
     def _interrupt(self, cell: int, but: int) -> list[Decision]:
         stop = self._stop("interrupted")
+        # Before anybody has begun it, nobody has told here who is to.
+        members = self._members.get(cell, range(len(self._processes)))
         decisions: list[Decision] = []
         self._talks.end(cell)
         for process, state in enumerate(self._processes):
             if state.is_dead or process == but:
                 continue
             if state.cell != cell:
-                if state.left[0] < cell and process in self._members.get(cell, ()):
+                if state.left[0] < cell and process in members:
                     self._late.setdefault(cell, {})[process] = stop
             elif state.main is not None:
                 decisions.append(self._answer(state.main, stop))

@@ -226,6 +226,21 @@ def test_who_begins_after_an_interrupt_is_sent_a_signal() -> None:
     assert not conductor.presses(1)
 
 
+def test_an_interrupt_before_anybody_has_begun_is_not_lost() -> None:
+    """It reaches the conductor by another connection than those on which processes begin."""
+    conductor = Conductor(3)
+    assert conductor.interrupt(CELL) == []
+    for process in (0, 2):
+        assert conductor.begin(process, CELL, (0, 2)) == [Press(process)]
+    both = word(0, 2)
+    assert {stop.kind for stop in stops(said(conductor, 0, both)).values()} == {"interrupted"}
+    conductor.leave(0, End("KeyboardInterrupt"))
+    conductor.leave(2, End("KeyboardInterrupt"))
+    for process in range(3):  # of another cell nobody is stopped
+        assert conductor.begin(process, CELL + 1, (0, 1, 2)) == []
+    assert [len(said(conductor, process, ALL)) for process in range(3)] == [0, 0, 3]
+
+
 def test_who_takes_its_word_back_is_not_let_go_unless_it_was() -> None:
     conductor = begun(2)
     both = word(0, 1)
