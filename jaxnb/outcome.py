@@ -90,7 +90,7 @@ def unshown_error(cell: int, cause: Exception) -> JaxnbError:
 def error_of(
     result: CellResult,
     *,
-    death: Death | None,
+    deaths: Sequence[Death],
     timed_out_after: float | None,
     unshown: Exception | None,
     state: str,
@@ -100,14 +100,14 @@ def error_of(
 
     Args:
         result: What the cell did.
-        death: Who died in it.
+        deaths: Who died in it.
         timed_out_after: The time-out that it reached.
         unshown: Why its output could not be shown.
         state: The session's state now.
         raise_on_error: Whether what a process raised counts.
     """
-    if death is not None:
-        return death_error(death, result.num_processes, result)
+    if deaths:
+        return death_error(deaths[0], result.num_processes, result, others=deaths[1:])
     if timed_out_after is not None:
         return timeout_error(result, timed_out_after, state)
     error = None if unshown is None else unshown_error(result.cell, unshown)
@@ -239,7 +239,11 @@ def timeout_error(result: CellResult, timeout: float, state: str) -> CellTimeout
 
 
 def death_error(
-    death: Death, num_processes: int, result: CellResult | None, doing: str = ""
+    death: Death,
+    num_processes: int,
+    result: CellResult | None,
+    doing: str = "",
+    others: Sequence[Death] = (),
 ) -> SessionBrokenError:
     """Returns the error for a death.
 
@@ -248,6 +252,7 @@ def death_error(
         num_processes: Size of the group.
         result: The cell that was running, if one was.
         doing: What else went on: ``"`x` was pulled"``.
+        others: Who died besides.
     """
     when = f" while {doing}" if doing else ""
     if result is not None:
@@ -262,13 +267,19 @@ def death_error(
     if death.out_of_memory:
         hint = " Likely out of memory: the kernel has just killed a process for want of it."
     message = (
-        f"{died}{hint} Type `%spmd_recover` to replace it: the other processes keep their "
-        "variables, and it gets what they hold equal. `%spmd_restart` gives fresh processes."
+        f"{died}{_died_too(others, num_processes)}{hint} Type `%spmd_recover` to replace it: the "
+        "other processes that live keep their variables, and it gets what they hold equal. "
+        "`%spmd_restart` gives fresh processes."
         f"{printed}{last_lines(death)}"
     )
     error = ProcessDiedError(message, process_index=death.index, pid=death.pid)
     error.result = result
     return error
+
+
+def _died_too(others: Sequence[Death], num_processes: int) -> str:
+    """Returns who else died, as sentences; each says how."""
+    return "".join(f" {describe_death(each, num_processes)} too." for each in others)
 
 
 def recovered_text(

@@ -94,11 +94,15 @@ def _unasked_text(key: ArrayKey, holders: str) -> str:
         was = "was" if len(key.processes) == 1 else "were"
         only = f"only {processes_label(key.processes)} {was} asked"
         option = f"--ranks {ranks_label(key.processes)}"
-        return f"{made}: {only}, {unknown} Ask all: leave out `{option}` (in Python, `ranks=`)."
+        return (
+            f"{made}: {only}, {unknown} Ask all: leave out `{option}` (in Python, "
+            "`ranks=`). Slices that these hold can be read."
+        )
     if key.path:
         return (
-            f"{made}: the values differ by process, {unknown} Pull the array by its own name; if "
-            "that is what you did, bind it anew on all processes, by one cell."
+            f"{made}: the values differ by process, {unknown} Pull the array by its own name, "
+            "without `--ranks`; if that is what you did, bind it anew on all processes, by one "
+            "cell."
         )
     return (
         f"{made}: on others it differs, or did not run, {unknown} Pull the array by its own name, "

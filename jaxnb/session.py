@@ -182,7 +182,7 @@ class Session(Cells):
         result = self._last_result = replace(result, cause=self._cause(last, bool(died)))
         error = last.running.abandoned or error_of(
             result,
-            death=died[0] if died and self._lifecycle.state == "broken" else None,
+            deaths=died if self._lifecycle.state == "broken" else (),
             timed_out_after=timeout if last.patience.timed_out else None,
             unshown=last.running.sink_error,
             state=self.state,

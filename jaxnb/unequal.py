@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from jaxnb.labels import plural, processes_label, ranks_label
+from jaxnb.labels import format_count, plural, processes_label, ranks_label
 from jaxnb.model.replicas import DigestedArray, Index, ReplicaTrail, UnequalInput
 
 ROUNDING_ULPS = 64
@@ -57,7 +57,8 @@ def unequal_inputs(
                 parts.setdefault(part.index, []).extend(digests)
         for index, each in parts.items():
             if len({digest for digest, _, _ in each}) > 1:
-                found.append(_unequal(next(iter(held.values())), index, each))
+                first = _unequal(next(iter(held.values())), index, each)
+                found.append(replace(first, parts=len(parts)))
                 break
     return found
 
@@ -123,7 +124,7 @@ def with_difference(
     text = f"{_where(found.index, start // dtype.itemsize + place)}: {', '.join(who)}"
     how, is_rounding = _how_far([each[bits] for each in values])
     many = "" if is_all else ", in the first piece that differs"
-    many += ", in this part" if len(found.array.parts) > 1 else ""
+    many += ", in this part" if found.parts > 1 else ""
     return replace(found, difference=f"{text}; {how}{many}", is_rounding=is_rounding)
 
 
@@ -148,9 +149,13 @@ def _how_far(values: Sequence[Any]) -> tuple[str, bool]:
     with np.errstate(all="ignore"):
         if all(((wide[0] == b) | (np.isnan(wide[0]) & np.isnan(b))).all() for b in wide[1:]):
             return f"{count} in bits only: NaNs of other bits, or -0.0 for 0.0", False
-        gaps = np.concatenate([np.abs(a - b) for a, b in itertools.combinations(wide, 2)])
-        apart = float("nan") if np.isnan(gaps).all() else float(np.nanmax(gaps))
-    text = f"{count}, by up to {apart:.4g}"
+        odd = np.any([np.isnan(each) for each in wide], axis=0)
+        gaps = [np.abs(a - b)[~odd] for a, b in itertools.combinations(wide, 2)]
+    text = count
+    if not odd.all():
+        text += f", by up to {float(np.max(gaps)):.4g}"
+    if odd.any():
+        return f"{text}; {format_count(int(odd.sum()))} of them NaN on some", False
     ulps = [_ulps(a, b) for a, b in itertools.combinations(values, 2)]
     known = [each for each in ulps if each is not None]
     if len(known) < len(ulps) or max(known) > ROUNDING_ULPS:

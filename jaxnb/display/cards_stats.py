@@ -192,7 +192,9 @@ def _largest_text(largest: Sequence[_Large]) -> str:
         [each.name if each.is_name else f"({each.name})", each.array, each.size, each.where]
         for each in largest
     ]
-    return "largest arrays\n" + fitted_table(table, "<<><", {0: 16, 1: 12, 3: 14})
+    return "largest arrays, and the devices of their shardings\n" + fitted_table(
+        table, "<<><", {0: 16, 1: 12, 3: 14}
+    )
 
 
 def _text(rows: Sequence[_Row], host_column: str, with_bar: bool, with_load: bool) -> str:

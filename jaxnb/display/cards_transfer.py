@@ -11,7 +11,14 @@ from jaxnb.display._rich import grouped, is_rich
 from jaxnb.display._text import WIDTH, fitted_table, joined, labelled, wrapped
 from jaxnb.display.card import Card, render, stacked
 from jaxnb.display.cards_array import array_card, array_facts, array_type, preview_text
-from jaxnb.labels import format_bytes, format_seconds, one_line, plural, ranks_label
+from jaxnb.labels import (
+    format_bytes,
+    format_seconds,
+    one_line,
+    plural,
+    processes_label,
+    ranks_label,
+)
 
 if TYPE_CHECKING:
     from jaxnb.gathered import GatheredArray
@@ -137,6 +144,12 @@ def gathered_card(array: GatheredArray, replaced: str = "") -> Card:
     notes = []
     if not array.is_here and not info.deleted:
         notes.append("data stay on the processes until used")
+        asked = array.wanted().key.processes
+        if unasked := {shard.process_index for shard in info.shards} - set(asked):
+            notes.append(
+                f"only {processes_label(asked)} asked: parts of {processes_label(unasked)} cannot "
+                "be read"
+            )
     if replaced:
         notes.append(f"`{name}` {replaced}")
     # Values that are here say more than the corners.

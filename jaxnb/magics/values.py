@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from jaxnb.magics import value_arguments
 from jaxnb.magics.base import SessionMagics
 from jaxnb.magics.interrupts import plain_interrupt
 from jaxnb.magics.meter import TransferMeter
+from jaxnb.result import PerProcess
 
 if TYPE_CHECKING:
     from jaxnb.session import Session
@@ -85,7 +86,8 @@ class ValueMagics(SessionMagics):
             session.push_values(values, spec=asked.spec, mesh=asked.mesh, ranks=asked.ranks)
         gauge.stop()
         placed = asked.spec is not None or asked.mesh is not None
-        rows = [_pushed(session, name, value, placed) for name, value in values.items()]
+        sent = {name: _for_ranks(value, asked.ranks) for name, value in values.items()}
+        rows = [_pushed(session, name, value, placed) for name, value in sent.items()]
         who = plural(session.num_processes, "process")
         where = f"pushed to {who if asked.ranks is None else processes_label(asked.ranks)}"
         self._meter.finish(gauge.card(rows, where))
@@ -105,6 +107,14 @@ class ValueMagics(SessionMagics):
         with plain_interrupt("Interrupted; nothing was moved."):
             layout = session.layout(name)
         display(layout)
+
+
+def _for_ranks(value: Any, ranks: Collection[int] | None) -> Any:
+    """Returns what is pushed of a value: of one by process what those processes get."""
+    if ranks is None or not isinstance(value, PerProcess):
+        return value
+    sent = PerProcess({i: value[i] for i in ranks})
+    return next(iter(sent.values())) if len(sent) == 1 else sent
 
 
 class _Gauge:

@@ -105,6 +105,7 @@ class UnequalInput:
         by_device: Whether ``groups`` are device ids.
         difference: Where and by how much they differ, in words; empty if that is not known.
         is_rounding: Whether they differ by so little that rounding explains it.
+        parts: How many parts of it several devices hold.
     """
 
     array: DigestedArray
@@ -113,6 +114,7 @@ class UnequalInput:
     by_device: bool = False
     difference: str = ""
     is_rounding: bool = False
+    parts: int = 1
 
     @property
     def name(self) -> str:

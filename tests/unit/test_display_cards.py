@@ -291,7 +291,7 @@ def test_values_that_look_the_same_but_are_not():
     card = cards.value_card(cell([value("nan", b"1"), value("nan", b"2")]))
     assert " ".join(card.text.split()) == (
         "[0-1] nan — they look the same, but their bytes differ, or which of their parts are "
-        "one object"
+        "one object, or deleted"
     )
     card = cards.value_card(cell([value("nan", b"1"), value("nan", b"2"), value("0", b"3")]))
     assert "— some look the same, but their bytes differ" in card.text

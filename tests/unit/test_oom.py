@@ -40,3 +40,10 @@ def test_what_is_said() -> None:
     for text in (plain, of_memory):
         assert text.startswith("Process 1 of 4 (pid 31337) was killed by SIGKILL.")
         assert "%spmd_recover" in text
+
+
+def test_all_who_died_are_named() -> None:
+    other = replace(DEATH, index=3, pid=99, status=7)
+    text = str(death_error(DEATH, 4, None, others=[other]))
+    assert "Process 3 of 4 (pid 99) ended with exit status 7 too." in text
+    assert "the other processes that live keep their variables" in text

@@ -56,7 +56,7 @@ def test_what_only_one_has_digested_is_not_compared() -> None:
         (np.float64, -1.0, np.nextafter(-1.0, 0.0), "1 unit in the last place", True),
         (ml_dtypes.bfloat16, 1.0, 1.0078125, "(1 unit in the last place)", True),
         (np.float32, 0.0, -0.0, "in bits only", False),
-        (np.float32, 0.0, np.nan, "differs, by up to nan", False),
+        (np.float32, 0.0, np.nan, "1 element differs; 1 of them NaN on some", False),
         (np.int32, -5, 5, "by up to 10", False),
         (np.bool_, True, False, "1 element differs", False),
         (np.complex64, 1j, 2j, "by up to 1", False),
@@ -92,4 +92,13 @@ def test_all_replicas_are_looked_at() -> None:
     told = unequal.with_difference(found, 0, [each.tobytes() for each in values], is_all=True)
     assert told.difference == (
         "first at [0]: 0.0 on processes 0,2-3, 1.0 on process 1; 6 elements differ, by up to 1000"
+    )
+
+
+def test_what_is_no_number_on_some_is_counted_by_itself() -> None:
+    values = np.array([[1, 2, 3], [1, 5, np.nan]], np.float32)
+    found = UnequalInput(array("a"), ((0, 3),), ((0,), (1,)), parts=2)
+    told = unequal.with_difference(found, 0, [each.tobytes() for each in values], is_all=True)
+    assert told.difference.endswith(
+        "2 elements differ, by up to 3; 1 of them NaN on some, in this part"
     )
