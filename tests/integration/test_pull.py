@@ -23,6 +23,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from integration.conftest import gate_runs
+from jaxnb.display import cards
 from jaxnb.errors import (
     ArrayGoneError,
     JaxnbError,
@@ -1052,6 +1053,9 @@ def test_local_arrays_that_are_equal_are_one(session: Session) -> None:
 def test_part_of_a_global_array(session: Session) -> None:
     session.run(MESH + "x = make((8, 6), 'data')\ny = make((8, 6));")
     part = session.pull("x", ranks=[1, 2])
+    assert "only processes 1-2 asked: parts of processes 0,3 cannot be" in " ".join(
+        cards.gathered_card(part).text.split()
+    )
     assert_same(part[2:6], whole((8, 6))[2:6])
     with pytest.raises(JaxnbError, match=(
         r"`x` is what processes 1-2 made of it: only processes 1-2 were asked, .*"
