@@ -36,7 +36,7 @@ test: $(DEV) ## Run the tests that decide whether a change goes in (9 minutes; W
 	@scripts/install_system_packages.sh
 	@$(BIN)/python scripts/run_tests.py -n $(or $(WORKERS),2) -m "not timing and not thorough"
 
-test-all: $(DEV) ## Run every test and every row of the tables (half an hour; WORKERS=2)
+test-all: $(DEV) ## Run every test and every row of the tables (40 minutes; WORKERS=2)
 	@scripts/install_system_packages.sh
 	@$(BIN)/python scripts/run_tests.py -n $(or $(WORKERS),2)
 

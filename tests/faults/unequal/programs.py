@@ -63,5 +63,9 @@ ROWS = (
         "jax.jit(lambda x: x + 1, donate_argnums=(0,) if ODD else ())(make(1));",
         "They differ in which arguments are donated",
     ),
-    _row("eager function", "(a + 1 if ODD else a * 2);", "`multiply` on processes 1-3, `add` on"),
+    _row(
+        "eager function",
+        "(a + 1 if ODD else a * 2);",
+        r"processes 1-3: were to dispatch jit\(multiply\)",
+    ),
 )
