@@ -201,16 +201,16 @@ def _other_data(difference: Difference) -> str:
 
 
 def _other_shapes(difference: Difference) -> str:
-    """Returns what arrays are that one line has made everywhere, of other shapes; else nothing.
+    """Returns what arrays are that one line has made on all, of other shapes, say; else nothing.
 
-    They are counted by shape and dtype: what else would tell them apart is in the words.
+    They are counted by shape, dtype and processes: what else tells them apart is in the words.
     """
     made = {each and (each.made.kind, origin_text(each.made, 0)) for _, each in difference.sides}
     kind, text = (len(made) == 1 and made.pop()) or ("", "")
     if kind != "created":
         return ""
     labels = " / ".join(processes_label(who) for who, _ in difference.sides)
-    return f"{text.partition(',')[0]}, with other shapes or dtypes on {labels}"
+    return f"{text.partition(',')[0]}, with other shapes, dtypes or processes on {labels}"
 
 
 def _held(difference: Difference) -> str:

@@ -160,7 +160,7 @@ def _steps(value: Any) -> list[tuple[str, Any]]:
     if isinstance(value, type):
         return []
     if type(value) is dict:
-        keys = [(f", key {_named(key)}", key) for key in value if type(key) not in _PLAIN_KEYS]
+        keys = [(f", key {_named(key)}", key) for key in value if not _is_plain(key)]
         return keys + [(f"[{_key_text(key)}]", part) for key, part in value.items()]
     if type(value) in (set, frozenset):
         return [(f", element {_named(part)}", part) for part in value]
@@ -177,9 +177,13 @@ def _steps(value: Any) -> list[tuple[str, Any]]:
 _PLAIN_KEYS = (str, int, float, bool, bytes, type(None))
 
 
+def _is_plain(key: Any) -> bool:
+    return type(key) in _PLAIN_KEYS or (type(key) is tuple and all(map(_is_plain, key)))
+
+
 def _key_text(key: Any) -> str:
     """Returns a key as it is typed, or what it is: the same on all processes."""
-    return repr(key) if type(key) in _PLAIN_KEYS else _named(key)
+    return repr(key) if _is_plain(key) else _named(key)
 
 
 def _named(value: Any) -> str:

@@ -11,7 +11,7 @@ from jaxnb.engine.inputs import HostInput, arguments_of_host
 from jaxnb.engine.known import Known
 from jaxnb.engine.origins import ORIGINS
 from jaxnb.model import CheckMode, Dispatch, DispatchEnd
-from jaxnb.model.dispatches import Processes
+from jaxnb.model.dispatches import Processes, in_short
 from jaxnb.model.origins import Argument, Made, Origin
 
 RING = 4096
@@ -73,14 +73,14 @@ class Making(threading.local):
         self.is_main = threading.current_thread() is threading.main_thread()
 
 
-def as_dispatch(entry: Entry) -> Dispatch:
-    """Returns a dispatch as other processes are told of it."""
+def as_dispatch(entry: Entry, *, is_one_of_many: bool = False) -> Dispatch:
+    """Returns a dispatch as other processes are told of it; one of many with fewer shapes."""
     known = entry.known
     return Dispatch(
         number=entry.number,
         name=known.name,
         fingerprint=known.fingerprint,
-        shapes=known.shapes,
+        shapes=in_short(known.shapes) if is_one_of_many else known.shapes,
         processes=known.processes,
         line=entry.line,
         seconds=entry.seconds,

@@ -206,7 +206,7 @@ class Recorder:
         return Recording(
             self._process_index,
             self.trails(),
-            tuple(as_dispatch(each) for each in entries),
+            tuple(as_dispatch(each, is_one_of_many=True) for each in entries),
             None if refused is None else as_dispatch(refused),
         )
 

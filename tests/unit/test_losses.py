@@ -14,7 +14,7 @@ from jaxnb.model import Recovered, Reformed
 from jaxnb.model.origins import Argument, Difference, Made
 from jaxnb.model.recovery import UnkeptArray
 from jaxnb.outcome import recovered_text
-from jaxnb.provenance import names_text, unequal_names_text
+from jaxnb.provenance import arguments_text, names_text, unequal_names_text
 
 BROKEN = "its computation was broken off"
 LEAVES = ("loss", "params[0]['b']", "params[0]['w']")
@@ -102,3 +102,15 @@ def test_names_that_differ_alike_are_told_together() -> None:
     assert names_text(APART) == f"`loss` and `params` (2 arrays): {said}"
     one: Any = names_text(APART[1:2])
     assert one.startswith("`params[0]['b']`: on processes 0-1,3 result 1 of jit(step), dispatch 1 ")
+
+
+def test_arrays_of_one_line_that_differ_in_shape_are_said_to() -> None:
+    """The same words for both sides would tell nobody anything."""
+    sides = tuple(
+        ((i,), Argument(0, "xs", base, Made(base, "created", "device_put", 3, 1, 4)))
+        for i, base in enumerate((71, 72))
+    )
+    text = "made at line 4 of cell [3] by device_put, with other shapes, dtypes or processes on "
+    who = "process 0 / process 1."
+    assert names_text([Difference("xs", sides)]) == f"`xs`: {text}{who}"
+    assert arguments_text([Difference("argument 1", sides)]) == f"Argument 1: `xs` {text}{who}"
