@@ -244,7 +244,9 @@ signal.signal(signal.SIGALRM, alarm)
 def until_alarm():
     global y
     signal.setitimer(signal.ITIMER_REAL, 0.05)
-    while True: y = step(y)
+    try:
+        while True: y = step(y)
+    finally: signal.setitimer(signal.ITIMER_REAL, 0)  # who is stopped sooner is struck no more
 y = x
 """
 
