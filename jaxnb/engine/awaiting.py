@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
-from types import CoroutineType, FrameType
+from types import CodeType, CoroutineType, FrameType
 from typing import Any
 
 _cell: Coroutine[Any, Any, Any] | None = None
@@ -36,12 +36,12 @@ def frames_of(frame: FrameType | None) -> Iterator[FrameType]:
 
 def is_in_cell(frame: FrameType | None) -> bool:
     """Whether a call, or one that has led to it, is of code that a cell has defined."""
-    return any(map(is_of_cell, outwards(frame)))
+    return any(is_of_cell(each.f_code) for each in outwards(frame))
 
 
-def is_of_cell(frame: FrameType) -> bool:
-    """Whether a call is of code that a cell has defined."""
-    return frame.f_code.co_filename.startswith("<cell ")
+def is_of_cell(code: CodeType) -> bool:
+    """Whether a cell has defined it."""
+    return code.co_filename.startswith("<cell ")
 
 
 def outwards(frame: FrameType | None) -> Iterator[FrameType]:

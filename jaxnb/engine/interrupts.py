@@ -26,6 +26,7 @@ import jax
 
 from jaxnb.engine import main_thread
 from jaxnb.engine.awaiting import is_of_cell, outwards
+from jaxnb.engine.main_thread import Call, call_of
 from jaxnb.model import WAYS
 
 
@@ -35,9 +36,9 @@ class SwallowedInterrupt(BaseException):
 
 INTERRUPTS = (KeyboardInterrupt, SwallowedInterrupt)
 
-Place = tuple[tuple[int, CodeType, int, int], ...]
-"""Calls from the cell's own inwards: the id of each one's frame, its code, and the line and the
-instruction that it is at. Empty outside of a cell, and while a cell is suspended in ``await``."""
+Place = tuple[Call, ...]
+"""Calls from the cell's own inwards. Empty outside of a cell, and while a cell is suspended in
+``await``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +146,9 @@ def strike(frame: FrameType | None) -> BaseException:
     """
     global _last, _put_off_since
     _put_off_since = None
-    frames = _of_cell(list(outwards(frame)))
-    place, way = _place(frames), 0
+    frames = list(outwards(frame))
+    place, way = _place([call_of(each) for each in frames]), 0
+    frames = frames[: len(place)][::-1]
     if _last is not None and (loop := loops_in(_last.place, place)) is not None:
         way = min(_last.way + 1, WAYS - 1)
         if way > 1:
@@ -179,7 +181,7 @@ def swallowed() -> int:
     last = _last
     if last is None:
         return 0
-    loop = loops_in(last.place, _place(_of_cell(main_thread.stack())))
+    loop = loops_in(last.place, _place(main_thread.stack()))
     return 0 if loop is None else last.way + 1
 
 
@@ -210,14 +212,10 @@ def loops_in(before: Place, now: Place) -> int | None:
     return found
 
 
-def _of_cell(calls: list[FrameType]) -> list[FrameType]:
+def _place(calls: list[Call]) -> Place:
     """Returns the cell's own call and those within it, of calls that are innermost first."""
-    own = max((i for i, each in enumerate(calls) if is_of_cell(each)), default=-1)
-    return calls[own::-1] if own >= 0 else []
-
-
-def _place(frames: list[FrameType]) -> Place:
-    return tuple((id(each), each.f_code, each.f_lineno or 0, each.f_lasti) for each in frames)
+    own = max((i for i, each in enumerate(calls) if is_of_cell(each.code)), default=-1)
+    return tuple(calls[own::-1]) if own >= 0 else ()
 
 
 def _raise(_: int, frame: FrameType | None) -> None:

@@ -10,6 +10,8 @@ from typing import Any
 
 import jax
 
+from jaxnb.engine.looks import looking
+
 Place = tuple[int, int]
 """A buffer: its device's id and its address. Until that is known, minus the id of its array."""
 
@@ -60,7 +62,8 @@ class LiveArrays:
     def update(self) -> None:
         """Looks at what has changed."""
         try:
-            self._update()
+            with looking():
+                self._update()
         except BaseException:  # an interrupt, mostly: what is half noted would stay wrong
             self.__init__()  # type: ignore[misc]
             raise

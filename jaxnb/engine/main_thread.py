@@ -8,32 +8,52 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType
+from types import CodeType, FrameType
+from typing import NamedTuple
 
 from jaxnb.engine.awaiting import frames_of, outwards
+from jaxnb.engine.looks import looking
 
 
-def innermost_call() -> FrameType | None:
-    """Returns the call that it is in; None if it is in no Python code."""
-    with _no_collection():
-        return sys._current_frames().get(threading.main_thread().ident or 0)
+class Call(NamedTuple):
+    """A call as it was when it was looked at.
+
+    The call itself is not kept: it would keep its variables, and so the memory of arrays, after it
+    has ended.
+    """
+
+    frame: int  # the frame's id
+    code: CodeType
+    line: int
+    instruction: int
 
 
-def stack() -> list[FrameType]:
+def call_of(frame: FrameType) -> Call:
+    """Returns where a call is now."""
+    return Call(id(frame), frame.f_code, frame.f_lineno or 0, frame.f_lasti)
+
+
+def innermost_file() -> str | None:
+    """Returns the file of the code that it is in; None if it is in no Python code."""
+    with _looking():
+        return next((each.f_code.co_filename for each in outwards(_innermost())), None)
+
+
+def stack() -> list[Call]:
     """Returns the calls that it is in, innermost first."""
-    with _no_collection():
-        return list(outwards(innermost_call()))
+    with _looking():
+        return [call_of(each) for each in outwards(_innermost())]
 
 
-def calls() -> list[FrameType]:
+def calls() -> list[Call]:
     """Returns the calls that it is in, innermost first, those first that a cell awaits."""
-    with _no_collection():
-        return list(frames_of(innermost_call()))
+    with _looking():
+        return [call_of(each) for each in frames_of(_innermost())]
 
 
 def entries_of_others() -> list[str]:
     """Returns the files in which the other threads have begun to run Python."""
-    with _no_collection():
+    with _looking():
         return [list(outwards(frame))[-1].f_code.co_filename for frame in _others()]
 
 
@@ -47,12 +67,16 @@ def another_is_in(file: str) -> bool:
     Args:
         file: How its path ends.
     """
-    with _no_collection():
+    with _looking():
         return any(
             each.f_code.co_filename.endswith(file)
             for frame in _others()
             for each in itertools.islice(outwards(frame), LOOKED_AT)
         )
+
+
+def _innermost() -> FrameType | None:
+    return sys._current_frames().get(threading.main_thread().ident or 0)
 
 
 def _others() -> list[FrameType]:
@@ -62,8 +86,8 @@ def _others() -> list[FrameType]:
 
 
 @contextmanager
-def _no_collection() -> Iterator[None]:
-    """Has no garbage collected by itself.
+def _looking() -> Iterator[None]:
+    """Looks as others do, and has no garbage collected by itself.
 
     To look at another thread's call is to make an object for it. In Python 3.11 that may begin a
     collection, which lets the other thread go on: then the object is made for a call that has
@@ -71,10 +95,11 @@ def _no_collection() -> Iterator[None]:
     it frees something of JAX, or calls what JAX has put into ``gc.callbacks``.) A threshold of 0
     is what nobody looks at; ``gc.disable()`` would be seen by ``timeit``, which would keep it.
     """
-    before = gc.get_threshold()[0]
-    gc.set_threshold(0)
-    try:
-        yield
-    finally:
-        if gc.get_threshold()[0] == 0:
-            gc.set_threshold(before)
+    with looking():
+        before = gc.get_threshold()[0]
+        gc.set_threshold(0)
+        try:
+            yield
+        finally:
+            if gc.get_threshold()[0] == 0:
+                gc.set_threshold(before)

@@ -105,8 +105,8 @@ class Sampler:
 
     def _is_waiting(self) -> bool:
         """Whether the main thread sleeps in C++ or in a lock, not in Python's own library."""
-        frame = main_thread.innermost_call()
-        if frame is None or _is_of_python(frame.f_code.co_filename):
+        file = main_thread.innermost_file()
+        if file is None or _is_of_python(file):
             return False  # a queue, a lock of threading, a socket: the cell's own waiting
         return self._sleeps_in() == "futex"
 

@@ -17,7 +17,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import asdict
-from types import FrameType
 from typing import Any
 
 import zmq
@@ -234,9 +233,7 @@ class Sentinel:
 
     def stack(self) -> list[dict[str, Any]]:
         """Returns the main thread's Python stack, outermost first."""
-        # The main thread goes on meanwhile: first all lines, then what is slow.
-        lines = [(each, each.f_lineno) for each in main_thread.calls()]
-        return [_described(each, line) for each, line in lines][:MAX_FRAMES][::-1]
+        return [_described(each) for each in main_thread.calls()[:MAX_FRAMES]][::-1]
 
 
 def _bind(listening: zmq.Socket[bytes], host: str, folder: str) -> str:
@@ -259,8 +256,8 @@ def _bind(listening: zmq.Socket[bytes], host: str, folder: str) -> str:
     return url
 
 
-def _described(frame: FrameType, line: int | None) -> dict[str, Any]:
-    code = frame.f_code
+def _described(call: main_thread.Call) -> dict[str, Any]:
+    code, line = call.code, call.line or None
     cell = _CELL.fullmatch(code.co_filename)
     return {
         "file": code.co_filename,

@@ -1,0 +1,51 @@
+"""What has ended while somebody looked is not counted: nobody looks while memory is added up."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from types import ModuleType
+
+import jax
+import pytest
+
+from jaxnb.engine import looks, main_thread
+from jaxnb.engine.live_arrays import LiveArrays
+
+
+def others_may_look() -> bool:
+    """Whether another thread may look now."""
+
+    def try_it() -> bool:
+        if may := looks._lock.acquire(blocking=False):
+            looks._lock.release()
+        return may
+
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(try_it).result()
+
+
+@pytest.mark.parametrize(
+    ("look", "module", "name"),
+    [
+        (LiveArrays().update, jax, "live_arrays"),
+        (main_thread.calls, sys, "_current_frames"),
+        (main_thread.stack, sys, "_current_frames"),
+        (main_thread.innermost_file, sys, "_current_frames"),
+        (main_thread.entries_of_others, sys, "_current_frames"),
+    ],
+)
+def test_one_looks_at_a_time(
+    look: Callable[[], object], module: ModuleType, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, found = getattr(module, name), []
+
+    def looked() -> object:
+        found.append(others_may_look())
+        return real()
+
+    monkeypatch.setattr(module, name, looked)
+    look()
+    assert found == [False]
+    assert others_may_look()
