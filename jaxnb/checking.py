@@ -24,7 +24,10 @@ def judged(reports: Sequence[ProcessReport]) -> list[ProcessReport]:
     told: dict[object, list[int]] = {}
     for report in reports:
         if not report.unrecorded:
-            kept = [(d.number, d.name, d.fingerprint, d.shapes, d.processes) for d in report.trial]
+            kept = [
+                (d.number, d.name, d.fingerprint, d.arguments, d.results, d.processes)
+                for d in report.trial
+            ]
             told.setdefault(tuple(kept), []).append(report.process_index)
     if len(told) < 2:
         return list(reports)

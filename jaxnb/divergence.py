@@ -8,7 +8,7 @@ from jaxnb.labels import processes_label, ranks_label
 from jaxnb.model import Dispatch, Divergence, DivergenceKind, Recording, Side, Trail
 from jaxnb.model.dispatches import Processes
 
-_MOST_TOLD = 2
+MOST_ARGUMENTS = 2
 """So many arguments of other shapes are told one by one."""
 
 
@@ -78,7 +78,7 @@ def _kind(at: Mapping[int, Dispatch], everyone: Collection[int]) -> DivergenceKi
         return "order"
     if len({each.fingerprint for each in here}) > 1:
         is_one_name = len({each.name for each in here}) == 1
-        are_of_shapes = is_one_name and len({each.shapes for each in here}) > 1
+        are_of_shapes = is_one_name and len({(each.arguments, each.results) for each in here}) > 1
         return "shapes" if are_of_shapes else "computation"
     differ = len({(each.inputs, each.replicas) for each in here}) > 1 or any(
         len(holders) == 1 for each in here for holders, _ in each.replicas
@@ -149,7 +149,7 @@ def disagreement(found: Sequence[Side], mine: Dispatch) -> str:
         differs = "with different inputs" if len(made) == 1 else "different programs"
         groups = " / ".join(ranks_label(side.processes) for side in found)
         does = [f"all were to dispatch {mine}, but {differs} on processes {groups}"]
-    shapes = _other_shapes(found)
+    shapes = _differing_arguments(found)
     everyone = processes_label(mine.processes)
     which = f"dispatch {mine.number}" if mine.number else "a thread's dispatch"
     trust = "so nobody waits and all that was computed before can be trusted"
@@ -164,15 +164,16 @@ def disagreement(found: Sequence[Side], mine: Dispatch) -> str:
     )
 
 
-def _other_shapes(found: Sequence[Side]) -> str:
+def _differing_arguments(found: Sequence[Side]) -> str:
     """Returns which arguments of one function have other shapes, as a sentence; or nothing."""
     made = {side.processes: side.dispatch for side in found if side.dispatch is not None}
-    given = {who: each.shapes.split(" -> ")[0].split(", ") for who, each in made.items()}
-    if len({each.name for each in made.values()}) != 1 or len(set(map(len, given.values()))) != 1:
+    given = {who: each.arguments.first for who, each in made.items() if each.arguments}
+    counts = {each.arguments.count for each in made.values() if each.arguments}
+    if len({each.name for each in made.values()}) != 1 or len(counts) != 1:
         return ""
-    count = len(next(iter(given.values())))
+    (count,) = counts
     told = []
-    for k in range(count):
+    for k in range(min(map(len, given.values()))):
         has: dict[str, list[int]] = {}
         for who, shapes in given.items():
             has.setdefault(shapes[k], []).extend(who)
@@ -181,8 +182,8 @@ def _other_shapes(found: Sequence[Side]) -> str:
             told.append(f"argument {k + 1} of {count} is {', '.join(those)}")
     if not told:
         return ""
-    more = f"; so do {len(told) - _MOST_TOLD} more" if len(told) > _MOST_TOLD else ""
-    return f"They differ in shape: {'; '.join(told[:_MOST_TOLD])}{more}. "
+    more = f"; so do {len(told) - MOST_ARGUMENTS} more" if len(told) > MOST_ARGUMENTS else ""
+    return f"They differ in shape: {'; '.join(told[:MOST_ARGUMENTS])}{more}. "
 
 
 def unequal_replicas_text(mine: Dispatch, differing: Sequence[Sequence[int]]) -> str:

@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterable, Mapping
 
 from jaxnb.labels import processes_label
 from jaxnb.model import StackEntry, Wait, Waits, Whereabouts
-from jaxnb.model.dispatches import in_short
 
 IDLE_CPU = 0.05
 """A process that waits uses less processor time than this, per second: on a busy machine its
@@ -193,7 +192,7 @@ def threads_text(found: Mapping[int, Whereabouts]) -> str:
 
 def _last_dispatch_text(where: Whereabouts) -> str:
     last = where.last_dispatch
-    return f"{last.number}: {last.name} {in_short(last.shapes)}" if last is not None else ""
+    return f"{last.number}: {last.signature()}" if last is not None else ""
 
 
 def line_text(where: Whereabouts) -> str:

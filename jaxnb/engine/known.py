@@ -9,7 +9,7 @@ from typing import Any
 
 from jaxnb.engine._jax_internals import dispatch as internals
 from jaxnb.engine.programs import Programs
-from jaxnb.model.dispatches import Processes
+from jaxnb.model.dispatches import Processes, Shapes
 
 _COLLECTIVE = re.compile(
     r"\b(?:all-reduce|all-gather|all-to-all|reduce-scatter|collective-permute"
@@ -25,7 +25,8 @@ class Known:
     processes: Processes
     fingerprint: int = 0
     collectives: bool = False
-    shapes: str = ""
+    arguments: Shapes | None = None  # None until it is dispatched
+    results: Shapes | None = None
     kept: tuple[int, ...] | None = None  # which arguments it uses; None for all
 
 

@@ -11,7 +11,7 @@ from jaxnb.engine.inputs import HostInput, arguments_of_host
 from jaxnb.engine.known import Known
 from jaxnb.engine.origins import ORIGINS
 from jaxnb.model import CheckMode, Dispatch, DispatchEnd
-from jaxnb.model.dispatches import Processes, in_short
+from jaxnb.model.dispatches import Processes
 from jaxnb.model.origins import Argument, Made, Origin
 
 RING = 4096
@@ -80,7 +80,8 @@ def as_dispatch(entry: Entry, *, is_one_of_many: bool = False) -> Dispatch:
         number=entry.number,
         name=known.name,
         fingerprint=known.fingerprint,
-        shapes=in_short(known.shapes) if is_one_of_many else known.shapes,
+        arguments=known.arguments.few() if is_one_of_many and known.arguments else known.arguments,
+        results=known.results.few() if is_one_of_many and known.results else known.results,
         processes=known.processes,
         line=entry.line,
         seconds=entry.seconds,

@@ -252,8 +252,9 @@ class Recorder:
         known = self.seen(executable)
         if len(known.processes) < 2:
             return
-        if not known.shapes:
-            known.shapes = shapes_of(arguments, internals.executable_results(executable))
+        if known.arguments is None:
+            known.arguments = shapes_of(arguments)
+            known.results = shapes_of(internals.executable_results(executable))
             known.kept = internals.executable_kept(executable, len(arguments))
         used = internals.executable_inputs(executable, arguments)
         self._record(known, used, used)
@@ -323,9 +324,10 @@ class Recorder:
             yield
             return
         line = line_in(sys._getframe(3), cell.name)
-        said = f"the barrier {name!r}", "of the coordination service"
+        said = f"the barrier {name!r} of the coordination service"
         number, seconds = self._count(who) + 1, time.monotonic() - cell.started
-        what = Dispatch(number, said[0], number_of(f"barrier {name}"), said[1], who, line, seconds)
+        key = number_of(f"barrier {name}")
+        what = Dispatch(number, said, key, None, None, who, line, seconds)
         try:
             self.lockstep.agree(what, depth)
             yield

@@ -9,20 +9,15 @@ from typing import Any
 import numpy as np
 
 from jaxnb.labels import type_label
+from jaxnb.model.dispatches import Shapes
 
 MOST = 100
 """People are shown fewer; those that differ on other processes may be any."""
 
 
-def shapes_of(arguments: Sequence[Any], results: Sequence[Any]) -> str:
-    """Returns ``"float32[8], int -> float32[]"``; of each no more than :data:`MOST`."""
-    return f"{_listed(arguments)} -> {_listed(results)}"
-
-
-def _listed(values: Any) -> str:
-    shown = [_shape(value) for value in values[:MOST]]
-    more = [f"… {len(values) - MOST} more"] if len(values) > MOST else []
-    return ", ".join([*shown, *more]) or "()"
+def shapes_of(values: Sequence[Any]) -> Shapes:
+    """Returns ``float32[8], int``; no more than :data:`MOST`."""
+    return Shapes(tuple(map(_shape, values[:MOST])), len(values))
 
 
 def _shape(value: Any) -> str:

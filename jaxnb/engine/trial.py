@@ -76,10 +76,10 @@ def _what_is_wrong(found: Sequence[Dispatch], wanted: int) -> str:
     if [each.number for each in found] != [*range(1, wanted + 1)]:
         return f"{len(found)} of {wanted} dispatches were recorded"
     for each in found:
-        if not each.name or not each.fingerprint or not each.collectives or "->" not in each.shapes:
+        if not each.name or not each.fingerprint or not each.collectives or each.arguments is None:
             return f"dispatch {each.number} was recorded as {each}, without all that identifies it"
         if each.end:
             return f"dispatch {each.number} was recorded as {each.end}"
-    if len({(each.name, each.fingerprint, each.shapes) for each in found}) > 1:
+    if len({(each.name, each.fingerprint, each.arguments, each.results) for each in found}) > 1:
         return f"one computation was recorded as {', '.join(map(str, found))}"
     return ""

@@ -44,18 +44,31 @@ _ENDS = {
 _MOST_SHAPES = 4
 
 
-def in_short(shapes: str) -> str:
-    """Returns the first few shapes of arguments and results: ``"f32[8], … 6 more -> f32[]"``."""
-    return " -> ".join(map(_first_few, shapes.split(" -> ")))
+@dataclass(frozen=True, slots=True)
+class Shapes:
+    """Types and shapes of values: ``float32[8], int, … 5 more``.
 
+    Attributes:
+        first: Of the first of them.
+        count: How many there are.
+    """
 
-def _first_few(shapes: str) -> str:
-    each = shapes.split(", ")
-    if len(each) <= _MOST_SHAPES:
-        return shapes
-    last = each[-1]
-    more = int(last.split()[1]) - 1 if last.startswith("… ") else 0
-    return ", ".join([*each[:_MOST_SHAPES], f"… {len(each) - _MOST_SHAPES + more} more"])
+    first: tuple[str, ...]
+    count: int
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> Shapes:
+        """Makes it of what JSON has kept of it."""
+        return cls(tuple(plain["first"]), plain["count"])
+
+    def few(self) -> Shapes:
+        """Returns it with no more than are shown."""
+        return Shapes(self.first[:_MOST_SHAPES], self.count)
+
+    def __str__(self) -> str:
+        shown = self.first[:_MOST_SHAPES]
+        more = [f"… {self.count - len(shown)} more"] if self.count > len(shown) else []
+        return ", ".join([*shown, *more]) or "()"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +98,8 @@ class Dispatch:
         number: Which one it is over these processes in its cell, from 1.
         name: The computation's name: ``"jit(step)"``.
         fingerprint: Equal for equal computations.
-        shapes: Shapes of arguments and results: ``"f32[8] -> f32[]"``.
+        arguments: Shapes of what it is given; None for a barrier of the coordination service.
+        results: Shapes of what it gives; None likewise.
         processes: The processes that it spans.
         line: The cell's line, as the notebook counts; None outside of its code.
         seconds: When, since the cell began.
@@ -105,7 +119,8 @@ class Dispatch:
     number: int
     name: str
     fingerprint: int = field(repr=False)
-    shapes: str
+    arguments: Shapes | None
+    results: Shapes | None
     processes: Processes
     line: int | None
     seconds: float
@@ -120,11 +135,26 @@ class Dispatch:
     def from_plain(cls, plain: Mapping[str, Any]) -> Dispatch:
         """Makes it of what JSON has kept of it."""
         replicas = tuple((tuple(holders), value) for holders, value in plain["replicas"])
-        return cls(**{**plain, "processes": tuple(plain["processes"]), "replicas": replicas})
+        typed = {
+            "arguments": plain["arguments"] and Shapes.from_plain(plain["arguments"]),
+            "results": plain["results"] and Shapes.from_plain(plain["results"]),
+            "processes": tuple(plain["processes"]),
+            "replicas": replicas,
+        }
+        return cls(**{**plain, **typed})
+
+    def signature(self) -> str:
+        """Returns its name, and the shapes of arguments and results: ``"jit(f) f32[8] -> f32[]"``.
+
+        Of many shapes the first few.
+        """
+        if self.arguments is None:
+            return self.name
+        return f"{self.name} {self.arguments} -> {self.results}"
 
     def __str__(self) -> str:
         line = " outside the cell's lines" if self.line is None else f" at line {self.line}"
-        return f"{self.name} {in_short(self.shapes)}{line}{_ENDS[self.end]}"
+        return f"{self.signature()}{line}{_ENDS[self.end]}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ import pytest
 
 from jaxnb.divergence import describe, disagreement, first_swapped, refused, sides, swapped
 from jaxnb.model import Dispatch, Recording, Trail
+from jaxnb.model.dispatches import Shapes
 
 ALL = (0, 1, 2)
 
@@ -17,13 +18,18 @@ def dispatch(number: int, fingerprint: int, line: int = 1, **more: object) -> Di
         number=number,
         name=f"jit(f{fingerprint})",
         fingerprint=fingerprint,
-        shapes="float32[8] -> float32[]",
+        arguments=Shapes(("float32[8]",), 1),
+        results=Shapes(("float32[]",), 1),
         processes=ALL,
         line=line,
         seconds=number / 10,
         collectives=True,
     )
     return replace(made, **more)  # type: ignore[arg-type]
+
+
+def given(*lengths: int) -> Shapes:
+    return Shapes(tuple(f"f[{n}]" for n in lengths), len(lengths))
 
 
 def at(*made: Dispatch | None) -> dict[int, Dispatch]:
@@ -41,7 +47,7 @@ def at(*made: Dispatch | None) -> dict[int, Dispatch]:
         ),
         ((dispatch(2, 1), None, dispatch(2, 1)), "missing", "missing", [(0, 2), (1,)]),
         (
-            tuple(dispatch(1, i == 1, name="jit(f)", shapes=f"f[{8 + (i == 1)}]") for i in ALL),
+            tuple(dispatch(1, i == 1, name="jit(f)", arguments=given(8 + (i == 1))) for i in ALL),
             "shapes",
             "program",
             [(0, 2), (1,)],
@@ -141,16 +147,13 @@ def test_strict_mode_tells_of_one_that_has_made_fewer() -> None:
 
 
 def test_arguments_of_other_shapes_are_told_wherever_they_stand() -> None:
-    weights = ", ".join(f"f[{k}]" for k in range(6))
-    made = [
-        dispatch(1, i == 1, name="jit(step)", shapes=f"{weights}, f[{8 + 4 * (i == 1)},3] -> f[]")
-        for i in ALL
-    ]
+    many = [given(*range(6), 12 if i == 1 else 8) for i in ALL]
+    made = [dispatch(1, i == 1, name="jit(step)", arguments=many[i]) for i in ALL]
     text = disagreement(sides(at(*made), {}), made[0])
-    assert "jit(step) f[0], f[1], f[2], f[3], … 3 more -> f[] at line 1" in text
+    assert "jit(step) f[0], f[1], f[2], f[3], … 3 more -> float32[] at line 1" in text
     assert (
-        "They differ in shape: argument 7 of 7 is f[8,3] on processes 0,2, f[12,3] on process 1. "
+        "They differ in shape: argument 7 of 7 is f[8] on processes 0,2, f[12] on process 1. "
         in text
     )
-    other = dispatch(1, 9, name="jit(other)", shapes="f[9] -> f[]")
+    other = dispatch(1, 9, name="jit(other)", arguments=given(9))
     assert "in shape" not in disagreement(sides(at(made[0], other, made[0]), {}), made[0])

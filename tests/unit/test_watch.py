@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from jaxnb.model import Dispatch, StackEntry, Whereabouts
+from jaxnb.model.dispatches import Shapes
 from jaxnb.watch import (
     IDLE_CPU,
     has_caught_interrupt,
@@ -71,7 +72,9 @@ def test_what_is_jaxs_own(file: str, expected: bool) -> None:
 
 
 def test_who_waits_at_one_place_is_told_together() -> None:
-    busy = Dispatch(4, "jit(f)", 1, "f32[8] -> f32[]", (0, 1, 2), 3, 0.1)
+    busy = Dispatch(
+        4, "jit(f)", 1, Shapes(("f32[8]",), 1), Shapes(("f32[]",), 1), (0, 1, 2), 3, 0.1
+    )
     in_it = replace(STUCK, last_dispatch=busy)
     found = {2: in_it, 0: in_it, 1: STUCK, 3: at()}
     together, alone, elsewhere = waits_of(found, 12.0, "They part.").waits
