@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Literal
+
+from jaxnb.model.transfers import GoneReason
 
 Outputs = Literal["merged", "all", "first"]
 """What is shown of what several processes said alike: once, for each, or the first's only."""
@@ -134,3 +136,20 @@ def paths_label(paths: Iterable[str], most: int = 8) -> str:
     if len(said) > most:
         said = [*said[:most], plural(len(said) - most, "more variable")]
     return " and ".join(filter(None, [", ".join(said[:-1]), *said[-1:]]))
+
+
+def gone_label(reason: GoneReason, axes: Sequence[str] = ()) -> str:
+    """Returns why an array cannot be read, as what follows its name.
+
+    Args:
+        reason: Why.
+        axes: The mesh axes over which it is to be summed, of one that is unreduced.
+    """
+    if reason == "unreduced":
+        return (
+            f"is unreduced over mesh axes {', '.join(axes)}, so each device has only its own "
+            "summand (`jax.reshard` makes the sums)"
+        )
+    if reason == "deleted":
+        return "was deleted since, or donated to a computation"
+    return "was replaced or dropped since"

@@ -11,7 +11,7 @@ from jaxnb.arrays.regions import Region
 from jaxnb.asking import Unanswered
 from jaxnb.errors import ArrayGoneError
 from jaxnb.gathered import ArrayKey, Wanted
-from jaxnb.labels import plural, processes_label, ranks_label
+from jaxnb.labels import gone_label, plural, processes_label, ranks_label
 from jaxnb.model import ArrayInfo, Gone
 
 
@@ -149,11 +149,11 @@ def require_there(wanted: Sequence[Wanted], answers: Mapping[int, Any]) -> None:
     gone = those[0]
     who = processes_label([each.process_index for each in those if each.reason == gone.reason])
     key = next(each.key for each in wanted if each.key.index == gone.array)
-    # One that was deleted is still there, without data: nothing else is to be had.
-    is_there = key.path and "deleted" not in gone.reason
+    # Of one that was deleted, or is unreduced, nothing else is to be had.
+    is_there = key.path and gone.reason == "dropped"
     again = f"; `spmd.pull({key.path!r})` has what is there now" if is_there else ""
     raise ArrayGoneError(
-        f"{whose(key)} {gone.reason} on {who}, and its data had not been "
+        f"{whose(key)} {gone_label(gone.reason, gone.axes)} on {who}, and its data had not been "
         f"brought to the notebook. Nothing was moved{again}."
     )
 

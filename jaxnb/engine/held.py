@@ -9,16 +9,24 @@ from collections.abc import Sequence
 import jax
 
 from jaxnb.errors import JaxnbError
+from jaxnb.labels import gone_label
+from jaxnb.model.transfers import GoneReason
 
 MAX_HOLDERS = 10_000
 """Pulls and cells whose arrays are remembered; each takes some 100 bytes."""
 
-DROPPED = "was replaced or dropped since"
-DELETED = "was deleted since, or donated to a computation"
-
 
 class GoneError(JaxnbError):
-    """An array is not here any more."""
+    """An array is not here any more, or nobody has its elements.
+
+    Attributes:
+        reason: Why.
+        axes: The mesh axes over which it is to be summed, of one that is unreduced.
+    """
+
+    def __init__(self, reason: GoneReason, axes: tuple[str, ...] = ()) -> None:
+        super().__init__(gone_label(reason, axes))
+        self.reason, self.axes = reason, axes
 
 
 class HeldArrays:
@@ -44,7 +52,7 @@ class HeldArrays:
         references = self._holders.get(holder, ())
         array = references[index]() if index < len(references) else None
         if array is None:
-            raise GoneError(DROPPED)
+            raise GoneError("dropped")
         if array.is_deleted():
-            raise GoneError(DELETED)
+            raise GoneError("deleted")
         return array

@@ -198,7 +198,7 @@ def expose(
             array = held.get(request.holder, part.array)
             _require_elements(array)
         except GoneError as error:
-            return Gone(process_index, part.array, str(error))
+            return Gone(process_index, part.array, error.reason, error.axes)
         parts.append(_box(array, part))
     return Exposed(process_index, exposures.expose(request.transfer, parts), exposures.access)
 
@@ -206,10 +206,7 @@ def expose(
 def _require_elements(array: jax.Array) -> None:
     """Refuses an array whose elements no device has: they are sums over devices."""
     if axes := unreduced_axes(array.sharding):
-        raise GoneError(
-            f"is unreduced over mesh axes {', '.join(axes)}, so each device has only its own "
-            "summand (`jax.reshard` makes the sums)"
-        )
+        raise GoneError("unreduced", axes)
 
 
 def _box(array: jax.Array, part: PartRequest) -> np.ndarray[Any, Any]:

@@ -8,7 +8,7 @@ cell whose arrays can be asked for later.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from jaxnb.model.layout import ArrayInfo
 from jaxnb.model.origins import Origin
@@ -169,19 +169,26 @@ class Exposed:
     access: MemoryPass
 
 
+GoneReason = Literal["dropped", "deleted", "unreduced"]
+"""Why an array cannot be read: no name holds it any more; it was deleted or donated; each device
+has a summand of it only."""
+
+
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """An array that was described earlier is not there any more.
+    """An array that was described earlier cannot be read.
 
     Attributes:
         process_index: Who answers.
         array: Its index in the holder.
-        reason: Why: ``"was deleted, or donated to a computation"``.
+        reason: Why.
+        axes: The mesh axes over which it is to be summed, of one that is unreduced.
     """
 
     process_index: int
     array: int
-    reason: str
+    reason: GoneReason
+    axes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
