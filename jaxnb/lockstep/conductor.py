@@ -8,9 +8,9 @@ the order in which things happen, nobody waits for what can no longer come.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from dataclasses import replace
 
+from jaxnb.lockstep.known import Process, Round, Waiting
 from jaxnb.lockstep.messages import (
     Answer,
     End,
@@ -22,74 +22,12 @@ from jaxnb.lockstep.messages import (
     Stop,
     StopKind,
     Word,
+    joined,
 )
 from jaxnb.lockstep.talks import Talks
 
-MOST_ANSWERED = 64
-"""So many answers of a process are remembered: who missed its own asks for it soon."""
-
 Decision = Answer | Press
 """What follows from what has happened."""
-
-
-class _Waiting(NamedTuple):
-    """A word that has no answer yet.
-
-    Attributes:
-        process: Who said it.
-        token: Which of its threads.
-        word: The word.
-        text: What it tells the other participants beside it.
-    """
-
-    process: int
-    token: int
-    word: Word
-    text: str = ""
-
-
-@dataclass(slots=True)
-class _Process:
-    """What is known of one process.
-
-    Attributes:
-        cell: The cell that it runs; 0 between cells.
-        left: The last cell that it has left, and how.
-        is_dead: Whether it has ended.
-        main: What its main thread waits for.
-        others: What its other threads wait for, by token.
-        due: What its main thread is told as the answer to its next word.
-        is_pressed: Whether it was sent a signal that it has not told of yet.
-        granted: How often it was let go.
-        answered: What its threads were told last, by token.
-    """
-
-    cell: int = 0
-    left: tuple[int, End] = (0, End())
-    is_dead: bool = False
-    main: _Waiting | None = None
-    others: dict[int, _Waiting] = field(default_factory=dict)
-    due: Stop | None = None
-    is_pressed: bool = False
-    granted: int = 0
-    answered: dict[int, Go | Stop] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class _Round:
-    """A word that all who wait have said, and that all who take part may still say.
-
-    Almost every word is of one: then nothing but itself can follow from it.
-
-    Attributes:
-        word: The word.
-        cell: The cell in which it is said.
-        missing: How many have not said it yet.
-    """
-
-    word: Word
-    cell: int
-    missing: int
 
 
 class Conductor:
@@ -109,12 +47,12 @@ class Conductor:
     """
 
     def __init__(self, num_processes: int) -> None:
-        self._processes = [_Process() for _ in range(num_processes)]
+        self._processes = [Process() for _ in range(num_processes)]
         self._members: dict[int, Processes] = {}
         self._late: dict[int, dict[int, Stop]] = {}
         self._stops = 0
         self._talks = Talks()
-        self._round: _Round | None = None  # until anything else happens
+        self._round: Round | None = None  # until anything else happens
 
     # ------------------------------------------------------------------ what happens
 
@@ -139,7 +77,7 @@ class Conductor:
     ) -> list[Decision]:
         """A thread of a process is about to dispatch, and waits for the answer."""
         state = self._processes[process]
-        waiting = _Waiting(process, token, word, text)
+        waiting = Waiting(process, token, word, text)
         if lane == "other":
             state.others[token] = waiting
             return self._decide()
@@ -158,14 +96,14 @@ class Conductor:
                 return list[Decision](self._granted(word))
         return self._decide()
 
-    def _takes_part(self, waiting: _Waiting, cell: int) -> bool:
+    def _takes_part(self, waiting: Waiting, cell: int) -> bool:
         """Whether a word is of the round, or begins one."""
         if (known := self._round) is not None:
             return known.cell == cell and known.word.agrees_with(waiting.word)
         if self._talks or not self._is_simple(waiting, cell):
             return False
         late = [q for q in waiting.word.participants if self._processes[q].main is None]
-        self._round = _Round(waiting.word, cell, len(late) + 1)
+        self._round = Round(waiting.word, cell, len(late) + 1)
         return True
 
     def withdraw(self, process: int, token: int, *, is_repeat: bool = False) -> list[Decision]:
@@ -185,7 +123,7 @@ class Conductor:
             return []
         return [self._answer(waiting, self._stop("withdrawn")), *self._decide()]
 
-    def _is_simple(self, waiting: _Waiting, cell: int) -> bool:
+    def _is_simple(self, waiting: Waiting, cell: int) -> bool:
         """Whether all who wait say this word, and all who take part are in its cell."""
         for each in self._processes:
             if each.main is not None and not each.main.word.agrees_with(waiting.word):
@@ -239,7 +177,7 @@ class Conductor:
             return []
         return self._interrupt(state.cell, but=-1)
 
-    def _is_of_interrupt(self, state: _Process) -> bool:
+    def _is_of_interrupt(self, state: Process) -> bool:
         """Takes a signal that a process tells of; returns whether it was interrupted from here."""
         was_pressed, state.is_pressed = state.is_pressed, False
         return was_pressed or (state.due is not None and state.due.kind == "interrupted")
@@ -309,7 +247,7 @@ class Conductor:
         those = [each for q in word.participants if (each := self._processes[q].main) is not None]
         return self._let_go(those)
 
-    def _let_go(self, those: Sequence[_Waiting]) -> list[Answer]:
+    def _let_go(self, those: Sequence[Waiting]) -> list[Answer]:
         told = tuple((each.process, each.text) for each in those if each.text)
         return [self._go(each, told) for each in those]
 
@@ -321,7 +259,7 @@ class Conductor:
                 return self._let_go(those)
         return []
 
-    def _other(self, process: int, word: Word) -> _Waiting | None:
+    def _other(self, process: int, word: Word) -> Waiting | None:
         """Returns which of a process's other threads says a word; the one that said it first."""
         others = self._processes[process].others.values()
         return next((each for each in others if each.word.agrees_with(word)), None)
@@ -358,7 +296,7 @@ class Conductor:
         cell = self._processes[self._who(word)[0]].cell
         gone = {q: self._gone(q, cell) for q in word.participants}
         blamed = [found[1] for found in gone.values() if found is not None and found[0] == kind]
-        return self._stop_words([word], kind, (*self._sides(word), *_joined(blamed)))
+        return self._stop_words([word], kind, (*self._sides(word), *joined(blamed)))
 
     def _stop_stuck(self) -> list[Answer]:
         """Stops words none of which can be granted before another of them."""
@@ -427,10 +365,10 @@ class Conductor:
 
     # ------------------------------------------------------------------ parts
 
-    def _waiting_main(self) -> Iterator[_Waiting]:
+    def _waiting_main(self) -> Iterator[Waiting]:
         return (each.main for each in list(self._processes) if each.main is not None)
 
-    def _waiting_other(self) -> Iterator[_Waiting]:
+    def _waiting_other(self) -> Iterator[Waiting]:
         return (one for each in list(self._processes) for one in list(each.others.values()))
 
     def _who(self, word: Word) -> Processes:
@@ -447,29 +385,11 @@ class Conductor:
         flat = [s for each in sides for s in (each if isinstance(each, tuple) else (each,))]
         return Stop(self._stops, kind, tuple(flat))
 
-    def _go(self, waiting: _Waiting, told: tuple[tuple[int, str], ...]) -> Answer:
+    def _go(self, waiting: Waiting, told: tuple[tuple[int, str], ...]) -> Answer:
         state = self._processes[waiting.process]
         state.granted += 1
         return self._answer(waiting, Go(state.granted, told))
 
-    def _answer(self, waiting: _Waiting, what: Go | Stop) -> Answer:
-        state = self._processes[waiting.process]
-        if state.main is waiting:
-            state.main = None
-        else:
-            state.others.pop(waiting.token, None)
-        state.answered[waiting.token] = what
-        if len(state.answered) > MOST_ANSWERED:
-            del state.answered[next(iter(state.answered))]
+    def _answer(self, waiting: Waiting, what: Go | Stop) -> Answer:
+        self._processes[waiting.process].answer(waiting, what)
         return Answer(waiting.process, waiting.token, what)
-
-
-def _joined(sides: Iterable[Side]) -> tuple[Side, ...]:
-    """Returns sides with the processes that did the same in one."""
-    groups: dict[End | None, list[int]] = {}
-    for side in sides:
-        groups.setdefault(side.end, []).extend(side.processes)
-    return tuple(Side(tuple(sorted(who)), end=end) for end, who in groups.items())
-
-
-__all__ = ["Conductor"]

@@ -5,6 +5,7 @@ What is made for each word is a named tuple: a frozen dataclass takes four times
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -151,3 +152,11 @@ class Answer(NamedTuple):
     process: int
     token: int
     what: Go | Stop | Explanation
+
+
+def joined(sides: Iterable[Side]) -> tuple[Side, ...]:
+    """Returns sides with the processes that did the same in one."""
+    groups: dict[End | None, list[int]] = {}
+    for side in sides:
+        groups.setdefault(side.end, []).extend(side.processes)
+    return tuple(Side(tuple(sorted(who)), end=end) for end, who in groups.items())
