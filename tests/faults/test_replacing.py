@@ -182,7 +182,7 @@ def test_again_and_again(group: Session) -> None:
         assert group.recover().replaced == (which,)
         assert_kept(group, AFTER)
     assert len(psutil.Process().children(recursive=True)) == children
-    assert group.interrupt() is None
+    assert not group.interrupt()
     group.restart()
     assert_usable(group)
 

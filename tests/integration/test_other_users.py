@@ -273,8 +273,8 @@ for path in told["sockets"]:
         caller.settimeout(90)
         caller.connect(path)
         if told.get("asks"):
-            caller.send(b"?")
-            with contextlib.suppress(ConnectionResetError):
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it is quicker
+                caller.send(b"?")
                 assert caller.recv(100) == b""
         found.append(path)
 """
