@@ -184,11 +184,6 @@ def test_the_folder_and_its_files_are_the_users_alone(session: Session) -> None:
     assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
 
 
-def test_the_key_is_on_no_command_line(session: Session) -> None:
-    for process in group_of(session):
-        assert "key" not in " ".join(process.cmdline())
-
-
 # ---------------------------------------------------------------------- launchers and options
 
 
