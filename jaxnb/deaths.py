@@ -6,8 +6,9 @@ import contextlib
 import re
 import signal
 import threading
+import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from jaxnb.chatter import quiet
@@ -29,6 +30,7 @@ class Death:
         tail: What it wrote last to standard output and error.
         out_of_memory: The kernel's counters say that it has killed a process for want of
             memory since the last look, and this one was killed by SIGKILL.
+        at: When that was noticed, on ``time.monotonic()``.
     """
 
     role: str
@@ -37,6 +39,7 @@ class Death:
     status: int | None
     tail: str
     out_of_memory: bool = False
+    at: float = field(default_factory=time.monotonic, compare=False)
 
 
 def dead_processes(deaths: Iterable[Death]) -> set[int]:

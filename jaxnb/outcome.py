@@ -91,6 +91,7 @@ def error_of(
     result: CellResult,
     *,
     deaths: Sequence[Death],
+    began: float,
     timed_out_after: float | None,
     unshown: Exception | None,
     state: str,
@@ -101,13 +102,17 @@ def error_of(
     Args:
         result: What the cell did.
         deaths: Who died in it.
+        began: When it did, on ``time.monotonic()``.
         timed_out_after: The time-out that it reached.
         unshown: Why its output could not be shown.
         state: The session's state now.
         raise_on_error: Whether what a process raised counts.
     """
     if deaths:
-        return death_error(deaths[0], result.num_processes, result, others=deaths[1:])
+        seconds = max(0.0, deaths[0].at - began)
+        return death_error(
+            deaths[0], result.num_processes, result, seconds=seconds, others=deaths[1:]
+        )
     if timed_out_after is not None:
         return timeout_error(result, timed_out_after, state)
     error = None if unshown is None else unshown_error(result.cell, unshown)
@@ -177,9 +182,8 @@ def outcome_of(
 
 def _began_with_an_error(result: CellResult) -> bool:
     """Whether the first process to raise raised something of its own, for which others waited."""
-    raised = [each for each in result.per_process.values() if each.error is not None]
-    first = min(raised, key=lambda each: each.seconds, default=None)
-    return first is not None and first.error is not None and first.error.type_name not in _FOLLOW
+    first = min(result.errors, key=result.raised_at, default=None)
+    return first is not None and result.errors[first].type_name not in _FOLLOW
 
 
 def closed_error() -> SessionClosedError:
@@ -243,6 +247,7 @@ def death_error(
     num_processes: int,
     result: CellResult | None,
     doing: str = "",
+    seconds: float = 0.0,
     others: Sequence[Death] = (),
 ) -> SessionBrokenError:
     """Returns the error for a death.
@@ -252,11 +257,12 @@ def death_error(
         num_processes: Size of the group.
         result: The cell that was running, if one was.
         doing: What else went on: ``"`x` was pulled"``.
+        seconds: How long after the cell had begun it did.
         others: Who died besides.
     """
     when = f" while {doing}" if doing else ""
     if result is not None:
-        when = f" while it ran cell [{result.cell}], {result.seconds:.1f} s after it began"
+        when = f" while it ran cell [{result.cell}], {seconds:.1f} s after it began"
     died = f"{describe_death(death, num_processes)}{when}."
     if death.role != "engine":
         return SessionBrokenError(

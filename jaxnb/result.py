@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
+from math import inf
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from jaxnb.arrays import differing, lying, merged
@@ -189,6 +190,11 @@ class CellResult:
     def errors(self) -> dict[int, ProcessError]:
         """Process index to what it raised, for those that raised."""
         return {i: r.error for i, r in self.per_process.items() if r.error is not None}
+
+    def raised_at(self, process: int) -> tuple[float, float]:
+        """Returns what to order processes by that raised, the first one first."""
+        error = self.errors[process]
+        return (inf if error.at is None else error.at, self.per_process[process].seconds)
 
     @cached_property
     def agreement(self) -> Agreement:

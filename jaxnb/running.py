@@ -114,7 +114,7 @@ class RunningCell:
         self._answered: set[int] = set()
         self._live: list[MergedLine] = []
         self._held = HeldOutput()
-        self._started = time.perf_counter()
+        self.began = time.monotonic()
         self._left_in_cell: set[int] | None = None
         self.sink_error: Exception | None = None
         self.abandoned: Exception | None = None
@@ -126,7 +126,7 @@ class RunningCell:
     @property
     def seconds(self) -> float:
         """Time since the cell was sent."""
-        return time.perf_counter() - self._started
+        return time.monotonic() - self.began
 
     @property
     def processes(self) -> tuple[int, ...]:

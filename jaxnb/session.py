@@ -183,6 +183,7 @@ class Session(Cells):
         error = last.running.abandoned or error_of(
             result,
             deaths=died if self._lifecycle.state == "broken" else (),
+            began=last.running.began,
             timed_out_after=timeout if last.patience.timed_out else None,
             unshown=last.running.sink_error,
             state=self.state,

@@ -40,13 +40,15 @@ class ErrorGroup:
     Attributes:
         processes: The processes, in order.
         error: What they raised: the first one's.
-        seconds: Time from the start of the cell to the first of them.
+        seconds: Time from the start of the cell on a process to when its first one raised.
+        at: What to order them by.
         lines: The lines of the cell at which they did.
     """
 
     processes: tuple[int, ...]
     error: ProcessError
     seconds: float
+    at: tuple[float, float]
     lines: tuple[int, ...]
 
     @property
@@ -73,12 +75,18 @@ def error_groups(result: CellResult) -> list[ErrorGroup]:
         ErrorGroup(
             tuple(processes),
             result.errors[processes[0]],
-            min(result.per_process[p].seconds for p in processes),
+            min(_seconds(result, p) for p in processes),
+            min(result.raised_at(p) for p in processes),
             tuple(sorted({at for p in processes if (at := result.errors[p].line) is not None})),
         )
         for processes in groups.values()
     ]
-    return sorted(found, key=lambda group: (group.steps_from_cause, group.seconds))
+    return sorted(found, key=lambda group: (group.steps_from_cause, group.at))
+
+
+def _seconds(result: CellResult, process: int) -> float:
+    known = result.errors[process].seconds
+    return result.per_process[process].seconds if known is None else known
 
 
 def _beginning(message: str) -> str:

@@ -113,6 +113,8 @@ class Runner:
         self.process_index = process_index
         self._memory = MemoryOfCells()
         self._error: ProcessError | None = None
+        self._began = 0.0
+        self._raised_at: float | None = None
         self._raised: BaseException | None = None
         self._pitfalls = Pitfalls()
         self._code_name = ""
@@ -141,6 +143,7 @@ class Runner:
 
         def showtraceback(*arguments: Any, **settings: Any) -> None:
             if settings.get("running_compiled_code") and tracebacks.is_outermost(shell):
+                self._raised_at = time.monotonic()
                 self._tell_end(sys.exc_info()[1])
             show(*arguments, **settings)
 
@@ -165,13 +168,13 @@ class Runner:
     async def run(self, request: CellRequest) -> CellReply:
         """Runs one cell; whatever it raises is in the reply."""
         shell = self._shell
-        self._error = self._raised = None
+        self._error = self._raised = self._raised_at = None
         self._code_name = f"<cell {request.cell}>"
         shell.displayhook.take()
         shell.execution_count = request.cell
         self._memory.begin()
         self._timekeeper.begin(request.request_id)
-        started = time.perf_counter()
+        started = self._began = time.monotonic()
         self._recorder.begin(request, self._code_name)
         together.begin(request)
         self._pitfalls.begin(request, self._code_name)
@@ -191,7 +194,7 @@ class Runner:
         # An interrupt between IPython's own handlers; or strict mode cannot reach the others.
         except (Exception, *interrupts.INTERRUPTS) as error:
             self._keep_error(error)
-        seconds = time.perf_counter() - started
+        seconds = time.monotonic() - started
         self._memory.over()
         raised, self._raised = self._raised, None
         pitfalls = self._pitfalls.end(raised)
@@ -384,6 +387,7 @@ class Runner:
         ansi = bundles.shortened("\n".join(lines).replace(str(error), said))
         self._shell._last_traceback = lines
         self._raised = error
+        at = self._raised_at or time.monotonic()
         self._error = ProcessError(
             type_name=kind.__name__,
             message=bundles.shortened(said),
@@ -391,6 +395,8 @@ class Runner:
             traceback_ansi=ansi,
             line=_line_in_cell(error, self._code_name),
             own_frames=bundles.shortened("\n".join(tracebacks.own_frames(lines))),
+            seconds=at - self._began,
+            at=at,
         )
 
 
