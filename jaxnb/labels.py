@@ -46,7 +46,7 @@ def plural_word(count: int, word: str) -> str:
     """Returns the word alone, in the plural unless ``count`` is 1."""
     if count == 1:
         return word
-    return word + ("es" if word.endswith("s") else "s")
+    return word + ("es" if word.endswith(("s", "ch")) else "s")
 
 
 def plural(count: int, word: str) -> str:

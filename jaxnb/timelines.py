@@ -124,7 +124,7 @@ def made(cell: int, requests: Sequence[Mapping[int, Told]]) -> CellTimeline:
         cell=cell,
         processes=processes,
         missing=missing,
-        collectives=found.collectives,
+        dispatches=found.dispatches,
         forgotten=forgotten,
         lates=tuple(found.lates),
         stragglers=tuple(stragglers(found.lates)),

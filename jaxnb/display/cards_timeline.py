@@ -32,8 +32,8 @@ def timeline_card(timeline: Timeline) -> Card:
     more = len(timeline.processes) - len(shown)
     heading = f"cell [{timeline.cell}]"
     facts = [plural(len(timeline.processes), "process"), format_seconds(timeline.seconds)]
-    if timeline.collectives:
-        facts.append(plural(timeline.collectives, "collective") + " compared")
+    if timeline.dispatches:
+        facts.append(plural(timeline.dispatches, "dispatch") + " compared")
     verdicts = _verdicts(timeline)
     endings = _endings(timeline)
     notes = _notes(timeline)
@@ -75,20 +75,20 @@ def _verdicts(timeline: Timeline) -> list[str]:
     if found:
         most = found[0].seconds
         notable = [each for each in found[:3] if each.seconds > most / 3]
-        return [_verdict(each, timeline.collectives) for each in notable]
-    if timeline.collectives:
+        return [_verdict(each, timeline.dispatches) for each in notable]
+    if timeline.dispatches:
         return ["No process kept the others waiting for as much as a millisecond."]
     return []
 
 
-def _verdict(late: Straggler, collectives: int) -> str:
+def _verdict(late: Straggler, dispatches: int) -> str:
     others = [index for index, seconds in late.waited.items() if seconds >= late.seconds / 2]
     whom = processes_label(others) if len(others) < len(late.waited) else "the others"
     if len(late.waited) == 1:
         whom = processes_label(late.waited)
     return (
         f"Process {late.process_index} came last to {format_count(late.came_last)} of "
-        f"{plural(collectives, 'collective')}; {whom} waited up to {format_seconds(late.seconds)} "
+        f"{plural(dispatches, 'dispatch')}; {whom} waited up to {format_seconds(late.seconds)} "
         f"for it, most at {_place(late)}."
     )
 

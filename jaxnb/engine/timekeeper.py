@@ -139,7 +139,7 @@ def _with_dispatches(
         if place is None:
             place = sites[key] = len(known)
             what = entry.known
-            known.append(CallSite(what.name, entry.line, what.processes, what.collectives))
+            known.append(CallSite(what.name, entry.line, what.processes))
         numbers.append(entry.number)
         origins.append(place)
         starts.append(entry.seconds + offset)

@@ -1,4 +1,4 @@
-"""Pure: when each process came to each collective, to who came last and who waited."""
+"""Pure: when each process came to each dispatch, to who came last and who waited."""
 
 from __future__ import annotations
 
@@ -29,18 +29,20 @@ class Compared(NamedTuple):
     """What :func:`compared` found.
 
     Attributes:
-        collectives: How many were compared.
+        dispatches: How many were compared.
         lates: Those to which one came clearly last, in order.
         held: Process index to when it was held in a call by one that had not come.
     """
 
-    collectives: int
+    dispatches: int
     lates: list[Late]
     held: dict[int, list[tuple[float, float]]]
 
 
 def compared(arrivals: Mapping[int, Mapping[Key, Arrival]]) -> Compared:
-    """Compares when the processes came to each collective that all of its processes tell of.
+    """Compares when the processes came to each dispatch that all of its processes tell of.
+
+    Those that are told of are agreed on: each waits until all have come, whatever it computes.
 
     Args:
         arrivals: Process index to its dispatches.
@@ -48,8 +50,7 @@ def compared(arrivals: Mapping[int, Mapping[Key, Arrival]]) -> Compared:
     by_key: dict[Key, dict[int, Arrival]] = defaultdict(dict)
     for process, found in arrivals.items():
         for key, arrival in found.items():
-            if arrival.site.collectives:
-                by_key[key][process] = arrival
+            by_key[key][process] = arrival
     count, lates = 0, []
     held: dict[int, list[tuple[float, float]]] = defaultdict(list)
     for (_, processes, number), there in by_key.items():

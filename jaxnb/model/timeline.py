@@ -43,13 +43,11 @@ class CallSite:
         name: The computation: ``"jit(step)"``.
         line: The cell's line, as the notebook counts; None outside of its code.
         processes: The processes that it spans.
-        collectives: Whether processes wait for each other in it.
     """
 
     name: str
     line: int | None
     processes: tuple[int, ...]
-    collectives: bool
 
     def __str__(self) -> str:
         return f"`{self.name}`" + (f" at line {self.line}" if self.line is not None else "")
@@ -101,7 +99,7 @@ class Activity:
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """A collective to which one process came last.
+    """A dispatch to which one process came last.
 
     Attributes:
         number: Which dispatch it is over its processes, from 1.
@@ -124,9 +122,9 @@ class Straggler:
 
     Attributes:
         process_index: Who.
-        came_last: To how many collectives it came last.
-        waited: Of each other process, for how long it had been at a collective to which this
-            one had not come. Time that counts for several collectives counts once.
+        came_last: To how many dispatches it came last.
+        waited: Of each other process, for how long it had been at a dispatch to which this
+            one had not come. Time that counts for several dispatches counts once.
         site: Where most of that was.
     """
 
@@ -184,8 +182,7 @@ class Timeline:
         cell: The cell's number.
         processes: Process index to its part, for those that told.
         missing: Process index to why there is nothing of it.
-        collectives: How many collectives could be compared: dispatches that all processes of
-            the computation remember.
+        dispatches: How many could be compared, as all processes of the computation remember them.
         forgotten: How many more there were: a process remembers its last 4096.
         lates: Those to which one came clearly last, in order.
         stragglers: Who kept others waiting; whom they waited for longest comes first.
@@ -196,7 +193,7 @@ class Timeline:
     cell: int
     processes: Mapping[int, ProcessTimeline]
     missing: Mapping[int, str]
-    collectives: int = 0
+    dispatches: int = 0
     forgotten: int = 0
     lates: tuple[Late, ...] = ()
     stragglers: tuple[Straggler, ...] = ()

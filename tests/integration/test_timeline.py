@@ -19,6 +19,7 @@ import os, time
 mesh = jax.make_mesh((jax.device_count(),), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
 x = jax.make_array_from_callback((8,), NamedSharding(mesh, P("d")), lambda i: np.arange(8.0)[i])
 step = jax.jit(lambda a: a / a.sum())
+alone = jax.jit(lambda a: a + 1)  # no process needs another's part
 """
 
 
@@ -39,9 +40,9 @@ def others_have_waited(group: Session) -> bool:
     return len(waited) == 3 and min(waited) > 0.5
 
 
-def run_with_a_straggler(group: Session, gate: Gate) -> CellResult:
-    """Process 2 comes to a collective when the others have waited there for a while."""
-    group.run("step(x).block_until_ready(); None")  # compiled
+def run_with_a_straggler(group: Session, gate: Gate, function: str = "step") -> CellResult:
+    """Process 2 comes to a dispatch when the others have waited there for a while."""
+    group.run(f"{function}(x).block_until_ready(); None")  # compiled
 
     def wait_and_open() -> None:
         try:
@@ -51,18 +52,19 @@ def run_with_a_straggler(group: Session, gate: Gate) -> CellResult:
 
     opener = threading.Thread(target=wait_and_open)
     opener.start()
-    code = f"if process_index == 2:\n    {gate.wait}\ny = step(x)\ny.block_until_ready()\nNone"
+    code = f"if process_index == 2:\n    {gate.wait}\ny = {function}(x)\ny.block_until_ready()\nNone"
     result = group.run(code)
     opener.join()
     return result
 
 
-def test_who_kept_the_others_waiting(group: Session, gate: Gate) -> None:
-    result = run_with_a_straggler(group, gate)
+@pytest.mark.parametrize("function", ["step", "alone"])
+def test_who_kept_the_others_waiting(group: Session, gate: Gate, function: str) -> None:
+    result = run_with_a_straggler(group, gate, function)
     timeline = group.timeline()
     assert timeline.cell == result.cell
     assert sorted(timeline.processes) == [0, 1, 2, 3]
-    assert timeline.collectives == 1
+    assert timeline.dispatches == 1
     straggler = timeline.straggler
     assert straggler is not None
     assert (straggler.process_index, straggler.came_last) == (2, 1)
@@ -71,7 +73,7 @@ def test_who_kept_the_others_waiting(group: Session, gate: Gate) -> None:
     assert min(straggler.waited.values()) > 0.5
     for each in timeline.processes.values():
         assert sum(each.totals.values()) == pytest.approx(each.stop - each.start)
-    assert "Process 2 came last to 1 of 1 collective" in str(timeline)
+    assert "Process 2 came last to 1 of 1 dispatch" in str(timeline)
     assert timeline._repr_mimebundle_()["text/html"].count('class="jaxnb-late"') == 1
 
 

@@ -16,7 +16,7 @@ from jaxnb.timing import timing_of
 from unit.test_display_cards import EVIL, Tags
 from unit.test_history import record
 
-STEP = CallSite("jit(step)", 5, (0, 1), True)
+STEP = CallSite("jit(step)", 5, (0, 1))
 
 
 def process(index: int, *spans: Span, **settings: object) -> ProcessTimeline:
@@ -33,7 +33,7 @@ TIMELINE = Timeline(
 )  # fmt: skip
 
 TEXT = """\
-cell [7] · 2 processes · 2.0 s · 40 collectives compared
+cell [7] · 2 processes · 2.0 s · 40 dispatches compared
   0  ███████████████████·····································███████████████████
   1  ▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓░░░░░░░░░░░░░░░░░░░
      0                  0.5 s              1.0 s             1.5 s         2.0 s
@@ -41,8 +41,8 @@ cell [7] · 2 processes · 2.0 s · 40 collectives compared
   process Python tracing compiling dispatching waiting came last held others up
         0  1.0 s                                 1.0 s
         1         0.50 s     1.0 s      0.50 s                31          1.0 s
-Process 1 came last to 31 of 40 collectives; process 0 waited up to 1.0 s for
-it, most at line 5 (`jit(step)`)."""
+Process 1 came last to 31 of 40 dispatches; process 0 waited up to 1.0 s for it,
+most at line 5 (`jit(step)`)."""
 
 
 def test_the_text_of_a_timeline() -> None:
@@ -82,7 +82,7 @@ def test_what_a_process_did_not_tell() -> None:
 
 
 def test_names_cannot_leave_their_text() -> None:
-    site = CallSite(EVIL, 5, (0, 1), True)
+    site = CallSite(EVIL, 5, (0, 1))
     evil = replace(
         TIMELINE,
         stragglers=(Straggler(1, 1, {0: 1.0}, site),),

@@ -15,8 +15,7 @@ from jaxnb.insight.spans import Interval, painted, shortened, union_seconds
 from jaxnb.model import SPAN_KINDS, Activity, CallSite, Span, SpanKind
 from jaxnb.timelines import MAX_CELLS, Timelines, Told, made
 
-STEP = CallSite("jit(step)", 5, (0, 1), True)
-LOCAL = CallSite("jit(copy)", 2, (0, 1), False)
+STEP = CallSite("jit(step)", 5, (0, 1))
 
 
 def activity(
@@ -108,7 +107,7 @@ def test_who_came_last_and_for_how_long_the_others_waited() -> None:
     here = activity(100.0, [(0.2, 0.4), (0.5, 0.9)])
     late = activity(100.1, [(0.3, 0.35), (0.7, 0.8)])
     found = made(7, [told(here, late)])
-    assert (found.cell, found.collectives, found.forgotten, found.hosts) == (7, 2, 0, 1)
+    assert (found.cell, found.dispatches, found.forgotten, found.hosts) == (7, 2, 0, 1)
     assert found.straggler is not None
     straggler = found.straggler
     assert (straggler.process_index, straggler.came_last, straggler.site) == (1, 2, STEP)
@@ -136,13 +135,11 @@ def test_who_runs_ahead_waits_once() -> None:
 def test_what_others_do_not_tell_of_is_not_compared() -> None:
     alone = activity(0.0, [(0.1, 0.2), (0.3, 0.4)])
     found = made(1, [told(alone, activity(0.0, [(0.15, 0.2)]))])
-    assert found.collectives == 1
+    assert found.dispatches == 1
     nothing = made(1, [told(alone, None)])
-    assert (nothing.collectives, list(nothing.processes), list(nothing.missing)) == (0, [0], [1])
-    without = made(1, [told(*[activity(0.0, [(at, at)], site=LOCAL) for at in (0.1, 0.9)])])
-    assert (without.collectives, without.straggler) == (0, None)
+    assert (nothing.dispatches, list(nothing.processes), list(nothing.missing)) == (0, [0], [1])
     forgot = made(1, [told(*[activity(0.0, [(0.1, 0.2)], first=4097)] * 2)])
-    assert (forgot.collectives, forgot.forgotten) == (1, 4096)
+    assert (forgot.dispatches, forgot.forgotten) == (1, 4096)
 
 
 def test_a_dispatch_that_never_returned_is_no_span() -> None:
@@ -168,7 +165,7 @@ def test_the_requests_of_a_timed_cell_follow_each_other() -> None:
     assert kinds(found.processes[0].spans)[0] == (0.0, 0.1, "python")
     assert found.processes[0].stop == pytest.approx(4.0)
     assert sum(s.seconds for s in found.processes[0].spans) == pytest.approx(2.0)
-    assert found.collectives == 2
+    assert found.dispatches == 2
 
 
 def test_the_last_cells_are_kept() -> None:
