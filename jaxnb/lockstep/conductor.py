@@ -119,9 +119,13 @@ class Conductor:
             return [Answer(process, token, what)]
         main = state.main if state.main is not None and state.main.token == token else None
         waiting = main or state.others.get(token)
-        if waiting is None or is_repeat:
+        if is_repeat:
             return []
-        return [self._answer(waiting, self._stop("withdrawn")), *self._decide()]
+        # What was raised may have struck before the word was said: it is waited for all the same.
+        what = self._stop("withdrawn")
+        if waiting is None:
+            return [Answer(process, token, what)]
+        return [self._answer(waiting, what), *self._decide()]
 
     def _is_simple(self, waiting: Waiting, cell: int) -> bool:
         """Whether all who wait say this word, and all who take part are in its cell."""

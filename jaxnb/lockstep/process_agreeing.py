@@ -145,28 +145,34 @@ class Lockstep:
         is_main = threading.current_thread() is self._main
         if is_main:
             self.signals.begin()
+        # What was let go is made, whatever a signal's handler raises meanwhile, and wherever.
+        granted, mine, differing = self._granted(), _Granted(depth, 0, is_main, None), None
         try:
             go = self._let_go(dispatch, is_main=is_main)
-        except BaseException:
-            if is_main:
-                self.signals.end()
-            raise
-        self._granted().append(_Granted(depth, go.number, is_main, self._wait_for_turn(go)))
-        told = {process: _replicas(text) for process, text in go.told}
-        said = {i: replace(dispatch, replicas=each) for i, each in told.items()}
-        if differing := unequal_replicas(said):
+            mine.number, mine.raised = go.number, go.raised
+            granted.append(mine)
+        except BaseException as error:
+            if not mine.number:
+                if is_main:
+                    self.signals.end()
+                raise
+            mine.raised = mine.raised or error
+        while differing is None:
+            try:
+                self._turns.begin(mine.number)
+                differing = self._differing(dispatch, go)
+            except BaseException as error:
+                mine.raised = mine.raised or error
+        if differing:
             raise DivergenceError(unequal_replicas_text(dispatch, differing))
 
-    def _wait_for_turn(self, go: Go) -> BaseException | None:
-        """Waits for the turn of what was let go, which is made whatever is raised meanwhile."""
-        raised = go.raised
-        while True:
-            try:
-                self._turns.begin(go.number)
-            except BaseException as error:
-                raised = raised or error
-            else:
-                return raised
+    @staticmethod
+    def _differing(dispatch: Dispatch, go: Go) -> Sequence[Sequence[int]]:
+        """Returns the processes that hold each of the replicas that were told of unequally."""
+        if not go.told:
+            return ()
+        told = {process: _replicas(text) for process, text in go.told}
+        return unequal_replicas({i: replace(dispatch, replicas=each) for i, each in told.items()})
 
     def done(self, depth: int) -> BaseException | None:
         """Tells that this thread's dispatches deeper than ``depth`` were made, or are not made.
@@ -193,8 +199,9 @@ class Lockstep:
         text = json.dumps(dispatch.replicas) if dispatch.replicas else ""
         while True:
             answer = self._line.ask(word, "main" if is_main else "other", text)
-            if isinstance(answer, Go):
+            if answer.__class__ is Go:  # no call: an exception may strike as that returns
                 return answer
+            assert isinstance(answer, Stop)
             if answer.kind == "interrupted":
                 if answer.was_pressed:
                     self.signals.wait()

@@ -7,6 +7,7 @@ import os
 import socket
 import threading
 from pathlib import Path
+from typing import Any
 
 from jaxnb.errors import JaxnbError
 from jaxnb.lockstep.messages import End, Explanation, Go, Lane, Processes, Stop, Word
@@ -48,10 +49,13 @@ class Line:
         self._socket.settimeout(None)  # whatever the user's code has set for all sockets
         self._socket.connect(str(path))
         self._tokens = itertools.count(1)
-        self._changed = threading.Condition()
+        # No exception strikes between C code that takes a lock and the block. (A condition's own
+        # `with` is Python.)
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._answers: dict[int, Go | Stop | Explanation] = {}
         self._waiting: set[int] = set()
-        self._is_read = False
+        self._reader: int | None = None  # the thread that reads for all
         # Of whichever thread reads; to allocate as much for each answer costs more than the answer.
         self._buffer = memoryview(bytearray(MAX_ANSWER_BYTES))
         self._tell(Hello(process))
@@ -97,18 +101,17 @@ class Line:
         self._waiting.add(token)
         try:
             self._tell(Say(token, lane, word, text))
-            answer = self._answer(token)
+            # At once: between two calls an exception may strike.
+            return self._answer(token)  # type: ignore[no-any-return]
         except ConductorGoneError:
             raise
         except BaseException as error:  # by a signal's handler, or another thread
             answer = self._last_answer(token)
             if not isinstance(answer, Go):
                 raise
-            answer = answer._replace(raised=error)
-        assert not isinstance(answer, Explanation)
-        return answer
+            return answer._replace(raised=error)
 
-    def _last_answer(self, token: int) -> Go | Stop | Explanation:
+    def _last_answer(self, token: int) -> Go | Stop:
         """Takes a word back; returns what it was answered all the same, or that it is taken back.
 
         Whatever is raised meanwhile is dropped: something else is to be raised already.
@@ -117,7 +120,10 @@ class Line:
             try:
                 self._waiting.add(token)
                 self._tell(Withdraw(token))
-                return self._answer(token)
+                for each in self._waiting - {token}:  # their answers may have been read, and lost
+                    self._tell(Withdraw(each, is_repeat=True))
+                found: Go | Stop = self._answer(token)
+                return found
             except ConductorGoneError:
                 raise
             except BaseException:
@@ -138,29 +144,36 @@ class Line:
         assert isinstance(answer, Explanation)
         return answer
 
-    def _answer(self, token: int) -> Go | Stop | Explanation:
+    def _answer(self, token: int) -> Any:
+        me = threading.get_ident()
         while True:
-            with self._changed:
-                # One thread reads for all.
-                while self._is_read and token not in self._answers:
+            with self._lock:
+                # What was raised may have struck wherever this thread was: it may be the reader.
+                while self._reader not in (None, me) and token not in self._answers:
                     self._changed.wait()
                 if token in self._answers:
+                    self._let_others_read(me)
                     self._waiting.discard(token)
                     return self._answers.pop(token)
-                self._is_read = True
+                self._reader = me
             found: dict[int, Go | Stop | Explanation] = {}
             try:
                 found = dict([unpack_answer(self._receive())])
             finally:
                 # At once: who finds that nobody reads must find its answer, too.
-                with self._changed:
-                    self._is_read = False
+                with self._lock:
+                    self._reader = None
                     self._answers |= {t: what for t, what in found.items() if t in self._waiting}
                     missing = [] if found else [t for t in self._waiting if t != token]
                     if len(self._waiting) > 1:
                         self._changed.notify_all()
                 for each in missing:  # what was raised may have struck when one had just come
                     self._tell(Withdraw(each, is_repeat=True))
+
+    def _let_others_read(self, me: int) -> None:
+        if self._reader == me:
+            self._reader = None
+            self._changed.notify_all()
 
     def close(self) -> None:
         """Ends the line: for the conductor this process is dead then."""

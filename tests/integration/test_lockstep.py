@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
@@ -147,6 +148,59 @@ def test_threads_of_one_process_are_answered_each(group: Group) -> None:
         asked = [group.ask(i, word()) for i in ALL]
         assert all(isinstance(of(each), Go) for each in asked)
     assert all(all(each.result(PATIENT_SECONDS)) for each in loaded)
+
+
+def struck(line: Line, step: int) -> tuple[Go | Stop | None, bool]:
+    """Asks, and raises amid the code that asks; returns the answer, and whether it did.
+
+    Where a signal's handler may: as a function begins, or C code has returned.
+    """
+    places = 0
+
+    def strike(frame: FrameType, event: str, _: object) -> None:
+        nonlocal places
+        is_there = frame.f_code.co_filename.endswith(("/process_line.py", "/threading.py"))
+        places += is_there and event in ("call", "c_return")
+        if places == step:
+            places += 1
+            raise TimeoutError
+
+    sys.setprofile(strike)
+    try:
+        return line.ask(word()), places > step
+    except TimeoutError:
+        return None, True
+    finally:
+        sys.setprofile(None)
+
+
+@pytest.mark.parametrize("are_there", [False, True], ids=["before the others", "after them"])
+def test_whatever_is_raised_while_one_asks_its_word_is_answered_or_taken_back(
+    group: Group, are_there: bool
+) -> None:
+    """Wherever it strikes; who was let go makes that, and raises afterwards."""
+    group.begin()
+    let_go = taken_back = 0
+    for step in range(1, 60):
+        others = [group.ask(i, word()) for i in (1, 2, 3)] if are_there else []
+        asked = group.pool.submit(struck, group.lines[0], step)
+        others = others or [group.ask(i, word()) for i in (1, 2, 3)]
+        answer, has_struck = asked.result(PATIENT_SECONDS)
+        if not has_struck:
+            assert isinstance(answer, Go)
+            break
+        if answer is None:
+            taken_back += 1
+            assert isinstance(of(group.ask(0, word())), Go)
+        else:
+            let_go += 1
+            assert isinstance(answer, Go)
+            assert isinstance(answer.raised, TimeoutError)
+        assert all(isinstance(of(each), Go) for each in others)
+    else:
+        pytest.fail("it never got by")
+    assert taken_back
+    assert let_go
 
 
 def test_a_conductor_that_ends_is_told(group: Group) -> None:

@@ -52,7 +52,9 @@ def run_with_a_straggler(group: Session, gate: Gate, function: str = "step") -> 
 
     opener = threading.Thread(target=wait_and_open)
     opener.start()
-    code = f"if process_index == 2:\n    {gate.wait}\ny = {function}(x)\ny.block_until_ready()\nNone"
+    code = (
+        f"if process_index == 2:\n    {gate.wait}\ny = {function}(x)\ny.block_until_ready()\nNone"
+    )
     result = group.run(code)
     opener.join()
     return result

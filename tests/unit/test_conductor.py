@@ -255,9 +255,14 @@ def test_who_takes_its_word_back_is_not_let_go_unless_it_was() -> None:
     (mine,) = [each for each in granted if isinstance(each, Answer) and each.process == 0]
     assert conductor.withdraw(0, 8) == [mine]
     assert conductor.withdraw(0, 8, is_repeat=True) == [mine]
-    # Nothing is said again to who waits on, or was never heard of.
+    # Nothing is said again to who waits on.
     assert conductor.say(0, 9, "other", both) == []
-    assert conductor.withdraw(0, 9, is_repeat=True) == conductor.withdraw(0, 99) == []
+    assert conductor.withdraw(0, 9, is_repeat=True) == []
+    # What has made it take its word back may have struck before it was said.
+    (unsaid,) = conductor.withdraw(0, 99)
+    assert isinstance(unsaid, Answer)
+    assert isinstance(unsaid.what, Stop)
+    assert (unsaid.token, unsaid.what.kind) == (99, "withdrawn")
 
 
 def test_who_begins_after_a_stop_is_told_the_same() -> None:
