@@ -234,8 +234,8 @@ class Channel:
             return
         self._has_told = True
         self._notice(
-            f"waits for {processes_label(pending)}: no answer for {QUIET_SECONDS:g} s. A value may "
-            "take long to compute or to pickle (a class's `__reduce__`). "
+            f"waits for {processes_label(pending)}: no answer for {QUIET_SECONDS:g} s. It may "
+            "take long to compute, to compile, or to pickle a value (a class's `__reduce__`). "
             f"{_TOO_LATE if self._must_finish else _CAN_END}"
         )
 

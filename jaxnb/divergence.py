@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from jaxnb.labels import processes_label, ranks_label
@@ -206,7 +207,8 @@ def unequal_replicas_text(mine: Dispatch, differing: Sequence[Sequence[int]]) ->
 def _was_to(side: Side, mine: Dispatch) -> str:
     its = side.dispatch
     if its is None:
-        return side.note
+        is_one = len(side.processes) == 1
+        return side.note if is_one else re.sub(r"^was\b", "were", side.note)
     what = f"{'was' if len(side.processes) == 1 else 'were'} to dispatch {its}"
     if its.processes != mine.processes:
         what += f", over {processes_label(its.processes)}"

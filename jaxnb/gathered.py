@@ -211,6 +211,9 @@ class GatheredArray(NDArrayOperatorsMixin):
         where = f"process {processes[0]}" if len(processes) == 1 else f"{len(processes)} processes"
         of = f" of {self._key.name}{self._region}" if self._key.name else ""
         how = f" {self.info.spec}" if self.info.spec else ""
+        if not self._region.is_whole:  # the spec is that of the whole array
+            of += f" ({self.info.dtype}[{', '.join(map(str, self.info.shape))}]{how})"
+            how = ""
         there = "deleted before it was pulled" if self.info.deleted else "data there until used"
         here = "data here" if self.is_here else there
         shape = ", ".join(map(str, self._region.result_shape))

@@ -127,8 +127,8 @@ def stopped_text(last: Dispatch) -> str:
     """Returns that all processes of an interrupted cell have stopped after the same dispatch."""
     line = "" if last.line is None else f" at line {last.line}"
     return (
-        f"{processes_label(last.processes)} stopped at the same step: dispatch {last.number} of "
-        f"this cell, `{last.name}`{line}. No computation was broken off."
+        f"{processes_label(last.processes)} stopped at the same step, after dispatch {last.number} "
+        f"of this cell, `{last.name}`{line}. No computation was broken off."
     )
 
 

@@ -55,7 +55,7 @@ class Moved:
 def moved(name: str, value: Any, *notes: str) -> Moved:
     """Describes a value as the notebook holds it."""
     sizes = [leaf.nbytes for leaf in leaves(value)]
-    spec = value.info.spec or "" if is_gathered(value) else ""
+    spec = _spec(value) if is_gathered(value) else ""
     if isinstance(value, PerProcess):
         notes = ("differs by process", *notes)
     return Moved(name, type_of(value), spec, sum(sizes) if sizes else None, notes)
@@ -124,3 +124,11 @@ def narrowed(value: Any, dtypes: set[str]) -> tuple[str, ...]:
         f"{dtype} → {wide[dtype]}" for dtype in sorted(had & set(wide)) if wide[dtype] in dtypes
     ]
     return (f"{', '.join(lost)}: jax_enable_x64 is off",) if lost else ()
+
+
+def _spec(array: Any) -> str:
+    """Returns the spec of a pulled array; of a part of one, of what it is a part of."""
+    info = array.info
+    if not info.spec or array.wanted().region.is_whole:
+        return info.spec or ""
+    return f"of {info.dtype}[{', '.join(map(str, info.shape))}] {info.spec}"

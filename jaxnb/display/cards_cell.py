@@ -14,6 +14,7 @@ from jaxnb.display.cards_value import value_card
 from jaxnb.labels import Outputs, format_seconds, plural, ranks_label
 from jaxnb.result import CellResult
 
+_INTERRUPTS = ("KeyboardInterrupt", "SwallowedInterrupt")
 _STRAGGLER_RATIO = 1.5
 _STRAGGLER_SECONDS = 0.05
 _MAX_BARS = 64
@@ -49,8 +50,11 @@ def footer_card(result: CellResult) -> Card:
         parts.append(compiled)
     if changed := memory_text(result):
         parts.append(changed)
-    if result.errors:
-        parts.append(f"error on {ranks_label(result.errors)}")
+    interrupted = [i for i, e in result.errors.items() if e.type_name in _INTERRUPTS]
+    if raised := result.errors.keys() - interrupted:
+        parts.append(f"error on {ranks_label(raised)}")
+    if interrupted:
+        parts.append(f"interrupted on {ranks_label(interrupted)}")
     text = " · ".join(parts)
     footer = Card(render("footer", parts=parts, bars=_bars(result, slowest)), text)
     return footer if result.timing is None else stacked([timing_card(result.timing), footer])

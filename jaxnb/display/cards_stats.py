@@ -163,7 +163,18 @@ def _largest(stats: Sequence[DeviceStats]) -> list[_Large]:
             held = {n for first, last in array.devices for n in range(first, last + 1)}
             alike.setdefault(replace(array, devices=()), set()).update(held & known)
     top = sorted(alike, key=LargeArray.rank)[:_LARGEST]
-    return [_large(array, alike[array], stats) for array in top]
+    elsewhere = {array: _devices_of_others(array, stats) for array in top}
+    return [_large(array, alike[array] - elsewhere[array], stats) for array in top]
+
+
+def _devices_of_others(array: LargeArray, stats: Sequence[DeviceStats]) -> set[int]:
+    """Returns the devices of processes that have another array by this one's name."""
+    by_process: dict[int, list[LargeArray]] = {}
+    for entry in stats:
+        named = (replace(each, devices=()) for each in entry.largest if each.name == array.name)
+        by_process.setdefault(entry.device.process_index, []).extend(named)
+    others = {i for i, found in by_process.items() if array.name and found and array not in found}
+    return {entry.device.id for entry in stats if entry.device.process_index in others}
 
 
 def _large(array: LargeArray, held: set[int], stats: Sequence[DeviceStats]) -> _Large:

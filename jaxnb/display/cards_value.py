@@ -166,6 +166,9 @@ def _bundle(info: ValueInfo) -> Mapping[str, Any]:
 
 def _difference_note(result: CellResult, rows: list[Said], outputs: str) -> str:
     if outputs == "first" and len(result.per_process) > 1:
+        first = min(result.per_process)
+        if first not in rows[0].processes:
+            return f"process {first} has no value: this is another process's"
         return "the first process's value; the others are in `spmd.last_result.per_process`"
     if outputs == "merged" and len({row.view.content for row in rows}) < len(rows):
         return f"some {_ALIKE}"

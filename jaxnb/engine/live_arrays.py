@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 
+from jaxnb.engine.layouts import dtype_facts
 from jaxnb.engine.looks import looking
 
 Place = tuple[int, int]
@@ -203,12 +204,12 @@ class LiveArrays:
 
 
 def _shards_of(array: Any, known: dict[Any, Shards]) -> Shards:
-    sharding, shape, itemsize = array.sharding, array.shape, array.dtype.itemsize
-    key = (id(sharding), shape, itemsize)
+    sharding, shape, bits = array.sharding, array.shape, dtype_facts(array.dtype).itemsize_bits
+    key = (id(sharding), shape, bits)
     if key not in known:
         devices = tuple(device.id for device in sharding.addressable_devices)
         # The sharding is kept, so that its id stays its own.
-        known[key] = sharding, devices, math.prod(sharding.shard_shape(shape)) * itemsize
+        known[key] = sharding, devices, -(-math.prod(sharding.shard_shape(shape)) * bits // 8)
     return known[key]
 
 

@@ -14,6 +14,8 @@ from collections import OrderedDict, defaultdict, deque
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+from jaxnb.engine._jax_internals.arrays import buffer_of
+
 _MRO = type.__dict__["__mro__"].__get__
 _CLASS_DICT = type.__dict__["__dict__"].__get__
 
@@ -60,6 +62,8 @@ class Names:
     ) -> dict[int, str]:
         """Returns the id of each object that was found, and its name.
 
+        The array in which a PRNG key array, or a ref, keeps its elements has that one's name.
+
         Args:
             namespace: The user's; it may change meanwhile.
             hidden: Names in it that are not the user's.
@@ -77,7 +81,7 @@ class Names:
                 continue
             seen.add(id(thing))
             try:
-                for step, child in self._steps(thing):
+                for step, child in itertools.chain(_held_by(thing), self._steps(thing)):
                     self._left -= 1
                     if id(type(child)) not in _LEAVES:
                         queue.append((name + step, child))
@@ -136,6 +140,11 @@ class Names:
                     yield f".{name}", read(thing)
                 except AttributeError:  # a slot without a value
                     continue
+
+
+def _held_by(thing: Any) -> Steps:
+    if _module(type(thing)) == "jax" and (held := buffer_of(thing)) is not None:
+        yield "", held
 
 
 def _variables(namespace: Mapping[str, Any], hidden: Collection[str]) -> list[tuple[str, Any]]:

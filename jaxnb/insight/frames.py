@@ -12,6 +12,11 @@ _SECTION = re.compile(r"^(FileNames|FunctionNames|FileLocations|StackFrames)$")
 _NAME = re.compile(r'^(\d+) "(.*)"$')
 _FIELDS = re.compile(r"(\w+)=(\d+)")
 _NOT_THEIRS = ("/site-packages/", "/dist-packages/", "<frozen ")
+_RUN_CELLS = re.compile(
+    r"/(?:ipykernel|IPython|ipyparallel|jupyter_client|tornado|traitlets|asyncio)/"
+    r"|/runpy\.py$|^<frozen "
+)
+"""They run cells: their lines say nothing of the program."""
 _OWN = f"{Path(__file__).parents[1]}/"
 """jaxnb's own frames say nothing: it calls JAX for the user."""
 
@@ -47,7 +52,7 @@ class Frames:
         """Returns the line that an instruction comes from.
 
         That is the innermost one of a cell; without one, the innermost that is not in an
-        installed package.
+        installed package; without one, the innermost but those of what runs cells.
 
         Args:
             metadata: The instruction's.
@@ -63,7 +68,8 @@ class Frames:
     def _stack(self, metadata: Mapping[str, str]) -> Iterator[SourceLine]:
         if "source_file" in metadata:
             number = metadata.get("source_line", "0")
-            yield SourceLine(metadata["source_file"], int(number) if number.isdigit() else 0)
+            if not _RUN_CELLS.search(metadata["source_file"]):
+                yield SourceLine(metadata["source_file"], int(number) if number.isdigit() else 0)
             return
         text = metadata.get("stack_frame_id", "0")
         frame = int(text) if text.isdigit() else 0
@@ -74,6 +80,6 @@ class Frames:
             place = self._rows["FileLocations"].get(row.get("file_location_id", 0), {})
             file = self._names["FileNames"].get(place.get("file_name_id", 0), "")
             function = self._names["FunctionNames"].get(place.get("function_name_id", 0), "")
-            if file and not file.startswith(_OWN):
+            if file and not file.startswith(_OWN) and not _RUN_CELLS.search(file):
                 yield SourceLine(file, place.get("line", 0), function)
             frame = row.get("parent_frame_id", 0) - self._shift

@@ -562,8 +562,8 @@ def test_a_slice_of_a_slice(session: Session, monkeypatch: pytest.MonkeyPatch) -
     half = session.pull("x[::2]")
     assert half.shape == (512, 512)
     assert repr(half) == (
-        "<GatheredArray float32[512, 512] P('data', 'model') of x[::2], over 4 processes, "
-        "data there until used>"
+        "<GatheredArray float32[512, 512] of x[::2] (float32[1024, 512] P('data', 'model')), over "
+        "4 processes, data there until used>"
     )
     with spying(session, monkeypatch) as moved:
         np.testing.assert_array_equal(half[10:12, -1], whole((1024, 512))[20:24:2, -1])

@@ -43,6 +43,31 @@ def test_what_a_callback_raises_comes_first(session: Session) -> None:
         assert "forkserver" not in error.traceback
 
 
+TAKE_LONG = """
+import os, time
+class Told(Exception):
+    def __str__(self):  # as it is formatted
+        open(mine, "w").close()
+        while not os.path.exists(others): time.sleep(0.01)
+        return "told"
+mine, others = ({one!r}, {other!r}) if process_index == 0 else ({other!r}, {one!r})
+if process_index == 1:
+    while not os.path.exists(others): time.sleep(0.01)
+if process_index < 2: raise Told"""
+
+
+def test_who_raised_first_is_first_however_long_its_error_takes_to_format(
+    session: Session, tmp_path: Path
+) -> None:
+    code = TAKE_LONG.format(one=str(tmp_path / "one"), other=str(tmp_path / "other"))
+    result = session.run(code + "(process_index)", raise_on_error=False)
+    first, second = sorted(result.errors, key=result.raised_at)
+    assert (first, second) == (0, 1)
+    at = [result.errors[i].seconds for i in (0, 1)]
+    assert at[0] is not None
+    assert at[0] < result.per_process[0].seconds  # which has waited for the other to be formatted
+
+
 def test_frames_of_the_user_are_whole_and_those_of_libraries_short(
     session: Session, tmp_path: Path
 ) -> None:

@@ -302,6 +302,10 @@ def test_outputs_all_and_first():
     assert cards.value_card(result, "all").text == "[0] 4\n[1] 4"
     differing = cell([value("3", b"1"), value("4", b"2")])
     assert cards.value_card(differing, "first").text.startswith("[0] 3\n— the first process's")
+    raised = cell([None, value("4", b"2")], errors={0: ProcessError("E", "no", "", "")})
+    assert cards.value_card(raised, "first").text == (
+        "[1] 4\n— process 0 has no value: this is another process's"
+    )
 
 
 def test_rich_values_show_the_first_and_the_others_a_click_away():
@@ -395,6 +399,13 @@ def test_a_refusal_whose_reason_is_told_above_is_short():
     assert "<pre>" not in card.html
 
 
+def test_the_footer_tells_interrupts_from_errors():
+    errors = {i: ProcessError("KeyboardInterrupt", "", "", "") for i in (0, 1)}
+    errors[2] = ProcessError("ValueError", "no", "", "")
+    text = cards.footer_card(cell([None] * 3, errors=errors)).text
+    assert text.endswith(" · error on 2 · interrupted on 0-1")
+
+
 def test_an_ordinary_cell_is_small_and_quick():
     result = cell([value("42", b"x")] * 4, seconds=[0.12, 0.12, 0.31, 0.12], compile_seconds=0.2)
     assert len(cards.cell_card(result).html) < 1500
@@ -417,6 +428,13 @@ def test_errors_show_once_per_traceback_with_the_cause_first():
         "ValueError on process 1, first · line 3 · after 0.10 s\nthe traceback\n\n"
         "RuntimeError on processes 0,2-3 · line 5 · after 2.1 s\nlate traceback"
     )
+    # Of two that raised by themselves the first is who raised first, however long formatting took.
+    own = {
+        0: replace(cause, seconds=0.5, at=9.5),
+        1: replace(cause, type_name="E", seconds=0.1, at=9.1),
+    }
+    groups = cards.error_groups(cell([None] * 2, errors=own, seconds=[0.6, 1.5]))
+    assert [(g.processes, g.seconds) for g in groups] == [((1,), 0.1), ((0,), 0.5)]
     assert "\x1b[31m" in cards.error_card(result, ansi=True).text
     assert "\x1b" not in card.html
     assert Tags(card.html).seen.count("details") == 2

@@ -146,6 +146,13 @@ def test_strict_mode_tells_of_one_that_has_made_fewer() -> None:
     assert "as dispatch 2. Nothing of it has run on any of them, but some have made" in text
 
 
+def test_several_were_not_asked() -> None:
+    made = {0: dispatch(1, 1), 1: None, 2: None}
+    note = dict.fromkeys((1, 2), "was not asked to run the cell")
+    text = disagreement(sides(made, note), dispatch(1, 1))
+    assert "; processes 1-2: were not asked to run the cell. Nothing" in text
+
+
 def test_arguments_of_other_shapes_are_told_wherever_they_stand() -> None:
     many = [given(*range(6), 12 if i == 1 else 8) for i in ALL]
     made = [dispatch(1, i == 1, name="jit(step)", arguments=many[i]) for i in ALL]

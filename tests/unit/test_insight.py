@@ -243,6 +243,11 @@ def test_source_lines_by_frames_in_both_ways_of_counting_parents() -> None:
     assert loop.line({"stack_frame_id": "2"}) is not None
     old = Frames("").line({"source_file": "/home/me/train.py", "source_line": "4"})
     assert str(old) == "train.py:4"
+    for file in ("/lib/site-packages/ipykernel/kernelbase.py", "<frozen runpy>"):  # runs the cell
+        assert Frames("").line({"source_file": file, "source_line": "508"}) is None
+        kernel = Frames(HEADER.replace("/lib/site-packages/flax/core.py", file)
+                        + "1 {file_location_id=3 parent_frame_id=0}\n")  # fmt: skip
+        assert kernel.line({"stack_frame_id": "1"}) is None
     assert str(SourceLine("<cell 7>", 3)) == "cell [7] line 3"
 
 
