@@ -250,8 +250,7 @@ class Life(Verbs):
         """
         self._require_open()
         asked = process_indices(processes, self.num_processes)
-        found = self._sentinels.where(set(asked) - self._lifecycle.dead)
-        return dict(sorted(found.items()))
+        return dict(sorted(self._sentinels.where(set(asked) - self._lifecycle.dead).items()))
 
     def free(self, *, is_all: bool = False) -> None:
         """Frees whoever waits in a collective of the CPU's; the group has to reconnect."""
