@@ -99,11 +99,9 @@ def _unasked_text(key: ArrayKey, holders: str) -> str:
             "`ranks=`). Slices that these hold can be read."
         )
     if key.path:
-        return (
-            f"{made}: the values differ by process, {unknown} Pull the array by its own name, "
-            "without `--ranks`; if that is what you did, bind it anew on all processes, by one "
-            "cell."
-        )
+        anew = "ind it anew on all processes, by one cell."
+        advice = f"Pull the array by its own name; or b{anew}" if key.is_part else f"B{anew}"
+        return f"{made}: the values differ by process, {unknown} {advice}"
     return (
         f"{made}: on others it differs, or did not run, {unknown} Pull the array by its own name, "
         "or use the value of the whole group."

@@ -82,14 +82,18 @@ def _agreement_note(result: CellResult, array: ArrayInfo | None) -> str:
         how = "bytes not compared"
     elif any(each.value_info and each.value_info.has_lost for each in ran.values()):
         how = "bytes compared of what is not lost"
+    elif (
+        any(each.value_info and each.value_info.arrays for each in ran.values()) and not unverified
+    ):
+        how = ""  # the value's own note says which arrays in it are not compared by bytes
     if held := _holders_note(result, array):
         return held
     if result.agreement is Agreement.SUSPECT:
         return f"equal bytes on {plural(len(ran), 'process')}, but it {_suspect(result)}"
     relation = "replicated" if unverified else "same"
-    if len(ran) == result.num_processes:
-        return f"{relation} on {plural(len(ran), 'process')}, {how}"
-    return f"{relation} on {processes_label(ran)}, {how}"
+    who = plural(len(ran), "process")
+    who = who if len(ran) == result.num_processes else processes_label(ran)
+    return ", ".join(filter(None, [f"{relation} on {who}", how]))
 
 
 def _holders_note(result: CellResult, array: ArrayInfo | None) -> str:

@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import Any
 
 from IPython.core import page
+from IPython.core.error import StdinNotImplementedError
 
 from jaxnb.engine import bootstrap, bundles, flood
 from jaxnb.engine.interrupts import INTERRUPTS
@@ -48,6 +49,18 @@ def install(shell: Any) -> None:
     joined = bootstrap.joined()
     flood.install(shell, joined.num_processes if joined else 1)
     bundles.install(shell)
+
+
+def no_input(prompt: object = "", stream: object = None) -> str:
+    """Stands for ``input`` and ``getpass`` in a cell.
+
+    Raises:
+        StdinNotImplementedError: Always: nobody is asked on behalf of several processes.
+    """
+    raise StdinNotImplementedError(
+        "The processes of a group have no standard input. Ask in a cell of the notebook itself, "
+        "and push what was answered: `%spmd_push NAME`."
+    )
 
 
 def run(shell: Any, command: str) -> None:

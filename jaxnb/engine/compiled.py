@@ -164,6 +164,8 @@ def _report(compiled: Any, meshes: list[MeshInfo]) -> CompiledReport:
 def _name(programs: list[Program]) -> str:
     """Returns a program's name as JAX shows it: of XLA's ``jit_step`` ``"jit(step)"``."""
     name = programs[0].name
+    if name.strip("_") == "jit__lambda":  # XLA has no other characters
+        return "jit(<lambda>)"
     return f"jit({name.removeprefix('jit_')})" if name.startswith("jit_") else name
 
 

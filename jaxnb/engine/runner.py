@@ -128,6 +128,7 @@ class Runner:
     def _install_hooks(self) -> None:
         shell = self._shell
         commands.install(shell)
+        self._kernel.raw_input = self._kernel.getpass = commands.no_input
         tracebacks.install(shell)
         old = shell.displayhook
         hook = CapturingDisplayHook(  # type: ignore[no-untyped-call]

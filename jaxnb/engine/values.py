@@ -22,7 +22,7 @@ LOST = "it is lost, and what processes still hold of it was not compared"
 LOST_IN_IT = "arrays in it that are lost were not compared"
 PARTS = "a part of it cannot be pickled, so nothing of it was compared"
 DELETED_IN_IT = "arrays in it are deleted"
-LAYOUT_ONLY = "arrays in it that are spread over processes compared by layout only"
+LAYOUT_ONLY = "arrays in it that are spread over processes compared by layout, the rest by bytes"
 
 
 class _TooLongError(Exception):

@@ -111,6 +111,8 @@ class Lockstep:
 
     def end(self, note: str) -> None:
         """Tells who still waits for this process that it has left the cell, and how."""
+        self.done(0)
+        self.signals.end(0)
         if self._line is not None:
             self._line.leave(End(note))
 
@@ -143,6 +145,7 @@ class Lockstep:
             KeyboardInterrupt: The cell is interrupted.
         """
         is_main = threading.current_thread() is self._main
+        self.done(depth)  # what an exception has kept from being told of
         if is_main:
             self.signals.begin()
         # What was let go is made, whatever a signal's handler raises meanwhile, and wherever.
@@ -154,7 +157,7 @@ class Lockstep:
         except BaseException as error:
             if not mine.number:
                 if is_main:
-                    self.signals.end()
+                    self.signals.end(len(granted))
                 raise
             mine.raised = mine.raised or error
         while differing is None:
@@ -182,11 +185,12 @@ class Lockstep:
         """
         granted, raised = self._granted(), None
         while granted and granted[-1].depth >= depth:
-            last = granted.pop()
+            last = granted[-1]
             self._turns.end(last.number)
             raised = last.raised or raised
+            granted.pop()  # last: an exception that strikes before leaves it to the next one
             if last.is_main:
-                self.signals.end()
+                self.signals.end(len(granted))
         return raised
 
     def _granted(self) -> list[_Granted]:

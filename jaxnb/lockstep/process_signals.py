@@ -25,13 +25,17 @@ class KeptSignals:
         self._has_come = False
 
     def begin(self) -> None:
-        """Keeps signals from now on, until :meth:`end` was called as often."""
+        """Keeps signals from now on, until :meth:`end`."""
         self._has_come = False
         self._depth += 1
 
-    def end(self) -> None:
-        """Lets signals through again."""
-        self._depth -= 1
+    def end(self, depth: int) -> None:
+        """Lets signals through again, unless others are still to be made.
+
+        Args:
+            depth: How many.
+        """
+        self._depth = depth
 
     def keeps(self) -> bool:
         """Takes a signal; returns whether it is kept. Called by the signal's handler."""

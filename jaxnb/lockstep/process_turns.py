@@ -29,10 +29,15 @@ class Turns:
         own.add(number)
 
     def end(self, number: int) -> None:
-        """Tells that a grant is over: its computation was handed to JAX, or is not made."""
-        self._own.numbers.discard(number)
+        """Tells that a grant is over: its computation was handed to JAX, or is not made.
+
+        It may be told again.
+        """
+        own: set[int] = self._own.__dict__.setdefault("numbers", set())
+        own.discard(number)
         with self._changed:
-            self._early.add(number)
+            if number > self._over:
+                self._early.add(number)
             while self._over + 1 in self._early:
                 self._over += 1
                 self._early.discard(self._over)

@@ -103,7 +103,7 @@ def test_uneven_loops_and_calls_that_are_skipped(group: Session) -> None:
     skipped = failed_on(group, "if process_index: float(total(x))", {1, 2, 3})
     assert "process 0: had finished" in skipped
     asked = failed_on(group, "float(total(x))", {0, 2}, ranks=[0, 2])
-    assert "processes 1,3: was not asked to run the cell" in asked
+    assert "processes 1,3: were not asked to run the cell" in asked
 
 
 def test_what_a_cell_runs_within_itself_does_not_end_it(group: Session) -> None:

@@ -520,7 +520,7 @@ def test_memory_does_not_grow_with_what_is_compiled_again(group: Session) -> Non
     after = resources(group)
     print("before", before, "after", after)
     grown = [after[index][2] - before[index][2] for index in before]
-    assert max(grown) < 15
+    assert max(grown) < 24  # 8 rounds would leave 32; the allocator keeps up to 17, when busy
 
 
 @pytest.mark.thorough
