@@ -221,7 +221,7 @@ PARTED = {
         "but different programs on processes {parts}",
     ),
     "shape": ("process {which}: was to dispatch jit(total) float32[{long}]",),
-    "some ranks": ("{others}: ", " not asked to run the cell"),
+    "some ranks": ("not asked to run the cell",),
     "scalars": ("with different inputs on processes {parts}",),
     "NumPy arrays": ("with different inputs on processes {parts}",),
     "keys": ("with different inputs on processes {parts}",),
