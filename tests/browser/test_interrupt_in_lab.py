@@ -17,6 +17,7 @@ NEXT = "%%spmd\nprint('goes on', time.sleep)"
 ALL = [0, 1, 2, 3]
 
 
+@pytest.mark.thorough  # proved by test_text_is_inert.py and tests/faults/test_interrupts.py
 def test_interrupt_ends_the_cell(lab_page: OpenLab) -> None:
     lab = lab_page([*START, LONG, NEXT])
     for line in START:

@@ -64,6 +64,7 @@ def test_hostile_text_is_inert(lab_page: OpenLab) -> None:
     assert_shown_as_text(unfinished)
     lab.interrupt()
     unfinished.wait()
+    expect(unfinished.error).to_contain_text("KeyboardInterrupt")
 
     lab.run(IN_BACKGROUND)
     lab.run("background.result()")

@@ -437,7 +437,7 @@ def test_a_pull_after_a_cell_that_was_given_up_says_who_is_in_it(
     assert_usable(group)
 
 
-@pytest.mark.parametrize("end", ["restart", "close"])
+@pytest.mark.parametrize("end", ["restart", pytest.param("close", marks=thorough)])
 def test_a_pull_ends_with_its_group(
     own_group: Session, path: str, end: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

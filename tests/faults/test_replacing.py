@@ -107,7 +107,7 @@ def assert_recovered(session: Session, recovered: Recovered, which: int) -> None
     ("shared_group", "which"),
     [
         (1, 0),
-        (2, PROCESSES - 1),
+        pytest.param(2, PROCESSES - 1, marks=thorough),
         pytest.param(1, PROCESSES - 1, marks=thorough),
         pytest.param(2, 0, marks=thorough),
     ],

@@ -155,7 +155,7 @@ STEPS = [
 
 
 @pytest.mark.parametrize("launcher", ONE_LAUNCHER)
-@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("moment", ["before", pytest.param("after", marks=pytest.mark.thorough)])
 def test_a_close_that_is_interrupted_can_be_repeated(
     launcher: str, moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import ast
 import inspect
+import itertools
+import json
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,8 +19,9 @@ import pytest
 from integration.conftest import gate_runs
 from jaxnb.engine import _jax_internals
 from jaxnb.engine._jax_internals import arrays, dispatch, effects, exact_arrays, hlo, pitfalls
-from jaxnb_fixtures import PATIENT_SECONDS
 from jaxnb_programs import GPU_TEXT
+
+FORKS = str(Path(__file__).with_name("forked_python.py"))
 
 PRELUDE = """
 import atexit, os, shutil, socket, tempfile
@@ -29,17 +33,29 @@ address = f"unix:{folder}/service"
 """
 
 
-def python(code: str) -> str:
-    """Runs code in a fresh interpreter; returns what it printed."""
-    done = subprocess.run(
-        [sys.executable, "-c", PRELUDE + code],
-        capture_output=True,
-        text=True,
-        timeout=PATIENT_SECONDS,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+Python = Callable[[str], str]
+"""Runs code in a process of its own; returns what it printed."""
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Python]:
+    """Each time a fork of one process, which has imported JAX and has used no backend."""
+    outputs = (tmp_path_factory.mktemp("outputs") / str(i) for i in itertools.count())
+    command = [sys.executable, "-W", "ignore::RuntimeWarning", FORKS, PRELUDE]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as it:
+
+        def run(code: str) -> str:
+            assert it.stdin is not None
+            assert it.stdout is not None
+            output = next(outputs)
+            it.stdin.write(json.dumps([code, str(output)]) + "\n")
+            it.stdin.flush()
+            status = it.stdout.readline()
+            assert status == "0\n", output.with_name(f"{output.name}.errors").read_text()
+            return output.read_text().strip()
+
+        yield run
+        it.stdin and it.stdin.close()
 
 
 def test_every_function_has_a_test_here() -> None:
@@ -511,36 +527,36 @@ SNIPPETS = (
 )  # fmt: skip
 
 
-def test_what_jax_keeps_of_effects_can_be_taken_from_it() -> None:
+def test_what_jax_keeps_of_effects_can_be_taken_from_it(python: Python) -> None:
     lines = python(EFFECTS).splitlines()
     assert lines == ["[]", "1", "[True] [True]", "([], []) ['cpu']", "2"]
 
 
-def test_preload_imports_and_starts_no_backend() -> None:
+def test_preload_imports_and_starts_no_backend(python: Python) -> None:
     assert python(PRELOAD) == "True False"
 
 
-def test_get_distributed_runtime_service_listens() -> None:
+def test_get_distributed_runtime_service_listens(python: Python) -> None:
     assert python(SERVICE) == "listens"
 
 
-def test_get_distributed_runtime_client_joins_and_global_state_takes_it() -> None:
+def test_get_distributed_runtime_client_joins_and_global_state_takes_it(python: Python) -> None:
     assert python(CONNECT).splitlines() == ["True 0 1", "hello", "1 2"]
 
 
-def test_the_client_is_gone_when_it_was_left() -> None:
+def test_the_client_is_gone_when_it_was_left(python: Python) -> None:
     assert python(LEAVE) == "None False"
 
 
-def test_waits_on_the_service_can_be_cancelled() -> None:
+def test_waits_on_the_service_can_be_cancelled(python: Python) -> None:
     assert python(CANCEL).splitlines() == ["CANCELLED"]
 
 
-def test_what_a_function_was_jitted_with_is_known_and_can_be_changed() -> None:
+def test_what_a_function_was_jitted_with_is_known_and_can_be_changed(python: Python) -> None:
     assert python(JIT).splitlines() == ["True None", "True 2 True"]
 
 
-def test_arrays_can_be_made_exactly_as_they_were() -> None:
+def test_arrays_can_be_made_exactly_as_they_were(python: Python) -> None:
     assert python(EXACT).splitlines() == [
         "True True True False",
         "True False",
@@ -549,7 +565,7 @@ def test_arrays_can_be_made_exactly_as_they_were() -> None:
     ]
 
 
-def test_what_libraries_count_can_be_read_and_set() -> None:
+def test_what_libraries_count_can_be_read_and_set(python: Python) -> None:
     """Nothing is said of what has counted nothing; a count that is not found is."""
     assert python(COUNTERS).splitlines() == [
         "[None, None, None]",
@@ -564,7 +580,7 @@ def test_what_libraries_count_can_be_read_and_set() -> None:
     ]
 
 
-def test_what_an_array_holds_is_known_and_read_without_a_copy_kept() -> None:
+def test_what_an_array_holds_is_known_and_read_without_a_copy_kept(python: Python) -> None:
     assert python(ARRAYS).splitlines() == [
         "True False",
         "None [0, 7] [0, 1, 2] True None",
@@ -575,7 +591,7 @@ def test_what_an_array_holds_is_known_and_read_without_a_copy_kept() -> None:
     ]
 
 
-def test_arrays_of_two_processes_are_told_when_they_are_made() -> None:
+def test_arrays_of_two_processes_are_told_when_they_are_made(python: Python) -> None:
     """By whatever way, and once; those of one process alone are not."""
     assert python(OF_TWO).splitlines() == [
         "''",
@@ -593,7 +609,7 @@ def test_arrays_of_two_processes_are_told_when_they_are_made() -> None:
     ]
 
 
-def test_dispatches_are_told() -> None:
+def test_dispatches_are_told(python: Python) -> None:
     """Every call, its arguments that are used, and what it raised; what is local once at most."""
     assert python(TOLD).splitlines() == [
         "''",
@@ -611,7 +627,7 @@ def test_dispatches_are_told() -> None:
     ]
 
 
-def test_an_executable_tells_what_it_is() -> None:
+def test_an_executable_tells_what_it_is(python: Python) -> None:
     assert python(EXECUTABLE).splitlines() == [
         "jit(f) True",
         "[((3,), 'float32')]",
@@ -628,7 +644,7 @@ def test_an_executable_tells_what_it_is() -> None:
     ]
 
 
-def test_compiled_programs_are_read_by_the_parser_of_xla_or_without_it() -> None:
+def test_compiled_programs_are_read_by_the_parser_of_xla_or_without_it(python: Python) -> None:
     assert python(HLO).splitlines() == [
         "jit_f 4 ['all-to-all', 'while']",
         "True True",
@@ -637,11 +653,11 @@ def test_compiled_programs_are_read_by_the_parser_of_xla_or_without_it() -> None
         "True True",
         "32 True",
         "True True False",
-        "<string>:18",
+        "<string>:11",
     ]
 
 
-def test_async_pairs_are_one_collective_each_by_the_parser_and_without_it() -> None:
+def test_async_pairs_are_one_collective_each_by_the_parser_and_without_it(python: Python) -> None:
     by_hand = [
         "all-gather True 28672 1 train.py:12",  # 7/8 of 64 × 128 float32
         "reduce-scatter True 28672 1 train.py:14",  # 7 × 8 × 128 float32
@@ -665,11 +681,11 @@ def test_async_pairs_are_one_collective_each_by_the_parser_and_without_it() -> N
         ],
     ),
 )
-def test_a_jax_that_tells_of_no_dispatches_is_told(state: str) -> None:
+def test_a_jax_that_tells_of_no_dispatches_is_told(python: Python, state: str) -> None:
     assert python(f"{HOOKS}\n{state}\nprint(dispatch.hook_dispatches(hooks) != '')") == "True"
 
 
-def test_what_is_lowered_traced_and_moved_is_told() -> None:
+def test_what_is_lowered_traced_and_moved_is_told(python: Python) -> None:
     lines = python(LISTENED).splitlines()
     assert lines[0] == "{}"
     assert lines[1] == (
@@ -678,7 +694,7 @@ def test_what_is_lowered_traced_and_moved_is_told() -> None:
     assert [line.split()[0] for line in lines[2:]] == ["traced_pmap", "reordered"]
 
 
-def test_going_through_an_array_not_all_here_is_told_from_other_assertions() -> None:
+def test_going_through_an_array_not_all_here_is_told_from_other_assertions(python: Python) -> None:
     assert python(ITERATED) == "True False"
 
 
@@ -703,7 +719,9 @@ def test_going_through_an_array_not_all_here_is_told_from_other_assertions() -> 
         ),
     ],
 )
-def test_a_jax_that_does_not_tell_of_a_pitfall_tells_of_the_others(state: str, kind: str) -> None:
+def test_a_jax_that_does_not_tell_of_a_pitfall_tells_of_the_others(
+    python: Python, state: str, kind: str
+) -> None:
     code = f"{PITFALLS}\n{state}\nprint(*pitfalls.hook_pitfalls(Hooks()))"
     assert python(code) == kind
 
@@ -715,7 +733,7 @@ def test_global_state_has_the_fields_that_are_set() -> None:
         assert hasattr(distributed.global_state, field)
 
 
-def test_backend_factories_make_gloo_with_an_address() -> None:
+def test_backend_factories_make_gloo_with_an_address(python: Python) -> None:
     assert python(GLOO) == "1 1 ['127.0.0.1']"
 
 
@@ -727,12 +745,12 @@ def test_make_cpu_client_takes_collectives() -> None:
     assert callable(factory.factory)
 
 
-def test_backends_are_initialized_by_the_first_use() -> None:
+def test_backends_are_initialized_by_the_first_use(python: Python) -> None:
     assert python(INITIALIZED).split() == ["False", "True"]
 
 
 @pytest.mark.thorough
-def test_a_jax_without_the_service_is_told() -> None:
+def test_a_jax_without_the_service_is_told(python: Python) -> None:
     code = """
 internals._runtime = lambda: object()
 try:
@@ -748,7 +766,7 @@ except StartError as error:
     ["del xla_bridge._backend_factories", "xla_bridge._backend_factories.clear()"],
 )
 @pytest.mark.thorough
-def test_a_jax_without_backend_factories_is_told(state: str) -> None:
+def test_a_jax_without_backend_factories_is_told(python: Python, state: str) -> None:
     code = f"""
 from jax._src import xla_bridge
 {state}

@@ -90,6 +90,7 @@ def test_origins_outlive_the_backend(group: Session) -> None:
     assert "process 0 passed `y['w']` (made at line" in said(group, wrong)
 
 
+@pytest.mark.thorough  # a replaced process is given what tests/faults/test_replacing.py says
 def test_a_replaced_process_gets_them(make_session: Callable[..., Session]) -> None:
     group = make_session(3, devices_per_process=1)
     group.run(SETUP)

@@ -115,8 +115,15 @@ def key_of(session: Session) -> str:
     return session._transport.key.decode()
 
 
+LISTENS = "00010000"
+
+
 def sockets_of(session: Session) -> list[str]:
-    return sorted(str(p) for p in Path(session._group.directory).iterdir() if p.is_socket())
+    """Those that somebody listens at: a group that was restarted leaves files."""
+    known = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
+    listening = {each[7] for each in known if len(each) > 7 and each[3] == LISTENS}
+    here = {str(p) for p in Path(session._group.directory).iterdir() if p.is_socket()}
+    return sorted(here & listening)
 
 
 def group_of(session: Session) -> list[psutil.Process]:

@@ -268,9 +268,10 @@ def shared(module_group: Session) -> Session:
     return module_group
 
 
-def test_every_kind_of_variable_is_kept(group: Session) -> None:
+@pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.thorough)])
+def test_every_kind_of_variable_is_kept(group: Session, times: int) -> None:
     group.run(VARIABLES)
-    for _ in range(2):
+    for _ in range(times):
         recovered = group.recover()
         assert recovered.lost == ()
         assert recovered.arrays >= 20

@@ -100,7 +100,7 @@ def test_the_clusters_files_are_for_this_user_only(
     assert {p.name for p in folders if stat.S_IMODE(p.stat().st_mode) != 0o700} == set()
 
 
-@pytest.mark.parametrize("launcher", ["fork", "local"])
+@pytest.mark.parametrize("launcher", ["fork", pytest.param("local", marks=pytest.mark.thorough)])
 def test_the_key_is_in_no_command_line_or_environment(
     make_session: Callable[..., Session], launcher: str
 ) -> None:

@@ -89,6 +89,7 @@ def test_where_the_largest_are_is_what_their_shardings_say(session: Session) -> 
                      **{f"whole[{i}]": "each device" for i in range(3)}}  # fmt: skip
 
 
+@pytest.mark.thorough  # keys and refs by test_shards.py, names by the tests above
 @pytest.mark.usefixtures("patient_answers")
 def test_odd_arrays_and_many_equal_ones(session: Session) -> None:
     """Of thousands that are equally large all processes tell the same few."""
