@@ -14,6 +14,7 @@ from jaxnb.engine.origins import ORIGINS
 from jaxnb.engine.settings import current
 from jaxnb.errors import DivergenceError
 from jaxnb.labels import processes_label
+from jaxnb.lockstep import process_handlers
 from jaxnb.lockstep.process_agreeing import Lockstep
 from jaxnb.model import Dispatch
 from jaxnb.model.origins import Argument
@@ -47,6 +48,7 @@ class InLockstep:
         self.arguments: Callable[[tuple[int, ...], int], list[Argument]] = _nothing
         self.done = self._agreeing.done
         interrupts.tell(self._agreeing.signals.keeps, self._took)
+        process_handlers.install(self._agreeing.signals.puts_off)
 
     def begin(self, serial: int, ranks: Sequence[int]) -> None:
         """Begins a cell, or the answer to something else that these processes were asked.

@@ -332,8 +332,7 @@ class Recorder:
             self.lockstep.agree(what, depth)
             yield
         finally:
-            if (raised := self.lockstep.done(depth)) is not None:
-                raise raised
+            self.lockstep.done(depth)
 
     def _digest(self, entry: Entry, arguments: Sequence[Any]) -> None:
         """Digests the replicas among a dispatch's arguments that nothing has compared yet."""
@@ -400,11 +399,10 @@ class Recorder:
         """Notes that dispatches have ended.
 
         Raises:
-            BaseException: What was raised while one waited that was let go all the same.
+            BaseException: What a signal's handler raises that was put off until now.
         """
         making = self._making
         making.noted = None
-        raised = self.lockstep.done(depth)
         entries = making.entries
         if len(entries) > depth:
             if making.is_main:
@@ -412,8 +410,7 @@ class Recorder:
                 for entry in entries[depth:]:
                     entry.stop = stop
             del entries[depth:]
-        if raised is not None:
-            raise raised
+        self.lockstep.done(depth)  # last: from here on a signal's handler may raise
 
     def _count(self, processes: Processes) -> int:
         trail = self._cell.trails.get(processes)

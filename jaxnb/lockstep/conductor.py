@@ -106,26 +106,14 @@ class Conductor:
         self._round = Round(waiting.word, cell, len(late) + 1)
         return True
 
-    def withdraw(self, process: int, token: int, *, is_repeat: bool = False) -> list[Decision]:
-        """A thread does not wait any more, unless it has an answer: then it gets it once more.
-
-        Args:
-            process: Its process.
-            token: What it has named itself.
-            is_repeat: It goes on waiting, and only wants to hear again what it was answered.
-        """
+    def withdraw(self, process: int, token: int) -> list[Decision]:
+        """A thread does not wait any more, unless it has an answer: that holds."""
         state = self._processes[process]
-        if (what := state.answered.get(token)) is not None:
-            return [Answer(process, token, what)]
         main = state.main if state.main is not None and state.main.token == token else None
         waiting = main or state.others.get(token)
-        if is_repeat:
-            return []
-        # What was raised may have struck before the word was said: it is waited for all the same.
-        what = self._stop("withdrawn")
         if waiting is None:
-            return [Answer(process, token, what)]
-        return [self._answer(waiting, what), *self._decide()]
+            return []
+        return [self._answer(waiting, self._stop("withdrawn")), *self._decide()]
 
     def _is_simple(self, waiting: Waiting, cell: int) -> bool:
         """Whether all who wait say this word, and all who take part are in its cell."""
@@ -395,5 +383,5 @@ class Conductor:
         return self._answer(waiting, Go(state.granted, told))
 
     def _answer(self, waiting: Waiting, what: Go | Stop) -> Answer:
-        self._processes[waiting.process].answer(waiting, what)
+        self._processes[waiting.process].answer(waiting)
         return Answer(waiting.process, waiting.token, what)

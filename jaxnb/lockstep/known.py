@@ -5,10 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from jaxnb.lockstep.messages import End, Go, Stop, Word
-
-MOST_ANSWERED = 64
-"""So many answers of a process are remembered: who missed its own asks for it soon."""
+from jaxnb.lockstep.messages import End, Stop, Word
 
 
 class Waiting(NamedTuple):
@@ -40,7 +37,6 @@ class Process:
         due: What its main thread is told as the answer to its next word.
         is_pressed: Whether it was sent a signal that it has not told of yet.
         granted: How often it was let go.
-        answered: What its threads were told last, by token.
     """
 
     cell: int = 0
@@ -51,17 +47,13 @@ class Process:
     due: Stop | None = None
     is_pressed: bool = False
     granted: int = 0
-    answered: dict[int, Go | Stop] = field(default_factory=dict)
 
-    def answer(self, waiting: Waiting, what: Go | Stop) -> None:
-        """Notes that one of its threads waits no more, and what it was told."""
+    def answer(self, waiting: Waiting) -> None:
+        """Notes that one of its threads waits no more."""
         if self.main is waiting:
             self.main = None
         else:
             self.others.pop(waiting.token, None)
-        self.answered[waiting.token] = what
-        if len(self.answered) > MOST_ANSWERED:
-            del self.answered[next(iter(self.answered))]
 
 
 @dataclass(slots=True)

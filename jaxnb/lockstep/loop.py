@@ -169,8 +169,8 @@ class Loop:
                 return []
             case Say(token, lane, word, text) if who is not None and who in word.participants:
                 return self._conductor.say(who, token, lane, word, text)
-            case Withdraw(token, is_repeat) if who is not None:
-                return self._conductor.withdraw(who, token, is_repeat=is_repeat)
+            case Withdraw(token) if who is not None:
+                return self._conductor.withdraw(who, token)
             case Explain(token, number, text) if who is not None:
                 return self._conductor.explain(who, token, number, text)
             case Begin(cell, members) if who is not None and who in members:

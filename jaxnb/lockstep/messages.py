@@ -100,13 +100,10 @@ class Go(NamedTuple):
     Attributes:
         number: The how manieth this is for the process, from 1.
         told: What participants have told of it beside their word, by process; all get the same.
-        raised: What was raised in the thread while it waited, to be raised once this is made. It
-            stays in the process.
     """
 
     number: int
     told: tuple[tuple[int, str], ...] = ()
-    raised: BaseException | None = None
 
 
 @dataclass(frozen=True, slots=True)

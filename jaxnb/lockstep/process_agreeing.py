@@ -32,7 +32,6 @@ class _Granted:
     depth: int
     number: int
     is_main: bool
-    raised: BaseException | None
 
 
 class Facts(Protocol):
@@ -75,7 +74,7 @@ class Lockstep:
         facts: What is told of this process's dispatches.
 
     Attributes:
-        signals: Keeps SIGINT from the main thread while it asks, or makes what it was let make.
+        signals: Keeps signals from the main thread while it asks, or makes what it was let make.
     """
 
     def __init__(
@@ -89,7 +88,7 @@ class Lockstep:
         self._turns = Turns()
         self._main = threading.main_thread()
         self._made = threading.local()
-        self.signals = KeptSignals(self._tell_kept)
+        self.signals = KeptSignals(self._tell_kept, self._take_back)
 
     def begin(self, cell: int, asked: Sequence[int]) -> None:
         """Begins a cell.
@@ -125,6 +124,10 @@ class Lockstep:
         if self._line is not None:
             self._tell_from_handler(self._line.kept)
 
+    def _take_back(self) -> None:
+        if self._line is not None:
+            self._tell_from_handler(self._line.take_back)
+
     @staticmethod
     def _tell_from_handler(tell: Callable[[], None]) -> None:
         # A signal's handler must raise nothing but the interrupt; the next word tells of the end.
@@ -143,30 +146,21 @@ class Lockstep:
         Raises:
             DivergenceError: They are about to make another, or none.
             KeyboardInterrupt: The cell is interrupted.
+            BaseException: What a signal's handler raises that comes while it waits.
         """
         is_main = threading.current_thread() is self._main
-        self.done(depth)  # what an exception has kept from being told of
+        granted = self._granted()
         if is_main:
             self.signals.begin()
-        # What was let go is made, whatever a signal's handler raises meanwhile, and wherever.
-        granted, mine, differing = self._granted(), _Granted(depth, 0, is_main, None), None
         try:
             go = self._let_go(dispatch, is_main=is_main)
-            mine.number, mine.raised = go.number, go.raised
-            granted.append(mine)
-        except BaseException as error:
-            if not mine.number:
-                if is_main:
-                    self.signals.end(len(granted))
-                raise
-            mine.raised = mine.raised or error
-        while differing is None:
-            try:
-                self._turns.begin(mine.number)
-                differing = self._differing(dispatch, go)
-            except BaseException as error:
-                mine.raised = mine.raised or error
-        if differing:
+        except BaseException:
+            if is_main:
+                self.signals.end(len(granted))
+            raise
+        granted.append(_Granted(depth, go.number, is_main))
+        self._turns.begin(go.number)
+        if differing := self._differing(dispatch, go):
             raise DivergenceError(unequal_replicas_text(dispatch, differing))
 
     @staticmethod
@@ -177,21 +171,19 @@ class Lockstep:
         told = {process: _replicas(text) for process, text in go.told}
         return unequal_replicas({i: replace(dispatch, replicas=each) for i, each in told.items()})
 
-    def done(self, depth: int) -> BaseException | None:
+    def done(self, depth: int) -> None:
         """Tells that this thread's dispatches deeper than ``depth`` were made, or are not made.
 
-        Returns:
-            What is to be raised now: it came while the thread waited, and was let go.
+        Raises:
+            BaseException: What a signal's handler raises that was put off until now.
         """
-        granted, raised = self._granted(), None
+        granted, was_main = self._granted(), False
         while granted and granted[-1].depth >= depth:
-            last = granted[-1]
+            last = granted.pop()
             self._turns.end(last.number)
-            raised = last.raised or raised
-            granted.pop()  # last: an exception that strikes before leaves it to the next one
-            if last.is_main:
-                self.signals.end(len(granted))
-        return raised
+            was_main = last.is_main
+        if was_main:
+            self.signals.end(len(granted))
 
     def _granted(self) -> list[_Granted]:
         found: list[_Granted] = self._made.__dict__.setdefault("granted", [])
@@ -202,10 +194,16 @@ class Lockstep:
         word = _word(dispatch, dispatch.inputs)
         text = json.dumps(dispatch.replicas) if dispatch.replicas else ""
         while True:
-            answer = self._line.ask(word, "main" if is_main else "other", text)
-            if answer.__class__ is Go:  # no call: an exception may strike as that returns
+            if is_main:
+                answer = self._line.ask(word, "main", text, lambda: self.signals.are_waited_for)
+            else:
+                answer = self._line.ask(word, "other", text)
+            if isinstance(answer, Go):
                 return answer
-            assert isinstance(answer, Stop)
+            if answer.kind == "withdrawn":  # for a handler that is called now
+                self.signals.end(0)
+                self.signals.begin()
+                continue
             if answer.kind == "interrupted":
                 if answer.was_pressed:
                     self.signals.wait()

@@ -6,6 +6,7 @@ import itertools
 import os
 import socket
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -49,13 +50,11 @@ class Line:
         self._socket.settimeout(None)  # whatever the user's code has set for all sockets
         self._socket.connect(str(path))
         self._tokens = itertools.count(1)
-        # No exception strikes between C code that takes a lock and the block. (A condition's own
-        # `with` is Python.)
-        self._lock = threading.RLock()
-        self._changed = threading.Condition(self._lock)
+        self._changed = threading.Condition()
         self._answers: dict[int, Go | Stop | Explanation] = {}
         self._waiting: set[int] = set()
-        self._reader: int | None = None  # the thread that reads for all
+        self._is_read = False
+        self._asking = 0  # what the main thread waits with
         # Of whichever thread reads; to allocate as much for each answer costs more than the answer.
         self._buffer = memoryview(bytearray(MAX_ANSWER_BYTES))
         self._tell(Hello(process))
@@ -80,13 +79,33 @@ class Line:
         """Asks to interrupt a cell on all its processes."""
         self._tell(Interrupt(cell))
 
-    def ask(self, word: Word, lane: Lane = "main", text: str = "") -> Go | Stop:
+    def take_back(self) -> None:
+        """Has what the main thread waits with answered at once; from a signal's handler.
+
+        It may be answered otherwise already; then that holds.
+        """
+        if token := self._asking:
+            self._tell(Withdraw(token))
+
+    def ask(
+        self,
+        word: Word,
+        lane: Lane = "main",
+        text: str = "",
+        is_taken_back: Callable[[], bool] = lambda: False,
+    ) -> Go | Stop:
         """Says a word and waits for the answer, however long.
+
+        Nothing of a signal's may be raised meanwhile: who is let go has to make it.
 
         Args:
             word: The word.
             lane: Which thread says it.
             text: What all participants are told with the answer, if they are let go.
+            is_taken_back: Whether the main thread is not to wait, as a signal has come.
+
+        Returns:
+            The answer; a stop of kind ``"withdrawn"`` if the word was taken back.
 
         Raises:
             ConductorGoneError: There will be none.
@@ -101,33 +120,21 @@ class Line:
         self._waiting.add(token)
         try:
             self._tell(Say(token, lane, word, text))
-            # At once: between two calls an exception may strike.
+            if lane == "main":
+                # In this order: a handler that comes before the first is seen by the second.
+                self._asking = token
+                if is_taken_back():
+                    self.take_back()
             return self._answer(token)  # type: ignore[no-any-return]
         except ConductorGoneError:
             raise
-        except BaseException as error:  # by a signal's handler, or another thread
-            answer = self._last_answer(token)
-            if not isinstance(answer, Go):
-                raise
-            return answer._replace(raised=error)
-
-    def _last_answer(self, token: int) -> Go | Stop:
-        """Takes a word back; returns what it was answered all the same, or that it is taken back.
-
-        Whatever is raised meanwhile is dropped: something else is to be raised already.
-        """
-        while True:
-            try:
-                self._waiting.add(token)
-                self._tell(Withdraw(token))
-                for each in self._waiting - {token}:  # their answers may have been read, and lost
-                    self._tell(Withdraw(each, is_repeat=True))
-                found: Go | Stop = self._answer(token)
-                return found
-            except ConductorGoneError:
-                raise
-            except BaseException:
-                continue
+        except BaseException:  # what another thread has set in this one, say
+            self._waiting.discard(token)
+            self._tell(Withdraw(token))
+            raise
+        finally:
+            if lane == "main":
+                self._asking = 0
 
     def explain(self, stop: Stop, text: str) -> Explanation:
         """Tells of the word that was stopped, and returns what all have told, or how they ended.
@@ -145,35 +152,25 @@ class Line:
         return answer
 
     def _answer(self, token: int) -> Any:
-        me = threading.get_ident()
         while True:
-            with self._lock:
-                # What was raised may have struck wherever this thread was: it may be the reader.
-                while self._reader not in (None, me) and token not in self._answers:
+            with self._changed:
+                while self._is_read and token not in self._answers:
                     self._changed.wait()
                 if token in self._answers:
-                    self._let_others_read(me)
                     self._waiting.discard(token)
                     return self._answers.pop(token)
-                self._reader = me
-            found: dict[int, Go | Stop | Explanation] = {}
+                self._is_read = True
+            found: tuple[int, Go | Stop | Explanation] | None = None
             try:
-                found = dict([unpack_answer(self._receive())])
+                found = unpack_answer(self._receive())
             finally:
                 # At once: who finds that nobody reads must find its answer, too.
-                with self._lock:
-                    self._reader = None
-                    self._answers |= {t: what for t, what in found.items() if t in self._waiting}
-                    missing = [] if found else [t for t in self._waiting if t != token]
+                with self._changed:
+                    self._is_read = False
+                    if found is not None and found[0] in self._waiting:  # told twice, or too late
+                        self._answers[found[0]] = found[1]
                     if len(self._waiting) > 1:
                         self._changed.notify_all()
-                for each in missing:  # what was raised may have struck when one had just come
-                    self._tell(Withdraw(each, is_repeat=True))
-
-    def _let_others_read(self, me: int) -> None:
-        if self._reader == me:
-            self._reader = None
-            self._changed.notify_all()
 
     def close(self) -> None:
         """Ends the line: for the conductor this process is dead then."""

@@ -1,28 +1,38 @@
-"""SIGINT while the main thread asks the conductor, or makes what it was let make."""
+"""Signals while the main thread asks the conductor, or makes what it was let make."""
 
 from __future__ import annotations
 
+import signal
+import sys
 import time
 from collections.abc import Callable
+
+from jaxnb.lockstep.process_handlers import Handler
 
 ON_ITS_WAY_SECONDS = 0.001
 """How often it is looked whether a signal has come that was sent."""
 
 
 class KeptSignals:
-    """Keeps signals from the main thread for a while; the conductor is told of them.
+    """Keeps signals from the main thread for a while: nothing that a handler raises strikes there.
 
-    It stops the cell on all processes then: this one too, at its next word, or by a signal once it
-    is in Python again. For the main thread alone, signals' handlers included.
+    What all were let make, all make. Of SIGINT the conductor is told. It stops the cell on all
+    processes then: this one too, at its next word, or by a signal once it is in Python again.
+    Other handlers, a time-out's say, are called after what is made; one for which the thread
+    waits for its answer takes the word back.
+
+    For the main thread alone, signals' handlers included.
 
     Args:
-        tell: Tells the conductor that a signal was kept.
+        tell: Tells the conductor that SIGINT was kept.
+        take_back: Takes back the word that the thread waits with, if any.
     """
 
-    def __init__(self, tell: Callable[[], None]) -> None:
-        self._tell = tell
+    def __init__(self, tell: Callable[[], None], take_back: Callable[[], None]) -> None:
+        self._tell, self._take_back = tell, take_back
         self._depth = 0
         self._has_come = False
+        self._late: list[tuple[Handler, int]] = []
 
     def begin(self) -> None:
         """Keeps signals from now on, until :meth:`end`."""
@@ -34,15 +44,40 @@ class KeptSignals:
 
         Args:
             depth: How many.
+
+        Raises:
+            BaseException: What a handler raises that was put off.
         """
         self._depth = depth
+        if self._late and not depth:
+            handler, number = self._late.pop(0)
+            try:
+                handler(number, sys._getframe(1))
+            finally:
+                self.end(0)
+
+    @property
+    def are_waited_for(self) -> bool:
+        """Whether handlers were put off that can be called if the thread does not go on waiting."""
+        return self._depth == 1 and bool(self._late)
 
     def keeps(self) -> bool:
-        """Takes a signal; returns whether it is kept. Called by the signal's handler."""
+        """Takes a SIGINT; returns whether it is kept. Called by the signal's handler."""
         if not self._depth:
             return False
         self._has_come = True
         self._tell()
+        return True
+
+    def puts_off(self, handler: Handler, number: int) -> bool:
+        """Takes a signal with a handler of the user's; returns whether that is called later."""
+        if number == signal.SIGINT:
+            return self.keeps()
+        if not self._depth:
+            return False
+        self._late.append((handler, number))
+        if self.are_waited_for:
+            self._take_back()
         return True
 
     def wait(self) -> None:

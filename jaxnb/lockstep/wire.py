@@ -61,13 +61,9 @@ class Say(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Withdraw:
-    """A thread does not wait for an answer any more, unless it was let go by now.
-
-    Where it only wants to hear again what it was answered, as that was lost, ``is_repeat``.
-    """
+    """A thread does not wait for an answer any more, unless it has one by now."""
 
     token: int
-    is_repeat: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +124,8 @@ class Packets:
                     b"s", _LANES.index(lane), token, word.line, word.program, word.inputs
                 )
                 return head + self._set(word.participants) + _cut(text, MAX_TEXT_BYTES)
-            case Withdraw(token, is_repeat):
-                return _STOP.pack(b"r" if is_repeat else b"w", token)
+            case Withdraw(token):
+                return _STOP.pack(b"w", token)
             case Begin(cell, members):
                 return _BEGIN.pack(b"b", cell) + self._set(members)
             case Leave(End(error)):
@@ -176,8 +172,8 @@ class Packets:
                 if process >= self._count:
                     raise WireError(f"there is no process {process}")
                 return Hello(process)
-            case b"r" | b"w":
-                return Withdraw(_STOP.unpack(packet)[1], packet[:1] == b"r")
+            case b"w":
+                return Withdraw(_STOP.unpack(packet)[1])
             case b"i":
                 return Interrupt(_BEGIN.unpack(packet)[1])
             case b"t" if len(packet) == 1:

@@ -263,6 +263,34 @@ def test_what_is_raised_while_a_process_waits_is_raised_once_it_is_made(group: S
     assert group.run("float(total(step(x)))", timeout=PATIENT_SECONDS).value == 32.0
 
 
+AMID = """
+from jax._src.interpreters import pxla
+call, came = pxla.InputsHandler.__call__, []
+def late(self, arguments):
+    if process_index == 1 and not came:
+        came.append(1)
+        signal.raise_signal(signal.SIGALRM)  # JAX has not handed the computation over
+    return call(self, arguments)
+"""
+
+
+def test_what_is_raised_amid_a_dispatch_is_raised_once_it_is_made(group: Session) -> None:
+    """Else the others would wait in it for the process that did not make it."""
+    group.run(ALARM + AMID)
+    result = failed(
+        group,
+        "pxla.InputsHandler.__call__ = late\n"
+        "try: y = x * jax.jit(jnp.prod)(x)\n"
+        "finally: pxla.InputsHandler.__call__ = call\n"
+        "while True: y = step(y)",
+    )
+    assert result.errors[1].type_name == "TimeoutError"
+    assert "process 1: raised TimeoutError" in told(result)
+    is_his = "signal.getsignal(signal.SIGALRM) is alarm"
+    code = f"({is_his}, float(total(step(x))))"
+    assert group.run(code, timeout=PATIENT_SECONDS).value == (True, 32.0)
+
+
 def test_a_thread_goes_on_over_cells(group: Session) -> None:
     """Its arrays are known by what they come from, wherever a cell ends on each process."""
     group.run(

@@ -9,7 +9,7 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import FrameType
@@ -18,7 +18,10 @@ import pytest
 
 from jaxnb.lockstep import loop as loops
 from jaxnb.lockstep.messages import End, Explanation, Go, Stop, Word
+from jaxnb.lockstep.process_agreeing import Lockstep
 from jaxnb.lockstep.process_line import ConductorGoneError, Line
+from jaxnb.model import Dispatch
+from jaxnb.model.origins import Argument
 from jaxnb_fixtures import PATIENT_SECONDS, until
 
 COUNT = 4
@@ -150,57 +153,108 @@ def test_threads_of_one_process_are_answered_each(group: Group) -> None:
     assert all(all(each.result(PATIENT_SECONDS)) for each in loaded)
 
 
-def struck(line: Line, step: int) -> tuple[Go | Stop | None, bool]:
-    """Asks, and raises amid the code that asks; returns the answer, and whether it did.
+class Silent:
+    """Facts of a process about which there is nothing to tell."""
 
-    Where a signal's handler may: as a function begins, or C code has returned.
+    def settings(self) -> dict[str, str]:
+        return {}
+
+    def exchanged(self, stop: int, *_: object) -> tuple[dict[int, list[Argument]], bool]:
+        raise AssertionError(stop)
+
+    def are_one(self, given: object) -> None:
+        raise AssertionError(given)
+
+    def interrupted(self) -> None:
+        raise AssertionError
+
+
+def alarm(*_: object) -> None:
+    raise TimeoutError
+
+
+STEP = Dispatch(1, "jit(step)", 7, None, None, ALL, 1, 0.0)
+
+
+def made_and_struck(
+    lockstep: Lockstep, step: int, waits: Callable[[], object]
+) -> tuple[bool, bool, bool]:
+    """Makes a dispatch, with a signal amid that; its handler raises.
+
+    Where Python calls handlers: as a function begins, or C code has returned.
+
+    Args:
+        lockstep: Of the main thread's process.
+        step: The how manieth such place.
+        waits: Called each time before it waits for the conductor.
+
+    Returns:
+        Whether it was made, whether the handler has raised, and whether the signal has come.
     """
-    places = 0
+    places, made = 0, []
 
-    def strike(frame: FrameType, event: str, _: object) -> None:
+    def come(frame: FrameType, event: str, what: object) -> None:
         nonlocal places
-        is_there = frame.f_code.co_filename.endswith(("/process_line.py", "/threading.py"))
+        if event == "c_call" and getattr(what, "__name__", "") == "recv_into":
+            waits()
+        is_there = frame.f_code.co_filename.endswith("/threading.py") or (
+            "/lockstep/" in frame.f_code.co_filename
+        )
         places += is_there and event in ("call", "c_return")
         if places == step:
             places += 1
-            raise TimeoutError
+            if not lockstep.signals.puts_off(alarm, signal.SIGALRM):
+                alarm()
 
-    sys.setprofile(strike)
+    sys.setprofile(come)
     try:
-        return line.ask(word()), places > step
+        try:
+            lockstep.agree(STEP, 0)
+            made.append(STEP)
+        finally:
+            lockstep.done(0)
     except TimeoutError:
-        return None, True
+        return bool(made), True, True
     finally:
         sys.setprofile(None)
+    return bool(made), False, places > step
 
 
 @pytest.mark.parametrize("are_there", [False, True], ids=["before the others", "after them"])
-def test_whatever_is_raised_while_one_asks_its_word_is_answered_or_taken_back(
-    group: Group, are_there: bool
+def test_whenever_a_handler_raises_all_make_a_dispatch_or_none_does(
+    tmp_path: Path, are_there: bool
 ) -> None:
-    """Wherever it strikes; who was let go makes that, and raises afterwards."""
+    """What all were let make is made, and then raised; else it is raised, and the others wait."""
+    group = Group(tmp_path, (1, 2, 3))
+    lockstep = Lockstep(0, COUNT, lambda: group.path, Silent())
+    lockstep.begin(CELL, ALL)
     group.begin()
-    let_go = taken_back = 0
-    for step in range(1, 60):
-        others = [group.ask(i, word()) for i in (1, 2, 3)] if are_there else []
-        asked = group.pool.submit(struck, group.lines[0], step)
-        others = others or [group.ask(i, word()) for i in (1, 2, 3)]
-        answer, has_struck = asked.result(PATIENT_SECONDS)
-        if not has_struck:
-            assert isinstance(answer, Go)
+    what = Word(ALL, (7).to_bytes(16, "little"), bytes(16), 1)
+    outcomes = set()
+    for step in range(1, 90):
+        asked: list[Future[Go | Stop]] = []
+
+        def come(asked: list[Future[Go | Stop]] = asked) -> None:
+            if not asked:
+                asked += [group.pool.submit(line.ask, what) for line in group.lines]
+
+        if are_there:
+            come()
+            until(lambda: len(group.loop._conductor.waits()) == COUNT - 1, "the others wait")
+        was_made, has_raised, has_come = made_and_struck(lockstep, step, come)
+        outcomes.add((was_made, has_raised))
+        if not was_made:
+            assert made_and_struck(lockstep, 0, come) == (True, False, True)
+        assert all(isinstance(of(each), Go) for each in asked)
+        if not has_come:
             break
-        if answer is None:
-            taken_back += 1
-            assert isinstance(of(group.ask(0, word())), Go)
-        else:
-            let_go += 1
-            assert isinstance(answer, Go)
-            assert isinstance(answer.raised, TimeoutError)
-        assert all(isinstance(of(each), Go) for each in others)
+        assert has_raised
     else:
         pytest.fail("it never got by")
-    assert taken_back
-    assert let_go
+    group.close()
+    assert lockstep._line is not None
+    lockstep._line.close()
+    assert outcomes == {(False, True), (True, True), (True, False)}
 
 
 def test_a_conductor_that_ends_is_told(group: Group) -> None:

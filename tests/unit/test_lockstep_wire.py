@@ -43,7 +43,7 @@ SAID = st.one_of(
     st.builds(Hello, st.integers(0, COUNT - 1)),
     st.builds(Interrupt, CELLS),
     st.builds(Explain, TOKENS, TOKENS, st.text(max_size=60)),
-    st.builds(Withdraw, TOKENS, st.booleans()),
+    st.builds(Withdraw, TOKENS),
     st.just(Took()),
     st.just(Kept()),
 )
@@ -62,7 +62,7 @@ EXPLANATIONS = st.builds(
     TOLD,
     st.lists(st.tuples(st.integers(0, COUNT - 1), ENDS), max_size=3).map(tuple),
 )
-ANSWERS = st.builds(Go, st.integers(1, 2**64 - 1), TOLD, st.none()) | STOPS | EXPLANATIONS
+ANSWERS = st.builds(Go, st.integers(1, 2**64 - 1), TOLD) | STOPS | EXPLANATIONS
 
 
 @given(said=SAID)
