@@ -147,9 +147,9 @@ def disagreement(found: Sequence[Side], mine: Dispatch) -> str:
     made = {side.dispatch.fingerprint for side in found if side.dispatch is not None}
     same = {f"{verb} to dispatch {mine}" for verb in ("was", "were")}
     if len(found) > 1 and all(_was_to(side, mine) in same for side in found):
-        differs = "with different inputs" if len(made) == 1 else "different programs"
+        differs = "different inputs" if len(made) == 1 else "different programs"
         groups = " / ".join(ranks_label(side.processes) for side in found)
-        does = [f"all were to dispatch {mine}, but {differs} on processes {groups}"]
+        does = [f"{differs} on processes {groups}, where all were to dispatch {mine}"]
     shapes = _differing_arguments(found)
     everyone = processes_label(mine.processes)
     which = f"dispatch {mine.number}" if mine.number else "a thread's dispatch"
@@ -161,12 +161,12 @@ def disagreement(found: Sequence[Side], mine: Dispatch) -> str:
         )
     return (
         f"The processes do not agree on {which} over {everyone}: "
-        f"{'; '.join(does)}. {shapes}Nothing of it has run on any of them, {trust}."
+        f"{shapes}{'; '.join(does)}. Nothing of it has run on any of them, {trust}."
     )
 
 
 def _differing_arguments(found: Sequence[Side]) -> str:
-    """Returns which arguments of one function have other shapes, as a sentence; or nothing."""
+    """Returns which arguments of one function have other shapes; or nothing."""
     made = {side.processes: side.dispatch for side in found if side.dispatch is not None}
     given = {who: each.arguments.first for who, each in made.items() if each.arguments}
     counts = {each.arguments.count for each in made.values() if each.arguments}
@@ -184,7 +184,7 @@ def _differing_arguments(found: Sequence[Side]) -> str:
     if not told:
         return ""
     more = f"; so do {len(told) - MOST_ARGUMENTS} more" if len(told) > MOST_ARGUMENTS else ""
-    return f"They differ in shape: {'; '.join(told[:MOST_ARGUMENTS])}{more}. "
+    return f"{'; '.join(told[:MOST_ARGUMENTS])}{more}; "
 
 
 def unequal_replicas_text(mine: Dispatch, differing: Sequence[Sequence[int]]) -> str:

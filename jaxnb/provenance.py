@@ -164,13 +164,13 @@ def unequal_names_text(
         differences: The names.
         has_ended_alike: Whether it ended on all processes without an error or an interrupt.
     """
-    how = (
-        "bound a name to different arrays on different processes"
-        if has_ended_alike
-        else "did not end alike on all processes: since then a name holds parts of different "
-        "arrays, of different steps of a loop, say"
-    )
-    return f"cell [{cell}] {how}. {names_text(differences)}{_last_common_step(differences)} {MENDS}"
+    common = _last_common_step(differences)
+    if has_ended_alike:
+        how = "bound a name to different arrays on different processes"
+    else:
+        how = "did not end alike on all processes: since then a name holds parts of different "
+        how += "arrays, of different steps of a loop, say" if common else "arrays"
+    return f"cell [{cell}] {how}. {names_text(differences)}{common} {MENDS}"
 
 
 def _last_common_step(differences: Sequence[Difference]) -> str:

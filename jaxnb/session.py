@@ -263,7 +263,7 @@ class Session(Cells):
                     "own devices, run the setup as a cell."
                 )
             run_in = partial(self.run, cell=cell)
-            return comparing.compare_on(run_in, code, f"compare({call})", sink)
+            return comparing.compare_on(run_in, code, call, sink)
         return comparing.compare_planned(
             code, devices=devices, setup=setup, cells=self.cells_run, label=call
         )

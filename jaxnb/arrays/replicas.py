@@ -29,6 +29,8 @@ def each_its_own(arrays: Sequence[ArrayInfo]) -> ArrayInfo:
     where that is not the same for all.
     """
     first = arrays[0]
+    if len(arrays) == 1:
+        return first
     return replace(
         first,
         sharding=first.sharding.partition("(")[0],

@@ -54,11 +54,11 @@ class Moved:
 
 def moved(name: str, value: Any, *notes: str) -> Moved:
     """Describes a value as the notebook holds it."""
-    sizes = [leaf.nbytes for leaf in leaves(value)]
+    sizes = {id(leaf): leaf.nbytes for leaf in leaves(value)}  # several processes' may be one
     spec = _spec(value) if is_gathered(value) else ""
     if isinstance(value, PerProcess):
         notes = ("differs by process", *notes)
-    return Moved(name, type_of(value), spec, sum(sizes) if sizes else None, notes)
+    return Moved(name, type_of(value), spec, sum(sizes.values()) if sizes else None, notes)
 
 
 def type_of(value: Any) -> str:

@@ -29,7 +29,8 @@ def text_picture(array: ArrayInfo) -> str:
         return _listed(array)
     axes = _axes_line(array, cut)
     rest = f"  … {plural(cut.left_out, 'more part')}" if cut.left_out else ""
-    legend = "  (P process, d device, × replicas)" if "×" in "".join(grids) else ""
+    copies = "copies" if array.fully_addressable else "replicas"
+    legend = f"  (P process, d device, × {copies})" if "×" in "".join(grids) else ""
     legend = legend or "  (P process, d device)"
     return "\n".join(part for part in (axes, *grids, rest, legend) if part)
 

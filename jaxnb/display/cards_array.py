@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from jaxnb.arrays import Block, blocks, bytes_per_device, differing, total_bytes
 from jaxnb.display._bytes import SizeRow, size_rows
 from jaxnb.display._draw_array import array_drawing
@@ -28,6 +30,7 @@ def array_card(array: ArrayInfo, note: str = "", name: str = "") -> Card:
         name: What to call it, before its type.
     """
     heading, facts = array_type(array), array_facts(array)
+    array = _held_by_others(array)
     if name:
         heading = f"{name}: {heading}"
     values = "" if array.deleted else preview_text(array)
@@ -48,6 +51,15 @@ def array_card(array: ArrayInfo, note: str = "", name: str = "") -> Card:
         *(joined([text]) for text in notes),
     ]
     return Card(html, "\n".join(part for part in parts if part))
+
+
+def _held_by_others(array: ArrayInfo) -> ArrayInfo:
+    """Returns the array without replicas on processes where it is gone."""
+    if not array.gone:
+        return array
+    held = {shard.index for shard in array.shards if shard.process_index not in array.gone}
+    left = [s for s in array.shards if s.process_index not in array.gone or s.index not in held]
+    return replace(array, shards=tuple(left))
 
 
 def _html(

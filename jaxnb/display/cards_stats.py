@@ -209,7 +209,7 @@ def _largest_text(largest: Sequence[_Large]) -> str:
 
 
 def _text(rows: Sequence[_Row], host_column: str, with_bar: bool, with_load: bool) -> str:
-    header = ["process", "device", "in use", "peak", "limit", "arrays", host_column]
+    header = ["process", "device", "in use", "peak", "limit", "buffers", host_column]
     table = [header] + [
         [r.process, r.device, r.in_use, r.peak, r.limit, r.live, r.host_memory] for r in rows
     ]

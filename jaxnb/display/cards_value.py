@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from jaxnb.arrays import each_its_own
 from jaxnb.display._rich import Said, grouped, is_rich, view_of
 from jaxnb.display._text import joined, labelled
 from jaxnb.display.card import Card, render, stacked
@@ -18,7 +19,7 @@ from jaxnb.display.cards_array import (
 )
 from jaxnb.labels import Outputs, plural, processes_label, ranks_label
 from jaxnb.model import ArrayInfo, ValueInfo
-from jaxnb.result import Agreement, CellResult
+from jaxnb.result import Agreement, CellResult, ProcessResult
 
 NOTHING = Card("", "")
 
@@ -60,7 +61,8 @@ def _same_card(result: CellResult, array: ArrayInfo | None) -> Card:
             facts = [array_type(array), *array_facts(array)]
         elif len(array.shards) > 1:
             # The values stand above the picture already.
-            picture = array_card(replace(array, corner=() if view.text else array.corner))
+            own = each_its_own([a for each in result.per_process.values() if (a := _array(each))])
+            picture = array_card(replace(own, corner=() if view.text else own.corner))
         # What one device holds prints its own type, and has no layout to tell.
     facts.append(_agreement_note(result, array))
     if info.digest and len(result.per_process) > 1:
@@ -70,6 +72,10 @@ def _same_card(result: CellResult, array: ArrayInfo | None) -> Card:
     text = view.text or f"<{info.type_name}>"
     card = Card(html, f"{text}\n— {joined(facts)}" if facts else text)
     return stacked([card, picture]) if picture is not NOTHING else card
+
+
+def _array(ran: ProcessResult) -> ArrayInfo | None:
+    return ran.value_info.array if ran.value_info is not None else None
 
 
 def _agreement_note(result: CellResult, array: ArrayInfo | None) -> str:

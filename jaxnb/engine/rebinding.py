@@ -34,6 +34,7 @@ import jax
 import numpy as np
 
 from jaxnb.engine import _jax_internals
+from jaxnb.engine._jax_internals.arrays import buffer_of
 from jaxnb.engine.modules import is_code_of_user
 
 MAX_DEPTH = 200
@@ -409,15 +410,17 @@ def objects_of(namespace: dict[str, Any], wanted: Callable[[Any], bool]) -> Iter
 def paths_of(namespace: dict[str, Any], wanted: Sequence[Any]) -> dict[int, str]:
     """Returns where things are, by their ids: ``"x"``, ``"state['mu']"``; the plainest of paths.
 
-    Of what is inside an object that is not a pytree, the name alone is known: ``"model.…"``.
+    The array in which a ref, or a PRNG key array, keeps its elements is where that is. Of what is
+    inside an object that is not a pytree, the name alone is known: ``"model.…"``.
     """
     left = {id(thing) for thing in wanted}
     found: dict[int, str] = {}
 
     def note(thing: Any, path: str) -> None:
-        if id(thing) in left:
-            left.discard(id(thing))
-            found[id(thing)] = path
+        for each in (thing, buffer_of(thing)):
+            if id(each) in left:
+                left.discard(id(each))
+                found[id(each)] = path
 
     names = sorted(namespace, key=lambda name: name.startswith("_") or name in _OF_IPYTHON)
     for name in names:

@@ -271,4 +271,5 @@ def _element_text(element: Any) -> str:
     if isinstance(element, np.ndarray):  # the words of a PRNG key
         return "0x" + "".join(f"{int(word):08x}" for word in element.flat)
     value = element.item() if hasattr(element, "item") else element
-    return f"{value:.6g}" if isinstance(value, float | complex) else str(value)
+    digits = 6 if getattr(element, "itemsize", 8) < 4 else 8  # as many as NumPy prints
+    return f"{value:.{digits}g}" if isinstance(value, float | complex) else str(value)

@@ -128,7 +128,12 @@ def _large_array(
     # Without a name the whole array tells more than one that was made for a part of it.
     array = max(named or arrays, key=lambda array: array.size)
     devices = _as_ranges(device.id for device in array.sharding.device_set)
-    name = unknown if name is None else name
+    if name is None:
+        name = unknown
+    else:
+        alike = [each for each in arrays if (each.shape, each.dtype) == (array.shape, array.dtype)]
+        all_names = {names[id(each)] for each in alike if id(each) in names}
+        name = ", ".join(sorted(all_names, key=lambda each: (len(each), each)))
     return LargeArray(name, nbytes, array.shape, str(array.dtype), devices)
 
 

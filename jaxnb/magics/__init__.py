@@ -22,12 +22,15 @@ def load(shell: Any) -> None:
     def current() -> Any:
         return magics.session
 
+    def last() -> Any:
+        return magics.session or magics.stopped
+
     shell.register_magics(
         magics,
         ValueMagics(shell, current, magics.meter),
         CompilingMagics(shell, current),
         ComparingMagics(shell, current),
-        LookingBackMagics(shell, current),
+        LookingBackMagics(shell, current, last),
         StatsMagics(shell, current),
     )
     formats.register(shell, current)

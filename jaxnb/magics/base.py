@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,13 @@ class SessionMagics(Magics):
     def __init__(self, shell: Any, current: Callable[[], Session | None]) -> None:
         super().__init__(shell)
         self._current = current
+
+    def _line_in_cell(self) -> int:
+        """Returns at which line of its cell a line magic stands; 1 if no cell called it."""
+        frame = inspect.currentframe()
+        while frame is not None and frame.f_globals is not self.shell.user_global_ns:
+            frame = frame.f_back
+        return 1 if frame is None else frame.f_lineno
 
     def _started(self) -> Session:
         """Returns the notebook's session.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from IPython.core.magic import line_magic, magics_class
 from IPython.display import display
@@ -13,7 +14,7 @@ from jaxnb.magics import arguments
 from jaxnb.magics.base import SessionMagics
 
 if TYPE_CHECKING:
-    pass
+    from jaxnb.session import Session
 
 
 def _count(text: str) -> int:
@@ -53,7 +54,22 @@ def _history_parser() -> arguments.MagicParser:
 
 @magics_class
 class LookingBackMagics(SessionMagics):
-    """The magics that show what has been."""
+    """The magics that show what has been.
+
+    Args:
+        shell: The notebook's shell.
+        current: Returns the notebook's session; None while there is none.
+        last: Returns the notebook's session, or the one that was stopped last.
+    """
+
+    def __init__(
+        self,
+        shell: Any,
+        current: Callable[[], Session | None],
+        last: Callable[[], Session | None],
+    ) -> None:
+        super().__init__(shell, current)
+        self._last = last
 
     @line_magic
     def spmd_timeline(self, line: str) -> None:
@@ -62,7 +78,7 @@ class LookingBackMagics(SessionMagics):
         asked = parser.asked(line)
         if asked is None:
             return
-        display(self._started().timeline(asked.cell))
+        display((self._last() or self._started()).timeline(asked.cell))
 
     @line_magic
     def spmd_history(self, line: str) -> None:
@@ -71,7 +87,7 @@ class LookingBackMagics(SessionMagics):
         asked = parser.asked(line)
         if asked is None:
             return
-        history = self._started().history
+        history = (self._last() or self._started()).history
         if asked.last is not None:
             history = history.last(asked.last)
         if asked.file is None:

@@ -34,12 +34,14 @@ class SpmdMagics(SessionMagics):
 
     Attributes:
         session: The session, from a start to a stop.
+        stopped: The one before it, whose history can still be looked at.
         meter: Shows the progress of transfers.
     """
 
     def __init__(self, shell: Any) -> None:
         super().__init__(shell, lambda: self.session)
         self.session: Session | None = None
+        self.stopped: Session | None = None
         self.meter = meter_for(shell)
         self._ids = DisplayIds()
 
@@ -76,6 +78,7 @@ class SpmdMagics(SessionMagics):
         if not _is_asked("%spmd_stop", "Ends all processes of the group.", line):
             return
         session, self.session = self._started(), None
+        self.stopped = session
         seconds = _timed(session.close)
         self._show(cards.stopped_card(seconds))
 
@@ -146,7 +149,8 @@ class SpmdMagics(SessionMagics):
         asked = parser.asked(self.shell.var_expand(options))
         if asked is None:
             return None
-        return self._run(asked, code, first_line=1)
+        before = "\n" * (self._line_in_cell() - 1) if code.strip() else ""
+        return self._run(asked, before + code, first_line=1)
 
     def _run(self, asked: argparse.Namespace, code: str, first_line: int) -> BackgroundCell | None:
         session = self._started()

@@ -14,8 +14,9 @@ class LargeArray:
     """One of the largest live arrays on a device.
 
     Attributes:
-        name: How a cell reaches it, e.g. ``"state['opt'][0]"``. Empty if no name in the
-            namespace leads to it; None if the search was given up: there is too much to look at.
+        name: How a cell reaches it, e.g. ``"state['opt'][0]"``; ``"a, b"`` if these are arrays
+            that share its buffer. Empty if no name in the namespace leads to it; None if the
+            search was given up: there is too much to look at.
         nbytes: Its bytes on this device.
         shape: The shape of the whole array.
         dtype: Its dtype.
@@ -54,7 +55,8 @@ class DeviceStats:
         limit_bytes: What the device may use, or None.
         source: ``"memory_stats"`` or ``"live_arrays"``: where ``bytes_in_use`` is from;
             ``"none"`` for a process that gave no numbers.
-        live_arrays: Number of live arrays with a shard on this device.
+        live_arrays: Number of buffers of live arrays on this device: arrays that share one
+            count once.
         process_rss_bytes: Resident memory of the process.
         process_pss_bytes: The same with shared pages divided among those who share them;
             None where the system does not tell (it does on Linux), and in brief statistics.

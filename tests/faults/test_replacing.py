@@ -225,6 +225,7 @@ arrays = {
 for dtype in ("bfloat16", "int4", "float8_e4m3fn", "bool", "complex64", "uint32"):
     arrays[dtype] = make((6,), P("q"), dtype=jnp.dtype(dtype), on=square)
 lost = {"x": make((6,), P("p"), on=square), "both": make((2 * n,), P("d"))}
+lost["ref"] = jax.new_ref(make((2 * n,), P("d")))
 
 Pair = collections.namedtuple("Pair", "left right")
 
@@ -294,7 +295,7 @@ def test_every_kind_of_value(make_session: Callable[..., Session]) -> None:
     before = group.run("{k: facts_of(v) for k, v in arrays.items()}").per_process[1].value
     kill(group, 1)
     recovered = group.recover()
-    assert set(recovered.lost_shards) == {"x", "lost['x']", "lost['both']"}
+    assert set(recovered.lost_shards) == {"x", "lost['x']", "lost['both']", "lost['ref']"}
     print(dict(recovered.missing))
     assert set(recovered.missing) == {"mine", "rank", "device", "generator", "late"}
     assert "registered as a pytree" in recovered.missing["late"]
@@ -329,7 +330,7 @@ def test_every_kind_of_value(make_session: Callable[..., Session]) -> None:
     text = cards.recovered_card(group.group, recovered).text
     for part in (
         "process 1 replaced",
-        "These arrays lost shards: `x`, `lost['x']`, `lost['both']`",
+        "These arrays lost shards: `x`, `lost['x']`, `lost['both']`, `lost['ref']`",
         "Process 1 does not have: ",
         "(differs by process)",
         "Shards filled from replicas: `w`",

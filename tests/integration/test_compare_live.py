@@ -39,5 +39,5 @@ def test_a_traceback_shows_the_call(session: Session) -> None:
         session.compare("undefined(np.ones(8))", specs={"a": "P('i')"}, cell=77)
     assert caught.value.result.cell == 77
     for error in caught.value.result.errors.values():
-        assert "compare(undefined(np.ones(8)))" in error.traceback
+        assert "1 undefined(np.ones(8))" in error.traceback
         assert "__import__" not in error.traceback

@@ -200,6 +200,7 @@ def test_load_start_run_restart_stop(notebook: Notebook) -> None:
     assert "ready" in notebook.good("%spmd_status").text
     stopped = notebook.good("%spmd_stop")
     assert "stopped" in stopped.text.lower()
+    assert "{'a': kept}" in notebook.good("%spmd_history").text  # what it ran can be looked at
     until(lambda: set(jaxnb_fixtures.processes_of_tests()) <= before, "the end of the group")
     assert "There is no group" in notebook.bad("%spmd_stop")
     assert "was closed" in notebook.bad("spmd.run('1')", "SessionClosedError")
@@ -379,6 +380,11 @@ def test_outputs(nb: Notebook) -> None:
 def test_one_line(nb: Notebook, code: str, shown: str) -> None:
     nb.good("%spmd x = 5")
     assert shown in nb.good(f"%spmd {code}").text
+
+
+def test_one_line_counts_its_lines_as_the_cell_does(nb: Notebook) -> None:
+    cell = nb.run("y = 1\nif y:\n    %spmd 1/0")
+    assert re.fullmatch(r".*division by zero at line 3 \(cell \[\d+\]\)", cell.error.evalue)
 
 
 def test_figures_reach_the_notebook(nb: Notebook) -> None:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxnb.arrays import edge_indices
+from jaxnb.arrays import each_its_own, edge_indices
 from jaxnb.display import cards
 from jaxnb.display._colors import process_color
 from jaxnb.display._draw_array import array_drawing
@@ -262,6 +262,34 @@ def test_256_devices_fit_into_a_notebook():
     mesh = MeshInfo(("data", "model"), (16, 16), ("Auto",) * 2, tuple(range(256)))
     card = cards.array_card(replace(array((64, 64), (16, 16)), mesh=mesh))
     assert len(card.html) < 150_000
+
+
+def test_replicas_where_it_is_gone_are_not_counted():
+    whole = array((8,), (1,), replicas=8, digest=lambda device: b"1")
+    text = cards.array_card(replace(whole, gone=(2,))).text
+    assert "P0-1,3 d0-3,6-7 ×6" in text
+    assert "6 replicas of the whole array, bytes compared" in text
+    split = replace(array((8,), (4,)), gone=(1,))  # nobody else has those
+    assert "P1 d2" in cards.array_card(split).text
+
+
+def test_what_processes_have_each_for_themselves_are_copies():
+    arrays = {
+        i: replace(
+            array((8,), (1,)),
+            fully_addressable=True,
+            shards=tuple(ShardInfo(2 * i + k, i, ((0, 8),), k) for k in range(2)),
+        )
+        for i in range(4)
+    }
+    text = cards.array_card(each_its_own(list(arrays.values()))).text
+    assert "(P process, d device, × copies)" in text
+    assert "process-local: each of 4 processes has its own" in text
+    alike = cell(arrays[0], 4, "Array(…)")
+    for i, ran in alike.per_process.items():
+        info = replace(ran.value_info, array=arrays[i], digest=b"same")
+        alike.per_process[i] = replace(ran, value_info=info)
+    assert "P0-3 d0-7 ×8" in cards.value_card(alike).text
 
 
 def test_a_thousand_parts_are_shortened_and_that_is_said():

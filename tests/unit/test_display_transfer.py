@@ -161,6 +161,12 @@ def test_several_values_with_the_same_note() -> None:
     ]
 
 
+def test_an_array_of_several_processes_counts_once() -> None:
+    one, other = np.zeros(256, np.float32), np.ones(256, np.float32)
+    found = cards.moved("x", PerProcess({0: one, 1: one, 2: other, 3: other}))
+    assert found.size_bytes == one.nbytes + other.nbytes
+
+
 def test_names_and_values_stay_text() -> None:
     rows = [cards.moved("<i>", "<b>"), cards.moved("y", {}, "<u>")]
     for card in (cards.moved_card(rows, "<s>", 0, 0.1), cards.moved_card(rows[:1], "<s>", 0, 0.1)):

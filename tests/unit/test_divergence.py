@@ -127,13 +127,13 @@ def test_strict_mode_says_once_what_all_were_to_dispatch() -> None:
     made = {i: replace(dispatch(1, 1, 4), inputs=i) for i in ALL}
     texts = {disagreement(sides({me: made[me], **made}, {}), made[me]) for me in ALL}
     assert texts == {
-        "The processes do not agree on dispatch 1 over processes 0-2: all were to dispatch "
-        "jit(f1) float32[8] -> float32[] at line 4, but with different inputs on processes 0 / 1 / "
-        "2. Nothing of it has run on any of them, so nobody waits and all that was computed before "
+        "The processes do not agree on dispatch 1 over processes 0-2: different inputs on "
+        "processes 0 / 1 / 2, where all were to dispatch jit(f1) float32[8] -> float32[] at line "
+        "4. Nothing of it has run on any of them, so nobody waits and all that was computed before "
         "can be trusted."
     }
     made = {i: replace(dispatch(1, 1, 4), fingerprint=7 + (i == 1)) for i in ALL}
-    assert "at line 4, but different programs on processes 0,2 / 1." in disagreement(
+    assert ": different programs on processes 0,2 / 1, where all were" in disagreement(
         sides(made, {}), made[0]
     )
 
@@ -159,8 +159,8 @@ def test_arguments_of_other_shapes_are_told_wherever_they_stand() -> None:
     text = disagreement(sides(at(*made), {}), made[0])
     assert "jit(step) f[0], f[1], f[2], f[3], … 3 more -> float32[] at line 1" in text
     assert (
-        "They differ in shape: argument 7 of 7 is f[8] on processes 0,2, f[12] on process 1. "
+        "processes 0-2: argument 7 of 7 is f[8] on processes 0,2, f[12] on process 1; different"
         in text
     )
     other = dispatch(1, 9, name="jit(other)", arguments=given(9))
-    assert "in shape" not in disagreement(sides(at(made[0], other, made[0]), {}), made[0])
+    assert "argument" not in disagreement(sides(at(made[0], other, made[0]), {}), made[0])

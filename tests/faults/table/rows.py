@@ -218,13 +218,13 @@ PARTED = {
     "order": ("process {which}: was to dispatch jit(doubled)",),
     "constant": (
         "all were to dispatch jit(<lambda>)",
-        "but different programs on processes {parts}",
+        "different programs on processes {parts}",
     ),
     "shape": ("process {which}: was to dispatch jit(total) float32[{long}]",),
     "some ranks": ("not asked to run the cell",),
-    "scalars": ("with different inputs on processes {parts}",),
-    "NumPy arrays": ("with different inputs on processes {parts}",),
-    "keys": ("with different inputs on processes {parts}",),
+    "scalars": ("different inputs on processes {parts}",),
+    "NumPy arrays": ("different inputs on processes {parts}",),
+    "keys": ("different inputs on processes {parts}",),
 }
 
 
