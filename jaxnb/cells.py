@@ -16,6 +16,7 @@ from jaxnb.errors import JaxnbError
 from jaxnb.labels import Outputs
 from jaxnb.life import COME_BACK_SECONDS, Life
 from jaxnb.lockstep.interrupting import interrupt
+from jaxnb.lockstep.looking import Looker
 from jaxnb.lockstep.place import conductor_beside
 from jaxnb.model import (
     CellRequest,
@@ -84,6 +85,12 @@ class Cells(Life):
         conductor = conductor_beside(self._group.service_address)
         with contextlib.suppress(OSError):  # it has ended: the group's death is told of
             interrupt(conductor, self.num_processes, request.serial)
+
+    def looker(self, request: CellRequest) -> Looker | None:
+        """Returns what asks the conductor who waits in a cell; None where it is not asked."""
+        if not self._is_recorded(request) or self.num_processes < 2:
+            return None
+        return Looker(conductor_beside(self._group.service_address), self.num_processes)
 
     def _take_reports(self, transport: Transport, reports: list[ProcessReport]) -> None:
         super()._take_reports(transport, reports)
@@ -214,6 +221,7 @@ class Cells(Life):
                     asked = running.waiting_for - dead_processes(self.deaths)
                     self._sentinels.watch(asked, running.request.request_id)
         finally:
+            patience.close()
             self._current = None
             self._left = running if running.waiting_for else None
             result = self._last_result = running.finish()

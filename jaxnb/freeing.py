@@ -7,13 +7,14 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Protocol
 
-from jaxnb.model import WAYS, CellRequest, Whereabouts
+from jaxnb.lockstep.looking import Looker
+from jaxnb.model import WAYS, AtWork, CellRequest, Whereabouts
 from jaxnb.running import RunningCell
+from jaxnb.stalls.reasons import Reason, awaited, main_reason, silent_reason, threads_reason
 from jaxnb.stalls.standing import Resting, Standing
 from jaxnb.watch import (
     is_at_same_place,
     is_called_back,
-    threads_text,
     waits_by_thread,
     waits_for_others,
     waits_in_jax,
@@ -76,6 +77,9 @@ class Watched(Protocol):
     def interrupt_in_lockstep(self, request: CellRequest) -> None:
         """Has a cell's processes raise KeyboardInterrupt after the same dispatch."""
 
+    def looker(self, request: CellRequest) -> Looker | None:
+        """Returns what asks the conductor who waits in a cell; None where it is not asked."""
+
 
 class Freer:
     """Watches one running cell.
@@ -97,11 +101,17 @@ class Freer:
         self._in_cell = len(running.waiting_for)
         self._standing = Standing()
         self._resting = Resting()
+        self._looker = group.looker(running.request)
         self._freed_at: float | None = None
         self._since = time.monotonic()
         self._before: Mapping[int, Whereabouts] = {}
         self._interrupted_late: dict[int, float] = {}
         self.deaf: set[int] = set()
+
+    def close(self) -> None:
+        """Ends the watch."""
+        if self._looker is not None:
+            self._looker.close()
 
     def after_interrupt(self, since: float, *, is_in_step: bool) -> None:
         """Frees processes that an interrupt did not reach.
@@ -210,6 +220,8 @@ class Freer:
         standing.see(found, waiting, now)
         others = set(range(self._group.num_processes)) - waiting
         self._resting.see(self._group.where(others) if others else {}, others, now)
+        if self._looker is not None:
+            self._looker.look()
         waited = standing.all_still_seconds()
         # What is called back may read something for long, or wait for ever: nobody can tell.
         is_sure = not standing.silent and not any(map(is_called_back, found.values()))
@@ -230,12 +242,31 @@ class Freer:
     def _show_all_wait(self, waited: float, *, is_sure: bool) -> None:
         """Shows that nobody in the cell does anything but wait."""
         standing = self._standing
-        reason = "If they wait for each other this never ends." if is_sure else ""
-        reason = threads_text(standing.found) or reason
+        reason = self._reason(is_sure=is_sure)
         is_all = len(self._running.waiting_for) == self._group.num_processes
-        waits = waits_of(standing.found, waited, reason, standing.silent, is_all=is_all)
+        waits = waits_of(standing.found, waited, reason.text, standing.silent, is_all=is_all)
         computes = not standing.all_still_seconds()
-        self._running.show_waits(replace(waits, computes=computes))
+        self._running.show_waits(replace(waits, computes=computes, why=reason.cause))
+
+    def _reason(self, *, is_sure: bool) -> Reason:
+        """Returns why all in the cell wait, as far as is known."""
+        if self._looker is None:
+            return Reason("If they wait for each other this never ends." if is_sure else "")
+        known = self._fault()
+        return known or (main_reason(self._looker.waits) if is_sure else Reason(""))
+
+    def _fault(self) -> Reason | None:
+        """Returns what the conductor's answer, or its silence, tells to be wrong; None if nothing.
+
+        A main thread that asks is waited for by nobody's thread.
+        """
+        if self._looker is None:
+            return None
+        if silent := self._looker.silent():
+            return silent_reason(*silent)
+        if any(each.lane == "main" for each in self._looker.waits):
+            return None
+        return threads_reason(self._looker.waits)
 
     def _show_who_waits(self, waiters: Collection[int]) -> None:
         """Shows who waits for others that are at work: nothing need be wrong.
@@ -245,12 +276,26 @@ class Freer:
         """
         standing = self._standing
         seconds = min(map(standing.parked_seconds, waiters))
-        work = standing.at_work()
+        those = {i: standing.found[i] for i in waiters}
+        work = self._awaited(waiters, standing.at_work())
+        is_silent = self._looker is not None and self._looker.silent() is not None
+        if (is_silent or not work) and (reason := self._fault()):
+            shown = waits_of(those, seconds, reason.text, standing.silent, is_all=False)
+            self._running.show_waits(replace(shown, computes=True, why=reason.cause))
+            return
         if not work and len(self._running.waiting_for) < self._group.num_processes:
             work = self._resting.at_work(seconds)
         if work:
-            shown = waits_of({i: standing.found[i] for i in waiters}, seconds, "", standing.silent)
+            shown = waits_of(those, seconds, "", standing.silent)
             self._running.show_waits(replace(shown, is_all=False, at_work=work))
+
+    def _awaited(self, waiters: Collection[int], work: tuple[AtWork, ...]) -> tuple[AtWork, ...]:
+        """Returns what those do for whom processes wait; what all do where that is not known."""
+        if self._looker is None:
+            return work
+        late = awaited(waiters, self._looker.waits)
+        theirs = [replace(w, processes=tuple(i for i in w.processes if i in late)) for w in work]
+        return tuple(each for each in theirs if each.processes) or work
 
     def _are_left_behind(self, found: Mapping[int, Whereabouts]) -> bool:
         """Whether processes wait for what will never come, when others have left the cell.

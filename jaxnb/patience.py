@@ -92,6 +92,10 @@ class Patience:
             self._freer.look()
         return self._interrupted_at is None or self._look_at_silent(self._interrupted_at)
 
+    def close(self) -> None:
+        """Ends the watch over the cell."""
+        self._freer.close()
+
     @property
     def interrupted(self) -> bool:
         """Whether the cell was interrupted, for whatever reason."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from jaxnb.labels import processes_label
 from jaxnb.model import StackEntry, Wait, Waits, Whereabouts
 
 IDLE_CPU = 0.05
@@ -177,17 +176,6 @@ def _faults(found: Mapping[int, Whereabouts]) -> list[str]:
         for index, where in sorted(found.items())
         if where.fault
     ]
-
-
-def threads_text(found: Mapping[int, Whereabouts]) -> str:
-    """Returns whose threads wait until all processes agree, as a sentence; or nothing."""
-    who = [i for i, where in found.items() if where.asks_by_thread and not waits_in_python(where)]
-    if not who:
-        return ""
-    return (
-        f"A thread of {processes_label(who)} (a computation's callback is one, too) waits until "
-        "all processes are about to dispatch the same."
-    )
 
 
 def _last_dispatch_text(where: Whereabouts) -> str:

@@ -132,6 +132,8 @@ def _silent_text(waits: Waits) -> str:
 def _advice(waits: Waits, interrupt: str) -> str:
     if waits.has_ended:
         return ""
+    if waits.why == "slow":  # the conductor hears of no interrupt
+        return f"{interrupt} says how to go on without it."
     if not waits.silent:
         return f"{interrupt} frees them, and variables are kept."
     it = "it" if len(waits.silent) == 1 else "them"

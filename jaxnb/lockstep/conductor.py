@@ -13,6 +13,7 @@ from dataclasses import replace
 from jaxnb.lockstep.known import Process, Round, Waiting
 from jaxnb.lockstep.messages import (
     Answer,
+    Asking,
     End,
     Go,
     Lane,
@@ -202,15 +203,11 @@ class Conductor:
 
     # ------------------------------------------------------------------ what is known
 
-    def waits(self) -> dict[int, tuple[Word, Processes]]:
-        """Returns for each process whose main thread waits its word, and whom it waits for."""
-        found = {}
-        for process, state in enumerate(self._processes):
-            if state.main is not None:
-                word = state.main.word
-                late = [q for q in word.participants if not self._has_said(q, word)]
-                found[process] = (word, tuple(late))
-        return found
+    def waits(self) -> tuple[Asking, ...]:
+        """Returns who waits for an answer."""
+        main = [Asking(w.process, "main", w.token, w.word) for w in self._waiting_main()]
+        others = [Asking(w.process, "other", w.token, w.word) for w in self._waiting_other()]
+        return (*main, *others)
 
     def _has_said(self, process: int, word: Word) -> bool:
         main = self._processes[process].main

@@ -20,6 +20,7 @@ from pathlib import Path
 from jaxnb.lockstep.conductor import Conductor, Decision
 from jaxnb.lockstep.messages import Press
 from jaxnb.lockstep.wire import (
+    Ask,
     Begin,
     Explain,
     Hello,
@@ -33,6 +34,7 @@ from jaxnb.lockstep.wire import (
     WireError,
     Withdraw,
     pack_answer,
+    pack_waits,
 )
 
 LOG = logging.getLogger(__name__)
@@ -151,8 +153,12 @@ class Loop:
                 self._forget(connection)
                 return
             said = self._packets.unpack(packet)
+            if isinstance(said, Ask):
+                # Never waits: who asks may not read.
+                connection.send(pack_waits(self._conductor.waits()), socket.MSG_DONTWAIT)
+                return
             decisions = self._take(connection, said)
-        except (WireError, ConnectionError) as error:
+        except (WireError, OSError) as error:
             LOG.warning("ended a connection: %s", error)
             self._forget(connection)
             return

@@ -151,6 +151,31 @@ class Answer(NamedTuple):
     what: Go | Stop | Explanation
 
 
+class Asking(NamedTuple):
+    """A thread that waits for the answer to its word.
+
+    Attributes:
+        process: Whose it is.
+        lane: Whether it is the main thread.
+        token: Its number, which the process gives to no other word.
+        word: The word.
+    """
+
+    process: int
+    lane: Lane
+    token: int
+    word: Word
+
+    def late(self, askings: Iterable[Asking]) -> Processes:
+        """Returns who takes part and does not say this word, in the same lane.
+
+        Args:
+            askings: All threads that wait.
+        """
+        said = {a.process for a in askings if a.lane == self.lane and a.word.agrees_with(self.word)}
+        return tuple(q for q in self.word.participants if q not in said)
+
+
 def joined(sides: Iterable[Side]) -> tuple[Side, ...]:
     """Returns sides with the processes that did the same in one."""
     groups: dict[End | None, list[int]] = {}

@@ -10,9 +10,10 @@ import json
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, NamedTuple
 
-from jaxnb.lockstep.messages import End, Explanation, Go, Lane, Processes, Side, Stop, Word
+from jaxnb.lockstep.messages import Asking, End, Explanation, Go, Lane, Processes, Side, Stop, Word
 
 DIGEST_BYTES = 16
 
@@ -21,6 +22,9 @@ MAX_ERROR_BYTES = 400
 
 MAX_TEXT_BYTES = 1 << 15
 """What a process tells of its word is cut to so many bytes."""
+
+MAX_WAITS = 1000
+"""Of so many waiting threads is told at most."""
 
 _LANES: tuple[Lane, ...] = ("main", "other")
 _SAY = struct.Struct(f"<cBQi{DIGEST_BYTES}s{DIGEST_BYTES}s")
@@ -99,7 +103,12 @@ class Interrupt:
     cell: int
 
 
-Said = Hello | Begin | Say | Withdraw | Explain | Leave | Took | Kept | Interrupt
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """The notebook wants to know who waits, and for whom."""
+
+
+Said = Hello | Begin | Say | Withdraw | Explain | Leave | Took | Kept | Interrupt | Ask
 
 
 class Packets:
@@ -140,6 +149,8 @@ class Packets:
                 return b"t"
             case Kept():
                 return b"k"
+            case Ask():
+                return b"a"
 
     def unpack(self, packet: bytes) -> Said:
         """Returns what a process has said.
@@ -180,6 +191,8 @@ class Packets:
                 return Took()
             case b"k" if len(packet) == 1:
                 return Kept()
+            case b"a" if len(packet) == 1:
+                return Ask()
         raise WireError(f"a packet of {len(packet)} bytes that nobody says")
 
     def _set(self, processes: Processes) -> bytes:
@@ -213,12 +226,11 @@ def pack_answer(token: int, what: Go | Stop | Explanation) -> bytes:
     sides = [
         [
             list(side.processes),
-            side.word and [side.word.participants, side.word.program.hex(), side.word.inputs.hex(),
-                           side.word.line],
+            side.word and _plain(side.word),
             None if side.end is None else side.end.error,
         ]
         for side in what.sides
-    ]  # fmt: skip
+    ]
     text = json.dumps([what.number, what.kind, sides, what.was_pressed])
     return _STOP.pack(b"x", token) + text.encode()
 
@@ -248,14 +260,48 @@ def unpack_answer(packet: bytes) -> tuple[int, Go | Stop | Explanation]:
     raise WireError(f"an answer of {len(packet)} bytes that is none")
 
 
+def pack_waits(waits: Iterable[Asking]) -> bytes:
+    """Returns who waits as a packet; of very many threads the first ones."""
+    shown = list(islice(waits, MAX_WAITS))
+    sets = dict.fromkeys(each.word.participants for each in shown)
+    numbers = {participants: i for i, participants in enumerate(sets)}
+    told = [
+        [process, lane, token, numbers[word.participants], *_plain(word)[1:]]
+        for process, lane, token, word in shown
+    ]
+    return json.dumps([list(numbers), told]).encode()
+
+
+def unpack_waits(packet: bytes) -> tuple[Asking, ...]:
+    """Returns who waits.
+
+    Raises:
+        WireError: It is no such packet.
+    """
+    try:
+        sets, told = json.loads(packet)
+        return tuple(
+            Asking(int(process), _LANES[_LANES.index(lane)], int(token), _word([sets[k], *rest]))
+            for process, lane, token, k, *rest in told
+        )
+    except (ValueError, TypeError, IndexError) as error:
+        raise WireError(f"{len(packet)} bytes that do not tell who waits: {error}") from None
+
+
+def _plain(word: Word) -> list[Any]:
+    return [word.participants, word.program.hex(), word.inputs.hex(), word.line]
+
+
+def _word(plain: Iterable[Any]) -> Word:
+    participants, program, inputs, line = plain
+    return Word(tuple(participants), bytes.fromhex(program), bytes.fromhex(inputs), line)
+
+
 def _told(plain: Iterable[Any]) -> tuple[tuple[int, str], ...]:
     return tuple((int(process), str(text)) for process, text in plain)
 
 
 def _side(plain: Iterable[Any]) -> Side:
     processes, word, end = plain
-    said = None
-    if word is not None:
-        participants, program, inputs, line = word
-        said = Word(tuple(participants), bytes.fromhex(program), bytes.fromhex(inputs), line)
+    said = None if word is None else _word(word)
     return Side(tuple(processes), said, None if end is None else End(str(end)))

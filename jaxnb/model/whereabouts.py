@@ -175,6 +175,7 @@ class Waits:
         has_ended: They do not wait any more.
         at_work: What those do for whom the others wait.
         computes: Something in them uses a processor all the same: another thread.
+        why: The reason in a word, where it is known.
     """
 
     waits: tuple[Wait, ...]
@@ -185,11 +186,12 @@ class Waits:
     has_ended: bool = False
     at_work: tuple[AtWork, ...] = ()
     computes: bool = False
+    why: Cause | Literal[""] = ""
 
     @property
     def cause(self) -> Cause | Literal[""]:
         """Why, in a word, as far as is known; else empty."""
-        return "slow" if self.silent or self.at_work else ""
+        return self.why or ("slow" if self.silent or self.at_work else "")
 
     @property
     def is_neutral(self) -> bool:

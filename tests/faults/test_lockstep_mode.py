@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import jaxnb
+from jaxnb.display import cards
 from jaxnb.errors import CellTimeoutError, ProcessDiedError
+from jaxnb.lockstep.loop import peer_of
+from jaxnb.lockstep.place import conductor_beside
+from jaxnb.model import Waits
 from jaxnb.result import CellResult
 from jaxnb.session import Session
+from jaxnb.sinks import NoSink
 from jaxnb_fixtures import PATIENT_SECONDS
 
 SETUP = """
@@ -306,6 +312,65 @@ def test_a_thread_goes_on_over_cells(group: Session) -> None:
         assert (result.value, result.divergence) == (32.0, None)
     code = "thread.join(); float(total(ends[0]))"
     assert group.run(code, timeout=PATIENT_SECONDS).value == 16.0 * 61
+
+
+def test_main_does_not_wait_for_a_threads_first_call(group: Session) -> None:
+    """C++ has all threads of a process wait for the first call of a function."""
+    code = (
+        "import sys\n"
+        "new, ends, may_begin = jax.jit(lambda x: x * 3), [], threading.Event()\n"
+        "def work(): may_begin.wait(); ends.append(new(x))\n"
+        "thread = threading.Thread(target=work); thread.start()\n"
+        "def asks():\n"
+        "    frame = sys._current_frames()[thread.ident]\n"
+        "    while frame and 'process_line' not in frame.f_code.co_filename: frame = frame.f_back\n"
+        "    return frame\n"
+        "if process_index == 0:\n"
+        "    may_begin.set()\n"
+        "    while not asks(): time.sleep(0.01)\n"
+        "y = new(x)\n"
+        "may_begin.set(); thread.join()\n"
+        "float(total(y)), float(total(ends[0]))"
+    )
+    assert group.run(code, timeout=PATIENT_SECONDS).value == (48.0, 48.0)
+
+
+class Panel(NoSink):
+    """Calls something when it is shown first that processes wait; keeps the last such panel."""
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        self.text = ""
+        self._call = call
+
+    def waits(self, waits: Waits) -> None:
+        is_first, self.text = not self.text, cards.waits_card(waits).text
+        if is_first:
+            self._call()
+
+
+def test_a_conductor_that_is_stopped_is_named(group: Session) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+        connection.connect(str(conductor_beside(group._group.service_address)))
+        conductor, _ = peer_of(connection)
+    panel = Panel(lambda: os.kill(conductor, signal.SIGCONT))
+    os.kill(conductor, signal.SIGSTOP)
+    try:
+        assert group.run("float(total(step(x)))", sink=panel).value == 32.0
+    finally:
+        os.kill(conductor, signal.SIGCONT)
+    assert f"The conductor (pid {conductor}), which lets processes dispatch, has not" in panel.text
+
+
+def test_threads_that_differ_are_told_of(group: Session) -> None:
+    """Nobody knows whether others will say the same: it is shown, and ends with an interrupt."""
+    panel = Panel(group.interrupt)
+    code = (
+        "def add(): jax.jit(jnp.add)(x, np.float32(process_index % 2))\n"
+        "thread = threading.Thread(target=add, daemon=True); thread.start(); thread.join()"
+    )
+    result = group.run(code, sink=panel, raise_on_error=False, timeout=PATIENT_SECONDS)
+    assert "is one program with other inputs on processes 0,2 / 1,3." in panel.text
+    assert result.cause == "input"
 
 
 def test_a_handler_of_the_users_own_is_called(group: Session, opened: Opened) -> None:

@@ -11,7 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxnb.lockstep.conductor import Conductor, Decision
-from jaxnb.lockstep.messages import Answer, End, Explanation, Go, Press, Processes, Side, Stop, Word
+from jaxnb.lockstep.messages import (
+    Answer,
+    Asking,
+    End,
+    Explanation,
+    Go,
+    Press,
+    Processes,
+    Side,
+    Stop,
+    Word,
+)
 
 CELL = 7
 
@@ -48,9 +59,11 @@ def test_all_go_once_all_have_said_the_same() -> None:
     conductor = begun()
     assert said(conductor, 0, ALL) == []
     assert said(conductor, 2, word(0, 1, 2, line=9)) == []  # written twice in the cell
-    assert conductor.waits() == {0: (ALL, (1,)), 2: (word(0, 1, 2, line=9), (1,))}
+    first, other = conductor.waits()
+    assert (first, other.process) == (Asking(0, "main", 0, ALL), 2)
+    assert first.late((first, other)) == other.late((first, other)) == (1,)
     assert said(conductor, 1, ALL) == [Answer(i, i, Go(1)) for i in range(3)]
-    assert conductor.waits() == {}
+    assert conductor.waits() == ()
 
 
 def test_who_is_not_in_the_mesh_is_not_waited_for() -> None:
@@ -444,7 +457,7 @@ class World:
             step += 1
         stuck = [i for i, each in enumerate(self.processes) if each.waits_for]
         assert not stuck, f"{stuck} wait for ever: {self.conductor.waits()}"
-        assert self.conductor.waits() == {}
+        assert self.conductor.waits() == ()
 
     def assert_one_order(self) -> None:
         """Fails unless any two processes were let dispatch what both take part in in one order."""

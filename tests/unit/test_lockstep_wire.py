@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxnb.lockstep.messages import End, Explanation, Go, Side, Stop, Word
+from jaxnb.lockstep.messages import Asking, End, Explanation, Go, Side, Stop, Word
 from jaxnb.lockstep.wire import (
     MAX_ERROR_BYTES,
+    Ask,
     Begin,
     Explain,
     Hello,
@@ -24,7 +25,9 @@ from jaxnb.lockstep.wire import (
     WireError,
     Withdraw,
     pack_answer,
+    pack_waits,
     unpack_answer,
+    unpack_waits,
 )
 
 COUNT = 13
@@ -46,6 +49,7 @@ SAID = st.one_of(
     st.builds(Withdraw, TOKENS),
     st.just(Took()),
     st.just(Kept()),
+    st.just(Ask()),
 )
 SIDES = st.builds(Side, PROCESSES, st.none() | WORDS, st.none() | ENDS)
 STOPS = st.builds(
@@ -75,6 +79,22 @@ def test_what_is_said_arrives(said: Said) -> None:
 @given(token=TOKENS, what=ANSWERS)
 def test_what_is_answered_arrives(token: int, what: Any) -> None:
     assert unpack_answer(pack_answer(token, what)) == (token, what)
+
+
+ASKINGS = st.builds(
+    Asking, st.integers(0, COUNT - 1), st.sampled_from(["main", "other"]), TOKENS, WORDS
+)
+
+
+@given(st.lists(ASKINGS, max_size=4))
+def test_who_waits_arrives(waits: list[Asking]) -> None:
+    assert unpack_waits(pack_waits(waits)) == tuple(waits)
+
+
+@pytest.mark.parametrize("packet", [b"", b"[]", b"[[], [[0]]]", b'[[], [[0, "main", 1, 0]]]', b"{"])
+def test_who_waits_is_told_by_no_other_packet(packet: bytes) -> None:
+    with pytest.raises(WireError):
+        unpack_waits(packet)
 
 
 def test_a_long_error_is_cut() -> None:

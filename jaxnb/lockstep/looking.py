@@ -1,0 +1,63 @@
+"""The notebook's side: asks the conductor who waits, without ever waiting for it."""
+
+from __future__ import annotations
+
+import socket
+import time
+from pathlib import Path
+
+from jaxnb.lockstep.loop import peer_of
+from jaxnb.lockstep.messages import Asking
+from jaxnb.lockstep.wire import Ask, Packets, WireError, unpack_waits
+
+ANSWER_SECONDS = 0.05
+"""An answer takes a fraction of a millisecond; one that has not come by then is read later."""
+
+_MAX_BYTES = 1 << 18
+
+
+class Looker:
+    """Asks one conductor; call :meth:`close` in the end.
+
+    Args:
+        conductor: Where it listens.
+        num_processes: Size of the group.
+
+    Attributes:
+        waits: Who waited, when it last answered.
+    """
+
+    def __init__(self, conductor: Path, num_processes: int) -> None:
+        self._path, self._question = conductor, Packets(num_processes).pack(Ask())
+        self._connection: socket.socket | None = None
+        self._asked_at: float | None = None
+        self.waits: tuple[Asking, ...] = ()
+
+    def look(self) -> None:
+        """Asks who waits, unless a question is without an answer."""
+        try:
+            if self._connection is None:
+                self._connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                self._connection.settimeout(ANSWER_SECONDS)
+                self._connection.connect(str(self._path))
+            if self._asked_at is None:
+                self._connection.send(self._question)
+                self._asked_at = time.monotonic()
+            packet = self._connection.recv(_MAX_BYTES)
+            self.waits, self._asked_at = unpack_waits(packet), None
+        except TimeoutError:  # it is busy, or stopped
+            self.waits = ()
+        except (OSError, WireError):  # it has ended, which is told of as the group's death
+            self.close()
+
+    def silent(self) -> tuple[float, int] | None:
+        """Returns for how long the conductor has not answered, and its process id, or None."""
+        if self._asked_at is None or self._connection is None:
+            return None
+        return time.monotonic() - self._asked_at, peer_of(self._connection)[0]
+
+    def close(self) -> None:
+        """Hangs up."""
+        if self._connection is not None:
+            self._connection.close()
+        self._connection, self._asked_at, self.waits = None, None, ()
