@@ -483,7 +483,7 @@ class Life(Verbs):
         if state == "broken" and self._is_lost:
             raise not_joined_error()
         if deaths:
-            raise death_error(deaths[0], self.num_processes, None)
+            raise death_error(deaths[0], self.num_processes, None, others=deaths[1:])
         raise out_of_step_error() if state == "broken" else restarted_error()
 
     def _give_up(self, indices: Iterable[int]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from jaxnb.answers import NO_ANSWER
-from jaxnb.deaths import Death, describe_death, last_lines
+from jaxnb.deaths import Death, dead_processes, describe_death, last_lines
 from jaxnb.display._losses import loss_text, lost_names
 from jaxnb.display._recovered import recovered_notes
 from jaxnb.display.cards_error import ErrorGroup, error_card, error_groups
@@ -272,12 +272,14 @@ def death_error(
     hint, printed = "", " What it printed last may be missing." if result is not None else ""
     if death.out_of_memory:
         hint = " Likely out of memory: the kernel has just killed a process for want of it."
-    message = (
-        f"{died}{_died_too(others, num_processes)}{hint} Type `%spmd_recover` to replace it: the "
-        "other processes that live keep their variables, and it gets what they hold equal. "
-        "`%spmd_restart` gives fresh processes."
-        f"{printed}{last_lines(death)}"
+    then = (
+        "Type `%spmd_recover` to replace it: the other processes that live keep their variables, "
+        "and it gets what they hold equal. `%spmd_restart` gives fresh processes."
     )
+    if len(dead_processes((death, *others))) == num_processes:
+        what = "No process is left" if num_processes > 1 else "It was the only one"
+        then = f"{what}, and all variables are lost. Type `%spmd_restart` for fresh processes."
+    message = f"{died}{_died_too(others, num_processes)}{hint} {then}{printed}{last_lines(death)}"
     error = ProcessDiedError(message, process_index=death.index, pid=death.pid)
     error.result = result
     return error
@@ -285,7 +287,8 @@ def death_error(
 
 def _died_too(others: Sequence[Death], num_processes: int) -> str:
     """Returns who else died, as sentences; each says how."""
-    return "".join(f" {describe_death(each, num_processes)} too." for each in others)
+    ordered = sorted(others, key=lambda each: each.index)
+    return "".join(f" {describe_death(each, num_processes)} too." for each in ordered)
 
 
 def recovered_text(

@@ -236,7 +236,8 @@ def hand_over(
     # An ambient mesh would be in the way of the making of arrays.
     names.sort(key=lambda name: name in ("jax.set_mesh(…)", "jaxnb.on_reform(…)"))
     given = _give(ask, names, survivors, replaced, missing)
-    arrays = [path for name in given for path in first[name].arrays]
+    pairs = (zip(first[n].arrays, first[n].holders, strict=True) for n in given)
+    arrays = [path for each in pairs for path, holders in each if holders & set(replaced)]
     return Handed(
         given=tuple(n for n in given if n.isidentifier() and not first[n].was_lost),
         refilled=tuple(dict.fromkeys(arrays)),

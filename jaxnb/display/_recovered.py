@@ -38,6 +38,8 @@ def recovered_notes(recovered: Recovered) -> list[str]:
         notes.append(f"jaxnb.on_reform: {_some(recovered.hook_errors)}.")
     if not recovered.replaced:
         return notes
+    if not recovered.processes and not recovered.rescued:
+        return [*notes, "No process was left: all variables are lost."]
     who = processes_label(recovered.replaced)
     many = len(recovered.replaced) > 1
     for index, names in recovered.rescued.items():

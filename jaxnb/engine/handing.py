@@ -80,6 +80,7 @@ def _possession(name: str, value: Any) -> Possession:
             replicas=parcel.replica_digests(),
             origins=tuple(origin and origin[0] for origin in parcel.origins()),
             was_lost=type(value) is LostArray,
+            holders=parcel.holders(),
         )
     except (Exception, SystemExit) as error:  # a user's __reduce__, or a property of theirs
         return Possession(b"", _reason(error))
@@ -129,6 +130,10 @@ class _Parcel:
     def origins(self) -> tuple[Origin | None, ...]:
         """Returns where the arrays come from."""
         return tuple(map(ORIGINS.of, self.arrays))
+
+    def holders(self) -> tuple[frozenset[int], ...]:
+        """Returns the processes that have a part of each array."""
+        return tuple(frozenset(s.process_index for s in each.shards) for each in self._layouts)
 
     def replica_digests(self) -> dict[tuple[int, Box], bytes]:
         """Digests the shards that others should hold equal; JAX never compares them."""

@@ -48,7 +48,15 @@ class InLockstep:
         self.arguments: Callable[[tuple[int, ...], int], list[Argument]] = _nothing
         self.done = self._agreeing.done
         interrupts.tell(self._agreeing.signals.keeps, self._took)
-        process_handlers.install(self._agreeing.signals.puts_off)
+        process_handlers.install(self)
+
+    def puts_off(self, number: int) -> bool:
+        """Takes a signal with a handler of the user's; returns whether that is called later."""
+        return self._agreeing.signals.puts_off(number)
+
+    def is_idle(self) -> bool:
+        """Whether the main thread answers nothing, so that no code of the user's runs in it."""
+        return not (self.is_answering or self.is_in_cell)
 
     def begin(self, serial: int, ranks: Sequence[int]) -> None:
         """Begins a cell, or the answer to something else that these processes were asked.
@@ -110,9 +118,11 @@ class InLockstep:
     def interrupted(self) -> BaseException | None:
         """Returns what an interrupt raises in the main thread now.
 
-        None where a handler of the user's own has taken it.
+        None where a handler of the user's own has taken it, and where their code ignores it.
         """
         handler = signal.getsignal(signal.SIGINT)
+        if handler is signal.SIG_IGN:
+            return None
         is_ours = str(getattr(handler, "__module__", "")).partition(".")[0] == "jaxnb"
         if is_ours or not callable(handler):
             return interrupts.strike(sys._getframe(1))

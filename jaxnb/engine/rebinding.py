@@ -422,15 +422,17 @@ def paths_of(namespace: dict[str, Any], wanted: Sequence[Any]) -> dict[int, str]
                 left.discard(id(each))
                 found[id(each)] = path
 
-    names = sorted(namespace, key=lambda name: name.startswith("_") or name in _OF_IPYTHON)
-    for name in names:
-        note(namespace[name], name)
-    for name in names:
-        for path, leaf in _leaves(namespace[name]) if left else ():
-            note(leaf, name + jax.tree_util.keystr(path))
-    for name in names if left else ():
-        for thing in objects_of({name: namespace[name]}, lambda value: id(value) in left):
-            note(thing, name + INSIDE)
+    hidden = [name for name in namespace if name.startswith("_") or name in _OF_IPYTHON]
+    own = [name for name in namespace if name not in hidden]
+    for names in (own, hidden):
+        for name in names:
+            note(namespace[name], name)
+        for name in names:
+            for path, leaf in _leaves(namespace[name]) if left else ():
+                note(leaf, name + jax.tree_util.keystr(path))
+        for name in names if left else ():
+            for thing in objects_of({name: namespace[name]}, lambda value: id(value) in left):
+                note(thing, name + INSIDE)
     return found
 
 

@@ -155,9 +155,19 @@ class Conductor:
         """
         state = self._processes[process]
         is_ours = self._is_of_interrupt(state)
+        self.handled(process)
+        return [] if is_ours or not state.cell else self._interrupt(state.cell, but=process)
+
+    def handled(self, process: int) -> list[Decision]:
+        """A handler of the user's own is called for a signal: its process is interrupted by that.
+
+        The others are not, where nobody has asked for it here.
+        """
+        state = self._processes[process]
+        state.is_pressed = False
         if state.due is not None and state.due.kind == "interrupted":
             state.due = None
-        return [] if is_ours or not state.cell else self._interrupt(state.cell, but=process)
+        return []
 
     def kept(self, process: int) -> list[Decision]:
         """A signal came while a process's main thread waited, or made what it was let make.

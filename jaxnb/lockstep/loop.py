@@ -23,6 +23,7 @@ from jaxnb.lockstep.wire import (
     Ask,
     Begin,
     Explain,
+    Handled,
     Hello,
     Interrupt,
     Kept,
@@ -185,6 +186,8 @@ class Loop:
                 return self._conductor.leave(who, end)
             case Took() if who is not None:
                 return self._conductor.took(who)
+            case Handled() if who is not None:
+                return self._conductor.handled(who)
             case Kept() if who is not None:
                 return self._conductor.kept(who)
         raise WireError(f"process {who} cannot say {said}")

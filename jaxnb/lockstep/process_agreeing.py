@@ -88,7 +88,7 @@ class Lockstep:
         self._turns = Turns()
         self._main = threading.main_thread()
         self._made = threading.local()
-        self.signals = KeptSignals(self._tell_kept, self._take_back)
+        self.signals = KeptSignals(self._tell_kept, self._tell_handled, self._take_back)
 
     def begin(self, cell: int, asked: Sequence[int]) -> None:
         """Begins a cell.
@@ -123,6 +123,10 @@ class Lockstep:
     def _tell_kept(self) -> None:
         if self._line is not None:
             self._tell_from_handler(self._line.kept)
+
+    def _tell_handled(self) -> None:
+        if self._line is not None:
+            self._tell_from_handler(self._line.handled)
 
     def _take_back(self) -> None:
         if self._line is not None:
@@ -207,7 +211,9 @@ class Lockstep:
             if answer.kind == "interrupted":
                 if answer.was_pressed:
                     self.signals.wait()
-                if (error := self._facts.interrupted()) is not None:
+                with self.signals.let_through():  # a handler of the user's may take its time
+                    error = self._facts.interrupted()
+                if error is not None:
                     raise error
                 continue
             self._raise_unless_one(answer, dispatch)

@@ -15,6 +15,7 @@ from jaxnb.lockstep.messages import End, Explanation, Go, Lane, Processes, Stop,
 from jaxnb.lockstep.wire import (
     Begin,
     Explain,
+    Handled,
     Hello,
     Interrupt,
     Kept,
@@ -74,6 +75,10 @@ class Line:
     def kept(self) -> None:
         """Tells that a signal came which the main thread has kept; from a signal's handler too."""
         self._tell(Kept())
+
+    def handled(self) -> None:
+        """Tells that a handler of the user's own is called for SIGINT; from that handler."""
+        self._tell(Handled())
 
     def interrupt(self, cell: int) -> None:
         """Asks to interrupt a cell on all its processes."""

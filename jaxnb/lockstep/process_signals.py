@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
-from jaxnb.lockstep.process_handlers import Handler
+from jaxnb.lockstep.process_handlers import tells
 
 ON_ITS_WAY_SECONDS = 0.001
 """How often it is looked whether a signal has come that was sent."""
@@ -19,20 +21,32 @@ class KeptSignals:
     What all were let make, all make. Of SIGINT the conductor is told. It stops the cell on all
     processes then: this one too, at its next word, or by a signal once it is in Python again.
     Other handlers, a time-out's say, are called after what is made; one for which the thread
-    waits for its answer takes the word back.
+    waits for its answer takes the word back. As in Python, several signals of one kind that are
+    due call one handler once: the one that is set by then.
 
-    For the main thread alone, signals' handlers included.
+    For the main thread alone, signals' handlers included. A child that is forked keeps none.
 
     Args:
         tell: Tells the conductor that SIGINT was kept.
+        handled: Tells it that a handler of the user's own is called for SIGINT.
         take_back: Takes back the word that the thread waits with, if any.
     """
 
-    def __init__(self, tell: Callable[[], None], take_back: Callable[[], None]) -> None:
-        self._tell, self._take_back = tell, take_back
+    def __init__(
+        self,
+        tell: Callable[[], None],
+        handled: Callable[[], None],
+        take_back: Callable[[], None],
+    ) -> None:
+        self._tell, self._handled, self._take_back = tell, handled, take_back
         self._depth = 0
         self._has_come = False
-        self._late: list[tuple[Handler, int]] = []
+        self._late: dict[int, None] = {}  # the numbers of signals, as they came
+        os.register_at_fork(after_in_child=self._forget)
+
+    def _forget(self) -> None:
+        self._depth = 0
+        self._late.clear()
 
     def begin(self) -> None:
         """Keeps signals from now on, until :meth:`end`."""
@@ -50,11 +64,24 @@ class KeptSignals:
         """
         self._depth = depth
         if self._late and not depth:
-            handler, number = self._late.pop(0)
+            number = next(iter(self._late))
+            del self._late[number]
+            handler = signal.getsignal(number)
             try:
-                handler(number, sys._getframe(1))
+                if callable(handler):
+                    handler(number, sys._getframe(1))
             finally:
                 self.end(0)
+
+    @contextmanager
+    def let_through(self) -> Iterator[None]:
+        """Keeps none for the block, unless others are still to be made."""
+        depth = self._depth
+        self.end(depth - 1)
+        try:
+            yield
+        finally:
+            self._depth = depth
 
     @property
     def are_waited_for(self) -> bool:
@@ -69,18 +96,23 @@ class KeptSignals:
         self._tell()
         return True
 
-    def puts_off(self, handler: Handler, number: int) -> bool:
+    def puts_off(self, number: int) -> bool:
         """Takes a signal with a handler of the user's; returns whether that is called later."""
         if number == signal.SIGINT:
-            return self.keeps()
+            if not (is_kept := self.keeps()):
+                self._handled()
+            return is_kept
         if not self._depth:
             return False
-        self._late.append((handler, number))
+        self._late[number] = None
         if self.are_waited_for:
             self._take_back()
         return True
 
     def wait(self) -> None:
-        """Waits for a signal that was sent to this process: it must not strike later."""
-        while not self._has_come:
+        """Waits for a SIGINT that was sent to this process: it must not strike later.
+
+        One that is ignored, or has a handler in C, never tells.
+        """
+        while not self._has_come and tells(signal.SIGINT):
             time.sleep(ON_ITS_WAY_SECONDS)

@@ -92,6 +92,11 @@ class Took:
 
 
 @dataclass(frozen=True, slots=True)
+class Handled:
+    """A handler of the user's own is called for a signal, in a process's main thread."""
+
+
+@dataclass(frozen=True, slots=True)
 class Kept:
     """A signal came while a process's main thread waited, or made what it was let make."""
 
@@ -108,7 +113,7 @@ class Ask:
     """The notebook wants to know who waits, and for whom."""
 
 
-Said = Hello | Begin | Say | Withdraw | Explain | Leave | Took | Kept | Interrupt | Ask
+Said = Hello | Begin | Say | Withdraw | Explain | Leave | Took | Handled | Kept | Interrupt | Ask
 
 
 class Packets:
@@ -147,6 +152,8 @@ class Packets:
                 return _BEGIN.pack(b"i", cell)
             case Took():
                 return b"t"
+            case Handled():
+                return b"u"
             case Kept():
                 return b"k"
             case Ask():
@@ -189,6 +196,8 @@ class Packets:
                 return Interrupt(_BEGIN.unpack(packet)[1])
             case b"t" if len(packet) == 1:
                 return Took()
+            case b"u" if len(packet) == 1:
+                return Handled()
             case b"k" if len(packet) == 1:
                 return Kept()
             case b"a" if len(packet) == 1:

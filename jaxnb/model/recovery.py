@@ -148,6 +148,7 @@ class Possession:
         is_common: It is the same on every process by its nature: it has arrays or meshes of
             several processes in it, or is a module, or a function without values of its own.
         arrays: The arrays in it that are spread over processes, as paths.
+        holders: The processes that have a part of each.
         replicas: Digests of their shards that others hold too: (array, box) to digest.
         origins: The numbers of where they come from; None for one of which that is not known.
         was_lost: It is an array that an earlier recovery has lost.
@@ -160,6 +161,7 @@ class Possession:
     replicas: Mapping[tuple[int, Box], bytes] = field(default_factory=dict)
     origins: tuple[int | None, ...] = ()
     was_lost: bool = False
+    holders: tuple[frozenset[int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -373,20 +373,95 @@ def test_threads_that_differ_are_told_of(group: Session) -> None:
     assert result.cause == "input"
 
 
-def test_a_handler_of_the_users_own_is_called(group: Session, opened: Opened) -> None:
+@pytest.mark.parametrize("pause", [0.0, 0.3], ids=["as it waits", "in Python"])
+def test_a_handler_of_the_users_own_is_called(group: Session, opened: Opened, pause: float) -> None:
     code = (
         "import signal\n"
-        "stops = False\n"
-        "def handle(*_):\n    global stops; stops = True\n"
-        "old, n = signal.signal(signal.SIGINT, handle), 0\n"
+        "stops = 0\n"
+        "def handle(*_):\n    global stops; stops += 1\n"
+        "old, n = signal.signal(signalnum=signal.SIGINT, handler=handle), 0\n"
         "while not stops:\n"
-        "    y = step(x); n += 1\n"
-        f"    if n == 5 and process_index == 0: {opened.open}\n"
-        "signal.signal(signal.SIGINT, old)\nn"
+        f"    y = step(x); n += 1; time.sleep({pause})\n"
+        f"    if n == 2 and process_index == 0: {opened.open}\n"
+        "saved = float(total(y))  # it was called, so nothing is to come\n"
+        "signal.signal(signal.SIGINT, old)\n(n, saved)"
     )
     result = interrupted(group, code, opened)
     assert not result.errors
-    assert len({each.value for each in result.per_process.values()}) == 1
+    assert {each.value[1] for each in result.per_process.values()} == {32.0}
+    assert pause or len({each.value for each in result.per_process.values()}) == 1
+
+
+def test_code_that_ignores_interrupts_goes_on(group: Session, opened: Opened) -> None:
+    code = (
+        "import signal\n"
+        "old = signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        f"if process_index == 0: {opened.open}\n"
+        "y = x\n"
+        "for n in range(4): time.sleep(0.2); y = step(y)\n"
+        "signal.signal(signal.SIGINT, old)\nfloat(total(y))"
+    )
+    assert interrupted(group, code, opened).value == 16.0 * 5
+
+
+def test_what_a_handler_raises_between_cells_is_told(group: Session, opened: Opened) -> None:
+    """It would end the process's event loop, and so the process."""
+    group.run(
+        "import signal\n"
+        "def late(*_):\n"
+        f"    {opened.open}\n"
+        "    raise TimeoutError('late')\n"
+        "old = signal.signal(signal.SIGALRM, late)\n"
+        "if process_index == 1: signal.setitimer(signal.ITIMER_REAL, 0.2)"
+    )
+    opened.wait()
+    result = group.run("signal.signal(signal.SIGALRM, old); float(total(x))")
+    assert result.value == 16.0
+    assert "[1] Between cells the handler of SIGALRM raised:" in result.stderr
+    assert "TimeoutError: late" in result.stderr
+
+
+FORKS = """
+import signal, sys
+came = []
+def first(*_):
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+    came.append("first")
+def second(*_): came.append("second")
+def in_lockstep():
+    frame = sys._current_frames()[threading.main_thread().ident]
+    while frame and "process_line" not in frame.f_code.co_filename: frame = frame.f_back
+    return frame
+def fork():
+    while not in_lockstep(): time.sleep(0.01)
+    child = os.fork()
+    if not child:
+        signal.signal(signal.SIGALRM, lambda *_: os._exit(7))
+        signal.setitimer(signal.ITIMER_REAL, 0.02)
+        while True: pass
+    came.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    for each in (signal.SIGUSR1, signal.SIGUSR2): os.kill(os.getpid(), each)
+    open(there, "w").close()
+"""
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_signals_come_as_in_python_while_a_process_waits(group: Session, tmp_path: Path) -> None:
+    """A child that is forked then waits for nobody; a handler that is off by then is not called."""
+    there = tmp_path / "there"
+    os.mkfifo(there)
+    group.run(f"there = {str(there)!r}" + FORKS)
+    code = (
+        "signal.signal(signal.SIGUSR1, first); signal.signal(signal.SIGUSR2, second)\n"
+        "thread = threading.Thread(target=fork)\n"
+        "if process_index == 1: thread.start()\n"
+        "else: open(there).read() if process_index == 0 else None\n"
+        "y = step(x)\n"
+        "if process_index == 1: thread.join()\n"
+        "came"
+    )
+    result = group.run(code, timeout=PATIENT_SECONDS)
+    assert result.per_process[1].value == [7, "first"]
 
 
 def test_a_loop_that_swallows_an_interrupt_ends_with_its_variables(

@@ -203,7 +203,7 @@ def made_and_struck(
         places += is_there and event in ("call", "c_return")
         if places == step:
             places += 1
-            if not lockstep.signals.puts_off(alarm, signal.SIGALRM):
+            if not lockstep.signals.puts_off(signal.SIGUSR1):
                 alarm()
 
     sys.setprofile(come)
@@ -222,9 +222,10 @@ def made_and_struck(
 
 @pytest.mark.parametrize("are_there", [False, True], ids=["before the others", "after them"])
 def test_whenever_a_handler_raises_all_make_a_dispatch_or_none_does(
-    tmp_path: Path, are_there: bool
+    tmp_path: Path, are_there: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What all were let make is made, and then raised; else it is raised, and the others wait."""
+    monkeypatch.setattr(signal, "getsignal", {signal.SIGUSR1: alarm}.get)
     group = Group(tmp_path, (1, 2, 3))
     lockstep = Lockstep(0, COUNT, lambda: group.path, Silent())
     lockstep.begin(CELL, ALL)

@@ -14,6 +14,7 @@ from jaxnb.lockstep.wire import (
     Ask,
     Begin,
     Explain,
+    Handled,
     Hello,
     Interrupt,
     Kept,
@@ -50,6 +51,7 @@ SAID = st.one_of(
     st.just(Took()),
     st.just(Kept()),
     st.just(Ask()),
+    st.just(Handled()),
 )
 SIDES = st.builds(Side, PROCESSES, st.none() | WORDS, st.none() | ENDS)
 STOPS = st.builds(

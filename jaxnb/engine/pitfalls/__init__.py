@@ -19,6 +19,7 @@ from jaxnb.engine.pitfalls.lowered import Lowerings
 from jaxnb.engine.pitfalls.moved import Moves
 from jaxnb.engine.pitfalls.raised import explained
 from jaxnb.engine.pitfalls.traced import Pmaps
+from jaxnb.lockstep.process_handlers import is_of_handler
 from jaxnb.model import CellRequest, Pitfall, PitfallKind
 
 MAX_PITFALLS = 16
@@ -106,6 +107,8 @@ class Pitfalls:
         try:
             look()
         except Exception as error:
+            if is_of_handler(error):
+                raise
             where = linecache.getline(*_innermost(error)).strip()
             self._give_up(kind, f"It failed with {type(error).__name__}: {error}, in `{where}`")
 
