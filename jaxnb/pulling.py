@@ -26,7 +26,7 @@ from jaxnb.errors import (
 )
 from jaxnb.gathered import ArrayKey, GatheredArray, Wanted
 from jaxnb.headroom import available_bytes
-from jaxnb.labels import format_bytes, processes_label
+from jaxnb.labels import format_bytes, processes_label, ranks_label
 from jaxnb.model import (
     ArrayInfo,
     CurrentRequest,
@@ -434,8 +434,16 @@ def _require_memory(nbytes: int, name: str) -> None:
         )
 
 
-def missing_error(path: Path, answers: Mapping[int, Any]) -> UsageError | ArrayGoneError:
-    """Returns the error for a path that some processes do not have, or have lost."""
+def missing_error(
+    path: Path, answers: Mapping[int, Any], *, is_layout: bool = False
+) -> UsageError | ArrayGoneError:
+    """Returns the error for a path that some processes do not have, or have lost.
+
+    Args:
+        path: The path.
+        answers: What the processes say.
+        is_layout: It was asked how it lies, not what it is.
+    """
     missing = {i: a for i, a in answers.items() if isinstance(a, NotFound)}
     reasons: dict[str, list[int]] = {}
     for index, answer in missing.items():
@@ -448,7 +456,10 @@ def missing_error(path: Path, answers: Mapping[int, Any]) -> UsageError | ArrayG
     having = [i for i in answers if i not in missing]
     if having:
         who = processes_label(having)
-        text += f" For that of {who} type `spmd.pull({path.text!r}, ranks={having})`."
+        then = f"`spmd.pull({path.text!r}, ranks={having})`"
+        if is_layout:
+            then = f"`%spmd --ranks {ranks_label(having)} {path.text}`"
+        text += f" For that of {who} type {then}."
     is_lost = any(answer.is_lost for answer in missing.values())
     return ArrayGoneError(text) if is_lost else UsageError(text)
 

@@ -247,7 +247,7 @@ class Verbs(ABC):
             answers = channel.ask_together(dict.fromkeys(channel.able, request), nbytes=1 << 30)
             channel.require(answers, f"the layout of `{name}` was asked for")
         if not all(isinstance(answer, LayoutReply) for answer in answers.values()):
-            raise missing_error(path, answers)
+            raise missing_error(path, answers, is_layout=True)
         replies: list[LayoutReply] = list(answers.values())
         paths = [[text for text, _ in reply.entries] for reply in replies]
         if any(p != paths[0] for p in paths) or _are_placed_apart(replies):

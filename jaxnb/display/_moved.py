@@ -75,7 +75,7 @@ def type_of(value: Any) -> str:
         return f"{' or '.join(sorted(kinds))} by process"
     if isinstance(value, _SHOWN):
         return f"{type(value).__name__} {one_line(repr(value), _SHORT)}"
-    count = len(leaves(value))
+    count = len({id(leaf) for leaf in leaves(value)})
     return type(value).__name__ + (f" of {plural(count, 'array')}" if count else "")
 
 

@@ -140,6 +140,8 @@ def _sizes(array: ArrayInfo) -> str:
     each = " to ".join(format_bytes(size) for size in sorted({min(per_device), max(per_device)}))
     if per_device == {total}:
         return f"{each} on each device"
+    if copies_of(array) > 1:
+        return f"{format_bytes(total)} on each process, {each} per device"
     return f"{format_bytes(total)}, {each} per device"
 
 

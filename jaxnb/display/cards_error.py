@@ -57,6 +57,12 @@ class ErrorGroup:
         return _CONSEQUENCES.get(self.error.type_name, 0)
 
 
+_AROUND = re.compile(r"^ *\d+ .*\n", re.MULTILINE)
+_BLANKS = re.compile(r"[ \t]+")
+"""The lines around the one that has raised, of which IPython shows now one, now another, and how
+far what it shows is indented."""
+
+
 def error_groups(result: CellResult) -> list[ErrorGroup]:
     """Groups processes by what they raised; the earliest, and so the likely cause, first.
 
@@ -69,7 +75,10 @@ def error_groups(result: CellResult) -> list[ErrorGroup]:
         if message != error.message:
             message = message[:SAME_CHARS]
         body = (error.traceback or error.traceback_ansi).replace(error.message, message)
-        shown = _FLEETING.sub("", message), _FLEETING.sub("", body)
+        shown = (
+            _FLEETING.sub("", message),
+            _BLANKS.sub(" ", _FLEETING.sub("", _AROUND.sub("", body))),
+        )
         groups.setdefault((error.type_name, *shown), []).append(process)
     found = [
         ErrorGroup(

@@ -33,8 +33,8 @@ _ON, _OUTCOME, _CODE = 2, 7, 9
 
 _IN_TEXT = {"compiled": "compile", "allocated": "alloc.", "dispatches": "disp."}
 _NOTES = {
-    5: "Allocated: how many bytes more are in use after the cell than before, on the device with "
-    "the most.",
+    5: "Allocated: how many bytes more are in use after the cell than before, on the device where "
+    "that changed most.",
     6: "Dispatches: computations over several processes.",
 }
 

@@ -72,7 +72,10 @@ def layout_card(
         heading = "no arrays left" if lost else "no arrays"
         return Card(_empty(heading, rest), joined([heading, *rest]))
     if len(entries) == 1:
-        note = f"and {' · '.join(rest)}" if rest else ""
+        own = copies_of(entries[0][1]) > 1
+        notes = ["their values are not compared"] if own and not entries[0][1].deleted else []
+        notes += [f"and {' · '.join(rest)}"] if rest else []
+        note = "; ".join(notes)
         return array_card(entries[0][1], note=note, name=entries[0][0])
     return _table_card(entries, rest, again)
 

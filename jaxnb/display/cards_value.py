@@ -41,7 +41,7 @@ def value_card(result: CellResult, outputs: Outputs = "merged") -> Card:
     if agreement is Agreement.REPLICAS_DIFFER and array is not None:
         return stacked([replicas_differ_card(array), by_process_card(result, outputs)])
     if agreement is Agreement.SHARDED and array is not None:
-        return array_card(array)
+        return array_card(array, note=_not_run_note(result, array))
     if agreement in (Agreement.SAME, Agreement.SUSPECT, Agreement.UNVERIFIED) and outputs != "all":
         return _same_card(result, array)
     return by_process_card(result, outputs)
@@ -72,6 +72,16 @@ def _same_card(result: CellResult, array: ArrayInfo | None) -> Card:
     text = view.text or f"<{info.type_name}>"
     card = Card(html, f"{text}\n— {joined(facts)}" if facts else text)
     return stacked([card, picture]) if picture is not NOTHING else card
+
+
+def _not_run_note(result: CellResult, array: ArrayInfo) -> str:
+    """Returns which processes are to hold parts of an array, and have not run the cell."""
+    others = {shard.process_index for shard in array.shards} - result.per_process.keys()
+    if not others or array.deleted:
+        return ""
+    have = "has" if len(others) == 1 else "have"
+    made = f"as {processes_label(result.per_process)} made it"
+    return f"{made}: {processes_label(others)} {have} not run the cell, and may hold none of it"
 
 
 def _array(ran: ProcessResult) -> ArrayInfo | None:

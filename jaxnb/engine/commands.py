@@ -13,10 +13,10 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
-from typing import Any
+from typing import Any, NoReturn
 
 from IPython.core import page
-from IPython.core.error import StdinNotImplementedError
+from IPython.core.error import StdinNotImplementedError, UsageError
 
 from jaxnb.engine import bootstrap, bundles, flood
 from jaxnb.engine.interrupts import INTERRUPTS
@@ -41,6 +41,8 @@ def install(shell: Any) -> None:
     def ask_exit() -> None:
         sys.stdout.write("exit() ends no process of the group; type %spmd_stop\n")
 
+    for kind in ("line", "cell"):
+        shell.register_magic_function(_nested, kind, "spmd")
     shell.system = system
     shell.ask_exit = ask_exit
     # `step?`, `%page`: ipykernel puts their text into the reply, for a pager that the notebook has
@@ -49,6 +51,18 @@ def install(shell: Any) -> None:
     joined = bootstrap.joined()
     flood.install(shell, joined.num_processes if joined else 1)
     bundles.install(shell)
+
+
+def _nested(line: str, cell: str | None = None) -> NoReturn:
+    """Stands for ``%spmd`` in a cell.
+
+    Raises:
+        UsageError: Always.
+    """
+    raise UsageError(
+        "`%spmd` is the notebook's: what stands in a `%%spmd` cell runs on the processes already. "
+        "Leave it out."
+    )
 
 
 def no_input(prompt: object = "", stream: object = None) -> str:

@@ -91,7 +91,7 @@ def compare(
         JaxnbError: A call raised on some processes only.
     """
     call = variants.given(function, arguments, keywords)
-    not_run = "" if settings.run else "it was not asked for"
+    not_run = "" if settings.run else "`--no-run` (`run=False`) was given"
     if call.without_data:
         not_run = f"{_listed(call.without_data)} {'have' if len(call.without_data) > 1 else 'has'} "
         not_run += "a shape and no data (jax.ShapeDtypeStruct)"

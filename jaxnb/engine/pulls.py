@@ -93,7 +93,8 @@ def _require_slices(array: Any, path: Path, start: int) -> None:
             raise NotFoundError(why)
         raise NotFoundError(
             f"would have to compute `{path.text}`; of an array only integers, slices and `...` "
-            f"can be pulled. Type `spmd.run({path.text!r}).value` for what is computed"
+            f"can be pulled. Type `%spmd {path.text}` to see what is computed, or "
+            f"`spmd.run({path.text!r}).value` for its value"
         )
 
 

@@ -205,6 +205,15 @@ def test_an_array_that_one_process_has_deleted_is_there_on_the_others(session: S
     assert "deleted" in str(session.layout("mine"))
 
 
+def test_what_some_have_not_is_shown_by_what_can_be_typed(session: Session) -> None:
+    session.run("some = jnp.ones(3)", ranks=[1, 2])
+    session.run("whole = jnp.ones(3)")
+    with pytest.raises(UsageError, match=r"have? no `some`.*type `%spmd --ranks 1-2 some`"):
+        session.layout("some")
+    with pytest.raises(UsageError, match=r"Type `%spmd whole\.T` to see what is computed"):
+        session.layout("whole.T")
+
+
 def test_what_is_no_pytree_is_nobodys_fault(session: Session) -> None:
     session.run("odd = {(lambda: 1): jnp.ones(2), 'w': 1}")
     with pytest.raises(UsageError, match="no pytree: JAX sorts the keys of dicts") as caught:

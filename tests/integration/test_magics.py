@@ -382,6 +382,11 @@ def test_one_line(nb: Notebook, code: str, shown: str) -> None:
     assert shown in nb.good(f"%spmd {code}").text
 
 
+def test_a_line_of_the_notebooks_in_a_cell_is_told(nb: Notebook) -> None:
+    cell = nb.run("%%spmd\n%spmd 1")
+    assert "`%spmd` is the notebook's: what stands in a `%%spmd` cell runs" in cell.error.evalue
+
+
 def test_one_line_counts_its_lines_as_the_cell_does(nb: Notebook) -> None:
     cell = nb.run("y = 1\nif y:\n    %spmd 1/0")
     assert re.fullmatch(r".*division by zero at line 3 \(cell \[\d+\]\)", cell.error.evalue)

@@ -285,6 +285,11 @@ def test_what_processes_have_each_for_themselves_are_copies():
     text = cards.array_card(each_its_own(list(arrays.values()))).text
     assert "(P process, d device, × copies)" in text
     assert "process-local: each of 4 processes has its own" in text
+    assert "32 B on each process" not in text  # it is on each device
+    assert (
+        "their values are not compared"
+        in cards.layout_card([("x", each_its_own(list(arrays.values())))]).text
+    )
     alike = cell(arrays[0], 4, "Array(…)")
     for i, ran in alike.per_process.items():
         info = replace(ran.value_info, array=arrays[i], digest=b"same")
@@ -369,6 +374,14 @@ def test_sharded_value_is_an_array_card():
     card = cards.value_card(cell(array((8,), (4,)), 2))
     assert card.text.startswith("float32[8] · P('data')")
     assert process_color(1) in card.html
+
+
+def test_who_has_not_run_the_cell_may_hold_nothing():
+    some = cell(array((8,), (8,)), 2)
+    text = " ".join(cards.value_card(some).text.split())
+    assert text.endswith(
+        "as processes 0-1 made it: processes 2-3 have not run the cell, and may hold none of it"
+    )
 
 
 def test_replicated_value_is_shown_once_with_its_layout():

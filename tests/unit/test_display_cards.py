@@ -340,6 +340,14 @@ def test_footer_is_quiet_about_small_differences_and_two_slow_ones():
     assert cards.straggler(cell([None], seconds=[1.0])) is None
 
 
+def test_to_format_an_error_makes_nobody_slow():
+    error = ProcessError("KeyError", "'k'", "", "", 3, seconds=0.01)
+    result = cell([None] * 3, errors={1: error}, seconds=[0.004, 0.2, 0.004])
+    assert cards.straggler(result) is None
+    late = replace(error, seconds=0.19)
+    assert cards.straggler(cell([None] * 3, errors={1: late}, seconds=[0.004, 0.2, 0.004])) == 1
+
+
 def test_footer_names_a_part_of_the_group():
     assert cards.footer_card(cell([None] * 2, num_processes=4)).text.startswith(
         "processes 0-1 of 4 · "
@@ -357,6 +365,15 @@ def test_errors_that_differ_only_in_ports_and_addresses_are_one():
     other = replace(errors[1], traceback=errors[1].traceback.replace("py:1000", "py:1001"))
     result = cell([None] * 2, errors={0: errors[0], 1: other})
     assert len(cards.error_groups(result)) == 2
+
+
+def test_errors_of_which_other_lines_are_shown_around_are_one():
+    short = "Cell In[2], line 3, in R.f\n----> 3 def f(self): raise E\n\nE: no"
+    more = "Cell In[2], line 3, in R.f\n      2 class R:\n----> 3     def f(self): raise E\n\nE: no"
+    errors = {i: ProcessError("E", "no", text, "", 3) for i, text in enumerate([short, more])}
+    assert [g.processes for g in cards.error_groups(cell([None] * 2, errors=errors))] == [(0, 1)]
+    other = replace(errors[1], traceback=more.replace("R.f", "R.g"))
+    assert len(cards.error_groups(cell([None] * 2, errors={**errors, 1: other}))) == 2
 
 
 def test_of_a_long_message_the_beginning_is_shown_once():
