@@ -128,7 +128,8 @@ def array_facts(array: ArrayInfo) -> list[str]:
         facts.append("mesh " + " × ".join(f"{name} {size}" for name, size in sizes))
     if array.memory_kind not in (None, "device", "unpinned_host"):
         facts.append(f"in {array.memory_kind}")
-    facts.append(_sizes(array))
+    if not array.deleted:
+        facts.append(_sizes(array))
     return facts
 
 
@@ -154,6 +155,8 @@ def copies_of(array: ArrayInfo) -> int:
 
 def _replicas_note(array: ArrayInfo) -> str:
     """What is known of parts that several devices hold."""
+    if array.deleted:
+        return ""
     if (count := copies_of(array)) > 1:
         return f"process-local: each of {plural(count, 'process')} has its own"
     held = [part for part in blocks(array.shards) if len(part.shards) > 1]
@@ -169,7 +172,7 @@ def _replicas_note(array: ArrayInfo) -> str:
         note += ", and their bytes differ: results depend on which is read"
     elif all(shard.digest for part in held for shard in part.shards):
         note += ", bytes compared"
-    elif not array.deleted and max(bytes_per_device(array).values()) > MAX_DIGEST_BYTES:
+    elif max(bytes_per_device(array).values()) > MAX_DIGEST_BYTES:
         note += ", bytes not compared (too large)"
     return note
 

@@ -198,8 +198,8 @@ def _row(path: str, array: ArrayInfo, meshes: Mapping[MeshInfo, str], *, is_agai
         type=middle(array_type(array), _LONGEST),
         spec=middle(spec, _LONGEST),
         mesh=meshes[array.mesh] if several and array.mesh is not None else "",
-        total=format_bytes(total_bytes(array) * copies_of(array)),
-        each=each or "–",
+        total="–" if array.deleted else format_bytes(total_bytes(array) * copies_of(array)),
+        each="–" if array.deleted else each or "–",
         note=", ".join(filter(None, [_note(array), "as above" if is_again else ""])),
     )
 

@@ -16,6 +16,7 @@ from jaxnb.labels import (
     ranks_label,
 )
 from jaxnb.model import DeviceStats, LargeArray
+from jaxnb.model.statistics import MOST_LARGEST
 
 _SOURCES = {
     "memory_stats": "In use, peak and limit are what the backend's memory_stats() says.",
@@ -154,7 +155,8 @@ def _source(stats: Sequence[DeviceStats], pss: bool) -> str:
 def _largest(stats: Sequence[DeviceStats]) -> list[_Large]:
     """Returns the largest arrays over all devices; what is alike on several, once.
 
-    Where one is, its sharding says: it need not be among the largest of each device that has it.
+    Where one is, its sharding says, as it need not be among the largest of each device that has
+    it; but not on processes that would have told of it, and have not.
     """
     known = {entry.device.id for entry in stats if entry.source != "none"}
     alike: dict[LargeArray, set[int]] = {}
@@ -163,7 +165,9 @@ def _largest(stats: Sequence[DeviceStats]) -> list[_Large]:
             held = {n for first, last in array.devices for n in range(first, last + 1)}
             alike.setdefault(replace(array, devices=()), set()).update(held & known)
     top = sorted(alike, key=LargeArray.rank)[:_LARGEST]
-    elsewhere = {array: _devices_of_others(array, stats) for array in top}
+    elsewhere = {
+        array: _devices_of_others(array, stats) | _devices_without(array, stats) for array in top
+    }
     return [_large(array, alike[array] - elsewhere[array], stats) for array in top]
 
 
@@ -171,10 +175,25 @@ def _devices_of_others(array: LargeArray, stats: Sequence[DeviceStats]) -> set[i
     """Returns the devices of processes that have another array by this one's name."""
     by_process: dict[int, list[LargeArray]] = {}
     for entry in stats:
-        named = (replace(each, devices=()) for each in entry.largest if each.name == array.name)
+        named = (each for each in _without_devices(entry) if each.name == array.name)
         by_process.setdefault(entry.device.process_index, []).extend(named)
     others = {i for i, found in by_process.items() if array.name and found and array not in found}
     return {entry.device.id for entry in stats if entry.device.process_index in others}
+
+
+def _devices_without(array: LargeArray, stats: Sequence[DeviceStats]) -> set[int]:
+    """Returns the devices of processes that have told of no such array, and of smaller ones."""
+    told = {entry.device.process_index for entry in stats if array in _without_devices(entry)}
+    return {
+        entry.device.id
+        for entry in stats
+        if entry.device.process_index not in told
+        and (len(entry.largest) < MOST_LARGEST or entry.largest[-1].nbytes < array.nbytes)
+    }
+
+
+def _without_devices(entry: DeviceStats) -> list[LargeArray]:
+    return [replace(each, devices=()) for each in entry.largest]
 
 
 def _large(array: LargeArray, held: set[int], stats: Sequence[DeviceStats]) -> _Large:
@@ -203,7 +222,7 @@ def _largest_text(largest: Sequence[_Large]) -> str:
         [each.name if each.is_name else f"({each.name})", each.array, each.size, each.where]
         for each in largest
     ]
-    return "largest arrays, and the devices of their shardings\n" + fitted_table(
+    return "largest arrays, and who holds them\n" + fitted_table(
         table, "<<><", {0: 16, 1: 12, 3: 14}
     )
 

@@ -34,6 +34,7 @@ class InLockstep:
 
     Attributes:
         arguments: Returns the global arrays that a dispatch is to be given here.
+        numbered: Returns a dispatch that waits with the number that it has now.
         num_processes: Size of the group.
         is_in_cell: The main thread runs a cell, or answers what several processes were asked.
         is_answering: The main thread answers the notebook, be it to a cell or to anything else.
@@ -46,6 +47,7 @@ class InLockstep:
         self._agreeing = Lockstep(process_index, num_processes, conductor, self)
         self.is_in_cell = self.is_answering = False
         self.arguments: Callable[[tuple[int, ...], int], list[Argument]] = _nothing
+        self.numbered: Callable[[Dispatch], Dispatch] = lambda dispatch: dispatch
         self.done = self._agreeing.done
         interrupts.tell(self._agreeing.signals.keeps, self._took)
         process_handlers.install(self)

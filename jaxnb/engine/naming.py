@@ -14,6 +14,8 @@ from collections import OrderedDict, defaultdict, deque
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+import jax
+
 from jaxnb.engine._jax_internals.arrays import buffer_of
 
 _MRO = type.__dict__["__mro__"].__get__
@@ -32,6 +34,9 @@ _LEAVES = _KEYS | _ids(
     *(complex, bytearray, type, range, slice, types.ModuleType),
     *(types.FunctionType, types.BuiltinFunctionType, types.MethodType),
 )
+KEY_WORDS = " (key words)"
+"""Behind the name of a PRNG key array for the array of its words: of another shape and dtype."""
+
 MAX_KEY_CHARS = 60
 """A longer key is not written out."""
 
@@ -62,7 +67,8 @@ class Names:
     ) -> dict[int, str]:
         """Returns the id of each object that was found, and its name.
 
-        The array in which a PRNG key array, or a ref, keeps its elements has that one's name.
+        The array in which a ref keeps its elements has that one's name; that of the words of a PRNG
+        key array says that it is.
 
         Args:
             namespace: The user's; it may change meanwhile.
@@ -144,7 +150,7 @@ class Names:
 
 def _held_by(thing: Any) -> Steps:
     if _module(type(thing)) == "jax" and (held := buffer_of(thing)) is not None:
-        yield "", held
+        yield (KEY_WORDS if isinstance(thing, jax.Array) else ""), held
 
 
 def _variables(namespace: Mapping[str, Any], hidden: Collection[str]) -> list[tuple[str, Any]]:

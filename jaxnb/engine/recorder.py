@@ -8,6 +8,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from jaxnb.engine import inputs
@@ -71,7 +72,7 @@ class Recorder:
         self.look_before = self.nans.before
         self.missing = internals.hook_dispatches(self)
         ORIGINS.install(self.depth)
-        lockstep.arguments = self.arguments
+        lockstep.arguments, lockstep.numbered = self.arguments, self.numbered
         self.settings = OwnSettings()
         self._shortcut = Shortcut(self)
         self.reduced = () if self.missing else self._install()
@@ -295,7 +296,8 @@ class Recorder:
         """Notes a dispatch once all of its processes are about to make it; no other one waits."""
         if self._process_index not in entry.known.processes:
             return
-        self._making.attempt = entry
+        # A signal's handler may dispatch, too, while this one waits.
+        outer, self._making.attempt = self._making.attempt, entry
         if self._making.is_main:
             entry.number = self._count(entry.known.processes) + 1
             cell.refused = entry
@@ -303,16 +305,25 @@ class Recorder:
         try:
             self.lockstep.agree(as_dispatch(entry), self.depth())
         except BaseException as error:
+            if self._making.is_main:
+                cell.refused = entry
             if isinstance(error, DivergenceError) and self._making.is_main:
                 cell.refused_at[entry.line] = None
             if entry.replicas:
                 self.replicas.forget(entry.known.processes, entry.number)
             raise
         finally:
-            self._making.attempt = None
+            self._making.attempt = outer
         if self._making.is_main:
-            cell.refused = None
+            cell.refused = outer
         self._note(cell, entry)
+
+    def numbered(self, dispatch: Dispatch) -> Dispatch:
+        """Returns what this thread is about to dispatch, with the number that it has now."""
+        if not dispatch.number or (entry := self._making.attempt) is None:
+            return dispatch
+        entry.number = self._count(dispatch.processes) + 1
+        return replace(dispatch, number=entry.number)
 
     @contextlib.contextmanager
     def _barrier(self, name: str, processes: Sequence[int] | None) -> Iterator[None]:

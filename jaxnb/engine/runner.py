@@ -29,6 +29,7 @@ from jaxnb.engine import (
     tracebacks,
     values,
 )
+from jaxnb.engine._jax_internals.arrays import is_deleted
 from jaxnb.engine.cell_memory import MemoryOfCells
 from jaxnb.engine.held import HeldArrays
 from jaxnb.engine.naming import Names
@@ -70,7 +71,7 @@ class CapturingDisplayHook(ZMQShellDisplayHook):
 
     def compute_format_data(self, result: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         """Formats the value; an array whose buffer is gone cannot be asked for its repr."""
-        if isinstance(result, jax.Array) and result.is_deleted():
+        if isinstance(result, jax.Array) and is_deleted(result):
             return {"text/plain": "<jax.Array, deleted>"}, {}
         return super().compute_format_data(result)  # type: ignore[no-any-return, no-untyped-call]
 

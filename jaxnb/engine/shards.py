@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from jaxnb.arrays import edge_indices
+from jaxnb.engine._jax_internals.arrays import is_deleted
 from jaxnb.engine.digests import digest
 from jaxnb.engine.layouts import Layout, dtype_facts, layout_of, unreduced_axes
 from jaxnb.engine.origins import ORIGINS, origin_of
@@ -56,7 +57,8 @@ def describe(
     """
     sharding = array.sharding
     shape = tuple(array.shape)
-    deleted = array.is_deleted()
+    # To look at its parts makes arrays for them, which JAX keeps: only where they are read anyway.
+    deleted = is_deleted(array) if digests or corner else array.is_deleted()
     facts = dtype_facts(array.dtype)
     mesh, spec, text, shards = layout_of(sharding, shape, {} if known is None else known)
     readable = not deleted and not unreduced_axes(sharding)
@@ -157,7 +159,7 @@ def shard_of(array: jax.Array, device_id: int) -> jax.Array:
         JaxnbError: The array was deleted, or this process holds no shard there.
     """
     process = f"process {jax.process_index()}"
-    if array.is_deleted():
+    if is_deleted(array):
         raise JaxnbError(
             f"{process} has no shard on device {device_id}: the array was deleted, or donated "
             f"to a computation. Assign it again"

@@ -16,9 +16,7 @@ from jaxnb.engine import _jax_internals, bootstrap, naming
 from jaxnb.engine.live_arrays import LiveArrays
 from jaxnb.engine.nvml import Gpus, Reading
 from jaxnb.model import DeviceStats, LargeArray
-
-LARGEST = 5
-"""How many of the largest arrays are told for each device."""
+from jaxnb.model.statistics import MOST_LARGEST
 
 MOST_OBJECTS = 100_000
 """How many objects are looked at for the names of the largest arrays."""
@@ -97,7 +95,7 @@ class Statistics:
         return self._gpus.reading(getattr(device, "local_hardware_id", None) or 0)
 
     def _largest(self, devices: list[int]) -> dict[int, tuple[LargeArray, ...]]:
-        tops = {device: self._live.largest(device, LARGEST) for device in devices}
+        tops = {device: self._live.largest(device, MOST_LARGEST) for device in devices}
         wanted = naming.ids_of([arrays for top in tops.values() for _, arrays in top])
         shell, search = self._shell, naming.Names(MOST_OBJECTS)
         names = search.find(shell.user_ns, shell.user_ns_hidden, wanted) if wanted else {}
@@ -111,7 +109,7 @@ class Statistics:
         return {
             device: tuple(
                 _large_array(nbytes, name, arrays, names, unknown)
-                for nbytes, name, arrays in ranked(top)[:LARGEST]
+                for nbytes, name, arrays in ranked(top)[:MOST_LARGEST]
             )
             for device, top in tops.items()
         }

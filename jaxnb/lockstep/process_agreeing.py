@@ -57,6 +57,13 @@ class Facts(Protocol):
     def are_one(self, given: Mapping[int, Sequence[Argument]]) -> None:
         """Takes which arrays that processes give are parts of the same ones."""
 
+    @property
+    def numbered(self) -> Callable[[Dispatch], Dispatch]:
+        """Returns a dispatch that waits with the number that it has now.
+
+        What a signal's handler has dispatched meanwhile came before it.
+        """
+
     def interrupted(self) -> BaseException | None:
         """Returns what an interrupt raises in the main thread now.
 
@@ -223,6 +230,7 @@ class Lockstep:
     def _raise_unless_one(self, stop: Stop, dispatch: Dispatch) -> None:
         """Raises what is to be told of a stop, unless the inputs are one though numbered apart."""
         assert self._line is not None
+        dispatch = self._facts.numbered(dispatch)
         mine = json.dumps([asdict(dispatch), dict(self._facts.settings())])
         what = self._line.explain(stop, mine)
         at, settings, notes = _all_sides(stop, what)

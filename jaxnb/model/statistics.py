@@ -8,6 +8,9 @@ from typing import Any, Literal
 
 from jaxnb.model.group import DeviceInfo
 
+MOST_LARGEST = 5
+"""Of so many of the largest arrays is told for each device."""
+
 
 @dataclass(frozen=True, slots=True)
 class LargeArray:

@@ -361,6 +361,7 @@ def test_a_conductor_that_is_stopped_is_named(group: Session) -> None:
     assert f"The conductor (pid {conductor}), which lets processes dispatch, has not" in panel.text
 
 
+@pytest.mark.thorough  # how it is told: tests/unit/test_reasons.py
 def test_threads_that_differ_are_told_of(group: Session) -> None:
     """Nobody knows whether others will say the same: it is shown, and ends with an interrupt."""
     panel = Panel(group.interrupt)
@@ -421,17 +422,19 @@ def test_what_a_handler_raises_between_cells_is_told(group: Session, opened: Ope
     assert "TimeoutError: late" in result.stderr
 
 
-FORKS = """
+IN_LOCKSTEP = """
 import signal, sys
+def in_lockstep():
+    frame = sys._current_frames()[threading.main_thread().ident]
+    while frame and "process_line" not in frame.f_code.co_filename: frame = frame.f_back
+    return frame
+"""
+FORKS = """
 came = []
 def first(*_):
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     came.append("first")
 def second(*_): came.append("second")
-def in_lockstep():
-    frame = sys._current_frames()[threading.main_thread().ident]
-    while frame and "process_line" not in frame.f_code.co_filename: frame = frame.f_back
-    return frame
 def fork():
     while not in_lockstep(): time.sleep(0.01)
     child = os.fork()
@@ -445,12 +448,41 @@ def fork():
 """
 
 
+def test_what_a_handler_dispatches_while_a_process_waits_came_before(
+    group: Session, tmp_path: Path
+) -> None:
+    group.run(IN_LOCKSTEP)
+    there = str(tmp_path / "there")
+    code = (
+        "def total_of(*_):\n"
+        f"    open({there!r}, 'w').close()\n"
+        "    global t; t = total(x)\n"
+        "old = signal.signal(signal.SIGUSR1, total_of)\n"
+        "def send():\n"
+        "    while not in_lockstep(): time.sleep(0.01)\n"
+        "    os.kill(os.getpid(), signal.SIGUSR1)\n"
+        "if process_index == 1:\n"
+        "    threading.Thread(target=send).start()\n"
+        "    y = step(x)\n"
+        f"while not os.path.exists({there!r}): time.sleep(0.01)\n"
+        "t = total(x)\n"
+        "y = x * 3"
+    )
+    message = told(failed(group, code))
+    assert "do not agree on dispatch 2 over processes 0-3: processes 0,2-3: were to" in message
+    assert (
+        "process 1: was to dispatch jit(<lambda>) float32[16] -> float32[16] at line 10." in message
+    )
+    assert "so nobody waits and all that was computed before can be trusted" in message
+    assert group.run("float(t)").value == 16.0
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_signals_come_as_in_python_while_a_process_waits(group: Session, tmp_path: Path) -> None:
     """A child that is forked then waits for nobody; a handler that is off by then is not called."""
     there = tmp_path / "there"
     os.mkfifo(there)
-    group.run(f"there = {str(there)!r}" + FORKS)
+    group.run(f"there = {str(there)!r}" + IN_LOCKSTEP + FORKS)
     code = (
         "signal.signal(signal.SIGUSR1, first); signal.signal(signal.SIGUSR2, second)\n"
         "thread = threading.Thread(target=fork)\n"

@@ -156,6 +156,9 @@ def test_threads_of_one_process_are_answered_each(group: Group) -> None:
 class Silent:
     """Facts of a process about which there is nothing to tell."""
 
+    def numbered(self, dispatch: Dispatch) -> Dispatch:
+        return dispatch
+
     def settings(self) -> dict[str, str]:
         return {}
 

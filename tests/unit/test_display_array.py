@@ -362,6 +362,8 @@ def test_deleted_arrays_say_so_and_show_no_values():
     card = cards.array_card(replace(array((4,), (2,)), deleted=True))
     assert "deleted" in card.text
     assert "0  1  2  3" not in card.text
+    assert " B" not in card.text  # nothing is left of it
+    assert "replicas of" not in cards.array_card(replace(array((4,), (1,), 4), deleted=True)).text
 
 
 def test_an_empty_array():

@@ -60,16 +60,20 @@ def test_the_largest_arrays_are_told_once_with_who_holds_them() -> None:
 
 def test_where_an_array_is_its_sharding_says() -> None:
     """Each process tells other ones of many that are equally large."""
-    rows = [replace(row, largest=(array(f"x{i}"),)) for i, row in enumerate(stats())]
+    rows = [
+        replace(row, largest=tuple(array(f"x{i}{k}") for k in range(5)))
+        for i, row in enumerate(stats())
+    ]
+    assert row_of(cards.stats_card(rows), "x00 ").endswith("each device")
+    # A process that tells of all it has, or of smaller ones, has no other.
     rows[3] = replace(rows[3], largest=(array("mine", first=2, last=2), array("", 2 * MIB)))
     rows[2] = replace(rows[2], largest=(array("mine", first=3, last=3), array("", 2 * MIB)))
     card = cards.stats_card(rows)
-    assert row_of(card, "x0 ").endswith("each device")
-    assert row_of(card, "x1 ").endswith("each device")
+    assert row_of(card, "x00 ").endswith("process 0")
     assert row_of(card, "mine ").endswith("process 1")
     gone = [replace(r, source="none", largest=(), note="process 1: killed") for r in rows[2:]]
     card = cards.stats_card([*rows[:2], *gone])
-    assert row_of(card, "x0 ").endswith("process 0")
+    assert row_of(card, "x00 ").endswith("process 0")
 
 
 def test_load_and_warmth_have_columns_where_they_are_known() -> None:

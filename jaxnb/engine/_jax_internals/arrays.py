@@ -108,6 +108,21 @@ def array_class() -> type:
     return array.ArrayImpl
 
 
+def is_deleted(array: Any) -> bool:
+    """Whether an array was deleted or donated, or a part of it was.
+
+    JAX donates device by device: on CPU a part that NumPy looks at stays, the others go, and
+    ``array.is_deleted()`` is false. What JAX computes with the rest crashes the process. To look
+    makes arrays for the parts, which JAX keeps as long as the array.
+    """
+    if array.is_deleted():
+        return True
+    if len(array.sharding.addressable_devices) < 2:
+        return False
+    parts = getattr(getattr(array, "_base_array", array), "_arrays", None) or ()
+    return any(part.is_deleted() for part in parts)
+
+
 def buffer_of(value: Any) -> Any:
     """Returns the array in which a PRNG key array or a ref keeps its elements; nothing is read.
 
