@@ -306,10 +306,13 @@ class Session(Cells):
 
     def _told(self, running: RunningCell) -> dict[int, Told]:
         hosts = {report.process_index: report.host for report in self._reports}
-        return {
-            index: Told(reply.activity, reply.seconds, hosts.get(index, ""), ending_of(reply))
-            for index, reply in running.replies.items()
-        }
+        told = {}
+        for index, reply in running.replies.items():
+            raised = reply.error.seconds if reply.error is not None else None
+            # To format an error may take longer than the code.
+            seconds = reply.seconds if raised is None else min(raised, reply.seconds)
+            told[index] = Told(reply.activity, seconds, hosts.get(index, ""), ending_of(reply))
+        return told
 
     def timeline(self, cell: int | None = None) -> CellTimeline:
         """Returns what each process did in a cell, when, and who kept the others waiting.

@@ -14,6 +14,7 @@ from typing import Any
 from jaxnb.engine import inputs
 from jaxnb.engine._jax_internals import dispatch as internals
 from jaxnb.engine._jax_internals.barriers import hook_barriers
+from jaxnb.engine._jax_internals.lanes import separate_main_thread
 from jaxnb.engine._jax_internals.shortcut import Shortcut
 from jaxnb.engine.calls import MASK, end_of, line_in, place_in
 from jaxnb.engine.in_lockstep import InLockstep
@@ -83,6 +84,8 @@ class Recorder:
         found = [f"Not compared: {each}." for each in missing]
         if why := hook_barriers(self._barrier):
             found.append(f"Not agreed on: barriers of the coordination service ({why}).")
+        if why := separate_main_thread():
+            found.append(f"A thread's first call may hold up the main thread's ({why}).")
         if why := internals.note_compiler_options():
             found.append(f"Not compared: compiler_options of jax.jit ({why}).")
         if why := self._shortcut.install():

@@ -147,6 +147,8 @@ class Runner:
             if settings.get("running_compiled_code") and tracebacks.is_outermost(shell):
                 self._raised_at = time.monotonic()
                 self._tell_end(sys.exc_info()[1])
+                if tracebacks.has_group(sys.exc_info()[1]):
+                    return  # IPython would print it to standard error: it is kept below
             show(*arguments, **settings)
 
         shell.showtraceback = showtraceback
@@ -281,7 +283,8 @@ class Runner:
         """
         error = result and (result.error_before_exec or result.error_in_exec)
         if error is not None and self._error is None:
-            self._keep_traceback(type(error), error, traceback.format_exception(error))
+            lines = [line.rstrip("\n") for line in traceback.format_exception(error)]
+            self._keep_traceback(type(error), error, lines)
 
     async def _run_task(self, cell: Coroutine[Any, Any, Any]) -> Any:
         """Runs a cell that awaits.

@@ -34,6 +34,13 @@ ANSI = re.compile(r"\x1b\[[0-9;]*m")
 """What colours text."""
 
 
+def has_group(error: BaseException | None) -> bool:
+    """Whether an error is an exception group, or came while one was handled."""
+    while error is not None and not isinstance(error, BaseExceptionGroup):
+        error = error.__context__
+    return error is not None
+
+
 @dataclass(frozen=True, slots=True)
 class LibraryFrame:
     """What IPython asks of a frame, for one that is formatted by :func:`_format_library_frame`."""

@@ -92,7 +92,8 @@ def test_private_names_are_used_in_this_module_only() -> None:
     }
     home = "engine/_jax_internals"
     modules = (
-        "arrays", "barriers", "dispatch", "effects", "exact_arrays", "hlo", "pitfalls", "shortcut",
+        "arrays", "barriers", "dispatch", "effects", "exact_arrays", "hlo", "lanes", "pitfalls",
+        "shortcut",
     )  # fmt: skip
     assert users == {f"{home}/{name}.py" for name in ("__init__", *modules)}
 
@@ -501,6 +502,24 @@ w = jax.device_put(np.ones(2), local); print(puts[0][0] is w, puts[0][1].shape, 
 internals.coordination_client().wait_at_barrier("end", 40_000)
 """
 
+LANES = """
+import threading, jax, jax.numpy as jnp
+from jax._src import pjit
+from jaxnb.engine._jax_internals.lanes import separate_main_thread
+print(repr(separate_main_thread()), repr(separate_main_thread()))
+run, waits, go, traced = pjit._run_python_pjit, threading.Event(), threading.Event(), []
+def call(*rest):
+    is_main = threading.current_thread() is threading.main_thread()
+    if rest[2].__name__ == "f" and not is_main: waits.set(); go.wait()
+    return run(*rest)
+pjit._run_python_pjit = call
+@jax.jit
+def f(x): traced.append(x); return x + 1
+found = []
+thread = threading.Thread(target=lambda: found.append(float(f(1.0)))); thread.start()
+waits.wait(); print(float(f(1.0)), found); go.set(); thread.join(); print(found, len(traced))
+"""
+
 EFFECTS = """
 from jaxnb.engine import _jax_internals as internals
 from jaxnb.engine._jax_internals import effects
@@ -523,8 +542,12 @@ SNIPPETS = (
     EFFECTS,
     ARRAYS, OF_TWO, EXACT,
     SERVICE, CONNECT, GLOO, INITIALIZED, PRELOAD, LEAVE, CANCEL, JIT, TOLD, EXECUTABLE, HLO,
-    LISTENED, ITERATED,
+    LISTENED, ITERATED, LANES,
 )  # fmt: skip
+
+
+def test_the_main_thread_does_not_wait_for_anothers_first_call(python: Python) -> None:
+    assert python(LANES).splitlines() == ["'' ''", "2.0 []", "[2.0] 1"]
 
 
 def test_what_jax_keeps_of_effects_can_be_taken_from_it(python: Python) -> None:

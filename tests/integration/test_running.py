@@ -638,6 +638,7 @@ def test_every_kind_of_exception_fails_the_cell(session: Session, code: str, err
     result = fails(session, code)
     assert {str(e) for e in result.errors.values()} == {error}
     assert sorted(result.errors) == ALL
+    assert result.stderr == ""  # it is shown once
 
 
 def test_a_chain_of_exceptions_is_shown_whole(session: Session) -> None:

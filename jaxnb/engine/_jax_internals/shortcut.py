@@ -59,7 +59,6 @@ def _names() -> Any:
 
     _can_take(pjit._run_python_pjit, 5)
     _can_take(pjit._infer_params, 4)
-    _can_take(pjit._cpp_pjit, 2)
     _can_take(inspect.unwrap(pjit._get_fastpath_data), 8)
     _can_take(pjit.get_ctx_mesh, 1)
     return SimpleNamespace(
@@ -67,7 +66,6 @@ def _names() -> Any:
         call=pjit._run_python_pjit,
         context=config.trace_context,
         context_mesh=pjit.get_ctx_mesh,
-        cpp_function=pjit._cpp_pjit,
         evict=pjit.jit_evict_fn,
         fastpath_data=inspect.unwrap(pjit._get_fastpath_data),  # not that of hook_dispatches
         flatten=tree_util.tracing_registry.flatten,
@@ -159,7 +157,6 @@ class Shortcut:
         self._meant: dict[Any, _Way] = {}  # the same, by what is computed of what
         self._shortest: dict[int, list[_Shortest]] = {}  # by the id of the function
         self._inferred = _Inferred()
-        self._main = threading.main_thread()
         self._jax: Any = None
 
     def cache_clear(self) -> None:
@@ -229,8 +226,6 @@ class Shortcut:
         jax = self._jax
         if sys._getframe(2).f_code is not jax.from_calls:
             return jax.infer(fun, settings, args, kwargs)  # type: ignore[no-any-return]
-        if threading.current_thread() is not self._main:
-            self._let_main_pass(fun, settings, args, kwargs)
         known = self._shortest.get(id(fun), ())
         if known and not kwargs:
             arrays, tree = jax.flatten(args)
@@ -247,17 +242,6 @@ class Shortcut:
         inferred = jax.infer(fun, settings, args, kwargs)
         self._inferred.traced, self._inferred.settings = inferred[0], settings
         return inferred  # type: ignore[no-any-return]
-
-    def _let_main_pass(self, fun: Any, settings: Any, args: Any, kwargs: Any) -> None:
-        """Has the main thread not wait for this one, should it call the same function now.
-
-        C++ has all threads wait for the first call of a function with such arguments, which waits
-        for the other processes' threads: for ever, where their main threads come first. It forgets
-        the call here, so that the main thread's is a first one too.
-        """
-        arrays = [x for x in self._jax.flatten((args, kwargs))[0] if type(x) is self._jax.Array]
-        if any(not each.is_fully_addressable for each in arrays):
-            self._jax.cpp_function(fun, settings)._clear_cache()  # as all of the function share one
 
     def _call(self, traced: Any, arguments: Sequence[Any], fun: Any, *rest: Any) -> Any:
         """Stands in for the Python path of a jitted function's call."""
