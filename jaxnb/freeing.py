@@ -252,8 +252,10 @@ class Freer:
         """Returns why all in the cell wait, as far as is known."""
         if self._looker is None:
             return Reason("If they wait for each other this never ends." if is_sure else "")
-        known = self._fault()
-        return known or (main_reason(self._looker.waits) if is_sure else Reason(""))
+        if (known := self._fault()) is not None:
+            return known
+        waits = self._looker.waits
+        return main_reason(waits) if is_sure and waits is not None else Reason("")
 
     def _fault(self) -> Reason | None:
         """Returns what the conductor's answer, or its silence, tells to be wrong; None if nothing.
@@ -264,9 +266,8 @@ class Freer:
             return None
         if silent := self._looker.silent():
             return silent_reason(*silent)
-        if any(each.lane == "main" for each in self._looker.waits):
-            return None
-        return threads_reason(self._looker.waits)
+        waits = self._looker.waits or ()
+        return None if any(each.lane == "main" for each in waits) else threads_reason(waits)
 
     def _show_who_waits(self, waiters: Collection[int]) -> None:
         """Shows who waits for others that are at work: nothing need be wrong.
@@ -291,7 +292,7 @@ class Freer:
 
     def _awaited(self, waiters: Collection[int], work: tuple[AtWork, ...]) -> tuple[AtWork, ...]:
         """Returns what those do for whom processes wait; what all do where that is not known."""
-        if self._looker is None:
+        if self._looker is None or self._looker.waits is None:
             return work
         late = awaited(waiters, self._looker.waits)
         theirs = [replace(w, processes=tuple(i for i in w.processes if i in late)) for w in work]

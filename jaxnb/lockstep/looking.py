@@ -13,6 +13,9 @@ from jaxnb.lockstep.wire import Ask, Packets, WireError, unpack_waits
 ANSWER_SECONDS = 0.05
 """An answer takes a fraction of a millisecond; one that has not come by then is read later."""
 
+SILENT_SECONDS = 2.0
+"""Who has not answered for so long is silent: on a busy machine an answer may take a while."""
+
 _MAX_BYTES = 1 << 18
 
 
@@ -24,14 +27,14 @@ class Looker:
         num_processes: Size of the group.
 
     Attributes:
-        waits: Who waited, when it last answered.
+        waits: Who waited when it was last asked; None if that is not known.
     """
 
     def __init__(self, conductor: Path, num_processes: int) -> None:
         self._path, self._question = conductor, Packets(num_processes).pack(Ask())
         self._connection: socket.socket | None = None
         self._asked_at: float | None = None
-        self.waits: tuple[Asking, ...] = ()
+        self.waits: tuple[Asking, ...] | None = None
 
     def look(self) -> None:
         """Asks who waits, unless a question is without an answer."""
@@ -46,7 +49,7 @@ class Looker:
             packet = self._connection.recv(_MAX_BYTES)
             self.waits, self._asked_at = unpack_waits(packet), None
         except TimeoutError:  # it is busy, or stopped
-            self.waits = ()
+            self.waits = None
         except (OSError, WireError):  # it has ended, which is told of as the group's death
             self.close()
 
@@ -54,10 +57,11 @@ class Looker:
         """Returns for how long the conductor has not answered, and its process id, or None."""
         if self._asked_at is None or self._connection is None:
             return None
-        return time.monotonic() - self._asked_at, peer_of(self._connection)[0]
+        seconds = time.monotonic() - self._asked_at
+        return (seconds, peer_of(self._connection)[0]) if seconds >= SILENT_SECONDS else None
 
     def close(self) -> None:
         """Hangs up."""
         if self._connection is not None:
             self._connection.close()
-        self._connection, self._asked_at, self.waits = None, None, ()
+        self._connection = self._asked_at = self.waits = None

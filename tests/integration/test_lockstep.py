@@ -16,7 +16,9 @@ from types import FrameType
 
 import pytest
 
+from jaxnb.lockstep import looking
 from jaxnb.lockstep import loop as loops
+from jaxnb.lockstep.looking import Looker
 from jaxnb.lockstep.messages import End, Explanation, Go, Stop, Word
 from jaxnb.lockstep.process_agreeing import Lockstep
 from jaxnb.lockstep.process_line import ConductorGoneError, Line
@@ -259,6 +261,44 @@ def test_whenever_a_handler_raises_all_make_a_dispatch_or_none_does(
     assert lockstep._line is not None
     lockstep._line.close()
     assert outcomes == {(False, True), (True, True), (True, False)}
+
+
+def test_the_notebook_sees_who_waits_for_whom(group: Group) -> None:
+    group.begin()
+    asked = group.ask(2, word())
+    looker = Looker(group.path, COUNT)
+
+    def is_seen() -> bool:
+        looker.look()
+        return bool(looker.waits)
+
+    until(is_seen, "one waits")
+    assert looker.waits is not None
+    (waiting,) = looker.waits
+    assert (waiting.process, waiting.lane, waiting.late(looker.waits)) == (2, "main", (0, 1, 3))
+    assert looker.silent() is None
+    for each in (0, 1, 3):
+        group.ask(each, word())
+    assert isinstance(of(asked), Go)
+    group.end()
+    looker.look()
+    assert (looker.waits, looker.silent()) == (None, None)  # that is told of otherwise
+    looker.close()
+
+
+def test_a_conductor_that_does_not_answer_is_silent_after_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy machine an answer may take a while, and means nothing."""
+    with loops.listening(tmp_path / "lock"):
+        looker = Looker(tmp_path / "lock", COUNT)
+        looker.look()
+        assert (looker.waits, looker.silent()) == (None, None)
+        monkeypatch.setattr(looking, "SILENT_SECONDS", 0.0)
+        silent = looker.silent()
+        assert silent is not None
+        assert silent[1] == os.getpid()
+        looker.close()
 
 
 def test_a_conductor_that_ends_is_told(group: Group) -> None:
