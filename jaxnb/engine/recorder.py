@@ -323,7 +323,8 @@ class Recorder:
 
     def numbered(self, dispatch: Dispatch) -> Dispatch:
         """Returns what this thread is about to dispatch, with the number that it has now."""
-        if not dispatch.number or (entry := self._making.attempt) is None:
+        entry = self._making.attempt
+        if not dispatch.number or entry is None or entry.known.processes != dispatch.processes:
             return dispatch
         entry.number = self._count(dispatch.processes) + 1
         return replace(dispatch, number=entry.number)
