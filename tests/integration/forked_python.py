@@ -8,8 +8,12 @@ its output goes, and answers each with its exit status.
 import atexit
 import json
 import os
+import signal
 import sys
 import traceback
+
+LIMIT_SECONDS = 120
+"""Code that has not ended by then never will; the child is ended, and its status says so."""
 
 
 def run(code: str, output: str) -> int:
@@ -17,6 +21,7 @@ def run(code: str, output: str) -> int:
     if child := os.fork():
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     status = 1
+    signal.alarm(LIMIT_SECONDS)
     try:
         for stream, name in ((1, output), (2, f"{output}.errors")):
             os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT, 0o600), stream)
