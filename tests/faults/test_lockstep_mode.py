@@ -348,6 +348,7 @@ class Panel(NoSink):
             self._call()
 
 
+@pytest.mark.thorough  # how it is known and told: test_lockstep.py, tests/unit/test_reasons.py
 def test_a_conductor_that_is_stopped_is_named(group: Session) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         connection.connect(str(conductor_beside(group._group.service_address)))

@@ -106,7 +106,7 @@ def test_odd_arrays_and_many_equal_ones(session: Session) -> None:
     assert len(first) == 4
     told = [[(array.name, array.dtype, array.nbytes) for array in row.largest] for row in first]
     assert told == [told[0]] * 4
-    assert told[0][:2] == [("ref", "float32", 16 * KIB), ("keys", "uint32", 8 * KIB)]
+    assert told[0][:2] == [("ref", "float32", 16 * KIB), ("keys (key words)", "uint32", 8 * KIB)]
     assert {name for name, *_ in told[0][2:]} == {"many[0]", "many[1000]", "many[1001]"}
     assert "devices 0,2048,4096,6144" in stats_card(rows).text
 
