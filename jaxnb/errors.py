@@ -126,7 +126,11 @@ class CellTimeoutError(CellError):
     """A cell ran longer than its ``timeout``; it was interrupted on every process."""
 
 
-class ArrayGoneError(JaxnbError):
+class ValueGoneError(JaxnbError):
+    """A value is used that could not be carried to the process that uses it."""
+
+
+class ArrayGoneError(ValueGoneError):
     """An array whose data are asked for is not on the processes any more."""
 
 

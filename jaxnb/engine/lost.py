@@ -1,4 +1,4 @@
-"""What stands for an array that lost shards with a process: every use of it says so.
+"""What stands for a value that is lost: every use of it says so.
 
 This module imports no jax: a notebook that pulls such an array unpickles it.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from jaxnb.errors import ArrayGoneError
+from jaxnb.errors import ArrayGoneError, JaxnbError, ValueGoneError
 
 _OPERATORS = [
     "abs",
@@ -45,6 +45,7 @@ _OPERATORS = [
     "mul",
     "ne",
     "neg",
+    "next",
     "or",
     "pos",
     "pow",
@@ -76,11 +77,42 @@ MAKE_ANEW = "Make it anew: run the cell again that made it, or load a checkpoint
 MAKE_AGAIN = "Make it again: run the cell again that made it."
 
 
-class LostArray:
-    """An array that is lost, of which nobody holds all shards any more, say.
+class LostValue:
+    """A value that is lost: a part that could not be carried to another process, say.
 
-    Whatever is done with it raises :class:`~jaxnb.errors.ArrayGoneError`, on every process
-    alike, so that no computation can go on with a part of it.
+    Whatever is done with it raises, so that no computation can go on without it.
+
+    Args:
+        what: The value, in words, and why it is lost.
+        advice: What to do.
+    """
+
+    __slots__ = ("__weakref__", "_advice", "_what")
+    _error: type[JaxnbError] = ValueGoneError
+
+    def __init__(self, what: str, advice: str = MAKE_AGAIN) -> None:
+        self._what = what
+        self._advice = advice
+
+    def __repr__(self) -> str:
+        return f"<lost: {self._what}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return LostValue, (self._what, self._advice)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # what pickle, IPython and JAX look for in any object
+            raise AttributeError(name)
+        self._raise()
+
+    def _raise(self) -> NoReturn:
+        raise self._error(f"{self._what}. Nothing was computed. {text_of(self)[1]}")
+
+    __hash__ = object.__hash__
+
+
+class LostArray(LostValue):
+    """An array that is lost, of which nobody holds all shards any more, say: on every process.
 
     Args:
         what: The array, in words.
@@ -92,41 +124,28 @@ class LostArray:
         shards: See above; a process that is new has none.
     """
 
-    __slots__ = ("__weakref__", "_advice", "_what", "shards")
+    __slots__ = ("shards",)
+    _error = ArrayGoneError
 
     def __init__(
         self, what: str, shards: tuple[tuple[Any, Any], ...] = (), advice: str = MAKE_ANEW
     ) -> None:
-        self._what = what
-        self._advice = advice
+        super().__init__(what, advice)
         self.shards = shards
-
-    def __repr__(self) -> str:
-        return f"<lost: {self._what}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return LostArray, (self._what, (), self._advice)
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):  # what pickle, IPython and JAX look for in any object
-            raise AttributeError(name)
-        self._raise()
 
-    def _raise(self) -> NoReturn:
-        raise ArrayGoneError(f"{self._what}. Nothing was computed. {text_of(self)[1]}")
-
-    __hash__ = object.__hash__
-
-
-def text_of(lost: LostArray) -> tuple[str, str]:
-    """Returns what an array was and why it is lost, as a sentence, and what to do."""
+def text_of(lost: LostValue) -> tuple[str, str]:
+    """Returns what a value was and why it is lost, as a sentence, and what to do."""
     parts = "In a cell its `.shards` has the parts that the process still holds."
     more = f" {parts}" if lost._advice == MAKE_ANEW else ""
     return lost._what, f"{lost._advice}{more}"
 
 
 def _refusal(name: str) -> Callable[..., NoReturn]:
-    def refuse(self: LostArray, *_: Any, **__: Any) -> NoReturn:
+    def refuse(self: LostValue, *_: Any, **__: Any) -> NoReturn:
         self._raise()
 
     refuse.__name__ = refuse.__qualname__ = name
@@ -134,6 +153,6 @@ def _refusal(name: str) -> Callable[..., NoReturn]:
 
 
 for _name in _OPERATORS:
-    setattr(LostArray, f"__{_name}__", _refusal(f"__{_name}__"))
+    setattr(LostValue, f"__{_name}__", _refusal(f"__{_name}__"))
 # JAX looks whether it is there, and asks for another kind of object if it is.
-LostArray.__jax_array__ = property(LostArray._raise)  # type: ignore[attr-defined]
+LostValue.__jax_array__ = property(LostValue._raise)  # type: ignore[attr-defined]

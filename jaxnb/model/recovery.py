@@ -107,6 +107,24 @@ class UnkeptArray:
 
 
 @dataclass(frozen=True, slots=True)
+class LostPart:
+    """A value, or a part of one, that could not be carried to another process.
+
+    Attributes:
+        path: Where the user has it: ``"state['loader']"``.
+        type: What it is: ``"generator"``, ``"float32[4, 2]"``.
+        reason: Why it is lost.
+    """
+
+    path: str
+    type: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"`{self.path}` ({self.type}): {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
 class Reformed:
     """A process has joined the new group.
 

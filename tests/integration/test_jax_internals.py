@@ -18,7 +18,15 @@ import pytest
 
 from integration.conftest import gate_runs
 from jaxnb.engine import _jax_internals
-from jaxnb.engine._jax_internals import arrays, dispatch, effects, exact_arrays, hlo, pitfalls
+from jaxnb.engine._jax_internals import (
+    arrays,
+    dispatch,
+    effects,
+    exact_arrays,
+    hlo,
+    pitfalls,
+    pytrees,
+)
 from jaxnb_programs import GPU_TEXT
 
 FORKS = str(Path(__file__).with_name("forked_python.py"))
@@ -58,10 +66,13 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Python]:
         it.stdin and it.stdin.close()
 
 
+MODULES = (_jax_internals, arrays, dispatch, effects, exact_arrays, hlo, pitfalls, pytrees)
+
+
 def test_every_function_has_a_test_here() -> None:
     names = [
         name
-        for module in (_jax_internals, arrays, dispatch, effects, exact_arrays, hlo, pitfalls)
+        for module in MODULES
         for name, each in inspect.getmembers(module, inspect.isfunction)
         if each.__module__ == module.__name__ and not name.startswith("_")
     ]
@@ -93,7 +104,7 @@ def test_private_names_are_used_in_this_module_only() -> None:
     home = "engine/_jax_internals"
     modules = (
         "arrays", "barriers", "dispatch", "effects", "exact_arrays", "hlo", "lanes", "pitfalls",
-        "shortcut",
+        "pytrees", "shortcut",
     )  # fmt: skip
     assert users == {f"{home}/{name}.py" for name in ("__init__", *modules)}
 
@@ -389,6 +400,34 @@ gone = exact.make_deleted_array(
 print(gone.is_deleted(), gone.shape)
 exact.replace_aval(gone, "nothing")
 print(gone.aval, exact.coordination_client_type().__name__)
+ref = exact.make_ref(jnp.arange(3.0))
+ref[0] = 5.0
+print(type(ref) is type(jax.new_ref(1.0)), jax.jit(lambda r: r[...])(ref))
+"""
+
+PYTREES = """
+from jaxnb.engine._jax_internals import pytrees
+import collections, dataclasses, jax
+tree = jax.tree_util
+@tree.register_dataclass
+@dataclasses.dataclass
+class Data:
+    a: int
+    b: int = dataclasses.field(metadata=dict(static=True))
+class Keyed(list): pass
+key = tree.SequenceKey(0)
+tree.register_pytree_with_keys(
+    Keyed, lambda v: (((key, v[0]),), None), lambda _, parts: Keyed(parts))
+class Plain(list): pass
+tree.register_pytree_node(Plain, lambda v: (v, None), lambda _, parts: Plain(parts))
+print(pytrees.is_registered(Data), pytrees.is_registered(int), pytrees.registration_of(int))
+for kind in (Data, Keyed, Plain):
+    found = pytrees.registration_of(kind)
+    other = dataclasses.make_dataclass("O", "ab") if kind is Data else type("Other", (list,), {})
+    found.apply(other)
+    found.apply(other)
+    value = other(1, 2) if kind is Data else other([1])
+    print(found.fields, tree.tree_leaves_with_path(value))
 """
 
 COUNTERS = """
@@ -540,7 +579,7 @@ ordered(2); jax.effects_barrier()
 
 SNIPPETS = (
     EFFECTS,
-    ARRAYS, OF_TWO, EXACT,
+    ARRAYS, OF_TWO, EXACT, PYTREES,
     SERVICE, CONNECT, GLOO, INITIALIZED, PRELOAD, LEAVE, CANCEL, JIT, TOLD, EXECUTABLE, HLO,
     LISTENED, ITERATED, LANES,
 )  # fmt: skip
@@ -585,6 +624,16 @@ def test_arrays_can_be_made_exactly_as_they_were(python: Python) -> None:
         "True False",
         "True (3,)",
         "nothing DistributedRuntimeClient",
+        "True [5. 1. 2.]",
+    ]
+
+
+def test_how_a_class_was_registered_is_known_and_can_be_done_again(python: Python) -> None:
+    assert python(PYTREES).splitlines() == [
+        "True False None",
+        "(('a',), ('b',)) [((GetAttrKey(name='a'),), 1)]",
+        "() [((SequenceKey(idx=0),), 1)]",
+        "() [((FlattenedIndexKey(key=0),), 1)]",
     ]
 
 

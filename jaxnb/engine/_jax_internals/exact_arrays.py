@@ -75,6 +75,22 @@ def weakly_typed(array: jax.Array, weak: bool) -> jax.Array:
     return make_array(aval, array.sharding, parts, committed=array.committed)
 
 
+def make_ref(array: jax.Array) -> Any:
+    """Returns a ref to an array, whose buffer it takes over; nothing is computed.
+
+    Where this JAX has no such names, ``jax.new_ref`` copies the array: a computation of all
+    processes that hold a part of it.
+    """
+    from jax._src import core
+    from jax._src.state import types
+
+    kind, impl = getattr(core, "Ref", None), getattr(core, "ArrayRefImpl", None)
+    if kind is None or impl is None:
+        return jax.new_ref(array)
+    aval: Any = types.AbstractRef(jax.typeof(array))
+    return kind(aval, impl(aval, array))
+
+
 def replace_aval(array: jax.Array, aval: Any) -> None:
     """Changes what JAX reads an array's shape and dtype from."""
     changed: Any = array

@@ -1,0 +1,226 @@
+"""Classes that cells defined, made again by running their statement again.
+
+So whatever is done when a class is made is done in the new process too: decorators, metaclasses,
+``__init_subclass__``, and what these register elsewhere. What a class's own values are now is set
+afterwards. A class that is not as its cell says (methods put in later, made by ``exec``) is carried
+by what it is made of instead: see ``process_code``.
+"""
+
+from __future__ import annotations
+import __future__
+
+import ast
+import enum
+import linecache
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import CodeType, FunctionType
+from typing import Any
+
+from jaxnb.recovery.process_paths import has_class
+
+_CELL = re.compile(r"<cell (\d+)>")
+
+_FUTURE = sum(getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
+
+_NOTHING = object()
+"""Stands for no value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """The statement that defines a class.
+
+    Attributes:
+        name: The class's.
+        cell: The name of its cell: ``"<cell 3>"``.
+        text: The whole cell.
+        line: The first line of the statement's ``class``.
+        flags: Of the compiler.
+    """
+
+    name: str
+    cell: str
+    text: str
+    line: int
+    flags: int
+
+    def compiled(self) -> CodeType:
+        """Returns its code, which counts lines as the cell does."""
+        node = next(node for node in _definitions(self.text, self.name) if node.lineno == self.line)
+        module = ast.Module([node], [])
+        code: CodeType = compile(module, self.cell, "exec", self.flags, dont_inherit=True)
+        return code
+
+
+def statement_of(kind: type) -> Statement | None:
+    """Returns the statement of a cell that gives a class as it is; None if none is known."""
+    if kind.__module__ != "__main__":
+        return None
+    codes = list(_codes(kind))
+    cells = {code.co_filename for code in codes} or {
+        name for name in [*linecache.cache] if _CELL.fullmatch(name)
+    }
+    if codes and len(cells) != 1:  # a method was put in later
+        return None
+    flags = codes[0].co_flags & _FUTURE if codes else _flags_without_methods(kind)
+    for cell in sorted(cells, key=lambda name: -int(_CELL.findall(name)[0])):
+        text = "".join(linecache.getlines(cell))
+        nodes = _definitions(text, kind.__qualname__)
+        if not nodes:
+            continue
+        # Of the whole cell: what it imports makes the compiler write other code.
+        whole = compile(text, cell, "exec", flags, dont_inherit=True)
+        known = {*map(_made_of, _inside(whole))}
+        wanted = {*map(_made_of, codes)}
+        for node in nodes if wanted <= known else ():
+            lines = range(node.lineno, (node.end_lineno or 0) + 1)
+            if all(code.co_firstlineno in lines for code in codes):
+                return Statement(kind.__name__, cell, text, node.lineno, flags)
+    return None
+
+
+def _definitions(text: str, name: str) -> list[ast.ClassDef]:
+    """Returns the statements of a cell that define a class of a name, the last first."""
+    try:
+        body = ast.parse(text).body
+    except SyntaxError:  # a magic, `!command`
+        return []
+    found = [node for node in body if isinstance(node, ast.ClassDef) and node.name == name]
+    return found[::-1]
+
+
+def _codes(kind: type) -> Iterator[CodeType]:
+    """Yields the code of the methods of a class that were written in cells."""
+    for value in vars(kind).values():
+        wrapped = [getattr(value, name, None) for name in ("__func__", "fget", "fset", "func")]
+        for each in (value, *wrapped):
+            function = each
+            while isinstance(function, FunctionType) or hasattr(function, "__wrapped__"):
+                code = getattr(function, "__code__", None)
+                if code is not None and _CELL.fullmatch(code.co_filename):
+                    yield code
+                function = getattr(function, "__wrapped__", None)
+
+
+def _flags_without_methods(kind: type) -> int:
+    annotations = vars(kind).get("__annotations__", {})
+    is_text = any(isinstance(each, str) for each in annotations.values())
+    return __future__.annotations.compiler_flag if is_text else 0
+
+
+def _made_of(code: CodeType) -> Any:
+    """Returns what is equal for equal code: code that has run may compare as different."""
+    parts = (
+        _made_of(each) if isinstance(each, CodeType) else repr(each) for each in code.co_consts
+    )
+    names = code.co_names, code.co_varnames, code.co_freevars, code.co_name
+    return code.co_firstlineno, code.co_code, names, tuple(parts)
+
+
+def _inside(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            yield from _inside(each)
+
+
+def reduced_class(kind: type, statement: Statement) -> Any:
+    """Tells pickle how a class is made again; None if it has to be carried by what it is made of.
+
+    That is so if what its statement uses has the class in it: a registry object.
+    """
+    uses = _uses(kind, statement)
+    if uses is None:
+        return None
+    arguments = statement.name, statement.cell, statement.text, statement.line, statement.flags
+    return _define, (*arguments, uses), _attributes(kind), None, None, _set_attributes
+
+
+def _uses(kind: type, statement: Statement) -> dict[str, Any] | None:
+    """Returns the global names that the statement uses when it is run, and their values.
+
+    Of a list, dictionary or set to which a decorator may add, and of one in which the class is by
+    now, an empty one: what is in it is carried by itself.
+    """
+    namespace = vars(sys.modules["__main__"])
+    code = statement.compiled()
+    bodies = [code, *(each for each in code.co_consts if isinstance(each, CodeType))]
+    left = [name for body in bodies for name in body.co_names]
+    direct = {*left}
+    found: dict[str, Any] = {}
+    while left:
+        name = left.pop(0)
+        if name in found or name not in namespace or name == statement.name:
+            continue
+        value = found[name] = namespace[name]
+        if isinstance(value, FunctionType) and value.__globals__ is namespace:
+            # A decorator, which is called. Classes that it names it need not use.
+            more = value.__code__.co_names
+            left += [each for each in more if not isinstance(namespace.get(each), type)]
+        is_inside = has_class(value, kind)
+        if type(value) in (list, dict, set) and (is_inside or name not in direct):
+            found[name] = type(value)()
+        elif is_inside:
+            return None
+    return found
+
+
+def _attributes(kind: type) -> dict[str, Any]:
+    """Returns a class's own values; a cell may have changed them since it was defined."""
+    if isinstance(kind, enum.EnumMeta):
+        return {}
+    return {
+        name: value
+        for name, value in vars(kind).items()
+        if not (name.startswith("__") and name.endswith("__"))
+        and name != "_abc_impl"
+        and not hasattr(type(value), "__get__")
+    }
+
+
+# ------------------------------------------------------------------------- in the new process
+
+
+def _define(name: str, cell: str, text: str, line: int, flags: int, uses: dict[str, Any]) -> type:
+    namespace = vars(sys.modules["__main__"])
+    lines = text.splitlines(keepends=True)
+    linecache.cache.setdefault(cell, (len(text), None, lines, cell))
+    code = Statement(name, cell, text, line, flags).compiled()
+    before = {each: namespace.get(each, _NOTHING) for each in (name, *uses)}
+    namespace.update(uses)
+    try:
+        exec(code, namespace)
+        made: type = namespace[name]
+        return made
+    finally:
+        for each, value in before.items():
+            if value is _NOTHING:
+                namespace.pop(each, None)
+            else:
+                namespace[each] = value
+
+
+def _set_attributes(kind: type, attributes: dict[str, Any]) -> None:
+    for name, value in attributes.items():
+        # What a metaclass or a decorator keeps is its own; it has made it anew.
+        is_internal = name.startswith("_") and name in vars(kind) and name not in _assigned(kind)
+        if not is_internal and vars(kind).get(name, _NOTHING) is not value:
+            setattr(kind, name, value)
+
+
+def _assigned(kind: type) -> set[str]:
+    """Returns the names that the text of a class assigns to."""
+    statement = statement_of(kind)
+    if statement is None:
+        return set()
+    nodes = [n for n in _definitions(statement.text, kind.__name__) if n.lineno == statement.line]
+    return {
+        each.id
+        for node in nodes
+        for part in node.body
+        for each in ast.walk(part)
+        if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
+    }

@@ -1,0 +1,295 @@
+"""The variables of this process, packed for another process that takes its place.
+
+Names are packed together: what they share stays shared. What cannot be packed does not keep the
+rest from it: a stand-in takes its place that raises at each use, and it is named, with its path.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pickle import whichmodule  # type: ignore[attr-defined]
+from types import BuiltinFunctionType, FunctionType
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxnb.engine.lost import LostValue
+from jaxnb.model.recovery import LostPart
+from jaxnb.pickling import OutOfBand, adjacent
+from jaxnb.recovery import process_arrays
+from jaxnb.recovery.process_arrays import IsReady
+from jaxnb.recovery.process_code import CodePickler, is_found_by_name
+from jaxnb.recovery.process_paths import Found, paths_to
+
+MAX_PASSES = 8
+"""So often names are packed again without what was found to hold a part that is lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackedState:
+    """Variables, packed.
+
+    Attributes:
+        names: The names, in order.
+        pickle: One pickle a name, one after the other: of the name and its value.
+        buffers: What was left out of the pickles: the memory of what was packed, not a copy.
+        lost: What could not be packed.
+    """
+
+    names: tuple[str, ...]
+    pickle: bytes
+    buffers: tuple[np.ndarray[Any, Any], ...]
+    lost: tuple[LostPart, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """The size of all of it."""
+        return len(self.pickle) + sum(buffer.nbytes for buffer in self.buffers)
+
+
+@dataclass(slots=True)
+class _Lost:
+    """An object that cannot be packed; kept, so that its id stays its own."""
+
+    value: Any
+    reason: str
+    name: str
+    path: str = ""
+
+    @property
+    def part(self) -> LostPart:
+        return LostPart(self.path or self.name, _type_text(self.value), self.reason)
+
+    @property
+    def stand_in(self) -> LostValue:
+        return LostValue(lost_text(self.part))
+
+
+def wait(array: jax.Array) -> bool:
+    """Waits until an array is there: an :data:`~jaxnb.recovery.process_arrays.IsReady`."""
+    array.block_until_ready()
+    return True
+
+
+def pack(variables: Mapping[str, Any], is_ready: IsReady = wait) -> PackedState:
+    """Packs variables; whatever they are, it does not fail for one that cannot be packed.
+
+    Runs the user's code: ``__reduce__`` and ``__getstate__`` of their classes, more than once where
+    something is lost. Arrays are not copied: they must live until :attr:`PackedState.buffers` have
+    been read.
+
+    Args:
+        variables: Names and values.
+        is_ready: Whether the elements of an array may be read.
+
+    Raises:
+        MemoryError: There is no room for the pickles.
+    """
+    lost: dict[int, _Lost] = {}
+    packed = _pack_once(variables, is_ready, lost)
+    for _ in range(MAX_PASSES):
+        if not lost:
+            break
+        known = set(lost)
+        _name_lost(variables, lost)
+        packed = _pack_once(variables, is_ready, lost)
+        if lost.keys() == known:
+            break
+    else:
+        # Objects that give something else each time they are asked: their names are lost whole.
+        for each in [*lost.values()]:
+            _lose(lost, variables[each.name], each.reason, each.name)
+        packed = _pack_once(variables, is_ready, lost)
+        _name_lost(variables, lost)
+    found = dict.fromkeys(each.part for each in lost.values() if each.path)
+    return PackedState(tuple(variables), *packed, tuple(found))
+
+
+def _pack_once(
+    variables: Mapping[str, Any], is_ready: IsReady, lost: dict[int, _Lost]
+) -> tuple[bytes, tuple[np.ndarray[Any, Any], ...]]:
+    """Packs all names; notes in ``lost`` what cannot be packed."""
+    while True:
+        file, out_of_band = io.BytesIO(), OutOfBand()
+        pickler = StatePickler(file, out_of_band, is_ready, lost)
+        for name, value in variables.items():
+            pickler.name = name
+            # Pickle asks nobody about lists and dictionaries.
+            dumped = value if id(value) not in lost else lost[id(value)].stand_in
+            try:
+                pickler.dump((name, dumped))
+            except (MemoryError, KeyboardInterrupt):
+                raise
+            except BaseException as error:  # nested too deep, or code of the user's while it packs
+                # What the pickler remembers of this name was not written: from the beginning.
+                _lose(lost, value, reason_of(error), name)
+                break
+        else:
+            return file.getvalue(), tuple(out_of_band.buffers)
+
+
+def _lose(lost: dict[int, _Lost], value: Any, reason: str, name: str) -> _Lost:
+    return lost.setdefault(id(value), _Lost(value, reason, name))
+
+
+def _name_lost(variables: Mapping[str, Any], lost: dict[int, _Lost]) -> None:
+    """Gives what is lost its path; of a library's object with a lost part the whole is lost."""
+    found = paths_to(variables, {id(each.value) for each in lost.values()})
+    for key, each in [*lost.items()]:
+        where = found.get(key) or Found(each.name, (variables[each.name],))
+        whole = where.outermost_opaque
+        if whole is None or whole is each.value:
+            each.path = where.path
+            if key not in found and variables[each.name] is not each.value:
+                # Nobody can tell where it is: the name is lost as a whole.
+                each.path = ""
+                _lose(lost, variables[each.name], f"has {_a(each)}: {each.reason}", each.name)
+        else:
+            each.path = ""  # it is told with the whole
+            _lose(lost, whole, f"has {_a(each)}: {each.reason}", each.name)
+
+
+def _a(each: _Lost) -> str:
+    kind = _type_text(each.value)
+    return f"{'an' if kind[:1].lower() in 'aeiou' else 'a'} {kind}"
+
+
+def _type_text(value: Any) -> str:
+    """Returns what something is, in a word: ``"generator"``, ``"CheckpointManager"``."""
+    kind = type(value)
+    if issubclass(kind, jax.Array) and not issubclass(kind, jax.core.Tracer):
+        return f"{value.dtype}{list(value.shape)}"
+    return kind.__qualname__
+
+
+def reason_of(error: BaseException) -> str:
+    """Returns why something cannot be packed; what pickle itself says needs no type before it."""
+    if isinstance(error, RecursionError):
+        return "nested too deep"
+    if isinstance(error.__cause__, RecursionError):
+        return reason_of(error.__cause__)
+    is_of_pickle = isinstance(error, TypeError | pickle.PicklingError) and str(error)
+    return str(error) if is_of_pickle else f"{type(error).__name__}: {error}".rstrip(": ")
+
+
+def lost_text(part: LostPart) -> str:
+    """Returns what has become of a part, as the beginning of a sentence."""
+    return f"`{part.path}` ({part.type}) was not carried over: {part.reason}"
+
+
+class StatePickler(CodePickler):
+    """Pickles values; of what cannot be pickled a :class:`~jaxnb.engine.lost.LostValue`.
+
+    Args:
+        file: Where to write.
+        buffer_callback: Takes buffers out of band if it returns something false.
+        is_ready: Whether the elements of an array may be read.
+        lost: What is known to be lost, by id; what is found is added.
+
+    Attributes:
+        name: The name under which what is lost is noted.
+    """
+
+    def __init__(
+        self,
+        file: Any,
+        buffer_callback: Callable[[pickle.PickleBuffer], Any],
+        is_ready: IsReady,
+        lost: dict[int, _Lost],
+    ) -> None:
+        super().__init__(file, protocol=5, buffer_callback=buffer_callback)
+        self._is_ready, self._lost = is_ready, lost
+        self._own = _OwnObjects()
+        self.name = ""
+
+    def reducer_override(self, value: Any) -> Any:
+        """Tells how to pickle an object; pickle asks for each that is not plain."""
+        if id(value) not in self._lost:
+            try:
+                return self._reduced(value)
+            except MemoryError:
+                raise
+            except Exception as error:  # a user's __reduce__, or a property of theirs
+                _lose(self._lost, value, reason_of(error), self.name)
+        return self._lost[id(value)].stand_in.__reduce__()
+
+    def _reduced(self, value: Any) -> Any:
+        found = process_arrays.reduced(value, self._is_ready)
+        if found is NotImplemented:
+            found = self._own.reduced(value)
+        if found is not NotImplemented:
+            return found
+        if isinstance(value, io.IOBase) and not isinstance(value, io.BytesIO | io.StringIO):
+            raise pickle.PicklingError("an open file")
+        found = super().reducer_override(value)
+        if found is NotImplemented:
+            found = adjacent(value)
+        if found is NotImplemented:
+            if isinstance(value, type | FunctionType):
+                return NotImplemented  # by its name
+            reduce = self.dispatch_table.get(type(value))
+            found = value.__reduce_ex__(5) if reduce is None else reduce(value)
+        return _checked(value, found)
+
+
+def _checked(value: Any, found: Any) -> Any:
+    """Returns what an object says of how to pickle it, if pickle takes it.
+
+    Raises:
+        pickle.PicklingError: It does not.
+    """
+    if isinstance(found, str):
+        if isinstance(value, BuiltinFunctionType) or _is_global(value, found):
+            return found
+        raise pickle.PicklingError(f"cannot be found by its name, {found}")
+    if not (isinstance(found, tuple) and 2 <= len(found) <= 6 and callable(found[0])):
+        raise pickle.PicklingError(f"its __reduce__ returned {type(found).__name__}")
+    if not isinstance(found[1], tuple):
+        raise pickle.PicklingError("its __reduce__ returned no tuple of arguments")
+    return found
+
+
+def _is_global(value: Any, name: str) -> bool:
+    module: Any = sys.modules.get(whichmodule(value, name))
+    for part in name.split("."):
+        module = getattr(module, part, None)
+    return module is value
+
+
+class _OwnObjects:
+    """Finds objects that are a library's own: ``jax.config``, ``sys.stdout``.
+
+    A copy of one would be another object than that which the library goes on to use.
+    """
+
+    def __init__(self) -> None:
+        self._names: dict[str, dict[int, str]] = {}
+
+    def reduced(self, value: Any) -> Any:
+        """Returns what imports an object; NotImplemented if no module has it."""
+        for name in ("stdin", "stdout", "stderr"):
+            if value is getattr(sys, name):
+                return _attribute, ("sys", name)
+        kind = type(value)
+        home = kind.__module__
+        if isinstance(value, type | FunctionType) or home in ("builtins", "__main__"):
+            return NotImplemented
+        if home not in self._names:
+            inside = vars(sys.modules[home]) if home in sys.modules else {}
+            self._names[home] = {
+                id(each): name for name, each in inside.items() if type(each).__module__ == home
+            }
+        found = self._names[home].get(id(value))
+        return NotImplemented if found is None else (_attribute, (home, found))
+
+
+def _attribute(module: str, name: str) -> Any:
+    return getattr(__import__(module, fromlist=[name]), name)
+
+
+__all__ = ["PackedState", "StatePickler", "is_found_by_name", "pack", "reason_of", "wait"]

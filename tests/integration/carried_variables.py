@@ -1,0 +1,310 @@
+"""Variables of a cell, packed in one process and unpacked in another: what is asked of them there.
+
+Called with a role and files: ``pack OUT`` runs the cell and packs its variables; ``unpack IN``
+makes them again, runs every check and prints what each found.
+"""
+
+import json
+import linecache
+import os
+import pickle
+import sys
+
+CELL = """
+import collections, dataclasses, enum, functools, json as js, os, socket, threading, types, weakref
+
+mesh = jax.make_mesh((2, 2), ("a", "b"), axis_types=(AxisType.Auto,) * 2)
+rows = NamedSharding(mesh, P("a", None))
+half = NamedSharding(Mesh(np.array(jax.devices()[:2]), ("c",)), P("c"))
+device = jax.devices()[3]
+shape_of_x = jax.ShapeDtypeStruct((4, 4), jnp.float32, sharding=rows)
+
+x = jax.device_put(jnp.arange(16.0).reshape(4, 4), rows)
+nested = {"x": x, "again": [{"x": x}], "sharding": rows}
+weak = jnp.asarray(2.0)
+bfloat = jnp.ones((100, 1000), jnp.bfloat16)
+int4 = jnp.arange(7, dtype=jnp.int4)
+key = jax.random.key(3)
+keys = jax.random.split(jax.random.key(1, impl="rbg"), 4)
+sub = jax.device_put(jnp.arange(4), half)
+empty = jnp.zeros((0, 3))
+on_one = jax.device_put(jnp.ones(3), jax.devices()[2])
+deleted = jnp.ones(5)
+deleted.delete()
+large = jax.device_put(jnp.arange(1 << 18, dtype=jnp.float32), NamedSharding(mesh, P(("a", "b"))))
+noted = jnp.ones(2)
+noted.note = "mine"
+ref = jax.new_ref(jnp.arange(3.0))
+ref[1] = 10.0
+
+scale = 3.0
+def helper(v): return v * scale
+@jax.jit
+def jitted(v): return helper(v) + x.sum()
+placed = jax.jit(lambda v: v @ v.T, out_shardings=rows)
+gradient = jax.jit(jax.grad(lambda v: (v**2).sum()))
+static = jax.jit(lambda v, n: v * n, static_argnames=("n",))
+mapped = jax.jit(jax.shard_map(
+    lambda v: jax.lax.psum(v, "a"), mesh=mesh, in_specs=P("a", None), out_specs=P(None, None)))
+vjp = jax.custom_vjp(lambda v: v * 2)
+vjp.defvjp(lambda v: (v * 2, v), lambda r, ct: (ct * 100,))
+@functools.cache
+def cached(n): return n * scale
+cached(1)
+partial = functools.partial(jitted, x)
+tree_partial = jax.tree_util.Partial(helper, x)
+def counter():
+    n = 0
+    def count():
+        nonlocal n
+        n += 1
+        return n
+    return count
+count = counter()
+count()
+
+class Color(enum.Enum):
+    RED = 1
+    BLUE = 2
+red = Color.RED
+Point = collections.namedtuple("Point", "a b")
+point = Point(1, x)
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class Data:
+    w: jax.Array
+    n: int = dataclasses.field(default=3, metadata=dict(static=True))
+data = Data(x, 4)
+@jax.tree_util.register_pytree_with_keys_class
+class Keyed:
+    def __init__(self, a, b): self.a, self.b = a, b
+    def tree_flatten_with_keys(self):
+        keys = map(jax.tree_util.GetAttrKey, ("a", "b"))
+        return tuple(zip(keys, (self.a, self.b))), None
+    @classmethod
+    def tree_unflatten(cls, aux, children): return cls(*children)
+keyed = Keyed(x, weak)
+def made_by_a_function():
+    @jax.tree_util.register_dataclass
+    @dataclasses.dataclass
+    class Inner:
+        w: jax.Array
+    return Inner
+Inner = made_by_a_function()
+inner = Inner(x)
+registered = []
+def register(kind):
+    registered.append(kind.__name__)
+    __import__("builtins").effects = effects = [kind.__name__]
+    return kind
+class Registry:
+    def __init__(self): self.known = {}
+    def __call__(self, kind):
+        self.known[kind.__name__] = kind
+        return kind
+registry = Registry()
+@registry
+class Known:
+    def f(self): return 3
+class Base:
+    total = 0
+    def hi(self): return "base"
+@register
+class Sub(Base):
+    def __init__(self): self.lock, self.v = threading.Lock(), x
+    def hi(self): return "sub " + super().hi()
+    @functools.cached_property
+    def slow(self): return 42
+    @property
+    def scaled(self): return scale
+sub_object = Sub()
+Sub.total = 7
+bound = sub_object.hi
+class Old: which = 1
+old = Old()
+class Old: which = 2
+class Patched:
+    def f(self): return 1
+Patched.g = lambda self: 2
+patched = Patched()
+module = types.ModuleType("own")
+module.mesh = mesh
+
+config, out, log = jax.config, sys.stdout, __import__("logging").getLogger("a")
+weak_reference = weakref.ref(sub_object)
+weak_values = weakref.WeakValueDictionary(a=sub_object)
+generator = np.random.default_rng(3)
+generator.random()
+numbers = np.arange(200_000.0)
+every_other = numbers[::2]
+numbers[0] = 1.0
+read_only = np.ones(100_000)
+read_only.flags.writeable = False
+cycle = [1]
+cycle.append(cycle)
+position = iter([1, 2, 3])
+next(position)
+_private = 5
+
+state = {"loader": (i for i in range(3)), "params": {"w": x}, "file": open(os.devnull)}
+lock, thread, sock = threading.Lock(), threading.Thread(target=print), socket.socket()
+compiled, lowered = jax.jit(lambda v: v + 1).lower(x).compile(), jax.jit(lambda v: v).lower(x)
+leak = []
+@jax.jit
+def leaky(v):
+    leak.append(v)
+    return v
+leaky(1.0)
+class Raises:
+    def __reduce__(self): raise ValueError("no way")
+raises = [Raises(), 1]
+class Garbage:
+    def __reduce__(self): return 3
+garbage = Garbage()
+class Fails:
+    def __setstate__(self, state): raise ValueError("not here")
+fails = {"it": Fails(), "x": x}
+fails["it"].a = 1
+deep = []
+for _ in range(50_000):
+    deep = [deep]
+args = functools.partial(print, (i for i in range(2)))
+def closes_over():
+    inside = (i for i in range(2))
+    def function(): return next(inside)
+    return function
+closure = closes_over()
+"""
+
+CHECKS = {
+    "a sharded array": "x.sharding == rows and [*map(float, np.ravel(x))] == [*range(16)]",
+    "what was shared": "nested['x'] is x and nested['again'][0]['x'] is x and x.sharding is rows",
+    "a mesh": "rows.mesh is mesh and mesh.axis_names == ('a', 'b') and mesh.devices.size == 4",
+    "a device": "device is jax.devices()[3]",
+    "a shape": "shape_of_x.sharding == rows",
+    "a weak type": "weak.weak_type and not weak.committed and float(weak) == 2",
+    "bfloat16": "bfloat.dtype == jnp.bfloat16 and float(bfloat.astype(float).sum()) == 100_000",
+    "int4": "int4.dtype == jnp.int4 and [*map(int, int4)] == [*range(7)]",
+    "a key": "jax.random.uniform(key) == jax.random.uniform(jax.random.key(3))",
+    "keys of rbg": "(jax.random.key_data(keys) == jax.random.key_data(jax.random.split("
+    "jax.random.key(1, impl='rbg'), 4))).all()",
+    "a sub-mesh": "sub.sharding == half and [*map(int, sub)] == [0, 1, 2, 3]",
+    "no elements": "empty.shape == (0, 3) and empty.size == 0",
+    "a committed array": "on_one.committed and on_one.devices() == {jax.devices()[2]}",
+    "a deleted array": "deleted.is_deleted() and deleted.shape == (5,)",
+    "a large array": "(np.asarray(large) == np.arange(1 << 18)).all() and large.committed",
+    "an attribute of an array": "noted.note == 'mine'",
+    "a ref": "[*map(float, ref[...])] == [0, 10, 2]",
+    "a ref is written to": "ref.__setitem__(0, 5.0) or float(ref[0]) == 5",
+    "a jitted function": "float(jitted(1.0)) == 123",
+    "its globals are the namespace's": "globals().update(scale=4.0) or helper(1.0) == 4.0",
+    "shardings of a jitted function": "placed(x).sharding == rows",
+    "a gradient": "float(gradient(3.0)) == 6",
+    "static arguments": "float(static(2.0, n=3)) == 6",
+    "shard_map": "(mapped(x) == x[:2] + x[2:]).all()",
+    "custom_vjp": "float(jax.grad(vjp)(1.0)) == 100",
+    "a cached function": "cached.cache_info().currsize == 0 and cached(2) == 2 * scale",
+    "partial": "partial.args[0] is x and jax.tree.leaves(tree_partial)[0] is x",
+    "a closure's variable": "count() == 2",
+    "an enumeration": "red is Color.RED and Color(2) is Color.BLUE",
+    "a named tuple": "point.b is x and type(point) is Point",
+    "a registered dataclass": "data.n == 4 and jax.tree.leaves(data)[0] is x",
+    "a pytree with keys": "jax.tree_util.tree_leaves_with_path(keyed)[0][0][0].name == 'a'",
+    "a class of a function": "type(inner) is Inner and jax.tree.leaves(inner)[0] is x",
+    "a decorator is run again": "registered == ['Sub'] and effects == ['Sub']",
+    "a class": "sub_object.hi() == bound() == 'sub base' and bound.__self__ is sub_object",
+    "a class that is registered": "registry.known['Known'] is Known and Known().f() == 3",
+    "a class's value": "Sub.total == 7 and Base.total == 0 and sub_object.slow == 42",
+    "a class whose name was bound anew": "old.which == 1 and Old().which == 2",
+    "a class with a method put in": "patched.f() == 1 and patched.g() == 2",
+    "a module made in a cell": "module.mesh is mesh and module.__name__ == 'own'",
+    "a library's own objects": "config is jax.config and out is sys.stdout and log.name == 'a'",
+    "weak references": "weak_reference() is sub_object and weak_values['a'] is sub_object",
+    "NumPy's generator": "generator.random() == np.random.default_rng(3).random(2)[1]",
+    "NumPy's arrays": "numbers[0] == 1 and numbers.flags.writeable and every_other[1] == 2",
+    "a read-only array": "not read_only.flags.writeable",
+    "a cycle": "cycle[1] is cycle",
+    "an iterator": "next(position) == 2",
+    "a private name": "_private == 5",
+    "beside what is lost": "state['params']['w'] is x and raises[1] == 1 and fails['x'] is x",
+    "a lost iterator": "raised(lambda: next(state['loader'])).startswith(\"`state['loader'\")",
+    "a lost array": "'tracer' in raised(lambda: leak[0] + 1)",
+    "a lost object": "raised(lambda: lock.acquire()).startswith('`lock` (lock) was not carried')",
+    "what cannot be made here": "'not here' in raised(lambda: fails['it'].a)",
+}
+
+LOST = {
+    "state['loader']": ("generator", "cannot pickle 'generator' object"),
+    "state['file']": ("TextIOWrapper", "an open file"),
+    "sub_object.lock": ("lock", "cannot pickle '_thread.lock' object"),
+    "lock": ("lock", "cannot pickle '_thread.lock' object"),
+    "thread": ("Thread", "has a lock: cannot pickle '_thread.lock' object"),
+    "sock": ("socket", "cannot pickle 'socket' object"),
+    "compiled": ("Compiled", "what lower(...).compile() gave: compile it again"),
+    "lowered": ("Lowered", "what lower(...) gave: lower it again"),
+    "leak[0]": ("DynamicJaxprTracer", "a tracer that left its transformation (jit, grad …)"),
+    "raises[0]": ("Raises", "ValueError: no way"),
+    "garbage": ("Garbage", "its __reduce__ returned int"),
+    "deep": ("list", "nested too deep"),
+    "args.args[0]": ("generator", "cannot pickle 'generator' object"),
+    "closure's variable inside": ("generator", "cannot pickle 'generator' object"),
+}
+
+
+def raised(use):
+    """Returns what using a value that is lost says."""
+    from jaxnb.errors import ValueGoneError
+
+    try:
+        use()
+    except ValueGoneError as error:
+        return str(error)
+    return "nothing"
+
+
+def pack(path):
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+    from jax.sharding import AxisType, Mesh, NamedSharding
+
+    from jaxnb.recovery import process_state
+
+    space = vars(sys.modules["__main__"])
+    space.update(jax=jax, jnp=jnp, np=np, P=jax.P)
+    space.update(AxisType=AxisType, Mesh=Mesh, NamedSharding=NamedSharding)
+    linecache.cache["<cell 1>"] = (len(CELL), None, CELL.splitlines(keepends=True), "<cell 1>")
+    before = {*space, "before"}
+    exec(compile(CELL, "<cell 1>", "exec", dont_inherit=True), space)
+    packed = process_state.pack({n: v for n, v in space.items() if n not in before})
+    lost = {part.path: (part.type, part.reason) for part in packed.lost}
+    with open(path, "wb") as file:
+        buffers = [bytearray(each) for each in packed.buffers]
+        pickle.dump((packed.names, packed.pickle, buffers), file)
+    print(json.dumps(lost))
+
+
+def unpack(path):
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    from jaxnb.recovery import process_unpacking
+
+    with open(path, "rb") as file:
+        names, data, buffers = pickle.load(file)
+    unpacked = process_unpacking.unpack(data, buffers, len(names))
+    space = vars(sys.modules["__main__"])
+    space.update(unpacked.variables, jax=jax, jnp=jnp, np=np)
+    found = {}
+    for name, check in CHECKS.items():
+        try:
+            found[name] = bool(eval(check, space))
+        except Exception as error:
+            found[name] = f"{type(error).__name__}: {error}"
+    print(json.dumps([found, [str(part) for part in unpacked.lost]]))
+
+
+if __name__ == "__main__":
+    os.environ["JAX_NUM_CPU_DEVICES"] = "4"
+    {"pack": pack, "unpack": unpack}[sys.argv[1]](sys.argv[2])

@@ -1,0 +1,43 @@
+"""Variables that one process has packed come back in another, or are named."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from integration import carried_variables
+
+SCRIPT = str(Path(carried_variables.__file__))
+
+
+def run(role: str, path: Path) -> Any:
+    """Runs one of the two processes; returns what it found."""
+    command = [sys.executable, "-W", "ignore::RuntimeWarning", SCRIPT, role, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def lost_and_found(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any, Any]:
+    path = tmp_path_factory.mktemp("state") / "state"
+    lost = run("pack", path)
+    return lost, *run("unpack", path)
+
+
+@pytest.mark.parametrize("what", carried_variables.CHECKS)
+def test_it_comes_back(what: str, lost_and_found: tuple[Any, Any, Any]) -> None:
+    assert lost_and_found[1][what] is True
+
+
+def test_what_cannot_be_packed_is_named(lost_and_found: tuple[Any, Any, Any]) -> None:
+    assert lost_and_found[0] == {path: [*each] for path, each in carried_variables.LOST.items()}
+
+
+def test_what_cannot_be_made_is_named(lost_and_found: tuple[Any, Any, Any]) -> None:
+    assert lost_and_found[2] == ["`fails` (Fails): ValueError: not here"]
