@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import keyword
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -21,6 +22,7 @@ from jaxnb.model import (
     ArrayInfo,
     CellRequest,
     DeviceStats,
+    GroupInfo,
     LayoutReply,
     LayoutRequest,
     ProcessInfo,
@@ -32,6 +34,8 @@ from jaxnb.planning import plan
 from jaxnb.provenance import apart_text
 from jaxnb.pulling import Puller, missing_error
 from jaxnb.pushing import Pusher
+from jaxnb.recovery.messages import SavedState
+from jaxnb.recovery.saving import Saver
 from jaxnb.running import RunningCell
 from jaxnb.sinks import StderrNotices
 from jaxnb.transport.sidechannel import Sentinels
@@ -82,6 +86,11 @@ class Verbs(ABC):
     @abstractmethod
     def processes(self) -> list[ProcessInfo]:
         """The processes, by process index."""
+
+    @property
+    @abstractmethod
+    def group(self) -> GroupInfo:
+        """The whole group, for display."""
 
     @property
     @abstractmethod
@@ -306,6 +315,56 @@ class Verbs(ABC):
         with self.channel() as channel:
             return compile_on(channel, code)
 
+    def save(
+        self, folder: str | os.PathLike[str], names: Iterable[str] = (), *, overwrite: bool = False
+    ) -> SavedState:
+        """Saves variables of all processes to a directory, each process its own.
+
+        Arrays come back with their shards, dtypes and shardings; functions and classes of cells,
+        meshes and random states too. What cannot be saved (a generator, a lock, an open file) does
+        not keep the rest from it, and is named. For checkpoints that outlive a version of Python,
+        of JAX, or the size of a group, use Orbax.
+
+        Args:
+            folder: The directory: it is there as a whole in the end, or as it was.
+            names: The variables; all by default.
+            overwrite: Replace what was saved there before.
+
+        Returns:
+            What was saved; its text tells of it.
+
+        Raises:
+            UsageError: The directory cannot be used, or a name is not on all processes.
+            NotEnoughMemoryError: There is not so much room on the disk.
+            ProcessDiedError: A process died meanwhile.
+            JaxnbError: A process could not write its file.
+        """
+        with self.channel() as channel:
+            return Saver(channel, self.group).save(
+                os.fspath(folder), _names(names), overwrite=overwrite
+            )
+
+    def load(self, folder: str | os.PathLike[str], names: Iterable[str] = ()) -> SavedState:
+        """Binds the variables that :meth:`save` has saved, on each process its own.
+
+        What is loaded was pickled: loading runs code of it. Load what you, or somebody whom you
+        trust, have saved.
+
+        Args:
+            folder: The directory.
+            names: The variables; all by default. Others that processes have stay as they are.
+
+        Returns:
+            What was loaded; its text tells of it.
+
+        Raises:
+            UsageError: There are no saved variables, or such that do not fit this group: another
+                number of processes or devices, another version of Python.
+            JaxnbError: A file is not as it was written; nothing was loaded.
+        """
+        with self.channel() as channel:
+            return Saver(channel, self.group).load(os.fspath(folder), _names(names))
+
     def __getitem__(self, name: str) -> Any:
         """Returns what :meth:`pull` returns for a name."""
         _require_text(name)
@@ -359,6 +418,13 @@ def _merged(arrays: Mapping[int, ArrayInfo], dead: frozenset[int]) -> ArrayInfo:
     if found.suspect or found.fully_replicated or found.fully_addressable:
         return found
     return replace(found, suspect=apart_text({i: each.source for i, each in arrays.items()}))
+
+
+def _names(names: Iterable[str]) -> tuple[str, ...]:
+    found = (names,) if isinstance(names, str) else tuple(names)
+    for name in found:
+        _require_text(name)
+    return found
 
 
 def _first_given(**settings: Any) -> str:

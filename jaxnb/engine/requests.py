@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import re
 import traceback
 from dataclasses import replace
 from typing import Any
@@ -19,6 +21,7 @@ from jaxnb.engine.timekeeper import Timekeeper
 from jaxnb.engine.transfers import Transfers
 from jaxnb.errors import StartError
 from jaxnb.model import (
+    CallRequest,
     CellRequest,
     CheckRequest,
     CollectivesRequest,
@@ -89,6 +92,8 @@ class Responder:
 
     def _answer_alone(self, request: Any) -> Any:
         index = self._joined_runner().process_index
+        if isinstance(request, CallRequest):
+            return _called(request, self._kernel.shell, index)
         if isinstance(request, CollectivesRequest):
             return compiled.collectives(request.code, self._kernel.shell.user_ns, index)
         assert self._transfers is not None
@@ -115,6 +120,18 @@ class Responder:
             if not identity.bare:
                 self._kernel.shell.push(bootstrap.namespace(), interactive=False)
         return self._runner
+
+
+_FUNCTION = re.compile(r"(jaxnb\.\w+\.process_\w+)\.([a-z]\w*)")
+
+
+def _called(request: CallRequest, shell: Any, process_index: int) -> Any:
+    """Calls a function of what runs in processes: this module knows none of these by name."""
+    found = _FUNCTION.fullmatch(request.function)
+    if found is None:
+        raise ValueError(f"{request.function} is no function that a process can be asked to call")
+    function = getattr(importlib.import_module(found[1]), found[2])
+    return function(shell, process_index, **request.arguments)
 
 
 def failure(error: BaseException) -> RequestFailed:

@@ -11,6 +11,7 @@ def load(shell: Any) -> None:
     from jaxnb.magics.comparing import ComparingMagics
     from jaxnb.magics.compiling import CompilingMagics
     from jaxnb.magics.looking_back import LookingBackMagics
+    from jaxnb.magics.saving import SavingMagics
     from jaxnb.magics.spmd import SpmdMagics
     from jaxnb.magics.stats import StatsMagics
     from jaxnb.magics.values import ValueMagics
@@ -32,5 +33,6 @@ def load(shell: Any) -> None:
         ComparingMagics(shell, current),
         LookingBackMagics(shell, current, last),
         StatsMagics(shell, current),
+        SavingMagics(shell, current),
     )
     formats.register(shell, current)

@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     from jaxnb.model.record import NotMoved, Record
     from jaxnb.model.recovery import Recovered, Reformed, ReformRequest
     from jaxnb.model.requests import (
+        CallRequest,
         CheckRequest,
         JoinRequest,
         JointRequest,
@@ -145,6 +146,7 @@ __all__ = [
     "AxisTotal",
     "BindRequest",
     "BuildRequest",
+    "CallRequest",
     "CallSite",
     "CellMemory",
     "CellOutcome",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from jaxnb.model.cells import CellRequest, ProcessError
 from jaxnb.model.collectives import CollectivesRequest
@@ -87,7 +88,22 @@ class JointRequest:
     serial: int
     ranks: tuple[int, ...]
     check: CheckMode
-    request: PackRequest | LayoutRequest | CollectivesRequest
+    request: PackRequest | LayoutRequest | CollectivesRequest | CallRequest
+
+
+@dataclass(frozen=True, slots=True)
+class CallRequest:
+    """Asks a process to call a function of jaxnb's, and to answer with what it returns.
+
+    Attributes:
+        function: Where it is, in a module of what runs in processes:
+            ``"jaxnb.recovery.process_saving.write"``. It takes the kernel's shell, the process's
+            index, and the arguments.
+        arguments: By name.
+    """
+
+    function: str
+    arguments: Mapping[str, Any]
 
 
 Request = (
@@ -107,4 +123,5 @@ Request = (
     | ReformRequest
     | CollectivesRequest
     | JointRequest
+    | CallRequest
 )

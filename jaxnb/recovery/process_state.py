@@ -24,10 +24,14 @@ from jaxnb.pickling import OutOfBand, adjacent
 from jaxnb.recovery import process_arrays
 from jaxnb.recovery.process_arrays import IsReady
 from jaxnb.recovery.process_code import CodePickler, is_found_by_name
-from jaxnb.recovery.process_paths import Found, paths_to
+from jaxnb.recovery.process_paths import Found, is_of_user, paths_to
 
 MAX_PASSES = 8
 """So often names are packed again without what was found to hold a part that is lost."""
+
+
+Answers = dict[int, tuple[Any, Any]]
+"""What objects of the user's classes have said of how to pickle them, by id: each is asked once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +83,8 @@ def wait(array: jax.Array) -> bool:
 def pack(variables: Mapping[str, Any], is_ready: IsReady = wait) -> PackedState:
     """Packs variables; whatever they are, it does not fail for one that cannot be packed.
 
-    Runs the user's code: ``__reduce__`` and ``__getstate__`` of their classes, more than once where
-    something is lost. Arrays are not copied: they must live until :attr:`PackedState.buffers` have
-    been read.
+    Runs the user's code: ``__reduce__`` and ``__getstate__`` of their classes, which may compute.
+    Arrays are not copied: they must live until :attr:`PackedState.buffers` have been read.
 
     Args:
         variables: Names and values.
@@ -91,32 +94,33 @@ def pack(variables: Mapping[str, Any], is_ready: IsReady = wait) -> PackedState:
         MemoryError: There is no room for the pickles.
     """
     lost: dict[int, _Lost] = {}
-    packed = _pack_once(variables, is_ready, lost)
+    answers: Answers = {}
+    packed = _pack_once(variables, is_ready, lost, answers)
     for _ in range(MAX_PASSES):
         if not lost:
             break
         known = set(lost)
         _name_lost(variables, lost)
-        packed = _pack_once(variables, is_ready, lost)
+        packed = _pack_once(variables, is_ready, lost, answers)
         if lost.keys() == known:
             break
     else:
         # Objects that give something else each time they are asked: their names are lost whole.
         for each in [*lost.values()]:
             _lose(lost, variables[each.name], each.reason, each.name)
-        packed = _pack_once(variables, is_ready, lost)
+        packed = _pack_once(variables, is_ready, lost, answers)
         _name_lost(variables, lost)
     found = dict.fromkeys(each.part for each in lost.values() if each.path)
     return PackedState(tuple(variables), *packed, tuple(found))
 
 
 def _pack_once(
-    variables: Mapping[str, Any], is_ready: IsReady, lost: dict[int, _Lost]
+    variables: Mapping[str, Any], is_ready: IsReady, lost: dict[int, _Lost], answers: Answers
 ) -> tuple[bytes, tuple[np.ndarray[Any, Any], ...]]:
     """Packs all names; notes in ``lost`` what cannot be packed."""
     while True:
         file, out_of_band = io.BytesIO(), OutOfBand()
-        pickler = StatePickler(file, out_of_band, is_ready, lost)
+        pickler = StatePickler(file, out_of_band, is_ready, lost, answers)
         for name, value in variables.items():
             pickler.name = name
             # Pickle asks nobody about lists and dictionaries.
@@ -190,6 +194,7 @@ class StatePickler(CodePickler):
         buffer_callback: Takes buffers out of band if it returns something false.
         is_ready: Whether the elements of an array may be read.
         lost: What is known to be lost, by id; what is found is added.
+        answers: See :data:`Answers`.
 
     Attributes:
         name: The name under which what is lost is noted.
@@ -201,9 +206,10 @@ class StatePickler(CodePickler):
         buffer_callback: Callable[[pickle.PickleBuffer], Any],
         is_ready: IsReady,
         lost: dict[int, _Lost],
+        answers: Answers,
     ) -> None:
         super().__init__(file, protocol=5, buffer_callback=buffer_callback)
-        self._is_ready, self._lost = is_ready, lost
+        self._is_ready, self._lost, self._answers = is_ready, lost, answers
         self._own = _OwnObjects()
         self.name = ""
 
@@ -219,6 +225,14 @@ class StatePickler(CodePickler):
         return self._lost[id(value)].stand_in.__reduce__()
 
     def _reduced(self, value: Any) -> Any:
+        if id(value) in self._answers:
+            return self._answers[id(value)][1]
+        found = self._asked(value)
+        if is_of_user(type(value).__module__) and isinstance(found, tuple) and len(found) < 4:
+            self._answers[id(value)] = value, found
+        return found
+
+    def _asked(self, value: Any) -> Any:
         found = process_arrays.reduced(value, self._is_ready)
         if found is NotImplemented:
             found = self._own.reduced(value)
@@ -275,6 +289,11 @@ class _OwnObjects:
         for name in ("stdin", "stdout", "stderr"):
             if value is getattr(sys, name):
                 return _attribute, ("sys", name)
+        if getattr(type(value), "_instance", None) is value and hasattr(type(value), "instance"):
+            return _attribute_of, (
+                type(value),
+                "instance",
+            )  # IPython's shell, of which there is one
         kind = type(value)
         home = kind.__module__
         if isinstance(value, type | FunctionType) or home in ("builtins", "__main__"):
@@ -286,6 +305,10 @@ class _OwnObjects:
             }
         found = self._names[home].get(id(value))
         return NotImplemented if found is None else (_attribute, (home, found))
+
+
+def _attribute_of(kind: type, name: str) -> Any:
+    return getattr(kind, name)()
 
 
 def _attribute(module: str, name: str) -> Any:

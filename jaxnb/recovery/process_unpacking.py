@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -29,7 +29,12 @@ class Unpacked:
     lost: tuple[LostPart, ...] = field(default=())
 
 
-def unpack(data: bytes | memoryview, buffers: Sequence[Any], count: int) -> Unpacked:
+def unpack(
+    data: bytes | memoryview,
+    buffers: Sequence[Any],
+    count: int,
+    met: Callable[[str, Any], None] = lambda name, value: None,
+) -> Unpacked:
     """Makes variables again.
 
     What cannot be made here (a module is missing, a class's ``__setstate__`` raises) does not keep
@@ -39,23 +44,27 @@ def unpack(data: bytes | memoryview, buffers: Sequence[Any], count: int) -> Unpa
         data: The pickles, one a name.
         buffers: What was left out of them. What is made shares their memory where it can.
         count: The number of names.
+        met: Called with each name and value, when it is made; twice if something is lost.
 
     Raises:
         Exception: The data are cut short, or are no pickles.
     """
     try:
-        return Unpacked(_load(pickle.Unpickler(io.BytesIO(data), buffers=buffers), count))
+        return Unpacked(_load(pickle.Unpickler(io.BytesIO(data), buffers=buffers), count, met))
     except Exception:  # once more, part by part, to find which it was
         patient = _PatientUnpickler(io.BytesIO(data), buffers=buffers)
-        variables = _load(patient, count, patient)
+        variables = _load(patient, count, met, patient)
         return Unpacked(variables, tuple(dict.fromkeys(patient.lost)))
 
 
-def _load(unpickler: Any, count: int, patient: Any = None) -> dict[str, Any]:
+def _load(
+    unpickler: Any, count: int, met: Callable[[str, Any], None], patient: Any = None
+) -> dict[str, Any]:
     found = {}
     for _ in range(count):
         name, value = unpickler.load()
         found[name] = value
+        met(name, value)
         if patient is not None:
             patient.name_lost(name)
     return found

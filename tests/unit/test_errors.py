@@ -29,7 +29,7 @@ def test_every_error_is_a_jaxnb_error() -> None:
         c for _, c in inspect.getmembers(errors, inspect.isclass) if c.__module__ == "jaxnb.errors"
     ]
     warnings = [kind for kind in found if issubclass(kind, Warning)]
-    assert (len(found), len(warnings)) == (16, 3)
+    assert (len(found), len(warnings)) == (17, 3)
     others = {*warnings, RecoveryInterrupted}  # which is a KeyboardInterrupt
     assert all(issubclass(kind, JaxnbError) or kind in others for kind in found)
     assert all(kind.__doc__ for kind in found)

@@ -1,0 +1,63 @@
+"""``%spmd_save`` and ``%spmd_load``: variables of all processes, in a directory and back."""
+
+from __future__ import annotations
+
+from IPython.core.magic import line_magic, magics_class
+from IPython.display import display
+
+from jaxnb.display.card import Card, render
+from jaxnb.magics import arguments
+from jaxnb.magics.base import SessionMagics
+from jaxnb.magics.interrupts import plain_interrupt
+from jaxnb.recovery.messages import SavedState
+
+
+def _save_parser() -> arguments.MagicParser:
+    parser = arguments.MagicParser(
+        "%spmd_save", "Saves variables of all processes to a directory, each process its own."
+    )
+    parser.add_argument("folder", metavar="DIR", help="the directory")
+    parser.add_argument("names", nargs="*", metavar="NAME",
+                        help="the variables; all by default")  # fmt: skip
+    parser.add_argument("--overwrite", action="store_true",
+                        help="replace what was saved in DIR before")  # fmt: skip
+    return parser
+
+
+def _load_parser() -> arguments.MagicParser:
+    parser = arguments.MagicParser(
+        "%spmd_load", "Binds the variables that %spmd_save has saved. To load them runs their code."
+    )
+    parser.add_argument("folder", metavar="DIR", help="the directory")
+    parser.add_argument("names", nargs="*", metavar="NAME",
+                        help="the variables; all by default")  # fmt: skip
+    return parser
+
+
+@magics_class
+class SavingMagics(SessionMagics):
+    """The magics that save and load variables."""
+
+    @line_magic
+    def spmd_save(self, line: str) -> None:
+        """Saves variables to a directory. `%spmd_save --help` lists the options."""
+        asked = _save_parser().asked(line)
+        if asked is None:
+            return
+        session = self._started()
+        with plain_interrupt("Interrupted. Nothing was saved."):
+            self._show(session.save(asked.folder, asked.names, overwrite=asked.overwrite))
+
+    @line_magic
+    def spmd_load(self, line: str) -> None:
+        """Binds variables that were saved. `%spmd_load --help` lists the options."""
+        asked = _load_parser().asked(line)
+        if asked is None:
+            return
+        session = self._started()
+        with plain_interrupt("Interrupted. Variables may have been bound on some processes."):
+            self._show(session.load(asked.folder, asked.names))
+
+    def _show(self, saved: SavedState) -> None:
+        text = str(saved)
+        display(Card(render("line", text=text), text))

@@ -1,0 +1,93 @@
+"""One file with the packed variables of one process: a header, pickles, and buffers beside them.
+
+Buffers begin where a cache line does, so that JAX's CPU backend takes them as they are mapped.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import xxhash
+
+_MAGIC = b"jaxnb variables 1\n"
+_ALIGNMENT = 64
+
+
+class Contents(NamedTuple):
+    """What is in a file.
+
+    Attributes:
+        names: The names of the pickles.
+        pickle: The pickles, one after the other.
+        buffers: What was left out of them. All are views of the mapped file: private to this
+            process, and may be written to.
+    """
+
+    names: tuple[str, ...]
+    pickle: memoryview
+    buffers: tuple[memoryview, ...]
+
+
+def write(path: Path, names: Iterable[str], pickled: bytes, buffers: Iterable[Any]) -> str:
+    """Writes a file, readable by this user only, and waits until it is on the disk.
+
+    Returns:
+        The digest of its bytes.
+
+    Raises:
+        OSError: There is no room, say. What was written is left.
+    """
+    parts = [memoryview(pickled), *(memoryview(each).cast("B") for each in buffers)]
+    header = json.dumps({"names": [*names], "sizes": [part.nbytes for part in parts]}).encode()
+    start = _MAGIC + len(header).to_bytes(8, "little") + header
+    total = xxhash.xxh3_128()
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with open(descriptor, "wb", buffering=0) as file:
+        for part in (memoryview(start), *parts):
+            for piece in (part, memoryview(bytes(-part.nbytes % _ALIGNMENT))):
+                _write_all(file, piece)
+                total.update(piece)
+        os.fsync(descriptor)
+    return total.hexdigest()
+
+
+def _write_all(file: Any, data: memoryview) -> None:
+    while data.nbytes:
+        data = data[file.write(data) :]
+
+
+def digest(path: Path) -> str:
+    """Returns the digest of a file's bytes."""
+    total = xxhash.xxh3_128()
+    with path.open("rb") as file:
+        while data := file.read(16 << 20):
+            total.update(data)
+    return total.hexdigest()
+
+
+def read(path: Path) -> Contents:
+    """Maps a file into memory; nothing is copied, and nothing unpickled.
+
+    Raises:
+        ValueError: It is no such file, or one of another version.
+    """
+    with path.open("rb") as file:
+        mapped = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
+    if bytes(mapped[: len(_MAGIC)]) != _MAGIC:
+        raise ValueError("it has no variables that this version of jaxnb can read")
+    at = len(_MAGIC)
+    length = int.from_bytes(mapped[at : at + 8], "little")
+    at += 8
+    header = json.loads(bytes(mapped[at : at + length]))
+    at += length
+    parts = []
+    for size in header["sizes"]:
+        at += -at % _ALIGNMENT
+        parts.append(mapped[at : at + size])
+        at += size
+    return Contents(tuple(header["names"]), parts[0], tuple(parts[1:]))

@@ -1,0 +1,134 @@
+"""Writes this process's variables to a file, and takes them from one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any
+
+import jax
+
+from jaxnb.engine.handing import STATE
+from jaxnb.recovery import files
+from jaxnb.recovery.messages import Measured, Refused, StateFile, Taken
+from jaxnb.recovery.process_state import PackedState, pack
+from jaxnb.recovery.process_unpacking import unpack
+
+_OF_IPYTHON = re.compile(r"__\w+__|_+|_i+|_i?\d+|_[io]h|_dh|_exit_code|In|Out")
+"""Names that IPython binds itself."""
+
+_CARRIED_STATE = (
+    "jax.config", "np.random.get_state()", "random.getstate()", "jax.set_mesh(…)",
+)  # fmt: skip
+"""What belongs to no name, and is carried with the variables; it is set when it is met."""
+
+_waiting: PackedState | None = None
+"""What :func:`measure` has packed and :func:`write` has not written yet."""
+
+
+def variables_of(shell: Any) -> dict[str, Any]:
+    """Returns the user's own variables: what cells, and pushes, have bound."""
+    nothing, hidden = object(), shell.user_ns_hidden
+    return {
+        name: value
+        for name, value in dict(shell.user_ns).items()
+        if not _OF_IPYTHON.fullmatch(name) and hidden.get(name, nothing) is not value
+    }
+
+
+def measure(shell: Any, process_index: int, *, names: Sequence[str]) -> Measured:
+    """Packs variables, and keeps them until they are written or dropped.
+
+    Args:
+        shell: The kernel's.
+        process_index: This process.
+        names: Their names; all if there are none.
+    """
+    global _waiting
+    found = variables_of(shell)
+    missing = tuple(name for name in names if name not in shell.user_ns)
+    if missing:
+        return Measured({}, 0, (), missing)
+    chosen = {name: shell.user_ns[name] for name in names} or found
+    state = {} if names else {name: STATE[name][0]() for name in _CARRIED_STATE}
+    _waiting = pack(state | chosen)
+    texts = {name: _text(value) for name, value in chosen.items()}
+    return Measured(texts, _waiting.nbytes, _waiting.lost)
+
+
+def write(shell: Any, process_index: int, *, folder: str) -> StateFile | Refused:
+    """Writes what :func:`measure` has packed to a file in a directory."""
+    packed = _waiting
+    assert packed is not None
+    path = Path(folder) / f"process-{process_index:05}"
+    try:
+        found = files.write(path, packed.names, packed.pickle, packed.buffers)
+    except OSError as error:
+        return Refused(f"could not write its file ({error.strerror or error})")
+    finally:
+        drop(shell, process_index)
+    return StateFile(path.name, path.stat().st_size, found)
+
+
+def drop(shell: Any, process_index: int) -> None:
+    """Drops what :func:`measure` has packed."""
+    global _waiting
+    _waiting = None
+
+
+def check(shell: Any, process_index: int, *, path: str, expected: str) -> Refused | None:
+    """Looks whether a file is as it was written; nothing in it is made yet."""
+    try:
+        is_same = files.digest(Path(path)) == expected
+    except OSError as error:
+        return Refused(f"could not read its file ({error.strerror or error})")
+    return None if is_same else Refused("has a file that is not as it was written: do not use it")
+
+
+def load(shell: Any, process_index: int, *, path: str, names: Sequence[str]) -> Taken | Refused:
+    """Binds the variables of a file.
+
+    Args:
+        shell: The kernel's.
+        process_index: This process.
+        path: The file, which :func:`check` has found as it was written.
+        names: Which of them; all if there are none.
+    """
+    contents = files.read(Path(path))
+    missing = [name for name in names if name not in contents.names]
+    if missing:
+        return Refused(f"has no variable `{missing[0]}` in its file")
+
+    def set_state(name: str, value: Any) -> None:
+        if name in STATE and not names:
+            STATE[name][1](value)
+
+    unpacked = unpack(contents.pickle, contents.buffers, len(contents.names), set_state)
+    chosen = {
+        name: value
+        for name, value in unpacked.variables.items()
+        if name not in STATE and (not names or name in names)
+    }
+    shell.push(chosen)
+    lost = (part for part in unpacked.lost if part.path in chosen)
+    return Taken(tuple(chosen), tuple(lost))
+
+
+def _text(value: Any) -> str:
+    """Returns what a value is, for people who look at the list of what was saved."""
+    kind = type(value)
+    if issubclass(kind, jax.Array) and not issubclass(kind, jax.core.Tracer):
+        spec = getattr(value.sharding, "spec", None)
+        return f"{value.dtype}{[*value.shape]}" + (f" over {spec}" if spec is not None else "")
+    if issubclass(kind, type):
+        return f"class {value.__name__}"
+    if issubclass(kind, ModuleType | FunctionType):
+        return f"{kind.__name__} {value.__name__}"
+    sizes: Mapping[type, str] = {dict: "entries", list: "elements", tuple: "elements"}
+    return (
+        f"{kind.__qualname__} of {len(value)} {sizes[kind]}"
+        if kind in sizes
+        else (kind.__qualname__)
+    )

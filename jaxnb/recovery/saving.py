@@ -1,0 +1,312 @@
+"""Saving the variables of a group to a directory, and loading them from it: the notebook's side."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from jaxnb.errors import JaxnbError, NotEnoughMemoryError, UsageError
+from jaxnb.labels import capitalized, format_bytes, paths_label, processes_label
+from jaxnb.model import CallRequest, GroupInfo
+from jaxnb.recovery.messages import Lost, Refused, SavedState, StateFile, losses
+
+MANIFEST = "variables.json"
+"""What tells of the files in a directory, for people too."""
+
+FORMAT = 1
+
+PACK_SECONDS = 3600.0
+"""How long a process may pack or unpack; classes' own code runs then. Interrupt ends it sooner."""
+
+_PROCESS = "jaxnb.recovery.process_saving"
+
+
+class Asked(Protocol):
+    """What processes are asked through: a :class:`~jaxnb.asking.Channel`."""
+
+    num_processes: int
+
+    def ask_together(
+        self, requests: Mapping[int, Any], nbytes: int = 0, seconds: float | None = None
+    ) -> dict[int, Any]:
+        """Asks them; code of the user's may compute."""
+
+    def require(self, answers: Mapping[int, Any], doing: str) -> None:
+        """Raises what kept one from answering."""
+
+    def tell(self, requests: Mapping[int, Any]) -> None:
+        """Tells them something, and waits for no answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """What a saved state has to fit."""
+
+    jax: str
+    python: str
+    platform: str
+    num_processes: int
+    devices_per_process: int
+
+    @classmethod
+    def of(cls, group: GroupInfo) -> _Facts:
+        python = ".".join(platform.python_version_tuple()[:2])
+        devices = {len(process.devices) for process in group.processes}
+        count = len(group.processes)
+        return cls(group.jax_version, python, group.platform, count, max(devices))
+
+
+class Saver:
+    """Saves and loads the variables of one group.
+
+    Args:
+        channel: To its processes.
+        group: The group.
+    """
+
+    def __init__(self, channel: Asked, group: GroupInfo) -> None:
+        self._channel, self._facts = channel, _Facts.of(group)
+
+    def save(self, folder: str, names: Sequence[str], *, overwrite: bool) -> SavedState:
+        """Saves variables: the whole directory is there in the end, or nothing is.
+
+        Args:
+            folder: The directory, which need not be there; the one above it must.
+            names: The variables; all if there are none.
+            overwrite: Replace what was saved there before.
+
+        Raises:
+            UsageError: The directory cannot be used, or a name is not on all processes.
+            NotEnoughMemoryError: There is not so much room on the disk.
+            JaxnbError: A process could not write, or gave no answer.
+        """
+        started = time.perf_counter()
+        target = _target(folder, overwrite=overwrite)
+        try:
+            measured = self._all("measure", "packed", names=tuple(names))
+            _require_names({i: answer.missing for i, answer in measured.items()})
+            nbytes = sum(answer.nbytes for answer in measured.values())
+            _require_room(target.parent, nbytes)
+            partial = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+            try:
+                written = self._all("write", "saved", nbytes, folder=str(partial))
+                _require_done(written, "Nothing was saved")
+                variables: dict[str, str] = {}
+                for answer in measured.values():
+                    variables |= answer.variables
+                lost = losses({i: answer.lost for i, answer in measured.items()})
+                self._write_manifest(partial, variables, written, lost)
+                _put_in_place(partial, target)
+            finally:
+                shutil.rmtree(partial, ignore_errors=True)
+        finally:
+            self._channel.tell(self._requests("drop"))
+        size = sum(file.nbytes for file in written.values())
+        return SavedState(str(target), tuple(variables), size, lost, time.perf_counter() - started)
+
+    def load(self, folder: str, names: Sequence[str]) -> SavedState:
+        """Binds saved variables on all processes; other variables stay.
+
+        What is loaded was pickled: it is code, and is run. So a directory is taken only if nobody
+        but this user can write to it.
+
+        Args:
+            folder: The directory.
+            names: The variables; all if there are none.
+
+        Raises:
+            UsageError: It has no saved variables, or such that do not fit this group.
+            JaxnbError: A file is not as it was written, or a process gave no answer; nothing was
+                loaded.
+        """
+        started = time.perf_counter()
+        path = Path(folder).expanduser().absolute()
+        manifest = _read_manifest(path)
+        notes = _require_fit(path, manifest["group"], self._facts)
+        missing = [name for name in names if name not in manifest["variables"]]
+        if missing:
+            raise UsageError(
+                f"{path} has no {paths_label(missing)}. Nothing was loaded. {MANIFEST} in it lists "
+                "what it has."
+            )
+        found = [StateFile(**each) for each in manifest["files"]]
+        for file in found:
+            _require_own(path / file.name)
+        checks = {
+            i: {"path": str(path / file.name), "expected": file.digest}
+            for i, file in enumerate(found)
+        }
+        _require_done(self._each("check", "checked", checks), "Nothing was loaded")
+        loads = {
+            i: {"path": str(path / file.name), "names": tuple(names)}
+            for i, file in enumerate(found)
+        }
+        taken = self._each("load", "loaded", loads)
+        _require_done(taken, "Variables were loaded on the other processes only")
+        saved = [
+            Lost(**{**each, "processes": tuple(each["processes"])}) for each in manifest["lost"]
+        ]
+        bound = tuple(dict.fromkeys(name for answer in taken.values() for name in answer.names))
+        lost = [each for each in saved if each.path.split("[")[0].split(".")[0] in bound]
+        lost += losses({i: answer.lost for i, answer in taken.items()})
+        size = sum(file.nbytes for file in found)
+        seconds = time.perf_counter() - started
+        return SavedState(str(path), bound, size, tuple(lost), seconds, notes, is_loaded=True)
+
+    def _requests(self, function: str, **arguments: Any) -> dict[int, CallRequest]:
+        everyone = range(self._channel.num_processes)
+        return dict.fromkeys(everyone, CallRequest(f"{_PROCESS}.{function}", arguments))
+
+    def _all(self, function: str, done: str, nbytes: int = 0, **arguments: Any) -> dict[int, Any]:
+        return self._asked(self._requests(function, **arguments), done, nbytes)
+
+    def _each(
+        self, function: str, done: str, arguments: Mapping[int, dict[str, Any]]
+    ) -> dict[int, Any]:
+        requests = {i: CallRequest(f"{_PROCESS}.{function}", each) for i, each in arguments.items()}
+        return self._asked(requests, done)
+
+    def _asked(self, requests: Mapping[int, Any], done: str, nbytes: int = 0) -> dict[int, Any]:
+        answers = self._channel.ask_together(requests, nbytes, PACK_SECONDS)
+        self._channel.require(answers, f"variables were {done}")
+        return answers
+
+    def _write_manifest(
+        self,
+        folder: Path,
+        variables: Mapping[str, str],
+        written: Mapping[int, StateFile],
+        lost: Sequence[Lost],
+    ) -> None:
+        manifest = {
+            "format": FORMAT,
+            "saved": time.strftime("%Y-%m-%d %H:%M:%S"),
+            "group": asdict(self._facts),
+            "variables": dict(variables),
+            "lost": [asdict(each) for each in lost],
+            "files": [asdict(file) for _, file in sorted(written.items())],
+        }
+        with (folder / MANIFEST).open("w", encoding="utf-8") as file:
+            json.dump(manifest, file, indent=1, ensure_ascii=False)
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def _target(folder: str, *, overwrite: bool) -> Path:
+    target = Path(folder).expanduser().absolute()
+    if not target.parent.is_dir():
+        raise UsageError(f"There is no directory {target.parent}. Nothing was saved.")
+    if not target.exists():
+        return target
+    if not (target / MANIFEST).is_file():
+        raise UsageError(
+            f"{target} is there, and has no saved variables. Nothing was saved. Name a directory "
+            "that is not there yet."
+        )
+    if not overwrite:
+        raise UsageError(
+            f"{target} has saved variables already. Nothing was saved. Name another directory, or "
+            "replace them: `%spmd_save --overwrite DIR`, `spmd.save(dir, overwrite=True)`."
+        )
+    return target
+
+
+def _require_names(missing: Mapping[int, Sequence[str]]) -> None:
+    for index, names in missing.items():
+        if names:
+            raise UsageError(
+                f"Process {index} has no {paths_label(names)}. Nothing was saved. Only whole "
+                "variables are saved."
+            )
+
+
+def _require_room(folder: Path, nbytes: int) -> None:
+    free = shutil.disk_usage(folder).free
+    if nbytes > free:
+        raise NotEnoughMemoryError(
+            f"The variables of all processes take {format_bytes(nbytes)}, and {folder} has "
+            f"{format_bytes(free)} free. Nothing was saved. Name the variables to save, or another "
+            "directory."
+        )
+
+
+def _require_done(answers: Mapping[int, Any], otherwise: str) -> None:
+    refused = {i: answer for i, answer in answers.items() if isinstance(answer, Refused)}
+    if refused:
+        answer = next(iter(refused.values()))
+        same = [i for i, each in refused.items() if each == answer]
+        raise JaxnbError(f"{capitalized(processes_label(same))} {answer.reason}. {otherwise}.")
+
+
+def _put_in_place(partial: Path, target: Path) -> None:
+    """Replaces a directory by another at once, as far as the file system can."""
+    if not target.exists():
+        partial.rename(target)
+        return
+    old = partial.with_name(f"{partial.name}-old")
+    target.rename(old)
+    partial.rename(target)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    if not (path / MANIFEST).is_file():
+        raise UsageError(f"{path} has no saved variables ({MANIFEST}). Nothing was loaded.")
+    for each in (path, path / MANIFEST):
+        _require_own(each)
+    try:
+        manifest: Any = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise JaxnbError(
+            f"{path / MANIFEST} is not as it was written ({error}). Nothing was loaded."
+        ) from None
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise UsageError(
+            f"{path} was saved by another version of jaxnb, in a form that this one cannot read. "
+            "Nothing was loaded."
+        )
+    found: dict[str, Any] = manifest
+    return found
+
+
+def _require_own(path: Path) -> None:
+    """Takes what nobody else can have written: it is unpickled, and so run."""
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise JaxnbError(f"{path} cannot be read ({error.strerror}). Nothing was loaded.") from None
+    if found.st_uid not in (os.getuid(), 0) or found.st_mode & 0o022:
+        raise JaxnbError(
+            f"{path} can be written by other users than you, and to load variables is to run code. "
+            "Nothing was loaded. If you trust it, make it yours: `chown`, `chmod go-w`."
+        )
+
+
+def _require_fit(path: Path, saved: dict[str, Any], now: _Facts) -> tuple[str, ...]:
+    """Returns what there is to say where it fits.
+
+    Raises:
+        UsageError: It does not fit.
+    """
+    for field, sentence in (
+        ("python", "by Python {}; this is {}, which cannot read its functions' code"),
+        ("platform", "on {} devices; these are {}"),
+        ("num_processes", "by a group of {} processes; this one has {}"),
+        ("devices_per_process", "with {} devices per process; this one has {}"),
+    ):
+        if saved[field] != getattr(now, field):
+            raise UsageError(
+                f"{path} was saved {sentence.format(saved[field], getattr(now, field))}. Nothing "
+                "was loaded. Start such a group; what is to outlive it, save with Orbax."
+            )
+    if saved["jax"] == now.jax:
+        return ()
+    return (f"Saved with JAX {saved['jax']}, loaded with {now.jax}.",)
