@@ -137,8 +137,11 @@ def restart_parser() -> MagicParser:
     parser = MagicParser(
         "%spmd_restart", "Replaces all processes by fresh ones; variables are lost."
     )
-    _add(parser, "--replay", action="store_true",
-         help="run the cells again that have run without an error")  # fmt: skip
+    one = parser.add_mutually_exclusive_group()
+    one.add_argument("--replay", action="store_true",
+                     help="run the cells again that have run without an error")  # fmt: skip
+    one.add_argument("--keep", action="store_true",
+                     help="give the new processes the variables of the old ones")  # fmt: skip
     return parser
 
 

@@ -10,7 +10,7 @@ from IPython.display import display, publish_display_data
 
 import jaxnb
 from jaxnb.display import cards
-from jaxnb.display.card import Card
+from jaxnb.display.card import Card, render
 from jaxnb.errors import CellError, ProcessDiedError, RecoveryInterrupted, UsageError
 from jaxnb.magics import arguments
 from jaxnb.magics.background import BackgroundCell
@@ -84,7 +84,7 @@ class SpmdMagics(SessionMagics):
 
     @line_magic
     def spmd_restart(self, line: str) -> None:
-        """Replaces all processes by fresh ones; `--replay` runs the session's cells again."""
+        """Replaces all processes by fresh ones. `%spmd_restart --help` lists the options."""
         parser = arguments.restart_parser()
         asked = parser.asked(line)
         if asked is None:
@@ -92,8 +92,14 @@ class SpmdMagics(SessionMagics):
         session = self._started()
         with plain_interrupt("Interrupted."), ProgressDisplay(self.shell) as progress:
             self._ids.forget_all()
-            replayed = session.restart(progress, replay=asked.replay)
+            replayed, carried = None, ""
+            if asked.keep:
+                carried = str(session.restart_keeping(progress))
+            else:
+                replayed = session.restart(progress, replay=asked.replay)
         progress.show(cards.start_card(session.group, replayed if asked.replay else None))
+        if carried:
+            self._show(Card(render("line", text=carried), carried))
 
     @line_magic
     def spmd_recover(self, line: str) -> None:

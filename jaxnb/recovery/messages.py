@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
-from jaxnb.labels import format_bytes, format_seconds, plural, processes_label
+from jaxnb.labels import capitalized, format_bytes, format_seconds, plural, processes_label
 from jaxnb.model.recovery import LostPart
 
 MOST_NAMED = 8
@@ -90,16 +91,16 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class SavedState:
-    """Variables of a group that were saved to a directory, or loaded from one.
+    """Variables of a group that were saved to a directory, loaded from one, or carried over.
 
     Attributes:
-        path: The directory.
+        path: The directory; empty if they were carried over.
         names: The variables.
         nbytes: The size of their files.
         lost: What was not saved, or could not be loaded.
         seconds: How long it took.
         notes: What else there is to know, in sentences.
-        is_loaded: They were loaded.
+        done: What was done with them.
     """
 
     path: str
@@ -108,25 +109,22 @@ class SavedState:
     lost: tuple[Lost, ...]
     seconds: float
     notes: tuple[str, ...] = ()
-    is_loaded: bool = False
+    done: Literal["saved", "loaded", "carried over"] = "saved"
 
     def __str__(self) -> str:
-        did, where = ("Loaded", "from") if self.is_loaded else ("Saved", "to")
-        text = (
-            f"{did} {plural(len(self.names), 'variable')} ({format_bytes(self.nbytes)}) {where} "
-            f"{self.path} in {format_seconds(self.seconds)}."
-        )
+        variables = f"{plural(len(self.names), 'variable')} ({format_bytes(self.nbytes)})"
+        where = {"saved": f" to {self.path}", "loaded": f" from {self.path}"}.get(self.done, "")
+        text = f"{capitalized(self.done)} {variables}{where} in {format_seconds(self.seconds)}."
         return " ".join([text, *self._losses(), *self.notes])
 
     def _losses(self) -> list[str]:
         if not self.lost:
             return []
-        did = "loaded" if self.is_loaded else "saved"
         told = [str(each) for each in self.lost[:MOST_NAMED]]
         if len(self.lost) > MOST_NAMED:
             told.append(f"and {len(self.lost) - MOST_NAMED} more")
-        then = "Using one raises an error; run the cells again that made them."
-        return [f"Not {did}: {'; '.join(told)}. {then if self.is_loaded else ''}".strip()]
+        then = " Using one raises an error; run the cells again that made them."
+        return [f"Not {self.done}: {'; '.join(told)}.{then if self.done != 'saved' else ''}"]
 
 
 def losses(lost: Mapping[int, tuple[LostPart, ...]]) -> tuple[Lost, ...]:

@@ -8,7 +8,8 @@ import platform
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -22,6 +23,9 @@ MANIFEST = "variables.json"
 """What tells of the files in a directory, for people too."""
 
 FORMAT = 1
+
+VARIABLES = "variables"
+"""The directory in a :func:`scratch_folder`."""
 
 PACK_SECONDS = 3600.0
 """How long a process may pack or unpack; classes' own code runs then. Interrupt ends it sooner."""
@@ -159,7 +163,7 @@ class Saver:
         lost += losses({i: answer.lost for i, answer in taken.items()})
         size = sum(file.nbytes for file in found)
         seconds = time.perf_counter() - started
-        return SavedState(str(path), bound, size, tuple(lost), seconds, notes, is_loaded=True)
+        return SavedState(str(path), bound, size, tuple(lost), seconds, notes, "loaded")
 
     def _requests(self, function: str, **arguments: Any) -> dict[int, CallRequest]:
         everyone = range(self._channel.num_processes)
@@ -198,6 +202,29 @@ class Saver:
             json.dump(manifest, file, indent=1, ensure_ascii=False)
             file.flush()
             os.fsync(file.fileno())
+
+
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """Yields a directory for variables on their way: in memory, where the system has that.
+
+    It is removed if what is done with it succeeds; else it is left, and a note says where it is.
+    """
+    shared = Path("/dev/shm")
+    parent = shared if os.access(shared, os.W_OK) else None
+    folder = Path(tempfile.mkdtemp(prefix="jaxnb-", dir=parent))
+    try:
+        yield folder
+    except BaseException as error:
+        if any(folder.iterdir()):
+            error.add_note(
+                f"The variables are in {folder / VARIABLES}: `%spmd_load {folder / VARIABLES}` "
+                "binds them in a group of this size. Then remove it."
+            )
+        else:
+            folder.rmdir()
+        raise
+    shutil.rmtree(folder)
 
 
 def _target(folder: str, *, overwrite: bool) -> Path:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +13,7 @@ import pytest
 
 import jaxnb
 from integration.test_magics import kernel
-from jaxnb.errors import CellError, JaxnbError, UsageError
+from jaxnb.errors import CellError, JaxnbError, ProcessDiedError, UsageError
 from jaxnb.session import Session
 
 STATE = """
@@ -184,6 +187,51 @@ fails = Fails()
     assert other.run("sums").value == 8.0
 
 
+def scratch() -> set[Path]:
+    return {path for path in Path("/dev/shm").glob("jaxnb-*") if path.is_dir()}
+
+
+def test_a_restart_keeps_the_variables(other: Session) -> None:
+    other.run(STATE)
+    expected = {i: p.value for i, p in other.run(CHECK).per_process.items()}
+    other.run(STATE)
+    before, folders, stages = other.processes, scratch(), list[str]()
+    carried = other.restart_keeping(lambda stage, detail: stages.append(stage))
+    assert {p.pid for p in other.processes}.isdisjoint(p.pid for p in before)
+    assert {i: p.value for i, p in other.run(CHECK).per_process.items()} == expected
+    assert str(carried).startswith("Carried over ")
+    assert "Not carried over: `lazy` (generator) on processes 0-3" in str(carried)
+    assert (stages[0], stages[-1]) == ("packing", "unpacking")
+    assert scratch() == folders
+
+
+def test_what_was_packed_is_not_lost_where_a_restart_fails(other: Session) -> None:
+    other.run("own = process_index")
+
+    def fail(stage: str, detail: str) -> None:
+        if stage == "unpacking":
+            raise RuntimeError(stage)
+
+    with pytest.raises(RuntimeError) as caught:
+        other.restart_keeping(fail)
+    (note,) = caught.value.__notes__
+    folder = Path(note.removeprefix("The variables are in ").partition(":")[0])
+    assert other.load(folder).names
+    assert other.run("own").per_process[3].value == 3
+    shutil.rmtree(folder.parent)
+
+
+def test_a_group_with_a_death_is_not_restarted() -> None:
+    with jaxnb.start(2, platform="cpu") as session:
+        folders = scratch()
+        session.run("own = process_index")
+        os.kill(session.processes[1].pid, signal.SIGKILL)
+        with pytest.raises(ProcessDiedError, match=r"Process 1 .*SIGKILL"):
+            session.restart_keeping()
+        assert session.pull("own", ranks=[0]) == 0
+        assert scratch() == folders
+
+
 def test_the_magics(tmp_path: Path) -> None:
     for notebook in kernel():
         notebook.good("%spmd_start -n 2 --platform cpu")
@@ -197,4 +245,7 @@ def test_the_magics(tmp_path: Path) -> None:
         notebook.good("%spmd a = b = None")
         assert notebook.good(f"%spmd_load {tmp_path}/state").text.startswith("Loaded 3 variables")
         assert "(1, 2)" in notebook.good("%spmd a, b").text
+        assert "Carried over 3 variables" in notebook.good("%spmd_restart --keep").text
+        assert "(1, 2)" in notebook.good("%spmd a, b").text
+        assert "not allowed with" in notebook.bad("%spmd_restart --keep --replay")
         assert "has no saved variables" in notebook.bad(f"%spmd_load {tmp_path}")
