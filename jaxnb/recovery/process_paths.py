@@ -89,7 +89,7 @@ def paths_to(variables: Mapping[str, Any], wanted: set[int]) -> dict[int, Found]
                 found[id(value)] = each
             below += [
                 Found(each.path + step, (*each.chain, part))
-                for step, part in _parts(value)
+                for step, part in parts_of(value)
                 if id(part) not in seen and not isinstance(part, _PLAIN)
             ]
         level = below
@@ -106,11 +106,11 @@ def has_class(value: Any, kind: type) -> bool:
             return True
         if id(each) not in seen:
             seen.add(id(each))
-            left += [part for _, part in _parts(each) if not isinstance(part, _PLAIN)]
+            left += [part for _, part in parts_of(each) if not isinstance(part, _PLAIN)]
     return False
 
 
-def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+def parts_of(value: Any) -> Iterator[tuple[str, Any]]:
     """Yields the parts of an object, with what leads to each."""
     kind = type(value)
     if issubclass(kind, dict | MappingProxyType):

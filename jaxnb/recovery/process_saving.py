@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
@@ -11,17 +12,31 @@ from typing import Any
 import jax
 
 from jaxnb.engine.handing import STATE
-from jaxnb.recovery import files
+from jaxnb.engine.lost import LostValue
+from jaxnb.model.recovery import LostPart
+from jaxnb.recovery import files, process_modules
 from jaxnb.recovery.messages import Measured, Refused, StateFile, Taken
-from jaxnb.recovery.process_state import PackedState, pack
+from jaxnb.recovery.process_modules import values_of_modules
+from jaxnb.recovery.process_state import PackedState, pack, reason_of
 from jaxnb.recovery.process_unpacking import unpack
 
 _OF_IPYTHON = re.compile(r"__\w+__|_+|_i+|_i?\d+|_[io]h|_dh|_exit_code|In|Out")
 """Names that IPython binds itself."""
 
-_CARRIED_STATE = (
-    "jax.config", "np.random.get_state()", "random.getstate()", "jax.set_mesh(…)",
-)  # fmt: skip
+
+def _extend_path(path: list[str]) -> None:
+    sys.path += [each for each in path if each not in sys.path and Path(each).is_dir()]
+
+
+_STATE: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
+    "sys.path": (lambda: [*sys.path], _extend_path),
+    **{
+        name: STATE[name]
+        for name in (
+            "jax.config", "np.random.get_state()", "random.getstate()", "jax.set_mesh(…)",
+        )
+    },
+}  # fmt: skip
 """What belongs to no name, and is carried with the variables; it is set when it is met."""
 
 _waiting: PackedState | None = None
@@ -52,8 +67,8 @@ def measure(shell: Any, process_index: int, *, names: Sequence[str]) -> Measured
     if missing:
         return Measured({}, 0, (), missing)
     chosen = {name: shell.user_ns[name] for name in names} or found
-    state = {} if names else {name: STATE[name][0]() for name in _CARRIED_STATE}
-    _waiting = pack(state | chosen)
+    state = {} if names else {name: read() for name, (read, _) in _STATE.items()}
+    _waiting = pack(state | chosen | ({} if names else values_of_modules()))
     texts = {name: _text(value) for name, value in chosen.items()}
     return Measured(texts, _waiting.nbytes, _waiting.lost)
 
@@ -102,18 +117,32 @@ def load(shell: Any, process_index: int, *, path: str, names: Sequence[str]) -> 
         return Refused(f"has no variable `{missing[0]}` in its file")
 
     def set_state(name: str, value: Any) -> None:
-        if name in STATE and not names:
-            STATE[name][1](value)
+        if name in _STATE and not names:
+            _STATE[name][1](value)
 
     unpacked = unpack(contents.pickle, contents.buffers, len(contents.names), set_state)
     chosen = {
         name: value
         for name, value in unpacked.variables.items()
-        if name not in STATE and (not names or name in names)
+        if name.isidentifier() and (not names or name in names)
     }
     shell.push(chosen)
-    lost = (part for part in unpacked.lost if part.path in chosen)
+    lost = [part for part in unpacked.lost if part.path in chosen]
+    for path, value in unpacked.variables.items():
+        if path not in _STATE and not path.isidentifier() and not names:
+            lost += _bound_in_module(path, value)
     return Taken(tuple(chosen), tuple(lost))
+
+
+def _bound_in_module(path: str, value: Any) -> list[LostPart]:
+    """Binds a value in a module of the user's; returns what is lost if it cannot be imported."""
+    try:
+        # What the import has made anew is better than nothing.
+        if not (isinstance(value, LostValue) and process_modules.has(path)):
+            process_modules.bind(path, value)
+    except Exception as error:  # what the user's module raises
+        return [LostPart(path, type(value).__qualname__, reason_of(error))]
+    return []
 
 
 def _text(value: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import shutil
 import tempfile
 import time
@@ -159,7 +160,7 @@ class Saver:
             Lost(**{**each, "processes": tuple(each["processes"])}) for each in manifest["lost"]
         ]
         bound = tuple(dict.fromkeys(name for answer in taken.values() for name in answer.names))
-        lost = [each for each in saved if each.path.split("[")[0].split(".")[0] in bound]
+        lost = [each for each in saved if not names or _variable(each.path) in bound]
         lost += losses({i: answer.lost for i, answer in taken.items()})
         size = sum(file.nbytes for file in found)
         seconds = time.perf_counter() - started
@@ -244,6 +245,12 @@ def _target(folder: str, *, overwrite: bool) -> Path:
             "replace them: `%spmd_save --overwrite DIR`, `spmd.save(dir, overwrite=True)`."
         )
     return target
+
+
+def _variable(path: str) -> str:
+    """Returns the variable that a path begins with."""
+    found = re.match(r"\w*", path)
+    return found[0] if found else ""
 
 
 def _require_names(missing: Mapping[int, Sequence[str]]) -> None:

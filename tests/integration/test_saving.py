@@ -187,6 +187,28 @@ fails = Fails()
     assert other.run("sums").value == 8.0
 
 
+MODULE = """
+import threading
+mesh, counts, lock, missing = None, {}, threading.Lock(), object()
+def scaled(x, default=missing): return x * counts["scale"] if default is missing else default
+"""
+
+
+def test_what_a_module_of_the_users_holds(other: Session, tmp_path: Path) -> None:
+    (tmp_path / "module_beside.py").write_text(MODULE)
+    other.run(f"import sys; sys.path.insert(0, {str(tmp_path)!r})")
+    other.run("import module_beside as beside")
+    other.run("""
+beside.mesh = jax.make_mesh((8,), ("a",))
+beside.counts["scale"] = 3
+beside.later = beside.mesh, (i for i in range(2))
+mine = beside.mesh
+""")
+    other.restart_keeping()
+    assert other.run("beside.mesh is mine and beside.scaled(2) == 6").value
+    assert other.run("beside.lock.acquire(blocking=False)").value
+
+
 def scratch() -> set[Path]:
     return {path for path in Path("/dev/shm").glob("jaxnb-*") if path.is_dir()}
 
