@@ -23,6 +23,7 @@ from jaxnb.model import (
     RichOutput,
     ValueInfo,
 )
+from jaxnb.model.cells import code_seconds
 from jaxnb.model.dispatches import Cause
 from jaxnb.model.origins import Difference
 from jaxnb.model.replicas import UnequalInput
@@ -88,6 +89,11 @@ class ProcessResult:
     memory: tuple[CellMemory, ...] = ()
     fetch: Callable[[Gather | None], Any] | None = field(default=None, repr=False, compare=False)
     gather: Gather | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def code_seconds(self) -> float:
+        """How long the cell's own code ran; in ``seconds`` is the formatting of its error."""
+        return code_seconds(self.seconds, self.error)
 
     @cached_property
     def value(self) -> Any:

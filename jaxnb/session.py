@@ -25,6 +25,7 @@ from jaxnb.errors import (
 from jaxnb.history import CellHistory, record_of
 from jaxnb.labels import Outputs, format_bytes
 from jaxnb.model import CellRequest, CheckMode
+from jaxnb.model.cells import code_seconds
 from jaxnb.model.dispatches import Cause
 from jaxnb.model.nans import CheckNans
 from jaxnb.options import StartOptions, one_of_checks, one_of_nans, process_indices
@@ -340,9 +341,7 @@ class Session(Cells):
         hosts = {report.process_index: report.host for report in self._reports}
         told = {}
         for index, reply in running.replies.items():
-            raised = reply.error.seconds if reply.error is not None else None
-            # To format an error may take longer than the code.
-            seconds = reply.seconds if raised is None else min(raised, reply.seconds)
+            seconds = code_seconds(reply.seconds, reply.error)
             told[index] = Told(reply.activity, seconds, hosts.get(index, ""), ending_of(reply))
         return told
 

@@ -12,7 +12,7 @@ from jaxnb.display.cards_pitfalls import pitfalls_card
 from jaxnb.display.cards_timing import timing_card
 from jaxnb.display.cards_value import value_card
 from jaxnb.labels import Outputs, format_seconds, plural, ranks_label
-from jaxnb.result import CellResult, ProcessResult
+from jaxnb.result import CellResult
 
 _INTERRUPTS = ("KeyboardInterrupt", "SwallowedInterrupt")
 _STRAGGLER_RATIO = 1.5
@@ -43,8 +43,8 @@ def footer_card(result: CellResult) -> Card:
     parts = [_who(result), format_seconds(result.seconds)]
     slowest = straggler(result)
     if slowest is not None:
-        own = _seconds(result.per_process[slowest])
-        others = median(_seconds(r) for i, r in result.per_process.items() if i != slowest)
+        own = result.per_process[slowest].code_seconds
+        others = median(r.code_seconds for i, r in result.per_process.items() if i != slowest)
         parts.append(f"slowest {slowest} ({format_seconds(own)}, others {format_seconds(others)})")
     if compiled := _compiled(result):
         parts.append(compiled)
@@ -62,7 +62,7 @@ def footer_card(result: CellResult) -> Card:
 
 def straggler(result: CellResult) -> int | None:
     """Returns the process that took clearly longer than the others, if one stands out."""
-    seconds = {i: _seconds(r) for i, r in result.per_process.items()}
+    seconds = {i: r.code_seconds for i, r in result.per_process.items()}
     if len(seconds) < 2:
         return None
     slowest = max(seconds, key=lambda i: seconds[i])
@@ -70,13 +70,6 @@ def straggler(result: CellResult) -> int | None:
     # Compared with the next slowest: with two slow ones neither stands out.
     stands_out = seconds[slowest] > _STRAGGLER_RATIO * others
     return slowest if stands_out and seconds[slowest] - others > _STRAGGLER_SECONDS else None
-
-
-def _seconds(ran: ProcessResult) -> float:
-    """Returns how long the cell's code ran: to format a traceback may take longer than the code."""
-    if ran.error is None or ran.error.seconds is None:
-        return ran.seconds
-    return min(ran.seconds, ran.error.seconds)
 
 
 def _who(result: CellResult) -> str:
@@ -98,11 +91,11 @@ def _compiled(result: CellResult) -> str:
 
 def _bars(result: CellResult, slowest: int | None) -> list[_Bar]:
     ran = result.per_process
-    longest = max(map(_seconds, ran.values()), default=0.0)
+    seconds = {i: each.code_seconds for i, each in sorted(ran.items())}
+    longest = max(seconds.values(), default=0.0)
     # Below a few milliseconds the differences are noise.
     if len(ran) < 2 or len(ran) > _MAX_BARS or longest < 0.005:
         return []
     return [
-        _Bar(i, _seconds(r), max(8, round(100 * _seconds(r) / longest)), i == slowest)
-        for i, r in sorted(ran.items())
+        _Bar(i, own, max(8, round(100 * own / longest)), i == slowest) for i, own in seconds.items()
     ]

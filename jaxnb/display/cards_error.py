@@ -84,18 +84,13 @@ def error_groups(result: CellResult) -> list[ErrorGroup]:
         ErrorGroup(
             tuple(processes),
             result.errors[processes[0]],
-            min(_seconds(result, p) for p in processes),
+            min(result.per_process[p].code_seconds for p in processes),
             min(result.raised_at(p) for p in processes),
             tuple(sorted({at for p in processes if (at := result.errors[p].line) is not None})),
         )
         for processes in groups.values()
     ]
     return sorted(found, key=lambda group: (group.steps_from_cause, group.at))
-
-
-def _seconds(result: CellResult, process: int) -> float:
-    known = result.errors[process].seconds
-    return result.per_process[process].seconds if known is None else known
 
 
 def _beginning(message: str) -> str:

@@ -125,8 +125,7 @@ class InLockstep:
         handler = signal.getsignal(signal.SIGINT)
         if handler is signal.SIG_IGN:
             return None
-        is_ours = str(getattr(handler, "__module__", "")).partition(".")[0] == "jaxnb"
-        if is_ours or not callable(handler):
+        if process_handlers.is_own(handler) or not callable(handler):
             return interrupts.strike(sys._getframe(1))
         handler(signal.SIGINT, sys._getframe(1))
         return None

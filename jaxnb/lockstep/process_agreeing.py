@@ -7,6 +7,7 @@ import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -95,7 +96,8 @@ class Lockstep:
         self._turns = Turns()
         self._main = threading.main_thread()
         self._made = threading.local()
-        self.signals = KeptSignals(self._tell_kept, self._tell_handled, self._take_back)
+        told = Line.kept, Line.handled, Line.take_back
+        self.signals = KeptSignals(*(partial(self._tell_from_handler, each) for each in told))
 
     def begin(self, cell: int, asked: Sequence[int]) -> None:
         """Begins a cell.
@@ -124,26 +126,13 @@ class Lockstep:
 
     def took(self) -> None:
         """Tells that a signal raises KeyboardInterrupt in the main thread now."""
-        if self._line is not None:
-            self._tell_from_handler(self._line.took)
+        self._tell_from_handler(Line.took)
 
-    def _tell_kept(self) -> None:
-        if self._line is not None:
-            self._tell_from_handler(self._line.kept)
-
-    def _tell_handled(self) -> None:
-        if self._line is not None:
-            self._tell_from_handler(self._line.handled)
-
-    def _take_back(self) -> None:
-        if self._line is not None:
-            self._tell_from_handler(self._line.take_back)
-
-    @staticmethod
-    def _tell_from_handler(tell: Callable[[], None]) -> None:
+    def _tell_from_handler(self, tell: Callable[[Line], None]) -> None:
         # A signal's handler must raise nothing but the interrupt; the next word tells of the end.
-        with contextlib.suppress(ConductorGoneError):
-            tell()
+        if self._line is not None:
+            with contextlib.suppress(ConductorGoneError):
+                tell(self._line)
 
     def agree(self, dispatch: Dispatch, depth: int) -> None:
         """Waits until all processes of a dispatch are about to make it, and it is its turn.

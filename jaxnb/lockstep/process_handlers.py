@@ -59,7 +59,7 @@ def install(asked: Asked) -> None:
 
     @functools.wraps(python_signal)
     def set_handler(signalnum: Any, handler: Any) -> Any:
-        if callable(handler) and not _is_own(handler):
+        if callable(handler) and not is_own(handler):
             handler = _Asking(handler, asked)
         return _of(python_signal(signalnum, handler))
 
@@ -74,7 +74,7 @@ def install(asked: Asked) -> None:
 def tells(number: int) -> bool:
     """Whether jaxnb is told when a signal has come."""
     handler = _python_getsignal(number)
-    return isinstance(handler, _Asking) or _is_own(handler)
+    return isinstance(handler, _Asking) or is_own(handler)
 
 
 def is_of_handler(error: BaseException) -> bool:
@@ -83,7 +83,8 @@ def is_of_handler(error: BaseException) -> bool:
     return any(frame.f_code is _Asking.__call__.__code__ for frame, _ in frames)
 
 
-def _is_own(handler: object) -> bool:
+def is_own(handler: object) -> bool:
+    """Whether a handler is jaxnb's."""
     return str(getattr(handler, "__module__", "")).partition(".")[0] == "jaxnb"
 
 

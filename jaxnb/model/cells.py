@@ -172,6 +172,16 @@ class CellMemory:
         return replace(other, before_bytes=self.before_bytes, peak_bytes=max(peaks, default=None))
 
 
+def code_seconds(seconds: float, error: ProcessError | None) -> float:
+    """Returns how long a cell's own code ran: to format its error may take longer.
+
+    Args:
+        seconds: Wall time of the cell.
+        error: What it raised.
+    """
+    return seconds if error is None or error.seconds is None else min(seconds, error.seconds)
+
+
 @dataclass(frozen=True, slots=True)
 class CellReply:
     """What a process answers to a :class:`CellRequest`, beside its streamed output.
