@@ -21,6 +21,7 @@ _OPERATORS = [
     "delitem",
     "divmod",
     "enter",
+    "exit",
     "eq",
     "float",
     "floordiv",
@@ -85,20 +86,25 @@ class LostValue:
     Args:
         what: The value, in words, and why it is lost.
         advice: What to do.
+        kind: What it was: ``"generator"``.
+        reason: Why it is lost.
     """
 
-    __slots__ = ("__weakref__", "_advice", "_what")
+    __slots__ = ("__weakref__", "_advice", "_kind", "_reason", "_what")
     _error: type[JaxnbError] = ValueGoneError
 
-    def __init__(self, what: str, advice: str = MAKE_AGAIN) -> None:
+    def __init__(
+        self, what: str, advice: str = MAKE_AGAIN, kind: str = "", reason: str = ""
+    ) -> None:
         self._what = what
         self._advice = advice
+        self._kind, self._reason = kind, reason
 
     def __repr__(self) -> str:
         return f"<lost: {self._what}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return LostValue, (self._what, self._advice)
+        return LostValue, (self._what, self._advice, self._kind, self._reason)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):  # what pickle, IPython and JAX look for in any object
@@ -106,7 +112,7 @@ class LostValue:
         self._raise()
 
     def _raise(self) -> NoReturn:
-        raise self._error(f"{self._what}. Nothing was computed. {text_of(self)[1]}")
+        raise self._error(f"{self._what}. {text_of(self)[1]}")
 
     __hash__ = object.__hash__
 
@@ -130,8 +136,11 @@ class LostArray(LostValue):
     def __init__(
         self, what: str, shards: tuple[tuple[Any, Any], ...] = (), advice: str = MAKE_ANEW
     ) -> None:
-        super().__init__(what, advice)
+        super().__init__(what, advice, "array", what)
         self.shards = shards
+
+    def _raise(self) -> NoReturn:
+        raise self._error(f"{self._what}. Nothing was computed. {text_of(self)[1]}")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return LostArray, (self._what, (), self._advice)
@@ -142,6 +151,11 @@ def text_of(lost: LostValue) -> tuple[str, str]:
     parts = "In a cell its `.shards` has the parts that the process still holds."
     more = f" {parts}" if lost._advice == MAKE_ANEW else ""
     return lost._what, f"{lost._advice}{more}"
+
+
+def loss_of(lost: LostValue) -> tuple[str, str]:
+    """Returns what a value was, in a word, and why it is lost."""
+    return lost._kind, lost._reason
 
 
 def _refusal(name: str) -> Callable[..., NoReturn]:
@@ -155,4 +169,4 @@ def _refusal(name: str) -> Callable[..., NoReturn]:
 for _name in _OPERATORS:
     setattr(LostValue, f"__{_name}__", _refusal(f"__{_name}__"))
 # JAX looks whether it is there, and asks for another kind of object if it is.
-LostValue.__jax_array__ = property(LostValue._raise)  # type: ignore[attr-defined]
+LostValue.__jax_array__ = property(lambda lost: lost._raise())  # type: ignore[attr-defined]

@@ -6,6 +6,7 @@ from IPython.core.magic import line_magic, magics_class
 from IPython.display import display
 
 from jaxnb.display.card import Card, render
+from jaxnb.errors import UsageError
 from jaxnb.magics import arguments
 from jaxnb.magics.base import SessionMagics
 from jaxnb.magics.interrupts import plain_interrupt
@@ -16,7 +17,7 @@ def _save_parser() -> arguments.MagicParser:
     parser = arguments.MagicParser(
         "%spmd_save", "Saves variables of all processes to a directory, each process its own."
     )
-    parser.add_argument("folder", metavar="DIR", help="the directory")
+    parser.add_argument("folder", nargs="?", metavar="DIR", help="the directory")
     parser.add_argument("names", nargs="*", metavar="NAME",
                         help="the variables; all by default")  # fmt: skip
     parser.add_argument("--overwrite", action="store_true",
@@ -28,10 +29,16 @@ def _load_parser() -> arguments.MagicParser:
     parser = arguments.MagicParser(
         "%spmd_load", "Binds the variables that %spmd_save has saved. To load them runs their code."
     )
-    parser.add_argument("folder", metavar="DIR", help="the directory")
+    parser.add_argument("folder", nargs="?", metavar="DIR", help="the directory")
     parser.add_argument("names", nargs="*", metavar="NAME",
                         help="the variables; all by default")  # fmt: skip
     return parser
+
+
+def _folder(given: str | None) -> str:
+    if given is None:
+        raise UsageError("Name a directory: `%spmd_save DIR`, `%spmd_load DIR`. Nothing was done.")
+    return given
 
 
 @magics_class
@@ -44,9 +51,9 @@ class SavingMagics(SessionMagics):
         asked = _save_parser().asked(line)
         if asked is None:
             return
-        session = self._started()
+        session, folder = self._started(), _folder(asked.folder)
         with plain_interrupt("Interrupted. Nothing was saved."):
-            self._show(session.save(asked.folder, asked.names, overwrite=asked.overwrite))
+            self._show(session.save(folder, asked.names, overwrite=asked.overwrite))
 
     @line_magic
     def spmd_load(self, line: str) -> None:
@@ -54,9 +61,9 @@ class SavingMagics(SessionMagics):
         asked = _load_parser().asked(line)
         if asked is None:
             return
-        session = self._started()
+        session, folder = self._started(), _folder(asked.folder)
         with plain_interrupt("Interrupted. Variables may have been bound on some processes."):
-            self._show(session.load(asked.folder, asked.names))
+            self._show(session.load(folder, asked.names))
 
     def _show(self, saved: SavedState) -> None:
         text = str(saved)

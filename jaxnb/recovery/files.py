@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import mmap
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,19 +22,25 @@ class Contents(NamedTuple):
     """What is in a file.
 
     Attributes:
-        names: The names of the pickles.
+        names: The names of the pickles, and their sizes.
         pickle: The pickles, one after the other.
         buffers: What was left out of them. All are views of the mapped file: private to this
             process, and may be written to.
     """
 
-    names: tuple[str, ...]
+    names: dict[str, int]
     pickle: memoryview
     buffers: tuple[memoryview, ...]
 
 
-def write(path: Path, names: Iterable[str], pickled: bytes, buffers: Iterable[Any]) -> str:
+def write(path: Path, names: Mapping[str, int], pickled: bytes, buffers: Iterable[Any]) -> str:
     """Writes a file, readable by this user only, and waits until it is on the disk.
+
+    Args:
+        path: It must not be there.
+        names: The names of the pickles, with their sizes.
+        pickled: The pickles, one after the other.
+        buffers: What was left out of them.
 
     Returns:
         The digest of its bytes.
@@ -43,7 +49,7 @@ def write(path: Path, names: Iterable[str], pickled: bytes, buffers: Iterable[An
         OSError: There is no room, say. What was written is left.
     """
     parts = [memoryview(pickled), *(memoryview(each).cast("B") for each in buffers)]
-    header = json.dumps({"names": [*names], "sizes": [part.nbytes for part in parts]}).encode()
+    header = json.dumps({"names": names, "sizes": [part.nbytes for part in parts]}).encode()
     start = _MAGIC + len(header).to_bytes(8, "little") + header
     total = xxhash.xxh3_128()
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -90,4 +96,4 @@ def read(path: Path) -> Contents:
         at += -at % _ALIGNMENT
         parts.append(mapped[at : at + size])
         at += size
-    return Contents(tuple(header["names"]), parts[0], tuple(parts[1:]))
+    return Contents(header["names"], parts[0], tuple(parts[1:]))

@@ -89,14 +89,14 @@ class Lost:
         return f"`{self.path}` ({self.type}) on {processes_label(self.processes)}: {self.reason}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class SavedState:
     """Variables of a group that were saved to a directory, loaded from one, or carried over.
 
     Attributes:
         path: The directory; empty if they were carried over.
         names: The variables.
-        nbytes: The size of their files.
+        nbytes: The size of their files; 0 if only some of their variables were loaded.
         lost: What was not saved, or could not be loaded.
         seconds: How long it took.
         notes: What else there is to know, in sentences.
@@ -112,10 +112,15 @@ class SavedState:
     done: Literal["saved", "loaded", "carried over"] = "saved"
 
     def __str__(self) -> str:
-        variables = f"{plural(len(self.names), 'variable')} ({format_bytes(self.nbytes)})"
+        lost = {each.path for each in self.lost}
+        count = sum(name not in lost for name in self.names)
+        size = f" ({format_bytes(self.nbytes)})" if self.nbytes else ""
+        variables = f"{plural(count, 'variable')}{size}"
         where = {"saved": f" to {self.path}", "loaded": f" from {self.path}"}.get(self.done, "")
         text = f"{capitalized(self.done)} {variables}{where} in {format_seconds(self.seconds)}."
         return " ".join([text, *self._losses(), *self.notes])
+
+    __repr__ = __str__
 
     def _losses(self) -> list[str]:
         if not self.lost:

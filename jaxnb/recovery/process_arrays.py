@@ -89,6 +89,8 @@ def _added_attributes(array: jax.Array) -> dict[str, Any]:
 
 def _special_layout(array: jax.Array) -> Any:
     """Returns an array's layout if it is not row-major; None if it is, or JAX does not tell."""
+    if array.ndim < 2:  # to ask takes as long as all the rest
+        return None
     try:
         concrete: Any = array
         layout: Any = concrete.format.layout

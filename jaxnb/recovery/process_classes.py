@@ -12,16 +12,14 @@ import __future__
 import ast
 import enum
 import linecache
-import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Any
 
-from jaxnb.recovery.process_paths import has_class
-
-_CELL = re.compile(r"<cell (\d+)>")
+from jaxnb.recovery.process_cells import CELL, names_of_cells
+from jaxnb.recovery.process_paths import has_class, is_of_user
 
 _FUTURE = sum(getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
 
@@ -61,25 +59,69 @@ def statement_of(kind: type) -> Statement | None:
         return None
     codes = list(_codes(kind))
     cells = {code.co_filename for code in codes} or {
-        name for name in [*linecache.cache] if _CELL.fullmatch(name)
+        name for name in [*linecache.cache] if CELL.fullmatch(name)
     }
     if codes and len(cells) != 1:  # a method was put in later
         return None
     flags = codes[0].co_flags & _FUTURE if codes else _flags_without_methods(kind)
-    for cell in sorted(cells, key=lambda name: -int(_CELL.findall(name)[0])):
-        text = "".join(linecache.getlines(cell))
-        nodes = _definitions(text, kind.__qualname__)
-        if not nodes:
-            continue
-        # Of the whole cell: what it imports makes the compiler write other code.
-        whole = compile(text, cell, "exec", flags, dont_inherit=True)
-        known = {*map(_made_of, _inside(whole))}
-        wanted = {*map(_made_of, codes)}
-        for node in nodes if wanted <= known else ():
-            lines = range(node.lineno, (node.end_lineno or 0) + 1)
-            if all(code.co_firstlineno in lines for code in codes):
-                return Statement(kind.__name__, cell, text, node.lineno, flags)
-    return None
+    found = [
+        Statement(kind.__name__, cell, text, node.lineno, flags)
+        for cell, text in ((cell, "".join(linecache.getlines(cell))) for cell in cells)
+        for node in _definitions(text, kind.__qualname__)
+        if _is_of(kind, node, codes)
+    ]
+    if len(found) != 1 or not needs_statement(kind, found[0]):
+        return None
+    # Of the whole cell: what it imports makes the compiler write other code.
+    whole = compile(found[0].text, found[0].cell, "exec", flags, dont_inherit=True)
+    known = {*map(_made_of, _inside(whole))}
+    return found[0] if {*map(_made_of, codes)} <= known else None
+
+
+def _is_of(kind: type, node: ast.ClassDef, codes: list[CodeType]) -> bool:
+    """Whether a statement may have made a class: its bases and its lines are those."""
+    lines = range(node.lineno, (node.end_lineno or 0) + 1)
+    if not all(code.co_firstlineno in lines for code in codes):
+        return False
+    bases = getattr(kind, "__orig_bases__", kind.__bases__)
+    names = [_named(base) for base in node.bases]
+    return all(each is _NOTHING or each in bases for each in names)
+
+
+def _named(node: ast.expr) -> Any:
+    """Returns what a name, or an attribute of one, stands for now; _NOTHING for what is neither."""
+    match node:
+        case ast.Name():
+            return vars(sys.modules["__main__"]).get(node.id, _NOTHING)
+        case ast.Attribute():
+            return getattr(_named(node.value), node.attr, _NOTHING)
+        case ast.Call():
+            return _named(node.func)
+    return _NOTHING
+
+
+def needs_statement(kind: type, statement: Statement) -> bool:
+    """Whether a library does something when a class is made, so that it has to be made again.
+
+    That is: a metaclass, an ``__init_subclass__`` or a decorator of a library's. Other classes are
+    carried by what they are made of, which is what they are now.
+    """
+    if not _is_plain(type(kind).__module__):
+        return True
+    owners = (owner for owner in kind.__mro__[1:] if "__init_subclass__" in vars(owner))
+    if not all(_is_plain(owner.__module__) for owner in owners):
+        return True
+    nodes = [n for n in _definitions(statement.text, kind.__name__) if n.lineno == statement.line]
+    decorators = [_named(each) for node in nodes for each in node.decorator_list]
+    return not all(
+        each is _NOTHING or _is_plain(getattr(each, "__module__", None) or "builtins")
+        for each in decorators
+    )
+
+
+def _is_plain(module: str) -> bool:
+    """Whether what a module does when a class is made is seen in the class, or the user's."""
+    return is_of_user(module) or module.partition(".")[0] in (*sys.stdlib_module_names, "jax")
 
 
 def _definitions(text: str, name: str) -> list[ast.ClassDef]:
@@ -94,14 +136,23 @@ def _definitions(text: str, name: str) -> list[ast.ClassDef]:
 
 def _codes(kind: type) -> Iterator[CodeType]:
     """Yields the code of the methods of a class that were written in cells."""
+    yield from (function.__code__ for function in _functions(kind))
+
+
+def _defaults(function: FunctionType) -> tuple[Any, ...]:
+    return function.__defaults__, function.__kwdefaults__
+
+
+def _functions(kind: type) -> Iterator[FunctionType]:
+    """Yields the methods of a class that were written in cells."""
     for value in vars(kind).values():
         wrapped = [getattr(value, name, None) for name in ("__func__", "fget", "fset", "func")]
         for each in (value, *wrapped):
             function = each
             while isinstance(function, FunctionType) or hasattr(function, "__wrapped__"):
                 code = getattr(function, "__code__", None)
-                if code is not None and _CELL.fullmatch(code.co_filename):
-                    yield code
+                if code is not None and CELL.fullmatch(code.co_filename):
+                    yield function
                 function = getattr(function, "__wrapped__", None)
 
 
@@ -136,7 +187,8 @@ def reduced_class(kind: type, statement: Statement) -> Any:
     if uses is None:
         return None
     arguments = statement.name, statement.cell, statement.text, statement.line, statement.flags
-    return _define, (*arguments, uses), _attributes(kind), None, None, _set_attributes
+    state = _attributes(kind), [_defaults(each) for each in _functions(kind)]
+    return _define, (*arguments, uses), state, None, None, _set_state
 
 
 def _uses(kind: type, statement: Statement) -> dict[str, Any] | None:
@@ -184,10 +236,20 @@ def _attributes(kind: type) -> dict[str, Any]:
 # ------------------------------------------------------------------------- in the new process
 
 
+def _set_state(kind: type, state: tuple[dict[str, Any], list[tuple[Any, ...]]]) -> None:
+    attributes, defaults = state
+    _set_attributes(kind, attributes)
+    # Those of the methods were worked out anew, of what the names in them stand for now.
+    for function, values in zip(_functions(kind), defaults, strict=False):
+        function.__defaults__, function.__kwdefaults__ = values
+
+
 def _define(name: str, cell: str, text: str, line: int, flags: int, uses: dict[str, Any]) -> type:
     namespace = vars(sys.modules["__main__"])
-    lines = text.splitlines(keepends=True)
-    linecache.cache.setdefault(cell, (len(text), None, lines, cell))
+    cell = names_of_cells.get(cell, cell)
+    known = namespace.get(name)
+    if isinstance(known, type) and statement_of(known) == Statement(name, cell, text, line, flags):
+        return known
     code = Statement(name, cell, text, line, flags).compiled()
     before = {each: namespace.get(each, _NOTHING) for each in (name, *uses)}
     namespace.update(uses)

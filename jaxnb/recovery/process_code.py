@@ -7,10 +7,12 @@ as it did before.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import pickle
 import sys
+import typing
 import weakref
 from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
@@ -20,7 +22,9 @@ import jax
 
 from jaxnb.engine import _jax_internals
 from jaxnb.engine._jax_internals.pytrees import registration_of
+from jaxnb.recovery.process_cells import names_of_cells
 from jaxnb.recovery.process_classes import reduced_class, statement_of
+from jaxnb.recovery.process_paths import is_of_user
 
 _ATTRIBUTES = [
     "__defaults__", "__kwdefaults__", "__doc__", "__module__", "__qualname__",
@@ -57,35 +61,38 @@ class CodePickler(cloudpickle.Pickler):  # type: ignore[misc]
         home: str = function.__globals__.get("__name__") or ""
         if _namespace(home) is not function.__globals__:  # of `exec`, of a module that is gone
             return super().reducer_override(function)
-        closure = function.__closure__ or ()
         state = {
-            "cells": [_contents(cell) for cell in closure],
             "attributes": dict(function.__dict__),
             **{name: getattr(function, name) for name in _ATTRIBUTES},
         }
-        arguments = function.__code__, home, function.__name__, len(closure)
+        # Cells as they are: what functions close over together they go on to share.
+        arguments = function.__code__, home, function.__name__, function.__closure__
         return _make_function, arguments, state, None, None, _fill_function
 
     def _class(self, kind: type) -> Any:
         if is_found_by_name(kind):
             return NotImplemented
         statement = statement_of(kind)
-        anew = reduced_class(kind, statement) if statement is not None else None
-        if anew is not None:
-            return anew
-        reduced = super().reducer_override(kind)
-        if not (isinstance(reduced, tuple) and len(reduced) == 6):  # the class of None
-            return reduced
-        registration = registration_of(kind)
-        if registration is None:
-            return reduced
+        reduced = reduced_class(kind, statement) if statement is not None else None
+        if reduced is None:
+            reduced = super().reducer_override(kind)
+            if not (isinstance(reduced, tuple) and len(reduced) == 6):  # the class of None
+                return reduced
+            make, arguments, *_ = reduced
+            if isinstance(arguments[0], type):  # its metaclass; of enumerations it stands nowhere
+                reduced = _make_class, (make, *arguments), *reduced[2:]
         make, arguments, state, _, _, fill = reduced
-        return make, arguments, (state, fill, registration), None, None, _fill_pytree
+        state = state, fill, registration_of(kind)
+        return make, arguments, state, None, None, _fill_class
 
 
 def is_found_by_name(value: Any) -> bool:
     """Whether a function or class can be imported: then the new process has the same."""
-    module = sys.modules.get(getattr(value, "__module__", None) or "")
+    home = getattr(value, "__module__", None) or ""
+    module = sys.modules.get(home)
+    if module is None and home.partition(".")[0] in sys.modules:
+        with contextlib.suppress(ImportError):  # `numpy.rec`, which nobody has imported yet
+            module = importlib.import_module(home)
     if module is None or module.__name__ == "__main__":
         return False
     found: Any = module
@@ -98,11 +105,33 @@ def _namespace(home: str) -> Any:
     return getattr(sys.modules.get(home), "__dict__", None)
 
 
-def _contents(cell: CellType) -> tuple[Any, ...]:
+_CODE_FIELDS = (
+    "argcount", "posonlyargcount", "kwonlyargcount", "nlocals", "stacksize", "flags", "code",
+    "consts", "names", "varnames", "filename", "name", "qualname", "firstlineno", "linetable",
+    "exceptiontable", "freevars", "cellvars",
+)  # fmt: skip
+"""What ``CodeType`` is made of, in its order."""
+
+
+def _code(code: CodeType) -> Any:
+    # With its file's name, which cloudpickle leaves out: a traceback shows the cell's line.
+    return _make_code, tuple(getattr(code, f"co_{field}") for field in _CODE_FIELDS)
+
+
+def _cell(cell: CellType) -> Any:
     try:
-        return (cell.cell_contents,)
+        contents = (cell.cell_contents,)
     except ValueError:  # it is still empty
-        return ()
+        return _make_cell, ()
+    return _make_cell, (), contents, None, None, _fill_cell
+
+
+def _new_type(value: Any) -> Any:
+    return typing.NewType, (value.__name__, value.__supertype__)
+
+
+def _view_of_memory(value: Any) -> Any:
+    raise pickle.PicklingError("a view of memory")
 
 
 def _cached(value: Any) -> Any:
@@ -136,6 +165,10 @@ def _custom_vjp(value: Any) -> Any:
 
 
 _WRAPPERS: dict[type, Any] = {
+    CellType: _cell,
+    CodeType: _code,
+    typing.NewType: _new_type,
+    memoryview: _view_of_memory,
     jax.custom_vjp: _custom_vjp,
     functools._lru_cache_wrapper: _cached,
     functools.cached_property: _cached_property,
@@ -168,23 +201,62 @@ def _jitted(function: Any, settings: Any) -> Any:
     return _jax_internals.jit_again(jax.jit(function), settings)
 
 
-def _make_function(code: CodeType, home: str, name: str, cells: int) -> FunctionType:
+def _make_function(
+    code: CodeType, home: str, name: str, closure: tuple[CellType, ...] | None
+) -> FunctionType:
     module: ModuleType = (
         sys.modules["__main__"] if home == "__main__" else importlib.import_module(home)
     )
-    return FunctionType(code, vars(module), name, None, tuple(CellType() for _ in range(cells)))
+    return FunctionType(code, vars(module), name, None, closure)
+
+
+def _make_code(*fields: Any) -> CodeType:
+    at = _CODE_FIELDS.index("filename")
+    name = names_of_cells.get(fields[at], fields[at])
+    make: Any = CodeType
+    made: CodeType = make(*fields[:at], name, *fields[at + 1 :])
+    return made
+
+
+def _make_cell() -> CellType:
+    return CellType()
+
+
+def _fill_cell(cell: CellType, contents: tuple[Any, ...]) -> None:
+    (cell.cell_contents,) = contents
 
 
 def _fill_function(function: FunctionType, state: dict[str, Any]) -> None:
-    for cell, contents in zip(function.__closure__ or (), state.pop("cells"), strict=True):
-        if contents:
-            (cell.cell_contents,) = contents
     function.__dict__.update(state.pop("attributes"))
     for name, value in state.items():
         setattr(function, name, value)
 
 
-def _fill_pytree(kind: type, state: tuple[Any, ...]) -> None:
+def _make_class(make: Any, metaclass: Any, name: str, bases: Any, *rest: Any) -> Any:
+    """Makes a class that has nothing in it yet: what the user's classes do for it was done before.
+
+    Their ``__init_subclass__``, and their metaclass's ``__new__`` and ``__init__``, would find
+    nothing of what they look for, and count or register it again.
+    """
+    owners = {owner for base in bases for owner in getattr(base, "__mro__", ())}
+    hooks = [(owner, "__init_subclass__") for owner in owners]
+    hooks += [(owner, each) for owner in metaclass.__mro__ for each in ("__new__", "__init__")]
+    taken = [
+        (owner, each, vars(owner)[each])
+        for owner, each in hooks
+        if each in vars(owner) and is_of_user(owner.__module__)
+    ]
+    for owner, each, _ in taken:
+        delattr(owner, each)
+    try:
+        return make(metaclass, name, bases, *rest)
+    finally:
+        for owner, each, value in taken:
+            setattr(owner, each, value)
+
+
+def _fill_class(kind: type, state: tuple[Any, ...]) -> None:
     inner, fill, registration = state
     fill(kind, inner)
-    registration.apply(kind)
+    if registration is not None:
+        registration.apply(kind)

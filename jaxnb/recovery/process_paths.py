@@ -190,7 +190,12 @@ def is_of_user(module: str) -> bool:
         return False
     places = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     places += [*site.getsitepackages(), site.getusersitepackages(), _OWN]
-    return not any(Path(file).is_relative_to(place) for place in places)
+    if any(Path(file).is_relative_to(place) for place in places):
+        return False
+    # What pip has installed elsewhere (`--target`) has its records beside it.
+    top = getattr(sys.modules.get(module.partition(".")[0]), "__file__", None) or file
+    folder = Path(top).parent.parent if Path(top).name == "__init__.py" else Path(top).parent
+    return not any(folder.glob("*.dist-info"))
 
 
 _OWN = str(Path(__file__).resolve().parents[1])

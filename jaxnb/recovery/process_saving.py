@@ -16,12 +16,29 @@ from jaxnb.engine.lost import LostValue
 from jaxnb.model.recovery import LostPart
 from jaxnb.recovery import files, process_modules
 from jaxnb.recovery.messages import Measured, Refused, StateFile, Taken
+from jaxnb.recovery.process_cells import set_sources_of_cells, sources_of_cells
 from jaxnb.recovery.process_modules import values_of_modules
 from jaxnb.recovery.process_state import PackedState, pack, reason_of
 from jaxnb.recovery.process_unpacking import unpack
 
-_OF_IPYTHON = re.compile(r"__\w+__|_+|_i+|_i?\d+|_[io]h|_dh|_exit_code|In|Out")
-"""Names that IPython binds itself."""
+_OF_IPYTHON = re.compile(r"_{1,3}|_i{1,3}|_[io]h|_dh|_exit_code")
+_OF_MODULES = {*vars(ModuleType("m")), "__builtin__", "__builtins__", "__annotations__", "__file__"}
+
+
+def _is_of_shell(shell: Any, name: str, value: Any) -> bool:
+    """Whether IPython has bound a name: what it keeps of cells, and what it and jaxnb put there."""
+    if shell.user_ns_hidden.get(name, _NOTHING) is value or name in _OF_MODULES:
+        return True
+    if found := re.fullmatch(r"_(i?)(\d+)", name):
+        kept = shell.user_ns.get("In" if found[1] else "Out")
+        try:
+            return kept[int(found[2])] is value
+        except (LookupError, TypeError):
+            return False
+    return _OF_IPYTHON.fullmatch(name) is not None
+
+
+_NOTHING = object()
 
 
 def _extend_path(path: list[str]) -> None:
@@ -30,6 +47,7 @@ def _extend_path(path: list[str]) -> None:
 
 _STATE: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
     "sys.path": (lambda: [*sys.path], _extend_path),
+    "the texts of cells": (sources_of_cells, set_sources_of_cells),
     **{
         name: STATE[name]
         for name in (
@@ -39,18 +57,17 @@ _STATE: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
 }  # fmt: skip
 """What belongs to no name, and is carried with the variables; it is set when it is met."""
 
+_FOR_ALL = ("sys.path", "the texts of cells")
+"""Of these, what is carried with some names too: their values may need it."""
+
 _waiting: PackedState | None = None
 """What :func:`measure` has packed and :func:`write` has not written yet."""
 
 
 def variables_of(shell: Any) -> dict[str, Any]:
     """Returns the user's own variables: what cells, and pushes, have bound."""
-    nothing, hidden = object(), shell.user_ns_hidden
-    return {
-        name: value
-        for name, value in dict(shell.user_ns).items()
-        if not _OF_IPYTHON.fullmatch(name) and hidden.get(name, nothing) is not value
-    }
+    names = dict(shell.user_ns)
+    return {name: value for name, value in names.items() if not _is_of_shell(shell, name, value)}
 
 
 def measure(shell: Any, process_index: int, *, names: Sequence[str]) -> Measured:
@@ -67,7 +84,11 @@ def measure(shell: Any, process_index: int, *, names: Sequence[str]) -> Measured
     if missing:
         return Measured({}, 0, (), missing)
     chosen = {name: shell.user_ns[name] for name in names} or found
-    state = {} if names else {name: read() for name, (read, _) in _STATE.items()}
+    # What is made may need a module, which a cell has imported, while it is made.
+    order = sorted(chosen, key=lambda name: not issubclass(type(chosen[name]), ModuleType))
+    chosen = {name: chosen[name] for name in order}
+    chosen_state = _FOR_ALL if names else _STATE
+    state = {name: _STATE[name][0]() for name in chosen_state}
     _waiting = pack(state | chosen | ({} if names else values_of_modules()))
     texts = {name: _text(value) for name, value in chosen.items()}
     return Measured(texts, _waiting.nbytes, _waiting.lost)
@@ -102,7 +123,7 @@ def check(shell: Any, process_index: int, *, path: str, expected: str) -> Refuse
     return None if is_same else Refused("has a file that is not as it was written: do not use it")
 
 
-def load(shell: Any, process_index: int, *, path: str, names: Sequence[str]) -> Taken | Refused:
+def load(shell: Any, process_index: int, *, path: str, names: Sequence[str]) -> Taken:
     """Binds the variables of a file.
 
     Args:
@@ -112,15 +133,14 @@ def load(shell: Any, process_index: int, *, path: str, names: Sequence[str]) -> 
         names: Which of them; all if there are none.
     """
     contents = files.read(Path(path))
-    missing = [name for name in names if name not in contents.names]
-    if missing:
-        return Refused(f"has no variable `{missing[0]}` in its file")
 
-    def set_state(name: str, value: Any) -> None:
-        if name in _STATE and not names:
+    def met(name: str, value: Any) -> None:
+        if name in _STATE and (not names or name in _FOR_ALL):
             _STATE[name][1](value)
+        elif name.isidentifier() and not names:
+            shell.user_ns[name] = value  # at once: what comes may need it when it is made
 
-    unpacked = unpack(contents.pickle, contents.buffers, len(contents.names), set_state)
+    unpacked = unpack(contents.pickle, contents.buffers, contents.names, met)
     chosen = {
         name: value
         for name, value in unpacked.variables.items()

@@ -7,6 +7,7 @@ rest from it: a stand-in takes its place that raises at each use, and it is name
 from __future__ import annotations
 
 import io
+import itertools
 import pickle
 import sys
 from collections.abc import Callable, Mapping
@@ -18,7 +19,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxnb.engine.lost import LostValue
+from jaxnb.engine.lost import LostValue, loss_of
 from jaxnb.model.recovery import LostPart
 from jaxnb.pickling import OutOfBand, adjacent
 from jaxnb.recovery import process_arrays
@@ -39,13 +40,13 @@ class PackedState:
     """Variables, packed.
 
     Attributes:
-        names: The names, in order.
+        names: The names, in order, and the sizes of their pickles in bytes.
         pickle: One pickle a name, one after the other: of the name and its value.
         buffers: What was left out of the pickles: the memory of what was packed, not a copy.
         lost: What could not be packed.
     """
 
-    names: tuple[str, ...]
+    names: Mapping[str, int]
     pickle: bytes
     buffers: tuple[np.ndarray[Any, Any], ...]
     lost: tuple[LostPart, ...]
@@ -71,7 +72,7 @@ class _Lost:
 
     @property
     def stand_in(self) -> LostValue:
-        return LostValue(lost_text(self.part))
+        return LostValue(lost_text(self.part), kind=self.part.type, reason=self.reason)
 
 
 def wait(array: jax.Array) -> bool:
@@ -111,22 +112,25 @@ def pack(variables: Mapping[str, Any], is_ready: IsReady = wait) -> PackedState:
         packed = _pack_once(variables, is_ready, lost, answers)
         _name_lost(variables, lost)
     found = dict.fromkeys(each.part for each in lost.values() if each.path)
-    return PackedState(tuple(variables), *packed, tuple(found))
+    return PackedState(*packed, tuple(found))
 
 
 def _pack_once(
     variables: Mapping[str, Any], is_ready: IsReady, lost: dict[int, _Lost], answers: Answers
-) -> tuple[bytes, tuple[np.ndarray[Any, Any], ...]]:
+) -> tuple[dict[str, int], bytes, tuple[np.ndarray[Any, Any], ...]]:
     """Packs all names; notes in ``lost`` what cannot be packed."""
     while True:
         file, out_of_band = io.BytesIO(), OutOfBand()
+        ends = [0]
         pickler = StatePickler(file, out_of_band, is_ready, lost, answers)
         for name, value in variables.items():
             pickler.name = name
             # Pickle asks nobody about lists and dictionaries.
-            dumped = value if id(value) not in lost else lost[id(value)].stand_in
+            pickler.stand_in = lost[id(value)].stand_in if id(value) in lost else None
+            dumped = value if pickler.stand_in is None else pickler.stand_in
             try:
                 pickler.dump((name, dumped))
+                ends.append(file.tell())
             except (MemoryError, KeyboardInterrupt):
                 raise
             except BaseException as error:  # nested too deep, or code of the user's while it packs
@@ -134,7 +138,12 @@ def _pack_once(
                 _lose(lost, value, reason_of(error), name)
                 break
         else:
-            return file.getvalue(), tuple(out_of_band.buffers)
+            sizes = (end - start for start, end in itertools.pairwise(ends))
+            return (
+                dict(zip(variables, sizes, strict=True)),
+                file.getvalue(),
+                tuple(out_of_band.buffers),
+            )
 
 
 def _lose(lost: dict[int, _Lost], value: Any, reason: str, name: str) -> _Lost:
@@ -166,6 +175,8 @@ def _a(each: _Lost) -> str:
 def _type_text(value: Any) -> str:
     """Returns what something is, in a word: ``"generator"``, ``"CheckpointManager"``."""
     kind = type(value)
+    if issubclass(kind, LostValue):
+        return loss_of(value)[0]
     if issubclass(kind, jax.Array) and not issubclass(kind, jax.core.Tracer):
         return f"{value.dtype}{list(value.shape)}"
     return kind.__qualname__
@@ -198,6 +209,7 @@ class StatePickler(CodePickler):
 
     Attributes:
         name: The name under which what is lost is noted.
+        stand_in: What stands for its whole value, if that is lost.
     """
 
     def __init__(
@@ -212,6 +224,7 @@ class StatePickler(CodePickler):
         self._is_ready, self._lost, self._answers = is_ready, lost, answers
         self._own = _OwnObjects()
         self.name = ""
+        self.stand_in: LostValue | None = None
 
     def reducer_override(self, value: Any) -> Any:
         """Tells how to pickle an object; pickle asks for each that is not plain."""
@@ -233,6 +246,10 @@ class StatePickler(CodePickler):
         return found
 
     def _asked(self, value: Any) -> Any:
+        if value is self.stand_in and value is not None:
+            return value.__reduce__()
+        if isinstance(value, LostValue):  # it is lost on the way further on too, and is told again
+            raise pickle.PicklingError(loss_of(value)[1])
         found = process_arrays.reduced(value, self._is_ready)
         if found is NotImplemented:
             found = self._own.reduced(value)
@@ -269,7 +286,10 @@ def _checked(value: Any, found: Any) -> Any:
 
 
 def _is_global(value: Any, name: str) -> bool:
-    module: Any = sys.modules.get(whichmodule(value, name))
+    home = whichmodule(value, name)
+    if home == "__main__":  # it is not bound yet when it is needed
+        return False
+    module: Any = sys.modules.get(home)
     for part in name.split("."):
         module = getattr(module, part, None)
     return module is value

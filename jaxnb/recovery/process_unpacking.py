@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import io
 import pickle
+import pickletools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import FunctionType
 from typing import Any, ClassVar
 
 from jaxnb.engine.lost import LostValue
+from jaxnb.errors import ValueGoneError
 from jaxnb.model.recovery import LostPart
 from jaxnb.recovery.process_state import lost_text, reason_of
 
@@ -32,7 +35,7 @@ class Unpacked:
 def unpack(
     data: bytes | memoryview,
     buffers: Sequence[Any],
-    count: int,
+    sizes: Mapping[str, int],
     met: Callable[[str, Any], None] = lambda name, value: None,
 ) -> Unpacked:
     """Makes variables again.
@@ -43,31 +46,56 @@ def unpack(
     Args:
         data: The pickles, one a name.
         buffers: What was left out of them. What is made shares their memory where it can.
-        count: The number of names.
+        sizes: The names, and the sizes of their pickles in bytes.
         met: Called with each name and value, when it is made; twice if something is lost.
 
     Raises:
-        Exception: The data are cut short, or are no pickles.
+        KeyboardInterrupt: It was interrupted.
     """
     try:
-        return Unpacked(_load(pickle.Unpickler(io.BytesIO(data), buffers=buffers), count, met))
-    except Exception:  # once more, part by part, to find which it was
-        patient = _PatientUnpickler(io.BytesIO(data), buffers=buffers)
-        variables = _load(patient, count, met, patient)
-        return Unpacked(variables, tuple(dict.fromkeys(patient.lost)))
+        unpickler = pickle.Unpickler(io.BytesIO(data), buffers=buffers)
+        found = {}
+        for _ in sizes:
+            name, found[name] = _pair(unpickler.load())
+            met(name, found[name])
+        return Unpacked(found)
+    except (Exception, SystemExit):  # once more, part by part, to find which it was
+        return _unpack_patiently(data, buffers, sizes, met)
 
 
-def _load(
-    unpickler: Any, count: int, met: Callable[[str, Any], None], patient: Any = None
-) -> dict[str, Any]:
-    found = {}
-    for _ in range(count):
-        name, value = unpickler.load()
+def _pair(loaded: tuple[str, Any]) -> tuple[str, Any]:
+    return loaded
+
+
+def _unpack_patiently(
+    data: bytes | memoryview,
+    buffers: Sequence[Any],
+    sizes: Mapping[str, int],
+    met: Callable[[str, Any], None],
+) -> Unpacked:
+    file = io.BytesIO(data)
+    patient = _PatientUnpickler(file, buffers=buffers)
+    found, start = {}, 0
+    for name, size in sizes.items():
+        file.seek(start)
+        known = len(patient.memo)
+        try:
+            _, value = patient.load()
+        except (Exception, SystemExit) as error:  # of what was lost before, say
+            value = patient.stand_in("value", error)
+            # Pickles refer to objects by their number: the next one's must come out right.
+            numbered = _numbered(bytes(data[start : start + size]))
+            patient.memo |= dict.fromkeys(range(len(patient.memo), known + numbered), value)
         found[name] = value
         met(name, value)
-        if patient is not None:
-            patient.name_lost(name)
-    return found
+        patient.name_lost(name)
+        start += size
+    return Unpacked(found, tuple(dict.fromkeys(patient.lost)))
+
+
+def _numbered(data: bytes) -> int:
+    """Returns how many objects a pickle numbers."""
+    return sum(step.name == "MEMOIZE" for step, _, _ in pickletools.genops(data))
 
 
 class _PatientUnpickler(_Unpickler):  # type: ignore[misc]
@@ -93,47 +121,73 @@ class _PatientUnpickler(_Unpickler):  # type: ignore[misc]
         """Returns what a name stands for, or a stand-in for it."""
         try:
             return super().find_class(module, name)
-        except Exception as error:  # what its module raises when it is imported
-            return self._stand_in(f"{module}.{name}", error)
+        except (Exception, SystemExit) as error:  # what its module raises when it is imported
+            return self.stand_in(f"{module}.{name}", error)
 
-    def _stand_in(self, kind: str, error: BaseException) -> LostValue:
+    def stand_in(self, kind: str, error: BaseException) -> LostValue:
+        """Returns what takes the place of something that cannot be made, and notes it."""
         reason = reason_of(error)
-        self._new.append((kind, reason))
-        return LostValue(lost_text(LostPart(kind, "in a value", reason)))
+        if not isinstance(error, ValueGoneError):  # of another one, which was told
+            self._new.append((kind, reason))
+        text = lost_text(LostPart(kind, "in a value", reason))
+        return LostValue(text, kind=kind, reason=reason)
 
-    def _try(self, load: Any, kind: Any, *left: Any) -> None:
-        """Runs one step of the pickle; if it raises, what it was to make is lost."""
-        depth = len(self.stack) - len(left)
+    def make(self, load: Callable[[Any], None], made_of: int) -> None:
+        """Runs a step of the pickle that makes or fills an object; if it raises, that is lost.
+
+        Args:
+            load: The step.
+            made_of: How many things on the stack it takes, the object or its class first.
+        """
+        depth = len(self.stack) - made_of
+        first, *given = self.stack[depth:]
         try:
             load(self)
-        except Exception as error:  # a constructor's, or a __setstate__ of the user's
-            if isinstance(kind, LostValue):  # it was told when it was met
-                made: Any = kind
-            else:
-                made = self._stand_in(getattr(kind, "__qualname__", type(kind).__qualname__), error)
-            del self.stack[depth:]
-            self.stack.append(made)
+        except (Exception, SystemExit) as error:  # a constructor's, a __setstate__ of the user's
+            parts = [part for each in given if isinstance(each, tuple) for part in each]
+            lost = [each for each in (first, *given, *parts) if isinstance(each, LostValue)]
+            self._replace(depth, lost[0] if lost else first, error)
 
-    def load_reduce(self) -> None:
-        """Calls a function with arguments."""
-        self._try(_Unpickler.load_reduce, self.stack[-2], *self.stack[-2:])
+    def fill(self, load: Callable[[Any], None]) -> None:
+        """Runs a step that puts things into the container below the last mark."""
+        depth = len(self.metastack[-1]) - 1
+        first = self.metastack[-1][-1]
+        try:
+            load(self)
+        except (Exception, SystemExit) as error:  # an `append`, a `__setitem__`, a `__hash__`
+            self._replace(depth, first, error)
 
-    dispatch[pickle.REDUCE[0]] = load_reduce
+    def _replace(self, depth: int, first: Any, error: BaseException) -> None:
+        is_lost = isinstance(first, LostValue)  # it was told when it was met
+        made = first if is_lost else self.stand_in(_kind_of(first), error)
+        del self.stack[depth:]
+        self.stack.append(made)
+        for key, value in self.memo.items():
+            if value is first and not is_lost and not isinstance(first, type | FunctionType):
+                self.memo[key] = made
 
-    def load_newobj(self) -> None:
-        """Makes an object of a class."""
-        self._try(_Unpickler.load_newobj, self.stack[-2], *self.stack[-2:])
 
-    dispatch[pickle.NEWOBJ[0]] = load_newobj
+def _kind_of(value: Any) -> str:
+    kind = value if isinstance(value, type | FunctionType) else type(value)
+    return kind.__qualname__
 
-    def load_newobj_ex(self) -> None:
-        """Makes an object of a class, with named arguments."""
-        self._try(_Unpickler.load_newobj_ex, self.stack[-3], *self.stack[-3:])
 
-    dispatch[pickle.NEWOBJ_EX[0]] = load_newobj_ex
+def _step(name: str, made_of: int) -> Callable[[Any], None]:
+    load = getattr(_Unpickler, name)
+    if made_of:
+        return lambda unpickler: unpickler.make(load, made_of)
+    return lambda unpickler: unpickler.fill(load)
 
-    def load_build(self) -> None:
-        """Sets the state of an object."""
-        self._try(_Unpickler.load_build, self.stack[-2], *self.stack[-2:])
 
-    dispatch[pickle.BUILD[0]] = load_build
+for _opcode, _name, _made_of in (
+    (pickle.REDUCE, "load_reduce", 2),
+    (pickle.NEWOBJ, "load_newobj", 2),
+    (pickle.NEWOBJ_EX, "load_newobj_ex", 3),
+    (pickle.BUILD, "load_build", 2),
+    (pickle.APPEND, "load_append", 2),
+    (pickle.SETITEM, "load_setitem", 3),
+    (pickle.APPENDS, "load_appends", 0),
+    (pickle.SETITEMS, "load_setitems", 0),
+    (pickle.ADDITEMS, "load_additems", 0),
+):
+    _PatientUnpickler.dispatch[_opcode[0]] = _step(_name, _made_of)

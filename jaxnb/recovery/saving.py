@@ -9,7 +9,7 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -108,14 +108,17 @@ class Saver:
                 for answer in measured.values():
                     variables |= answer.variables
                 lost = losses({i: answer.lost for i, answer in measured.items()})
-                self._write_manifest(partial, variables, written, lost)
+                only = _only_on({i: answer.variables for i, answer in measured.items()})
+                self._write_manifest(partial, variables, written, lost, only)
                 _put_in_place(partial, target)
             finally:
                 shutil.rmtree(partial, ignore_errors=True)
         finally:
             self._channel.tell(self._requests("drop"))
         size = sum(file.nbytes for file in written.values())
-        return SavedState(str(target), tuple(variables), size, lost, time.perf_counter() - started)
+        seconds = time.perf_counter() - started
+        notes = _only_notes(only, variables)
+        return SavedState(str(target), tuple(variables), size, lost, seconds, notes)
 
     def load(self, folder: str, names: Sequence[str]) -> SavedState:
         """Binds saved variables on all processes; other variables stay.
@@ -136,12 +139,7 @@ class Saver:
         path = Path(folder).expanduser().absolute()
         manifest = _read_manifest(path)
         notes = _require_fit(path, manifest["group"], self._facts)
-        missing = [name for name in names if name not in manifest["variables"]]
-        if missing:
-            raise UsageError(
-                f"{path} has no {paths_label(missing)}. Nothing was loaded. {MANIFEST} in it lists "
-                "what it has."
-            )
+        _require_known(path, names, manifest)
         found = [StateFile(**each) for each in manifest["files"]]
         for file in found:
             _require_own(path / file.name)
@@ -162,7 +160,8 @@ class Saver:
         bound = tuple(dict.fromkeys(name for answer in taken.values() for name in answer.names))
         lost = [each for each in saved if not names or _variable(each.path) in bound]
         lost += losses({i: answer.lost for i, answer in taken.items()})
-        size = sum(file.nbytes for file in found)
+        size = 0 if names else sum(file.nbytes for file in found)
+        notes += _only_notes(manifest["only"], bound)
         seconds = time.perf_counter() - started
         return SavedState(str(path), bound, size, tuple(lost), seconds, notes, "loaded")
 
@@ -190,12 +189,14 @@ class Saver:
         variables: Mapping[str, str],
         written: Mapping[int, StateFile],
         lost: Sequence[Lost],
+        only: Mapping[str, Sequence[int]],
     ) -> None:
         manifest = {
             "format": FORMAT,
             "saved": time.strftime("%Y-%m-%d %H:%M:%S"),
             "group": asdict(self._facts),
             "variables": dict(variables),
+            "only": dict(only),
             "lost": [asdict(each) for each in lost],
             "files": [asdict(file) for _, file in sorted(written.items())],
         }
@@ -231,9 +232,14 @@ def scratch_folder() -> Iterator[Path]:
 def _target(folder: str, *, overwrite: bool) -> Path:
     target = Path(folder).expanduser().absolute()
     if not target.parent.is_dir():
-        raise UsageError(f"There is no directory {target.parent}. Nothing was saved.")
-    if not target.exists():
+        raise UsageError(
+            f"There is no directory {target.parent}. Nothing was saved. Make it: `!mkdir -p "
+            f"{target.parent}`."
+        )
+    if not target.exists() or (target.is_dir() and not any(target.iterdir())):
         return target
+    if not target.is_dir():
+        raise UsageError(f"{target} is a file. Nothing was saved. Name a directory.")
     if not (target / MANIFEST).is_file():
         raise UsageError(
             f"{target} is there, and has no saved variables. Nothing was saved. Name a directory "
@@ -245,6 +251,38 @@ def _target(folder: str, *, overwrite: bool) -> Path:
             "replace them: `%spmd_save --overwrite DIR`, `spmd.save(dir, overwrite=True)`."
         )
     return target
+
+
+def _only_on(variables: Mapping[int, Mapping[str, str]]) -> dict[str, list[int]]:
+    """Returns the variables that some processes do not have, with those that have them."""
+    found: dict[str, list[int]] = {}
+    for index, names in variables.items():
+        for name in names:
+            found.setdefault(name, []).append(index)
+    return {name: who for name, who in found.items() if len(who) < len(variables)}
+
+
+def _only_notes(only: Mapping[str, Sequence[int]], names: Iterable[str]) -> tuple[str, ...]:
+    by: dict[tuple[int, ...], list[str]] = {}
+    for name in names:
+        if name in only:
+            by.setdefault(tuple(only[name]), []).append(name)
+    return tuple(f"Only on {processes_label(who)}: {paths_label(of)}." for who, of in by.items())
+
+
+def _require_known(path: Path, names: Sequence[str], manifest: dict[str, Any]) -> None:
+    known = manifest["variables"]
+    if missing := [name for name in names if name not in known]:
+        raise UsageError(
+            f"{path} has no {paths_label(missing)}. Nothing was loaded. It has "
+            f"{paths_label(known, most=20)}."
+        )
+    for name in names:
+        if name in manifest["only"]:
+            raise UsageError(
+                f"{path} has `{name}` on {processes_label(manifest['only'][name])} only. Nothing "
+                "was loaded. Leave the names out to load what each process has."
+            )
 
 
 def _variable(path: str) -> str:
@@ -282,8 +320,8 @@ def _require_done(answers: Mapping[int, Any], otherwise: str) -> None:
 
 def _put_in_place(partial: Path, target: Path) -> None:
     """Replaces a directory by another at once, as far as the file system can."""
-    if not target.exists():
-        partial.rename(target)
+    if not target.exists() or not any(target.iterdir()):
+        partial.rename(target)  # an empty directory is replaced
         return
     old = partial.with_name(f"{partial.name}-old")
     target.rename(old)
@@ -292,6 +330,8 @@ def _put_in_place(partial: Path, target: Path) -> None:
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        raise UsageError(f"There is no directory {path}. Nothing was loaded.")
     if not (path / MANIFEST).is_file():
         raise UsageError(f"{path} has no saved variables ({MANIFEST}). Nothing was loaded.")
     for each in (path, path / MANIFEST):
@@ -333,13 +373,15 @@ def _require_fit(path: Path, saved: dict[str, Any], now: _Facts) -> tuple[str, .
     for field, sentence in (
         ("python", "by Python {}; this is {}, which cannot read its functions' code"),
         ("platform", "on {} devices; these are {}"),
-        ("num_processes", "by a group of {} processes; this one has {}"),
-        ("devices_per_process", "with {} devices per process; this one has {}"),
+        ("num_processes", "by a group of {} processes; this one has {} processes"),
+        ("devices_per_process", "with {} devices per process; this group has {}"),
     ):
         if saved[field] != getattr(now, field):
             raise UsageError(
                 f"{path} was saved {sentence.format(saved[field], getattr(now, field))}. Nothing "
-                "was loaded. Start such a group; what is to outlive it, save with Orbax."
+                f"was loaded. It fits a group of `%spmd_start -n {saved['num_processes']} "
+                f"--devices-per-process {saved['devices_per_process']} --platform "
+                f"{saved['platform']}`, with Python {saved['python']}."
             )
     if saved["jax"] == now.jax:
         return ()

@@ -132,8 +132,8 @@ def test_a_file_that_was_changed(other: Session, saved: Path, harm: object, why:
 @pytest.mark.parametrize(
     ("field", "value", "why"),
     [
-        ("num_processes", 8, "was saved by a group of 8 processes; this one has 4"),
-        ("devices_per_process", 3, "with 3 devices per process; this one has 2"),
+        ("num_processes", 8, "was saved by a group of 8 processes; this one has 4 processes"),
+        ("devices_per_process", 3, "with 3 devices per process; this group has 2"),
         ("python", "3.1", r"by Python 3\.1; this is 3"),
         ("platform", "gpu", "on gpu devices; these are cpu"),
     ],
@@ -185,6 +185,40 @@ fails = Fails()
     assert str(lost) == "`fails` (Fails) on process 2: ValueError: not here"
     other.load(tmp_path / "state")
     assert other.run("sums").value == 8.0
+
+
+def test_a_function_has_its_text(other: Session, session: Session, saved: Path) -> None:
+    """Also where the other group has another cell of that number."""
+    expected = session.run("import inspect\ninspect.getsource(step.__wrapped__)").value
+    assert "state.w * 2 + 1" in expected
+    for number in range(1, 40):
+        other.run("def of_this_group(): return 2", cell=number)
+    other.load(saved)
+    assert other.run("import inspect\ninspect.getsource(step.__wrapped__)").value == expected
+    assert "return 2" in other.run("inspect.getsource(of_this_group)").value
+    with pytest.raises(CellError) as caught:
+        other.run("step(None)")
+    assert "state.w * 2 + 1" in caught.value.result.per_process[0].error.traceback
+
+
+def test_what_was_lost_before_is_named_again(other: Session, tmp_path: Path) -> None:
+    other.run("gone = (i for i in range(2))")
+    for folder in ("first", "again"):
+        (lost,) = other.save(tmp_path / folder, ["gone"]).lost
+        assert str(lost).startswith("`gone` (generator) on processes 0-3: cannot pickle")
+        other.load(tmp_path / folder)
+
+
+def test_what_one_process_alone_has(session: Session, other: Session, tmp_path: Path) -> None:
+    session.run("alone = 1", ranks=[2])
+    (tmp_path / "empty").mkdir()
+    assert "Only on process 2: `alone`." in str(session.save(tmp_path / "empty"))
+    assert "Only on process 2: `alone`." in str(other.load(tmp_path / "empty"))
+    assert other.run("alone", ranks=[2]).value == 1
+    with pytest.raises(UsageError, match=r"`alone` on process 2 only. Nothing was loaded"):
+        other.load(tmp_path / "empty", ["alone"])
+    with pytest.raises(UsageError, match=r"no `alon`. Nothing was loaded. It has .*`alone`"):
+        other.load(tmp_path / "empty", ["alon"])
 
 
 MODULE = """
@@ -259,15 +293,17 @@ def test_the_magics(tmp_path: Path) -> None:
         notebook.good("%spmd_start -n 2 --platform cpu")
         notebook.good("%spmd a, b, c = 1, 2, (i for i in range(2))")
         shown = notebook.good(f"%spmd_save {tmp_path}/state a c")
-        assert shown.text.startswith("Saved 2 variables (")
+        assert shown.text.startswith("Saved 1 variable (")
         assert "Not saved: `c` (generator) on processes 0-1" in shown.text
         assert "jaxnb" in shown.html
         assert "--overwrite" in notebook.bad(f"%spmd_save {tmp_path}/state")
         notebook.good(f"%spmd_save --overwrite {tmp_path}/state")
         notebook.good("%spmd a = b = None")
-        assert notebook.good(f"%spmd_load {tmp_path}/state").text.startswith("Loaded 3 variables")
+        assert notebook.good(f"%spmd_load {tmp_path}/state").text.startswith("Loaded 2 variables")
         assert "(1, 2)" in notebook.good("%spmd a, b").text
-        assert "Carried over 3 variables" in notebook.good("%spmd_restart --keep").text
+        assert "Carried over 2 variables" in notebook.good("%spmd_restart --keep").text
         assert "(1, 2)" in notebook.good("%spmd a, b").text
         assert "not allowed with" in notebook.bad("%spmd_restart --keep --replay")
+        assert "--overwrite" in notebook.good("%spmd_save --help").text
+        assert "Name a directory" in notebook.bad("%spmd_load")
         assert "has no saved variables" in notebook.bad(f"%spmd_load {tmp_path}")

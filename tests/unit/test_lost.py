@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import pickle
 import weakref
@@ -39,6 +40,8 @@ USES: dict[str, Callable[[], object]] = {
     "device_put": lambda: jax.device_put(LOST),
     "stack": lambda: jnp.stack([LOST, LOST]),
     "where": lambda: jnp.where(True, LOST, 0),
+    "with": lambda: contextlib.ExitStack().enter_context(LOST),
+    "next": lambda: next(LOST),
     "a format": lambda: f"{LOST:.3}",
 }
 
