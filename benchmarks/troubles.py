@@ -17,7 +17,7 @@ from benchmarks.troubles_child import PYTHON_ONLY
 from jaxnb.engine.digests import digest
 
 CHILD_TIMEOUT_SECONDS = 900.0
-STEPS = ("free", "recover", "where", "death")
+STEPS = ("free", "recover", "carry", "where", "death")
 NAMES = (*STEPS, "recorder", "replicas")
 REPLICA_BYTES = 256 << 20
 QUIET = "strict, no pitfalls"
@@ -29,11 +29,11 @@ Found = dict[str, Any]
 
 
 def measure(names: set[str], sides: list[str], quick: bool) -> Iterator[Row]:
-    """The rows that ``names`` selects, of free, recover, where, death, recorder and replicas."""
+    """The rows that ``names`` selects: of free, recover, carry, where, death and the rest."""
     steps: list[str] = [step for step in STEPS if step in names]
     if steps:
         # The recipe never frees anybody: who is stuck stops it, starts it, and has no variables.
-        stops = "recipe" in sides and bool({"free", "recover"}.intersection(steps))
+        stops = "recipe" in sides and bool({"free", "recover", "carry"}.intersection(steps))
         peer = again(1 if quick else 2) if stops else None
         for devices in (1, 2) if "jaxnb" in sides else ():
             yield from one_size(devices, steps, peer, quick)
@@ -59,6 +59,8 @@ def one_size(devices: int, steps: list[str], peer: Summary | None, quick: bool) 
         yield from free_rows(found, where, peer)
     if "recover" in steps:
         yield recover_row(found, where, peer)
+    if "carry" in steps:
+        yield carry_row(found, where, peer)
     if "where" in steps:
         yield from where_rows(found, where)
     if "death" in steps:
@@ -134,6 +136,23 @@ def recover_row(found: Found, where: str, peer: Summary | None) -> Row:
         Target(limit=0.5),
         note=f"to the end of a cell with a collective, compiled anew: {_median(usable)} s",
         details={"recover": recovered},
+    )
+
+
+def carry_row(found: Found, where: str, peer: Summary | None) -> Row:
+    """A healthy group's variables, carried over to fresh processes."""
+    carried = found["carry"]
+    mib = carried[0]["bytes"] / (1 << 20)
+    usable = summarize([each["usable"] for each in carried])
+    return Row(
+        f"restart --keep, {where}, {mib:.0f} MiB of arrays carried",
+        "s",
+        summarize([each["returned"] for each in carried]),
+        peer,
+        PEER,
+        Target(limit=1.5),
+        note=f"to the end of a cell with a collective, compiled anew: {_median(usable)} s",
+        details={"carry": carried},
     )
 
 

@@ -238,6 +238,23 @@ def recover(session: Session) -> Found:
     }
 
 
+def carry(session: Session) -> Found:
+    """A healthy group with arrays, whose variables go to fresh processes; then used."""
+    begin = time.monotonic()
+    carried = session.restart_keeping()
+    returned = time.monotonic()
+    session.run(USE)
+    usable = time.monotonic()
+    session.run(CHECK_ARRAYS)
+    if carried.lost:
+        raise Unexpected(f"not carried over: {carried.lost}")
+    return {
+        "returned": returned - begin,
+        "usable": usable - begin,
+        "bytes": carried.nbytes,
+    }
+
+
 def die(session: Session) -> Found:
     """A cell in which all but one wait, and that one is killed; then replaced."""
     others = [i for i in range(session.num_processes) if i != ABSENT]
@@ -350,6 +367,9 @@ def run(plan: dict[str, Any]) -> Found:
         if "recover" in steps:
             session.run(ARRAYS.format(elements=ARRAY_ELEMENTS, count=ARRAY_COUNT))
             found["recover"] = [recover(session) for _ in range(repetitions)]
+        if "carry" in steps:
+            session.run(ARRAYS.format(elements=ARRAY_ELEMENTS, count=ARRAY_COUNT))
+            found["carry"] = [carry(session) for _ in range(repetitions)]
         if "death" in steps:
             found["death"] = [die(session) for _ in range(repetitions)]
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import os
 import site
 import sys
 import sysconfig
@@ -181,6 +182,14 @@ def _text(key: Any) -> str:
 
 
 @functools.cache
+def _places() -> tuple[str, ...]:
+    """Returns the folders that hold Python's own modules, and what is installed beside them."""
+    places = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    places |= {*site.getsitepackages(), site.getusersitepackages(), _OWN}
+    return tuple(f"{place}{os.sep}" for place in places)
+
+
+@functools.cache
 def is_of_user(module: str) -> bool:
     """Whether a module is one that the user wrote: a cell, or a file beside the notebook."""
     if module == "__main__":
@@ -188,9 +197,7 @@ def is_of_user(module: str) -> bool:
     file = getattr(sys.modules.get(module), "__file__", None)
     if file is None:
         return False
-    places = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-    places += [*site.getsitepackages(), site.getusersitepackages(), _OWN]
-    if any(Path(file).is_relative_to(place) for place in places):
+    if file.startswith(_places()):
         return False
     # What pip has installed elsewhere (`--target`) has its records beside it.
     top = getattr(sys.modules.get(module.partition(".")[0]), "__file__", None) or file
