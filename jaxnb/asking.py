@@ -337,12 +337,18 @@ class Channel:
             self.check()
         return lost or Unanswered(index, reason)
 
-    def require(self, answers: Mapping[int, Any], doing: str) -> None:
+    def require(
+        self,
+        answers: Mapping[int, Any],
+        doing: str,
+        then: str = "and dropped. The group is as it was.",
+    ) -> None:
         """Raises what kept the first process from answering, if one was kept.
 
         Args:
             answers: From :meth:`ask`.
             doing: What the answers are for: ``"`x` was pulled"``.
+            then: What becomes of what others have answered.
 
         Raises:
             ProcessDiedError: It died.
@@ -356,5 +362,5 @@ class Channel:
         for answer in missing:
             raise JaxnbError(
                 f"Process {answer.process_index} of {self.num_processes} {answer.reason}, so "
-                f"{doing} only in part, and dropped. The group is as it was."
+                f"{doing} only in part, {then}"
             )

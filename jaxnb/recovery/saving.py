@@ -44,7 +44,7 @@ class Asked(Protocol):
     ) -> dict[int, Any]:
         """Asks them; code of the user's may compute."""
 
-    def require(self, answers: Mapping[int, Any], doing: str) -> None:
+    def require(self, answers: Mapping[int, Any], doing: str, then: str = ...) -> None:
         """Raises what kept one from answering."""
 
     def tell(self, requests: Mapping[int, Any]) -> None:
@@ -152,7 +152,7 @@ class Saver:
             i: {"path": str(path / file.name), "names": tuple(names)}
             for i, file in enumerate(found)
         }
-        taken = self._each("load", "loaded", loads)
+        taken = self._each("load", "loaded", loads, "and other processes have theirs. Load again.")
         _require_done(taken, "Variables were loaded on the other processes only")
         saved = [
             Lost(**{**each, "processes": tuple(each["processes"])}) for each in manifest["lost"]
@@ -173,14 +173,16 @@ class Saver:
         return self._asked(self._requests(function, **arguments), done, nbytes)
 
     def _each(
-        self, function: str, done: str, arguments: Mapping[int, dict[str, Any]]
+        self, function: str, done: str, arguments: Mapping[int, dict[str, Any]], *then: str
     ) -> dict[int, Any]:
         requests = {i: CallRequest(f"{_PROCESS}.{function}", each) for i, each in arguments.items()}
-        return self._asked(requests, done)
+        return self._asked(requests, done, 0, *then)
 
-    def _asked(self, requests: Mapping[int, Any], done: str, nbytes: int = 0) -> dict[int, Any]:
+    def _asked(
+        self, requests: Mapping[int, Any], done: str, nbytes: int, *then: str
+    ) -> dict[int, Any]:
         answers = self._channel.ask_together(requests, nbytes, PACK_SECONDS)
-        self._channel.require(answers, f"variables were {done}")
+        self._channel.require(answers, f"variables were {done}", *then)
         return answers
 
     def _write_manifest(

@@ -288,6 +288,20 @@ def test_a_group_with_a_death_is_not_restarted() -> None:
         assert scratch() == folders
 
 
+def test_a_process_that_is_interrupted_as_it_loads(other: Session, tmp_path: Path) -> None:
+    other.run("""
+class Stops:
+    def __setstate__(self, state):
+        if process_index == 1: raise KeyboardInterrupt
+stops = Stops()
+stops.a = 1
+""")
+    other.save(tmp_path / "state", ["stops"])
+    with pytest.raises(JaxnbError, match=r"^Process 1 of 4 raised Key.* have theirs. Load again"):
+        other.load(tmp_path / "state")
+    assert other.run("1").value == 1
+
+
 def test_the_magics(tmp_path: Path) -> None:
     for notebook in kernel():
         notebook.good("%spmd_start -n 2 --platform cpu")
