@@ -24,7 +24,7 @@ from jaxnb.model.recovery import LostPart
 from jaxnb.pickling import OutOfBand, adjacent
 from jaxnb.recovery import process_arrays
 from jaxnb.recovery.process_arrays import IsReady
-from jaxnb.recovery.process_code import CodePickler, is_found_by_name
+from jaxnb.recovery.process_code import CodePickler
 from jaxnb.recovery.process_paths import Found, is_of_user, paths_to
 
 MAX_PASSES = 8
@@ -333,6 +333,3 @@ def _attribute_of(kind: type, name: str) -> Any:
 
 def _attribute(module: str, name: str) -> Any:
     return getattr(__import__(module, fromlist=[name]), name)
-
-
-__all__ = ["PackedState", "StatePickler", "is_found_by_name", "pack", "reason_of", "wait"]

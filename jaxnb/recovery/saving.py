@@ -153,7 +153,6 @@ class Saver:
             for i, file in enumerate(found)
         }
         taken = self._each("load", "loaded", loads, "and other processes have theirs. Load again.")
-        _require_done(taken, "Variables were loaded on the other processes only")
         saved = [
             Lost(**{**each, "processes": tuple(each["processes"])}) for each in manifest["lost"]
         ]
