@@ -58,9 +58,11 @@ def one_size(devices: int, steps: list[str], peer: Summary | None, quick: bool) 
     if "free" in steps:
         yield from free_rows(found, where, peer)
     if "recover" in steps:
-        yield recover_row(found, where, peer)
+        kept = "re-form, {where}, {mib:.0f} MiB of arrays kept"
+        yield remade_row(found["recover"], kept, 0.5, where, peer)
     if "carry" in steps:
-        yield carry_row(found, where, peer)
+        carried = "restart --keep, {where}, {mib:.0f} MiB of arrays carried"
+        yield remade_row(found["carry"], carried, 1.5, where, peer)
     if "where" in steps:
         yield from where_rows(found, where)
     if "death" in steps:
@@ -122,37 +124,21 @@ def free_rows(found: Found, where: str, peer: Summary | None) -> Iterator[Row]:
     )
 
 
-def recover_row(found: Found, where: str, peer: Summary | None) -> Row:
-    """A healthy group, formed anew with its arrays."""
-    recovered = found["recover"]
-    mib = recovered[0]["bytes"] / (1 << 20)
-    usable = summarize([each["usable"] for each in recovered])
+def remade_row(
+    measured: list[Found], what: str, limit: float, where: str, peer: Summary | None
+) -> Row:
+    """A healthy group, made again with its arrays."""
+    mib = measured[0]["bytes"] / (1 << 20)
+    usable = summarize([each["usable"] for each in measured])
     return Row(
-        f"re-form, {where}, {mib:.0f} MiB of arrays kept",
+        what.format(where=where, mib=mib),
         "s",
-        summarize([each["returned"] for each in recovered]),
+        summarize([each["returned"] for each in measured]),
         peer,
         PEER,
-        Target(limit=0.5),
+        Target(limit=limit),
         note=f"to the end of a cell with a collective, compiled anew: {_median(usable)} s",
-        details={"recover": recovered},
-    )
-
-
-def carry_row(found: Found, where: str, peer: Summary | None) -> Row:
-    """A healthy group's variables, carried over to fresh processes."""
-    carried = found["carry"]
-    mib = carried[0]["bytes"] / (1 << 20)
-    usable = summarize([each["usable"] for each in carried])
-    return Row(
-        f"restart --keep, {where}, {mib:.0f} MiB of arrays carried",
-        "s",
-        summarize([each["returned"] for each in carried]),
-        peer,
-        PEER,
-        Target(limit=1.5),
-        note=f"to the end of a cell with a collective, compiled anew: {_median(usable)} s",
-        details={"carry": carried},
+        details={"measured": measured},
     )
 
 

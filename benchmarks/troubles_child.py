@@ -221,37 +221,20 @@ def left_behind(session: Session) -> Found:
     return {"returned": returned - begin, "usable": usable - begin}
 
 
-def recover(session: Session) -> Found:
-    """A healthy group with arrays, formed anew; then used."""
+def remade(session: Session, remake: Callable[[], Any]) -> Found:
+    """A healthy group with arrays, made again by one of its methods; then used."""
     begin = time.monotonic()
-    recovered = session.recover()
+    kept = remake()
     returned = time.monotonic()
     session.run(USE)
     usable = time.monotonic()
     session.run(CHECK_ARRAYS)
-    if recovered.lost:
-        raise Unexpected(f"not kept: {recovered.lost}")
+    if kept.lost:
+        raise Unexpected(f"not kept: {kept.lost}")
     return {
         "returned": returned - begin,
         "usable": usable - begin,
-        "bytes": recovered.nbytes,
-    }
-
-
-def carry(session: Session) -> Found:
-    """A healthy group with arrays, whose variables go to fresh processes; then used."""
-    begin = time.monotonic()
-    carried = session.restart_keeping()
-    returned = time.monotonic()
-    session.run(USE)
-    usable = time.monotonic()
-    session.run(CHECK_ARRAYS)
-    if carried.lost:
-        raise Unexpected(f"not carried over: {carried.lost}")
-    return {
-        "returned": returned - begin,
-        "usable": usable - begin,
-        "bytes": carried.nbytes,
+        "bytes": kept.nbytes,
     }
 
 
@@ -364,12 +347,10 @@ def run(plan: dict[str, Any]) -> Found:
             for caught in ("KeyboardInterrupt", "BaseException"):
                 found[caught] = [end_loop(session, caught) for _ in range(repetitions)]
             found["left"] = [left_behind(session) for _ in range(max(1, repetitions // 3))]
-        if "recover" in steps:
-            session.run(ARRAYS.format(elements=ARRAY_ELEMENTS, count=ARRAY_COUNT))
-            found["recover"] = [recover(session) for _ in range(repetitions)]
-        if "carry" in steps:
-            session.run(ARRAYS.format(elements=ARRAY_ELEMENTS, count=ARRAY_COUNT))
-            found["carry"] = [carry(session) for _ in range(repetitions)]
+        for step, remake in (("recover", session.recover), ("carry", session.restart_keeping)):
+            if step in steps:
+                session.run(ARRAYS.format(elements=ARRAY_ELEMENTS, count=ARRAY_COUNT))
+                found[step] = [remade(session, remake) for _ in range(repetitions)]
         if "death" in steps:
             found["death"] = [die(session) for _ in range(repetitions)]
     return found

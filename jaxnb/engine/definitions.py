@@ -31,7 +31,7 @@ def reduced_class(kind: type) -> Any:
                 f"needs a class {kind.__qualname__} whose name has been bound anew since"
             )
         arguments = kind.__name__, *found, _codes(kind)
-        return _define, arguments, _attributes(kind), None, None, _set_attributes
+        return _define, arguments, own_values(kind), None, None, _set_attributes
     fields = getattr(kind, "_fields", None)
     if kind.__bases__ == (tuple,) and fields is not None:
         defaults = tuple(getattr(kind, "_field_defaults", {}).values())
@@ -68,7 +68,7 @@ def _codes(kind: type) -> dict[str, Any]:
     return found
 
 
-def _attributes(kind: type) -> dict[str, Any]:
+def own_values(kind: type) -> dict[str, Any]:
     """Returns a class's own values; a cell may have changed them since it was defined."""
     if isinstance(kind, enum.EnumMeta):
         return {}

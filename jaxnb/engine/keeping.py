@@ -259,7 +259,7 @@ class KeptArray(Kept):
         # What JAX has worked out is not up to date in the array of a ref that was written to.
         for name in vars(array).keys() - self._attributes.keys():
             del vars(array)[name]
-        self._layout: Any = None if array.is_deleted() else _special_layout(array)
+        self._layout: Any = None if array.is_deleted() else special_layout(array)
         self._data: dict[int, Any] | None = None
         self.views: dict[int, int] = {}
         if not array.is_deleted():
@@ -388,8 +388,10 @@ def _put(part: Any, device: Any, memory_kind: str | None, layout: Any = None) ->
     return put
 
 
-def _special_layout(array: jax.Array) -> Any:
+def special_layout(array: jax.Array) -> Any:
     """Returns an array's layout if it is not row-major; None if it is, or JAX does not tell."""
+    if array.ndim < 2:  # to ask takes as long as all the rest of copying a small one
+        return None
     try:
         concrete: Any = array
         layout: Any = concrete.format.layout

@@ -22,6 +22,7 @@ from jaxnb.engine._jax_internals.arrays import (
     is_deleted,
 )
 from jaxnb.engine.exposures import as_bytes
+from jaxnb.engine.keeping import added_attributes, special_layout
 from jaxnb.engine.layouts import dtype_facts
 
 IsReady = Callable[[jax.Array], bool]
@@ -66,7 +67,7 @@ def _reduced_array(array: jax.Array, is_ready: IsReady) -> Any:
             raise pickle.PicklingError("its computation has not ended")
         parts = [_part(each) for each in device_arrays(array)]
     facts = tuple(array.shape), dtype_facts(array.dtype).name, bool(array.weak_type)
-    arguments = *facts, array.sharding, bool(array.committed), _special_layout(array), parts
+    arguments = *facts, array.sharding, bool(array.committed), special_layout(array), parts
     return _array, arguments, _added_attributes(array) or None
 
 
@@ -79,26 +80,8 @@ def _part(array: jax.Array) -> tuple[Any, ...]:
 
 def _added_attributes(array: jax.Array) -> dict[str, Any]:
     """Returns what the user has added to an array: not what JAX and jaxnb keep there."""
-    kind = type(array)
-    return {
-        name: value
-        for name, value in vars(array).items()
-        if not hasattr(kind, name) and not name.startswith("_jaxnb")
-    }
-
-
-def _special_layout(array: jax.Array) -> Any:
-    """Returns an array's layout if it is not row-major; None if it is, or JAX does not tell."""
-    if array.ndim < 2:  # to ask takes as long as all the rest
-        return None
-    try:
-        concrete: Any = array
-        layout: Any = concrete.format.layout
-    except Exception:  # an array that is deleted, or has no shards on this process
-        return None
-    if layout is None or tuple(layout.major_to_minor) == tuple(range(array.ndim)):
-        return None
-    return layout
+    added = added_attributes(array)
+    return {name: value for name, value in added.items() if not name.startswith("_jaxnb")}
 
 
 # ------------------------------------------------------------------------- in the new process

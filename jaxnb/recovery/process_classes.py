@@ -10,7 +10,6 @@ from __future__ import annotations
 import __future__
 
 import ast
-import enum
 import linecache
 import sys
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Any
 
+from jaxnb.engine.definitions import own_values
 from jaxnb.recovery.process_cells import CELL, names_of_cells
 from jaxnb.recovery.process_paths import has_class, is_of_user
 
@@ -187,7 +187,7 @@ def reduced_class(kind: type, statement: Statement) -> Any:
     if uses is None:
         return None
     arguments = statement.name, statement.cell, statement.text, statement.line, statement.flags
-    state = _attributes(kind), [_defaults(each) for each in _functions(kind)]
+    state = own_values(kind), [_defaults(each) for each in _functions(kind)]
     return _define, (*arguments, uses), state, None, None, _set_state
 
 
@@ -218,19 +218,6 @@ def _uses(kind: type, statement: Statement) -> dict[str, Any] | None:
         elif is_inside:
             return None
     return found
-
-
-def _attributes(kind: type) -> dict[str, Any]:
-    """Returns a class's own values; a cell may have changed them since it was defined."""
-    if isinstance(kind, enum.EnumMeta):
-        return {}
-    return {
-        name: value
-        for name, value in vars(kind).items()
-        if not (name.startswith("__") and name.endswith("__"))
-        and name != "_abc_impl"
-        and not hasattr(type(value), "__get__")
-    }
 
 
 # ------------------------------------------------------------------------- in the new process
@@ -266,9 +253,10 @@ def _define(name: str, cell: str, text: str, line: int, flags: int, uses: dict[s
 
 
 def _set_attributes(kind: type, attributes: dict[str, Any]) -> None:
+    assigned = _assigned(kind)
     for name, value in attributes.items():
         # What a metaclass or a decorator keeps is its own; it has made it anew.
-        is_internal = name.startswith("_") and name in vars(kind) and name not in _assigned(kind)
+        is_internal = name.startswith("_") and name in vars(kind) and name not in assigned
         if not is_internal and vars(kind).get(name, _NOTHING) is not value:
             setattr(kind, name, value)
 

@@ -20,7 +20,7 @@ from typing import Any
 import cloudpickle
 import jax
 
-from jaxnb.engine import _jax_internals
+from jaxnb.engine import _jax_internals, packing
 from jaxnb.engine._jax_internals.pytrees import registration_of
 from jaxnb.recovery.process_cells import names_of_cells
 from jaxnb.recovery.process_classes import reduced_class, statement_of
@@ -89,16 +89,10 @@ class CodePickler(cloudpickle.Pickler):  # type: ignore[misc]
 def is_found_by_name(value: Any) -> bool:
     """Whether a function or class can be imported: then the new process has the same."""
     home = getattr(value, "__module__", None) or ""
-    module = sys.modules.get(home)
-    if module is None and home.partition(".")[0] in sys.modules:
+    if home not in sys.modules and home.partition(".")[0] in sys.modules:
         with contextlib.suppress(ImportError):  # `numpy.rec`, which nobody has imported yet
-            module = importlib.import_module(home)
-    if module is None or module.__name__ == "__main__":
-        return False
-    found: Any = module
-    for part in value.__qualname__.split("."):
-        found = getattr(found, part, None)
-    return found is value
+            importlib.import_module(home)
+    return packing.is_found_by_name(value)
 
 
 def _namespace(home: str) -> Any:

@@ -56,15 +56,12 @@ def unpack(
         unpickler = pickle.Unpickler(io.BytesIO(data), buffers=buffers)
         found = {}
         for _ in sizes:
-            name, found[name] = _pair(unpickler.load())
-            met(name, found[name])
+            name, value = unpickler.load()
+            found[name] = value
+            met(name, value)
         return Unpacked(found)
     except (Exception, SystemExit):  # once more, part by part, to find which it was
         return _unpack_patiently(data, buffers, sizes, met)
-
-
-def _pair(loaded: tuple[str, Any]) -> tuple[str, Any]:
-    return loaded
 
 
 def _unpack_patiently(
