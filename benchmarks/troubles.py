@@ -1,4 +1,4 @@
-"""Rows about trouble: freeing, re-forming, looking where processes are, recording dispatches."""
+"""Rows about trouble: freeing, recovering, looking where processes are, recording dispatches."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from benchmarks.troubles_child import PYTHON_ONLY
 from jaxnb.engine.digests import digest
 
 CHILD_TIMEOUT_SECONDS = 900.0
-STEPS = ("free", "recover", "carry", "where", "death")
+STEPS = ("free", "recover", "where", "death")
 NAMES = (*STEPS, "recorder", "replicas")
 REPLICA_BYTES = 256 << 20
 QUIET = "strict, no pitfalls"
@@ -29,11 +29,11 @@ Found = dict[str, Any]
 
 
 def measure(names: set[str], sides: list[str], quick: bool) -> Iterator[Row]:
-    """The rows that ``names`` selects: of free, recover, carry, where, death and the rest."""
+    """The rows that ``names`` selects: of free, recover, where, death and the rest."""
     steps: list[str] = [step for step in STEPS if step in names]
     if steps:
         # The recipe never frees anybody: who is stuck stops it, starts it, and has no variables.
-        stops = "recipe" in sides and bool({"free", "recover", "carry"}.intersection(steps))
+        stops = "recipe" in sides and bool({"free", "recover"}.intersection(steps))
         peer = again(1 if quick else 2) if stops else None
         for devices in (1, 2) if "jaxnb" in sides else ():
             yield from one_size(devices, steps, peer, quick)
@@ -58,11 +58,8 @@ def one_size(devices: int, steps: list[str], peer: Summary | None, quick: bool) 
     if "free" in steps:
         yield from free_rows(found, where, peer)
     if "recover" in steps:
-        kept = "re-form, {where}, {mib:.0f} MiB of arrays kept"
-        yield remade_row(found["recover"], kept, 0.5, where, peer)
-    if "carry" in steps:
-        carried = "restart --keep, {where}, {mib:.0f} MiB of arrays carried"
-        yield remade_row(found["carry"], carried, 1.5, where, peer)
+        carried = "recover, {where}, {mib:.0f} MiB of arrays carried"
+        yield remade_row(found["recover"], carried, 1.5, where, peer)
     if "where" in steps:
         yield from where_rows(found, where)
     if "death" in steps:

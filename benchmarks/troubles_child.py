@@ -347,10 +347,9 @@ def run(plan: dict[str, Any]) -> Found:
             for caught in ("KeyboardInterrupt", "BaseException"):
                 found[caught] = [end_loop(session, caught) for _ in range(repetitions)]
             found["left"] = [left_behind(session) for _ in range(max(1, repetitions // 3))]
-        for step, remake in (("recover", session.recover), ("carry", session.restart_keeping)):
-            if step in steps:
-                session.run(ARRAYS.format(elements=ARRAY_ELEMENTS, count=ARRAY_COUNT))
-                found[step] = [remade(session, remake) for _ in range(repetitions)]
+        if "recover" in steps:
+            session.run(ARRAYS.format(elements=ARRAY_ELEMENTS, count=ARRAY_COUNT))
+            found["recover"] = [remade(session, session.recover) for _ in range(repetitions)]
         if "death" in steps:
             found["death"] = [die(session) for _ in range(repetitions)]
     return found

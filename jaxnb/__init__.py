@@ -27,7 +27,7 @@ __all__ = [
     "__version__",
     "compare",
     "load_ipython_extension",
-    "on_reform",
+    "on_recover",
     "plan",
     "start",
 ]
@@ -190,8 +190,8 @@ def compare(
     )
 
 
-def on_reform(function: Any) -> Any:
-    """Has a function called on each process after its group has been reconnected.
+def on_recover(function: Any) -> Any:
+    """Has a function called on each process after each recovery, once its variables are there.
 
     For a ``%%spmd`` cell: what a library keeps that belongs to the old group is made again there.
     Functions are called in the order in which they were given, on all processes at once, when all
@@ -206,9 +206,9 @@ def on_reform(function: Any) -> Any:
     Returns:
         The function.
     """
-    from jaxnb import reform_hooks
+    from jaxnb import recover_hooks
 
-    return reform_hooks.add(function)
+    return recover_hooks.add(function)
 
 
 def load_ipython_extension(shell: Any) -> None:

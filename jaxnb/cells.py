@@ -12,7 +12,7 @@ from typing import Any
 
 from jaxnb import divergence, nans, programs, unequal
 from jaxnb.deaths import dead_processes
-from jaxnb.errors import JaxnbError
+from jaxnb.errors import JaxnbError, RecoveryInterrupted
 from jaxnb.labels import Outputs
 from jaxnb.life import COME_BACK_SECONDS, Life
 from jaxnb.lockstep.interrupting import interrupt
@@ -31,7 +31,7 @@ from jaxnb.model.nans import NanFound
 from jaxnb.model.origins import Difference
 from jaxnb.model.programs import ProgramDifference
 from jaxnb.options import process_indices
-from jaxnb.outcome import caught_text, recovered_text, stopped_text
+from jaxnb.outcome import caught_text, stopped_text
 from jaxnb.patience import Patience
 from jaxnb.provenance import (
     differing_arguments,
@@ -40,6 +40,7 @@ from jaxnb.provenance import (
     unequal_names_text,
 )
 from jaxnb.pulling import CellKey
+from jaxnb.recovery.card import recovered_text
 from jaxnb.result import CellResult
 from jaxnb.running import RunningCell
 from jaxnb.settings import KnownSettings
@@ -352,11 +353,16 @@ class Cells(Life):
         tell_names: Callable[[Sequence[Difference]], str],
         come_back_seconds: float = COME_BACK_SECONDS,
     ) -> None:
-        """Forms the group anew after a cell whose processes are out of step; tells what it cost."""
+        """Makes a new group after a cell whose processes are out of step; tells what it cost."""
         try:
-            recovered = self._reform(untold, come_back_seconds)
-        except JaxnbError as error:
-            running.notice(str(error))  # it says that the group could not be formed anew
+            recovered = self._carry_over(
+                untold, running.interrupted, come_back_seconds, running.notice
+            )
+        except RecoveryInterrupted as error:
+            recovered = error.recovered
+        except (JaxnbError, KeyboardInterrupt) as error:
+            told = [str(error), *getattr(error, "__notes__", ())]
+            running.notice(" ".join(filter(None, told)))
             if names:
                 running.notice(tell_names(names))
             return

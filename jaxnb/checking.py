@@ -11,7 +11,7 @@ from jaxnb.model import ProcessReport
 LOST = (
     "What the processes dispatch is not recorded, so nothing is compared: processes that run "
     "different computations, in another order or with other inputs, get wrong numbers without a "
-    "word, and after an interrupt the group is always formed anew"
+    "word, and after an interrupt the processes are always replaced"
 )
 
 

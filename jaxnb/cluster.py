@@ -244,13 +244,6 @@ class ProcessGroup:
         self._stopping.clear()
         self._start_set(joins)
 
-    def replace_processes(self, joins: list[JoinRequest]) -> None:
-        """Starts processes in the place of dead ones; the others are left alone.
-
-        They have the indices of those whom they replace, and identities of their own.
-        """
-        self._start_set(joins)
-
     def _start_set(self, joins: list[JoinRequest]) -> None:
         """Starts processes as one engine set of ipyparallel's."""
         self._generation += 1
@@ -300,7 +293,7 @@ class ProcessGroup:
         self._loop.submit(self._stop_engines()).result(60)
         # Not before: XLA aborts every process that loses the service, and their exit handlers
         # would not run.
-        self._end_services(keep_last=False)
+        self._end_services()
         self.pids = []
 
     async def _stop_engines(self) -> None:
@@ -312,17 +305,12 @@ class ProcessGroup:
         async with self._stop_lock:
             await self._cluster.stop_controller()
 
-    def end_old_services(self) -> None:
-        """Ends the coordination services but for the one that was started last."""
-        self._end_services(keep_last=True)
-
-    def _end_services(self, *, keep_last: bool) -> None:
+    def _end_services(self) -> None:
         if self._fork_server is not None:
-            keep = [self._helpers["service"]] if keep_last else []
-            stop = {"roles": ["service"], "keep": keep, "grace_seconds": 0}
+            stop = {"roles": ["service"], "grace_seconds": 0}
             self._fork_server.request("stop", **stop).result(10)
         with self._service_lock:
-            ended = self._services[: -1 if keep_last else None]
+            ended = self._services[:]
         for service in ended:
             service.kill()
             service.wait(10)
@@ -363,7 +351,7 @@ class ProcessGroup:
             self.stop_processes()
         except Exception as error:  # all that can be ended is
             problem = error
-        self._end_services(keep_last=False)
+        self._end_services()
         self._loop.submit(self._stop_controller()).result(60)
         if self._service_thread is not None:
             self._service_thread.join(10)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from jaxnb.model.recovery import Recovered
+    from jaxnb.recovery.messages import Recovered
     from jaxnb.result import CellResult
 
 
@@ -36,7 +36,8 @@ class RecoveryInterrupted(KeyboardInterrupt):
     """
 
     def __init__(self, recovered: Recovered) -> None:
-        super().__init__("the processes were reconnected all the same: that cannot stop half-way")
+        told = "the processes were replaced all the same, which cannot stop half-way"
+        super().__init__(f"{told}; variables were kept")
         self.recovered = recovered
 
 

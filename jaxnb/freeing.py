@@ -69,7 +69,7 @@ class Watched(Protocol):
         """Returns where processes' main threads are, for those that tell."""
 
     def free(self, *, is_all: bool = False) -> None:
-        """Frees whoever waits in a collective; the group has to reconnect."""
+        """Frees whoever waits in a collective; the group is of no use then."""
 
     def send_interrupt(self, processes: Iterable[int]) -> None:
         """Sends SIGINT to processes."""

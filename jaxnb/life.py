@@ -10,11 +10,11 @@ import threading
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, suppress
-from dataclasses import replace
+from contextlib import AbstractContextManager
+from functools import partial
 from typing import Self
 
-from jaxnb import checking, errors
+from jaxnb import checking
 from jaxnb.asking import REPLY_SECONDS, Channel
 from jaxnb.cluster import ProcessGroup
 from jaxnb.conversing import Conversations
@@ -22,14 +22,12 @@ from jaxnb.deaths import Death, OomKills
 from jaxnb.errors import JaxnbError, SessionBrokenError, SessionClosedError, StartError
 from jaxnb.launch.gpus import visible_gpus
 from jaxnb.launch.placement import place
-from jaxnb.leaving import Leaver
 from jaxnb.lifecycle import Lifecycle, Phase
 from jaxnb.members import process_infos
 from jaxnb.model import (
     GroupInfo,
     ProcessInfo,
     ProcessReport,
-    Recovered,
     SessionState,
     StreamChunk,
     Whereabouts,
@@ -38,13 +36,14 @@ from jaxnb.options import StartOptions, default_launcher, process_indices
 from jaxnb.outcome import (
     closed_error,
     death_error,
-    not_joined_error,
     out_of_step_error,
     restarted_error,
     restarting_error,
 )
 from jaxnb.patience import sigint_held, sigint_sets
-from jaxnb.replacing import form_anew
+from jaxnb.recovery.carrying import Carrier
+from jaxnb.recovery.messages import Recovered
+from jaxnb.recovery.recovering import Recovery, wait_for_cells
 from jaxnb.replaying import Replayable
 from jaxnb.result import CellResult
 from jaxnb.running import RunningCell
@@ -80,8 +79,8 @@ class Life(Verbs):
         self._current: RunningCell | None = None
         self._left: RunningCell | None = None
         self._stuck: set[int] = set()  # in what an interrupted pull asked for
-        self._is_lost = False  # an attempt to join again has failed half way
         self._conversations = Conversations(self._turns)
+        self._replacing = threading.RLock()
         self._interrupted: threading.Event | None = None
         self.next_cell: Callable[[], int] = itertools.count(1).__next__
         self._cells_run = 0
@@ -253,7 +252,7 @@ class Life(Verbs):
         return dict(sorted(self._sentinels.where(set(asked) - self._lifecycle.dead).items()))
 
     def free(self, *, is_all: bool = False) -> None:
-        """Frees whoever waits in a collective of the CPU's; the group has to reconnect."""
+        """Frees whoever waits in a collective of the CPU's; the group is of no use then."""
         self._sentinels.free(set(range(self.num_processes)) - self._lifecycle.dead, is_all=is_all)
 
     def send_interrupt(self, processes: Iterable[int]) -> None:
@@ -279,9 +278,9 @@ class Life(Verbs):
 
         Args:
             progress: Called with the name of each stage and a detail.
-            replay: Run the session's successful cells again, in order, up to the first that
-                fails. They are those since the last restart; those before it if none has run
-                since. Values that were pushed are not pushed again.
+            replay: Run the session's successful cells again, in order, up to the first that fails:
+                those since the last restart, or before it if none has run since. Values that were
+                pushed are not pushed again.
 
         Returns:
             How many cells were run again.
@@ -293,12 +292,95 @@ class Life(Verbs):
         """
         self._require_open()
         progress = progress or untold
+        self._replace_all(progress)
+        if replay:
+            return self._replayable.replay(self.run, progress)
+        self._replayable.end()
+        return 0
+
+    def recover(self, progress: Progress | None = None) -> Recovered:
+        """Makes a new group with the variables of this one; what is lost is named.
+
+        Every process packs its variables, and new processes take them: also those of one whose
+        main thread does not come back. What computations have not given by then is lost. Functions
+        are compiled anew when they are next called. Who takes the place of one that has died gets
+        the variables that all others hold equal, byte by byte; its shards of arrays come from
+        replicas. An array of which nobody else had one is lost on all processes: each use of it
+        raises :class:`~jaxnb.errors.ArrayGoneError`.
+
+        Args:
+            progress: Called with the name of each stage and a detail.
+
+        Raises:
+            SessionBrokenError: A helper process has died; ``restart()`` gives fresh processes.
+            NotEnoughMemoryError: There is no room for a second copy. Nothing has changed.
+            StartError: The new processes could not start; the session is closed. A note says where
+                the variables are.
+            RecoveryInterrupted: Interrupt was pressed; it holds what was done all the same.
+        """
+        self._require_open()
+        interrupted = threading.Event()
+        with (
+            sigint_sets(interrupted),
+            self._turns.turn(lambda: self._say_who_runs(StderrNotices()), interrupted),
+        ):
+            self._interrupted = interrupted
+            try:
+                return self._carry_over(progress or untold, interrupted)
+            finally:
+                self._interrupted = None
+
+    def _carry_over(
+        self,
+        progress: Progress,
+        interrupted: threading.Event,
+        come_back_seconds: float = COME_BACK_SECONDS,
+        notice: Callable[[str], None] | None = None,
+    ) -> Recovered:
+        """Makes a new group with the variables of this one; the turn is ours."""
+        self._require_open()
+        self._require_helpers()
+        if self._transport is None or self._lifecycle.phase is Phase.STOPPED:
+            raise out_of_step_error()
+        generation = self._generation
+        left = self._left
+        unended = wait_for_cells(
+            lambda: (set(self._in_cells()) | self._stuck) - self._lifecycle.dead,
+            come_back_seconds if left is not None else 0.0,
+            lambda seconds: left and left.still_in_cell(seconds),
+        )
+        pids = {report.process_index: report.pid for report in self._reports}
+        sentinels, dead = self._sentinels, lambda: self._lifecycle.dead
+        carrier = Carrier(sentinels, pids, dead, interrupted, notice or StderrNotices().notice)
+        replace_all = partial(self._replace_all, progress, generation)
+        channel, group = self._open_channel, lambda: self.group
+        return Recovery(carrier, channel, group, replace_all, progress, interrupted).run(unended)
+
+    def _replace_all(self, progress: Progress, generation: int | None = None) -> None:
+        """Ends the processes, and starts new ones.
+
+        Args:
+            progress: Told of each stage.
+            generation: Those of which restart it is to be, where the turn is ours. Else what runs,
+                and waits for its turn, ends with an error.
+        """
+        with self._replacing:
+            if generation not in (None, self._generation):
+                raise restarted_error()
+            self._replace(progress, is_ours=generation is not None)
+
+    def _replace(self, progress: Progress, *, is_ours: bool) -> None:
         started = time.perf_counter()
         if not self._lifecycle.begin_start():
             raise closed_error()
-        self._abandon(SessionBrokenError, "The group was restarted")
+        self._left = None
+        self._stuck.clear()
+        if not is_ours:
+            self._abandon(SessionBrokenError, "The group was restarted")
         try:
             self._stop_for_restart(progress)
+            if not is_ours:
+                self._turns.wait_until_free(REPLY_SECONDS)
         except BaseException:
             self._lifecycle.fail_start()
             raise
@@ -308,82 +390,6 @@ class Life(Verbs):
         else:
             self._bring_up(lambda starter: (transport, starter.restart(transport)), progress)
         self._start_seconds = time.perf_counter() - started
-        if replay:
-            return self._replayable.replay(self.run, progress)
-        self._replayable.end()
-        return 0
-
-    def recover(self, progress: Progress | None = None) -> Recovered:
-        """Forms the group anew; variables of living processes are kept, dead ones replaced.
-
-        Frees processes that wait in a collective. Each one's arrays are copied to host memory
-        and put back on its devices, under the names and in the containers and closures that
-        they were in; meshes and shardings too. Functions are compiled anew when they are next
-        called. Arrays that the notebook has not brought yet cannot be brought any more.
-
-        A process that has died is replaced by a new one with its process index. It gets the
-        variables that all others hold equal, byte by byte; its shards of arrays are filled from
-        replicas. An array of which nobody else had a replica is lost: on all processes its name
-        is bound to what raises :class:`~jaxnb.errors.ArrayGoneError` at each use. What else the
-        new process does not have, the result says, and why.
-
-        Args:
-            progress: Called with the name of each stage and a detail.
-
-        Raises:
-            SessionBrokenError: A helper process has died, or one does not come back from a cell.
-            StartError: The processes could not be joined anew; ``restart()`` gives fresh ones.
-            RecoveryInterrupted: Interrupt was pressed; it holds what was done all the same.
-        """
-        self._require_open()
-        interrupted = threading.Event()
-        with (
-            sigint_sets(interrupted),
-            self._turns.turn(lambda: self._say_who_runs(StderrNotices()), interrupted),
-        ):
-            recovered = self._reform(progress or untold)
-        if interrupted.is_set():  # what was under way could not be left half done
-            raise errors.RecoveryInterrupted(recovered)
-        return recovered
-
-    def _reform(
-        self, progress: Progress, come_back_seconds: float = COME_BACK_SECONDS
-    ) -> Recovered:
-        self._require_open()
-        self._require_helpers()
-        transport = self._transport
-        if transport is None or self._lifecycle.phase is Phase.STOPPED:
-            raise out_of_step_error()
-        self._lifecycle.mark_broken()
-        self.free()
-        send_signal, left = self._group.signal, self._left
-        leaver = Leaver(self._sentinels, send_signal, self._lifecycle, progress, self.free)
-        rescued = leaver.wait(
-            lambda: set(self._in_cells()) | self._stuck,
-            come_back_seconds if left is not None else 0.0,
-            lambda seconds: left and left.still_in_cell(seconds),
-        )
-        given_up, more = leaver.put_away(transport, self.num_processes)
-        rescued |= more
-        reconnection = self._lifecycle.begin_reconnection()
-        if reconnection is None:
-            raise restarted_error() if self._lifecycle.is_open else closed_error()
-        dead, starter = reconnection.indices, self._starter(progress)
-        try:
-            n = self.num_processes
-            reports, recovered = form_anew(starter, transport, n, dead, rescued)
-        except BaseException:
-            self._is_lost = not starter.has_joined
-            if self._lifecycle.fail_reconnection(reconnection):
-                with suppress(JaxnbError):  # what is half made must not live beside its successor
-                    self._group.signal(dead, signal.SIGKILL)
-            raise
-        self._take_reports(transport, reports)
-        self._left = None
-        self._stuck.clear()
-        self._is_lost = False
-        self._lifecycle.finish_reconnection()
-        return replace(recovered, given_up=given_up)
 
     def _require_helpers(self) -> None:
         for death in self._lifecycle.deaths:
@@ -393,9 +399,6 @@ class Life(Verbs):
     def _abandon(self, kind: type[JaxnbError], reason: str) -> None:
         """Ends the wait for the running cell, or for data; what waits for its turn will not run."""
         self._generation += 1
-        self._left = None
-        self._stuck.clear()
-        self._is_lost = False
         running = self._current
         if running is not None:
             running.abandon(kind(f"{reason} while the cell ran or waited."))
@@ -411,7 +414,6 @@ class Life(Verbs):
             for index in list(transport.engine_ids):
                 transport.forget(index)
         self._lifecycle.note_stopped()
-        self._turns.wait_until_free(REPLY_SECONDS)
 
     def _needs_fresh_group(self) -> bool:
         # JAX reads its variables when it is imported, which the fork server has done already.
@@ -480,8 +482,6 @@ class Life(Verbs):
         state, deaths = self._lifecycle.state, self._lifecycle.deaths
         if state == "ready" and generation == self._generation:
             return
-        if state == "broken" and self._is_lost:
-            raise not_joined_error()
         if deaths:
             raise death_error(deaths[0], self.num_processes, None, others=deaths[1:])
         raise out_of_step_error() if state == "broken" else restarted_error()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import enum
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from jaxnb.deaths import Death, dead_processes
 from jaxnb.model import SessionState
@@ -24,7 +23,7 @@ class Phase(enum.Enum):
     READY = "ready"
     """Cells may be run on it."""
     BROKEN = "broken"
-    """A process has died, did not come back, or the group is reconnecting."""
+    """A process has died, or did not come back."""
     STOPPED = "stopped"
     """A restart has stopped its processes and has not got as far as new ones."""
     CLOSING = "closing"
@@ -36,7 +35,7 @@ class Phase(enum.Enum):
 _NEXT: Mapping[Phase, frozenset[Phase]] = {
     Phase.STARTING: frozenset({Phase.READY, Phase.BROKEN, Phase.STOPPED, Phase.CLOSING}),
     Phase.READY: frozenset({Phase.STARTING, Phase.BROKEN, Phase.CLOSING}),
-    Phase.BROKEN: frozenset({Phase.STARTING, Phase.READY, Phase.CLOSING}),
+    Phase.BROKEN: frozenset({Phase.STARTING, Phase.CLOSING}),
     Phase.STOPPED: frozenset({Phase.STARTING, Phase.CLOSING}),
     Phase.CLOSING: frozenset({Phase.CLOSED}),
     Phase.CLOSED: frozenset(),
@@ -52,24 +51,6 @@ _SHOWN: Mapping[Phase, SessionState] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Reconnection:
-    """A reconnection of the group that is under way.
-
-    Attributes:
-        replaced: The deaths that it makes good: these processes are replaced.
-        start: Of which start of the group: after another one these deaths are of no interest.
-    """
-
-    replaced: tuple[Death, ...]
-    start: int
-
-    @property
-    def indices(self) -> list[int]:
-        """The processes that are replaced."""
-        return sorted(dead_processes(self.replaced))
-
-
 class Lifecycle:
     """Holds a group's phase and its deaths. Safe to use from any thread."""
 
@@ -77,7 +58,6 @@ class Lifecycle:
         self._lock = threading.Lock()
         self._phase = Phase.STARTING
         self._deaths: tuple[Death, ...] = ()
-        self._starts = 1
 
     @property
     def phase(self) -> Phase:
@@ -121,7 +101,6 @@ class Lifecycle:
             if not self.is_open:
                 return False
             self._phase = self._allowed(Phase.STARTING)
-            self._starts += 1
             return True
 
     def note_stopped(self) -> None:
@@ -136,38 +115,6 @@ class Lifecycle:
     def finish_start(self) -> bool:
         """Notes that all processes have joined; returns whether the group is ready."""
         return self._finish(Phase.STARTING)
-
-    def begin_reconnection(self) -> Reconnection | None:
-        """Takes the deaths that the reconnection makes good; the group is broken meanwhile.
-
-        Deaths that come later stay, and those of what serves the group: nothing makes them good.
-
-        Returns:
-            None if the group is being restarted or closed: there is nothing to reconnect.
-        """
-        with self._lock:
-            if self._phase not in (Phase.READY, Phase.BROKEN):
-                return None
-            self._phase = Phase.BROKEN
-            taken = tuple(death for death in self._deaths if death.role == "engine")
-            self._deaths = tuple(death for death in self._deaths if death.role != "engine")
-            return Reconnection(taken, self._starts)
-
-    def finish_reconnection(self) -> bool:
-        """Notes that all are connected; returns whether the group is ready: nobody else died."""
-        return self._finish(Phase.BROKEN)
-
-    def fail_reconnection(self, reconnection: Reconnection) -> bool:
-        """Puts back the deaths that were not made good, before those that have come since.
-
-        Returns:
-            Whether the group is still the same; else it was restarted meanwhile.
-        """
-        with self._lock:
-            if reconnection.start != self._starts:
-                return False
-            self._deaths = (*reconnection.replaced, *self._deaths)
-            return True
 
     def begin_close(self) -> bool:
         """Notes that the group is being ended; returns False if it has been already."""

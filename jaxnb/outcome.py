@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from jaxnb.answers import NO_ANSWER
 from jaxnb.deaths import Death, dead_processes, describe_death, last_lines
-from jaxnb.display._losses import loss_text, lost_names
-from jaxnb.display._recovered import recovered_notes
 from jaxnb.display.cards_error import ErrorGroup, error_card, error_groups
 from jaxnb.errors import (
     CellError,
@@ -20,10 +18,8 @@ from jaxnb.errors import (
     SessionClosedError,
 )
 from jaxnb.labels import capitalized, one_line, plural_word, processes_label
-from jaxnb.model import CellOutcome, CellReply, Dispatch, ProcessError, Recovered
+from jaxnb.model import CellOutcome, CellReply, Dispatch, ProcessError
 from jaxnb.model.cells import LEFT_BEHIND
-from jaxnb.model.origins import Difference
-from jaxnb.provenance import names_text
 from jaxnb.result import CellResult
 
 _FOLLOW = (NO_ANSWER, LEFT_BEHIND, "KeyboardInterrupt", "SwallowedInterrupt", "DivergenceError")
@@ -202,14 +198,6 @@ def out_of_step_error() -> SessionBrokenError:
     )
 
 
-def not_joined_error() -> SessionBrokenError:
-    """Returns the error for a cell on a group that could not be formed anew."""
-    return SessionBrokenError(
-        "The group could not be formed anew: its processes do not find together again. Nothing was "
-        "run. Type `%spmd_restart` for fresh processes; variables are lost."
-    )
-
-
 def restarted_error() -> SessionBrokenError:
     """Returns the error for a cell whose group was restarted before its turn came."""
     return SessionBrokenError(
@@ -231,8 +219,8 @@ def timeout_error(result: CellResult, timeout: float, state: str) -> CellTimeout
     now = (
         "The group is ready."
         if state == "ready"
-        else "Some processes did not answer: type `%spmd_recover` to end them by force and replace "
-        "them, or `%spmd_restart` for fresh processes."
+        else "Some processes did not answer: type `%spmd_recover`, which ends them by force and "
+        "has new processes take the variables over, or `%spmd_restart` for fresh processes."
     )
     return CellTimeoutError(
         f"Cell [{result.cell}] ran longer than its time-out of {timeout:g} s and was interrupted. "
@@ -272,9 +260,10 @@ def death_error(
     hint, printed = "", " What it printed last may be missing." if result is not None else ""
     if death.out_of_memory:
         hint = " Likely out of memory: the kernel has just killed a process for want of it."
+    it, gets = ("them", "they get") if others else ("it", "it gets")
     then = (
-        "Type `%spmd_recover` to replace it: the other processes that live keep their variables, "
-        "and it gets what they hold equal. `%spmd_restart` gives fresh processes."
+        f"Type `%spmd_recover` to replace {it}: the other processes that live keep their "
+        f"variables, and {gets} what those hold equal. `%spmd_restart` gives fresh processes."
     )
     if len(dead_processes((death, *others))) == num_processes:
         what = "No process is left" if num_processes > 1 else "It was the only one"
@@ -289,34 +278,3 @@ def _died_too(others: Sequence[Death], num_processes: int) -> str:
     """Returns who else died, as sentences; each says how."""
     ordered = sorted(others, key=lambda each: each.index)
     return "".join(f" {describe_death(each, num_processes)} too." for each in ordered)
-
-
-def recovered_text(
-    recovered: Recovered,
-    differences: Sequence[Difference] = (),
-    tell: Callable[[Sequence[Difference]], str] = names_text,
-) -> str:
-    """Returns what became of a group that was formed anew, what was lost first: one paragraph.
-
-    Args:
-        recovered: The group.
-        differences: The names under which its processes held parts of different arrays then.
-        tell: Tells of those that none has lost.
-    """
-    lost = loss_text(recovered, differences)
-    gone = lost_names(recovered)
-    rest = [each for each in differences if each.place not in gone]
-    label = processes_label(recovered.replaced)
-    article = "a new" if len(recovered.replaced) == 1 else "new"
-    new = f", with {article} {label}" if recovered.replaced else ""
-    anew = f"the group was formed anew in {recovered.seconds:.2f} s{new}"
-    if lost:
-        told = [lost, f"Other variables were kept: {anew}"]
-    else:
-        whole = not (recovered.lost or recovered.lost_shards or recovered.replaced)
-        told = [f"{anew}, and {'all ' if whole else ''}variables were kept"]
-    told[-1] += "; functions are compiled anew when they are called."
-    told += recovered_notes(recovered)
-    if rest:
-        told.append(capitalized(tell(rest)))
-    return " ".join(told)

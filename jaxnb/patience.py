@@ -149,7 +149,7 @@ class Patience:
         self._running.notice(
             f"{processes_label(waiting).capitalize()} swallowed every interrupt in a loop, "
             f"SwallowedInterrupt too, which is no KeyboardInterrupt: {_places(waiting, found)}. "
-            f"{they_are} ended by force and replaced{self._keeps(waiting)}."
+            f"{they_are} ended by force; {_CARRIED}."
         )
         self.ends_at_once = True
         self._give_up()
@@ -212,14 +212,10 @@ class Patience:
             they_do = "it does" if is_one else "they do"
             return f"{said} Interrupt again to interrupt what {they_do} now."
         it = "it" if is_one else "them"
-        return (
-            f"{said} Interrupt again to end {it} by force and replace {it}{self._keeps(waiting)}."
-        )
+        return f"{said} Interrupt again to end {it} by force: {_CARRIED}."
 
-    def _keeps(self, waiting: Collection[int]) -> str:
-        is_all = len(waiting) == self._group.num_processes
-        return "" if is_all else "; the others keep their variables"
 
+_CARRIED = "new processes take the variables over"
 
 PLURALS = {"is": "are", "has": "have"}
 

@@ -29,7 +29,7 @@ def merged(by_process: Mapping[int, Iterable[Pitfall]]) -> tuple[Pitfall, ...]:
 class Said:
     """What a session has said of pitfalls since the last restart.
 
-    A group that was formed anew runs the same code in the same processes: nothing of it is said
+    After a recovery the same code runs: nothing of it is said
     again.
     """
 

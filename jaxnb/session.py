@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -23,7 +22,7 @@ from jaxnb.errors import (
     UsageError,
 )
 from jaxnb.history import CellHistory, record_of
-from jaxnb.labels import Outputs, format_bytes
+from jaxnb.labels import Outputs
 from jaxnb.model import CellRequest, CheckMode
 from jaxnb.model.cells import code_seconds
 from jaxnb.model.dispatches import Cause
@@ -32,13 +31,11 @@ from jaxnb.options import StartOptions, one_of_checks, one_of_nans, process_indi
 from jaxnb.outcome import cell_error, error_of, outcome_of
 from jaxnb.patience import sigint_sets
 from jaxnb.pitfalls import Said, describe
-from jaxnb.recovery.messages import SavedState
-from jaxnb.recovery.saving import VARIABLES, scratch_folder
 from jaxnb.result import CellResult
 from jaxnb.running import RunningCell
 from jaxnb.settings import as_pitfalls
 from jaxnb.sinks import OutputSink, ScriptNotices
-from jaxnb.starting import Progress, untold
+from jaxnb.starting import Progress
 from jaxnb.timelines import CellTimeline, Timelines, Told
 from jaxnb.timing import first_calls, joined
 
@@ -82,35 +79,6 @@ class Session(Cells):
         if interrupted is not None:
             interrupted.set()
         return interrupted is not None
-
-    def restart_keeping(self, progress: Progress | None = None) -> SavedState:
-        """Replaces all processes by fresh ones, and gives them the variables of the old ones.
-
-        What comes back is what :meth:`save` and :meth:`load` carry. Arrays that the notebook has
-        not brought yet cannot be brought any more.
-
-        Args:
-            progress: Called with the name of each stage and a detail.
-
-        Returns:
-            What was carried over, and what was lost.
-
-        Raises:
-            ProcessDiedError: A process has died: :meth:`recover` replaces it. Nothing has changed.
-            NotEnoughMemoryError: There is no room for a second copy. Nothing has changed.
-            StartError: The new processes could not start; the session is closed. A note says where
-                the variables are.
-        """
-        progress = progress or untold
-        started = time.perf_counter()
-        with scratch_folder() as folder:
-            progress("packing", "the variables")
-            saved = self.save(folder / VARIABLES)
-            self.restart(progress)
-            progress("unpacking", format_bytes(saved.nbytes))
-            loaded = self.load(folder / VARIABLES)
-        seconds = time.perf_counter() - started
-        return replace(loaded, path="", seconds=seconds, done="carried over")
 
     def run(
         self,

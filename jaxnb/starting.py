@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import psutil
@@ -21,12 +21,9 @@ from jaxnb.model import (
     JoinRequest,
     ProcessError,
     ProcessReport,
-    Reformed,
-    ReformRequest,
     Request,
     RequestFailed,
 )
-from jaxnb.model.recovery import JoinAgain
 from jaxnb.options import StartOptions
 from jaxnb.transport.client import Exchange, Output, Reply, Transport, wait_for
 
@@ -66,9 +63,6 @@ class Starter:
         progress: Told of each stage: its name and a detail.
         deaths: Returns who has died so far; a start gives up on the first.
         on_output: Told of output that belongs to no running cell.
-
-    Attributes:
-        has_joined: Whether :meth:`reform` has joined all processes.
     """
 
     def __init__(
@@ -87,7 +81,6 @@ class Starter:
         self._deaths = deaths
         self._on_output = on_output
         self._doing = "was starting"
-        self.has_joined = False
         self._deadline = time.monotonic() + min(options.timeout, MAX_SECONDS)
 
     @property
@@ -177,57 +170,6 @@ class Starter:
         if refusal and self._options.check == "strict":
             raise StartError(refusal)
         return reports
-
-    def reform(
-        self, transport: Transport, dead: Collection[int] = (), rescued: Collection[int] = ()
-    ) -> tuple[list[ProcessReport], list[Reformed]]:
-        """Joins the living processes, and new ones for the dead, at a new coordination service.
-
-        Variables of the living are kept. The old service ends, unless a process could not take
-        its leave of it: XLA would abort that process.
-
-        Args:
-            transport: The connection.
-            dead: The indices of those that have died.
-            rescued: Those of them whose shards are not lost.
-
-        Returns:
-            What all processes see, and what became of the variables of the living.
-        """
-        n = self._placement.num_processes
-        self._doing = "was being formed anew"
-        detail = f", {len(dead)} of them new" if dead else ""
-        self.progress("re-forming", f"{n} processes{detail}")
-        address = self._await(self._group.start_service(n), "JAX's coordination service")
-        left = max(1, int(self._deadline - time.monotonic()))
-        step = JoinAgain(address, left, dead=tuple(sorted(set(dead) - set(rescued))))
-        living = [i for i in range(n) if i not in dead]
-        requests: dict[int, Request] = dict.fromkeys(living, ReformRequest(step))
-        if dead:
-            requests |= self._launch_again(transport, address, dead)
-        answers = self.ask(transport, requests, "join again", attempts=2)
-        if dead:
-            self._wait_for_registration(transport)
-        reports = self._check(transport)
-        self.has_joined = True
-        reformed = [answers[i] for i in living]
-        if all(answer.left_service for answer in reformed):
-            self._group.end_old_services()
-        return reports, reformed
-
-    def _launch_again(
-        self, transport: Transport, address: str, dead: Collection[int]
-    ) -> dict[int, Request]:
-        """Starts processes for the dead; returns what they have to be asked."""
-        joins = [join for join in self._joins(address) if join.process_index in dead]
-        try:
-            self._group.replace_processes(joins)
-        except SessionBrokenError as error:
-            raise StartError(str(error)) from error
-        if self._group.launcher == "fork":
-            return {}  # these join before they listen
-        self._wait_for_registration(transport)
-        return {join.process_index: join for join in joins}
 
     def ask(
         self,

@@ -54,7 +54,7 @@ LENGTHS = (1, 30, 777, 20_000, 300_000)
 
 WAITS_FOR_ITS_TURN = re.compile(r"waits for cell \[\d+\] to end")
 
-SAID_OF_INTERRUPTS = re.compile("the group was formed anew|.* did not answer the interrupt within")
+SAID_OF_INTERRUPTS = re.compile("New processes in|.* did not answer the interrupt within")
 
 ENDLESS = [
     "while True: float(total(x))",

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from jaxnb.display.cards_error import ErrorGroup, error_card, error_groups
     from jaxnb.display.cards_group import (
         progress_card,
-        recovered_card,
         start_card,
         status_card,
         stopped_card,
@@ -70,7 +69,6 @@ __all__ = [
     "per_process_card",
     "pitfalls_card",
     "progress_card",
-    "recovered_card",
     "replicas_differ_card",
     "stacked",
     "start_card",

@@ -6,12 +6,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from jaxnb.display._losses import loss_text
-from jaxnb.display._recovered import recovered_notes
 from jaxnb.display._text import text_table
 from jaxnb.display.card import Card, render
-from jaxnb.labels import format_seconds, plural, processes_label, ranks_label
-from jaxnb.model import DeviceInfo, GroupInfo, ProcessInfo, Recovered
+from jaxnb.labels import format_seconds, plural, ranks_label
+from jaxnb.model import DeviceInfo, GroupInfo, ProcessInfo
 
 FOLD_ABOVE = 8
 """With more processes than this the table is a click away."""
@@ -36,18 +34,7 @@ def start_card(group: GroupInfo, replayed: int | None = None) -> Card:
     tail = f"ready in {format_seconds(group.start_seconds)}"
     if replayed is not None:
         tail += f" · {plural(replayed, 'cell')} run again"
-    return _group_card(group, tail, False)
-
-
-def recovered_card(group: GroupInfo, recovered: Recovered) -> Card:
-    """A group that was formed anew: the time it took, and what was kept and lost."""
-    tail = f"formed anew in {format_seconds(recovered.seconds)}"
-    if recovered.replaced:
-        tail = f"{processes_label(recovered.replaced)} replaced · {tail}"
-    if not (recovered.replaced or recovered.lost or recovered.lost_shards):
-        tail += " · all variables kept"
-    notes = [loss_text(recovered), *recovered_notes(recovered)]
-    return _group_card(group, tail, False, [note for note in notes if note])
+    return group_card(group, tail, False)
 
 
 def status_card(group: GroupInfo) -> Card:
@@ -57,7 +44,7 @@ def status_card(group: GroupInfo) -> Card:
         tail += f", last [{group.last_cell}]"
     if group.running_cell is not None:
         tail += f" · [{group.running_cell}] is running"
-    return _group_card(group, tail, True)
+    return group_card(group, tail, True)
 
 
 def stopped_card(seconds: float) -> Card:
@@ -85,7 +72,8 @@ def group_heading(group: GroupInfo) -> str:
     return f"{processes} × {each} = {plural(total, 'device')}"
 
 
-def _group_card(group: GroupInfo, tail: str, with_state: bool, notes: Sequence[str] = ()) -> Card:
+def group_card(group: GroupInfo, tail: str, with_state: bool, notes: Sequence[str] = ()) -> Card:
+    """The group: its processes and devices, what there is to say of it, and what is to be known."""
     heading = group_heading(group)
     notes = (*group.notes, *notes)
     detail = " · ".join(

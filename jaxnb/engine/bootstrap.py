@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import functools
-import gc
 import os
 import socket
-import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +13,6 @@ import jax
 import jax.extend.backend
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental import serialize_executable
 
 from jaxnb.engine import _jax_internals, collective_sockets, trial
 from jaxnb.engine.recorder import Recorder
@@ -27,11 +23,6 @@ from jaxnb.model import DeviceInfo, Dispatch, JoinRequest, ProcessReport
 _joined: JoinRequest | None = None
 _join_seconds = 0.0
 _collective_ports: tuple[int, ...] = ()
-_sum_program: Any = None  # that of _sum_of_all, as serialize_executable gives it
-
-backend_in_use = threading.Lock()
-"""Held while the backend is taken down and made anew, and by a thread that looks at its arrays:
-that would keep arrays alive, or make a backend too early."""
 
 
 def joined() -> JoinRequest | None:
@@ -103,35 +94,6 @@ def collective_ports() -> tuple[int, ...]:
     return _collective_ports
 
 
-def leave() -> bool:
-    """Takes this process out of its group: no backend and no array of it is left.
-
-    Returns:
-        Whether the old coordination service may end.
-    """
-    collective_sockets.cutter.hold()
-    left = _jax_internals.leave_coordination_service()
-    jax.clear_caches()
-    jax.extend.backend.clear_backends()
-    gc.collect()  # what is left of the old backend would keep its threads
-    return left
-
-
-def join_again(address: str, timeout_seconds: int) -> None:
-    """Joins this process, which has left its group, to the others at a new service.
-
-    Blocks until every process of the group has joined.
-    """
-    global _joined
-    assert _joined is not None
-    request = replace(_joined, coordinator_address=address, timeout_seconds=timeout_seconds)
-    _connect(request)
-    _make_backends()
-    _joined = request
-    # Not before: all have left the old collectives now.
-    collective_sockets.cutter.release()
-
-
 def _platforms(platform: str) -> str:
     # The CPU stays available beside a GPU, as it does in plain JAX.
     return {"cpu": "cpu", "gpu": "cuda,cpu"}.get(platform, platform)
@@ -190,16 +152,8 @@ def _check(recorder: Recorder) -> ProcessReport:
 def _sum_of_all(
     mesh: jax.sharding.Mesh, ones: jax.Array, recorder: Recorder
 ) -> tuple[jax.Array, tuple[Dispatch, ...]]:
-    """Adds the ones of all devices, a few times; returns the sum and what was recorded of that.
-
-    It is compiled once: a process that joins its group again, on devices like those before,
-    loads it, in 5 ms of processor time instead of 40.
-    """
-    global _sum_program
+    """Adds the ones of all devices, a few times; returns the sum and what was recorded of that."""
     is_alone = jax.process_count() == 1
-    if _sum_program is not None:
-        loaded: jax.stages.Compiled = serialize_executable.deserialize_and_load(*_sum_program)
-        return trial.run(recorder, [loaded] * trial.CALLS, lambda: loaded, ones, is_alone=is_alone)
     everywhere = jax.sharding.NamedSharding(mesh, jax.P())
     jitted = jax.jit(jnp.sum, out_shardings=everywhere)
 
@@ -215,10 +169,7 @@ def _sum_of_all(
         return compiled()(argument)
 
     calls: list[trial.Call] = [*[jitted] * (trial.CALLS - 2), ahead_of_time, ahead_of_time]
-    found = trial.run(recorder, calls, plain, ones, is_alone=is_alone)
-    if mesh.devices.flat[0].platform == "cpu":  # where this was measured
-        _sum_program = serialize_executable.serialize(compiled())
-    return found
+    return trial.run(recorder, calls, plain, ones, is_alone=is_alone)
 
 
 def device_info(device: jax.Device) -> DeviceInfo:

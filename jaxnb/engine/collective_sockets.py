@@ -174,7 +174,7 @@ class SocketCutter:
 
         What waits on them in gloo, in whatever thread, gets an error within milliseconds, or when
         what it is sending has been sent. The collectives of this process are of no use from then
-        on: the group has to reconnect.
+        on: the group is of no use then.
 
         Args:
             ports: The ports that the group's processes have gloo listen on.

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import weakref
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import jax
 
 from jaxnb.errors import JaxnbError
 from jaxnb.labels import gone_label
 from jaxnb.model.transfers import GoneReason
+
+
+def _nothing() -> None:
+    """Refers to an array that is gone."""
+
 
 MAX_HOLDERS = 10_000
 """Pulls and cells whose arrays are remembered; each takes some 100 bytes."""
@@ -33,7 +39,7 @@ class HeldArrays:
     """Weak references to described arrays: being known to the notebook keeps none alive."""
 
     def __init__(self) -> None:
-        self._holders: OrderedDict[str, tuple[weakref.ref[jax.Array], ...]] = OrderedDict()
+        self._holders: OrderedDict[str, tuple[Callable[[], jax.Array | None], ...]] = OrderedDict()
 
     def hold(self, holder: str, arrays: Sequence[jax.Array]) -> None:
         """Remembers the arrays of one pull or cell."""
@@ -56,3 +62,29 @@ class HeldArrays:
         if array.is_deleted():
             raise GoneError("deleted")
         return array
+
+    def alive(self) -> dict[str, tuple[jax.Array | None, ...]]:
+        """Returns the arrays that the process still has, each in its place."""
+        found = {
+            holder: tuple(reference() for reference in references)
+            for holder, references in [*self._holders.items()]
+        }
+        return {
+            holder: arrays
+            for holder, arrays in found.items()
+            if any(each is not None for each in arrays)
+        }
+
+    def take(self, alive: Mapping[str, Sequence[jax.Array | None]]) -> None:
+        """Remembers what :meth:`alive` has returned in a process that this one replaces."""
+        for holder, arrays in alive.items():
+            self._holders[holder] = tuple(
+                _nothing if each is None else weakref.ref(each) for each in arrays
+            )
+
+
+HELD = HeldArrays()
+"""The arrays of this process that the notebook knows of."""
+
+LARGE_VALUES: OrderedDict[str, Any] = OrderedDict()
+"""The last values of cells that were too large to travel with their results, by request."""

@@ -125,6 +125,8 @@ class LostArray(LostValue):
         shards: The parts that this process still has: the slices of the whole array, and the
             elements.
         advice: What to do.
+        kind: What it was: ``"float32[4]"``.
+        reason: Why it is lost.
 
     Attributes:
         shards: See above; a process that is new has none.
@@ -134,16 +136,21 @@ class LostArray(LostValue):
     _error = ArrayGoneError
 
     def __init__(
-        self, what: str, shards: tuple[tuple[Any, Any], ...] = (), advice: str = MAKE_ANEW
+        self,
+        what: str,
+        shards: tuple[tuple[Any, Any], ...] = (),
+        advice: str = MAKE_ANEW,
+        kind: str = "array",
+        reason: str = "",
     ) -> None:
-        super().__init__(what, advice, "array", what)
+        super().__init__(what, advice, kind, reason or what)
         self.shards = shards
 
     def _raise(self) -> NoReturn:
         raise self._error(f"{self._what}. Nothing was computed. {text_of(self)[1]}")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return LostArray, (self._what, (), self._advice)
+        return LostArray, (self._what, (), self._advice, self._kind, self._reason)
 
 
 def text_of(lost: LostValue) -> tuple[str, str]:
@@ -151,6 +158,13 @@ def text_of(lost: LostValue) -> tuple[str, str]:
     parts = "In a cell its `.shards` has the parts that the process still holds."
     more = f" {parts}" if lost._advice == MAKE_ANEW else ""
     return lost._what, f"{lost._advice}{more}"
+
+
+def reduced_whole(lost: LostValue) -> tuple[Any, ...]:
+    """Returns what pickle makes it of again, with the parts that this process still has."""
+    if isinstance(lost, LostArray):
+        return LostArray, (lost._what, lost.shards, lost._advice, lost._kind, lost._reason)
+    return lost.__reduce__()
 
 
 def loss_of(lost: LostValue) -> tuple[str, str]:

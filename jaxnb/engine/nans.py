@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxnb.engine._jax_internals.arrays import array_class, host_words
-from jaxnb.engine.rebinding import paths_of
+from jaxnb.engine.value_paths import paths_to
 from jaxnb.labels import type_label
 from jaxnb.model.nans import CheckNans, NanFound, NanPlace
 
@@ -70,7 +70,8 @@ class NanWatch:
             return None
         alive = [(place, array()) for place, array in self._outputs]
         arrays = [array for _, array in alive if array is not None]
-        paths = paths_of(dict(names), arrays) if arrays else {}
+        found_at = paths_to(dict(names), {id(array) for array in arrays})
+        paths = {key: each.path for key, each in found_at.items()}
         bound = {place: paths.get(id(array), "") for place, array in alive}
         outputs = tuple(replace(each, name=bound.get(each.place, "")) for each in found.outputs)
         return replace(found, outputs=outputs)

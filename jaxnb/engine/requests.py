@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
-import re
 import traceback
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from jaxnb.engine import bootstrap, compiled, reforming
-from jaxnb.engine.held import HeldArrays
+from jaxnb.engine import bootstrap, compiled, named
 from jaxnb.engine.in_lockstep import InLockstep
 from jaxnb.engine.interrupts import INTERRUPTS
 from jaxnb.engine.recorder import Recorder
-from jaxnb.engine.rescuing import Rescuer
 from jaxnb.engine.runner import Runner
 from jaxnb.engine.sentinel import Sentinel
 from jaxnb.engine.stats import Statistics
@@ -28,7 +25,6 @@ from jaxnb.model import (
     JoinRequest,
     JointRequest,
     ProcessError,
-    ReformRequest,
     Request,
     RequestFailed,
 )
@@ -70,9 +66,6 @@ class Responder:
         match request:
             case CellRequest():
                 return await self._joined_runner().run(request)
-            case ReformRequest():
-                runner = self._joined_runner()
-                return reforming.reform(request, runner.process_index, runner.namespaces)
             case JoinRequest():
                 bootstrap.join(request)
                 return None
@@ -93,7 +86,7 @@ class Responder:
     def _answer_alone(self, request: Any) -> Any:
         index = self._joined_runner().process_index
         if isinstance(request, CallRequest):
-            return _called(request, self._kernel.shell, index)
+            return named.call(request.function, self._kernel.shell, index, request.arguments)
         if isinstance(request, CollectivesRequest):
             return compiled.collectives(request.code, self._kernel.shell.user_ns, index)
         assert self._transfers is not None
@@ -112,26 +105,21 @@ class Responder:
             self._recorder = recorder
             timekeeper = Timekeeper()
             statistics = Statistics(self._kernel.shell)
-            rescuer = Rescuer(self._kernel.shell)
-            self._sentinel = Sentinel(key, *where, recorder, timekeeper, statistics, rescuer)
-            held = HeldArrays()
-            self._runner = Runner(self._kernel, index, held, recorder, timekeeper)
-            self._transfers = Transfers(self._kernel.shell, index, held, self._runner.large_value)
+            call = partial(_call_aside, self._kernel.shell, index)
+            self._sentinel = Sentinel(key, *where, recorder, timekeeper, statistics, call)
+            self._runner = Runner(self._kernel, index, recorder, timekeeper)
+            self._transfers = Transfers(self._kernel.shell, index, self._runner.large_value)
             if not identity.bare:
                 self._kernel.shell.push(bootstrap.namespace(), interactive=False)
         return self._runner
 
 
-_FUNCTION = re.compile(r"(jaxnb\.\w+\.process_\w+)\.([a-z]\w*)")
-
-
-def _called(request: CallRequest, shell: Any, process_index: int) -> Any:
-    """Calls a function of what runs in processes: this module knows none of these by name."""
-    found = _FUNCTION.fullmatch(request.function)
-    if found is None:
-        raise ValueError(f"{request.function} is no function that a process can be asked to call")
-    function = getattr(importlib.import_module(found[1]), found[2])
-    return function(shell, process_index, **request.arguments)
+def _call_aside(shell: Any, process_index: int, content: dict[str, Any]) -> dict[str, Any]:
+    """Calls what the notebook names, in the sentinel's thread."""
+    answer: dict[str, Any] = named.call(
+        content["function"], shell, process_index, content["arguments"]
+    )
+    return answer
 
 
 def failure(error: BaseException) -> RequestFailed:

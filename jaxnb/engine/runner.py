@@ -7,7 +7,6 @@ import signal
 import sys
 import time
 import traceback
-from collections import OrderedDict
 from collections.abc import Coroutine
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -17,8 +16,9 @@ from typing import Any
 import jax
 from ipykernel.displayhook import ZMQShellDisplayHook
 
-from jaxnb import reform_hooks
+from jaxnb import recover_hooks
 from jaxnb.engine import (
+    ambient,
     aside,
     awaiting,
     bundles,
@@ -31,7 +31,7 @@ from jaxnb.engine import (
 )
 from jaxnb.engine._jax_internals.arrays import is_deleted
 from jaxnb.engine.cell_memory import MemoryOfCells
-from jaxnb.engine.held import HeldArrays
+from jaxnb.engine.held import HELD, LARGE_VALUES
 from jaxnb.engine.naming import Names
 from jaxnb.engine.origins import ORIGINS
 from jaxnb.engine.pitfalls import Pitfalls
@@ -93,7 +93,6 @@ class Runner:
     Args:
         kernel: The process's ipykernel (ipyparallel's subclass of it).
         process_index: Who this process is.
-        held: Remembers the arrays of cells' values.
         recorder: Sees what cells dispatch.
         timekeeper: Keeps what the main thread did when.
     """
@@ -102,14 +101,12 @@ class Runner:
         self,
         kernel: Any,
         process_index: int,
-        held: HeldArrays,
         recorder: Recorder,
         timekeeper: Timekeeper,
     ) -> None:
         self._kernel = kernel
         self._recorder = recorder
         self._timekeeper = timekeeper
-        self._held = held
         self._shell = kernel.shell
         self.process_index = process_index
         self._memory = MemoryOfCells()
@@ -119,9 +116,8 @@ class Runner:
         self._raised: BaseException | None = None
         self._pitfalls = Pitfalls()
         self._code_name = ""
-        self._large_values: OrderedDict[str, Any] = OrderedDict()
         self._install_hooks()
-        reform_hooks.begin()
+        recover_hooks.begin()
         ORIGINS.variables = lambda times: Names(MAX_NAMED).walk(
             self._shell.user_ns, self._hidden(), times
         )
@@ -160,15 +156,6 @@ class Runner:
         names, hidden = self._shell.user_ns, self._shell.user_ns_hidden
         return {name for name in hidden if hidden[name] is names.get(name)}
 
-    @property
-    def namespaces(self) -> dict[str, Any]:
-        """All that a cell's values may be held by, as one; changed in place."""
-        shell = self._shell
-        # IPython has the last values beside the namespace too.
-        last = [vars(shell.displayhook), vars(shell.last_execution_result)]
-        hidden = shell.user_ns_hidden
-        return {"names": shell.user_ns, "hidden": hidden, "last": last, "large": self._large_values}
-
     async def run(self, request: CellRequest) -> CellReply:
         """Runs one cell; whatever it raises is in the reply."""
         shell = self._shell
@@ -199,6 +186,7 @@ class Runner:
         except (Exception, *interrupts.INTERRUPTS) as error:
             self._keep_error(error)
         seconds = time.monotonic() - started
+        ambient.note()
         self._memory.over()
         raised, self._raised = self._raised, None
         pitfalls = self._pitfalls.end(raised)
@@ -351,7 +339,7 @@ class Runner:
         """
         advice = "assign it to a name and pull that"
         try:
-            value = self._large_values[request.cell]
+            value = LARGE_VALUES[request.cell]
         except KeyError:
             raise JaxnbError(
                 f"process {self.process_index} no longer holds it (the last "
@@ -375,12 +363,12 @@ class Runner:
             value,
             bundle,
             request.max_payload_bytes,
-            hold=lambda arrays: self._held.hold(request.request_id, arrays),
+            hold=lambda arrays: HELD.hold(request.request_id, arrays),
         )
         if info.payload is None and not info.payload_note:
-            self._large_values[request.request_id] = value
-            while len(self._large_values) > MAX_LARGE_VALUES:
-                self._large_values.popitem(last=False)
+            LARGE_VALUES[request.request_id] = value
+            while len(LARGE_VALUES) > MAX_LARGE_VALUES:
+                LARGE_VALUES.popitem(last=False)
         return info
 
     def _keep_error(self, error: BaseException) -> None:

@@ -15,7 +15,7 @@ import re
 import secrets
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -26,7 +26,6 @@ from jaxnb.engine import _jax_internals, collective_sockets, interrupts, main_th
 from jaxnb.engine.ledger import LEDGER
 from jaxnb.engine.origins import ORIGINS
 from jaxnb.engine.recorder import Recorder
-from jaxnb.engine.rescuing import Rescuer
 from jaxnb.engine.sampling import Sampler
 from jaxnb.engine.sleeping import sleeps_in, stays_in, work
 from jaxnb.engine.stats import Statistics, rss_bytes
@@ -71,7 +70,7 @@ class Sentinel:
         recorder: Knows what this process has dispatched.
         timekeeper: Takes what is seen of the main thread.
         statistics: Takes its statistics; of this thread's own.
-        rescuer: Reads its variables out.
+        call: Calls a function that is named, with its arguments; it must be quick.
 
     Attributes:
         address: How to reach it.
@@ -86,12 +85,12 @@ class Sentinel:
         recorder: Recorder,
         timekeeper: Timekeeper,
         statistics: Statistics,
-        rescuer: Rescuer,
+        call: Callable[[dict[str, Any]], dict[str, Any]],
     ) -> None:
         self._recorder = recorder
         self._sampler = Sampler(timekeeper, sleeps_in)
         self._statistics = statistics
-        self._rescuer = rescuer
+        self._call = call
         self._session = Session(key=key)
         # Of its own: the kernel closes its context while this thread may still be asked.
         self._socket = zmq.Context().socket(zmq.ROUTER)
@@ -165,8 +164,8 @@ class Sentinel:
         if kind == "free":
             freed = collective_sockets.cutter.cut(content["ports"], is_all=content["is_all"])
             return {"freed": freed + _jax_internals.cancel_waits_on_coordination_service()}
-        if kind == "rescue":
-            return self._rescuer.answer()
+        if kind == "call":
+            return self._call(content)
         if kind == "recording":
             told = asdict(self._recorder.recording())
             return {**told, "refused": [told["refused"]] if told["refused"] else []}
@@ -210,8 +209,7 @@ class Sentinel:
             rows = self._statistics.collect(brief)
         except Exception as error:  # not to be taken for a process that is silent
             return {"rows": [], "why": f"cannot tell: {type(error).__name__}: {error}"}
-        why = "" if rows else "is being joined to the others anew"
-        return {"rows": [asdict(row) for row in rows], "why": why}
+        return {"rows": [asdict(row) for row in rows], "why": ""}
 
     def _where(self) -> dict[str, Any]:
         recording = self._recorder.recording(1)

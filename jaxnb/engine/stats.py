@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 
-from jaxnb.engine import _jax_internals, bootstrap, naming
+from jaxnb.engine import bootstrap, naming
 from jaxnb.engine.live_arrays import LiveArrays
 from jaxnb.engine.nvml import Gpus, Reading
 from jaxnb.model import DeviceStats, LargeArray
@@ -37,7 +37,7 @@ class Statistics:
         self._gpus = Gpus()
 
     def collect(self, brief: bool = False) -> list[DeviceStats]:
-        """Returns a row per addressable device; none while the backend is being replaced.
+        """Returns a row per addressable device.
 
         ``memory_stats()`` where the backend has it. XLA's CPU backend has none: there the bytes
         of the live arrays' shards are added up, each device buffer once, however many arrays
@@ -46,17 +46,10 @@ class Statistics:
         Args:
             brief: Leave out what takes milliseconds: the largest arrays, and PSS.
         """
-        if not bootstrap.backend_in_use.acquire(blocking=False):
-            return []
-        try:
-            if not _jax_internals.backends_are_initialized():  # to ask would make one
-                return []
-            self._live.update()
-            devices = jax.local_devices()
-            largest = {} if brief else self._largest([device.id for device in devices])
-            return self._rows(devices, largest, None if brief else pss_bytes())
-        finally:
-            bootstrap.backend_in_use.release()
+        self._live.update()
+        devices = jax.local_devices()
+        largest = {} if brief else self._largest([device.id for device in devices])
+        return self._rows(devices, largest, None if brief else pss_bytes())
 
     def _rows(
         self, devices: list[Any], largest: dict[int, tuple[LargeArray, ...]], pss: int | None

@@ -7,7 +7,7 @@ from typing import Any
 
 from jaxnb.engine import pulls
 from jaxnb.engine.exposures import Exposures
-from jaxnb.engine.held import HeldArrays
+from jaxnb.engine.held import HELD
 from jaxnb.engine.pushes import Pushes
 from jaxnb.model import (
     BindRequest,
@@ -34,7 +34,6 @@ class Transfers:
     Args:
         shell: The IPython shell whose namespace values are in.
         process_index: This process.
-        held: Remembers the arrays that the notebook knows of.
         large_value: Returns the value of a cell.
     """
 
@@ -42,12 +41,10 @@ class Transfers:
         self,
         shell: Any,
         process_index: int,
-        held: HeldArrays,
         large_value: Callable[[PackRequest], Any],
     ) -> None:
         self._shell = shell
         self._process_index = process_index
-        self._held = held
         self._large_value = large_value
         self._exposures = Exposures()
         self._pushes = Pushes(process_index, self._exposures)
@@ -64,11 +61,11 @@ class Transfers:
             case PackRequest():
                 return self._pack(request)
             case ExposeRequest():
-                return pulls.expose(request, self._process_index, self._exposures, self._held)
+                return pulls.expose(request, self._process_index, self._exposures, HELD)
             case ReadRequest(transfer, buffer, start, stop):
                 return Chunk(self._exposures.read(transfer, buffer, start, stop))
             case CurrentRequest():
-                return pulls.current(request, namespace, self._held)
+                return pulls.current(request, namespace, HELD)
             case LayoutRequest():
                 return pulls.layout(request, self._process_index, namespace)
             case PlaceRequest():
@@ -102,6 +99,6 @@ class Transfers:
             eager_bytes=request.eager_bytes,
             process_index=self._process_index,
             exposures=self._exposures,
-            held=self._held,
+            held=HELD,
             cell=request.cell,
         )

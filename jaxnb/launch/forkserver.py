@@ -179,8 +179,8 @@ class ForkServer(ForkLoop):
         self._emit(reply=command["id"], missing=missing)
 
     def _do_stop(self, command: dict[str, Any]) -> None:
-        roles, keep = set(command["roles"]), set(command.get("keep", ()))
-        pids = {c.pid for c in self._children.values() if c.role in roles} - keep
+        roles = set(command["roles"])
+        pids = {c.pid for c in self._children.values() if c.role in roles}
         for child in self._children.values():
             if child.pid in pids:
                 child.told_to_stop = True

@@ -10,7 +10,7 @@ from IPython.display import display, publish_display_data
 
 import jaxnb
 from jaxnb.display import cards
-from jaxnb.display.card import Card, render
+from jaxnb.display.card import Card
 from jaxnb.errors import CellError, ProcessDiedError, RecoveryInterrupted, UsageError
 from jaxnb.magics import arguments
 from jaxnb.magics.background import BackgroundCell
@@ -89,17 +89,17 @@ class SpmdMagics(SessionMagics):
         asked = parser.asked(line)
         if asked is None:
             return
+        from jaxnb.recovery.card import recovered_card
+
         session = self._started()
         with plain_interrupt("Interrupted."), ProgressDisplay(self.shell) as progress:
             self._ids.forget_all()
-            replayed, carried = None, ""
             if asked.keep:
-                carried = str(session.restart_keeping(progress))
+                card = recovered_card(session.group, session.recover(progress))
             else:
                 replayed = session.restart(progress, replay=asked.replay)
-        progress.show(cards.start_card(session.group, replayed if asked.replay else None))
-        if carried:
-            self._show(Card(render("line", text=carried), carried))
+                card = cards.start_card(session.group, replayed if asked.replay else None)
+        progress.show(card)
 
     @line_magic
     def spmd_recover(self, line: str) -> None:
@@ -110,16 +110,18 @@ class SpmdMagics(SessionMagics):
             line,
         ):
             return
+        from jaxnb.recovery.card import recovered_card
+
         session = self._started()
         progress = ProgressDisplay(self.shell)
-        with plain_interrupt("%spmd_recover had not begun; nothing has changed"):
+        with plain_interrupt("Interrupted."):
             try:
                 with progress:
                     recovered = session.recover(progress)
             except RecoveryInterrupted as error:  # what was lost is told now or never
-                progress.show(cards.recovered_card(session.group, error.recovered))
+                progress.show(recovered_card(session.group, error.recovered))
                 raise
-        progress.show(cards.recovered_card(session.group, recovered))
+        progress.show(recovered_card(session.group, recovered))
 
     @line_magic
     def spmd_interrupt(self, line: str) -> None:

@@ -75,7 +75,6 @@ if TYPE_CHECKING:
     from jaxnb.model.pitfalls import PITFALL_KINDS, Pitfall, PitfallKind
     from jaxnb.model.plans import PlanPiece, PlanReply, PlanRequest
     from jaxnb.model.record import NotMoved, Record
-    from jaxnb.model.recovery import Recovered, Reformed, ReformRequest
     from jaxnb.model.requests import (
         CallRequest,
         CheckRequest,
@@ -214,9 +213,6 @@ __all__ = [
     "ReadRequest",
     "Record",
     "Recording",
-    "Recovered",
-    "ReformRequest",
-    "Reformed",
     "Refused",
     "ReleaseRequest",
     "Request",
@@ -258,7 +254,6 @@ __getattr__ = lazy(
             "pitfalls",
             "group",
             "record",
-            "recovery",
             "statistics",
             "whereabouts",
             "transfers",

@@ -9,7 +9,6 @@ from typing import Any
 from jaxnb.model.cells import CellRequest, ProcessError
 from jaxnb.model.collectives import CollectivesRequest
 from jaxnb.model.dispatches import CheckMode
-from jaxnb.model.recovery import ReformRequest
 from jaxnb.model.transfers import (
     BindRequest,
     BuildRequest,
@@ -120,7 +119,6 @@ Request = (
     | PlaceRequest
     | BuildRequest
     | BindRequest
-    | ReformRequest
     | CollectivesRequest
     | JointRequest
     | CallRequest

@@ -33,6 +33,11 @@ class Contents(NamedTuple):
     buffers: tuple[memoryview, ...]
 
 
+def name_of(process_index: int) -> str:
+    """Returns the name of a process's file in its directory."""
+    return f"process-{process_index:05}"
+
+
 def write(path: Path, names: Mapping[str, int], pickled: bytes, buffers: Iterable[Any]) -> str:
     """Writes a file, readable by this user only, and waits until it is on the disk.
 

@@ -2,15 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
-from jaxnb.labels import capitalized, format_bytes, format_seconds, plural, processes_label
-from jaxnb.model.recovery import LostPart
+from jaxnb.labels import (
+    capitalized,
+    format_bytes,
+    format_seconds,
+    paths_label,
+    plural,
+    processes_label,
+)
 
 MOST_NAMED = 8
 """So many things that are lost are told one by one."""
+
+USING_ONE = " Using one raises an error; run the cells again that made them."
+
+
+@dataclass(frozen=True, slots=True)
+class LostPart:
+    """A value, or a part of one, that could not be carried to another process.
+
+    Attributes:
+        path: Where the user has it: ``"state['loader']"``.
+        type: What it is: ``"generator"``, ``"float32[4, 2]"``.
+        reason: Why it is lost.
+        is_old: It was lost before, and that was told.
+    """
+
+    path: str
+    type: str
+    reason: str
+    is_old: bool = False
+
+    def __str__(self) -> str:
+        return f"`{self.path}` ({self.type}): {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +107,20 @@ class Lost:
         type: What it is.
         processes: The processes that have lost it.
         reason: Why.
+        is_old: It was lost before, and that was told.
     """
 
     path: str
     type: str
     processes: tuple[int, ...]
     reason: str
+    is_old: bool = False
+
+    @property
+    def variable(self) -> str:
+        """The variable that the path begins with."""
+        found = re.match(r"\w*", self.path)
+        return found[0] if found else ""
 
     def __str__(self) -> str:
         return f"`{self.path}` ({self.type}) on {processes_label(self.processes)}: {self.reason}"
@@ -91,10 +128,10 @@ class Lost:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SavedState:
-    """Variables of a group that were saved to a directory, loaded from one, or carried over.
+    """Variables of a group that were saved to a directory, or loaded from one.
 
     Attributes:
-        path: The directory; empty if they were carried over.
+        path: The directory.
         names: The variables.
         nbytes: The size of their files; 0 if only some of their variables were loaded.
         lost: What was not saved, or could not be loaded.
@@ -109,27 +146,186 @@ class SavedState:
     lost: tuple[Lost, ...]
     seconds: float
     notes: tuple[str, ...] = ()
-    done: Literal["saved", "loaded", "carried over"] = "saved"
+    done: Literal["saved", "loaded"] = "saved"
 
     def __str__(self) -> str:
         lost = {each.path for each in self.lost}
         count = sum(name not in lost for name in self.names)
         size = f" ({format_bytes(self.nbytes)})" if self.nbytes else ""
         variables = f"{plural(count, 'variable')}{size}"
-        where = {"saved": f" to {self.path}", "loaded": f" from {self.path}"}.get(self.done, "")
-        text = f"{capitalized(self.done)} {variables}{where} in {format_seconds(self.seconds)}."
-        return " ".join([text, *self._losses(), *self.notes])
+        where = "to" if self.done == "saved" else "from"
+        seconds = format_seconds(self.seconds)
+        text = f"{capitalized(self.done)} {variables} {where} {self.path} in {seconds}."
+        then = "" if self.done == "saved" else USING_ONE
+        return " ".join([text, *losses_text(self.lost, f"Not {self.done}", then), *self.notes])
 
     __repr__ = __str__
 
-    def _losses(self) -> list[str]:
-        if not self.lost:
-            return []
-        told = [str(each) for each in self.lost[:MOST_NAMED]]
-        if len(self.lost) > MOST_NAMED:
-            told.append(f"and {len(self.lost) - MOST_NAMED} more")
-        then = " Using one raises an error; run the cells again that made them."
-        return [f"Not {self.done}: {'; '.join(told)}.{then if self.done != 'saved' else ''}"]
+
+Box = tuple[tuple[int, int], ...]
+"""Where a shard is in its array: from where to where, in each dimension."""
+
+
+@dataclass(frozen=True, slots=True)
+class Possession:
+    """What a name is bound to on one process, as far as it could be given to another.
+
+    Attributes:
+        digest: Equal on two processes only if the values are, but for the elements of arrays
+            that are spread over processes; empty if it cannot be given.
+        reason: Why not.
+        is_common: It is the same on every process by its nature: it has arrays or meshes of
+            several processes in it, or is code without values of its own.
+        arrays: The arrays in it that are spread over processes, as paths.
+        replicas: Digests of their shards that others hold too: (array, box) to digest.
+        origins: The numbers of where they come from; None for one of which that is not known.
+    """
+
+    digest: bytes
+    reason: str = ""
+    is_common: bool = False
+    arrays: tuple[str, ...] = ()
+    replicas: Mapping[tuple[int, Box], bytes] = field(default_factory=dict)
+    origins: tuple[int | None, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A shard on its way to a process that is new.
+
+    Attributes:
+        array: The number of its array among those of the given values.
+        process_index: The process that it is for.
+        place: The place of its device among those of that process.
+        dtype: Of the elements on the host.
+        shape: Likewise.
+        data: Its bytes.
+    """
+
+    array: int
+    process_index: int
+    place: int
+    dtype: str
+    shape: tuple[int, ...]
+    data: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Gift:
+    """What a process gives to new ones.
+
+    Attributes:
+        digest: Of the values' pickle.
+        names: The names, and the sizes of their pickles, if the values were asked for.
+        pickle: The values; empty if they were not asked for.
+        buffers: What was left out of the pickle.
+        pieces: Shards of which this process is to give its replica.
+        origins: Where the arrays come from.
+        class_ids: By what cloudpickle knows the classes again.
+        texts: Of the cells, if the values were asked for.
+    """
+
+    digest: bytes
+    names: Mapping[str, int]
+    pickle: bytes
+    buffers: tuple[Any, ...]
+    pieces: tuple[Piece, ...]
+    origins: tuple[tuple[Any, ...] | None, ...]
+    class_ids: tuple[str, ...]
+    texts: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """What processes that are new in their group were given by the others.
+
+    Attributes:
+        names: The variables: all others hold them equal.
+        missing: Those that they do not have, and why.
+        lost: What could not be made there, by process.
+    """
+
+    names: tuple[str, ...] = ()
+    missing: Mapping[str, str] = field(default_factory=dict)
+    lost: Mapping[int, tuple[LostPart, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Recovered:
+    """A new group, with the variables of the one before.
+
+    Attributes:
+        died: The processes that had died, or had to be ended without their variables.
+        kept: The variables that are there wherever they were; parts of them may be lost.
+        lost: What is lost; each use of it raises.
+        seconds: How long it took.
+        nbytes: The size of what was carried.
+        given: Variables that the processes in the place of the dead have from the others.
+        given_up: Those of ``died`` that had to be ended, and why.
+        unended: Processes that did not end their cell; they have their variables.
+        hook_errors: What functions raised that :func:`jaxnb.on_recover` was given.
+    """
+
+    died: tuple[int, ...]
+    kept: tuple[str, ...]
+    lost: tuple[Lost, ...]
+    seconds: float
+    nbytes: int = 0
+    given: tuple[str, ...] = ()
+    given_up: Mapping[int, str] = field(default_factory=dict)
+    unended: tuple[int, ...] = ()
+    hook_errors: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        size = f" ({format_bytes(self.nbytes)})" if self.kept else ""
+        kept = f"kept {plural(len(self.kept), 'variable')}{size}"
+        text = f"New processes in {format_seconds(self.seconds)}, {kept}."
+        return " ".join([text, *self.notes])
+
+    __repr__ = __str__
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What else there is to know, in sentences."""
+        told = [f"Process {i} {why}, and was ended by force." for i, why in self.given_up.items()]
+        if self.died and not self.nbytes:
+            told.append("No process was left: all variables are lost.")
+        if self.unended:
+            who = capitalized(processes_label(self.unended))
+            told.append(f"{who} did not come back; variables were read all the same.")
+        if self.given:
+            told.append(
+                f"{capitalized(processes_label(self.died))} got from the others, which hold them "
+                f"equal: {paths_label(self.given, most=MOST_NAMED)}."
+            )
+        told += losses_text([each for each in self.lost if not each.is_old], "Lost", USING_ONE)
+        if old := dict.fromkeys(each.path for each in self.lost if each.is_old):
+            told.append(f"Lost before, and still: {paths_label(old, most=MOST_NAMED)}.")
+        told += [f"jaxnb.on_recover: {text}." for text in self.hook_errors]
+        return tuple(told)
+
+
+def losses_text(lost: Sequence[Lost], beginning: str, then: str) -> list[str]:
+    """Returns what is lost, and what to do; nothing if nothing is."""
+    if not lost:
+        return []
+    alike: dict[tuple[tuple[int, ...], str], list[Lost]] = {}
+    for each in lost:
+        alike.setdefault((each.processes, each.reason), []).append(each)
+    told = [_told(those) for those in list(alike.values())[:MOST_NAMED]]
+    if len(alike) > MOST_NAMED:
+        left = sum(map(len, list(alike.values())[MOST_NAMED:]))
+        told.append(f"and {left} more")
+    return [f"{beginning}: {'; '.join(told)}.{then}"]
+
+
+def _told(lost: Sequence[Lost]) -> str:
+    """Tells of what the same processes have lost for the same reason."""
+    first = lost[0]
+    if len(lost) == 1:
+        return str(first)
+    paths = paths_label([each.path for each in lost], most=MOST_NAMED)
+    return f"{paths} on {processes_label(first.processes)}: {first.reason}"
 
 
 def losses(lost: Mapping[int, tuple[LostPart, ...]]) -> tuple[Lost, ...]:
@@ -139,5 +335,6 @@ def losses(lost: Mapping[int, tuple[LostPart, ...]]) -> tuple[Lost, ...]:
         for part in parts:
             who.setdefault(part, []).append(index)
     return tuple(
-        Lost(part.path, part.type, tuple(processes), part.reason) for part, processes in who.items()
+        Lost(part.path, part.type, tuple(processes), part.reason, part.is_old)
+        for part, processes in who.items()
     )

@@ -22,14 +22,46 @@ from jaxnb.engine._jax_internals.arrays import (
     is_deleted,
 )
 from jaxnb.engine.exposures import as_bytes
-from jaxnb.engine.keeping import added_attributes, special_layout
 from jaxnb.engine.layouts import dtype_facts
+from jaxnb.engine.origins import ORIGINS
+from jaxnb.model.origins import Made, Origin
 
-IsReady = Callable[[jax.Array], bool]
-"""Whether the elements of an array may be read: it may wait for them, or not."""
+Check = Callable[[jax.Array], None]
+"""Looks whether the elements of an array can be read, and may wait for them.
+
+Raises:
+    pickle.PicklingError: They cannot; the message says why.
+"""
 
 
-def reduced(value: Any, is_ready: IsReady) -> Any:
+_WIDE = 8
+"""Bytes of an element from which on it needs ``jax_enable_x64`` (or may need it: complex64)."""
+
+Part = tuple[Any, ...]
+"""A part of an array: the device, the dtype on the host, the shape there, and the bytes."""
+
+
+PlainOrigin = tuple[int, tuple[Any, ...]]
+
+
+class PartLostError(pickle.PicklingError):
+    """Other processes had parts of an array, and have died.
+
+    Attributes:
+        shards: The parts that this process has: the slices of the whole array, and the elements.
+    """
+
+    def __init__(self, reason: str, shards: tuple[tuple[Any, Any], ...]) -> None:
+        super().__init__(reason)
+        self.shards = shards
+
+
+def wait(array: jax.Array) -> None:
+    """Waits until an array is there: a :data:`Check`."""
+    array.block_until_ready()
+
+
+def reduced(value: Any, check: Check) -> Any:
     """Tells pickle how an array, a ref or a device is made again.
 
     An array comes back with its own shards of this process: dtype, weak type, layout, memory kind,
@@ -37,7 +69,7 @@ def reduced(value: Any, is_ready: IsReady) -> Any:
 
     Args:
         value: Anything.
-        is_ready: See :data:`IsReady`.
+        check: Looks at each array before it is read.
 
     Returns:
         What a ``reducer_override`` returns; NotImplemented for whatever else.
@@ -57,31 +89,64 @@ def reduced(value: Any, is_ready: IsReady) -> Any:
         return NotImplemented
     if jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key):
         return _keys, (buffer_of(value), jax.random.key_impl(value))
-    return _reduced_array(value, is_ready)
+    return _reduced_array(value, check)
 
 
-def _reduced_array(array: jax.Array, is_ready: IsReady) -> Any:
+def _reduced_array(array: jax.Array, check: Check) -> Any:
     parts = None
     if not is_deleted(array):
-        if not is_ready(array):
-            raise pickle.PicklingError("its computation has not ended")
-        parts = [_part(each) for each in device_arrays(array)]
+        check(array)
+        parts = parts_of(array)
     facts = tuple(array.shape), dtype_facts(array.dtype).name, bool(array.weak_type)
-    arguments = *facts, array.sharding, bool(array.committed), special_layout(array), parts
-    return _array, arguments, _added_attributes(array) or None
+    how = array.sharding, bool(array.committed), special_layout(array)
+    arguments = *facts, *how, plain_origin(ORIGINS.of(array)), parts
+    return _array, arguments, added_attributes(array) or None
 
 
-def _part(array: jax.Array) -> tuple[Any, ...]:
+def plain_origin(origin: Origin | None) -> PlainOrigin | None:
+    """Returns an origin for pickles; None for one that is not known."""
+    return (origin[0], tuple(origin[1])) if origin is not None and origin[1].base else None
+
+
+def parts_of(array: jax.Array) -> list[Part]:
+    """Returns what this process's devices hold of an array."""
+    return [_part(each) for each in device_arrays(array)]
+
+
+def _part(array: jax.Array) -> Part:
     """Returns what one device holds: the device, and its elements in host memory."""
     (device,) = array.sharding.device_set
     words = host_words(array)
     return device, words.dtype.name, words.shape, pickle.PickleBuffer(as_bytes(words).data)
 
 
-def _added_attributes(array: jax.Array) -> dict[str, Any]:
+def is_array(value: Any) -> bool:
+    """Whether a value is an array, and no tracer."""
+    return issubclass(type(value), jax.Array) and not issubclass(type(value), jax.core.Tracer)
+
+
+def special_layout(array: jax.Array) -> Any:
+    """Returns an array's layout if it is not row-major; None if it is, or JAX does not tell."""
+    if array.ndim < 2:  # to ask takes as long as all the rest of copying a small one
+        return None
+    try:
+        concrete: Any = array
+        layout: Any = concrete.format.layout
+    except Exception:  # an array without shards on this process
+        return None
+    if layout is None or tuple(layout.major_to_minor) == tuple(range(array.ndim)):
+        return None
+    return layout
+
+
+def added_attributes(array: jax.Array) -> dict[str, Any]:
     """Returns what the user has added to an array: not what JAX and jaxnb keep there."""
-    added = added_attributes(array)
-    return {name: value for name, value in added.items() if not name.startswith("_jaxnb")}
+    kind = type(array)
+    return {
+        name: value
+        for name, value in vars(array).items()
+        if not (hasattr(kind, name) or name.startswith("_jaxnb"))
+    }
 
 
 # ------------------------------------------------------------------------- in the new process
@@ -118,17 +183,42 @@ def _array(
     sharding: Any,
     committed: bool,
     layout: Any,
+    origin: PlainOrigin | None,
     parts: list[tuple[Any, ...]] | None,
 ) -> jax.Array:
+    array = made(shape, dtype, weak, sharding, committed, layout, parts)
+    set_origin(array, origin)
+    return array
+
+
+def set_origin(array: jax.Array, origin: PlainOrigin | None) -> None:
+    """Gives an array the origin that it had in another process."""
+    if origin is not None:
+        ORIGINS.carry((origin[0], Made(*origin[1])), array)
+
+
+def made(
+    shape: tuple[int, ...],
+    dtype: str,
+    weak: bool,
+    sharding: Any,
+    committed: bool,
+    layout: Any,
+    parts: list[tuple[Any, ...]] | None,
+) -> jax.Array:
+    """Makes an array of this process's parts of it, with no word to other processes."""
     kind = jax.numpy.dtype(dtype)
     if parts is None:
         deleted: jax.Array = _deleted(shape, kind, weak, sharding, committed)
         return deleted
+    if kind.itemsize >= _WIDE and not jax.config.read("jax_enable_x64"):
+        with jax.enable_x64(True):
+            return made(shape, dtype, weak, sharding, committed, layout, parts)
     put = [_put(part, sharding.memory_kind, layout) for part in parts]
-    made = jax.make_array_from_single_device_arrays(shape, sharding, put, dtype=kind)
+    array = jax.make_array_from_single_device_arrays(shape, sharding, put, dtype=kind)
     if committed and not weak:
-        return made
-    aval: Any = made.aval
+        return array
+    aval: Any = array.aval
     return exact.make_array(aval.update(weak_type=weak), sharding, put, committed=committed)
 
 
@@ -141,7 +231,8 @@ def _put(part: tuple[Any, ...], memory_kind: str | None, layout: Any) -> jax.Arr
 
 
 def _deleted(shape: Any, dtype: Any, weak: bool, sharding: Any, committed: bool) -> Any:
-    aval = jax.core.ShapedArray(shape, dtype, weak_type=weak)
+    of: Any = jax.ShapeDtypeStruct(shape, dtype, sharding=sharding, weak_type=weak)
+    aval = jax.typeof(of)
     devices = sharding.addressable_devices_indices_map(shape)  # in order
     empty = np.empty((0,), dtype)
     kind = sharding.memory_kind

@@ -10,6 +10,7 @@ from __future__ import annotations
 import __future__
 
 import ast
+import enum
 import linecache
 import sys
 from collections.abc import Iterator
@@ -17,9 +18,8 @@ from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Any
 
-from jaxnb.engine.definitions import own_values
+from jaxnb.engine.value_paths import has_class, is_of_user
 from jaxnb.recovery.process_cells import CELL, names_of_cells
-from jaxnb.recovery.process_paths import has_class, is_of_user
 
 _FUTURE = sum(getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
 
@@ -72,9 +72,10 @@ def statement_of(kind: type) -> Statement | None:
     ]
     if len(found) != 1 or not needs_statement(kind, found[0]):
         return None
-    # Of the whole cell: what it imports makes the compiler write other code.
+    # Alone, as IPython compiles it, or in the whole cell, as where that awaits: what is imported in
+    # the same text makes the compiler write other code.
     whole = compile(found[0].text, found[0].cell, "exec", flags, dont_inherit=True)
-    known = {*map(_made_of, _inside(whole))}
+    known = {_made_of(each) for code in (found[0].compiled(), whole) for each in _inside(code)}
     return found[0] if {*map(_made_of, codes)} <= known else None
 
 
@@ -273,4 +274,17 @@ def _assigned(kind: type) -> set[str]:
         for part in node.body
         for each in ast.walk(part)
         if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
+    }
+
+
+def own_values(kind: type) -> dict[str, Any]:
+    """Returns a class's own values; a cell may have changed them since it was defined."""
+    if isinstance(kind, enum.EnumMeta):
+        return {}
+    return {
+        name: value
+        for name, value in vars(kind).items()
+        if not (name.startswith("__") and name.endswith("__"))
+        and name != "_abc_impl"
+        and not hasattr(type(value), "__get__")
     }

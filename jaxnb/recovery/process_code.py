@@ -22,9 +22,9 @@ import jax
 
 from jaxnb.engine import _jax_internals, packing
 from jaxnb.engine._jax_internals.pytrees import registration_of
+from jaxnb.engine.value_paths import is_of_user
 from jaxnb.recovery.process_cells import names_of_cells
 from jaxnb.recovery.process_classes import reduced_class, statement_of
-from jaxnb.recovery.process_paths import is_of_user
 
 _ATTRIBUTES = [
     "__defaults__", "__kwdefaults__", "__doc__", "__module__", "__qualname__",
@@ -46,6 +46,9 @@ class CodePickler(cloudpickle.Pickler):  # type: ignore[misc]
             return self._class(value)
         if kind in _WRAPPERS:
             return _WRAPPERS[kind](value)
+        if kind is typing.TypeVar:
+            reduced = self.dispatch_table[kind](value)
+            return self._with_own_id(reduced, -1) if len(reduced[1]) > 2 else reduced
         if isinstance(value, jax.stages.Compiled):
             raise pickle.PicklingError("what lower(...).compile() gave: compile it again")
         if isinstance(value, jax.stages.Lowered):
@@ -78,12 +81,21 @@ class CodePickler(cloudpickle.Pickler):  # type: ignore[misc]
             reduced = super().reducer_override(kind)
             if not (isinstance(reduced, tuple) and len(reduced) == 6):  # the class of None
                 return reduced
-            make, arguments, *_ = reduced
+            make, arguments, *_ = reduced = self._with_own_id(reduced, -2)
             if isinstance(arguments[0], type):  # its metaclass; of enumerations it stands nowhere
                 reduced = _make_class, (make, *arguments), *reduced[2:]
         make, arguments, state, _, _, fill = reduced
         state = state, fill, registration_of(kind)
         return make, arguments, state, None, None, _fill_class
+
+    def _with_own_id(self, reduced: Any, place: int) -> Any:
+        make, arguments, *rest = reduced
+        before, after = arguments[:place], arguments[place:]
+        return make, (*before, self.tracked(after[0]), *after[1:]), *rest
+
+    def tracked(self, class_id: str) -> Any:
+        """Returns what stands for the id by which cloudpickle knows a class again."""
+        return class_id
 
 
 def is_found_by_name(value: Any) -> bool:

@@ -10,26 +10,34 @@ import io
 import itertools
 import pickle
 import sys
+import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pickle import whichmodule  # type: ignore[attr-defined]
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
-import jax
 import numpy as np
 
-from jaxnb.engine.lost import LostValue, loss_of
-from jaxnb.model.recovery import LostPart
+from jaxnb.engine.lost import MAKE_AGAIN, MAKE_ANEW, LostArray, LostValue, loss_of, reduced_whole
+from jaxnb.engine.value_paths import Found, is_of_user, paths_to
 from jaxnb.pickling import OutOfBand, adjacent
 from jaxnb.recovery import process_arrays
-from jaxnb.recovery.process_arrays import IsReady
+from jaxnb.recovery.messages import LostPart
+from jaxnb.recovery.process_arrays import Check, PartLostError, is_array, wait
 from jaxnb.recovery.process_code import CodePickler
-from jaxnb.recovery.process_paths import Found, is_of_user, paths_to
+from jaxnb.recovery.process_spread import Spread
+
+MOST_ASKED = 5
+"""So often an object is asked that another thread changes meanwhile."""
 
 MAX_PASSES = 8
 """So often names are packed again without what was found to hold a part that is lost."""
 
+
+_NOBODY_IS_ASKED_OF = (dict, list, tuple, set, frozenset, bytearray, str, bytes, int, float)
+"""Objects of these types pickle itself takes apart."""
 
 Answers = dict[int, tuple[Any, Any]]
 """What objects of the user's classes have said of how to pickle them, by id: each is asked once."""
@@ -65,23 +73,49 @@ class _Lost:
     reason: str
     name: str
     path: str = ""
+    shards: tuple[tuple[Any, Any], ...] = ()
 
     @property
     def part(self) -> LostPart:
-        return LostPart(self.path or self.name, _type_text(self.value), self.reason)
+        is_old = isinstance(self.value, LostValue)
+        return LostPart(self.path or self.name, _type_text(self.value), self.reason, is_old)
 
     @property
     def stand_in(self) -> LostValue:
+        if isinstance(self.value, LostValue):
+            return self.value
+        if is_array(self.value):
+            advice = MAKE_ANEW if self.shards else MAKE_AGAIN
+            part = self.part
+            return LostArray(lost_text(part), self.shards, advice, part.type, self.reason)
         return LostValue(lost_text(self.part), kind=self.part.type, reason=self.reason)
 
 
-def wait(array: jax.Array) -> bool:
-    """Waits until an array is there: an :data:`~jaxnb.recovery.process_arrays.IsReady`."""
-    array.block_until_ready()
-    return True
+@dataclass(slots=True)
+class Steps:
+    """How far a packing has come, for another thread to look at.
+
+    Attributes:
+        count: How many objects have been asked how to pickle them.
+        asked: The object that is being asked, if code of the user's may run then; else None.
+        reads: Whether an array is being read, which may have to be waited for.
+        name: The name whose value is being packed.
+        gone: Objects that need not be asked, with the names that they are in and the reasons.
+    """
+
+    count: int = 0
+    asked: Any = None
+    reads: bool = False
+    name: str = ""
+    gone: list[tuple[Any, str, str]] = field(default_factory=list)
 
 
-def pack(variables: Mapping[str, Any], is_ready: IsReady = wait) -> PackedState:
+def pack(
+    variables: Mapping[str, Any],
+    check: Check = wait,
+    steps: Steps | None = None,
+    spread: Spread | None = None,
+) -> PackedState:
     """Packs variables; whatever they are, it does not fail for one that cannot be packed.
 
     Runs the user's code: ``__reduce__`` and ``__getstate__`` of their classes, which may compute.
@@ -89,49 +123,63 @@ def pack(variables: Mapping[str, Any], is_ready: IsReady = wait) -> PackedState:
 
     Args:
         variables: Names and values.
-        is_ready: Whether the elements of an array may be read.
+        check: Looks at each array before it is read.
+        steps: Told how far it has come.
+        spread: Takes arrays that are spread over processes; else they are packed with this
+            process's parts of them.
 
     Raises:
         MemoryError: There is no room for the pickles.
     """
     lost: dict[int, _Lost] = {}
     answers: Answers = {}
-    packed = _pack_once(variables, is_ready, lost, answers)
+    steps = steps or Steps()
+    for value, name, reason in steps.gone:
+        _lose(lost, value, reason, name)
+    once = partial(_pack_once, variables, check, lost, answers, steps, spread)
+    packed = once()
     for _ in range(MAX_PASSES):
         if not lost:
             break
         known = set(lost)
         _name_lost(variables, lost)
-        packed = _pack_once(variables, is_ready, lost, answers)
+        packed = once()
         if lost.keys() == known:
             break
     else:
         # Objects that give something else each time they are asked: their names are lost whole.
         for each in [*lost.values()]:
             _lose(lost, variables[each.name], each.reason, each.name)
-        packed = _pack_once(variables, is_ready, lost, answers)
+        packed = once()
         _name_lost(variables, lost)
     found = dict.fromkeys(each.part for each in lost.values() if each.path)
     return PackedState(*packed, tuple(found))
 
 
 def _pack_once(
-    variables: Mapping[str, Any], is_ready: IsReady, lost: dict[int, _Lost], answers: Answers
+    variables: Mapping[str, Any],
+    check: Check,
+    lost: dict[int, _Lost],
+    answers: Answers,
+    steps: Steps,
+    spread: Spread | None,
 ) -> tuple[dict[str, int], bytes, tuple[np.ndarray[Any, Any], ...]]:
     """Packs all names; notes in ``lost`` what cannot be packed."""
     while True:
         file, out_of_band = io.BytesIO(), OutOfBand()
         ends = [0]
-        pickler = StatePickler(file, out_of_band, is_ready, lost, answers)
+        if spread is not None:
+            spread.clear()
+        pickler = StatePickler(file, out_of_band, check, lost, answers, steps, spread)
         for name, value in variables.items():
-            pickler.name = name
-            # Pickle asks nobody about lists and dictionaries.
-            pickler.stand_in = lost[id(value)].stand_in if id(value) in lost else None
+            steps.name = name
+            is_lost = id(value) in lost and type(value) in _NOBODY_IS_ASKED_OF
+            pickler.stand_in = lost[id(value)].stand_in if is_lost else None
             dumped = value if pickler.stand_in is None else pickler.stand_in
             try:
                 pickler.dump((name, dumped))
                 ends.append(file.tell())
-            except (MemoryError, KeyboardInterrupt):
+            except _not_theirs():
                 raise
             except BaseException as error:  # nested too deep, or code of the user's while it packs
                 # What the pickler remembers of this name was not written: from the beginning.
@@ -177,7 +225,7 @@ def _type_text(value: Any) -> str:
     kind = type(value)
     if issubclass(kind, LostValue):
         return loss_of(value)[0]
-    if issubclass(kind, jax.Array) and not issubclass(kind, jax.core.Tracer):
+    if is_array(value):
         return f"{value.dtype}{list(value.shape)}"
     return kind.__qualname__
 
@@ -203,12 +251,13 @@ class StatePickler(CodePickler):
     Args:
         file: Where to write.
         buffer_callback: Takes buffers out of band if it returns something false.
-        is_ready: Whether the elements of an array may be read.
-        lost: What is known to be lost, by id; what is found is added.
+        check: Looks at each array before it is read.
+        lost: What is known to be lost, by id; what is found is added, under the name of ``steps``.
         answers: See :data:`Answers`.
+        steps: Told how far it has come.
+        spread: See :func:`pack`.
 
     Attributes:
-        name: The name under which what is lost is noted.
         stand_in: What stands for its whole value, if that is lost.
     """
 
@@ -216,26 +265,40 @@ class StatePickler(CodePickler):
         self,
         file: Any,
         buffer_callback: Callable[[pickle.PickleBuffer], Any],
-        is_ready: IsReady,
+        check: Check,
         lost: dict[int, _Lost],
         answers: Answers,
+        steps: Steps,
+        spread: Spread | None = None,
     ) -> None:
         super().__init__(file, protocol=5, buffer_callback=buffer_callback)
-        self._is_ready, self._lost, self._answers = is_ready, lost, answers
-        self._own = _OwnObjects()
-        self.name = ""
+        self._check, self._lost, self._answers, self._steps = check, lost, answers, steps
+        self._own, self._spread = _OwnObjects(), spread
         self.stand_in: LostValue | None = None
 
     def reducer_override(self, value: Any) -> Any:
         """Tells how to pickle an object; pickle asks for each that is not plain."""
+        self._steps.count += 1
         if id(value) not in self._lost:
             try:
                 return self._reduced(value)
-            except MemoryError:
+            except _not_theirs():
                 raise
-            except Exception as error:  # a user's __reduce__, or a property of theirs
-                _lose(self._lost, value, reason_of(error), self.name)
-        return self._lost[id(value)].stand_in.__reduce__()
+            except BaseException as error:  # a user's __reduce__, or a property of theirs
+                found = _lose(self._lost, value, reason_of(error), self._steps.name)
+                if isinstance(error, PartLostError):
+                    found.shards = error.shards
+            finally:
+                self._steps.asked, self._steps.reads = None, False
+        return self._of_stand_in(self._lost[id(value)].stand_in)
+
+    def tracked(self, class_id: str) -> Any:
+        """Returns what stands for the id by which cloudpickle knows a class again."""
+        return class_id if self._spread is None else self._spread.tracked(class_id)
+
+    def _of_stand_in(self, lost: LostValue) -> Any:
+        # What this process alone has of an array is nothing to others.
+        return reduced_whole(lost) if self._spread is None else lost.__reduce__()
 
     def _reduced(self, value: Any) -> Any:
         if id(value) in self._answers:
@@ -247,25 +310,62 @@ class StatePickler(CodePickler):
 
     def _asked(self, value: Any) -> Any:
         if value is self.stand_in and value is not None:
-            return value.__reduce__()
+            return self._of_stand_in(value)
         if isinstance(value, LostValue):  # it is lost on the way further on too, and is told again
+            if self._spread is not None:
+                self._spread.meet_lost(value)
             raise pickle.PicklingError(loss_of(value)[1])
-        found = process_arrays.reduced(value, self._is_ready)
+        self._steps.reads = True
+        found = NotImplemented
+        if self._spread is not None:
+            found = self._spread.reduced(value, self._check)
+        if found is NotImplemented:
+            found = process_arrays.reduced(value, self._check)
+        self._steps.reads = False
         if found is NotImplemented:
             found = self._own.reduced(value)
         if found is not NotImplemented:
             return found
         if isinstance(value, io.IOBase) and not isinstance(value, io.BytesIO | io.StringIO):
             raise pickle.PicklingError("an open file")
+        self._steps.asked = value
         found = super().reducer_override(value)
         if found is NotImplemented:
             found = adjacent(value)
-        if found is NotImplemented:
-            if isinstance(value, type | FunctionType):
-                return NotImplemented  # by its name
-            reduce = self.dispatch_table.get(type(value))
+        if found is not NotImplemented:
+            return _checked(value, found)
+        if isinstance(value, type | FunctionType):
+            return NotImplemented  # by its name
+        return self._said_by(value)
+
+    def _said_by(self, value: Any) -> Any:
+        """Returns what an object itself says of how to pickle it, with all of its elements.
+
+        Another thread may change it meanwhile: then it is asked once more.
+        """
+        reduce = self.dispatch_table.get(type(value))
+        for left in reversed(range(MOST_ASKED)):
             found = value.__reduce_ex__(5) if reduce is None else reduce(value)
-        return _checked(value, found)
+            try:
+                return _with_elements(_checked(value, found))
+            except RuntimeError:  # changed size during iteration
+                if not left:
+                    raise
+        raise AssertionError
+
+
+def _with_elements(found: Any) -> Any:
+    """Takes the elements out of iterators at once: what fails there is this object's."""
+    if not isinstance(found, tuple) or len(found) < 4:
+        return found
+    elements = (each if each is None else iter([*each]) for each in found[3:5])
+    return (*found[:3], *elements, *found[5:])
+
+
+def _not_theirs() -> tuple[type[BaseException], ...]:
+    """Returns what is raised while code of the user's runs, and does not come from there."""
+    is_main = threading.current_thread() is threading.main_thread()
+    return (MemoryError, KeyboardInterrupt) if is_main else (MemoryError,)
 
 
 def _checked(value: Any, found: Any) -> Any:

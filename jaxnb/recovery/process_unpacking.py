@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from jaxnb.engine.lost import LostValue
 from jaxnb.errors import ValueGoneError
-from jaxnb.model.recovery import LostPart
+from jaxnb.recovery.messages import LostPart
 from jaxnb.recovery.process_state import lost_text, reason_of
 
 _Unpickler: Any = pickle._Unpickler

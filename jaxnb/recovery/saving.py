@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import re
 import shutil
 import tempfile
 import time
@@ -13,20 +12,27 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from jaxnb.errors import JaxnbError, NotEnoughMemoryError, UsageError
+from jaxnb.headroom import available_bytes
 from jaxnb.labels import capitalized, format_bytes, paths_label, processes_label
 from jaxnb.model import CallRequest, GroupInfo
-from jaxnb.recovery.messages import Lost, Refused, SavedState, StateFile, losses
+from jaxnb.recovery.files import name_of
+from jaxnb.recovery.messages import (
+    Lost,
+    Measured,
+    Refused,
+    SavedState,
+    StateFile,
+    Taken,
+    losses,
+)
 
 MANIFEST = "variables.json"
 """What tells of the files in a directory, for people too."""
 
 FORMAT = 1
-
-VARIABLES = "variables"
-"""The directory in a :func:`scratch_folder`."""
 
 PACK_SECONDS = 3600.0
 """How long a process may pack or unpack; classes' own code runs then. Interrupt ends it sooner."""
@@ -69,16 +75,34 @@ class _Facts:
         return cls(group.jax_version, python, group.platform, count, max(devices))
 
 
+class Told(NamedTuple):
+    """What is told of saved variables.
+
+    Attributes:
+        variables: What they are, in words.
+        lost: What was not saved.
+        only: Those that some processes do not have, with those that have them.
+    """
+
+    variables: Mapping[str, str]
+    lost: tuple[Lost, ...]
+    only: Mapping[str, Sequence[int]]
+
+
 class Saver:
     """Saves and loads the variables of one group.
 
     Args:
         channel: To its processes.
         group: The group.
+
+    Attributes:
+        num_processes: Its size.
     """
 
     def __init__(self, channel: Asked, group: GroupInfo) -> None:
         self._channel, self._facts = channel, _Facts.of(group)
+        self.num_processes = channel.num_processes
 
     def save(self, folder: str, names: Sequence[str], *, overwrite: bool) -> SavedState:
         """Saves variables: the whole directory is there in the end, or nothing is.
@@ -104,12 +128,7 @@ class Saver:
             try:
                 written = self._all("write", "saved", nbytes, folder=str(partial))
                 _require_done(written, "Nothing was saved")
-                variables: dict[str, str] = {}
-                for answer in measured.values():
-                    variables |= answer.variables
-                lost = losses({i: answer.lost for i, answer in measured.items()})
-                only = _only_on({i: answer.variables for i, answer in measured.items()})
-                self._write_manifest(partial, variables, written, lost, only)
+                told = self.write_manifest(partial, measured, written)
                 _put_in_place(partial, target)
             finally:
                 shutil.rmtree(partial, ignore_errors=True)
@@ -117,8 +136,8 @@ class Saver:
             self._channel.tell(self._requests("drop"))
         size = sum(file.nbytes for file in written.values())
         seconds = time.perf_counter() - started
-        notes = _only_notes(only, variables)
-        return SavedState(str(target), tuple(variables), size, lost, seconds, notes)
+        notes = _only_notes(told.only, told.variables)
+        return SavedState(str(target), tuple(told.variables), size, told.lost, seconds, notes)
 
     def load(self, folder: str, names: Sequence[str]) -> SavedState:
         """Binds saved variables on all processes; other variables stay.
@@ -140,29 +159,44 @@ class Saver:
         manifest = _read_manifest(path)
         notes = _require_fit(path, manifest["group"], self._facts)
         _require_known(path, names, manifest)
-        found = [StateFile(**each) for each in manifest["files"]]
-        for file in found:
+        found = _files_of(manifest, self._channel.num_processes)
+        for file in found.values():
             _require_own(path / file.name)
         checks = {
-            i: {"path": str(path / file.name), "expected": file.digest}
-            for i, file in enumerate(found)
+            i: {"path": str(path / file.name), "expected": file.digest} for i, file in found.items()
         }
         _require_done(self._each("check", "checked", checks), "Nothing was loaded")
-        loads = {
-            i: {"path": str(path / file.name), "names": tuple(names)}
-            for i, file in enumerate(found)
-        }
-        taken = self._each("load", "loaded", loads, "and other processes have theirs. Load again.")
+        taken = self.bind(path, found, names)
+        if without := [i for i in range(self._channel.num_processes) if i not in found]:
+            notes += (f"{capitalized(processes_label(without))} had died, and saved nothing.",)
         saved = [
             Lost(**{**each, "processes": tuple(each["processes"])}) for each in manifest["lost"]
         ]
         bound = tuple(dict.fromkeys(name for answer in taken.values() for name in answer.names))
-        lost = [each for each in saved if not names or _variable(each.path) in bound]
+        lost = [each for each in saved if not names or each.variable in bound]
         lost += losses({i: answer.lost for i, answer in taken.items()})
-        size = 0 if names else sum(file.nbytes for file in found)
+        size = 0 if names else sum(file.nbytes for file in found.values())
         notes += _only_notes(manifest["only"], bound)
         seconds = time.perf_counter() - started
         return SavedState(str(path), bound, size, tuple(lost), seconds, notes, "loaded")
+
+    def bind(
+        self, folder: Path, files: Mapping[int, StateFile], names: Sequence[str] = ()
+    ) -> dict[int, Taken]:
+        """Has processes bind the variables of files, which are as they were written.
+
+        Args:
+            folder: The directory.
+            files: The file of each process that is to.
+            names: The variables; all if there are none.
+
+        Raises:
+            JaxnbError: One gave no answer.
+        """
+        loads = {
+            i: {"path": str(folder / file.name), "names": tuple(names)} for i, file in files.items()
+        }
+        return self._each("load", "loaded", loads, "and other processes have theirs. Load again.")
 
     def _requests(self, function: str, **arguments: Any) -> dict[int, CallRequest]:
         everyone = range(self._channel.num_processes)
@@ -184,20 +218,21 @@ class Saver:
         self._channel.require(answers, f"variables were {done}", *then)
         return answers
 
-    def _write_manifest(
-        self,
-        folder: Path,
-        variables: Mapping[str, str],
-        written: Mapping[int, StateFile],
-        lost: Sequence[Lost],
-        only: Mapping[str, Sequence[int]],
-    ) -> None:
+    def write_manifest(
+        self, folder: Path, measured: Mapping[int, Measured], written: Mapping[int, StateFile]
+    ) -> Told:
+        """Writes what tells of the files in a directory; returns what it tells."""
+        variables: dict[str, str] = {}
+        for answer in measured.values():
+            variables |= answer.variables
+        lost = losses({i: answer.lost for i, answer in measured.items()})
+        only = _only_on({i: answer.variables for i, answer in measured.items()})
         manifest = {
             "format": FORMAT,
             "saved": time.strftime("%Y-%m-%d %H:%M:%S"),
             "group": asdict(self._facts),
-            "variables": dict(variables),
-            "only": dict(only),
+            "variables": variables,
+            "only": only,
             "lost": [asdict(each) for each in lost],
             "files": [asdict(file) for _, file in sorted(written.items())],
         }
@@ -205,29 +240,55 @@ class Saver:
             json.dump(manifest, file, indent=1, ensure_ascii=False)
             file.flush()
             os.fsync(file.fileno())
+        return Told(variables, lost, only)
 
 
 @contextmanager
-def scratch_folder() -> Iterator[Path]:
+def scratch_folder(nbytes: int) -> Iterator[Path]:
     """Yields a directory for variables on their way: in memory, where the system has that.
 
-    It is removed if what is done with it succeeds; else it is left, and a note says where it is.
+    It is removed if what is done with it succeeds; else it is left if there is anything in it, and
+    a note says where it is.
+
+    Args:
+        nbytes: Their size.
+
+    Raises:
+        NotEnoughMemoryError: There is no room for them.
     """
-    shared = Path("/dev/shm")
-    parent = shared if os.access(shared, os.W_OK) else None
-    folder = Path(tempfile.mkdtemp(prefix="jaxnb-", dir=parent))
+    folder = Path(tempfile.mkdtemp(prefix="jaxnb-", dir=_with_room(nbytes)))
     try:
         yield folder
     except BaseException as error:
-        if any(folder.iterdir()):
+        if not folder.is_dir():  # somebody has removed it
+            error.add_note(f"{folder}, which had the variables, has been removed meanwhile.")
+        elif any(folder.iterdir()):
             error.add_note(
-                f"The variables are in {folder / VARIABLES}: `%spmd_load {folder / VARIABLES}` "
-                "binds them in a group of this size. Then remove it."
+                "Not all of the new processes have their variables. These are in "
+                f"{folder}: `%spmd_load {folder}` binds them in a group of this size. Then remove "
+                "it."
             )
         else:
             folder.rmdir()
         raise
-    shutil.rmtree(folder)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _with_room(nbytes: int) -> Path:
+    """Returns where there is room for a second copy of variables: in memory, or on the disk."""
+    memory, disk = Path("/dev/shm"), Path(tempfile.gettempdir())
+    rooms = {disk: shutil.disk_usage(disk).free}
+    if os.access(memory, os.W_OK):
+        rooms = {memory: min(shutil.disk_usage(memory).free, available_bytes())} | rooms
+    for place, room in rooms.items():
+        if nbytes < room:
+            return place
+    told = ", ".join(f"{format_bytes(room)} in {place}" for place, room in rooms.items())
+    raise NotEnoughMemoryError(
+        f"The variables of all processes take {format_bytes(nbytes)}, and there is no room for a "
+        f"second copy: {told}. Nothing has changed. Delete some, or save what you need to a larger "
+        "disk: `%spmd_save DIR NAMES`."
+    )
 
 
 def _target(folder: str, *, overwrite: bool) -> Path:
@@ -286,10 +347,10 @@ def _require_known(path: Path, names: Sequence[str], manifest: dict[str, Any]) -
             )
 
 
-def _variable(path: str) -> str:
-    """Returns the variable that a path begins with."""
-    found = re.match(r"\w*", path)
-    return found[0] if found else ""
+def _files_of(manifest: dict[str, Any], num_processes: int) -> dict[int, StateFile]:
+    """Returns each process's file; one that had died has none."""
+    found = {each["name"]: StateFile(**each) for each in manifest["files"]}
+    return {i: found[name_of(i)] for i in range(num_processes) if name_of(i) in found}
 
 
 def _require_names(missing: Mapping[int, Sequence[str]]) -> None:

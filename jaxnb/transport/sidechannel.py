@@ -181,8 +181,8 @@ class Sentinels:
     def free(self, processes: Iterable[int], *, is_all: bool = False) -> int:
         """Shuts the connections of the CPU's collectives: whoever waits on one is freed.
 
-        The group's collectives are of no use from then on, until it reconnects. First all keep out
-        what comes over them, then each shuts them.
+        The group's collectives are of no use from then on, and the processes are replaced. First
+        all keep out what comes over them, then each shuts them.
 
         Args:
             processes: Who is to shut them.
@@ -197,12 +197,21 @@ class Sentinels:
         answers = self._ask(who, "free", content, ANSWER_SECONDS)
         return sum(content["freed"] for content in answers.values())
 
-    def rescue(self, processes: Iterable[int]) -> dict[int, dict[str, Any]]:
-        """Asks processes to make their variables readable; returns what they answer, as it is.
+    def call(
+        self, processes: Iterable[int], function: str, **arguments: Any
+    ) -> dict[int, dict[str, Any]]:
+        """Has processes call a function, whatever their main threads do; it must be quick.
 
-        See :mod:`jaxnb.recovery.rescue`.
+        Args:
+            processes: The processes.
+            function: Its name, ``jaxnb.FEATURE.process_NAME.FUNCTION``.
+            arguments: Of which JSON can be made.
+
+        Returns:
+            What it returned on those that answer in time and do not fail.
         """
-        return self._ask(processes, "rescue", {}, ANSWER_SECONDS)
+        content = {"function": function, "arguments": arguments}
+        return self._ask(processes, "call", content, ANSWER_SECONDS)
 
     def _ask(
         self, processes: Iterable[int], kind: str, content: Mapping[str, Any], seconds: float

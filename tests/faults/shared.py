@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 
 from jaxnb.errors import CellError, JaxnbError
 from jaxnb.moving import no_meter
+from jaxnb.recovery.messages import Recovered
 from jaxnb.session import Session
 from jaxnb_fixtures import CLEAR, PATIENT_SECONDS, LostVariablesError, WrongNumbersError
 
@@ -39,6 +40,16 @@ def assert_kept(session: Session, code: str, value: object = None) -> None:
         raise LostVariablesError(str(error)) from error
     if found != value:
         raise WrongNumbersError(f"{found} where {value} was to be computed")
+
+
+def missing(recovered: Recovered, *which: int) -> dict[str, str]:
+    """Returns what processes that replace others do not have, and why."""
+    return {lost.path: lost.reason for lost in recovered.lost if lost.processes == which}
+
+
+def without_replica(recovered: Recovered) -> set[str]:
+    """Returns the arrays of which nobody else had a replica."""
+    return {lost.path for lost in recovered.lost if "nobody else had a replica" in lost.reason}
 
 
 class Finger:

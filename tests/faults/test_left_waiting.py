@@ -47,8 +47,8 @@ def test_left_behind_by_one_that_raised(group: Session) -> None:
         "in a collective at line 3: `float(f(x))`; process 1 raised ValueError at line 2 "
         f"(cell [{result.cell}])"
     )
-    assert any("all variables were kept" in notice for notice in sink.notices)
-    assert [process.pid for process in group.processes] == pids
+    assert any("New processes in" in notice for notice in sink.notices)
+    assert {process.pid for process in group.processes}.isdisjoint(pids)
     assert_kept(group)
 
 

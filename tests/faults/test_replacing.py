@@ -10,10 +10,10 @@ import psutil
 import pytest
 
 import jaxnb
-from faults.shared import assert_kept, cleared
-from jaxnb.display import cards
+from faults.shared import assert_kept, cleared, missing, without_replica
 from jaxnb.errors import ArrayGoneError, CellError, ProcessDiedError
-from jaxnb.model import Recovered
+from jaxnb.recovery.card import recovered_card
+from jaxnb.recovery.messages import Recovered
 from jaxnb.session import Session
 from jaxnb_fixtures import assert_usable, until
 
@@ -85,19 +85,20 @@ first_on_two_devices = pytest.mark.parametrize(
 def assert_recovered(session: Session, recovered: Recovered, which: int) -> None:
     """Fails unless a group with the variables of ``SETUP`` has what it can have."""
     print(f"recovered in {recovered.seconds:.2f} s")
-    assert recovered.replaced == (which,)
-    assert recovered.lost_shards == ("x",)
-    assert recovered.missing == {"mine": "differs by process"}
+    assert recovered.died == (which,)
+    assert without_replica(recovered) == {"x"}
+    assert missing(recovered, which) == {"mine": "differs by process"}
     assert {"w", "state", "f", "mesh", "n", "make", "math"} <= set(recovered.given)
-    assert {"w", "state['w'][0]"} == set(recovered.refilled)
     assert session.state == "ready"
     assert [p.state for p in session.processes] == ["ready"] * PROCESSES
     assert_kept(session, AFTER)
     others = [i for i in range(PROCESSES) if i != which]
     session.run("assert mine.tolist() == [process_index] * 3", ranks=others)
-    with pytest.raises(CellError, match=rf"process {which} raised NameError"):
-        session.run("mine")
-    with pytest.raises(CellError, match=r"ArrayGoneError: `x` .* lost the shards of process"):
+    with pytest.raises(
+        CellError, match=rf"`mine` is not on process {which} since it is new: differs"
+    ):
+        session.run("mine + 1")
+    with pytest.raises(CellError, match=r"ArrayGoneError: `x` .* nobody else had a replica"):
         session.run("f(x)")
     session.run("x = make((2 * n,), P('d'))\nassert float(f(x)) == n * (2 * n - 1)")
     assert_usable(session)
@@ -154,11 +155,11 @@ def test_in_a_cell(group: Session, case: str, which: int) -> None:
 def test_two_of_three(group: Session) -> None:
     kill(group, 0, 2)
     recovered = group.recover()
-    assert recovered.replaced == (0, 2)
+    assert recovered.died == (0, 2)
     # One is left: of what is not spread over processes nobody can say that it is for all.
     assert {"w", "mesh", "make", "f", "math"} <= set(recovered.given)
-    assert set(recovered.missing) == {"mine", "n"}
-    assert "one process alone" in recovered.missing["n"]
+    assert set(missing(recovered, 0, 2)) == {"mine", "n"}
+    assert "one process alone" in missing(recovered, 0, 2)["n"]
     group.run("n = jax.device_count()")
     assert_kept(group, AFTER)
     assert_usable(group)
@@ -168,8 +169,9 @@ def test_two_of_three(group: Session) -> None:
 def test_all(group: Session) -> None:
     kill(group, 0, 1, 2)
     recovered = group.recover()
-    assert recovered.replaced == (0, 1, 2)
-    assert (recovered.arrays, recovered.given) == (0, ())
+    assert recovered.died == (0, 1, 2)
+    assert (recovered.kept, recovered.given) == ((), ())
+    assert "No process was left" in str(recovered)
     assert_usable(group)
 
 
@@ -179,7 +181,7 @@ def test_again_and_again(group: Session) -> None:
     children = len(psutil.Process().children(recursive=True))
     for which in (1, 1, 0, 2):
         kill(group, which)
-        assert group.recover().replaced == (which,)
+        assert group.recover().died == (which,)
         assert_kept(group, AFTER)
     assert len(psutil.Process().children(recursive=True)) == children
     assert not group.interrupt()
@@ -192,7 +194,7 @@ def test_of_another_launcher(make_session: Callable[..., Session]) -> None:
     group = make_session(2, launcher="local")
     group.run(SETUP)
     kill(group, 0)
-    assert group.recover().replaced == (0,)
+    assert group.recover().died == (0,)
     with pytest.raises(ProcessDiedError, match="Process 0 of 2"):  # its new place is known
         group.run("import os\nif process_index == 0: os._exit(3)")
     group.recover()
@@ -295,12 +297,10 @@ def test_every_kind_of_value(make_session: Callable[..., Session]) -> None:
     before = group.run("{k: facts_of(v) for k, v in arrays.items()}").per_process[1].value
     kill(group, 1)
     recovered = group.recover()
-    assert set(recovered.lost_shards) == {"x", "lost['x']", "lost['both']", "lost['ref']"}
-    print(dict(recovered.missing))
-    assert set(recovered.missing) == {"mine", "rank", "device", "generator", "late"}
-    assert "registered as a pytree" in recovered.missing["late"]
-    assert "generator" in recovered.missing["generator"]
-    assert recovered.missing["rank"] == recovered.missing["device"] == "differs by process"
+    assert without_replica(recovered) == {"x", "lost['x']", "lost['both']", "lost['ref']"}
+    absent = missing(recovered, 1)
+    assert absent == dict.fromkeys(("mine", "rank", "device"), "differs by process")
+    assert "generator" in {lost.path for lost in recovered.lost}
     after = group.run("{k: facts_of(v) for k, v in arrays.items()}").per_process[1].value
     assert after == before
     group.run(
@@ -323,18 +323,12 @@ def test_every_kind_of_value(make_session: Callable[..., Session]) -> None:
     with pytest.raises(CellError) as caught:
         group.run("lost['both'] + 1")
     assert [e.type_name for e in caught.value.result.errors.values()] == ["ArrayGoneError"] * 3
-    with pytest.raises(ArrayGoneError, match=r"`x` .* lost the shards of process 1"):
+    with pytest.raises(ArrayGoneError, match=r"`x` .* nobody else had a replica"):
         group.pull("x").sum()
     sizes = group.run("sum(part.size for _, part in lost['both'].shards)")
     assert [sizes.per_process[i].value for i in range(3)] == [4, 0, 4]
-    text = cards.recovered_card(group.group, recovered).text
-    for part in (
-        "process 1 replaced",
-        "These arrays lost shards: `x`, `lost['x']`, `lost['both']`, `lost['ref']`",
-        "Process 1 does not have: ",
-        "(differs by process)",
-        "Shards filled from replicas: `w`",
-    ):
+    text = recovered_card(group.group, recovered).text
+    for part in ("process 1 replaced", "`lost['ref']`", "differs by process", "got from the other"):
         assert part in text
     assert_usable(group)
 
@@ -350,7 +344,7 @@ def test_replicas_that_differ_are_not_given(group: Session) -> None:
     )
     kill(group, 1)
     recovered = group.recover()
-    assert recovered.missing["params"] == (
+    assert missing(recovered, 1)["params"] == (
         "replicas of `params.a` differ: the others were not at the same step"
     )
 
@@ -366,8 +360,8 @@ def test_what_a_new_process_cannot_import_is_told(group: Session, tmp_path: obje
     )
     kill(group, 0)
     recovered = group.recover()
-    assert set(recovered.missing) == {"mine", "made_here", "module"}
-    assert "No module named 'made_here'" in recovered.missing["module"]
+    assert {lost.path for lost in recovered.lost} >= {"mine", "module"}
+    assert "No module named 'made_here'" in str(recovered)
     group.run(AFTER + f"assert {str(tmp_path)!r} in __import__('sys').path")
 
 
@@ -385,7 +379,7 @@ def test_gloo_aborts(group: Session) -> None:
     dead = {p.process_index for p in group.processes if p.state == "dead"}
     assert dead
     recovered = group.recover()
-    assert set(recovered.replaced) == dead
+    assert set(recovered.died) == dead
     assert_kept(group, AFTER)
     others = [i for i in range(PROCESSES) if i not in dead]
     group.run("assert mine.tolist() == [process_index] * 3", ranks=others)

@@ -293,7 +293,7 @@ def test_a_check_that_fails_does_no_harm_and_is_told_of_once(
     assert "TypeError" in told.message
     assert "constants(lowering.jaxpr)" in told.message
     assert pitfalls(group, LOOP) == ()  # what is broken is switched off
-    # A restart begins anew, a group that is formed anew does not.
+    # A restart begins anew, a recovery does not.
     group.restart()
     assert [each.kind for each in pitfalls(group, LOOP)] == ["recompiled"]
     group.recover()

@@ -428,7 +428,7 @@ def test_nothing_is_computed_and_no_process_waits_for_another(
                 "f(x).block_until_ready();")  # fmt: skip
     assert session.run("len(calls) > 0").value is True
     # Process 0 is in a collective that the others have not come to, and may never.
-    session.run("pending = f(x);", ranks=[0], check="off")  # else the group is formed anew
+    session.run("pending = f(x);", ranks=[0], check="off")  # else the processes are replaced
     session.run("steps = 0\ncalls.clear()")
     session.run("steps += 5", ranks=[3])
     assert_same(session.pull("x"), whole((1024, 1024)))

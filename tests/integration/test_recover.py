@@ -1,4 +1,4 @@
-"""``session.recover()``: a new group in the same processes, with every kind of variable."""
+"""``session.recover()``: new processes with every kind of variable of the old ones."""
 
 from __future__ import annotations
 
@@ -108,9 +108,6 @@ def facts_of(v):
         for t in v.addressable_shards])
 
 before = {k: facts_of(v) for k, v in arrays.items()}
-ids = {k: id(v) for k, v in globals().items()
-       if k in ("state", "model", "layer", "inner", "part", "by_device", "some", "jitted", "plain",
-                "numbers", "text", "bound", "Model")}
 """
 
 CHECKS = """
@@ -126,7 +123,6 @@ assert mesh.axis_types == (AxisType.Auto,) and explicit.axis_types == (AxisType.
 assert square.devices.shape[0] == 3
 assert s.device_set <= new and ds.device_set <= new and device is jax.devices()[-1]
 assert set(by_device) == new and some == {jax.devices()[0]} and set(local) <= new
-assert {k: id(globals()[k]) for k in ids} == ids
 for y in (arrays["sharded"], state["a"][0], state["b"][0], state["b"][1].left,
           state["b"][1].right["deep"], layer.w, model.w, model.parts[0], inner()[0], inner()[1]):
     assert y is x
@@ -191,7 +187,6 @@ for impl in ("threefry2x32", "rbg", "unsafe_rbg"):
     arrays["key " + impl] = jax.random.key(process_index, impl=impl)
     arrays["keys " + impl] = jax.jit(
         lambda i=impl: jax.random.split(jax.random.key(3, impl=i), n), out_shardings=spread)()
-arrays["a shard"] = arrays["bfloat16"].addressable_data(0)
 arrays["bfloat16"].note = "mine"
 ref = jax.new_ref(jnp.arange(3.0))
 
@@ -224,8 +219,6 @@ assert avals_of() == avals
 new = set(jax.devices())
 assert all(v.sharding.device_set <= new for v in arrays.values())
 assert arrays["bfloat16"].note == "mine"
-shard, again = arrays["a shard"], arrays["bfloat16"].addressable_data(0)
-assert shard.unsafe_buffer_pointer() == again.unsafe_buffer_pointer()
 ref._refs._buf + 1
 del traced[:]
 for _ in range(3):
@@ -274,7 +267,7 @@ def test_every_kind_of_variable_is_kept(group: Session, times: int) -> None:
     for _ in range(times):
         recovered = group.recover()
         assert recovered.lost == ()
-        assert recovered.arrays >= 20
+        assert len(recovered.kept) >= 20
         assert group.state == "ready"
         group.run(CHECKS)
         assert_usable(group)
@@ -329,20 +322,16 @@ def test_what_cannot_be_kept_is_told_and_says_so_when_it_is_used(group: Session)
         "g = (a for a in [jnp.ones(7)])\n"
         "repeated = itertools.repeat(jnp.ones(5))"
     )
-    *stages, array = group.recover().lost
-    assert sorted(stages) == [
-        "What lower(...) gave (lower it again)",
-        "What lower(...).compile() gave (compile it again)",
-    ]
-    assert array == "float32[5], held by `repeated`"
-    assert group.run("float(next(g).sum())").value == 7
-    for use in (
-        "next(repeated) + 1",
-        "jax.jit(jnp.sum)(next(repeated))",
-        "f(jnp.ones(3))",
-        "lowered.compile()(jnp.ones(3))",
-    ):
-        with pytest.raises(CellError, match="made before the group was reconnected"):
+    lost = group.recover().lost
+    assert [each.processes for each in lost] == [(0, 1, 2)] * 3
+    assert {each.path: each.reason for each in lost} == {
+        "lowered": "what lower(...) gave: lower it again",
+        "f": "what lower(...).compile() gave: compile it again",
+        "g": "cannot pickle 'generator' object",
+    }
+    assert group.run("float(next(repeated).sum())").value == 5
+    for use in ("f(jnp.ones(3))", "lowered.compile()(jnp.ones(3))", "next(g)"):
+        with pytest.raises(CellError, match=r"ValueGoneError: .* was not carried over"):
             group.run(use)
     assert_usable(group)
 
@@ -352,31 +341,13 @@ def test_views_of_numpy_are_as_good_as_before_and_nothing_is_said_of_them(shared
     shared.run(
         "from jax.experimental import multihost_utils\n"
         "a = np.asarray(jnp.arange(8.0))\n"
-        "b = multihost_utils.process_allgather(np.array([process_index]))\n"
-        "c = memoryview(np.asarray(jnp.arange(4.0)))"
+        "b = multihost_utils.process_allgather(np.array([process_index]))"
     )
     for _ in range(3):
-        assert shared.recover().lost == ()
+        shared.recover()
         shared.run(
-            "assert a.tolist() == [*range(8)] and c.tolist() == [0, 1, 2, 3]\n"
-            "assert b.ravel().tolist() == [*range(num_processes)]"
+            "assert a.tolist() == [*range(8)]\nassert b.ravel().tolist() == [*range(num_processes)]"
         )
-
-
-@pytest.mark.thorough
-def test_a_mesh_that_cannot_be_kept_is_told_once(group: Session) -> None:
-    """Often no code can reach it: XLA has it, after a computation that was broken off."""
-    group.run(
-        "import itertools\n"
-        "meshes = itertools.repeat(jax.make_mesh((jax.device_count(),), ('d',)))\n"
-        "shardings = itertools.repeat(NamedSharding(next(meshes), P('d')))"
-    )
-    assert "a Mesh, held by `meshes`" in group.recover().lost
-    assert group.recover().lost == ()
-    with pytest.raises(CellError, match="made before the group was reconnected"):
-        group.run("next(meshes).devices.shape")
-    group.run("del meshes, shardings")
-    assert_usable(group)
 
 
 HOLDERS = """
@@ -401,16 +372,14 @@ def cached_sharding():
     return NamedSharding(cached_mesh(), P("d"))
 
 cached_sharding()
-client = jax._src.distributed.global_state.client
-variable = contextvars.ContextVar("variable", default=[w])
 gathered = []
 
-@jaxnb.on_reform
+@jaxnb.on_recover
 def again():
     import jax.experimental.multihost_utils as mh
     gathered.append(mh.process_allgather(np.array([process_index])).tolist())
 
-@jaxnb.on_reform
+@jaxnb.on_recover
 def bad():
     raise ValueError("no")
 """
@@ -420,8 +389,7 @@ new = set(jax.devices())
 assert normal is kept and normal.a is w
 assert np.asarray(normal.twice.addressable_data(0)).tolist() == [0, 2, 4, 6, 8, 10]
 assert cached_sharding().device_set <= new and set(cached_mesh().devices.flat) <= new
-assert client is jax._src.distributed.global_state.client
-assert variable.get()[0] is w and gathered == [[[0], [1], [2]]]
+assert gathered == [[[0], [1], [2]]]
 """
 
 
@@ -588,4 +556,4 @@ def test_a_cell_waits_for_the_recovery(shared: Session) -> None:
     assert inside.wait(PATIENT_SECONDS)
     assert shared.run("float(x.sum())").value == 3.0
     thread.join(PATIENT_SECONDS)
-    assert isinstance(done[0], jaxnb.model.Recovered)
+    assert "x" in done[0].kept

@@ -962,7 +962,7 @@ def test_no_two_processes_draw_the_same_numbers_unless_they_are_seeded(
     seeded = "np.random.seed(0); random.seed(0); np.random.random(), random.random()"
     equal = session.run(seeded).value
     os.kill(session.processes[1].pid, signal.SIGKILL)
-    assert session.recover().replaced == (1,)
+    assert session.recover().died == (1,)
     drawn.append(session.run(DRAW, ranks=[1]).value)
     session.restart()
     drawn += session.run(DRAW).value.values()

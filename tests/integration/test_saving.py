@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import jaxnb
 from integration.test_magics import kernel
-from jaxnb.errors import CellError, JaxnbError, ProcessDiedError, UsageError
+from jaxnb.errors import CellError, JaxnbError, UsageError
+from jaxnb.recovery import saving
 from jaxnb.session import Session
 
 STATE = """
@@ -238,27 +238,32 @@ beside.counts["scale"] = 3
 beside.later = beside.mesh, (i for i in range(2))
 mine = beside.mesh
 """)
-    other.restart_keeping()
+    other.recover()
     assert other.run("beside.mesh is mine and beside.scaled(2) == 6").value
     assert other.run("beside.lock.acquire(blocking=False)").value
 
 
-def scratch() -> set[Path]:
-    return {path for path in Path("/dev/shm").glob("jaxnb-*") if path.is_dir()}
+def test_a_restart_keeps_the_variables(other: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    folders: list[str] = []
+    make = saving.tempfile.mkdtemp
 
+    def recorded(**how: Any) -> str:
+        folders.append(make(**how))
+        return folders[-1]
 
-def test_a_restart_keeps_the_variables(other: Session) -> None:
+    monkeypatch.setattr(saving.tempfile, "mkdtemp", recorded)
     other.run(STATE)
     expected = {i: p.value for i, p in other.run(CHECK).per_process.items()}
     other.run(STATE)
-    before, folders, stages = other.processes, scratch(), list[str]()
-    carried = other.restart_keeping(lambda stage, detail: stages.append(stage))
+    before, stages = other.processes, list[str]()
+    carried = other.recover(lambda stage, detail: stages.append(stage))
     assert {p.pid for p in other.processes}.isdisjoint(p.pid for p in before)
     assert {i: p.value for i, p in other.run(CHECK).per_process.items()} == expected
-    assert str(carried).startswith("Carried over ")
-    assert "Not carried over: `lazy` (generator) on processes 0-3" in str(carried)
+    assert str(carried).startswith("New processes in ")
+    assert "Lost: `lazy` (generator) on processes 0-3" in str(carried)
     assert (stages[0], stages[-1]) == ("packing", "unpacking")
-    assert scratch() == folders
+    (folder,) = folders
+    assert not Path(folder).exists()
 
 
 def test_what_was_packed_is_not_lost_where_a_restart_fails(other: Session) -> None:
@@ -269,23 +274,12 @@ def test_what_was_packed_is_not_lost_where_a_restart_fails(other: Session) -> No
             raise RuntimeError(stage)
 
     with pytest.raises(RuntimeError) as caught:
-        other.restart_keeping(fail)
+        other.recover(fail)
     (note,) = caught.value.__notes__
-    folder = Path(note.removeprefix("The variables are in ").partition(":")[0])
+    folder = Path(note.partition("These are in ")[2].partition(":")[0])
     assert other.load(folder).names
     assert other.run("own").per_process[3].value == 3
-    shutil.rmtree(folder.parent)
-
-
-def test_a_group_with_a_death_is_not_restarted() -> None:
-    with jaxnb.start(2, platform="cpu") as session:
-        folders = scratch()
-        session.run("own = process_index")
-        os.kill(session.processes[1].pid, signal.SIGKILL)
-        with pytest.raises(ProcessDiedError, match=r"Process 1 .*SIGKILL"):
-            session.restart_keeping()
-        assert session.pull("own", ranks=[0]) == 0
-        assert scratch() == folders
+    shutil.rmtree(folder)
 
 
 def test_a_process_that_is_interrupted_as_it_loads(other: Session, tmp_path: Path) -> None:
@@ -315,7 +309,7 @@ def test_the_magics(tmp_path: Path) -> None:
         notebook.good("%spmd a = b = None")
         assert notebook.good(f"%spmd_load {tmp_path}/state").text.startswith("Loaded 2 variables")
         assert "(1, 2)" in notebook.good("%spmd a, b").text
-        assert "Carried over 2 variables" in notebook.good("%spmd_restart --keep").text
+        assert "kept 2 variables" in notebook.good("%spmd_restart --keep").text
         assert "(1, 2)" in notebook.good("%spmd a, b").text
         assert "not allowed with" in notebook.bad("%spmd_restart --keep --replay")
         assert "--overwrite" in notebook.good("%spmd_save --help").text

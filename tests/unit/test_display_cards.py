@@ -22,8 +22,6 @@ from jaxnb.model import (
     GroupInfo,
     ProcessError,
     ProcessInfo,
-    Recovered,
-    Reformed,
     RichOutput,
     StackEntry,
     ValueInfo,
@@ -31,6 +29,8 @@ from jaxnb.model import (
     Waits,
 )
 from jaxnb.model.replicas import DigestedArray, UnequalInput
+from jaxnb.recovery.card import recovered_card
+from jaxnb.recovery.messages import Lost, Recovered
 from jaxnb.result import CellResult, ProcessResult
 
 EVIL = "<script>alert(1)</script>\"'"
@@ -216,12 +216,12 @@ def test_nothing_from_a_process_becomes_markup():
     stats = DeviceStats(
         DeviceInfo(0, 0, "cpu", EVIL), EVIL, 1, 1, None, None, "none", 0, 1, 1, EVIL
     )
-    lost = Reformed(0, 1, 4, (EVIL,), (), True, 0.1, (EVIL,))
-    recovered = Recovered((lost,), (1,), (EVIL,), (EVIL,), {EVIL: EVIL})
+    lost = Lost(EVIL, EVIL, (1,), EVIL)
+    recovered = Recovered((1,), (EVIL,), (lost,), 0.1, 4, (EVIL,), {0: EVIL}, (2,), (EVIL,))
     evil_line = StackEntry(EVIL, 1, EVIL, EVIL, 1)
     asleep = AtWork((1,), None, "asleep", 1.0)
     made = [
-        cards.recovered_card(group(), recovered),
+        recovered_card(group(), recovered),
         cards.start_card(group(text=EVIL)),
         cards.status_card(group(text=EVIL, detail=EVIL)),
         cards.start_card(group(9, text=EVIL)),

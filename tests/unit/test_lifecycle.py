@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from jaxnb.deaths import Death
-from jaxnb.lifecycle import Lifecycle, Phase, Reconnection
+from jaxnb.lifecycle import Lifecycle, Phase
 
 
 def death(index: int, role: str = "engine") -> Death:
@@ -31,12 +31,6 @@ def in_phase(phase: Phase) -> Lifecycle:
     return found
 
 
-def begun(lifecycle: Lifecycle) -> Reconnection:
-    found = lifecycle.begin_reconnection()
-    assert found is not None
-    return found
-
-
 ALL = list(Phase)
 STEPS: dict[str, tuple[Callable[[Lifecycle], object], list[Phase | None]]] = {
     # To what each leads, from STARTING, READY, BROKEN, STOPPED, CLOSING, CLOSED; None: no change.
@@ -51,8 +45,6 @@ STEPS: dict[str, tuple[Callable[[Lifecycle], object], list[Phase | None]]] = {
     ),
     "start fails": (Lifecycle.fail_start, [Phase.STOPPED, None, None, None, None, None]),
     "started": (Lifecycle.finish_start, [Phase.READY, None, None, None, None, None]),
-    "reconnect": (Lifecycle.begin_reconnection, [None, Phase.BROKEN, None, None, None, None]),
-    "reconnected": (Lifecycle.finish_reconnection, [None, None, Phase.READY, None, None, None]),
     "close": (Lifecycle.begin_close, [Phase.CLOSING] * 4 + [None, None]),
     "closed": (Lifecycle.finish_close, [None, None, None, None, Phase.CLOSED, None]),
 }
@@ -72,66 +64,23 @@ def test_no_group_is_ready_over_a_fresh_death() -> None:
     starting.note_death(death(2))
     assert not starting.finish_start()
     assert starting.state == "broken"
-    reconnecting = in_phase(Phase.READY)
-    begun(reconnecting)
-    reconnecting.note_death(death(0))
-    assert not reconnecting.finish_reconnection()
-    assert (reconnecting.state, reconnecting.dead) == ("broken", {0})
-
-
-def test_a_death_that_comes_meanwhile_is_not_taken_for_one_that_is_made_good() -> None:
-    lifecycle = in_phase(Phase.READY)
-    lifecycle.note_death(death(1))
-    reconnection = begun(lifecycle)
-    assert (reconnection.indices, lifecycle.deaths) == ([1], ())
-    lifecycle.note_death(death(1))  # the new one, too
-    assert not lifecycle.finish_reconnection()
-    assert lifecycle.dead == {1}
-    assert begun(lifecycle).indices == [1]
-    assert lifecycle.finish_reconnection()
-
-
-def test_what_was_not_made_good_stands_before_what_came_since() -> None:
-    lifecycle = in_phase(Phase.READY)
-    lifecycle.note_death(death(1))
-    reconnection = begun(lifecycle)
-    lifecycle.note_death(death(3))
-    assert lifecycle.fail_reconnection(reconnection)
-    assert [each.index for each in lifecycle.deaths] == [1, 3]
-    assert lifecycle.state == "broken"
 
 
 def test_deaths_of_a_group_that_was_restarted_are_forgotten() -> None:
     lifecycle = in_phase(Phase.READY)
     lifecycle.note_death(death(1))
-    reconnection = begun(lifecycle)
     assert lifecycle.begin_start()
     lifecycle.note_stopped()
-    assert not lifecycle.fail_reconnection(reconnection)
-    assert not lifecycle.finish_reconnection()
     assert lifecycle.finish_start()
     assert lifecycle.deaths == ()
 
 
-def test_the_death_of_what_serves_the_group_is_not_made_good() -> None:
-    lifecycle = in_phase(Phase.READY)
-    lifecycle.note_death(death(1))
-    lifecycle.note_death(death(-1, "service"))
-    assert begun(lifecycle).indices == [1]
-    assert [each.role for each in lifecycle.deaths] == ["service"]
-    assert not lifecycle.finish_reconnection()
-
-
 def test_a_group_that_is_closed_stays_so() -> None:
     lifecycle = in_phase(Phase.READY)
-    reconnection = begun(lifecycle)
     assert lifecycle.is_open
     assert lifecycle.begin_close()
     assert not lifecycle.is_open
-    assert lifecycle.begin_reconnection() is None
     assert not lifecycle.begin_start()
-    assert not lifecycle.finish_reconnection()
-    lifecycle.fail_reconnection(reconnection)
     assert lifecycle.begin_close()  # an interrupted one may be repeated
     lifecycle.finish_close()
     assert not lifecycle.begin_close()
@@ -139,9 +88,8 @@ def test_a_group_that_is_closed_stays_so() -> None:
 
 
 def test_no_death_is_lost_among_threads() -> None:
-    """Each is taken by one reconnection, or is left over; and the end is told right."""
     lifecycle, threads, each = in_phase(Phase.READY), 4, 300
-    go = threading.Barrier(threads + 1)
+    go = threading.Barrier(threads)
 
     def die(first: int) -> None:
         go.wait()
@@ -151,15 +99,7 @@ def test_no_death_is_lost_among_threads() -> None:
     running = [threading.Thread(target=die, args=(i * each,)) for i in range(threads)]
     for thread in running:
         thread.start()
-    go.wait()
-    taken: list[int] = []
-    while any(thread.is_alive() for thread in running):
-        taken += begun(lifecycle).indices
-        if lifecycle.finish_reconnection():
-            assert lifecycle.state in ("ready", "broken")
     for thread in running:
         thread.join()
-    assert lifecycle.state == ("broken" if lifecycle.deaths else "ready")
-    taken += begun(lifecycle).indices
-    assert sorted(taken) == list(range(threads * each))
-    assert lifecycle.finish_reconnection()
+    assert lifecycle.state == "broken"
+    assert sorted(death.index for death in lifecycle.deaths) == list(range(threads * each))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import pickle
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +14,6 @@ import numpy as np
 import pytest
 
 from jaxnb.engine.lost import LostArray
-from jaxnb.engine.rebinding import Rebinder
 from jaxnb.errors import ArrayGoneError
 
 LOST: Any = LostArray("`x` (float32[4]) lost the shards of process 1", (("here", "data"),))
@@ -61,30 +59,3 @@ def test_it_can_be_looked_at_and_carried() -> None:
     for other in (copy.copy(LOST), pickle.loads(pickle.dumps(LOST))):
         assert repr(other) == repr(LOST)
         assert other.shards == ()  # they are of this process alone
-
-
-def test_weak_references_to_an_array_can_be_to_what_stands_for_it() -> None:
-    class Old:
-        pass
-
-    old = Old()
-    names: dict[str, Any] = {
-        "ref": weakref.ref(old), "weak": weakref.WeakValueDictionary(x=old), "x": old,
-    }  # fmt: skip
-    rebinder = Rebinder(lambda value: LOST if value is old else value)
-    rebinder.rebind(names)
-    assert names["ref"]() is names["weak"]["x"] is names["x"] is LOST
-    assert not rebinder.failed
-
-
-def test_what_cannot_be_changed_is_named_and_the_rest_is() -> None:
-    class Old:
-        pass
-
-    old = Old()
-    names: dict[str, Any] = {"weak": weakref.WeakValueDictionary(x=old), "other": [old]}
-    rebinder = Rebinder(lambda value: 1 if value is old else value)  # which has no weak references
-    rebinder.rebind(names)
-    assert names["other"] == [1]
-    (said,) = rebinder.failed
-    assert said.startswith("what is in a WeakValueDictionary (TypeError: cannot create weak ref")

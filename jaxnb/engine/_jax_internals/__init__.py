@@ -13,8 +13,6 @@ from typing import Any
 
 from jaxnb.errors import StartError
 
-_connections = 0
-
 
 def _runtime() -> Any:
     """The extension module with the distributed runtime.
@@ -90,32 +88,6 @@ def connect_coordination_service(
     state.process_id = process_index
     state.num_processes = num_processes
     state.client = client
-    global _connections
-    _connections += 1
-
-
-def connections() -> int:
-    """Returns how often this process has connected to a coordination service.
-
-    Whoever has set keys on one, and finds another number later, has to set them again: the client
-    cannot be compared, as a reconnect puts the new one in the place of the old wherever it is held.
-    """
-    return _connections
-
-
-def leave_coordination_service() -> bool:
-    """Ends this process's connection to the service; every process of the group must do so.
-
-    Where this JAX has no such state there was no connection either
-    (:func:`connect_coordination_service` makes it).
-
-    Returns:
-        Whether the service knows: then XLA does not abort this process when the service ends.
-    """
-    from jax._src import distributed
-
-    distributed.global_state.client, client = None, distributed.global_state.client
-    return _shut_down(client)
 
 
 def cancel_waits_on_coordination_service() -> bool:
@@ -125,7 +97,7 @@ def cancel_waits_on_coordination_service() -> bool:
     before a collective's first run end within milliseconds.
 
     Returns:
-        As :func:`leave_coordination_service`; False too if it was left already.
+        Whether the service knows; False too if it was left already.
     """
     from jax._src import distributed
 
@@ -184,7 +156,7 @@ def jit_settings(function: Any) -> Any:
     """Returns what a function was jitted with, shardings included: a named tuple.
 
     None for what is no jitted function, and where this JAX has no such attribute: then a
-    function jitted with shardings is of no use once the group was formed anew.
+    function jitted with shardings is carried without them.
     """
     return vars(function).get("_jit_info") if type(function).__name__ == "PjitFunction" else None
 
@@ -212,10 +184,3 @@ def backends_are_initialized() -> bool:
     from jax._src import xla_bridge
 
     return bool(xla_bridge.backends_are_initialized())
-
-
-def clients() -> list[Any]:
-    """Returns this process's backends; none where this JAX keeps them elsewhere."""
-    from jax._src import xla_bridge
-
-    return [*getattr(xla_bridge, "_backends", {}).values()]

@@ -47,6 +47,9 @@ def hook_creations(created: Callable[[Any, Any], None]) -> str:
 def hook_puts(carried: Callable[[Any, Any], None]) -> str:
     """Has it told that ``jax.device_put`` has made an array anew, of one that it has just made.
 
+    JAX 0.10 to 0.12 make it wrongly, where an array of this process is replicated over several that
+    have a device each: its only part is the whole array, so its shards cannot be had. It is mended.
+
     Args:
         carried: Takes the array that it returns, and the one before.
 
@@ -61,12 +64,20 @@ def hook_puts(carried: Callable[[Any, Any], None]) -> str:
         return str(error)
 
     def result_handler(self: Any, put: Any) -> Any:
-        made = handle(self, put)  # type: ignore[no-untyped-call]
+        made = _with_own_parts(handle(self, put))  # type: ignore[no-untyped-call]
         carried(made, put)
         return made
 
     dispatch._DeferredShardArg.result_handler = result_handler  # type: ignore[method-assign]
     return ""
+
+
+def _with_own_parts(made: Any) -> Any:
+    parts: Any = getattr(made, "_arrays", ())
+    if len(parts) != 1 or len(parts[0].sharding.device_set) == 1:
+        return made
+    own = made.addressable_data(0)
+    return type(made)(made.aval, made.sharding, [own], committed=made.committed)
 
 
 def hook_parts(separated: Callable[[Any, list[Any]], None]) -> str:

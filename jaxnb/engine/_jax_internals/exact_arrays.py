@@ -63,18 +63,6 @@ def make_deleted_array(
     return made
 
 
-def weakly_typed(array: jax.Array, weak: bool) -> jax.Array:
-    """Returns the array with a weak type (``jnp.asarray(2.0)`` has one) or with a strong one.
-
-    Where this JAX cannot make it, the array itself is returned.
-    """
-    if bool(array.weak_type) == weak or not makes_exact_arrays():
-        return array
-    aval = array.aval.update(weak_type=weak)
-    parts = [shard.data for shard in array.addressable_shards]
-    return make_array(aval, array.sharding, parts, committed=array.committed)
-
-
 def make_ref(array: jax.Array) -> Any:
     """Returns a ref to an array, whose buffer it takes over; nothing is computed.
 
@@ -89,16 +77,3 @@ def make_ref(array: jax.Array) -> Any:
         return jax.new_ref(array)
     aval: Any = types.AbstractRef(jax.typeof(array))
     return kind(aval, impl(aval, array))
-
-
-def replace_aval(array: jax.Array, aval: Any) -> None:
-    """Changes what JAX reads an array's shape and dtype from."""
-    changed: Any = array
-    changed.aval = aval
-
-
-def coordination_client_type() -> type | None:
-    """Returns the class of connections to the coordination service."""
-    from jax._src.lib import _jax  # type: ignore[attr-defined]
-
-    return getattr(_jax, "DistributedRuntimeClient", None)

@@ -37,6 +37,9 @@ assert float(total(x)) == n * (2 * n - 1) and float(doubled(x)) == n * (4 * n - 
 """
 """Variables of each kind, and ``gate()``: waits until somebody opens this process's FIFO."""
 
+LESS_PATIENCE = "import jaxnb.recovery.process_recovering as of; of.SPIN_SECONDS = 0.5"
+"""On who packs values that take too long."""
+
 HOST = """
 n, plain = jax.device_count(), 41
 def make(size, spec, start=0):

@@ -103,20 +103,17 @@ SILENT = ("did not answer the interrupt", "process {which} raised NoAnswer")
 SWALLOWED = "process {which} raised SwallowedInterrupt: the loop had swallowed KeyboardInterrupt"
 DEAF = (
     "Process {which} swallowed every interrupt in a loop",
-    "It is ended by force and replaced",
+    "It is ended by force",
     "process {which} raised NoAnswer",
 )
 REPLACED = (
-    "with a new process {which}",
-    "These arrays lost shards: `x`",
+    "Process {which} did not answer, and was ended by force",
+    "nobody else had a replica",
     "{mine}",
 )
 
 
-RESCUED = (
-    "with a new process {which}",
-    "Read out of process {which} before it was ended, and given back:",
-)
+RESCUED = ("Process {which} did not come back; variables were read all the same",)
 
 
 def both(when: str, how: str, raises: str, *names: str, **settings: object) -> Iterator[Row]:
@@ -302,17 +299,14 @@ def re_forming() -> Iterator[Row]:
     """Process 1 has died; while it is being replaced, another one runs code of the user's."""
     for how, told in {"raise": "ValueError: boom", "sys.exit": "SystemExit: 3"}.items():
         yield from both("re-forming", how, "", "`faulty`", told)
-    settings = {"state": "broken", "then": "restart"}
-    for how, died in DEATHS.items():
-        names = (died, "%spmd_restart")
-        yield from both("re-forming", how, "StartError", *names, **settings)
-    for how, doing in {"SIGSTOP": "is stopped", "loop": "is computing"}.items():
-        names = (f"process {{which}} {doing}", "%spmd_restart")
-        yield from both("re-forming", how, "StartError", *names, **settings)
+    for how in DEATHS:
+        yield from both("re-forming", how, "", "replaced", is_replaced=True)
+    yield from both("re-forming", "SIGSTOP", "", *REPLACED[:1], is_replaced=True)
+    yield from both("re-forming", "loop", "", "`faulty`", "to pickle it takes too long")
     for kind in ("shape", "scalars", "NumPy arrays", "keys"):
         yield from both("re-forming", f"mismatch: {kind}", "", "`odd`", "differs by process")
     yield from both(
-        "re-forming", "mismatch: some ranks", "", "`odd` (process {other} does not have it either)"
+        "re-forming", "mismatch: some ranks", "", "process {other} does not have it either"
     )
     yield from both("re-forming", "mismatch: replicas", "", "replicas of `odd` differ")
 

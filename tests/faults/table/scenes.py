@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,15 +15,13 @@ from faults.table.rows import DEATHS
 from faults.table.stage import Stage
 from jaxnb.display import cards
 from jaxnb.labels import processes_label
+from jaxnb.recovery.card import recovered_card
 from jaxnb.result import CellResult
 from jaxnb.sinks import StderrNotices
 from jaxnb_fixtures import until
 
 DEPUTY = 1
 """The process that dies so that there is a group to form anew."""
-
-RE_FORM_SECONDS = 4.0
-"""How long a process may be silent while a group is formed anew; 60 unless told otherwise."""
 
 
 class Pushed:
@@ -168,23 +165,17 @@ def re_forming(stage: Stage) -> list[str]:
     if row.how.startswith("mismatch"):
         session.run(code.odd_value(row))
     elif row.how not in ("SIGKILL", "SIGSTOP"):
-        session.run(code.reducing(row, gated=False))
+        session.run(f"{code.LESS_PATIENCE}\n{code.reducing(row, gated=False)}")
     os.kill(session.processes[DEPUTY].pid, signal.SIGKILL)
     until(lambda: session.state == "broken", "the death was known")
 
     def strike(step: str, detail: str) -> None:
-        if step == "re-forming":
+        if step == "packing":
             stage.send()
 
     stage.mark()
-    before = session.options
-    if row.how in ("SIGSTOP", "loop"):
-        session.options = replace(before, timeout=RE_FORM_SECONDS)
-    try:
-        stage.recovered = session.recover(strike)
-    finally:
-        session.options = before
-    return [cards.recovered_card(session.group, stage.recovered).text]
+    stage.recovered = session.recover(strike)
+    return [recovered_card(session.group, stage.recovered).text]
 
 
 SCENES: dict[str, Callable[[Stage], list[str]]] = {

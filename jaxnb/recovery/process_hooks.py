@@ -1,18 +1,20 @@
-"""Calls what :func:`jaxnb.on_reform` was given, on this process."""
+"""Calls what :func:`jaxnb.on_recover` was given, on this process."""
 
 from __future__ import annotations
 
-from jaxnb import reform_hooks
+from typing import Any
+
+from jaxnb import recover_hooks
 
 
-def call(process_index: int) -> tuple[str, ...]:
+def call(shell: Any, process_index: int) -> tuple[str, ...]:
     """Calls the functions, in the order in which they were given.
 
     Returns:
         What they raised, in words. One that raises does not keep the others from being called.
     """
     failed = []
-    for function in reform_hooks.functions():
+    for function in recover_hooks.functions():
         try:
             function()
         except (Exception, SystemExit) as error:  # a user's function may raise anything
@@ -20,8 +22,3 @@ def call(process_index: int) -> tuple[str, ...]:
             text = f"{type(error).__name__}: {error}"
             failed.append(f"process {process_index}: `{name}` raised {text}")
     return tuple(failed)
-
-
-def count() -> int:
-    """Returns how many functions there are."""
-    return len(reform_hooks.functions())

@@ -1,4 +1,4 @@
-"""What :func:`jaxnb.on_reform` says where nothing is reconnected."""
+"""What :func:`jaxnb.on_recover` says where nothing is reconnected."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import pytest
 import jaxnb
 
 
-def test_on_reform_outside_a_cell_warns() -> None:
+def test_on_recover_outside_a_cell_warns() -> None:
     with pytest.warns(UserWarning, match="again` will never be called.*in a %%spmd cell") as told:
 
-        @jaxnb.on_reform
+        @jaxnb.on_recover
         def again() -> None:
             raise AssertionError
 

@@ -1,4 +1,4 @@
-"""What a process calls after its group has been reconnected."""
+"""What processes call after a recovery."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def begin() -> None:
 
 
 def add(function: Hook) -> Hook:
-    """Has a function called after each reconnecting; see :func:`jaxnb.on_reform`."""
+    """Has a function called after each recovery; see :func:`jaxnb.on_recover`."""
     if not callable(function):
-        raise TypeError(f"jaxnb.on_reform() takes a function, not {function!r}")
+        raise TypeError(f"jaxnb.on_recover() takes a function, not {function!r}")
     if not _is_in_process:
         name = getattr(function, "__qualname__", repr(function))
         warnings.warn(
-            f"`{name}` will never be called: jaxnb.on_reform() was called in the notebook's own "
-            "process, which is not reconnected. Call it in a %%spmd cell.",
+            f"`{name}` will never be called: jaxnb.on_recover() was called in the notebook's own "
+            "process, which stays. Call it in a %%spmd cell.",
             UserWarning,
             stacklevel=levels_to_caller(),
         )

@@ -90,7 +90,7 @@ def paths_to(variables: Mapping[str, Any], wanted: set[int]) -> dict[int, Found]
                 found[id(value)] = each
             below += [
                 Found(each.path + step, (*each.chain, part))
-                for step, part in parts_of(value)
+                for step, part in _parts(value)
                 if id(part) not in seen and not isinstance(part, _PLAIN)
             ]
         level = below
@@ -107,8 +107,26 @@ def has_class(value: Any, kind: type) -> bool:
             return True
         if id(each) not in seen:
             seen.add(id(each))
-            left += [part for _, part in parts_of(each) if not isinstance(part, _PLAIN)]
+            left += [part for _, part in _parts(each) if not isinstance(part, _PLAIN)]
     return False
+
+
+def _parts(value: Any) -> list[tuple[str, Any]]:
+    """Returns what :func:`parts_of` yields; what cannot be looked into has no parts.
+
+    Another thread may change it meanwhile: then it is looked at once more.
+    """
+    for _ in range(MOST_LOOKS):
+        try:
+            return list(parts_of(value))
+        except RuntimeError:
+            continue
+        except Exception:  # of code of the user's: a dict's own `items`
+            break
+    return []
+
+
+MOST_LOOKS = 5
 
 
 def parts_of(value: Any) -> Iterator[tuple[str, Any]]:

@@ -1,0 +1,29 @@
+"""Functions of what runs in processes, called by their names: who asks for one knows no other."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Mapping
+from typing import Any
+
+_FUNCTION = re.compile(r"(jaxnb\.\w+\.process_\w+)\.([a-z]\w*)")
+
+
+def call(name: str, shell: Any, process_index: int, arguments: Mapping[str, Any]) -> Any:
+    """Calls ``jaxnb.FEATURE.process_NAME.FUNCTION``; no other function can be named.
+
+    Args:
+        name: The function's.
+        shell: The kernel's, which is its first argument.
+        process_index: This process, which is its second one.
+        arguments: Its others.
+
+    Raises:
+        ValueError: It is none that a process can be asked to call.
+    """
+    found = _FUNCTION.fullmatch(name)
+    if found is None:
+        raise ValueError(f"{name} is no function that a process can be asked to call")
+    function = getattr(importlib.import_module(found[1]), found[2])
+    return function(shell, process_index, **arguments)

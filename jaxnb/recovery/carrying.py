@@ -1,0 +1,207 @@
+"""The variables of a group on their way to another one: the notebook's side of the packing."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import psutil
+
+from jaxnb.errors import JaxnbError
+from jaxnb.labels import processes_label
+from jaxnb.recovery.messages import LostPart, Measured, StateFile
+from jaxnb.transport.client import Exchange
+
+PAUSE_SECONDS = 0.02
+"""How soon a process is asked again how far it is."""
+
+SILENT_SECONDS = 6.0
+"""Who does not answer for so long is given up, unless it computes: on a busy machine all are late,
+and C code may keep the lock of the interpreter."""
+
+COMPUTING_SECONDS = 10.0
+"""So long at most it is waited for who computes, and does not answer."""
+
+COMPUTES = 0.1
+"""Of a processor: who computes uses more."""
+
+_PROCESS = "jaxnb.recovery.process_recovering"
+
+
+class Called(Protocol):
+    """Who answers for processes whatever their main threads do: their sentinels."""
+
+    def call(
+        self, processes: Collection[int], function: str, **arguments: Any
+    ) -> dict[int, dict[str, Any]]:
+        """Has them call a function; returns what those answer that do so in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """What processes have packed.
+
+    Attributes:
+        processes: What each of them has; those that could not pack are missing.
+        given_up: Those that live, and could not, and why.
+    """
+
+    processes: Mapping[int, Measured]
+    given_up: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        """The size of all of it."""
+        return sum(each.nbytes for each in self.processes.values())
+
+
+class Silence:
+    """Tells whether a process that does not answer is to be given up.
+
+    Args:
+        now: The time.
+        cpu_seconds: What it has computed so far.
+    """
+
+    def __init__(self, now: float, cpu_seconds: float) -> None:
+        self._begun = self._since = now
+        self._cpu_seconds = cpu_seconds
+
+    def is_enough(self, now: float, cpu_seconds: float, *, is_stopped: bool) -> bool:
+        """Looks at it again.
+
+        Args:
+            now: The time.
+            cpu_seconds: What it has computed so far.
+            is_stopped: Whether it was stopped, by SIGSTOP.
+        """
+        if cpu_seconds - self._cpu_seconds > COMPUTES * (now - self._since):
+            self._since, self._cpu_seconds = now, cpu_seconds
+        too_long = now - self._begun > COMPUTING_SECONDS
+        return is_stopped or too_long or now - self._since > SILENT_SECONDS
+
+
+class Carrier:
+    """Has the processes of a group pack their variables, and write them to files.
+
+    Nothing changes in them: they may be told to do it again, or be gone on with.
+
+    Args:
+        sentinels: Who is asked.
+        pids: The processes, by index.
+        dead: Returns who has died so far.
+        interrupted: Ends it with KeyboardInterrupt once it is set; nothing has changed then.
+        notice: Shows the user a sentence.
+    """
+
+    def __init__(
+        self,
+        sentinels: Called,
+        pids: Mapping[int, int],
+        dead: Callable[[], Collection[int]],
+        interrupted: threading.Event,
+        notice: Callable[[str], None],
+    ) -> None:
+        self._sentinels, self._pids, self._dead = sentinels, pids, dead
+        self._interrupted, self._notice = interrupted, notice
+        self._silences: dict[int, Silence] = {}
+
+    def pack(self) -> Packed:
+        """Has all pack what they have, without the arrays of which the dead had a part alone.
+
+        Raises:
+            JaxnbError: A process could not, for want of memory say; nothing has changed.
+        """
+        gone: set[int] = set(self._dead())
+        given_up: dict[int, str] = {}
+        while True:
+            living = self._pids.keys() - gone
+            told = {"attempt": uuid.uuid4().hex, "dead": sorted(gone)}
+            answers = self._until_all(living, "packed", told, given_up)
+            now_gone = set(self._dead()) | given_up.keys()
+            if now_gone <= gone:
+                return Packed({i: _measured(a) for i, a in answers.items()}, given_up)
+            gone |= now_gone  # meanwhile: they have parts of arrays too
+
+    def write(self, packed: Packed, folder: Path) -> dict[int, StateFile]:
+        """Has the processes write what they have packed.
+
+        Raises:
+            JaxnbError: One could not, or has died; nothing else has changed.
+        """
+        given_up: dict[int, str] = {}
+        told = {"folder": str(folder)}
+        answers = self._until_all(packed.processes, "written", told, given_up)
+        if missing := packed.processes.keys() - answers.keys():
+            raise JaxnbError(
+                f"{processes_label(missing)} could not write the variables: it has died, or does "
+                "not answer. Nothing else has changed. Type `%spmd_recover` again."
+            )
+        return {i: StateFile(**answer) for i, answer in answers.items()}
+
+    def drop(self) -> None:
+        """Has them drop what they have packed."""
+        living = self._pids.keys() - set(self._dead()) - self._silences.keys()
+        self._sentinels.call(living, f"{_PROCESS}.drop")
+
+    def _until_all(
+        self,
+        processes: Collection[int],
+        function: str,
+        arguments: Mapping[str, Any],
+        given_up: dict[int, str],
+    ) -> dict[int, dict[str, Any]]:
+        """Asks processes until all have told, have died, or are given up."""
+        found: dict[int, dict[str, Any]] = {}
+        while left := set(processes) - found.keys() - given_up.keys() - set(self._dead()):
+            answers = self._sentinels.call(left, f"{_PROCESS}.{function}", **arguments)
+            for index, answer in answers.items():
+                if "failed" in answer:
+                    raise JaxnbError(
+                        f"Process {index} could not pack its variables: {answer['failed']}. "
+                        "Nothing has changed."
+                    )
+                if answer:
+                    found[index] = answer
+            given_up |= dict.fromkeys(self._too_silent(left, answers), "did not answer")
+            if self._interrupted.is_set():
+                raise KeyboardInterrupt(
+                    "Interrupted while the variables were packed. Nothing has changed. Type "
+                    "`%spmd_recover` to try again, `%spmd_restart` for fresh processes."
+                )
+            if left - found.keys():
+                Exchange().get(PAUSE_SECONDS)
+        return found
+
+    def _too_silent(self, asked: Collection[int], answers: Collection[int]) -> list[int]:
+        for index in answers:
+            self._silences.pop(index, None)
+        return [i for i in asked if i not in answers and self._is_too_silent(i)]
+
+    def _is_too_silent(self, index: int) -> bool:
+        now = time.monotonic()
+        try:
+            process = psutil.Process(self._pids[index])
+            times, status = process.cpu_times(), process.status()
+        except psutil.Error:  # it has just ended
+            return False
+        cpu_seconds = times.user + times.system
+        if index not in self._silences:
+            self._silences[index] = Silence(now, cpu_seconds)
+            self._notice(
+                f"process {index} does not answer; it is ended by force if it has not in "
+                f"{COMPUTING_SECONDS:g} s. Interrupt ends the wait, and changes nothing."
+            )
+        silence = self._silences[index]
+        is_stopped = status == psutil.STATUS_STOPPED
+        return silence.is_enough(now, cpu_seconds, is_stopped=is_stopped)
+
+
+def _measured(answer: Mapping[str, Any]) -> Measured:
+    lost = tuple(LostPart(*each) for each in answer["lost"])
+    return Measured(answer["variables"], answer["nbytes"], lost)

@@ -1,0 +1,188 @@
+"""What a process that is new in a group gets from the others: values that they hold equal.
+
+Those that have outlived another first say what their names are bound to. What they hold equal is
+pickled on one of them, and made on the new one; its shards of arrays that are spread over
+processes come from whoever has a replica.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from collections.abc import Iterable, Mapping, Sequence
+from types import FunctionType, ModuleType
+from typing import Any
+
+import jax
+
+from jaxnb.engine.canonical import canonical_digest
+from jaxnb.engine.layouts import Layout, layout_of
+from jaxnb.engine.lost import LostValue
+from jaxnb.engine.origins import ORIGINS
+from jaxnb.engine.packing import is_found_by_name
+from jaxnb.engine.value_paths import paths_to
+from jaxnb.recovery import process_variables
+from jaxnb.recovery.messages import Box, Gift, Piece, Possession, Taken
+from jaxnb.recovery.process_arrays import Part, plain_origin, wait
+from jaxnb.recovery.process_cells import set_sources_of_cells, sources_of_cells
+from jaxnb.recovery.process_spread import Spread, given, own_parts
+from jaxnb.recovery.process_state import pack
+from jaxnb.recovery.process_unpacking import unpack
+
+MAX_WRAPPED = 100
+"""A function that was wrapped more often, or by itself, is taken for no function."""
+
+
+def survey(shell: Any, process_index: int) -> dict[str, Possession]:
+    """Describes what this process has, so that it can be compared with what others have."""
+    values = process_variables.to_give(shell)
+    return {name: _possession(name, value) for name, value in values.items()}
+
+
+def give(
+    shell: Any, process_index: int, *, names: Sequence[str], died: Sequence[int], with_values: bool
+) -> Gift:
+    """Returns values, and the replicas that new processes need.
+
+    Args:
+        shell: The kernel's.
+        process_index: This process.
+        names: What they are to have.
+        died: The new processes.
+        with_values: Return the values too; else a digest of them.
+    """
+    values = process_variables.to_give(shell)
+    package = _Package({name: values[name] for name in names})
+    packed = package.packed
+    return Gift(
+        package.digest(),
+        packed.names,
+        packed.pickle if with_values else b"",
+        tuple(pickle.PickleBuffer(each.data) for each in packed.buffers) if with_values else (),
+        tuple(package.pieces(process_index, died)),
+        tuple(plain_origin(ORIGINS.of(array)) for array in package.arrays),
+        tuple(package.spread.class_ids),
+        sources_of_cells() if with_values else {},
+    )
+
+
+def take(shell: Any, process_index: int, *, gift: Gift, pieces: Sequence[Piece]) -> Taken:
+    """Binds what the others have given.
+
+    Args:
+        shell: The kernel's.
+        process_index: This process.
+        gift: The values.
+        pieces: The parts of arrays that are for this process, from all others.
+    """
+    parts = {(p.array, p.place): (p.dtype, p.shape, p.data) for p in pieces}
+    # Copies: what is made of them may be written to, like what it was made from.
+    buffers = [bytearray(buffer) for buffer in gift.buffers]
+    met = process_variables.binder(shell)
+    set_sources_of_cells(dict(gift.texts))
+    with given(parts, gift.origins, gift.class_ids), jax.transfer_guard("allow"):
+        unpacked = unpack(gift.pickle, buffers, gift.names, met)
+    bound = process_variables.bind(shell, unpacked.variables)
+    lost = [part for part in unpacked.lost if part.path in bound]
+    return Taken(tuple(bound), (*lost, *process_variables.bind_in_modules(unpacked.variables)))
+
+
+def note_missing(shell: Any, process_index: int, *, missing: Mapping[str, str]) -> None:
+    """Has each use of variables that are missing here raise, with the reason."""
+    lost = {
+        name: LostValue(
+            f"`{name}` is not on process {process_index} since it is new: {why}",
+            kind="value",
+            reason=why,
+        )
+        for name, why in missing.items()
+        if name.isidentifier()
+    }
+    shell.push(lost)
+
+
+def _possession(name: str, value: Any) -> Possession:
+    package = _Package({name: value})
+    if len(package.packed.lost) > len(package.spread.lost):  # others than what was before
+        return Possession(b"", package.packed.lost[0].reason)
+    paths = paths_to({name: value}, {id(array) for array in package.arrays})
+    found = (paths.get(id(array)) for array in package.arrays)
+    return Possession(
+        package.digest(),
+        is_common=package.spread.is_common
+        or name in process_variables.COMMON_PARTS
+        or _is_code(value),
+        arrays=tuple(name if each is None else each.path for each in found),
+        replicas=package.replica_digests(),
+        origins=tuple(
+            None if origin is None else origin[0] for origin in map(ORIGINS.of, package.arrays)
+        ),
+    )
+
+
+def _is_code(value: Any) -> bool:
+    """Whether a value is nothing but code, which all processes have run alike."""
+    if isinstance(value, ModuleType | type):
+        return True
+    for _ in range(MAX_WRAPPED):
+        if value is None or isinstance(value, FunctionType):
+            break
+        value = getattr(value, "__dict__", {}).get("__wrapped__")  # what was jitted
+    if not isinstance(value, FunctionType):
+        return False
+    has_values = value.__closure__ or value.__defaults__ or value.__kwdefaults__
+    return is_found_by_name(value) or not has_values
+
+
+class _Package:
+    """Values, packed for another process of the group."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self.spread = Spread()
+        self.packed = pack(values, wait, spread=self.spread)
+        self.arrays = self.spread.arrays
+        known: dict[Any, Layout] = {}
+        self._layouts = [layout_of(a.sharding, tuple(a.shape), known) for a in self.arrays]
+
+    def digest(self) -> bytes:
+        total = hashlib.blake2b(canonical_digest(self.packed.pickle), digest_size=16)
+        for buffer in self.packed.buffers:
+            total.update(buffer.data)
+        return total.digest()
+
+    def replica_digests(self) -> dict[tuple[int, Box], bytes]:
+        """Digests the shards that others should hold equal; JAX never compares them."""
+        found = {}
+        own = jax.process_index()
+        for k, layout in enumerate(self._layouts):
+            replicated = {shard.index for shard in layout.shards if shard.replica_id}
+            shards = [s for s in layout.shards if s.process_index == own and s.index in replicated]
+            parts = self._parts(k) if shards else {}
+            for shard in shards:
+                data = parts[shard.device_id][-1]
+                found[k, shard.index] = hashlib.blake2b(data, digest_size=16).digest()
+        return found
+
+    def pieces(self, process_index: int, died: Sequence[int]) -> Iterable[Piece]:
+        """Yields the shards for new processes of which this process is to give its replica."""
+        for k, layout in enumerate(self._layouts):
+            givers: dict[Box, Any] = {}
+            for shard in layout.shards:
+                if shard.process_index not in died:
+                    givers.setdefault(shard.index, shard)
+            for shard in layout.shards:
+                giver = givers.get(shard.index)
+                if shard.process_index not in died or giver is None:
+                    continue
+                if giver.process_index == process_index:
+                    part = self._parts(k)[giver.device_id]
+                    yield Piece(k, shard.process_index, _place(shard), *part)
+
+    def _parts(self, k: int) -> dict[int, Part]:
+        local = jax.local_devices()
+        return {local[place].id: tuple(part) for place, *part in own_parts(self.arrays[k])}
+
+
+def _place(shard: Any) -> int:
+    devices = [d for d in jax.devices() if d.process_index == shard.process_index]
+    return [device.id for device in devices].index(shard.device_id)

@@ -1,0 +1,116 @@
+"""Reading arrays of a process that is about to be replaced: not all of them come, or are whole."""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxnb.engine.layouts import shards_of, unreduced_axes
+from jaxnb.labels import processes_label
+from jaxnb.recovery.process_arrays import PartLostError
+from jaxnb.recovery.process_spread import is_known
+
+IDLE_SECONDS = 1.0
+"""What is pending ends within this time, unless this process computes meanwhile."""
+
+PENDING_SECONDS = 30.0
+"""So long at most it is waited for what is computed."""
+
+LOOK_SECONDS = 0.01
+"""How often it is asked whether an array is there: JAX offers no event for that."""
+
+BUSY_SHARE = 0.3
+"""Of a processor: what waits, and what is asked meanwhile, uses less."""
+
+
+@dataclass(slots=True)
+class Reader:
+    """Looks whether arrays can be read: a :data:`~jaxnb.recovery.process_arrays.Check`.
+
+    Attributes:
+        dead: The processes whose parts of arrays are gone.
+    """
+
+    dead: frozenset[int]
+    _gave_up: bool = field(default=False, init=False)
+
+    def __call__(self, array: Any) -> None:
+        """Waits for an array as long as that is of use.
+
+        Raises:
+            pickle.PicklingError: It does not come, its computation failed, or parts of it are lost.
+        """
+        if not (array.is_ready() or self._comes(array)):
+            raise pickle.PicklingError("its computation had not ended")
+        try:
+            array.block_until_ready()
+        except Exception as error:  # the computation's
+            raise pickle.PicklingError(f"its computation {_said(error)}") from None
+        if self.dead and _loses_shards(array, self.dead):
+            shards = [(each.index, np.asarray(each.data)) for each in array.addressable_shards]
+            raise PartLostError(_gone_text(array, self.dead), tuple(shards))
+
+    def _comes(self, array: Any) -> bool:
+        """Waits for an array as long as something is computed; on a GPU nothing tells of that."""
+        started, work = time.monotonic(), _Work()
+        is_seen = next(iter(array.sharding.device_set)).platform == "cpu"
+        while not array.is_ready():
+            is_idle = is_seen and work.idle_seconds() > IDLE_SECONDS
+            if self._gave_up or is_idle or time.monotonic() - started > PENDING_SECONDS:
+                self._gave_up = True
+                return False
+            time.sleep(LOOK_SECONDS)
+        return True
+
+
+def _said(error: Exception) -> str:
+    """Returns what has become of a computation: what XLA says, said once."""
+    text = str(error).partition("\n")[0]
+    if "onnection" in text:  # of gloo, with another address on each process
+        return "was broken off"
+    parts = text.split(": ")
+    said = ": ".join(part for i, part in enumerate(parts) if part not in parts[:i])
+    return f"failed: {said}"
+
+
+def _loses_shards(array: jax.Array, dead: frozenset[int]) -> bool:
+    """Whether dead processes had shards of an array that nobody else has."""
+    sharding: Any = array.sharding
+    if not is_known(sharding) or sharding.is_fully_addressable:
+        return False
+    found = shards_of(sharding, tuple(array.shape))
+    gone = [shard for shard in found if shard.process_index in dead]
+    if unreduced_axes(sharding):  # each device has a summand of its own
+        return bool(gone)
+    held = {shard.index for shard in found if shard.process_index not in dead}
+    return any(each.index not in held and all(b > a for a, b in each.index) for each in gone)
+
+
+def _gone_text(array: jax.Array, dead: Collection[int]) -> str:
+    shards = shards_of(array.sharding, tuple(array.shape))
+    gone = {shard.process_index for shard in shards} & set(dead)
+    have = "has" if len(gone) == 1 else "have"
+    return f"{processes_label(gone)} {have} died, and nobody else had a replica of the shards there"
+
+
+class _Work:
+    """Tells for how long this process has computed nothing."""
+
+    def __init__(self) -> None:
+        self._at, self._used = time.monotonic(), time.process_time()
+        self._busy_until = self._at
+
+    def idle_seconds(self) -> float:
+        """For how long it has computed nothing; to be asked often."""
+        now, used = time.monotonic(), time.process_time()
+        if now - self._at > IDLE_SECONDS / 4:
+            if used - self._used > BUSY_SHARE * (now - self._at):
+                self._busy_until = now
+            self._at, self._used = now, used
+        return now - self._busy_until

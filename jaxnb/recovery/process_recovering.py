@@ -1,0 +1,178 @@
+"""Packs this process's variables whatever its main thread does, for the process that replaces it.
+
+The main thread may compute, or wait in C++ for ever. So a thread of its own packs, and the
+sentinel's thread tells the notebook how far it is.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from jaxnb.recovery import files, process_variables
+from jaxnb.recovery.process_reading import Reader
+from jaxnb.recovery.process_state import PackedState, Steps, pack
+
+COMPUTES = 0.1
+"""Of a processor: who packs uses more, and who waits less."""
+
+STUCK_SECONDS = 1.5
+"""Code of the user's that computes nothing for so long while it is packed waits for something."""
+
+SPIN_SECONDS = 20.0
+"""So long at most one object may take to say how it is pickled, if it computes all the while."""
+
+
+class _Packing:
+    """Packs once; what waits for ever is left out, and the rest packed in another thread.
+
+    Args:
+        shell: The kernel's.
+        attempt: Names this attempt.
+        dead: The processes whose parts of arrays are gone.
+    """
+
+    def __init__(self, shell: Any, attempt: str, dead: frozenset[int]) -> None:
+        self.attempt = attempt
+        self._shell, self._dead = shell, dead
+        self._values: process_variables.Values | None = None
+        self._packed: PackedState | None = None
+        self._written: dict[str, Any] | None = None
+        self._is_writing = False
+        self._failed = ""
+        self._begin(Steps())
+
+    def told(self) -> dict[str, Any]:
+        """Tells how far it has come."""
+        if self._failed:
+            return {"failed": self._failed}
+        if self._packed is None or self._values is None:
+            self._leave_out_what_waits()
+            return {}
+        lost = process_variables.own_losses(self._packed.lost)
+        return {
+            "nbytes": self._packed.nbytes,
+            "variables": self._values.texts,
+            "lost": [[each.path, each.type, each.reason, each.is_old] for each in lost],
+        }
+
+    def written(self, path: Path) -> dict[str, Any]:
+        """Begins to write, at the first call; tells of the file once it is there."""
+        if not self._is_writing:
+            self._is_writing = True
+            self._in_thread(lambda: self._write(path), self._steps)
+        return {"failed": self._failed} if self._failed else self._written or {}
+
+    def _begin(self, steps: Steps) -> None:
+        self._steps = steps
+        self._pace = _Pace(time.monotonic())
+        self._thread = self._in_thread(lambda: self._pack(steps), steps)
+
+    def _in_thread(self, what: Callable[[], None], steps: Steps) -> threading.Thread:
+        def run() -> None:
+            try:
+                what()
+            except BaseException as error:  # no memory, say: the notebook is told
+                if steps is self._steps:  # else another thread has taken its place
+                    self._failed = f"{type(error).__name__}: {error}"
+
+        thread = threading.Thread(target=run, name="jaxnb-packer", daemon=True)
+        thread.start()
+        return thread
+
+    def _pack(self, steps: Steps) -> None:
+        if self._values is None:
+            self._values = process_variables.to_carry(self._shell)
+        packed = pack(self._values.values, Reader(self._dead), steps)
+        if steps is self._steps:
+            self._packed = packed
+
+    def _write(self, path: Path) -> None:
+        assert self._packed is not None
+        packed = self._packed
+        digest = files.write(path, packed.names, packed.pickle, packed.buffers)
+        self._written = {"name": path.name, "nbytes": path.stat().st_size, "digest": digest}
+
+    def _leave_out_what_waits(self) -> None:
+        steps, values = self._steps, self._values
+        asked, name = steps.asked, steps.name  # the thread goes on meanwhile
+        cpu_seconds = _cpu_seconds(self._thread)
+        reason = self._pace.standstill(time.monotonic(), steps.count, cpu_seconds, steps.reads)
+        if reason and values is not None and name in values.values:
+            value = asked if asked is not None else values.values[name]
+            self._begin(Steps(gone=[*steps.gone, (value, name, reason)]))
+
+
+class _Pace:
+    """Tells whether a packing still comes forward."""
+
+    def __init__(self, now: float) -> None:
+        self._count, self._cpu_seconds = -1, 0.0
+        self._counted_at = self._computed_at = now
+
+    def standstill(self, now: float, count: int, cpu_seconds: float, reads: bool) -> str:
+        """Returns why it does not any more; empty if it does.
+
+        Args:
+            now: The time.
+            count: How many objects have been packed.
+            cpu_seconds: What the thread that packs has computed.
+            reads: Whether it reads an array.
+        """
+        share = (cpu_seconds - self._cpu_seconds) / max(now - self._computed_at, 1e-9)
+        if count != self._count or reads:
+            self._counted_at = now
+        if count != self._count or reads or share > COMPUTES:
+            self._count, self._cpu_seconds, self._computed_at = count, cpu_seconds, now
+        if now - self._computed_at > STUCK_SECONDS:
+            return "to pickle it does not end: its own code waits for something"
+        if now - self._counted_at > SPIN_SECONDS:
+            return "to pickle it takes too long"
+        return ""
+
+
+def _cpu_seconds(thread: threading.Thread) -> float:
+    """Returns what a thread has computed; it may have ended."""
+    try:
+        assert thread.ident is not None
+        return time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
+    except OSError:
+        return 0.0
+
+
+_packing: _Packing | None = None
+
+
+def packed(shell: Any, process_index: int, *, attempt: str, dead: list[int]) -> dict[str, Any]:
+    """Begins to pack, at the first call of an attempt; tells how far it has come.
+
+    Args:
+        shell: The kernel's.
+        process_index: This process.
+        attempt: Names the attempt.
+        dead: The processes whose parts of arrays are gone.
+
+    Returns:
+        Nothing as long as it packs; then the size, the variables, and what is lost. Or
+        ``"failed"``, and why.
+    """
+    global _packing
+    if _packing is None or _packing.attempt != attempt:
+        _packing = _Packing(shell, attempt, frozenset(dead))
+    return _packing.told()
+
+
+def written(shell: Any, process_index: int, *, folder: str) -> dict[str, Any]:
+    """Begins to write what was packed to a file in a directory; tells of it once it is there."""
+    assert _packing is not None
+    return _packing.written(Path(folder) / files.name_of(process_index))
+
+
+def drop(shell: Any, process_index: int) -> dict[str, Any]:
+    """Drops what was packed."""
+    global _packing
+    _packing = None
+    return {}

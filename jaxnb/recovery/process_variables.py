@@ -1,0 +1,294 @@
+"""What is carried of this process: its variables, and what belongs to no variable."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from jaxnb import recover_hooks
+from jaxnb.engine import ambient
+from jaxnb.engine.held import HELD, LARGE_VALUES
+from jaxnb.engine.lost import LostValue
+from jaxnb.recovery import process_modules
+from jaxnb.recovery.messages import LostPart
+from jaxnb.recovery.process_cells import set_sources_of_cells, sources_of_cells
+from jaxnb.recovery.process_modules import values_of_modules
+from jaxnb.recovery.process_state import reason_of
+
+_OF_IPYTHON = re.compile(r"_{1,3}|_i{1,3}|_[io]h|_dh|_exit_code")
+_OF_MODULES = {*vars(ModuleType("m")), "__builtin__", "__builtins__", "__annotations__", "__file__"}
+_NOTHING = object()
+
+
+class Part(NamedTuple):
+    """Something that belongs to no name.
+
+    Attributes:
+        read: Returns it; takes the shell.
+        set: Sets it, in another process; takes the shell, and it.
+        follows: It is carried with some names too: their values may need it.
+        is_saved: It is saved to a directory; else it is of use to this session only.
+    """
+
+    read: Callable[[Any], Any]
+    set: Callable[[Any, Any], object]
+    follows: bool = False
+    is_saved: bool = True
+
+
+def _extend_path(_: Any, path: list[str]) -> None:
+    sys.path += [each for each in path if each not in sys.path and Path(each).is_dir()]
+
+
+def _settings() -> dict[str, Any]:
+    values = jax.config.values
+    plain = {k: v for k, v in values.items() if isinstance(v, bool | int | float | str | None)}
+    return {k: v for k, v in sorted(plain.items()) if k not in _SETTINGS_OF_JOINING}
+
+
+def _set_settings(settings: dict[str, Any]) -> None:
+    now = jax.config.values
+    for name, value in settings.items():
+        if now.get(name) != value:
+            with contextlib.suppress(Exception):  # it cannot be changed any more
+                jax.config.update(name, value)
+
+
+_SETTINGS_OF_JOINING = (
+    "jax_platforms", "jax_num_cpu_devices", "jax_cpu_collectives_implementation",
+)  # fmt: skip
+
+
+def _set_mesh(mesh: Any) -> None:
+    if mesh is not None:
+        jax.set_mesh(mesh)
+
+
+def _last_values(shell: Any) -> dict[str, Any]:
+    hook = shell.displayhook
+    return {name: getattr(hook, name) for name in ("_", "__", "___") if hasattr(hook, name)}
+
+
+def _set_last_values(shell: Any, found: dict[str, Any]) -> None:
+    vars(shell.displayhook).update(found)
+    shell.user_ns.update(found)
+
+
+def _set_outputs(shell: Any, found: dict[int, Any]) -> None:
+    shell.user_ns["Out"].update(found)
+    shell.user_ns.update({f"_{number}": value for number, value in found.items()})
+
+
+def _inputs(shell: Any) -> list[str]:
+    return list(shell.user_ns.get("In", ()))
+
+
+def _set_inputs(shell: Any, texts: list[str]) -> None:
+    shell.user_ns["In"][:] = texts
+    numbered = {f"_i{number}": text for number, text in enumerate(texts) if text}
+    shell.user_ns.update(numbered)
+
+
+_TEXTS = "the texts of cells"
+_DEVICE = "jax.config.jax_default_device"
+
+PARTS: dict[str, Part] = {
+    "sys.path": Part(lambda _: [*sys.path], _extend_path, follows=True),
+    _TEXTS: Part(
+        lambda _: sources_of_cells(), lambda _, texts: set_sources_of_cells(texts), follows=True
+    ),
+    "jax.config": Part(lambda _: _settings(), lambda _, found: _set_settings(found)),
+    _DEVICE: Part(
+        lambda _: jax.config.values.get("jax_default_device"),
+        lambda _, device: device and jax.config.update("jax_default_device", device),
+    ),
+    "np.random.get_state()": Part(
+        lambda _: np.random.get_state(), lambda _, found: np.random.set_state(found)
+    ),
+    "random.getstate()": Part(lambda _: random.getstate(), lambda _, found: random.setstate(found)),
+    "jax.set_mesh(…)": Part(lambda _: ambient.mesh(), lambda _, mesh: _set_mesh(mesh)),
+}
+"""What is made before the variables, in order; it is set when it is met."""
+
+LAST_PARTS: dict[str, Part] = {
+    "jaxnb.on_recover(…)": Part(
+        lambda _: recover_hooks.functions(),
+        lambda _, functions: recover_hooks.set_functions(functions),
+        is_saved=False,
+    ),
+    "Out": Part(lambda shell: dict(shell.user_ns.get("Out", {})), _set_outputs, is_saved=False),
+    "the last values": Part(_last_values, _set_last_values, is_saved=False),
+    "In": Part(_inputs, _set_inputs, is_saved=False),
+    "the values of cells": Part(
+        lambda _: dict(LARGE_VALUES),
+        lambda _, values: LARGE_VALUES.update(values),
+        is_saved=False,
+    ),
+    "arrays that the notebook knows of": Part(
+        lambda _: HELD.alive(), lambda _, alive: HELD.take(alive), is_saved=False
+    ),
+}
+"""What is made after them."""
+
+_ALL = PARTS | LAST_PARTS
+
+COMMON_PARTS = {"sys.path", "jax.config", "jax.set_mesh(…)", *LAST_PARTS}
+"""What is the same on every process by its nature."""
+
+
+class Values(NamedTuple):
+    """What is carried.
+
+    Attributes:
+        values: All of it, by name, in the order in which it is to be made.
+        texts: What the user's own variables are, in words.
+    """
+
+    values: dict[str, Any]
+    texts: dict[str, str]
+
+
+def variables_of(shell: Any) -> dict[str, Any]:
+    """Returns the user's own variables: what cells, and pushes, have bound."""
+    names = dict(shell.user_ns)
+    return {name: value for name, value in names.items() if not _is_of_shell(shell, name, value)}
+
+
+def _is_of_shell(shell: Any, name: str, value: Any) -> bool:
+    """Whether IPython has bound a name: what it keeps of cells, and what it and jaxnb put there."""
+    if shell.user_ns_hidden.get(name, _NOTHING) is value or name in _OF_MODULES:
+        return True
+    if found := re.fullmatch(r"_(i?)(\d+)", name):
+        kept = shell.user_ns.get("In" if found[1] else "Out")
+        try:
+            return kept[int(found[2])] is value
+        except (LookupError, TypeError):
+            return False
+    return _OF_IPYTHON.fullmatch(name) is not None
+
+
+def to_save(shell: Any, names: Sequence[str] = ()) -> Values:
+    """Returns what is saved to a directory.
+
+    Args:
+        shell: The kernel's.
+        names: The variables, which are there; all of the user's if there are none.
+    """
+    if names:
+        parts = {name: part for name, part in PARTS.items() if part.follows}
+        chosen = {name: shell.user_ns[name] for name in names}
+        return Values(_read(shell, parts) | _modules_first(chosen), _texts(chosen))
+    own = variables_of(shell)
+    values = _read(shell, PARTS) | _modules_first(own) | values_of_modules()
+    return Values(values, _texts(own))
+
+
+def to_carry(shell: Any) -> Values:
+    """Returns what is carried to a process that takes the place of this one."""
+    saved = to_save(shell)
+    return Values(saved.values | _read(shell, LAST_PARTS), saved.texts)
+
+
+def to_give(shell: Any) -> dict[str, Any]:
+    """Returns what a process that is new gets of this one, if others have the same."""
+    hooks = {name: LAST_PARTS[name] for name in ("jaxnb.on_recover(…)",)}
+    found = to_save(shell).values | _read(shell, hooks)
+    del found[_TEXTS]  # each process has those of the cells that it has run: they go beside it
+    return {name: value for name, value in found.items() if name != _DEVICE or value is not None}
+
+
+def _read(shell: Any, parts: Mapping[str, Part]) -> dict[str, Any]:
+    return {name: part.read(shell) for name, part in parts.items()}
+
+
+def _modules_first(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What is made may need a module, which a cell has imported, while it is made."""
+    return dict(sorted(values.items(), key=lambda item: not issubclass(type(item[1]), ModuleType)))
+
+
+def binder(shell: Any, names: Sequence[str] = ()) -> Callable[[str, Any], None]:
+    """Returns what binds a value as soon as it is made: what comes may need it.
+
+    Args:
+        shell: The kernel's.
+        names: Only these variables are wanted, which are bound in the end; all if there are none.
+    """
+
+    def met(name: str, value: Any) -> None:
+        part = _ALL.get(name)
+        if part is not None and not isinstance(value, LostValue) and (not names or part.follows):
+            part.set(shell, value)
+        elif name.isidentifier() and part is None and not names:
+            shell.user_ns[name] = value
+
+    return met
+
+
+def bind(shell: Any, variables: Mapping[str, Any], names: Sequence[str] = ()) -> dict[str, Any]:
+    """Binds the variables of what was made; returns them."""
+    found = {
+        name: value
+        for name, value in variables.items()
+        if name.isidentifier() and name not in _ALL and (not names or name in names)
+    }
+    shell.push(found)
+    return found
+
+
+def bind_in_modules(variables: Mapping[str, Any]) -> list[LostPart]:
+    """Gives modules of the user's the values that they had; returns what they cannot have."""
+    lost: list[LostPart] = []
+    for path, value in variables.items():
+        if path not in _ALL and not path.isidentifier():
+            lost += _bound_in_module(path, value)
+    return lost
+
+
+def _bound_in_module(path: str, value: Any) -> list[LostPart]:
+    try:
+        # What the import has made anew is better than nothing.
+        if not (isinstance(value, LostValue) and process_modules.has(path)):
+            process_modules.bind(path, value)
+    except Exception as error:  # what the user's module raises
+        return [LostPart(path, type(value).__qualname__, reason_of(error))]
+    return []
+
+
+def own_losses(lost: Iterable[LostPart]) -> tuple[LostPart, ...]:
+    """Returns the losses that are to be told: of variables, not of what was kept for the session.
+
+    The values of earlier cells (``Out[3]``) are told too: a cell can use them.
+    """
+    hidden = [name for name in LAST_PARTS if name != "Out"]
+    return tuple(part for part in lost if not part.path.startswith(tuple(hidden)))
+
+
+def _texts(values: Mapping[str, Any]) -> dict[str, str]:
+    return {name: _text(value) for name, value in values.items()}
+
+
+def _text(value: Any) -> str:
+    """Returns what a value is, for people who look at the list of what was saved."""
+    kind = type(value)
+    if issubclass(kind, jax.Array) and not issubclass(kind, jax.core.Tracer):
+        spec = getattr(value.sharding, "spec", None)
+        return f"{value.dtype}{[*value.shape]}" + (f" over {spec}" if spec is not None else "")
+    if issubclass(kind, type):
+        return f"class {value.__name__}"
+    if issubclass(kind, ModuleType | FunctionType):
+        return f"{kind.__name__} {value.__name__}"
+    sizes: Mapping[type, str] = {dict: "entries", list: "elements", tuple: "elements"}
+    return (
+        f"{kind.__qualname__} of {len(value)} {sizes[kind]}"
+        if kind in sizes
+        else (kind.__qualname__)
+    )

@@ -1,0 +1,161 @@
+"""A new group with the variables of the one before: the steps, one after the other."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from jaxnb.errors import JaxnbError, RecoveryInterrupted
+from jaxnb.labels import format_bytes, processes_label
+from jaxnb.model import CallRequest, GroupInfo
+from jaxnb.recovery.carrying import Carrier, Packed
+from jaxnb.recovery.filling import fill
+from jaxnb.recovery.messages import Filled, Lost, Recovered, StateFile, losses
+from jaxnb.recovery.saving import PACK_SECONDS, Asked, Saver, Told, scratch_folder
+
+Progress = Callable[[str, str], None]
+
+_HOOKS = "jaxnb.recovery.process_hooks.call"
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """Carries the variables of a group over to a new one.
+
+    Until the processes are replaced nothing changes; after that, if something fails, the variables
+    are in files, and the error has a note that says where.
+
+    Attributes:
+        carrier: Has the processes of the old group pack what they have.
+        channel: Opens a channel to the processes of the group that there is; what it is given ends
+            the conversation once it is set.
+        group: Returns what that is.
+        replace_all: Ends the old processes, and starts new ones.
+        progress: Told of each stage.
+        interrupted: Set by Interrupt. Before the processes are replaced nothing changes then;
+            while the new ones take the variables, they end to do so, and these are in files.
+    """
+
+    carrier: Carrier
+    channel: Callable[[threading.Event], Asked]
+    group: Callable[[], GroupInfo]
+    replace_all: Callable[[], None]
+    progress: Progress
+    interrupted: threading.Event
+
+    def run(self, unended: Collection[int] = ()) -> Recovered:
+        """Does it.
+
+        Args:
+            unended: The processes that are still in a cell.
+
+        Raises:
+            KeyboardInterrupt: It was interrupted.
+            RecoveryInterrupted: It was while the processes were replaced, which cannot stop
+                half-way; all was done.
+        """
+        started = time.perf_counter()
+        with self._dropped_if_it_fails():
+            self.progress("packing", "the variables")
+            packed = self.carrier.pack()
+        with scratch_folder(packed.nbytes) as folder:
+            with self._dropped_if_it_fails(folder):
+                files = self.carrier.write(packed, folder)
+                saver = Saver(self.channel(self.interrupted), self.group())
+                told = saver.write_manifest(folder, packed.processes, files)
+            self.replace_all()
+            was_interrupted = self.interrupted.is_set()
+            self.interrupted.clear()
+            try:
+                found = self._in_new_group(folder, packed, files, told, set(unended), started)
+            except JaxnbError as error:
+                reason = str(error).partition(" Type `%")[0]
+                raise JaxnbError(
+                    f"The new processes could not take the variables. {reason} Those of all "
+                    f"processes are in {folder}. Type `%spmd_restart`, then `%spmd_load {folder}`, "
+                    "and remove it then."
+                ) from error
+        if was_interrupted:
+            raise RecoveryInterrupted(found)
+        return found
+
+    @contextmanager
+    def _dropped_if_it_fails(self, folder: Path | None = None) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:  # nothing has changed
+            self.carrier.drop()
+            for each in folder.iterdir() if folder is not None else ():
+                each.unlink()
+            raise
+
+    def _in_new_group(
+        self,
+        folder: Path,
+        packed: Packed,
+        files: Mapping[int, StateFile],
+        told: Told,
+        unended: Collection[int],
+        started: float,
+    ) -> Recovered:
+        channel = self.channel(self.interrupted)
+        everyone = range(channel.num_processes)
+        died = tuple(i for i in everyone if i not in files)
+        self.progress("unpacking", format_bytes(packed.nbytes))
+        taken = Saver(channel, self.group()).bind(folder, files)
+        filled = Filled()
+        if died and files:
+            self.progress("giving variables", f"to {processes_label(died)}")
+            filled = fill(channel, files.keys(), died)
+        lost = [*told.lost, *losses({i: answer.lost for i, answer in taken.items()})]
+        lost += losses(filled.lost)
+        known = {each.path for each in lost}
+        lost += [
+            Lost(name, told.variables.get(name, "state"), died, why)
+            for name, why in filled.missing.items()
+            if name not in known
+        ]
+        gone = {each.path for each in lost}
+        return Recovered(
+            died,
+            tuple(name for name in told.variables if name not in gone),
+            tuple(lost),
+            time.perf_counter() - started,
+            packed.nbytes,
+            tuple(name for name in filled.names if name not in gone),
+            packed.given_up,
+            tuple(sorted(set(unended) - set(died))),
+            _call_hooks(channel),
+        )
+
+
+def wait_for_cells(
+    unended: Callable[[], set[int]], seconds: float, pause: Callable[[float], object]
+) -> set[int]:
+    """Waits for processes that were given up; returns who has not come back.
+
+    Args:
+        unended: Returns who has not yet.
+        seconds: How long to wait at most.
+        pause: Waits for so long at most for one of them.
+    """
+    deadline = time.monotonic() + seconds
+    while left := unended():
+        if time.monotonic() >= deadline:
+            return left
+        pause(0.05)
+    return set()
+
+
+def _call_hooks(channel: Asked) -> tuple[str, ...]:
+    """Has all call what :func:`jaxnb.on_recover` was given; returns what was raised."""
+    request = CallRequest(_HOOKS, {})
+    requests = dict.fromkeys(range(channel.num_processes), request)
+    answers = channel.ask_together(requests, 0, PACK_SECONDS)
+    doing = "what jaxnb.on_recover was given was called"
+    channel.require(answers, doing, "and the variables are there.")
+    return tuple(text for index in sorted(answers) for text in answers[index])

@@ -1,0 +1,223 @@
+"""Recoveries with values that do not let themselves be packed, and deaths beside them."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from faults.shared import missing, without_replica
+from jaxnb.errors import CellError, JaxnbError, ProcessDiedError
+from jaxnb.recovery.messages import Recovered
+from jaxnb.session import Session
+from jaxnb_fixtures import assert_usable, until
+
+SETUP = """
+import os
+from jaxnb.errors import ArrayGoneError
+has_died = False
+n = jax.device_count()
+mesh = jax.make_mesh((n,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+whole = np.arange(2 * n, dtype=np.float32)
+x = jax.make_array_from_callback((2 * n,), NamedSharding(mesh, P("d")), lambda i: whole[i])
+mine, plain = jnp.arange(3.0) + process_index, process_index
+total = jax.jit(jnp.sum)
+expected = float(total(x))
+weak, strong = jnp.asarray(2.0), jnp.asarray(np.float32(2))
+full = jax.lax.full((n,), 2.0)
+weak_split, weak_whole = (
+    jax.jit(lambda: jax.lax.full((n,), 2.0), out_shardings=NamedSharding(mesh, spec))()
+    for spec in (P("d"), P()))
+"""
+WEAK = """
+assert [each.weak_type for each in (weak, strong, full, weak_whole)] == [True, False, True, True]
+assert (jnp.ones(2, jnp.bfloat16) * weak).dtype == jnp.bfloat16
+try: assert weak_split.weak_type
+except ArrayGoneError: assert has_died
+"""
+CHECK = (
+    """
+assert (mine[0], plain) == (process_index, process_index)
+assert float(total(x)) == expected
+"""
+    + WEAK
+)
+
+HARD = """
+import threading, time
+class Blocks:
+    def __reduce__(self): threading.Event().wait()
+class Raises:
+    def __reduce__(self): raise RuntimeError("told")
+class Computes:
+    def __reduce__(self): return int, (int(total(x)),)
+class Garbage:
+    def __reduce__(self): return 3
+class Iterates:
+    def __reduce__(self): return list, (), None, self.parts()
+    def parts(self):
+        yield 1
+        threading.Event().wait()
+class Leaves:
+    def __reduce__(self): raise SystemExit(3)
+hard = {"blocks": Blocks(), "raises": Raises(), "garbage": Garbage(), "leaves": Leaves(), "one": 1}
+computes, iterates, deep = Computes(), Iterates(), []
+for _ in range(5000): deep = [deep]
+many = [jnp.full(2, i) for i in range(1000)]
+"""
+
+
+@pytest.fixture
+def group(make_session: Callable[..., Session]) -> Session:
+    session = make_session(3, devices_per_process=2)
+    session.run(SETUP)
+    return session
+
+
+def kill(session: Session, which: int) -> Recovered:
+    """Kills a process, and recovers."""
+    os.kill(session.processes[which].pid, signal.SIGKILL)
+    until(lambda: session.state == "broken", "the death was known")
+    return session.recover()
+
+
+def test_values_that_cannot_be_packed_cost_nothing_but_themselves(group: Session) -> None:
+    group.run(HARD)
+    recovered = group.recover()
+    told = {lost.path: lost.reason for lost in recovered.lost}
+    assert told.keys() == {
+        "hard['blocks']", "hard['raises']", "hard['garbage']", "hard['leaves']", "iterates", "deep",
+    }  # fmt: skip
+    assert told["hard['raises']"] == "RuntimeError: told"
+    assert told["hard['blocks']"].startswith("to pickle it does not end")
+    assert told["iterates"].startswith("to pickle it does not end")
+    assert told["deep"] == "nested too deep"
+    group.run("assert hard['one'] == 1 and computes == expected and len(many) == 1000")
+    group.run("assert [int(each[0]) for each in many] == [*range(1000)]")
+    group.run(CHECK)
+    assert_usable(group)
+
+
+def test_who_replaces_a_process_that_died_has_the_same_weak_types(group: Session) -> None:
+    with pytest.raises(ProcessDiedError):
+        group.run("if process_index == 2: os._exit(1)\nfloat(total(x))")
+    assert group.recover().died == (2,)
+    group.run("has_died = True" + WEAK)
+
+
+def test_who_is_stopped_beside_a_death_counts_for_dead(group: Session) -> None:
+    """Else the others would compute with what it has and they have not."""
+    os.kill(group.processes[0].pid, signal.SIGSTOP)
+    recovered = kill(group, 2)
+    assert recovered.died == (0, 2)
+    assert recovered.given_up == {0: "did not answer"}
+    assert "x" in without_replica(recovered)
+    assert missing(recovered, 0, 2)["mine"].startswith("one process alone holds it")
+    group.run("assert (mine[0], plain) == (process_index, process_index)", ranks=[1])
+    group.run(SETUP + CHECK)
+
+
+def test_what_is_pending_for_ever_is_lost_and_named(group: Session) -> None:
+    """The process is in C++, and in a computation that no other process begins."""
+    code = "y = x * 2\nif process_index == 1: total(x).block_until_ready()"
+    group.run("before = x + 1")
+    with pytest.raises(CellError):
+        group.run(code, check="off", timeout=1)
+    if group.state != "ready":
+        group.recover()
+    group.run("assert float(total(before)) == expected + x.size")
+    group.run(CHECK)
+    assert_usable(group)
+
+
+def test_an_interrupt_while_it_packs_changes_nothing(group: Session) -> None:
+    pids = [process.pid for process in group.processes]
+
+    def press(stage: str, detail: str) -> None:
+        if stage == "packing":
+            signal.raise_signal(signal.SIGINT)
+
+    group.run(HARD)
+    with pytest.raises(KeyboardInterrupt):
+        group.recover(press)
+    assert group.state == "ready"
+    assert [process.pid for process in group.processes] == pids
+    group.run("assert float(total(x)) == expected and type(hard['blocks']) is Blocks")
+    assert_usable(group)
+
+
+def test_without_room_for_a_second_copy_nothing_changes(
+    group: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pids = [process.pid for process in group.processes]
+    monkeypatch.setattr("jaxnb.recovery.saving.available_bytes", lambda: 1000)
+    monkeypatch.setattr("jaxnb.recovery.saving.tempfile.gettempdir", lambda: "/proc")
+    with pytest.raises(JaxnbError, match=r"take .* KiB, and there is no room .* Nothing has"):
+        group.recover()
+    assert [process.pid for process in group.processes] == pids
+    group.run(CHECK)
+    monkeypatch.undo()
+    assert group.recover().lost == ()
+    group.run(CHECK)
+
+
+def test_where_new_processes_cannot_start_the_variables_are_in_files(
+    make_session: Callable[..., Session], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    session = make_session(2)
+    session.run("own = process_index")
+
+    def fail(stage: str, detail: str) -> None:
+        if stage == "joining":
+            raise OSError("no room")
+
+    with pytest.raises(OSError, match="no room") as caught:
+        session.recover(fail)
+    assert session.state == "closed"
+    (note,) = caught.value.__notes__
+    folder = Path(note.partition("These are in ")[2].partition(":")[0])
+    again = make_session(2)
+    again.load(folder)
+    assert again.run("own").per_process[1].value == 1
+    for each in folder.iterdir():
+        each.unlink()
+    folder.rmdir()
+
+
+def test_a_new_process_has_the_classes_of_cells_that_a_library_makes(group: Session) -> None:
+    """Their statements are run again; the cell also imports what their methods use."""
+    group.run(
+        "import math, traitlets\n"
+        "class Net(traitlets.HasTraits):\n"
+        "    width = traitlets.Int(8)\n"
+        "    def area(self): return math.floor(math.pi * self.width)\n"
+        "net = Net(width=3)"
+    )
+    for which in (1, 2):  # what was carried over once, too
+        recovered = kill(group, which)
+        assert {"Net", "net"} <= set(recovered.given)
+        assert group.run("net.area(), type(net) is Net, Net().width").value == (9, True, 8)
+
+
+def test_an_array_of_its_own_that_a_process_replicates(
+    make_session: Callable[..., Session],
+) -> None:
+    """JAX gives it a part that is the whole array, where each process has one device."""
+    session = make_session(2)
+    session.run(
+        "repl = NamedSharding(jax.make_mesh((2,), ('d',)), P())\n"
+        "a, b = jax.device_put(jnp.zeros(32), repl), jax.device_put(jnp.ones((4, 4)), repl)\n"
+        "weak = jax.device_put(jnp.asarray(2.0), repl)"
+    )
+    used = "jax.jit(lambda *t: t)(a, b, jnp.zeros_like(a), jnp.zeros_like(b), weak)"
+    session.run(used)
+    assert session.run("len(a.addressable_shards), weak.weak_type").value == (1, True)
+    assert np.asarray(session.pull("b")).tolist() == [[1.0] * 4] * 4
+    assert session.recover().lost == ()
+    session.run(used)
+    assert kill(session, 1).given
+    session.run(used)
