@@ -452,7 +452,7 @@ class RunningCell:
 
     def _silence(self, index: int) -> ProcessError:
         """Returns what stands for the error of a process that has not answered."""
-        said = f"process {index} had not come back from the cell when it was given up"
+        said = "it had not come back from the cell when it was given up"
         return ProcessError(NO_ANSWER, said, "", "")
 
     def _process_result(self, index: int) -> ProcessResult:

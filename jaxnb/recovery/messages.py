@@ -250,6 +250,19 @@ class Filled:
     lost: Mapping[int, tuple[LostPart, ...]] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class CalledHooks:
+    """What became of the functions that :func:`jaxnb.on_recover` was given.
+
+    Attributes:
+        raised: What they raised, in words.
+        printed: What they printed.
+    """
+
+    raised: tuple[str, ...]
+    printed: str
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Recovered:
     """A new group, with the variables of the one before.
@@ -263,7 +276,8 @@ class Recovered:
         given: Variables that the processes in the place of the dead have from the others.
         given_up: Those of ``died`` that had to be ended, and why.
         unended: Processes that did not end their cell; they have their variables.
-        hook_errors: What functions raised that :func:`jaxnb.on_recover` was given.
+        hook_errors: What functions raised that :func:`jaxnb.on_recover` was given, and where.
+        hook_output: What they printed, by process.
     """
 
     died: tuple[int, ...]
@@ -275,6 +289,7 @@ class Recovered:
     given_up: Mapping[int, str] = field(default_factory=dict)
     unended: tuple[int, ...] = ()
     hook_errors: tuple[str, ...] = ()
+    hook_output: Mapping[int, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
         size = f" ({format_bytes(self.nbytes)})" if self.kept else ""
@@ -302,7 +317,18 @@ class Recovered:
         if old := dict.fromkeys(each.path for each in self.lost if each.is_old):
             told.append(f"Lost before, and still: {paths_label(old, most=MOST_NAMED)}.")
         told += [f"jaxnb.on_recover: {text}." for text in self.hook_errors]
+        for printed, those in by_text(self.hook_output).items():
+            told.append(f"jaxnb.on_recover printed on {processes_label(those)}: {printed.strip()}")
         return tuple(told)
+
+
+def by_text(texts: Mapping[int, str]) -> dict[str, list[int]]:
+    """Returns texts that are not empty, and the processes that have each."""
+    found: dict[str, list[int]] = {}
+    for index, text in sorted(texts.items()):
+        if text:
+            found.setdefault(text, []).append(index)
+    return found
 
 
 def losses_text(lost: Sequence[Lost], beginning: str, then: str) -> list[str]:

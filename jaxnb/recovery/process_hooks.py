@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 from typing import Any
 
 from jaxnb import recover_hooks
+from jaxnb.recovery.messages import CalledHooks
 
 
-def call(shell: Any, process_index: int) -> tuple[str, ...]:
+def call(shell: Any, process_index: int) -> CalledHooks:
     """Calls the functions, in the order in which they were given.
 
-    Returns:
-        What they raised, in words. One that raises does not keep the others from being called.
+    One that raises does not keep the others from being called. What they print comes back: no cell
+    runs that would show it.
     """
-    failed = []
+    raised, printed = [], io.StringIO()
     for function in recover_hooks.functions():
         try:
-            function()
+            with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+                function()
         except (Exception, SystemExit) as error:  # a user's function may raise anything
             name = getattr(function, "__qualname__", repr(function))
-            text = f"{type(error).__name__}: {error}"
-            failed.append(f"process {process_index}: `{name}` raised {text}")
-    return tuple(failed)
+            raised.append(f"`{name}` raised {type(error).__name__}: {error}")
+    return CalledHooks(tuple(raised), printed.getvalue())

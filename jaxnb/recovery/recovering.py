@@ -14,7 +14,7 @@ from jaxnb.labels import format_bytes, processes_label
 from jaxnb.model import CallRequest, GroupInfo
 from jaxnb.recovery.carrying import Carrier, Packed
 from jaxnb.recovery.filling import fill
-from jaxnb.recovery.messages import Filled, Lost, Recovered, StateFile, losses
+from jaxnb.recovery.messages import CalledHooks, Filled, Lost, Recovered, StateFile, losses
 from jaxnb.recovery.saving import PACK_SECONDS, Asked, Saver, Told, scratch_folder
 
 Progress = Callable[[str, str], None]
@@ -129,7 +129,7 @@ class Recovery:
             tuple(name for name in filled.names if name not in gone),
             packed.given_up,
             tuple(sorted(set(unended) - set(died))),
-            _call_hooks(channel),
+            *_call_hooks(channel),
         )
 
 
@@ -151,11 +151,15 @@ def wait_for_cells(
     return set()
 
 
-def _call_hooks(channel: Asked) -> tuple[str, ...]:
-    """Has all call what :func:`jaxnb.on_recover` was given; returns what was raised."""
-    request = CallRequest(_HOOKS, {})
-    requests = dict.fromkeys(range(channel.num_processes), request)
-    answers = channel.ask_together(requests, 0, PACK_SECONDS)
+def _call_hooks(channel: Asked) -> tuple[tuple[str, ...], dict[int, str]]:
+    """Has all call what :func:`jaxnb.on_recover` was given; returns what it raised and printed."""
+    requests = dict.fromkeys(range(channel.num_processes), CallRequest(_HOOKS, {}))
+    answers: dict[int, CalledHooks] = channel.ask_together(requests, 0, PACK_SECONDS)
     doing = "what jaxnb.on_recover was given was called"
     channel.require(answers, doing, "and the variables are there.")
-    return tuple(text for index in sorted(answers) for text in answers[index])
+    raised: dict[str, list[int]] = {}
+    for index, answer in sorted(answers.items()):
+        for text in answer.raised:
+            raised.setdefault(text, []).append(index)
+    errors = tuple(f"{processes_label(who)}: {text}" for text, who in raised.items())
+    return errors, {index: answer.printed for index, answer in answers.items() if answer.printed}

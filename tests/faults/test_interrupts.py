@@ -564,7 +564,7 @@ def test_all_may_have_to_be_ended_by_force(
     monkeypatch.setattr(patience, "INTERRUPT_GRACE_SECONDS", 3600.0)
     group = make_session(2)
     sink = OnFirstLine(press_interrupt, 2)
-    with pytest.raises(CellError, match="process 1 raised NoAnswer"):
+    with pytest.raises(CellError, match="processes 0-1 raised NoAnswer"):
         group.run(DEAF.replace("process_index == 2", "True"), sink=sink)
     told, anew = sink.notices
     assert told.endswith(

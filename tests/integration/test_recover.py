@@ -378,6 +378,7 @@ gathered = []
 def again():
     import jax.experimental.multihost_utils as mh
     gathered.append(mh.process_allgather(np.array([process_index])).tolist())
+    print("again")
 
 @jaxnb.on_recover
 def bad():
@@ -398,9 +399,9 @@ def test_what_holds_the_old_group_holds_the_new_one(group: Session) -> None:
     group.run(HOLDERS)
     recovered = group.recover()
     assert recovered.lost == ()
-    assert recovered.hook_errors == tuple(
-        f"process {i}: `bad` raised ValueError: no" for i in range(3)
-    )
+    assert recovered.hook_errors == ("processes 0-2: `bad` raised ValueError: no",)
+    assert recovered.hook_output == dict.fromkeys(range(3), "again\n")
+    assert "printed on processes 0-2: again" in str(recovered)
     group.run(AFTER)
     assert_usable(group)
 

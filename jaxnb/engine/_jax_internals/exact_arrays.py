@@ -8,13 +8,6 @@ from typing import Any
 import jax
 
 
-def makes_exact_arrays() -> bool:
-    """Whether :func:`make_array` keeps weak types and whether an array is committed."""
-    from jax._src import array
-
-    return hasattr(array, "ArrayImpl")
-
-
 def make_array(
     aval: Any, sharding: Any, parts: Sequence[jax.Array], *, committed: bool
 ) -> jax.Array:
@@ -22,7 +15,7 @@ def make_array(
 
     ``jax.make_array_from_single_device_arrays``, which is public, makes every array strongly
     typed and committed. It is used where this JAX has no ``ArrayImpl``, and that is what is lost
-    then (see :func:`makes_exact_arrays`).
+    then: weak types, and that an array is not committed.
 
     Args:
         aval: The abstract value: shape, dtype, weak type, and sharding without devices.
