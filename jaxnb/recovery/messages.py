@@ -196,7 +196,7 @@ class Piece:
     Attributes:
         array: The number of its array among those of the given values.
         process_index: The process that it is for.
-        place: The place of its device among those of that process.
+        place: The platform of its device, and its place among those of that process.
         dtype: Of the elements on the host.
         shape: Likewise.
         data: Its bytes.
@@ -204,7 +204,7 @@ class Piece:
 
     array: int
     process_index: int
-    place: int
+    place: tuple[str, int]
     dtype: str
     shape: tuple[int, ...]
     data: Any

@@ -41,7 +41,11 @@ Part = tuple[Any, ...]
 """A part of an array: the device, the dtype on the host, the shape there, and the bytes."""
 
 
+Facts = tuple[list[int], str, bool, bool, Any]
+"""Shape, dtype, whether the type is weak, whether it is committed, layout (None: row-major)."""
+
 PlainOrigin = tuple[int, tuple[Any, ...]]
+"""An origin, made of what every pickle knows."""
 
 
 class PartLostError(pickle.PicklingError):
@@ -81,7 +85,7 @@ def reduced(value: Any, check: Check) -> Any:
     if isinstance(value, jax.core.Tracer):
         raise pickle.PicklingError("a tracer that left its transformation (jit, grad …)")
     if isinstance(value, jax.Device):
-        return _device, (value.platform, *_place_of(value))
+        return _device, place_of(value)
     held = array_of_ref_now(value)
     if held is not None:
         return exact.make_ref, (held,)
@@ -97,10 +101,16 @@ def _reduced_array(array: jax.Array, check: Check) -> Any:
     if not is_deleted(array):
         check(array)
         parts = parts_of(array)
-    facts = tuple(array.shape), dtype_facts(array.dtype).name, bool(array.weak_type)
-    how = array.sharding, bool(array.committed), special_layout(array)
-    arguments = *facts, *how, plain_origin(ORIGINS.of(array)), parts
+    arguments = facts_of(array), array.sharding, plain_origin(ORIGINS.of(array)), parts
     return _array, arguments, added_attributes(array) or None
+
+
+def facts_of(array: jax.Array) -> Facts:
+    """Returns what an array is, beside its sharding and its elements."""
+    # A list, that is made here: whether two arrays share a tuple is no part of their value.
+    shape, dtype = [*array.shape], dtype_facts(array.dtype).name
+    weak, committed = bool(array.weak_type), bool(array.committed)
+    return shape, dtype, weak, committed, special_layout(array)
 
 
 def plain_origin(origin: Origin | None) -> PlainOrigin | None:
@@ -155,13 +165,20 @@ def added_attributes(array: jax.Array) -> dict[str, Any]:
 @functools.cache
 def _devices(platform: str) -> dict[tuple[int, int], jax.Device]:
     devices = jax.devices(platform)
-    return {_place_of(device): device for device in devices}
+    return {place_of(device)[1:]: device for device in devices}
 
 
-def _place_of(device: jax.Device) -> tuple[int, int]:
-    """Returns a device's process, and its place among that process's devices."""
+@functools.cache
+def place_of(device: Any) -> tuple[str, int, int]:
+    """Returns a device's platform, its process, and its place among that process's devices."""
     own = [d for d in jax.devices(device.platform) if d.process_index == device.process_index]
-    return device.process_index, own.index(device)
+    return device.platform, device.process_index, own.index(device)
+
+
+def own_device(place: tuple[str, int]) -> jax.Device:
+    """Returns a device of this process by its platform, and its place among those."""
+    platform, number = place
+    return _device(platform, jax.process_index(), number)
 
 
 def _device(platform: str, process_index: int, place: int) -> jax.Device:
@@ -177,16 +194,9 @@ def _keys(words: jax.Array, impl: Any) -> jax.Array:
 
 
 def _array(
-    shape: tuple[int, ...],
-    dtype: str,
-    weak: bool,
-    sharding: Any,
-    committed: bool,
-    layout: Any,
-    origin: PlainOrigin | None,
-    parts: list[tuple[Any, ...]] | None,
+    facts: Facts, sharding: Any, origin: PlainOrigin | None, parts: list[Part] | None
 ) -> jax.Array:
-    array = made(shape, dtype, weak, sharding, committed, layout, parts)
+    array = made(facts, sharding, parts)
     set_origin(array, origin)
     return array
 
@@ -197,23 +207,17 @@ def set_origin(array: jax.Array, origin: PlainOrigin | None) -> None:
         ORIGINS.carry((origin[0], Made(*origin[1])), array)
 
 
-def made(
-    shape: tuple[int, ...],
-    dtype: str,
-    weak: bool,
-    sharding: Any,
-    committed: bool,
-    layout: Any,
-    parts: list[tuple[Any, ...]] | None,
-) -> jax.Array:
+def made(facts: Facts, sharding: Any, parts: list[Part] | None) -> jax.Array:
     """Makes an array of this process's parts of it, with no word to other processes."""
+    sizes, dtype, weak, committed, layout = facts
+    shape = tuple(sizes)
     kind = jax.numpy.dtype(dtype)
     if parts is None:
         deleted: jax.Array = _deleted(shape, kind, weak, sharding, committed)
         return deleted
     if kind.itemsize >= _WIDE and not jax.config.read("jax_enable_x64"):
         with jax.enable_x64(True):
-            return made(shape, dtype, weak, sharding, committed, layout, parts)
+            return made(facts, sharding, parts)
     put = [_put(part, sharding.memory_kind, layout) for part in parts]
     array = jax.make_array_from_single_device_arrays(shape, sharding, put, dtype=kind)
     if committed and not weak:
@@ -222,7 +226,7 @@ def made(
     return exact.make_array(aval.update(weak_type=weak), sharding, put, committed=committed)
 
 
-def _put(part: tuple[Any, ...], memory_kind: str | None, layout: Any) -> jax.Array:
+def _put(part: Part, memory_kind: str | None, layout: Any) -> jax.Array:
     device, dtype, shape, data = part
     elements = np.frombuffer(data, dtype=np.uint8).view(numpy_dtype(dtype)).reshape(shape)
     place: Any = SingleDeviceSharding(device, memory_kind=memory_kind)

@@ -21,16 +21,14 @@ from jaxnb.engine.lost import LostValue
 from jaxnb.engine.origins import ORIGINS
 from jaxnb.engine.packing import is_found_by_name
 from jaxnb.engine.value_paths import paths_to
-from jaxnb.recovery import process_variables
+from jaxnb.recovery import process_arrays, process_variables
 from jaxnb.recovery.messages import Box, Gift, Piece, Possession, Taken
 from jaxnb.recovery.process_arrays import Part, plain_origin, wait
 from jaxnb.recovery.process_cells import set_sources_of_cells, sources_of_cells
-from jaxnb.recovery.process_spread import Spread, given, own_parts
+from jaxnb.recovery.process_modules import unwrapped
+from jaxnb.recovery.process_spread import Spread, given, own_place
 from jaxnb.recovery.process_state import pack
 from jaxnb.recovery.process_unpacking import unpack
-
-MAX_WRAPPED = 100
-"""A function that was wrapped more often, or by itself, is taken for no function."""
 
 
 def survey(shell: Any, process_index: int) -> dict[str, Possession]:
@@ -124,14 +122,11 @@ def _is_code(value: Any) -> bool:
     """Whether a value is nothing but code, which all processes have run alike."""
     if isinstance(value, ModuleType | type):
         return True
-    for _ in range(MAX_WRAPPED):
-        if value is None or isinstance(value, FunctionType):
-            break
-        value = getattr(value, "__dict__", {}).get("__wrapped__")  # what was jitted
-    if not isinstance(value, FunctionType):
+    function = unwrapped(value)[-1]  # of what was jitted, say
+    if not isinstance(function, FunctionType):
         return False
-    has_values = value.__closure__ or value.__defaults__ or value.__kwdefaults__
-    return is_found_by_name(value) or not has_values
+    has_values = function.__closure__ or function.__defaults__ or function.__kwdefaults__
+    return is_found_by_name(function) or not has_values
 
 
 class _Package:
@@ -170,19 +165,17 @@ class _Package:
             for shard in layout.shards:
                 if shard.process_index not in died:
                     givers.setdefault(shard.index, shard)
-            for shard in layout.shards:
-                giver = givers.get(shard.index)
-                if shard.process_index not in died or giver is None:
-                    continue
-                if giver.process_index == process_index:
-                    part = self._parts(k)[giver.device_id]
-                    yield Piece(k, shard.process_index, _place(shard), *part)
+            pairs = ((s, givers.get(s.index)) for s in layout.shards if s.process_index in died)
+            mine = [(s, g) for s, g in pairs if g is not None and g.process_index == process_index]
+            parts = self._parts(k) if mine else {}
+            for shard, giver in mine:
+                place = self._place(k, shard.device_id)
+                yield Piece(k, shard.process_index, place, *parts[giver.device_id])
 
     def _parts(self, k: int) -> dict[int, Part]:
-        local = jax.local_devices()
-        return {local[place].id: tuple(part) for place, *part in own_parts(self.arrays[k])}
+        parts = process_arrays.parts_of(self.arrays[k])
+        return {device.id: tuple(part) for device, *part in parts}
 
-
-def _place(shard: Any) -> int:
-    devices = [d for d in jax.devices() if d.process_index == shard.process_index]
-    return [device.id for device in devices].index(shard.device_id)
+    def _place(self, k: int, device_id: int) -> tuple[str, int]:
+        devices: Any = self.arrays[k].sharding.device_set
+        return own_place(next(device for device in devices if device.id == device_id))

@@ -27,6 +27,9 @@ _DATA = (
 
 _CONTAINERS = (dict, list, tuple, set, frozenset)
 
+MAX_WRAPPED = 100
+"""A function that was wrapped more often is not looked for."""
+
 MAX_PARTS = 10_000
 """So many parts of a value are looked at to tell whether it is data."""
 
@@ -81,14 +84,23 @@ def is_data(value: Any) -> bool:
 
 def _is_code(value: Any) -> bool:
     """Whether a value is a function, or wraps one."""
-    for _ in range(100):  # or it wraps itself
-        if isinstance(value, FunctionType):
-            return True
-        wrapped = getattr(value, "__dict__", {})
-        value = wrapped.get("__wrapped__") if isinstance(wrapped, dict) else None
-        if value is None:
-            return False
-    return True
+    found = unwrapped(value)
+    return isinstance(found[-1], FunctionType) or len(found) == MAX_WRAPPED
+
+
+def unwrapped(value: Any) -> list[Any]:
+    """Returns a value, what it wraps (what was jitted, or cached), what that wraps, and so on.
+
+    The last is a function, if there is one; of a value that wraps itself it is that.
+    """
+    found = [value]
+    while len(found) < MAX_WRAPPED and not isinstance(found[-1], FunctionType):
+        inside = getattr(found[-1], "__dict__", {})
+        wrapped = inside.get("__wrapped__") if isinstance(inside, dict) else None
+        if wrapped is None:
+            break
+        found.append(wrapped)
+    return found
 
 
 def _inside(value: Any) -> Iterator[Any]:

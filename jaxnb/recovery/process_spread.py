@@ -20,9 +20,17 @@ from jaxnb.engine._jax_internals.arrays import is_deleted
 from jaxnb.engine.layouts import dtype_facts
 from jaxnb.engine.lost import LostValue
 from jaxnb.recovery import process_arrays
-from jaxnb.recovery.process_arrays import Check, Part, PlainOrigin, is_array
+from jaxnb.recovery.process_arrays import (
+    Check,
+    Facts,
+    Part,
+    PlainOrigin,
+    is_array,
+    own_device,
+    place_of,
+)
 
-Pieces = Mapping[tuple[int, int], tuple[Any, ...]]
+Pieces = Mapping[tuple[int, tuple[str, int]], tuple[Any, ...]]
 """Parts of arrays: (the array's number, the place among a process's devices) to the part."""
 
 
@@ -77,16 +85,13 @@ class Spread:
         if is_deleted(array) or not is_known(array.sharding):
             return NotImplemented
         check(array)
-        # Lists, that are made here: whether two arrays share a tuple is no part of their value.
-        facts = [*array.shape], dtype_facts(array.dtype).name, bool(array.weak_type)
-        how = bool(array.committed), process_arrays.special_layout(array)
+        what = process_arrays.facts_of(array), _sharding(array.sharding)
         attributes = process_arrays.added_attributes(array) or None
-        sharding = _sharding(array.sharding)
         if _is_own(array.sharding.device_set):
-            return _own_array, (*facts, sharding, *how, own_parts(array)), attributes
+            return _own_array, (*what, own_parts(array)), attributes
         self.is_common = True
         self.arrays.append(array)
-        return _spread_array, (*facts, sharding, *how, len(self.arrays) - 1), attributes
+        return _spread_array, (*what, len(self.arrays) - 1), attributes
 
 
 class _ClassId:
@@ -112,10 +117,10 @@ def is_known(sharding: Any) -> bool:
     )
 
 
-def own_place(device: Any) -> int:
-    """Returns the place of a device among those of this process."""
-    place: int = jax.local_devices().index(device)
-    return place
+def own_place(device: Any) -> tuple[str, int]:
+    """Returns the platform of a device of this process, and its place among those."""
+    platform, _, number = place_of(device)
+    return platform, number
 
 
 def _is_own(devices: Any) -> bool:
@@ -168,45 +173,28 @@ def _named(
 
 
 def _single(place: Any, memory_kind: str | None) -> SingleDeviceSharding:
-    device = jax.local_devices()[place] if isinstance(place, int) else place
+    device = own_device(place) if isinstance(place, tuple) else place
     return SingleDeviceSharding(device, memory_kind=memory_kind)
 
 
-def _mesh(places: list[int], shape: list[int], names: list[str], types: list[Any]) -> Mesh:
-    own = jax.local_devices()
+def _mesh(
+    places: list[tuple[str, int]], shape: list[int], names: list[str], types: list[Any]
+) -> Mesh:
     grid = np.empty(len(places), dtype=object)
-    grid[:] = [own[place] for place in places]
+    grid[:] = [own_device(place) for place in places]
     return Mesh(grid.reshape(shape), tuple(names), axis_types=tuple(types))
 
 
-def _own_array(
-    shape: list[int],
-    dtype: str,
-    weak: bool,
-    made_of: list[Any],
-    committed: bool,
-    layout: Any,
-    parts: list[Part],
-) -> jax.Array:
+def _own_array(facts: Facts, made_of: list[Any], parts: list[Part]) -> jax.Array:
     maker, *arguments = made_of
-    own = jax.local_devices()
-    placed = [(own[place], *part) for place, *part in parts]
-    return process_arrays.made(
-        tuple(shape), dtype, weak, maker(*arguments), committed, layout, placed
-    )
+    placed = [(own_device(place), *part) for place, *part in parts]
+    return process_arrays.made(facts, maker(*arguments), placed)
 
 
-def _spread_array(
-    shape: list[int],
-    dtype: str,
-    weak: bool,
-    made_of: list[Any],
-    committed: bool,
-    layout: Any,
-    number: int,
-) -> jax.Array:
+def _spread_array(facts: Facts, made_of: list[Any], number: int) -> jax.Array:
     maker, *arguments = made_of
     sharding = maker(*arguments)
+    shape, dtype, *_ = facts
     parts = []
     for device, index in sharding.addressable_devices_indices_map(tuple(shape)).items():  # in order
         found = _pieces.get((number, own_place(device)))
@@ -216,6 +204,6 @@ def _spread_array(
         if found is None:
             raise pickle.PicklingError("nobody has a replica of its shards here")
         parts.append((device, *found))
-    array = process_arrays.made(tuple(shape), dtype, weak, sharding, committed, layout, parts)
+    array = process_arrays.made(facts, sharding, parts)
     process_arrays.set_origin(array, _origins[number])
     return array

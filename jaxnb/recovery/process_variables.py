@@ -20,6 +20,7 @@ from jaxnb.engine.held import HELD, LARGE_VALUES
 from jaxnb.engine.lost import LostValue
 from jaxnb.recovery import process_modules
 from jaxnb.recovery.messages import LostPart
+from jaxnb.recovery.process_arrays import is_array
 from jaxnb.recovery.process_cells import set_sources_of_cells, sources_of_cells
 from jaxnb.recovery.process_modules import values_of_modules
 from jaxnb.recovery.process_state import reason_of
@@ -36,13 +37,11 @@ class Part(NamedTuple):
         read: Returns it; takes the shell.
         set: Sets it, in another process; takes the shell, and it.
         follows: It is carried with some names too: their values may need it.
-        is_saved: It is saved to a directory; else it is of use to this session only.
     """
 
     read: Callable[[Any], Any]
     set: Callable[[Any, Any], object]
     follows: bool = False
-    is_saved: bool = True
 
 
 def _extend_path(_: Any, path: list[str]) -> None:
@@ -123,21 +122,18 @@ LAST_PARTS: dict[str, Part] = {
     "jaxnb.on_recover(…)": Part(
         lambda _: recover_hooks.functions(),
         lambda _, functions: recover_hooks.set_functions(functions),
-        is_saved=False,
     ),
-    "Out": Part(lambda shell: dict(shell.user_ns.get("Out", {})), _set_outputs, is_saved=False),
-    "the last values": Part(_last_values, _set_last_values, is_saved=False),
-    "In": Part(_inputs, _set_inputs, is_saved=False),
+    "Out": Part(lambda shell: dict(shell.user_ns.get("Out", {})), _set_outputs),
+    "the last values": Part(_last_values, _set_last_values),
+    "In": Part(_inputs, _set_inputs),
     "the values of cells": Part(
-        lambda _: dict(LARGE_VALUES),
-        lambda _, values: LARGE_VALUES.update(values),
-        is_saved=False,
+        lambda _: dict(LARGE_VALUES), lambda _, values: LARGE_VALUES.update(values)
     ),
     "arrays that the notebook knows of": Part(
-        lambda _: HELD.alive(), lambda _, alive: HELD.take(alive), is_saved=False
+        lambda _: HELD.alive(), lambda _, alive: HELD.take(alive)
     ),
 }
-"""What is made after them."""
+"""What is made after them, and is of use to this session only: it is not saved."""
 
 _ALL = PARTS | LAST_PARTS
 
@@ -279,7 +275,7 @@ def _texts(values: Mapping[str, Any]) -> dict[str, str]:
 def _text(value: Any) -> str:
     """Returns what a value is, for people who look at the list of what was saved."""
     kind = type(value)
-    if issubclass(kind, jax.Array) and not issubclass(kind, jax.core.Tracer):
+    if is_array(value):
         spec = getattr(value.sharding, "spec", None)
         return f"{value.dtype}{[*value.shape]}" + (f" over {spec}" if spec is not None else "")
     if issubclass(kind, type):
