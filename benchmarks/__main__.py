@@ -1,6 +1,6 @@
 """``python -m benchmarks [NAME...] [--quick|--full] [--side jaxnb|recipe]``: print a table.
 
-Names: start, memory, idle, restart, stop, cells, lines, many, pull, push, free, recover,
+Names: start, memory, idle, restart, stop, cells, lines, many, pull, push, force, recover,
 where, death, recorder, replicas, stats, agreeing. Without a name all are run.
 The exit status is 1 if a target is missed, 0 otherwise.
 """

@@ -1,4 +1,4 @@
-"""Rows about trouble: freeing, recovering, looking where processes are, recording dispatches."""
+"""Rows about trouble: ends by force, recoveries, where processes are, recorded dispatches."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from benchmarks.troubles_child import PYTHON_ONLY
 from jaxnb.engine.digests import digest
 
 CHILD_TIMEOUT_SECONDS = 900.0
-STEPS = ("free", "recover", "where", "death")
+STEPS = ("force", "recover", "where", "death")
 NAMES = (*STEPS, "recorder", "replicas")
 REPLICA_BYTES = 256 << 20
 QUIET = "strict, no pitfalls"
@@ -29,11 +29,11 @@ Found = dict[str, Any]
 
 
 def measure(names: set[str], sides: list[str], quick: bool) -> Iterator[Row]:
-    """The rows that ``names`` selects: of free, recover, where, death and the rest."""
+    """The rows that ``names`` selects: of force, recover, where, death and the rest."""
     steps: list[str] = [step for step in STEPS if step in names]
     if steps:
-        # The recipe never frees anybody: who is stuck stops it, starts it, and has no variables.
-        stops = "recipe" in sides and bool({"free", "recover"}.intersection(steps))
+        # Who is stuck with the recipe stops it, starts it, and has no variables.
+        stops = "recipe" in sides and bool({"force", "recover"}.intersection(steps))
         peer = again(1 if quick else 2) if stops else None
         for devices in (1, 2) if "jaxnb" in sides else ():
             yield from one_size(devices, steps, peer, quick)
@@ -55,8 +55,8 @@ def one_size(devices: int, steps: list[str], peer: Summary | None, quick: bool) 
     plan = {"devices": devices, "steps": steps, "repetitions": 2 if quick else 10}
     found = run_child(plan)
     where = f"4 × {devices}"
-    if "free" in steps:
-        yield from free_rows(found, where, peer)
+    if "force" in steps:
+        yield from force_rows(found, where, peer)
     if "recover" in steps:
         carried = "recover, {where}, {mib:.0f} MiB of arrays carried"
         yield remade_row(found["recover"], carried, 1.5, where, peer)
@@ -74,51 +74,23 @@ def run_child(plan: Found) -> Found:
     return found
 
 
-def free_rows(found: Found, where: str, peer: Summary | None) -> Iterator[Row]:
-    """A deadlocked cell: freed, usable; and one that its processes were left in."""
-    frees, left = found["free"], found["left"]
-    returned = summarize([each["returned"] for each in frees])
-    yield Row(
-        f"free a deadlocked cell, {where}: from Interrupt",
-        "s",
-        summarize([each["freed"] for each in frees]),
-        None,
-        target=Target(limit=0.5),
-        note="to the end of the user's code on the last process",
-        details={"frees": frees},
-    )
-    yield Row(
-        f"free a deadlocked cell, {where}: then usable",
-        "s",
-        summarize([each["usable"] for each in frees]),
-        peer,
-        PEER,
-        Target(limit=0.5),
-        note="from there to the end of a cell with a collective, compiled anew, and the variables "
-        f"of before; the notebook's cell ends {_median(returned)} s after the Interrupt",
-    )
-    for caught in ("KeyboardInterrupt", "BaseException"):
-        ends = found[caught]
+def force_rows(found: Found, where: str, peer: Summary | None) -> Iterator[Row]:
+    """Cells that a first Interrupt does not end, and a second one."""
+    kinds = {"stuck": "a deadlock without checks", "loop": "a loop that swallows interrupts"}
+    for kind, name in kinds.items():
+        ends = found[kind]
         returned = summarize([each["returned"] for each in ends])
         yield Row(
-            f"a loop that swallows {caught}, {where}: from Interrupt",
+            f"{name}, {where}: from Interrupt to usable",
             "s",
-            summarize([each["ended"] for each in ends]),
-            None,
-            target=Target(limit=0.5),
-            note="to the end of the user's code on the last process; the notebook's cell ends "
-            f"{_median(returned)} s after the Interrupt",
+            summarize([each["usable"] for each in ends]),
+            peer,
+            PEER,
+            note="interrupted again when that is offered; to the end of a cell with a collective, "
+            "compiled anew, and the variables of before; the notebook's cell ends "
+            f"{_median(returned)} s after the first Interrupt",
             details={"ends": ends},
         )
-    yield Row(
-        f"left behind, {where}: from the cell's begin to usable",
-        "s",
-        summarize([each["usable"] for each in left]),
-        peer,
-        PEER,
-        note="2 s of it are the patience with processes that wait without progress",
-        details={"left": left},
-    )
 
 
 def remade_row(
@@ -172,7 +144,7 @@ def death_row(found: Found, where: str) -> Row:
         None,
         target=Target(limit=0.5),
         note="from SIGKILL, while the others wait for it in a collective; the notebook's cell ends "
-        f"{_median(ended)} s after it, the others freed",
+        f"{_median(ended)} s after it",
         details={"death": found["death"]},
     )
 

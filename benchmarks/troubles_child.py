@@ -23,6 +23,7 @@ import jaxnb
 from jaxnb.errors import ProcessDiedError
 from jaxnb.model import CheckMode, Whereabouts
 from jaxnb.session import Session
+from jaxnb.sinks import NoSink
 from jaxnb.watch import waits_in_jax
 
 ABSENT = 1
@@ -49,33 +50,17 @@ assert float(total(x)) == expected
 """
 # What is measured last is a collective with what there was before.
 USE = "assert float(total(x)) == expected and mine.tolist() == [process_index] * 3"
-# time.monotonic() is one clock for all processes of a host. The interrupt may strike in the first
-# `finally`, once the wait has been freed.
 STUCK = """
-try:
-    try:
-        if process_index == {absent}:
-            time.sleep(1000)
-        float(total(x))
-    finally:
-        freed_at = time.monotonic()
-finally:
-    freed_at = time.monotonic()
+if process_index == {absent}:
+    time.sleep(1000)
+float(total(x))
 """
 SWALLOW = """
 def spin():
     while True: pass
-try:
-    while True:
-        try: spin()
-        except {caught}: pass
-finally:
-    freed_at = time.monotonic()
-"""
-LEFT_BEHIND = """
-if process_index == {absent}:
-    raise ValueError("left the road")
-float(total(x))
+while True:
+    try: spin()
+    except BaseException: pass
 """
 ARRAYS = "arrays = {{f'a{{i}}': make({elements}) for i in range({count})}}"
 ARRAY_ELEMENTS, ARRAY_COUNT = 4 << 20, 4  # 64 MiB of float32 in all
@@ -122,6 +107,7 @@ ON_PYTHON_PATH = "JAX's Python path"
 PYTHON_ONLY = f"off, {ON_PYTHON_PATH}"
 
 Found = dict[str, Any]
+IsStuck = Callable[[Whereabouts], bool]
 
 
 class Unexpected(RuntimeError):
@@ -140,7 +126,7 @@ def when_stuck(
     session: Session,
     waiting: Iterable[int],
     call: Callable[[], None],
-    is_stuck: Callable[[Whereabouts], bool],
+    is_stuck: IsStuck,
 ) -> list[float]:
     """Call something once processes are stuck, from another thread; return when, as a list."""
     called: list[float] = []
@@ -177,48 +163,34 @@ def require_errors(found: dict[int, str], expected: dict[int, str]) -> None:
         raise Unexpected(f"the processes raised {found}, not {expected}")
 
 
-def free(session: Session) -> Found:
-    """A cell in which all but one wait, interrupted; then the group used again."""
-    others = [i for i in range(session.num_processes) if i != ABSENT]
-    called = when_stuck(session, others, session.interrupt, waits)
-    result = session.run(STUCK.format(absent=ABSENT), raise_on_error=False)
+class PressesAgain(NoSink):
+    """Interrupts again when that is offered."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def notice(self, text: str) -> None:
+        """Take a sentence of jaxnb's."""
+        if "Interrupt again" in text:
+            self._session.interrupt()
+
+
+def force(session: Session, code: str, stuck: set[int], is_stuck: IsStuck) -> Found:
+    """A cell that a first interrupt does not end, and a second one; then the group used again.
+
+    Without checks: where processes agree, who waits for others waits in Python.
+    """
+    called = when_stuck(session, stuck, session.interrupt, is_stuck)
+    sink = PressesAgain(session)
+    result = session.run(code, sink=sink, check="off", raise_on_error=False)
     returned = time.monotonic()
     session.run(USE)
     usable = time.monotonic()
     types = {i: error.type_name for i, error in result.errors.items()}
-    require_errors(types, dict.fromkeys(range(session.num_processes), "KeyboardInterrupt"))
-    freed = session.run("freed_at").per_process
-    freed_at = max(process.value for process in freed.values())
-    return {
-        "freed": freed_at - called[0],
-        "usable": usable - freed_at,
-        "returned": returned - called[0],
-    }
-
-
-def end_loop(session: Session, caught: str) -> Found:
-    """A cell in which all loop and swallow what interrupts them, interrupted."""
-    called = when_stuck(session, range(session.num_processes), session.interrupt, spins)
-    result = session.run(SWALLOW.format(caught=caught), raise_on_error=False)
-    returned = time.monotonic()
-    types = {i: error.type_name for i, error in result.errors.items()}
-    require_errors(types, dict.fromkeys(range(session.num_processes), "SwallowedInterrupt"))
-    ended = session.run("freed_at").per_process
-    ended_at = max(process.value for process in ended.values())
-    return {"ended": ended_at - called[0], "returned": returned - called[0]}
-
-
-def left_behind(session: Session) -> Found:
-    """A cell that one process leaves by raising; the others are freed without an interrupt."""
-    begin = time.monotonic()
-    result = session.run(LEFT_BEHIND.format(absent=ABSENT), raise_on_error=False)
-    returned = time.monotonic()
-    session.run(USE)
-    usable = time.monotonic()
-    types = {i: error.type_name for i, error in result.errors.items()}
-    expected = dict.fromkeys(range(session.num_processes), "LeftBehindError")
-    require_errors(types, expected | {ABSENT: "ValueError"})
-    return {"returned": returned - begin, "usable": usable - begin}
+    others = set(range(session.num_processes)) - stuck
+    expected = dict.fromkeys(stuck, "NoAnswer") | dict.fromkeys(others, "KeyboardInterrupt")
+    require_errors(types, expected)
+    return {"returned": returned - called[0], "usable": usable - called[0]}
 
 
 def remade(session: Session, remake: Callable[[], Any]) -> Found:
@@ -284,7 +256,8 @@ def where_while_stuck(session: Session) -> list[float]:
 
     others = [i for i in range(session.num_processes) if i != ABSENT]
     when_stuck(session, others, ask_and_interrupt, waits)
-    session.run(STUCK.format(absent=ABSENT), raise_on_error=False)
+    sink = PressesAgain(session)
+    session.run(STUCK.format(absent=ABSENT), sink=sink, check="off", raise_on_error=False)
     return seconds
 
 
@@ -342,11 +315,12 @@ def run(plan: dict[str, Any]) -> Found:
             idle, watched = partial(time.sleep, IDLE_WINDOW_SECONDS), partial(session.run, code)
             found["sentinel idle"] = sentinel_percent(session, idle)
             found["sentinel watched"] = sentinel_percent(session, watched)
-        if "free" in steps:
-            found["free"] = [free(session) for _ in range(repetitions)]
-            for caught in ("KeyboardInterrupt", "BaseException"):
-                found[caught] = [end_loop(session, caught) for _ in range(repetitions)]
-            found["left"] = [left_behind(session) for _ in range(max(1, repetitions // 3))]
+        if "force" in steps:
+            everyone = set(range(session.num_processes))
+            stuck = STUCK.format(absent=ABSENT), everyone - {ABSENT}, waits
+            found["stuck"] = [force(session, *stuck) for _ in range(repetitions)]
+            loop = SWALLOW, everyone, spins
+            found["loop"] = [force(session, *loop) for _ in range(repetitions)]
         if "recover" in steps:
             session.run(ARRAYS.format(elements=ARRAY_ELEMENTS, count=ARRAY_COUNT))
             found["recover"] = [remade(session, session.recover) for _ in range(repetitions)]

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from jaxnb.arrays import lying
-from jaxnb.display._ansi import strip_ansi
 from jaxnb.display.merge import StreamMerger
 from jaxnb.labels import Outputs
 from jaxnb.model import CellReply, ProcessError, RequestFailed, StreamChunk, ValueInfo
@@ -46,17 +43,6 @@ def mergers(processes: tuple[int, ...], outputs: Outputs) -> dict[int, StreamMer
         return dict.fromkeys(processes, StreamMerger(processes))
     shown = processes if outputs == "all" else processes[:1]
     return {index: StreamMerger([index]) for index in shown}
-
-
-def freed_error(error: ProcessError, kind: str, message: str) -> ProcessError:
-    """Returns what a process is said to have raised that was freed from where it waited.
-
-    Where that was in the user's code is told, and not what JAX and its collectives say of it: the
-    connections were shut by jaxnb.
-    """
-    shown = "\n".join(filter(None, [error.own_frames, f"{kind}: {message}"]))
-    plain = strip_ansi(shown)
-    return replace(error, type_name=kind, message=message, traceback=plain, traceback_ansi=shown)
 
 
 def as_reply(index: int, answer: object, seconds: float) -> CellReply:

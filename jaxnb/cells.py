@@ -50,9 +50,6 @@ from jaxnb.timing import calls_to_come
 from jaxnb.transport.client import Exchange, Transport
 from jaxnb.unequal_inputs import unequal_inputs, with_apart
 
-COME_BACK_AGAIN_SECONDS = 0.5
-"""The same for a process that has not answered an interrupt for seconds, and another one."""
-
 WATCH_AFTER_SECONDS = 0.05
 """In a cell that runs for longer the processes look at their main threads now and then."""
 
@@ -124,7 +121,7 @@ class Cells(Life):
         running = self._send_cell(request, sink, outputs, interrupted)
         result, patience = self._wait(running, timeout)
         self._settings.replied(running.replies, running.silent)
-        was_cut = patience.interrupted or bool(running.waiting_for or running.freed or self.deaths)
+        was_cut = patience.interrupted or bool(running.waiting_for or self.deaths)
         result = self._last_result = self._diverged(running, result, shows_cards=sink.shows_cards)
         parted = None if was_cut or result.errors else self._swapped(running, result)
         if parted is not None:
@@ -142,13 +139,12 @@ class Cells(Life):
                 running.notice(str(first))
         if patience.interrupted and not names:
             last = self._last_of_all(running, result)
-            if last is not None and not running.freed:
+            if last is not None:
                 running.notice(stopped_text(last))
         is_alike = not (was_cut or result.errors)
         tell_names = partial(unequal_names_text, result.cell, has_ended_alike=is_alike)
         if patience.gave_up:
-            come_back_seconds = 0.0 if patience.ends_at_once else COME_BACK_AGAIN_SECONDS
-            self._recover_after(running, result.unequal_names, tell_names, come_back_seconds)
+            self._recover_after(running, result.unequal_names, tell_names, 0.0)
         elif self._is_out_of_step(running, result, patience.interrupted):
             self._recover_after(running, result.unequal_names, tell_names)
         elif result.unequal_names:
@@ -234,14 +230,11 @@ class Cells(Life):
         """Whether collectives may be pending on some processes that others have not begun.
 
         They would pair with the wrong ones later, in silence. Where processes agree on each
-        dispatch there are none, but for those that some were freed from. Else nobody knows how far
-        each got when it was interrupted: with several CPU devices calls return before their
-        collectives have run.
+        dispatch there are none. Else nobody knows how far each got when it was interrupted: with
+        several CPU devices calls return before their collectives have run.
         """
         if self.deaths or self._lifecycle.state != "ready":
             return False
-        if running.freed:
-            return True
         if self._is_recorded(running.request):
             return False
         errors = [each.error for each in result.per_process.values()]

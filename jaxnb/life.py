@@ -55,8 +55,9 @@ from jaxnb.transport.sidechannel import Sentinels
 from jaxnb.turns import WAITS_FOR, Turns
 from jaxnb.verbs import Verbs
 
-COME_BACK_SECONDS = 5.0
-"""How long a process that was freed may take to leave its cell: to format its error, mostly."""
+COME_BACK_SECONDS = 1.0
+"""How long a process that has been interrupted may take to leave its cell: to format its error,
+mostly."""
 
 
 class Life(Verbs):
@@ -250,10 +251,6 @@ class Life(Verbs):
         self._require_open()
         asked = process_indices(processes, self.num_processes)
         return dict(sorted(self._sentinels.where(set(asked) - self._lifecycle.dead).items()))
-
-    def free(self, *, is_all: bool = False) -> None:
-        """Frees whoever waits in a collective of the CPU's; the group is of no use then."""
-        self._sentinels.free(set(range(self.num_processes)) - self._lifecycle.dead, is_all=is_all)
 
     def send_interrupt(self, processes: Iterable[int]) -> None:
         """Sends SIGINT to processes; one that runs nothing for the notebook ignores it."""

@@ -19,10 +19,9 @@ from jaxnb.errors import (
 )
 from jaxnb.labels import capitalized, one_line, plural_word, processes_label
 from jaxnb.model import CellOutcome, CellReply, Dispatch, ProcessError
-from jaxnb.model.cells import LEFT_BEHIND
 from jaxnb.result import CellResult
 
-_FOLLOW = (NO_ANSWER, LEFT_BEHIND, "KeyboardInterrupt", "SwallowedInterrupt", "DivergenceError")
+_FOLLOW = (NO_ANSWER, "KeyboardInterrupt", "DivergenceError")
 """What a process raises because of another one, or of an interrupt."""
 
 MOST_FIRST_CHARS = 2000
@@ -59,8 +58,6 @@ def _of_one_line(group: ErrorGroup) -> ProcessError:
 
 def _ending(error: ProcessError) -> str:
     """Returns what is said of an error below its traceback: not again what is long."""
-    if error.type_name == LEFT_BEHIND:
-        return f"waited in vain{f' at line {error.line}' if error.line else ''}"
     first = f"raised {_first_line(error)}"
     return first if len(first) <= MOST_REPEATED_CHARS else error.ending
 

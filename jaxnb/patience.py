@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from jaxnb.deaths import Death
-from jaxnb.freeing import Freer, Watched
 from jaxnb.labels import processes_label
-from jaxnb.model import WAYS, Whereabouts
+from jaxnb.model import CellRequest, Whereabouts
 from jaxnb.running import RunningCell
-from jaxnb.watch import formats_its_error, has_caught_interrupt, line_text
+from jaxnb.stalls.panel import Panel, Watched
+from jaxnb.watch import formats_its_error, has_caught_interrupt, line_text, waits_in_jax
 
 DEATH_GRACE_SECONDS = 0.3
 """After a death the other processes may go on with their cell for so long."""
@@ -22,11 +22,20 @@ DEATH_GRACE_SECONDS = 0.3
 INTERRUPT_GRACE_SECONDS = 3.0
 """After this long without an answer to an interrupt the user is told who is silent."""
 
+IN_JAX_SECONDS = 1.0
+"""The same where all that are silent wait in JAX's C++ code, which does not look for signals."""
+
 CAUGHT_SECONDS = 0.5
 """The user is told sooner of code that has caught the interrupt, and goes on for so long."""
 
+LAST_SECONDS = 0.5
+"""So long after the second interrupt who is still in the cell is given up."""
+
 LOOK_SECONDS = 0.5
 """How often it is looked whether a silent process is on its way back."""
+
+AGAIN_SECONDS = 0.2
+"""How often it is looked who has missed an interrupt."""
 
 INTERRUPT_GAP_SECONDS = 1.0
 """No second SIGINT sooner: one that strikes while IPython formats the traceback of the first
@@ -40,6 +49,12 @@ class Interruptible(Watched, Protocol):
     def deaths(self) -> Sequence[Death]:
         """Processes of the group that died without having been told to."""
 
+    def send_interrupt(self, processes: Iterable[int]) -> None:
+        """Sends SIGINT to processes."""
+
+    def interrupt_in_lockstep(self, request: CellRequest) -> None:
+        """Has a cell's processes raise KeyboardInterrupt after the same dispatch."""
+
     def mark_out_of_step(self) -> None:
         """Notes that processes did not come back."""
 
@@ -51,6 +66,10 @@ class Patience:
         group: What runs it.
         running: The cell.
         timeout: Seconds after which it is interrupted, or None.
+
+    Attributes:
+        timed_out: It has reached its time-out.
+        gave_up: The user has interrupted it twice, and processes have not come back from it.
     """
 
     def __init__(self, group: Interruptible, running: RunningCell, timeout: float | None) -> None:
@@ -59,13 +78,14 @@ class Patience:
         self._timeout = timeout
         self._interrupted_at: float | None = None
         self._died_at: float | None = None
-        self._interrupts = 0
-        self._told = self._offers_force = False
-        self._looked_at = 0.0
-        self._freer = Freer(group, running)
+        self._pressed_at: float | None = None
+        self._last_at: float | None = None  # when the user interrupted what a first did not end
+        self._told = False
+        self._looked_at = self._looked_late_at = 0.0
+        self._late: dict[int, float] = {}
+        self._panel = Panel(group, running)
         self._is_in_step = False  # the conductor stops all, and no signal was sent since
-        self.timed_out = False
-        self.gave_up = self.ends_at_once = False
+        self.timed_out = self.gave_up = False
 
     def go_on(self) -> bool:
         """Looks at interrupts, the clock and deaths; returns whether to go on waiting."""
@@ -74,85 +94,96 @@ class Patience:
             return False
         if running.interrupted.is_set():
             running.interrupted.clear()
-            if not self._interrupt_again():
-                return False
+            self._interrupt_again()
         if any(death.role != "engine" for death in self._group.deaths):
             return False  # no answer can come any more
         if self._group.deaths and self._interrupted_at is None and self._others_had_time():
-            self._interrupts += 1
             self._strike()
         if self._timeout is not None and not self.timed_out and running.seconds > self._timeout:
             self.timed_out = True
             self._interrupt()
-        if self._interrupted_at is not None:
-            self._freer.after_interrupt(self._interrupted_at, is_in_step=self._is_in_step)
-            if self._only_the_deaf_are_left():
-                return False
-        elif not self._group.deaths:  # then broken connections free who waits
-            self._freer.look()
-        return self._interrupted_at is None or self._look_at_silent(self._interrupted_at)
+        if self._interrupted_at is None:
+            if not self._group.deaths:  # then broken connections end the waits of the others
+                self._panel.look()
+            return True
+        if not self._is_in_step:
+            self._interrupt_late(self._interrupted_at)
+        if self._last_at is not None:
+            return not self._is_given_up(self._last_at)
+        return self._look_at_silent(self._interrupted_at)
 
     def close(self) -> None:
         """Ends the watch over the cell."""
-        self._freer.close()
+        self._panel.close()
 
     @property
     def interrupted(self) -> bool:
         """Whether the cell was interrupted, for whatever reason."""
-        return self._interrupts > 0
+        return self._interrupted_at is not None
 
-    def _interrupt_again(self) -> bool:
-        """Passes an interrupt on; gives up if the user has been told that it ends by force."""
-        if self._offers_force:
-            self._give_up()
-            return False
-        since = self._interrupted_at
-        if self._told or since is None or time.monotonic() - since > INTERRUPT_GAP_SECONDS:
-            self._interrupt()
-        return True
+    def _interrupt_again(self) -> None:
+        """Passes an interrupt on; the second one, once the user was told, is the last."""
+        now, pressed_at = time.monotonic(), self._pressed_at
+        if self._told and self._last_at is None:
+            self._last_at = now
+        elif pressed_at is not None and now - pressed_at < INTERRUPT_GAP_SECONDS:
+            return
+        self._pressed_at = now
+        self._interrupt()
 
     def _interrupt(self) -> None:
         """Interrupts the processes: after the same dispatch, if they agree on dispatches."""
-        self._interrupts += 1
         running = self._running
-        self._told = False
-        running.end_waits()
         if self._group.deaths or running.request.check == "off" or len(running.processes) < 2:
             self._strike()
             return
+        running.end_waits()
         self._group.interrupt_in_lockstep(running.request)
-        self._interrupted_at, self._is_in_step = time.monotonic(), True
+        self._interrupted_at, self._is_in_step = self._interrupted_at or time.monotonic(), True
 
     def _strike(self) -> None:
         """Interrupts processes where they are."""
-        self._interrupted_at, self._is_in_step = time.monotonic(), False
-        self._told = False
         self._running.end_waits()
         self._group.send_interrupt(self._running.waiting_for)
+        self._interrupted_at, self._is_in_step = self._interrupted_at or time.monotonic(), False
 
-    def _give_up(self) -> None:
+    def _interrupt_late(self, since: float) -> None:
+        """Interrupts who has missed the interrupt: it had not begun the cell.
+
+        Nobody else: code may catch an interrupt, and a second one would strike its handling. Each
+        process notes itself what it has missed. When it began the cell would tell less: to ask
+        takes some milliseconds, and in fewer than those it may have missed one and begun.
+        """
+        now = time.monotonic()
+        if now - max(since, self._looked_late_at) < AGAIN_SECONDS:
+            return
+        found = self._group.where(self._running.waiting_for)
+        self._looked_late_at = now = time.monotonic()
+        for index, where in found.items():
+            if where.cell_seconds is None or where.interrupted_seconds is not None:
+                continue
+            interrupted = max(since, self._late.get(index, since))
+            # It was told before now: the interrupt came no later than this.
+            if where.missed_seconds is not None and now - where.missed_seconds > interrupted:
+                self._late[index] = now
+                self._group.send_interrupt([index])
+
+    def _is_given_up(self, since: float) -> bool:
+        """Whether the last interrupt has not ended the cell; who formats its error is let finish.
+
+        Args:
+            since: When the user pressed it.
+        """
+        now = time.monotonic()
+        if now - since < LAST_SECONDS:
+            return False
+        waiting = self._running.waiting_for
+        if now - since < LAST_SECONDS + INTERRUPT_GRACE_SECONDS:
+            found = self._group.where(waiting)
+            if all(i in found and formats_its_error(found[i]) for i in waiting):
+                return False
         self.gave_up = True
         self._group.mark_out_of_step()
-
-    def _only_the_deaf_are_left(self) -> bool:
-        """Whether all that are still in the cell swallow every interrupt; they are given up."""
-        waiting = self._running.waiting_for
-        if not waiting or not waiting <= self._freer.deaf:
-            return False
-        found = self._group.where(waiting)  # once more: the last of several tries may have ended
-        if any(i not in found or found[i].swallowed < WAYS for i in waiting):
-            return False
-        if not self._asks:
-            self._group.mark_out_of_step()
-            return True
-        they_are = "It is" if len(waiting) == 1 else "They are"
-        self._running.notice(
-            f"{processes_label(waiting).capitalize()} swallowed every interrupt in a loop, "
-            f"SwallowedInterrupt too, which is no KeyboardInterrupt: {_places(waiting, found)}. "
-            f"{they_are} ended by force; {_CARRIED}."
-        )
-        self.ends_at_once = True
-        self._give_up()
         return True
 
     @property
@@ -173,10 +204,10 @@ class Patience:
         """Says who did not end after the interrupt; returns whether to go on waiting.
 
         After a while, unless all are on the way back; and sooner if it is known that they have
-        caught it.
+        caught it, or wait in C++.
         """
         now = time.monotonic()
-        soonest = CAUGHT_SECONDS if self._asks else INTERRUPT_GRACE_SECONDS
+        soonest = CAUGHT_SECONDS if self._asks else IN_JAX_SECONDS
         if self._told or now - since < soonest or now - self._looked_at < LOOK_SECONDS:
             return True
         self._looked_at = now
@@ -184,38 +215,40 @@ class Patience:
         # Whose answer is on its way is not named beside one that is in the cell.
         waiting = [i for i in self._running.waiting_for if not _is_out_of_it(found.get(i))]
         waiting = sorted(waiting or self._running.waiting_for)
-        are_back = all(i in found and formats_its_error(found[i]) for i in waiting)
-        caught = all(i in found and has_caught_interrupt(found[i], CAUGHT_SECONDS) for i in waiting)
-        if are_back or not (caught or now - since > INTERRUPT_GRACE_SECONDS):
+        those = [found[i] for i in waiting if i in found]
+        are_known = len(those) == len(waiting)
+        if are_known and all(map(formats_its_error, those)):
+            return True
+        caught = are_known and all(has_caught_interrupt(each, CAUGHT_SECONDS) for each in those)
+        are_in_jax = are_known and all(map(waits_in_jax, those))
+        grace = IN_JAX_SECONDS if are_in_jax and not caught else INTERRUPT_GRACE_SECONDS
+        if now - since <= grace and not (caught and self._asks):
             return True
         if not self._asks:
             self._group.mark_out_of_step()
             return False
         self._told = True
-        self._offers_force = not caught or self._interrupts > 1
-        self._running.notice(self._notice(waiting, found, caught=caught))
+        self._running.notice(_notice(waiting, found, now - since, caught=caught))
         return True
 
-    def _notice(
-        self, waiting: Collection[int], found: Mapping[int, Whereabouts], *, caught: bool
-    ) -> str:
-        who, where = processes_label(waiting).capitalize(), _places(waiting, found)
-        is_one = len(waiting) == 1
-        if caught:
-            said = f"{who} caught the interrupt and went on: {where}. This may end by itself."
-        else:
-            said = (
-                f"{who} did not answer the interrupt within {INTERRUPT_GRACE_SECONDS:g} s: "
-                f"{where}. Nothing here can free what waits in C++ code for long."
-            )
-        if not self._offers_force:
-            they_do = "it does" if is_one else "they do"
-            return f"{said} Interrupt again to interrupt what {they_do} now."
-        it = "it" if is_one else "them"
-        return f"{said} Interrupt again to end {it} by force: {_CARRIED}."
 
+def _notice(
+    waiting: Collection[int], found: Mapping[int, Whereabouts], seconds: float, *, caught: bool
+) -> str:
+    """Returns who has not ended after an interrupt, where it is, and what the next one does."""
+    who, where = processes_label(waiting).capitalize(), _places(waiting, found)
+    it, its = ("it is", "it does") if len(waiting) == 1 else ("they are", "they do")
+    by_force = f"{it} ended by force, and new processes take the variables over."
+    if caught:
+        return (
+            f"{who} caught the interrupt and went on: {where}. This may end by itself. Interrupt "
+            f"again to interrupt what {its} now; if that does not end the cell either, {by_force}"
+        )
+    return (
+        f"{who} did not answer the interrupt within {seconds:.0f} s: {where}. What waits in C++ "
+        f"code does not see it. Interrupt again to end the cell: {by_force}"
+    )
 
-_CARRIED = "new processes take the variables over"
 
 PLURALS = {"is": "are", "has": "have"}
 

@@ -161,7 +161,7 @@ class CellResult:
         timing: How long its calls took, if it was timed.
         gather: Makes an array that stayed on the processes from its index and description.
         unequal: Replicated inputs of its computations whose bytes differ by process.
-        cause: Why its processes diverged, or waited until they were interrupted, freed or one had
+        cause: Why its processes diverged, or waited until they were interrupted, or one had
             died, in a word: ``"program"``, ``"input"``, ``"order"``, ``"missing"``, ``"dead"``,
             or ``"slow"``. Empty if they did not, or if it is not known.
         suspect: Of what parts its value is made, if these are of different arrays; empty if they

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
@@ -13,7 +13,6 @@ from typing import Any, Literal
 from jaxnb.answers import (
     NO_ANSWER,
     as_reply,
-    freed_error,
     mergers,
     pieces,
     place_of,
@@ -35,16 +34,13 @@ from jaxnb.model import (
     StreamName,
     Trail,
     Waits,
-    Whereabouts,
 )
-from jaxnb.model.cells import LEFT_BEHIND
 from jaxnb.model.dispatches import Cause
 from jaxnb.pitfalls import merged
 from jaxnb.result import CellResult, Gather, ProcessResult
 from jaxnb.sinks import NoSink, OutputSink
 from jaxnb.timing import timing_of
 from jaxnb.transport.client import ClearOutput, Display, Dropped, Event, Exchange, Lost, Reply
-from jaxnb.watch import line_text, waits_in_python
 
 TICK_SECONDS = 0.05
 """How often output that waits for its twins is looked at again."""
@@ -55,9 +51,6 @@ interrupts, time-outs and deaths."""
 
 STEP_LINES = 10_000
 """How many lines one step merges, about."""
-
-TOLD = (NO_ANSWER, "SwallowedInterrupt", "DivergenceError")
-"""Errors that tell more of a process than that it was freed."""
 
 
 class RunningCell:
@@ -118,7 +111,6 @@ class RunningCell:
         self._left_in_cell: set[int] | None = None
         self.sink_error: Exception | None = None
         self.abandoned: Exception | None = None
-        self.freed: dict[int, tuple[str, str]] = {}
         self.waits: Waits | None = None
         self.wait_cause: Cause | Literal[""] = ""  # of the last wait that was shown
         self._to_sink(lambda sink: sink.begin(self._processes))
@@ -153,35 +145,24 @@ class RunningCell:
         """The processes that have answered nothing themselves, and may never: the dead too."""
         return set(self._processes) - self._answered
 
-    def note_freed(self, stuck: Mapping[int, Whereabouts], *, interrupted: bool) -> None:
-        """Notes which processes are about to be freed from where they wait.
-
-        What JAX raises in them is then told for what it is.
+    def how_others_left(self, others: Collection[int]) -> str:
+        """Returns what those did that are not in the cell, as a clause; empty if there are none.
 
         Args:
-            stuck: Where they wait.
-            interrupted: The user asked for it; else others have left the cell.
+            others: Their indices; some may not have been asked to run it.
         """
-        cause = "" if interrupted else self._how_others_left()
-        kind = "KeyboardInterrupt" if interrupted else LEFT_BEHIND
-        for index, where in stuck.items():
-            place = f" {line_text(where)}" if line_text(where) else ""
-            waited = "for the others" if waits_in_python(where) else "in a collective"
-            said = f"waited {waited}{place}"
-            if not self.freed.get(index, ("", ""))[1].startswith(said):  # else it is tried again
-                self.freed[index] = (kind, f"{said}{cause}")
-
-    def _how_others_left(self) -> str:
-        """Returns what the processes did that are not in the cell any more."""
         ends: dict[str, list[int]] = {}
-        for index, reply in sorted(self._replies.items()):
-            end = "had finished" if reply.error is None else reply.error.ending
+        for index in sorted(others):
+            reply = self._replies.get(index)
+            if reply is None:
+                end = "{have} not been asked to run the cell"
+            else:
+                end = "{have} finished" if reply.error is None else reply.error.ending
             ends.setdefault(end, []).append(index)
-        parts = [f"{processes_label(who)} {end}" for end, who in ends.items()]
-        others = sorted(set(range(self._num_processes)) - set(self._processes))
-        if others:
-            parts.append(f"{processes_label(others)} had not been asked to run the cell")
-        return f"; {', '.join(parts)}"
+        return ", ".join(
+            f"{processes_label(who)} {end.replace('{have}', 'has' if len(who) == 1 else 'have')}"
+            for end, who in ends.items()
+        )
 
     def abandon(self, reason: Exception) -> None:
         """Makes the one who waits for this cell stop, and raise ``reason``."""
@@ -319,8 +300,6 @@ class RunningCell:
         self.waiting_for.discard(index)
         self._feed(Ended(index))
         reply = as_reply(index, answer, self.seconds)
-        if index in self.freed and reply.error is not None and reply.error.type_name not in TOLD:
-            reply = replace(reply, error=freed_error(reply.error, *self.freed[index]))
         self._replies[index] = reply
 
     def _show_held(self) -> bool:

@@ -300,8 +300,6 @@ class Session(Cells):
             return "dead"
         if ran.result.divergence is not None:
             return ran.result.divergence.cause
-        if ran.running.freed and not ran.patience.interrupted:
-            return "missing"
         was_cut = ran.patience.interrupted or ran.running.abandoned is not None
         return ran.running.wait_cause if was_cut else ""
 

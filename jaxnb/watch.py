@@ -82,7 +82,7 @@ def formats_its_error(where: Whereabouts) -> bool:
 def has_caught_interrupt(where: Whereabouts, seconds: float) -> bool:
     """Whether an interrupt was raised in the cell's code so long ago, and the code has gone on.
 
-    It may end by itself: a ``finally`` may save something. What waits in JAX by then is freed.
+    It may end by itself: a ``finally`` may save something. It may also wait in C++.
     """
     since = where.interrupted_seconds
     return since is not None and since >= seconds and where.in_cell is not None

@@ -2,7 +2,7 @@
 
 Each row is a test of ``tests/faults/test_table.py``. It says how long it took from the fault to
 the exception, and from there until the group computed again. Waits that are there for people
-(before who is left behind is freed, before somebody is called silent) are cut short in it.
+(before somebody is called silent) are cut short in it.
 
 ``--markdown FILE`` writes the table into a page of the documentation, between two marks.
 """

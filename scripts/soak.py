@@ -3,8 +3,8 @@
 Cells that compile, compute, read, sleep, print, wait for a straggler or run on some processes
 only; pulls, pushes, background cells, and the group formed anew now and then. Cells without an end
 are interrupted at any moment, once. Every result is checked. A notice of jaxnb's, a divergence, a
-freed process, an error, a warning, a wrong number or an interrupt that ends nothing ends the soak
-with status 1, and says which work it was.
+replaced process, an error, a warning, a wrong number or an interrupt that ends nothing ends the
+soak with status 1, and says which work it was.
 
 The seed decides what is done in which order, and is printed: the same one does the same again.
 """

@@ -14,7 +14,6 @@ from jaxnb.display.cards_value import value_card
 from jaxnb.labels import Outputs, format_seconds, plural, ranks_label
 from jaxnb.result import CellResult
 
-_INTERRUPTS = ("KeyboardInterrupt", "SwallowedInterrupt")
 _STRAGGLER_RATIO = 1.5
 _STRAGGLER_SECONDS = 0.05
 _MAX_BARS = 64
@@ -50,7 +49,7 @@ def footer_card(result: CellResult) -> Card:
         parts.append(compiled)
     if changed := memory_text(result):
         parts.append(changed)
-    interrupted = [i for i, e in result.errors.items() if e.type_name in _INTERRUPTS]
+    interrupted = [i for i, e in result.errors.items() if e.type_name == "KeyboardInterrupt"]
     if raised := result.errors.keys() - interrupted:
         parts.append(f"error on {ranks_label(raised)}")
     if interrupted:

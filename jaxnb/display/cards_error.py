@@ -10,7 +10,6 @@ from jaxnb.display.card import Card, render
 from jaxnb.display.cards_value import NOTHING
 from jaxnb.labels import format_count, format_seconds, one_line, plural_word, processes_label
 from jaxnb.model import ProcessError
-from jaxnb.model.cells import LEFT_BEHIND
 from jaxnb.result import CellResult
 
 MOST_CHARS = 1500
@@ -21,9 +20,6 @@ SAME_CHARS = 300
 """Longer messages than are shown are taken for the same if they begin alike so far."""
 
 _MOST_NAMES = 3
-
-_CONSEQUENCES = {"DivergenceError": 1, LEFT_BEHIND: 2}
-"""Errors that processes raise for what others have done, those nearer to it first."""
 
 _FLEETING = re.compile(
     r"(?<= at )0x[0-9a-f]{6,}|(?<=\]):\d{2,5}\b|(?<=\d\.\d\.\d\.\d):\d{2,5}\b"
@@ -52,9 +48,9 @@ class ErrorGroup:
     lines: tuple[int, ...]
 
     @property
-    def steps_from_cause(self) -> int:
-        """0 for what may be the cause; more for what followed, as others left these alone."""
-        return _CONSEQUENCES.get(self.error.type_name, 0)
+    def is_consequence(self) -> bool:
+        """Whether it followed, as others left these alone; else it may be the cause."""
+        return self.error.type_name == "DivergenceError"
 
 
 _AROUND = re.compile(r"^ *\d+ .*\n", re.MULTILINE)
@@ -90,7 +86,7 @@ def error_groups(result: CellResult) -> list[ErrorGroup]:
         )
         for processes in groups.values()
     ]
-    return sorted(found, key=lambda group: (group.steps_from_cause, group.at))
+    return sorted(found, key=lambda group: (group.is_consequence, group.at))
 
 
 def _beginning(message: str) -> str:

@@ -134,11 +134,14 @@ def _advice(waits: Waits, interrupt: str) -> str:
         return ""
     if waits.why == "slow":  # the conductor hears of no interrupt
         return f"{interrupt} says how to go on without it."
-    if not waits.silent:
-        return f"{interrupt} frees them, and variables are kept."
-    it = "it" if len(waits.silent) == 1 else "them"
-    frees = "frees who waits, and " if waits.waits else ""
-    return f"{interrupt} {frees}says how to go on without {it}."
+    if waits.silent:
+        return (
+            f"{interrupt} says how to go on without {'it' if len(waits.silent) == 1 else 'them'}."
+        )
+    return (
+        f"{interrupt} ends the cell. If that does not reach who waits, a second one does: new "
+        "processes take the variables over."
+    )
 
 
 def _place_text(wait: Wait) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from jaxnb.engine.compiled import keep_lines
-from jaxnb.engine.interrupts import INTERRUPTS
 from jaxnb.model import CellRequest
 
 
@@ -25,6 +24,6 @@ def evaluate(shell: Any, request: CellRequest, name: str) -> None:
         with shell.builtin_trap:
             hook.value = eval(compile(request.code, name, "eval"), shell.user_ns)
         hook.bundle = hook.compute_format_data(hook.value)[0]
-    except (Exception, SystemExit, *INTERRUPTS):
+    except (Exception, SystemExit, KeyboardInterrupt):
         hook.take()
         shell.showtraceback()

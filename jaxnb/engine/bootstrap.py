@@ -14,7 +14,7 @@ import jax.extend.backend
 import jax.numpy as jnp
 import numpy as np
 
-from jaxnb.engine import _jax_internals, collective_sockets, trial
+from jaxnb.engine import _jax_internals, trial
 from jaxnb.engine.recorder import Recorder
 from jaxnb.errors import StartError
 from jaxnb.lockstep.place import conductor_beside
@@ -22,7 +22,6 @@ from jaxnb.model import DeviceInfo, Dispatch, JoinRequest, ProcessReport
 
 _joined: JoinRequest | None = None
 _join_seconds = 0.0
-_collective_ports: tuple[int, ...] = ()
 
 
 def joined() -> JoinRequest | None:
@@ -68,7 +67,7 @@ def join(request: JoinRequest) -> None:
     _connect(request)
     if request.collectives == "gloo":
         _jax_internals.bind_gloo_to(request.bind_host)
-    _make_backends()
+    jax.devices()  # makes the backends
     _joined = request
     _join_seconds = time.perf_counter() - started
 
@@ -80,18 +79,6 @@ def _connect(request: JoinRequest) -> None:
         request.num_processes,
         timeout_seconds=request.timeout_seconds,
     )
-
-
-def _make_backends() -> None:
-    global _collective_ports
-    before = collective_sockets.listening_ports()
-    jax.devices()
-    _collective_ports = tuple(sorted(collective_sockets.listening_ports() - before))
-
-
-def collective_ports() -> tuple[int, ...]:
-    """Returns the ports that this process's collectives listen on."""
-    return _collective_ports
 
 
 def _platforms(platform: str) -> str:
@@ -142,7 +129,6 @@ def _check(recorder: Recorder) -> ProcessReport:
         jax_version=jax.__version__,
         join_seconds=_join_seconds,
         check_seconds=time.perf_counter() - started,
-        collective_ports=_collective_ports,
         unrecorded=recorder.missing,
         reduced=recorder.reduced,
         trial=recorded,

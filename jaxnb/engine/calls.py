@@ -12,7 +12,6 @@ from types import CodeType, FrameType
 import jax
 import numpy as np
 
-from jaxnb.engine.interrupts import INTERRUPTS
 from jaxnb.model import DispatchEnd
 
 _OWN = tuple(str(Path(file).parent) for file in (jax.__file__, np.__file__, __file__))
@@ -80,7 +79,7 @@ def _called(frame: FrameType) -> int | None:
 
 def end_of(error: BaseException) -> DispatchEnd:
     """Returns how a dispatch ended that raised."""
-    if isinstance(error, INTERRUPTS) or _is_of_handler(error):
+    if isinstance(error, KeyboardInterrupt) or _is_of_handler(error):
         return "interrupted"
     return "broken" if "Gloo" in str(error) else "failed"
 

@@ -19,7 +19,6 @@ from IPython.core import page
 from IPython.core.error import StdinNotImplementedError, UsageError
 
 from jaxnb.engine import bootstrap, bundles, flood
-from jaxnb.engine.interrupts import INTERRUPTS
 
 INTERRUPT_GRACE_SECONDS = 0.2
 """A command that has not ended so long after SIGINT is killed, as IPython's own `!` does: an
@@ -98,7 +97,7 @@ def run(shell: Any, command: str) -> None:
     try:
         _stream(process)
         status = process.wait()
-    except INTERRUPTS:
+    except KeyboardInterrupt:
         _end(process)
         raise
     shell.user_ns["_exit_code"] = status
@@ -118,7 +117,10 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     try:
         _signal(process, signal.SIGINT)
         process.wait(INTERRUPT_GRACE_SECONDS)
-    except (subprocess.TimeoutExpired, *INTERRUPTS):  # another interrupt: the user is impatient
+    except (
+        subprocess.TimeoutExpired,
+        KeyboardInterrupt,
+    ):  # another interrupt: the user is impatient
         _signal(process, signal.SIGKILL)
         process.wait()
 

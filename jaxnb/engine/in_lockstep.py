@@ -126,6 +126,6 @@ class InLockstep:
         if handler is signal.SIG_IGN:
             return None
         if process_handlers.is_own(handler) or not callable(handler):
-            return interrupts.strike(sys._getframe(1))
+            return interrupts.strike()
         handler(signal.SIGINT, sys._getframe(1))
         return None

@@ -9,7 +9,6 @@ from typing import Any
 
 from jaxnb.engine import bootstrap, compiled, named
 from jaxnb.engine.in_lockstep import InLockstep
-from jaxnb.engine.interrupts import INTERRUPTS
 from jaxnb.engine.recorder import Recorder
 from jaxnb.engine.runner import Runner
 from jaxnb.engine.sentinel import Sentinel
@@ -53,7 +52,7 @@ class Responder:
         try:
             self._mark(is_answering=True)
             return await self._answer(request)
-        except (Exception, SystemExit, *INTERRUPTS) as error:
+        except (Exception, SystemExit, KeyboardInterrupt) as error:
             return failure(error)
         finally:
             self._mark(is_answering=False)

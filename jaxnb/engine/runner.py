@@ -183,7 +183,7 @@ class Runner:
                 with self._repeated(request.calls, calls):
                     await self._run_in_shell(_as_numbered(request))
         # An interrupt between IPython's own handlers; or strict mode cannot reach the others.
-        except (Exception, *interrupts.INTERRUPTS) as error:
+        except (Exception, KeyboardInterrupt) as error:
             self._keep_error(error)
         seconds = time.monotonic() - started
         ambient.note()
@@ -290,7 +290,7 @@ class Runner:
             entered = True
             try:
                 return await cell
-            except interrupts.INTERRUPTS as error:  # between IPython's own handlers
+            except KeyboardInterrupt as error:  # between IPython's own handlers
                 self._keep_error(error)
                 return None
             finally:
@@ -303,7 +303,7 @@ class Runner:
             if interrupts.is_kept():
                 return
             interrupted = True
-            error, current = interrupts.strike_by_signal(frame), asyncio.current_task(loop)
+            error, current = interrupts.strike_by_signal(), asyncio.current_task(loop)
             if current is task and entered:
                 raise error
             # add_signal_handler would not run before the code returns to the loop. This

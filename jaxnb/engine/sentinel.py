@@ -22,7 +22,7 @@ from typing import Any
 import zmq
 from jupyter_client.session import Session
 
-from jaxnb.engine import _jax_internals, collective_sockets, interrupts, main_thread
+from jaxnb.engine import interrupts, main_thread
 from jaxnb.engine.ledger import LEDGER
 from jaxnb.engine.origins import ORIGINS
 from jaxnb.engine.recorder import Recorder
@@ -158,12 +158,6 @@ class Sentinel:
             self._sampler.stop(f"{type(error).__name__}: {error}")
 
     def _answer(self, kind: str, content: dict[str, Any]) -> dict[str, Any]:
-        if kind == "deafen":
-            collective_sockets.cutter.deafen(content["ports"])
-            return {}
-        if kind == "free":
-            freed = collective_sockets.cutter.cut(content["ports"], is_all=content["is_all"])
-            return {"freed": freed + _jax_internals.cancel_waits_on_coordination_service()}
         if kind == "call":
             return self._call(content)
         if kind == "recording":
@@ -222,7 +216,6 @@ class Sentinel:
             "cell_seconds": self._recorder.cell_seconds(),
             "interrupted_seconds": interrupts.seconds_since_strike(),
             "missed_seconds": interrupts.seconds_since_missed(),
-            "swallowed": interrupts.swallowed(),
             "entries": main_thread.entries_of_others(),
             "asks_by_thread": main_thread.another_is_in(ASKS),
             "last_dispatch": [asdict(each) for each in last],

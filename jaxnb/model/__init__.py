@@ -123,7 +123,6 @@ if TYPE_CHECKING:
         WriteRequest,
     )
     from jaxnb.model.whereabouts import (
-        WAYS,
         AtWork,
         SentinelAddress,
         SentinelFault,
@@ -137,7 +136,6 @@ __all__ = [
     "MAX_DIGEST_BYTES",
     "PITFALL_KINDS",
     "SPAN_KINDS",
-    "WAYS",
     "Activity",
     "ArrayInfo",
     "ArrayLeaf",

@@ -17,9 +17,6 @@ from jaxnb.model.timeline import Activity
 
 StreamName = Literal["stdout", "stderr"]
 
-LEFT_BEHIND = "LeftBehindError"
-"""What a process is said to have raised that others left waiting."""
-
 
 @dataclass(frozen=True, slots=True)
 class ValueInfo:

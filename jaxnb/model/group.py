@@ -46,7 +46,6 @@ class ProcessReport:
         join_seconds: Time it took to join and to build the backend.
         check_seconds: Time for the ``psum``, its compilation included.
         sentinel: How to reach it while its main thread cannot answer.
-        collective_ports: Where its collectives listen.
         unrecorded: Why its dispatches are not recorded; empty if they are.
         reduced: What of its checks works less well than it should with this JAX, as sentences.
         trial: What was recorded of the ``psum``.
@@ -64,7 +63,6 @@ class ProcessReport:
     join_seconds: float
     check_seconds: float
     sentinel: SentinelAddress | None = None
-    collective_ports: tuple[int, ...] = ()
     unrecorded: str = ""
     reduced: tuple[str, ...] = ()
     trial: tuple[Dispatch, ...] = ()

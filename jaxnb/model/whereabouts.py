@@ -7,9 +7,6 @@ from typing import Literal
 
 from jaxnb.model.dispatches import Cause, Dispatch
 
-WAYS = 3
-"""How many ways there are to interrupt Python code, each for code that swallows the ones before."""
-
 
 @dataclass(frozen=True, slots=True)
 class SentinelAddress:
@@ -89,8 +86,6 @@ class Whereabouts:
             if there was none, or what the code calls has not returned to Python since.
         missed_seconds: How long ago an interrupt came that raised nothing in code of the user's:
             it ran none, or was where Python ignores what is raised; None if none has.
-        swallowed: How many of the ``WAYS`` to interrupt it the code has swallowed, one after the
-            other, to go on in its loop.
         entries: The files in which its other threads have begun to run Python.
         asks_by_thread: Another thread than the main one waits until all processes agree.
         last_dispatch: The last computation over several processes that it has dispatched in
@@ -107,7 +102,6 @@ class Whereabouts:
     cell_seconds: float | None = None
     interrupted_seconds: float | None = None
     missed_seconds: float | None = None
-    swallowed: int = 0
     entries: frozenset[str] = frozenset()
     asks_by_thread: bool = False
     last_dispatch: Dispatch | None = None

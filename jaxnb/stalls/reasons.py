@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from jaxnb.labels import processes_label, ranks_label
+from jaxnb.labels import capitalized, processes_label, ranks_label
 from jaxnb.lockstep.messages import Asking
 from jaxnb.model.dispatches import Cause
 
@@ -64,6 +64,17 @@ def main_reason(askings: Sequence[Asking]) -> Reason:
         f"{processes_label(asking).capitalize()} {waits} for {processes_label(late)}, which {has} "
         f"been let make all that was dispatched there. What does not end in {there} is {_OWN}."
     )
+
+
+def left_reason(left: str) -> Reason:
+    """Returns what is said where nothing is agreed on, and all in the cell wait.
+
+    Args:
+        left: How others have left the cell, as a clause; empty if none has.
+    """
+    if not left:
+        return Reason("If they wait for each other this never ends.")
+    return Reason(f"{capitalized(left)}. If they wait for that one, this never ends.", "missing")
 
 
 def threads_reason(askings: Sequence[Asking]) -> Reason | None:

@@ -73,10 +73,6 @@ class Standing:
             for i, where in found.items()
         }
 
-    def begin_anew(self) -> None:
-        """Counts how long processes stand still from the last look on."""
-        self._still = {i: _Anchor(self._now, self.found[i]) for i in self._still}
-
     def still_seconds(self, index: int) -> float:
         """Returns for how long a process has done nothing but wait, at one place; 0 if it works."""
         anchor = self._still.get(index)

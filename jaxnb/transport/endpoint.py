@@ -100,10 +100,10 @@ async def _answer(responder: Responder, parent: Any) -> Any:
             if isinstance(request, INTERRUPTIBLE):
                 interrupts.allow()
             reply = await responder.answer(request)
-        except (Exception, SystemExit, *interrupts.INTERRUPTS) as error:
+        except (Exception, SystemExit, KeyboardInterrupt) as error:
             reply = failure(error)
         interrupts.ignore()
-    except interrupts.INTERRUPTS as error:  # it struck on the way out
+    except KeyboardInterrupt as error:  # it struck on the way out
         interrupts.ignore()
         reply = failure(error) if reply is None else reply
     return reply

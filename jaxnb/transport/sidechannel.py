@@ -28,9 +28,6 @@ from jaxnb.model.replicas import DigestedArray
 FAULT_KEY = "fault"
 """In a sentinel's answer: what it raised instead of answering."""
 
-DEAFEN_SECONDS = 0.5
-"""So long those that answer wait for one that does not, before the first connection is shut."""
-
 ANSWER_SECONDS = 1.0
 """A sentinel that is silent for longer cannot run: its process is stopped, or holds the lock of
 its Python interpreter."""
@@ -73,7 +70,6 @@ class Sentinels:
         self._told: set[SentinelFault] = set()
         reports = list(reports)
         self._addresses = {r.process_index: r.sentinel for r in reports if r.sentinel is not None}
-        self._ports = sorted(port for r in reports for port in r.collective_ports)
 
     def where(
         self, processes: Iterable[int], seconds: float = ANSWER_SECONDS
@@ -178,25 +174,6 @@ class Sentinels:
             for index, content in answers.items()
         }
 
-    def free(self, processes: Iterable[int], *, is_all: bool = False) -> int:
-        """Shuts the connections of the CPU's collectives: whoever waits on one is freed.
-
-        The group's collectives are of no use from then on, and the processes are replaced. First
-        all keep out what comes over them, then each shuts them.
-
-        Args:
-            processes: Who is to shut them.
-            is_all: Also those over which something is left to be written.
-
-        Returns:
-            How many connections there were.
-        """
-        who = list(processes)
-        self._ask(who, "deafen", {"ports": self._ports}, DEAFEN_SECONDS)
-        content = {"ports": self._ports, "is_all": is_all}
-        answers = self._ask(who, "free", content, ANSWER_SECONDS)
-        return sum(content["freed"] for content in answers.values())
-
     def call(
         self, processes: Iterable[int], function: str, **arguments: Any
     ) -> dict[int, dict[str, Any]]:
@@ -286,7 +263,6 @@ def _whereabouts(index: int, content: Mapping[str, Any]) -> Whereabouts:
         content["cell_seconds"],
         content["interrupted_seconds"],
         content["missed_seconds"],
-        content["swallowed"],
         frozenset(content["entries"]),
         content["asks_by_thread"],
         next(map(Dispatch.from_plain, content["last_dispatch"]), None),

@@ -497,22 +497,6 @@ def test_signals_come_as_in_python_while_a_process_waits(group: Session, tmp_pat
     assert result.per_process[1].value == [7, "first"]
 
 
-def test_a_loop_that_swallows_an_interrupt_ends_with_its_variables(
-    group: Session, opened: Opened
-) -> None:
-    code = (
-        "y, n = x, 0\n"
-        "while True:\n"
-        "    try:\n"
-        "        y = step(y); n += 1\n"
-        f"        if n == 5 and process_index == 0: {opened.open}\n"
-        "    except KeyboardInterrupt: pass"
-    )
-    result = interrupted(group, code, opened)
-    assert {e.type_name for e in result.errors.values()} == {"SwallowedInterrupt"}
-    assert group.run("float(total(y)) == 16.0 * (n + 1)").value is True
-
-
 def test_who_dies_is_told_and_a_new_group_agrees(module_group: Session, opened: Opened) -> None:
     group = module_group
     group.run(SETUP)

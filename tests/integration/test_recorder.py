@@ -13,6 +13,7 @@ import pytest
 from integration.conftest import gate_runs
 from jaxnb.display import cards
 from jaxnb.errors import CellError, DivergenceWarning, UsageError
+from jaxnb.model import Waits
 from jaxnb.result import CellResult
 from jaxnb.session import Session
 from jaxnb.sinks import NoSink
@@ -417,6 +418,17 @@ def test_code_that_catches_it_goes_on(group: Session) -> None:
     assert_usable(group)
 
 
+class InterruptsWhoWaits(NoSink):
+    """Interrupts once it is shown why processes wait."""
+
+    def __init__(self, session: Session) -> None:
+        self._session, self.reason = session, ""
+
+    def waits(self, waits: Waits) -> None:
+        self.reason = self.reason or waits.reason
+        self._session.interrupt()
+
+
 def test_who_cannot_begin_says_so_and_strands_nobody(group: Session) -> None:
     group.run(
         "from jaxnb.lockstep import process_agreeing\n"
@@ -424,11 +436,13 @@ def test_who_cannot_begin_says_so_and_strands_nobody(group: Session) -> None:
         "def begin(*arguments): raise OSError('no file can be opened')\n"
         "if process_index == 1: process_agreeing.Lockstep.begin = begin"
     )
+    sink = InterruptsWhoWaits(group)
     with pytest.raises(CellError) as caught:
-        group.run("float(total(x))")
+        group.run("float(total(x))", sink=sink)
     errors = caught.value.result.errors
     assert (errors[1].type_name, errors[1].message) == ("OSError", "no file can be opened")
-    assert errors[0].type_name == "LeftBehindError"
+    assert errors[0].type_name == "KeyboardInterrupt"
+    assert "Process 1 raised OSError" in sink.reason
     group.run("process_agreeing.Lockstep.begin = kept", check="off")
     with no_alarm():
         assert group.run("float(total(x))").divergence is None

@@ -51,11 +51,6 @@ def no_umask() -> Iterator[None]:
         os.umask(old)
 
 
-def collective_ports(session: Session) -> set[int]:
-    """The ports of collectives, which are JAX's own."""
-    return {port for report in session._reports for port in report.collective_ports}
-
-
 @pytest.mark.parametrize("launcher", gate_runs(["fork"], ["fork", "local"]))
 def test_only_collectives_listen_on_ports(
     make_session: Callable[..., Session], launcher: str
@@ -70,7 +65,7 @@ def test_only_collectives_listen_on_ports(
         assert set(session.helper_pids().values()) <= set(bound)
         listening = [entry for entries in bound.values() for entry in entries]
         assert {ip for ip, _, _ in listening} <= LOOPBACK, bound
-        assert {port for _, port, _ in listening} == collective_ports(session), bound
+        assert len(listening) == session.num_processes, bound  # each its own for gloo
         assert {pid for pid, ports in bound.items() if ports} == {p.pid for p in session.processes}
         mine = [c.laddr for c in psutil.Process().net_connections("inet") if c.laddr]
         assert set(mine) <= own
@@ -227,8 +222,8 @@ def test_a_message_said_again_by_another_is_dropped(pair: Session) -> None:
 
 def test_a_sentinel_hears_no_message_without_a_signature(pair: Session) -> None:
     token, unsigned = sentinel_of(pair, 0).token, Signer(key=b"")
-    for kind in ("where", "free"):
-        message = unsigned.msg(kind, {"token": token, "sent": time.monotonic(), "ports": []})
+    for kind in ("where", "call"):
+        message = unsigned.msg(kind, {"token": token, "sent": time.monotonic()})
         assert drops(pair, 0, unsigned.serialize(message))
     assert sorted(pair.where()) == [0, 1]
     assert_usable(pair)

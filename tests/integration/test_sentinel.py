@@ -100,7 +100,7 @@ def alone(module_alone: Session, patient_answers: None) -> Session:
 
 @contextmanager
 def running(session: Session, code: str, **settings: Any) -> Iterator[None]:
-    """Runs a cell in a thread, and interrupts it in the end."""
+    """Runs a cell in a thread, and interrupts it in the end, until it has ended."""
 
     def run() -> None:
         with pytest.raises(CellError):
@@ -111,9 +111,8 @@ def running(session: Session, code: str, **settings: Any) -> Iterator[None]:
     try:
         yield
     finally:
-        session.interrupt()
-        thread.join(PATIENT_SECONDS)
-    assert not thread.is_alive()
+        until(lambda: session.interrupt() or not thread.is_alive(), "the cell ended")
+        thread.join()
 
 
 @pytest.mark.usefixtures("patient_answers")
@@ -210,7 +209,7 @@ def test_what_is_not_ours_is_dropped_and_counted(make_session: Callable[..., Ses
             socket.send_multipart(message)
         until_dropped(session, len(garbage))
         assert not socket.poll(0)
-        for ours in (signed(key, address.token, "unknown"), signed(key, address.token, "free")):
+        for ours in (signed(key, address.token, "unknown"), signed(key, address.token, "call")):
             socket.send_multipart(ours)  # it says what is wrong with that
             assert socket.poll(PATIENT_SECONDS * 1000)
             assert b"fault" in socket.recv_multipart()[-1]
@@ -243,17 +242,6 @@ def test_what_was_said_before_is_dropped_whatever_is_forgotten(alone: Session) -
             socket.send_multipart(message)
         until_dropped(alone, before + 2)
         assert not socket.poll(0)
-
-
-@pytest.mark.timing
-def test_a_stranger_cannot_free(make_session: Callable[..., Session]) -> None:
-    session = make_session(2)
-    ports = [port for report in session._reports for port in report.collective_ports]
-    assert len(ports) == 2
-    with connected(address_of(session, 0)) as socket:
-        socket.send_multipart(signed(b"guess", address_of(session, 0).token, "free", ports=ports))
-        assert not socket.poll(300)
-    assert_usable(session)
 
 
 def test_answers_of_a_stranger_are_not_believed(alone: Session) -> None:
@@ -291,10 +279,7 @@ def test_it_listens_on_no_port(session: Session) -> None:
             for c in psutil.Process(info.pid).net_connections("inet")
             if c.status == psutil.CONN_LISTEN
         ]
-        ports = session._reports[info.process_index].collective_ports
-        assert {(c.laddr.ip, c.laddr.port) for c in listening} == {
-            ("127.0.0.1", port) for port in ports
-        }
+        assert [c.laddr.ip for c in listening] == ["127.0.0.1"]  # gloo's, of the CPU's collectives
 
 
 @pytest.mark.timing

@@ -150,10 +150,10 @@ def test_where_all_wait_is_shown_now_and_afterwards() -> None:
     now, then = cards.waits_card(waits), cards.waits_card(replace(waits, has_ended=True))
     assert now.text == (
         "all processes have waited for 12 s and used no processor: processes 0,2 at line 3: "
-        "`y = f(x)`; process 1 outside the cell's lines. P. Interrupt frees them, and variables "
-        "are kept."
+        "`y = f(x)`; process 1 outside the cell's lines. P. Interrupt ends the cell. If that "
+        "does not reach who waits, a second one does: new processes take the variables over."
     )
-    for words in ("All processes wait<", "12 s", "jit(f)", "processes 0,2", "Interrupt frees"):
+    for words in ("All processes wait<", "12 s", "jit(f)", "processes 0,2", "Interrupt ends"):
         assert words in now.html
     assert "All processes waited<" in then.html
     assert "Interrupt" not in then.html + then.text
@@ -167,12 +167,11 @@ def test_who_does_not_answer_is_shown_beside_who_waits() -> None:
     assert now.text == (
         "process 0 has waited for 12 s and used no processor: process 0 at line 3: `y = f(x)`. "
         "Processes 1-2 have not answered for 12 s: they are stopped, or C code in them keeps "
-        "Python from running, which may end. Interrupt frees who waits, and says how to go on "
-        "without them."
+        "Python from running, which may end. Interrupt says how to go on without them."
     )
     assert "Process 0 waits<" in now.html
     assert "Processes 1-2 have not answered for 12 s" in now.html
-    assert "variables are kept" not in now.html + now.text
+    assert "Interrupt ends" not in now.html + now.text
     assert "Process 0 waited<" in then.html
     assert "Processes 1-2 had not answered for 12 s." in then.html
     alone = cards.waits_card(Waits((), 12.3, "", (0,)))
@@ -391,7 +390,7 @@ def test_of_a_long_message_the_beginning_is_shown_once():
 
 
 def test_who_was_left_behind_comes_last():
-    behind = ProcessError("LeftBehindError", "waited", "", "", 4)
+    behind = ProcessError("DivergenceError", "They do not agree", "", "", 4)
     cause = ProcessError("NameError", "name 'x' is not defined", "its traceback", "", 3)
     result = cell([None] * 2, errors={0: behind, 1: cause}, seconds=[1.0, 2.0])
     assert [g.processes for g in cards.error_groups(result)] == [(1,), (0,)]

@@ -73,14 +73,6 @@ def test_the_silent_count_from_when_they_fell_silent() -> None:
     assert (nobody.silent, nobody.all_still_seconds()) == ({0, 1, 2}, 2)
 
 
-def test_it_begins_anew() -> None:
-    standing = seen(*[[stuck(0)]] * 3, asked=(0,))
-    standing.begin_anew()
-    assert standing.still_seconds(0) == 0
-    standing.see({0: stuck(0)}, [0], 103.0)
-    assert standing.still_seconds(0) == 1
-
-
 def test_who_waits_while_other_threads_compute_is_seen() -> None:
     standing = seen(*[[stuck(0, cpu=1.0 + i), asleep(1)] for i in range(4)], asked=(0, 1))
     assert standing.waiters(3) == [0]

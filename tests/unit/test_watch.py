@@ -198,7 +198,7 @@ def test_a_sentinel_that_fails_is_told_in_the_panel() -> None:
     faulty = Whereabouts(1, (), "", 0.0, None, fault="ValueError: broken")
     both = {0: replace(STUCK, process_index=0), 1: faulty}
     assert stand_still(both, both, [0, 1], 2.0)
-    assert not waits_for_others(faulty)  # so nobody is freed because of it
+    assert not waits_for_others(faulty)
     shown = waits_of(both, 12.0, "Why.")
     assert [wait.processes for wait in shown.waits] == [(0,)]
     told = "Where process 1 is cannot be told: its sentinel failed (ValueError: broken)."

@@ -90,30 +90,6 @@ def connect_coordination_service(
     state.client = client
 
 
-def cancel_waits_on_coordination_service() -> bool:
-    """Makes whoever waits on the service in this process raise; it has to be left then.
-
-    May be called in any thread. A barrier, a key that nobody sets, and the exchange of addresses
-    before a collective's first run end within milliseconds.
-
-    Returns:
-        Whether the service knows; False too if it was left already.
-    """
-    from jax._src import distributed
-
-    return _shut_down(distributed.global_state.client)
-
-
-def _shut_down(client: Any) -> bool:
-    if client is None:
-        return False
-    try:
-        client.shutdown()
-    except Exception:  # the service holds this process for failed, or it was shut down before
-        return False
-    return True
-
-
 def bind_gloo_to(host: str) -> None:
     """Makes gloo, the CPU collectives, listen on ``host`` only.
 

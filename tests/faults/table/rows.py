@@ -7,10 +7,8 @@ from dataclasses import dataclass
 
 from faults.table.axes import (
     AGREED,
-    DEADLOCKS,
     DEVICES,
     PROCESSES,
-    WAITS_IN_JAX,
     WAITS_IN_PYTHON,
     WHICH,
     index_of,
@@ -98,13 +96,13 @@ RAISED = {
     "sys.exit": "process {which} raised SystemExit: 3 at line {fault}",
 }
 INTERRUPTED = "raised KeyboardInterrupt"
-FREED = "KeyboardInterrupt: waited in a collective at line {wait}"
 SILENT = ("did not answer the interrupt", "process {which} raised NoAnswer")
-SWALLOWED = "process {which} raised SwallowedInterrupt: the loop had swallowed KeyboardInterrupt"
-DEAF = (
-    "Process {which} swallowed every interrupt in a loop",
-    "It is ended by force",
-    "process {which} raised NoAnswer",
+GAVE_UP = "process {which} raised NoAnswer: it had not come back"
+SWALLOWED = ("Process {which} caught the interrupt and went on", GAVE_UP)
+IN_CPP = (
+    "{Others} did not answer the interrupt within",
+    "What waits in C++ code does not see it",
+    "{others} raised NoAnswer",
 )
 REPLACED = (
     "Process {which} did not answer, and was ended by force",
@@ -112,8 +110,7 @@ REPLACED = (
     "{mine}",
 )
 
-
-RESCUED = ("Process {which} did not come back; variables were read all the same",)
+RESCUED = "Process {which} did not come back; variables were read all the same"
 
 
 def both(when: str, how: str, raises: str, *names: str, **settings: object) -> Iterator[Row]:
@@ -172,19 +169,19 @@ def in_python() -> Iterator[Row]:
         "Python", "SIGSTOP", "CellError", *SILENT, *REPLACED, presses=2, is_replaced=True
     )
     yield from both("Python", "loop", "CellError", "process {which} " + INTERRUPTED, presses=1)
-    for kind in WAITS_IN_JAX:
-        told = ("process {which} raised LeftBehindError: waited in a collective at line {fault}",)
-        if kind in AGREED:
-            told = ("process {which} raised DivergenceError", "{others}: had finished")
+    for kind in AGREED:
+        told = ("process {which} raised DivergenceError", "{others}: had finished")
         yield from both("Python", f"deadlock: {kind}", "CellError", *told)
+    told = ("Process {which} did not answer the interrupt", GAVE_UP, RESCUED)
+    yield from both("Python", "deadlock: key", "CellError", *told, presses=2, is_replaced=True)
     for kind in WAITS_IN_PYTHON[:2]:
         told = "process {which} " + INTERRUPTED
         yield from both("Python", f"deadlock: {kind}", "CellError", told, presses=1)
-    yield from both("Python", "deadlock: swallow", "CellError", SWALLOWED, presses=1)
-    told = (*DEAF, *RESCUED)
-    yield from both(
-        "Python", "deadlock: swallow all", "CellError", *told, presses=1, is_replaced=True
-    )
+    for kind in WAITS_IN_PYTHON[2:]:
+        told = (*SWALLOWED, RESCUED)
+        yield from both(
+            "Python", f"deadlock: {kind}", "CellError", *told, presses=2, is_replaced=True
+        )
 
 
 def in_a_collective() -> Iterator[Row]:
@@ -201,14 +198,16 @@ def in_a_collective() -> Iterator[Row]:
     told = "process {which} " + INTERRUPTED
     stopped = (told, "{others} " + INTERRUPTED)
     yield from both("collective", "loop", "CellError", *stopped, presses=1)
-    for kind in DEADLOCKS[:-2]:
-        freed = (told, FREED) if kind == "key" else stopped
-        yield from both("collective", f"deadlock: {kind}", "CellError", *freed, presses=1)
-    yield from both("collective", "deadlock: swallow", "CellError", SWALLOWED, presses=1)
-    told = (*DEAF, *RESCUED)
+    for kind in (*AGREED, *WAITS_IN_PYTHON[:2]):
+        yield from both("collective", f"deadlock: {kind}", "CellError", *stopped, presses=1)
     yield from both(
-        "collective", "deadlock: swallow all", "CellError", *told, presses=1, is_replaced=True
+        "collective", "deadlock: key", "CellError", told, *IN_CPP, presses=2, is_replaced=True
     )
+    for kind in WAITS_IN_PYTHON[2:]:
+        gave_up = (*SWALLOWED, RESCUED)
+        yield from both(
+            "collective", f"deadlock: {kind}", "CellError", *gave_up, presses=2, is_replaced=True
+        )
 
 
 PARTED = {
@@ -279,7 +278,7 @@ def _moving(when: str, doing: str) -> Iterator[Row]:
     for how, told in DEATHS.items():
         yield from _death(when, how, told, f"while {doing}")
     silent = ("process {which} did not answer the interrupt", "%spmd_recover")
-    stuck = ("SIGSTOP", "deadlock: swallow all")
+    stuck = ("SIGSTOP", "deadlock: swallow", "deadlock: swallow all")
     for how in stuck if when == "pull" else (*stuck, "deadlock: collective"):
         yield from both(
             when,
@@ -291,7 +290,7 @@ def _moving(when: str, doing: str) -> Iterator[Row]:
             then="recover",
             is_replaced=True,
         )
-    for how in ("loop", "deadlock: subprocess", "deadlock: lock", "deadlock: swallow"):
+    for how in ("loop", "deadlock: subprocess", "deadlock: lock"):
         yield from both(when, how, "KeyboardInterrupt", presses=1)
 
 

@@ -15,7 +15,7 @@ def depends_on_patience(row: Row) -> bool:
 
 
 def hangs(row: Row) -> bool:
-    """Whether the row's process has to be freed, interrupted or ended by force."""
+    """Whether the row's process has to be interrupted, or ended by force."""
     return row.how == "SIGSTOP" or row.how.startswith("deadlock")
 
 

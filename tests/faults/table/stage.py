@@ -139,9 +139,12 @@ class Stage:
 
     def until_only_it_is_busy(self) -> None:
         """Waits until all other processes have left the cell."""
+        self._until_left(self.others)
+
+    def _until_left(self, indices: list[int]) -> None:
         until(
-            lambda: not any(self.session.processes[i].state == "busy" for i in self.others),
-            "the others left the cell",
+            lambda: not any(self.session.processes[i].state == "busy" for i in indices),
+            f"processes {indices} left the cell",
         )
 
     # ------------------------------------------------------------------ the fault
@@ -179,7 +182,8 @@ class Stage:
         if self.row.presses == 2:
             offered = "Interrupt again to"
             until(lambda: any(offered in t for t in texts), "the user was told")
-            self.until_only_it_is_busy()
+            others_wait = self.row.when == "collective" and self.row.kind == "key"
+            self._until_left([self.which] if others_wait else self.others)
             self.press()
 
     @contextmanager

@@ -1,0 +1,192 @@
+"""Shows where the processes of a running cell wait, and for whom, for as long as they do."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+from typing import Protocol
+
+from jaxnb.lockstep.looking import Looker
+from jaxnb.model import AtWork, CellRequest, Waits, Whereabouts
+from jaxnb.stalls.reasons import (
+    Reason,
+    awaited,
+    left_reason,
+    main_reason,
+    silent_reason,
+    threads_reason,
+)
+from jaxnb.stalls.standing import Resting, Standing
+from jaxnb.watch import is_called_back, waits_by_thread, waits_for_others, waits_of
+
+LOOK_SECONDS = 1.0
+"""How often the processes are looked at."""
+
+ALL_WAIT_SECONDS = 3.0
+"""When processes have waited for so long, the user is shown where, and for whom, until they go on.
+With a look a second, no wait is shown later than after 5 s."""
+
+RESTED_SECONDS = 2.0
+"""Who has left the cell, and has computed nothing for so long, has nothing left to compute."""
+
+
+class Watched(Protocol):
+    """What :class:`Panel` needs of a group."""
+
+    @property
+    def num_processes(self) -> int:
+        """Size of the group."""
+
+    @property
+    def computes_in_sight(self) -> bool:
+        """Whether the system tells that devices compute: those of the CPU use its time."""
+
+    def where(self, processes: Iterable[int]) -> dict[int, Whereabouts]:
+        """Returns where processes' main threads are, for those that tell."""
+
+    def looker(self, request: CellRequest) -> Looker | None:
+        """Returns what asks the conductor who waits in a cell; None where it is not asked."""
+
+
+class Shows(Protocol):
+    """A running cell, as :class:`Panel` knows it."""
+
+    request: CellRequest
+    waiting_for: set[int]
+
+    def show_waits(self, waits: Waits) -> None:
+        """Shows where all processes wait, in the place where that was shown before."""
+
+    def end_waits(self, *, by_itself: bool = False) -> None:
+        """Shows that the processes do not wait any more, if it was shown that they did."""
+
+    def how_others_left(self, others: Collection[int]) -> str:
+        """Returns what those did that are not in the cell, as a clause."""
+
+
+class Panel:
+    """Watches one running cell; nothing that it sees has it do anything to the processes.
+
+    Args:
+        group: The group.
+        running: The cell, which is told what to show.
+    """
+
+    def __init__(self, group: Watched, running: Shows) -> None:
+        self._group = group
+        self._running = running
+        self._look_at = time.monotonic() + LOOK_SECONDS
+        self._standing = Standing()
+        self._resting = Resting()
+        self._looker = group.looker(running.request)
+
+    def close(self) -> None:
+        """Ends the watch."""
+        if self._looker is not None:
+            self._looker.close()
+
+    def look(self) -> None:
+        """Looks, if it is time to, and has shown who waits for long."""
+        now = time.monotonic()
+        if now < self._look_at:
+            return
+        self._look_at = now + LOOK_SECONDS
+        waiting = set(self._running.waiting_for)
+        others = set(range(self._group.num_processes)) - waiting
+        self._standing.see(self._group.where(waiting), waiting, now)
+        self._resting.see(self._group.where(others) if others else {}, others, now)
+        if self._looker is not None:
+            self._looker.look()
+        waited = self._standing.all_still_seconds()
+        if waited >= ALL_WAIT_SECONDS:
+            if self._is_sure() and others and not self._have_rested(others):
+                self._show_who_waits(waiting)
+            else:
+                self._show_all_wait(waited, others)
+        elif waiters := self._standing.waiters(ALL_WAIT_SECONDS):
+            self._show_who_waits(waiters)
+        else:
+            self._running.end_waits(by_itself=True)
+
+    def _is_sure(self) -> bool:
+        """Whether all in the cell are known to wait for other processes.
+
+        What is called back may read something for long, or wait for ever: nobody can tell.
+        """
+        found = self._standing.found.values()
+        is_known = not self._standing.silent and not any(map(is_called_back, found))
+        return is_known and all(map(waits_for_others, found))
+
+    def _have_rested(self, others: Collection[int]) -> bool:
+        """Whether nothing is computed any more that those have dispatched who left the cell.
+
+        It is seen where devices are the CPU's. Else one that reads a result may wait for that.
+        Their threads may outlive the cell, and be waited for.
+        """
+        if any(map(waits_by_thread, self._standing.found.values())):
+            return False
+        return self._group.computes_in_sight and self._resting.seconds() >= RESTED_SECONDS
+
+    def _show_all_wait(self, waited: float, others: Collection[int]) -> None:
+        """Shows that nobody in the cell does anything but wait."""
+        standing = self._standing
+        reason = self._reason(others)
+        waits = waits_of(standing.found, waited, reason.text, standing.silent, is_all=not others)
+        computes = not standing.all_still_seconds()
+        self._running.show_waits(replace(waits, computes=computes, why=reason.cause))
+
+    def _reason(self, others: Collection[int]) -> Reason:
+        """Returns why all in the cell wait, as far as is known."""
+        if (known := self._fault()) is not None:
+            return known
+        if not self._is_sure():
+            return Reason("")
+        waits = self._looker.waits if self._looker is not None else ()
+        if waits is None:
+            return Reason("")
+        asking = {each.process for each in waits if each.lane == "main"}
+        if self._looker is None or (asking and awaited(asking, waits) - asking <= set(others)):
+            return left_reason(self._running.how_others_left(others))
+        return main_reason(waits)
+
+    def _fault(self) -> Reason | None:
+        """Returns what the conductor's answer, or its silence, tells to be wrong; None if nothing.
+
+        A main thread that asks is waited for by nobody's thread.
+        """
+        if self._looker is None:
+            return None
+        if silent := self._looker.silent():
+            return silent_reason(*silent)
+        waits = self._looker.waits or ()
+        return None if any(each.lane == "main" for each in waits) else threads_reason(waits)
+
+    def _show_who_waits(self, waiters: Collection[int]) -> None:
+        """Shows who waits for others that are at work: nothing need be wrong.
+
+        If nobody in the cell is at work, those are that have left it: what they have dispatched
+        may not have come to its end.
+        """
+        standing = self._standing
+        seconds = min(map(standing.parked_seconds, waiters))
+        those = {i: standing.found[i] for i in waiters}
+        work = self._awaited(waiters, standing.at_work())
+        is_silent = self._looker is not None and self._looker.silent() is not None
+        if (is_silent or not work) and (reason := self._fault()):
+            shown = waits_of(those, seconds, reason.text, standing.silent, is_all=False)
+            self._running.show_waits(replace(shown, computes=True, why=reason.cause))
+            return
+        if not work and len(self._running.waiting_for) < self._group.num_processes:
+            work = self._resting.at_work(seconds)
+        if work:
+            shown = waits_of(those, seconds, "", standing.silent)
+            self._running.show_waits(replace(shown, is_all=False, at_work=work))
+
+    def _awaited(self, waiters: Collection[int], work: tuple[AtWork, ...]) -> tuple[AtWork, ...]:
+        """Returns what those do for whom processes wait; what all do where that is not known."""
+        if self._looker is None or self._looker.waits is None:
+            return work
+        late = awaited(waiters, self._looker.waits)
+        theirs = [replace(w, processes=tuple(i for i in w.processes if i in late)) for w in work]
+        return tuple(each for each in theirs if each.processes) or work

@@ -1,0 +1,436 @@
+"""Processes of a cell that wait: where is shown, nothing is done unasked, two interrupts end it.
+
+Most run with ``check="off"``, as plain JAX: where processes agree, the plainest do not begin.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import jaxnb
+from faults import shared
+from faults.shared import cleared
+from jaxnb.errors import CellError, CellTimeoutError, SessionBrokenError
+from jaxnb.model import Waits
+from jaxnb.result import CellResult
+from jaxnb.session import Session
+from jaxnb.sinks import NoSink, SaysWaits, StderrNotices
+from jaxnb.stalls import panel
+from jaxnb_fixtures import assert_usable
+
+PROCESSES = 3
+
+SETUP = """
+import threading, time
+from jax.experimental import multihost_utils as mh
+n = jax.device_count()
+mesh = jax.make_mesh((n,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+x = jax.make_array_from_callback((2 * n,), NamedSharding(mesh, P("d")),
+                                 lambda i: np.arange(2.0 * n, dtype=np.float32)[i])
+f = jax.jit(jnp.sum)
+state = {"x": [x], "mine": jnp.full(3, process_index)}
+assert float(f(x)) == n * (2 * n - 1)
+"""
+
+CHECK = """
+assert mesh is x.sharding.mesh and set(mesh.devices.flat) == set(jax.devices())
+assert state["x"][0] is x and state["mine"].tolist() == [process_index] * 3
+assert np.concatenate([s.data for s in x.addressable_shards]).tolist() == [
+    v for s in x.addressable_shards for v in range(s.index[0].start, s.index[0].stop)]
+assert float(f(x)) == n * (2 * n - 1)
+"""
+
+# The table of faults has the other waits, with one device each.
+BLOCKED = {
+    "fast path": (1, "float(f(x))"),
+    "block_until_ready": (1, "f(x).block_until_ready()"),
+    "two devices": (2, "float(f(x))"),
+    "first compile, two devices": (2, "float(jax.jit(lambda a: (a * 3).sum())(x))"),
+    "a key": (1, "from jax._src.distributed import global_state as g\n"
+              "    g.client.blocking_key_value_get('nobody', 600_000)"),
+}  # fmt: skip
+
+
+class Notices(SaysWaits, NoSink):
+    """Keeps jaxnb's own sentences."""
+
+    def __init__(self) -> None:
+        self.notices: list[str] = []
+
+    def notice(self, text: str) -> None:
+        self.notices.append(text)
+
+
+class Presses(Notices):
+    """Interrupts when processes are said to wait, and again when that is offered."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.interrupted = threading.Event()
+
+    def notice(self, text: str) -> None:
+        super().notice(text)
+        if "Interrupt ends the cell" in text or "Interrupt again" in text:
+            self.interrupted.set()
+
+
+class Panels(NoSink):
+    """Keeps where all wait; calls something when that is shown again, or an interrupt offered."""
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        self.panels: list[Waits] = []
+        self._call = call
+
+    def waits(self, waits: Waits) -> None:
+        self.panels.append(waits)
+        if len(self.panels) == 2:
+            self._call()
+
+    def notice(self, text: str) -> None:
+        if "Interrupt again" in text:
+            self._call()
+
+
+@pytest.fixture(scope="module")
+def shared_group() -> Iterator[Session]:
+    with jaxnb.start(PROCESSES, platform="cpu", check="off") as session:
+        yield session
+
+
+@pytest.fixture
+def group(shared_group: Session, monkeypatch: pytest.MonkeyPatch) -> Session:
+    monkeypatch.setattr(panel, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(panel, "ALL_WAIT_SECONDS", 1.0)
+    monkeypatch.setattr(panel, "RESTED_SECONDS", 0.5)
+    session = cleared(shared_group)
+    session.run(SETUP)
+    return session
+
+
+def assert_kept(session: Session) -> None:
+    assert session.state == "ready"
+    shared.assert_kept(session, CHECK)
+    assert_usable(session)
+
+
+def types_of(result: CellResult) -> dict[int, str]:
+    return {i: e.type_name for i, e in result.errors.items()}
+
+
+def press_interrupt() -> None:
+    """What Jupyter does: SIGINT to the notebook's process."""
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def ended_by_force(session: Session, code: str, **settings: object) -> tuple[CellResult, list[str]]:
+    """Runs a cell that two interrupts end; returns its result and what was said."""
+    sink = Presses()
+    with pytest.raises(CellError) as caught:
+        session.run(code, sink=sink, interrupted=sink.interrupted, **settings)  # type: ignore[arg-type]
+    return caught.value.result, sink.notices
+
+
+def test_left_behind_by_one_that_raised(group: Session) -> None:
+    pids = [process.pid for process in group.processes]
+    code = "if process_index == 1:\n    raise ValueError('boom')\nfloat(f(x))"
+    result, (shown, told, anew) = ended_by_force(group, code)
+    assert (
+        "processes 0,2 at line 3: `float(f(x))`. Process 1 raised ValueError at line 2. If" in shown
+    )
+    assert told.startswith("Processes 0,2 did not answer the interrupt within ")
+    assert "processes 0,2 are at line 3: `float(f(x))`" in told
+    assert anew.startswith("New processes in ")
+    assert "Processes 0,2 did not come back; variables were read all the same" in anew
+    assert types_of(result) == {0: "NoAnswer", 1: "ValueError", 2: "NoAnswer"}
+    assert result.cause == "missing"
+    assert {process.pid for process in group.processes}.isdisjoint(pids)
+    assert_kept(group)
+
+
+def test_left_behind_by_those_that_were_not_asked(group: Session) -> None:
+    result, (shown, *_) = ended_by_force(group, "float(f(x))", ranks=[0, 2])
+    assert "Process 1 has not been asked to run the cell. If they wait for that one" in shown
+    assert types_of(result) == {0: "NoAnswer", 2: "NoAnswer"}
+    assert_kept(group)
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(k, marks=pytest.mark.timing if k != "fast path" else ()) for k in BLOCKED]
+)
+def test_two_interrupts_end_every_kind_of_wait(
+    request: pytest.FixtureRequest, make_session: Callable[..., Session], kind: str
+) -> None:
+    devices, code = BLOCKED[kind]
+    if devices == 1:
+        session = request.getfixturevalue("group")
+    else:
+        session = make_session(PROCESSES, devices_per_process=devices, check="off")
+        session.run(SETUP)
+    otherwise = "import time; time.sleep(1000)"
+    cell = f"if process_index != 2:\n    {code}\nelse:\n    {otherwise}"
+    result, notices = ended_by_force(session, cell)
+    assert types_of(result)[2] == "KeyboardInterrupt"
+    assert notices[-1].startswith("New processes in")
+    assert "Lost" not in notices[-1]
+    assert_kept(session)
+
+
+def test_after_a_time_out_nothing_is_done_unasked(group: Session) -> None:
+    pids = [process.pid for process in group.processes]
+    code = "import time\nif process_index == 0: time.sleep(1000)\nfloat(f(x))"
+    with pytest.raises(CellTimeoutError, match=r"time-out of 1 s.*type `%spmd_recover`") as caught:
+        group.run(code, timeout=1)
+    assert types_of(caught.value.result) == {0: "KeyboardInterrupt", 1: "NoAnswer", 2: "NoAnswer"}
+    with pytest.raises(SessionBrokenError, match="%spmd_recover"):
+        group.run("1")
+    assert [process.pid for process in group.processes] == pids
+    recovered = group.recover()
+    assert recovered.unended == (1, 2)
+    assert recovered.lost == ()
+    assert_kept(group)
+
+
+COMPARES = """
+import jaxnb
+if process_index == 1: raise ValueError('boom')
+jaxnb.compare(lambda a: a, (np.ones(6),), specs={'a': P()}, mesh={'i': 3})
+"""
+
+
+@pytest.mark.timing
+def test_left_behind_in_a_comparison(group: Session) -> None:
+    """They wait for each other's word, which they do in Python: one interrupt ends that."""
+    result, notices = ended_by_force(group, COMPARES)
+    interrupted = ["KeyboardInterrupt", "ValueError", "KeyboardInterrupt"]
+    assert types_of(result) == dict(enumerate(interrupted))
+    assert len([text for text in notices if "Interrupt" in text]) == 1
+    assert_kept(group)
+
+
+@pytest.mark.timing
+def test_who_reads_what_others_have_dispatched_and_left_is_let_read(
+    make_session: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only process 0 logs: the others leave while their computations wait for the last one's."""
+    monkeypatch.setattr(panel, "LOOK_SECONDS", 0.2)
+    session = make_session(PROCESSES, devices_per_process=2, check="off")
+    session.run(SETUP + "y = f(x)")
+    code = (
+        "for i in range(20):\n    y = f(x)\n"
+        "    if i == 10 and process_index == 2: time.sleep(2)\n"
+        "    if process_index == 0: print(i, float(y))\n"
+        "float(y)"
+    )
+    for _ in range(3):
+        sink = Notices()
+        result = session.run(code, sink=sink)
+        assert result.value == 66.0  # 0 + 1 + … + 11
+        assert len(result.stdout.splitlines()) == 20
+        assert sink.notices == []
+    assert_kept(session)
+
+
+LONG = {
+    "sleep": "time.sleep(2); value = 1",
+    "NumPy": "t = time.monotonic()\nwhile time.monotonic() < t + 2: np.ones((200, 200)) @ "
+    "np.ones((200, 200))\nvalue = 1",
+    "jitted": "spin = jax.jit(lambda a: jax.lax.fori_loop(0, 40, lambda i, a: a @ a / 300, a))\n"
+    "t = time.monotonic()\n"
+    "while time.monotonic() < t + 2: value = int(spin(jnp.ones((300, 300)))[0, 0] > 0)",
+    "one long call": "spin = jax.jit(lambda a, n: jax.lax.fori_loop(\n"
+    "    0, n, lambda i, a: a @ a / 300, a))\na = jnp.ones((300, 300))\n"
+    "spin(a, 1).block_until_ready()\n"
+    "t = time.monotonic(); spin(a, 50).block_until_ready()\n"
+    "value = int(spin(a, int(150 / (time.monotonic() - t)))[0, 0] > 0)",
+    "subprocess": "import subprocess; value = int(subprocess.run(\n"
+    "    'sleep 2; echo 1', shell=True, capture_output=True).stdout)",
+    "queue": "import queue\nq = queue.Queue()\nthreading.Timer(2, q.put, [1]).start()\n"
+    "value = q.get()",
+    "join": "t = threading.Timer(2, print); t.start(); t.join(); value = 1",
+    "FIFO": "import os, tempfile\n"
+    "path = os.path.join(tempfile.mkdtemp(), 'fifo')\nos.mkfifo(path)\n"
+    "def write():\n    with open(path, 'w') as pipe: time.sleep(2); pipe.write('1')\n"
+    "threading.Thread(target=write).start()\n"
+    "with open(path) as pipe: value = int(pipe.read())",
+    "await": "import asyncio; await asyncio.sleep(2); value = 1",
+    "callback of a computation": "def read(a):\n    time.sleep(2); return a\n"
+    "value = int(jax.jit(lambda a: jax.pure_callback(read, a, a))(jnp.ones(())))",
+    "callback with an effect": "from jax.experimental import io_callback\n"
+    "def read(a):\n    time.sleep(2); return a\n"
+    "value = int(jax.jit(lambda a: io_callback(read, a, a))(jnp.ones(())).block_until_ready())",
+    "callback for its effect alone": "def read(a): time.sleep(2)\n"
+    "jax.jit(lambda a: jax.debug.callback(read, a))(jnp.ones(()))\n"
+    "jax.effects_barrier(); value = 1",
+    "compilation": "t = time.monotonic(); k = 0\n"
+    "while time.monotonic() < t + 2:\n"
+    "    k += 1; jax.jit(lambda a, k=k: sum(a * j for j in range(100 + k))).lower(1.0).compile()\n"
+    "value = 1",
+}
+
+
+CALLED_BACK = """
+import jax.experimental, threading
+def read(a):
+    assert threading.current_thread() is not threading.main_thread()
+    time.sleep(2)
+    return a
+own = jax.sharding.Mesh(np.array(jax.local_devices()), "o")
+def by_callback(how):
+    return jax.jit(jax.shard_map(how, mesh=own, in_specs=P("o"), out_specs=P("o")))
+value = jax.device_put(np.ones(2), NamedSharding(own, P("o")))
+"""
+WAYS_BACK = {
+    "pure": "lambda a: jax.pure_callback(read, a, a)",
+    "with an effect": "lambda a: jax.experimental.io_callback(read, a, a)",
+}
+
+
+@pytest.mark.timing
+def test_who_is_called_back_for_long_is_shown(
+    make_session: Callable[..., Session], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It may wait for ever: JAX's own calls do, in a callback."""
+    path = tmp_path / "both are shown"
+
+    class UntilShown(Panels):
+        def waits(self, waits: Waits) -> None:
+            super().waits(waits)
+            if [each.processes for each in waits.waits] == [(1, 2)]:
+                path.touch()
+
+    monkeypatch.setattr(panel, "LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(panel, "ALL_WAIT_SECONDS", 0.6)
+    session = make_session(PROCESSES, devices_per_process=2, check="off")
+    session.run(SETUP + CALLED_BACK)
+    session.run(
+        "import pathlib\ndef read(a):\n"
+        f"    while not pathlib.Path({str(path)!r}).exists(): time.sleep(0.01)\n"
+        "    return a"
+    )
+    sink = UntilShown(lambda: None)
+    code = f"if process_index:\n    value = by_callback({WAYS_BACK['pure']})(value)\n"
+    assert session.run(f"{code}np.asarray(value).tolist()", sink=sink).value == [1, 1]
+    assert path.exists()
+    assert not any(panel.is_all for panel in sink.panels)
+    assert {panel.reason for panel in sink.panels} == {""}
+    assert sink.panels[-1].has_ended
+    assert_kept(session)
+
+
+@pytest.mark.timing
+@pytest.mark.parametrize("kind", LONG)
+def test_who_does_something_else_is_not_said_to_wait_in_vain(group: Session, kind: str) -> None:
+    sink = Notices()
+    code = LONG[kind].replace("\n", "\n    ")
+    result = group.run(f"value = 1\nif process_index:\n    {code}\nvalue", sink=sink)
+    assert result.value == 1
+    assert max(r.seconds for r in result.per_process.values()) > 1.5
+    assert all("This may be as it should be" in text for text in sink.notices)
+    assert_kept(group)
+
+
+WAIT = """
+if process_index == 0:
+    mh.process_allgather(np.ones(3))
+else:
+    float(f(x))"""
+
+
+@pytest.mark.timing
+def test_where_all_wait_is_shown_until_they_are_interrupted(group: Session) -> None:
+    sink = Panels(press_interrupt)
+    with pytest.raises(CellError):
+        group.run(WAIT, sink=sink)
+    first, second, last = sink.panels
+    assert [first.has_ended, second.has_ended, last.has_ended] == [False, False, True]
+    assert 1 <= first.seconds < second.seconds <= last.seconds
+    zero, others = second.waits
+    assert (zero.processes, others.processes) == ((0,), (1, 2))
+    assert zero.place is not None
+    assert zero.place.text == "at line 3: `mh.process_allgather(np.ones(3))`"
+    assert second.reason == "If they wait for each other this never ends."
+    assert_kept(group)
+
+
+def test_without_a_sink_what_would_be_silent_is_said_on_standard_error(
+    group: Session, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As a script runs cells: until somebody interrupts, that is all that can be known."""
+    said = StderrNotices.notice
+
+    def notice(sink: StderrNotices, text: str) -> None:
+        said(sink, text)
+        if "all processes have waited" in text or "Interrupt again" in text:
+            group.interrupt()
+
+    monkeypatch.setattr(StderrNotices, "notice", notice)
+    with pytest.raises(CellError, match="raised NoAnswer: it had not come back"):
+        group.run(WAIT)
+    err = capsys.readouterr().err
+    assert "jaxnb: all processes have waited for " in err
+    assert "jaxnb: New processes in" in err
+    assert_kept(group)
+
+
+OPENED = """
+from jax._src import distributed
+client = distributed.global_state.client
+def release():
+    open({path!r} + str(process_index)).close()
+    client.key_value_set(f"go {{process_index}}", "on")
+threading.Thread(target=release).start()
+client.blocking_key_value_get(f"go {{process_index}}", 60_000)"""
+
+
+@pytest.mark.timing
+def test_that_all_waited_is_shown_when_they_have_gone_on(group: Session, tmp_path: Path) -> None:
+    paths = [tmp_path / f"gate{i}" for i in range(PROCESSES)]
+    for path in paths:
+        os.mkfifo(path)
+    opened: list[int] = []
+    sink = Panels(lambda: opened.extend(os.open(path, os.O_RDWR) for path in paths))
+    code = OPENED.format(path=str(tmp_path / "gate"))
+    assert group.run(code, sink=sink).value == "on"
+    for each in opened:
+        os.close(each)
+    assert [each.has_ended for each in sink.panels].count(True) == 1
+    assert sink.panels[-1].has_ended
+    assert_kept(group)
+
+
+@pytest.mark.timing
+@pytest.mark.parametrize("stopped", [[1], [0, 1, 2]], ids=["one", "all"])
+def test_who_is_stopped_is_told_of_until_it_goes_on(group: Session, stopped: list[int]) -> None:
+    """The cell does not hang in silence, and nothing is done: the stopped may go on."""
+    pids = [group.processes[index].pid for index in stopped]
+
+    def send(number: signal.Signals) -> None:
+        for pid in pids:
+            os.kill(pid, number)
+
+    class Stops(Panels):
+        def lines(self, lines: object) -> None:
+            send(signal.SIGSTOP)
+
+    sink = Stops(lambda: send(signal.SIGCONT))
+    try:
+        code = "print('in')\nif process_index == 1: time.sleep(0.5)\nfloat(f(x))"
+        if len(stopped) > 1:
+            code = "print('in')\ntime.sleep(0.5); float(f(x))"
+        result = group.run(code, sink=sink)
+    finally:
+        send(signal.SIGCONT)
+    assert result.value == 15
+    first, second, last = sink.panels
+    assert first.silent == second.silent == last.silent == tuple(stopped)
+    assert [i for wait in second.waits for i in wait.processes] == [
+        i for i in range(PROCESSES) if i not in stopped
+    ]
+    assert [first.has_ended, second.has_ended, last.has_ended] == [False, False, True]
+    assert_kept(group)
