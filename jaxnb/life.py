@@ -9,26 +9,29 @@ import signal
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Self
 
-from jaxnb import checking
 from jaxnb.asking import REPLY_SECONDS, Channel
 from jaxnb.cluster import ProcessGroup
 from jaxnb.conversing import Conversations
 from jaxnb.deaths import Death, OomKills
-from jaxnb.errors import JaxnbError, SessionBrokenError, SessionClosedError, StartError
+from jaxnb.errors import (
+    JaxnbError,
+    SessionBrokenError,
+    SessionClosedError,
+    StartError,
+    UsageError,
+)
+from jaxnb.group import Group
+from jaxnb.labels import capitalized, processes_label
 from jaxnb.launch.gpus import visible_gpus
 from jaxnb.launch.placement import place
 from jaxnb.lifecycle import Lifecycle, Phase
-from jaxnb.members import process_infos
 from jaxnb.model import (
-    GroupInfo,
-    ProcessInfo,
     ProcessReport,
-    SessionState,
     StreamChunk,
     Whereabouts,
 )
@@ -48,19 +51,19 @@ from jaxnb.replaying import Replayable
 from jaxnb.result import CellResult
 from jaxnb.running import RunningCell
 from jaxnb.sinks import OutputSink, StderrNotices
+from jaxnb.sizes import Size
 from jaxnb.starting import Progress, Start, Starter, jax_environment, untold
 from jaxnb.strays import Strays
 from jaxnb.transport.client import Output, Transport
 from jaxnb.transport.sidechannel import Sentinels
 from jaxnb.turns import WAITS_FOR, Turns
-from jaxnb.verbs import Verbs
 
 COME_BACK_SECONDS = 1.0
 """How long a process that has been interrupted may take to leave its cell: to format its error,
 mostly."""
 
 
-class Life(Verbs):
+class Life(Group):
     """A group of JAX processes, from its start to its end, whatever happens to it.
 
     Attributes:
@@ -131,58 +134,6 @@ class Life(Verbs):
         sentinels = Sentinels(transport.key, reports, self._notice)
         self._sentinels = transport.sentinels = sentinels
 
-    # ------------------------------------------------------------------ what it is
-
-    @property
-    def state(self) -> SessionState:
-        """``"starting"``, ``"ready"``, ``"busy"``, ``"broken"`` or ``"closed"``."""
-        state = self._lifecycle.state
-        return "busy" if state == "ready" and self._current is not None else state
-
-    @property
-    def num_processes(self) -> int:
-        """Size of the group."""
-        return self._placement.num_processes
-
-    @property
-    def processes(self) -> list[ProcessInfo]:
-        """The processes, by process index."""
-        return process_infos(
-            self._reports,
-            self.deaths,
-            busy=self._in_cells(),
-            engine_ids=self._transport.engine_ids if self._transport is not None else {},
-            closed=self._lifecycle.phase is Phase.CLOSED,
-        )
-
-    @property
-    def group(self) -> GroupInfo:
-        """The whole group, for display."""
-        return GroupInfo(
-            processes=tuple(self.processes),
-            state=self.state,
-            platform=self._placement.platform,
-            launcher=self._launcher,
-            collectives="nccl" if self._placement.platform == "gpu" else self.options.collectives,
-            jax_version=self._reports[0].jax_version,
-            start_seconds=self._start_seconds,
-            cells_run=self._cells_run,
-            last_cell=self._last_result.cell if self._last_result is not None else None,
-            running_cell=now.request.cell if (now := self._current) is not None else None,
-            check=self.options.check,
-            notes=checking.notes(self._reports, self.options.check),
-        )
-
-    def helper_pids(self) -> dict[str, int]:
-        """Returns the process ids of what serves the group, by what it is."""
-        return self._group.helper_pids()
-
-    def __repr__(self) -> str:
-        return (
-            f"<jaxnb.{type(self).__name__}: {self.num_processes} {self._placement.platform} "
-            f"processes, {self.state}>"
-        )
-
     def _say_who_runs(self, sink: OutputSink) -> None:
         if (current := self._current) is not None:
             sink.notice(WAITS_FOR.format(current.request.cell))
@@ -231,15 +182,6 @@ class Life(Verbs):
             lambda requests: self._serials.joint(self.options.check, requests),
         )
 
-    def _in_cells(self) -> dict[int, str]:
-        """Returns which processes are in a cell, given up or not, and in which."""
-        found = {}
-        for running in (self._left, self._current):
-            if running is not None:
-                doing = f"is in cell [{running.request.cell}]"
-                found.update(dict.fromkeys(running.still_in_cell(), doing))
-        return found
-
     def where(self, processes: Iterable[int] | None = None) -> dict[int, Whereabouts]:
         """Returns where the processes are: Python stacks, also while they wait in C++.
 
@@ -267,14 +209,22 @@ class Life(Verbs):
     ) -> CellResult:
         """Runs code on every process, as IPython would run a cell."""
 
-    def restart(self, progress: Progress | None = None, *, replay: bool = False) -> int:
+    def restart(
+        self,
+        progress: Progress | None = None,
+        *,
+        replay: bool = False,
+        num_processes: int | None = None,
+        devices_per_process: int | None = None,
+    ) -> int:
         """Replaces all processes by fresh ones, joined and checked; variables are lost.
 
-        Works from a broken session too. The number of processes and their devices stay. A
-        running cell ends with an error.
+        Works from a broken session too. A running cell ends with an error.
 
         Args:
             progress: Called with the name of each stage and a detail.
+            num_processes: How many there are to be; by default as many as before.
+            devices_per_process: How many CPU devices each is to have; by default as before.
             replay: Run the session's successful cells again, in order, up to the first that fails:
                 those since the last restart, or before it if none has run since. Values that were
                 pushed are not pushed again.
@@ -289,13 +239,19 @@ class Life(Verbs):
         """
         self._require_open()
         progress = progress or untold
-        self._replace_all(progress)
+        self._replace_all(progress, size=self._other_size(num_processes, devices_per_process))
         if replay:
             return self._replayable.replay(self.run, progress)
         self._replayable.end()
         return 0
 
-    def recover(self, progress: Progress | None = None) -> Recovered:
+    def recover(
+        self,
+        progress: Progress | None = None,
+        *,
+        num_processes: int | None = None,
+        devices_per_process: int | None = None,
+    ) -> Recovered:
         """Makes a new group with the variables of this one; what is lost is named.
 
         Every process packs its variables, and new processes take them: also those of one whose
@@ -305,10 +261,18 @@ class Life(Verbs):
         replicas. An array of which nobody else had one is lost on all processes: each use of it
         raises :class:`~jaxnb.errors.ArrayGoneError`.
 
+        A group of another size lays arrays out anew: a mesh of all devices becomes one of all that
+        there are then, whose first axis has changed. Values that each process has for itself are
+        those of the process of its index; further processes have those of the first.
+
         Args:
             progress: Called with the name of each stage and a detail.
+            num_processes: How many there are to be; by default as many as before.
+            devices_per_process: How many CPU devices each is to have; by default as before.
 
         Raises:
+            UsageError: An array does not fit a group of that size, and the message says which axis
+                does not; or a process has died. Nothing has changed.
             SessionBrokenError: A helper process has died; ``restart()`` gives fresh processes.
             NotEnoughMemoryError: There is no room for a second copy. Nothing has changed.
             StartError: The new processes could not start; the session is closed. A note says where
@@ -316,6 +280,12 @@ class Life(Verbs):
             RecoveryInterrupted: Interrupt was pressed; it holds what was done all the same.
         """
         self._require_open()
+        size = self._other_size(num_processes, devices_per_process)
+        if size is not None and self._lifecycle.dead:
+            raise UsageError(
+                f"{capitalized(processes_label(self._lifecycle.dead))} died, so what it had of "
+                "arrays cannot be laid out anew. Nothing has changed. Type `%spmd_recover` first."
+            )
         interrupted = threading.Event()
         with (
             sigint_sets(interrupted),
@@ -323,7 +293,7 @@ class Life(Verbs):
         ):
             self._interrupted = interrupted
             try:
-                return self._carry_over(progress or untold, interrupted)
+                return self._carry_over(progress or untold, interrupted, size=size)
             finally:
                 self._interrupted = None
 
@@ -333,6 +303,7 @@ class Life(Verbs):
         interrupted: threading.Event,
         come_back_seconds: float = COME_BACK_SECONDS,
         notice: Callable[[str], None] | None = None,
+        size: Size | None = None,
     ) -> Recovered:
         """Makes a new group with the variables of this one; the turn is ours."""
         self._require_open()
@@ -348,25 +319,42 @@ class Life(Verbs):
         )
         pids = {report.process_index: report.pid for report in self._reports}
         sentinels, dead = self._sentinels, lambda: self._lifecycle.dead
-        carrier = Carrier(sentinels, pids, dead, interrupted, notice or StderrNotices().notice)
-        replace_all = partial(self._replace_all, progress, generation)
-        channel, group = self._open_channel, lambda: self.group
-        return Recovery(carrier, channel, group, replace_all, progress, interrupted).run(unended)
+        notice = notice or StderrNotices().notice
+        is_resized = size is not None
+        carrier = Carrier(sentinels, pids, dead, interrupted, notice, is_resized=is_resized)
+        replace_all = partial(self._replace_all, progress, generation, size)
+        num_devices = None if size is None else size.num_devices
+        return Recovery(
+            carrier,
+            self._open_channel,
+            lambda: self.group,
+            replace_all,
+            progress,
+            interrupted,
+            num_devices,
+        ).run(unended)
 
-    def _replace_all(self, progress: Progress, generation: int | None = None) -> None:
+    def _other_size(self, num_processes: int | None, devices: int | None) -> Size | None:
+        gpus = () if self._placement.platform == "cpu" else visible_gpus()
+        return Size(self.options, self._placement).other(num_processes, devices, gpus)
+
+    def _replace_all(
+        self, progress: Progress, generation: int | None = None, size: Size | None = None
+    ) -> None:
         """Ends the processes, and starts new ones.
 
         Args:
             progress: Told of each stage.
             generation: Those of which restart it is to be, where the turn is ours. Else what runs,
                 and waits for its turn, ends with an error.
+            size: What they are started with, if that changes.
         """
         with self._replacing:
             if generation not in (None, self._generation):
                 raise restarted_error()
-            self._replace(progress, is_ours=generation is not None)
+            self._replace(progress, size, is_ours=generation is not None)
 
-    def _replace(self, progress: Progress, *, is_ours: bool) -> None:
+    def _replace(self, progress: Progress, size: Size | None, *, is_ours: bool) -> None:
         started = time.perf_counter()
         if not self._lifecycle.begin_start():
             raise closed_error()
@@ -381,6 +369,8 @@ class Life(Verbs):
         except BaseException:
             self._lifecycle.fail_start()
             raise
+        if size is not None:
+            self.options, self._placement = size
         transport = self._transport
         if transport is None:
             self._start_group(progress)
@@ -490,8 +480,3 @@ class Life(Verbs):
     def mark_out_of_step(self) -> None:
         """Notes that processes did not come back, so nothing more can be run on the group."""
         self._lifecycle.mark_broken()
-
-    @property
-    def deaths(self) -> Sequence[Death]:
-        """Processes of the group that died without having been told to."""
-        return self._lifecycle.deaths

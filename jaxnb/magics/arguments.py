@@ -142,6 +142,10 @@ def restart_parser() -> MagicParser:
                      help="run the cells again that have run without an error")  # fmt: skip
     one.add_argument("--keep", action="store_true",
                      help="give the new processes the variables of the old ones")  # fmt: skip
+    _add(parser, "-n", type=int, metavar="N", dest="num_processes",
+         help="how many processes (default: as many as before)")  # fmt: skip
+    _add(parser, "--devices-per-process", type=int, metavar="D",
+         help="CPU devices of each process (default: as before)")  # fmt: skip
     return parser
 
 

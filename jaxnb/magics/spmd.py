@@ -91,13 +91,15 @@ class SpmdMagics(SessionMagics):
             return
         from jaxnb.recovery.card import recovered_card
 
-        session = self._started()
+        session, n, devices = self._started(), asked.num_processes, asked.devices_per_process
+        size = {"num_processes": n, "devices_per_process": devices}
         with plain_interrupt("Interrupted."), ProgressDisplay(self.shell) as progress:
             self._ids.forget_all()
             if asked.keep:
-                card = recovered_card(session.group, session.recover(progress))
+                recovered = session.recover(progress, **size)
+                card = recovered_card(session.group, recovered)
             else:
-                replayed = session.restart(progress, replay=asked.replay)
+                replayed = session.restart(progress, replay=asked.replay, **size)
                 card = cards.start_card(session.group, replayed if asked.replay else None)
         progress.show(card)
 

@@ -97,6 +97,7 @@ class Carrier:
         dead: Returns who has died so far.
         interrupted: Ends it with KeyboardInterrupt once it is set; nothing has changed then.
         notice: Shows the user a sentence.
+        is_resized: The new group is of another size.
     """
 
     def __init__(
@@ -106,7 +107,10 @@ class Carrier:
         dead: Callable[[], Collection[int]],
         interrupted: threading.Event,
         notice: Callable[[str], None],
+        *,
+        is_resized: bool = False,
     ) -> None:
+        self._is_resized = is_resized
         self._sentinels, self._pids, self._dead = sentinels, pids, dead
         self._interrupted, self._notice = interrupted, notice
         self._silences: dict[int, Silence] = {}
@@ -121,7 +125,11 @@ class Carrier:
         given_up: dict[int, str] = {}
         while True:
             living = self._pids.keys() - gone
-            told = {"attempt": uuid.uuid4().hex, "dead": sorted(gone)}
+            told = {
+                "attempt": uuid.uuid4().hex,
+                "dead": sorted(gone),
+                "is_resized": self._is_resized,
+            }
             answers = self._until_all(living, "packed", told, given_up)
             now_gone = set(self._dead()) | given_up.keys()
             if now_gone <= gone:

@@ -14,7 +14,9 @@ from typing import Any, NamedTuple
 
 import xxhash
 
-_MAGIC = b"jaxnb variables 1\n"
+from jaxnb.recovery.fitting import SavedArray
+
+_MAGIC = b"jaxnb variables 2\n"
 _ALIGNMENT = 64
 
 
@@ -26,11 +28,13 @@ class Contents(NamedTuple):
         pickle: The pickles, one after the other.
         buffers: What was left out of them. All are views of the mapped file: private to this
             process, and may be written to.
+        arrays: The arrays over several processes in it, if they were listed.
     """
 
     names: dict[str, int]
     pickle: memoryview
     buffers: tuple[memoryview, ...]
+    arrays: tuple[SavedArray, ...]
 
 
 def name_of(process_index: int) -> str:
@@ -38,7 +42,13 @@ def name_of(process_index: int) -> str:
     return f"process-{process_index:05}"
 
 
-def write(path: Path, names: Mapping[str, int], pickled: bytes, buffers: Iterable[Any]) -> str:
+def write(
+    path: Path,
+    names: Mapping[str, int],
+    pickled: bytes,
+    buffers: Iterable[Any],
+    arrays: Iterable[SavedArray] = (),
+) -> str:
     """Writes a file, readable by this user only, and waits until it is on the disk.
 
     Args:
@@ -46,6 +56,7 @@ def write(path: Path, names: Mapping[str, int], pickled: bytes, buffers: Iterabl
         names: The names of the pickles, with their sizes.
         pickled: The pickles, one after the other.
         buffers: What was left out of them.
+        arrays: The arrays over several processes in it.
 
     Returns:
         The digest of its bytes.
@@ -54,7 +65,8 @@ def write(path: Path, names: Mapping[str, int], pickled: bytes, buffers: Iterabl
         OSError: There is no room, say. What was written is left.
     """
     parts = [memoryview(pickled), *(memoryview(each).cast("B") for each in buffers)]
-    header = json.dumps({"names": names, "sizes": [part.nbytes for part in parts]}).encode()
+    sizes, listed = [part.nbytes for part in parts], [each.plain for each in arrays]
+    header = json.dumps({"names": names, "sizes": sizes, "arrays": listed}).encode()
     start = _MAGIC + len(header).to_bytes(8, "little") + header
     total = xxhash.xxh3_128()
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -88,17 +100,33 @@ def read(path: Path) -> Contents:
         ValueError: It is no such file, or one of another version.
     """
     with path.open("rb") as file:
+        header = _header(file)
+        at = file.tell()
         mapped = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
-    if bytes(mapped[: len(_MAGIC)]) != _MAGIC:
-        raise ValueError("it has no variables that this version of jaxnb can read")
-    at = len(_MAGIC)
-    length = int.from_bytes(mapped[at : at + 8], "little")
-    at += 8
-    header = json.loads(bytes(mapped[at : at + length]))
-    at += length
     parts = []
     for size in header["sizes"]:
         at += -at % _ALIGNMENT
         parts.append(mapped[at : at + size])
         at += size
-    return Contents(header["names"], parts[0], tuple(parts[1:]))
+    return Contents(header["names"], parts[0], tuple(parts[1:]), _arrays(header))
+
+
+def arrays_in(path: Path) -> tuple[SavedArray, ...]:
+    """Returns the arrays over several processes that are in a file.
+
+    Raises:
+        ValueError: It is no such file, or one of another version.
+    """
+    with path.open("rb") as file:
+        return _arrays(_header(file))
+
+
+def _header(file: Any) -> dict[str, Any]:
+    if file.read(len(_MAGIC)) != _MAGIC:
+        raise ValueError("it has no variables that this version of jaxnb can read")
+    found: dict[str, Any] = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    return found
+
+
+def _arrays(header: Mapping[str, Any]) -> tuple[SavedArray, ...]:
+    return tuple(map(SavedArray.from_plain, header["arrays"]))

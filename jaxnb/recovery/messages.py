@@ -75,6 +75,22 @@ class StateFile:
 
 
 @dataclass(frozen=True, slots=True)
+class Resized:
+    """Variables were saved by a group of another size.
+
+    Attributes:
+        process: The process whose file is read.
+        num_devices: How many devices the group had.
+        paths: The files of all processes that saved one, by process: they have the other parts of
+            its arrays.
+    """
+
+    process: int
+    num_devices: int
+    paths: Mapping[int, str]
+
+
+@dataclass(frozen=True, slots=True)
 class Refused:
     """A process could not do what it was asked to, and nothing has changed there.
 
@@ -278,6 +294,7 @@ class Recovered:
         unended: Processes that did not end their cell; they have their variables.
         hook_errors: What functions raised that :func:`jaxnb.on_recover` was given, and where.
         hook_output: What they printed, by process.
+        resized: What there is to say where the new group is of another size, in sentences.
     """
 
     died: tuple[int, ...]
@@ -290,6 +307,7 @@ class Recovered:
     unended: tuple[int, ...] = ()
     hook_errors: tuple[str, ...] = ()
     hook_output: Mapping[int, str] = field(default_factory=dict)
+    resized: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         size = f" ({format_bytes(self.nbytes)})" if self.kept else ""
@@ -302,7 +320,8 @@ class Recovered:
     @property
     def notes(self) -> tuple[str, ...]:
         """What else there is to know, in sentences."""
-        told = [f"Process {i} {why}, and was ended by force." for i, why in self.given_up.items()]
+        told = [*self.resized]
+        told += [f"Process {i} {why}, and was ended by force." for i, why in self.given_up.items()]
         if self.died and not self.nbytes:
             told.append("No process was left: all variables are lost.")
         if self.unended:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import pickle
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 import jax
 import numpy as np
 from jax.experimental.layout import Format
-from jax.sharding import SingleDeviceSharding
+from jax.sharding import Mesh, SingleDeviceSharding
 
 from jaxnb.arrays.dtypes import numpy_dtype
 from jaxnb.engine._jax_internals import exact_arrays as exact
@@ -40,6 +40,9 @@ _WIDE = 8
 Part = tuple[Any, ...]
 """A part of an array: the device, the dtype on the host, the shape there, and the bytes."""
 
+
+Place = tuple[str, int, int]
+"""A device: its platform, its process, and its place among that process's devices."""
 
 Facts = tuple[list[int], str, bool, bool, Any]
 """Shape, dtype, whether the type is weak, whether it is committed, layout (None: row-major)."""
@@ -86,6 +89,9 @@ def reduced(value: Any, check: Check) -> Any:
         raise pickle.PicklingError("a tracer that left its transformation (jit, grad …)")
     if isinstance(value, jax.Device):
         return _device, place_of(value)
+    if type(value) is Mesh and not value.empty:
+        places = [place_of(device) for device in value.devices.flat]
+        return _mesh, (places, dict(value.shape), tuple(value.axis_types))
     held = array_of_ref_now(value)
     if held is not None:
         return exact.make_ref, (held,)
@@ -100,7 +106,7 @@ def _reduced_array(array: jax.Array, check: Check) -> Any:
     parts = None
     if not is_deleted(array):
         check(array)
-        parts = parts_of(array)
+        parts = [(place_of(device), *part) for device, *part in parts_of(array)]
     arguments = facts_of(array), array.sharding, plain_origin(ORIGINS.of(array)), parts
     return _array, arguments, added_attributes(array) or None
 
@@ -178,14 +184,54 @@ def place_of(device: Any) -> tuple[str, int, int]:
 def own_device(place: tuple[str, int]) -> jax.Device:
     """Returns a device of this process by its platform, and its place among those."""
     platform, number = place
-    return _device(platform, jax.process_index(), number)
+    return device_at((platform, jax.process_index(), number))
 
 
-def _device(platform: str, process_index: int, place: int) -> jax.Device:
+def device_at(where: Place) -> jax.Device:
+    """Returns a device by its platform, its process, and its place among those of the process.
+
+    Raises:
+        LookupError: There is none.
+    """
+    platform, process_index, place = where
     found = _devices(platform).get((process_index, place))
     if found is None:
         raise LookupError(f"process {process_index} has no {platform} device {place} here")
     return found
+
+
+class Resizes(Protocol):
+    """What makes things for a group of another size."""
+
+    def device(self, place: Place) -> jax.Device:
+        """Returns the device that stands for one of before."""
+
+    def mesh(self, places: Sequence[Place], mesh: Mapping[str, int], types: Any) -> Mesh:
+        """Returns the mesh that stands for one of before."""
+
+    def parts(self, number: int, sharding: Any) -> list[Part]:
+        """Returns what this process's devices are to have of an array."""
+
+
+_resizing: Resizes | None = None
+
+
+def set_resizing(how: Resizes | None) -> None:
+    """Sets what makes devices, meshes and arrays over several processes from now on."""
+    global _resizing
+    _resizing = how
+
+
+def _device(*place: Any) -> jax.Device:
+    return device_at(place) if _resizing is None else _resizing.device(place)
+
+
+def _mesh(places: list[Place], shape: dict[str, int], types: Any) -> Mesh:
+    if _resizing is not None:
+        return _resizing.mesh(places, shape, types)
+    grid = np.empty(len(places), dtype=object)
+    grid[:] = [device_at(place) for place in places]
+    return Mesh(grid.reshape([*shape.values()]), (*shape,), axis_types=types)
 
 
 def _keys(words: jax.Array, impl: Any) -> jax.Array:
@@ -194,8 +240,18 @@ def _keys(words: jax.Array, impl: Any) -> jax.Array:
 
 
 def _array(
-    facts: Facts, sharding: Any, origin: PlainOrigin | None, parts: list[Part] | None
+    facts: Facts,
+    sharding: Any,
+    origin: PlainOrigin | None,
+    parts: list[Part] | None,
+    number: int | None = None,
 ) -> jax.Array:
+    if _resizing is not None and number is not None:
+        parts = _resizing.parts(number, sharding)
+    elif parts is not None:
+        if _resizing is not None and not sharding.is_fully_addressable:
+            raise pickle.PicklingError("it was packed for a group of the same size")
+        parts = [(_device(*place), *part) for place, *part in parts]
     array = made(facts, sharding, parts)
     set_origin(array, origin)
     return array

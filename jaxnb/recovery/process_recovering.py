@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxnb.recovery import files, process_variables
+from jaxnb.recovery.process_listing import Listing
 from jaxnb.recovery.process_reading import Reader
 from jaxnb.recovery.process_state import PackedState, Steps, pack
 
@@ -33,10 +34,11 @@ class _Packing:
         shell: The kernel's.
         attempt: Names this attempt.
         dead: The processes whose parts of arrays are gone.
+        is_resized: Those that replace them are more, or fewer.
     """
 
-    def __init__(self, shell: Any, attempt: str, dead: frozenset[int]) -> None:
-        self.attempt = attempt
+    def __init__(self, shell: Any, attempt: str, dead: frozenset[int], *, is_resized: bool) -> None:
+        self.attempt, self._is_resized = attempt, is_resized
         self._shell, self._dead = shell, dead
         self._values: process_variables.Values | None = None
         self._packed: PackedState | None = None
@@ -86,14 +88,15 @@ class _Packing:
     def _pack(self, steps: Steps) -> None:
         if self._values is None:
             self._values = process_variables.to_carry(self._shell)
-        packed = pack(self._values.values, Reader(self._dead), steps)
+        listing = Listing() if self._is_resized else None
+        packed = pack(self._values.values, Reader(self._dead), steps, listing=listing)
         if steps is self._steps:
             self._packed = packed
 
     def _write(self, path: Path) -> None:
         assert self._packed is not None
         packed = self._packed
-        digest = files.write(path, packed.names, packed.pickle, packed.buffers)
+        digest = files.write(path, packed.names, packed.pickle, packed.buffers, packed.arrays)
         self._written = {"name": path.name, "nbytes": path.stat().st_size, "digest": digest}
 
     def _leave_out_what_waits(self) -> None:
@@ -146,7 +149,9 @@ def _cpu_seconds(thread: threading.Thread) -> float:
 _packing: _Packing | None = None
 
 
-def packed(shell: Any, process_index: int, *, attempt: str, dead: list[int]) -> dict[str, Any]:
+def packed(
+    shell: Any, process_index: int, *, attempt: str, dead: list[int], is_resized: bool
+) -> dict[str, Any]:
     """Begins to pack, at the first call of an attempt; tells how far it has come.
 
     Args:
@@ -154,6 +159,7 @@ def packed(shell: Any, process_index: int, *, attempt: str, dead: list[int]) -> 
         process_index: This process.
         attempt: Names the attempt.
         dead: The processes whose parts of arrays are gone.
+        is_resized: The new group is of another size.
 
     Returns:
         Nothing as long as it packs; then the size, the variables, and what is lost. Or
@@ -161,7 +167,7 @@ def packed(shell: Any, process_index: int, *, attempt: str, dead: list[int]) -> 
     """
     global _packing
     if _packing is None or _packing.attempt != attempt:
-        _packing = _Packing(shell, attempt, frozenset(dead))
+        _packing = _Packing(shell, attempt, frozenset(dead), is_resized=is_resized)
     return _packing.told()
 
 

@@ -9,7 +9,10 @@ from typing import Any
 import jax
 
 from jaxnb.recovery import files, process_variables
-from jaxnb.recovery.messages import Measured, Refused, StateFile, Taken
+from jaxnb.recovery.fitting import MisfitError
+from jaxnb.recovery.messages import Measured, Refused, Resized, StateFile, Taken
+from jaxnb.recovery.process_listing import Listing
+from jaxnb.recovery.process_resizing import Resizing, meshes_of, resizing
 from jaxnb.recovery.process_state import PackedState, pack
 from jaxnb.recovery.process_unpacking import unpack
 
@@ -30,7 +33,7 @@ def measure(shell: Any, process_index: int, *, names: Sequence[str]) -> Measured
     if missing:
         return Measured({}, 0, (), missing)
     chosen = process_variables.to_save(shell, names)
-    _waiting = pack(chosen.values)
+    _waiting = pack(chosen.values, listing=Listing())
     return Measured(chosen.texts, _waiting.nbytes, _waiting.lost)
 
 
@@ -40,7 +43,7 @@ def write(shell: Any, process_index: int, *, folder: str) -> StateFile | Refused
     assert packed is not None
     path = Path(folder) / files.name_of(process_index)
     try:
-        found = files.write(path, packed.names, packed.pickle, packed.buffers)
+        found = files.write(path, packed.names, packed.pickle, packed.buffers, packed.arrays)
     except OSError as error:
         return Refused(f"could not write its file ({error.strerror or error})")
     finally:
@@ -63,7 +66,25 @@ def check(shell: Any, process_index: int, *, path: str, expected: str) -> Refuse
     return None if is_same else Refused("has a file that is not as it was written: do not use it")
 
 
-def load(shell: Any, process_index: int, *, path: str, names: Sequence[str]) -> Taken:
+def fits(
+    shell: Any, process_index: int, *, names: Sequence[str], resized: Resized
+) -> Refused | None:
+    """Looks whether the arrays of a group of another size can be laid out here; makes nothing."""
+    try:
+        _resizing(shell, resized).require_fit(names)
+    except MisfitError as error:
+        return Refused(f"cannot lay out {error}")
+    return None
+
+
+def load(
+    shell: Any,
+    process_index: int,
+    *,
+    path: str,
+    names: Sequence[str],
+    resized: Resized | None = None,
+) -> Taken:
     """Binds the variables of a file.
 
     Args:
@@ -71,13 +92,25 @@ def load(shell: Any, process_index: int, *, path: str, names: Sequence[str]) -> 
         process_index: This process.
         path: The file, which :func:`check` has found as it was written.
         names: Which of them; all if there are none.
+        resized: The group was of another size when they were saved.
     """
     contents = files.read(Path(path))
-    met = process_variables.binder(shell, names)
-    with jax.transfer_guard("allow"):
+    how, without = None, frozenset[str]()
+    if resized is not None:
+        how, without = _resizing(shell, resized), process_variables.PARTS_OF_PLACES
+        if resized.process != process_index:
+            without |= process_variables.OWN_PARTS
+    met = process_variables.binder(shell, names, without)
+    with jax.transfer_guard("allow"), resizing(how):
         unpacked = unpack(contents.pickle, contents.buffers, contents.names, met)
     chosen = process_variables.bind(shell, unpacked.variables, names)
     lost = [part for part in unpacked.lost if part.path in chosen]
     if not names:
         lost += process_variables.bind_in_modules(unpacked.variables)
     return Taken(tuple(chosen), tuple(lost))
+
+
+def _resizing(shell: Any, resized: Resized) -> Resizing:
+    contents = {i: files.read(Path(path)) for i, path in resized.paths.items()}
+    meshes = meshes_of(shell.user_ns)
+    return Resizing(resized.process, resized.num_devices, contents, meshes)

@@ -11,7 +11,7 @@ import itertools
 import pickle
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pickle import whichmodule  # type: ignore[attr-defined]
@@ -24,9 +24,11 @@ from jaxnb.engine.lost import MAKE_AGAIN, MAKE_ANEW, LostArray, LostValue, loss_
 from jaxnb.engine.value_paths import Found, is_of_user, paths_to
 from jaxnb.pickling import OutOfBand, adjacent
 from jaxnb.recovery import process_arrays
+from jaxnb.recovery.fitting import SavedArray
 from jaxnb.recovery.messages import LostPart
 from jaxnb.recovery.process_arrays import Check, PartLostError, is_array, wait
 from jaxnb.recovery.process_code import CodePickler
+from jaxnb.recovery.process_listing import Listing
 from jaxnb.recovery.process_spread import Spread
 
 MOST_ASKED = 5
@@ -52,12 +54,14 @@ class PackedState:
         pickle: One pickle a name, one after the other: of the name and its value.
         buffers: What was left out of the pickles: the memory of what was packed, not a copy.
         lost: What could not be packed.
+        arrays: The arrays over several processes in it, if they were listed.
     """
 
     names: Mapping[str, int]
     pickle: bytes
     buffers: tuple[np.ndarray[Any, Any], ...]
     lost: tuple[LostPart, ...]
+    arrays: tuple[SavedArray, ...] = ()
 
     @property
     def nbytes(self) -> int:
@@ -115,6 +119,7 @@ def pack(
     check: Check = wait,
     steps: Steps | None = None,
     spread: Spread | None = None,
+    listing: Listing | None = None,
 ) -> PackedState:
     """Packs variables; whatever they are, it does not fail for one that cannot be packed.
 
@@ -127,6 +132,7 @@ def pack(
         steps: Told how far it has come.
         spread: Takes arrays that are spread over processes; else they are packed with this
             process's parts of them.
+        listing: Lists those, so that others can be made of them in a group of another size.
 
     Raises:
         MemoryError: There is no room for the pickles.
@@ -136,7 +142,7 @@ def pack(
     steps = steps or Steps()
     for value, name, reason in steps.gone:
         _lose(lost, value, reason, name)
-    once = partial(_pack_once, variables, check, lost, answers, steps, spread)
+    once = partial(_pack_once, variables, check, lost, answers, steps, spread, listing)
     packed = once()
     for _ in range(MAX_PASSES):
         if not lost:
@@ -153,7 +159,7 @@ def pack(
         packed = once()
         _name_lost(variables, lost)
     found = dict.fromkeys(each.part for each in lost.values() if each.path)
-    return PackedState(*packed, tuple(found))
+    return PackedState(*packed, tuple(found), tuple(listing.arrays) if listing is not None else ())
 
 
 def _pack_once(
@@ -163,6 +169,7 @@ def _pack_once(
     answers: Answers,
     steps: Steps,
     spread: Spread | None,
+    listing: Listing | None,
 ) -> tuple[dict[str, int], bytes, tuple[np.ndarray[Any, Any], ...]]:
     """Packs all names; notes in ``lost`` what cannot be packed."""
     while True:
@@ -170,7 +177,9 @@ def _pack_once(
         ends = [0]
         if spread is not None:
             spread.clear()
-        pickler = StatePickler(file, out_of_band, check, lost, answers, steps, spread)
+        if listing is not None:
+            listing.clear()
+        pickler = StatePickler(file, out_of_band, check, lost, answers, steps, spread, listing)
         for name, value in variables.items():
             steps.name = name
             is_lost = id(value) in lost and type(value) in _NOBODY_IS_ASKED_OF
@@ -250,12 +259,12 @@ class StatePickler(CodePickler):
 
     Args:
         file: Where to write.
-        buffer_callback: Takes buffers out of band if it returns something false.
+        out_of_band: Takes buffers.
         check: Looks at each array before it is read.
         lost: What is known to be lost, by id; what is found is added, under the name of ``steps``.
         answers: See :data:`Answers`.
         steps: Told how far it has come.
-        spread: See :func:`pack`.
+        spread, listing: See :func:`pack`.
 
     Attributes:
         stand_in: What stands for its whole value, if that is lost.
@@ -264,14 +273,16 @@ class StatePickler(CodePickler):
     def __init__(
         self,
         file: Any,
-        buffer_callback: Callable[[pickle.PickleBuffer], Any],
+        out_of_band: OutOfBand,
         check: Check,
         lost: dict[int, _Lost],
         answers: Answers,
         steps: Steps,
         spread: Spread | None = None,
+        listing: Listing | None = None,
     ) -> None:
-        super().__init__(file, protocol=5, buffer_callback=buffer_callback)
+        super().__init__(file, protocol=5, buffer_callback=out_of_band)
+        self._out_of_band, self._listing = out_of_band, listing
         self._check, self._lost, self._answers, self._steps = check, lost, answers, steps
         self._own, self._spread = _OwnObjects(), spread
         self.stand_in: LostValue | None = None
@@ -321,6 +332,9 @@ class StatePickler(CodePickler):
             found = self._spread.reduced(value, self._check)
         if found is NotImplemented:
             found = process_arrays.reduced(value, self._check)
+            if self._listing is not None and found is not NotImplemented:
+                name = self._steps.name
+                found = self._listing.numbered(value, found, name, self._out_of_band)
         self._steps.reads = False
         if found is NotImplemented:
             found = self._own.reduced(value)

@@ -166,7 +166,7 @@ class _PatientUnpickler(_Unpickler):  # type: ignore[misc]
 
 def _kind_of(value: Any) -> str:
     kind = value if isinstance(value, type | FunctionType) else type(value)
-    return kind.__qualname__
+    return kind.__qualname__.lstrip("_")  # of ours, the maker of arrays say
 
 
 def _step(name: str, made_of: int) -> Callable[[Any], None]:

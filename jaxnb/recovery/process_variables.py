@@ -6,7 +6,7 @@ import contextlib
 import random
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
@@ -137,6 +137,12 @@ LAST_PARTS: dict[str, Part] = {
 
 _ALL = PARTS | LAST_PARTS
 
+OWN_PARTS = frozenset({"np.random.get_state()", "random.getstate()"})
+"""What another process must not have too: both would draw the same numbers."""
+
+PARTS_OF_PLACES = frozenset({"the values of cells", "arrays that the notebook knows of"})
+"""What the notebook reads from where it knows it to be; in a group of another size it is not."""
+
 COMMON_PARTS = {"sys.path", "jax.config", "jax.set_mesh(…)", *LAST_PARTS}
 """What is the same on every process by its nature."""
 
@@ -211,18 +217,22 @@ def _modules_first(values: Mapping[str, Any]) -> dict[str, Any]:
     return dict(sorted(values.items(), key=lambda item: not issubclass(type(item[1]), ModuleType)))
 
 
-def binder(shell: Any, names: Sequence[str] = ()) -> Callable[[str, Any], None]:
+def binder(
+    shell: Any, names: Sequence[str] = (), without: Collection[str] = ()
+) -> Callable[[str, Any], None]:
     """Returns what binds a value as soon as it is made: what comes may need it.
 
     Args:
         shell: The kernel's.
         names: Only these variables are wanted, which are bound in the end; all if there are none.
+        without: Parts that are not set.
     """
 
     def met(name: str, value: Any) -> None:
         part = _ALL.get(name)
-        if part is not None and not isinstance(value, LostValue) and (not names or part.follows):
-            part.set(shell, value)
+        if part is not None and not isinstance(value, LostValue):
+            if (not names or part.follows) and name not in without:
+                part.set(shell, value)
         elif name.isidentifier() and part is None and not names:
             shell.user_ns[name] = value
 

@@ -8,18 +8,33 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
-from jaxnb.errors import JaxnbError, RecoveryInterrupted
+from jaxnb.errors import JaxnbError, RecoveryInterrupted, UsageError
 from jaxnb.labels import format_bytes, processes_label
 from jaxnb.model import CallRequest, GroupInfo
 from jaxnb.recovery.carrying import Carrier, Packed
+from jaxnb.recovery.directories import scratch_folder
+from jaxnb.recovery.facts import Facts, resized_notes
+from jaxnb.recovery.files import arrays_in
 from jaxnb.recovery.filling import fill
+from jaxnb.recovery.fitting import MisfitError, SavedArray, require_all_fit
 from jaxnb.recovery.messages import CalledHooks, Filled, Lost, Recovered, StateFile, losses
-from jaxnb.recovery.saving import PACK_SECONDS, Asked, Saver, Told, scratch_folder
+from jaxnb.recovery.saving import PACK_SECONDS, Asked, Saver, Told
 
 Progress = Callable[[str, str], None]
 
 _HOOKS = "jaxnb.recovery.process_hooks.call"
+
+
+class _Carried(NamedTuple):
+    """What goes over to the new group: files, and what there is to say of them."""
+
+    folder: Path
+    packed: Packed
+    files: Mapping[int, StateFile]
+    told: Told
+    before: Facts
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +53,7 @@ class Recovery:
         progress: Told of each stage.
         interrupted: Set by Interrupt. Before the processes are replaced nothing changes then;
             while the new ones take the variables, they end to do so, and these are in files.
+        num_devices: Of the new group, if it is of another size.
     """
 
     carrier: Carrier
@@ -46,6 +62,7 @@ class Recovery:
     replace_all: Callable[[], None]
     progress: Progress
     interrupted: threading.Event
+    num_devices: int | None = None
 
     def run(self, unended: Collection[int] = ()) -> Recovered:
         """Does it.
@@ -67,11 +84,13 @@ class Recovery:
                 files = self.carrier.write(packed, folder)
                 saver = Saver(self.channel(self.interrupted), self.group())
                 told = saver.write_manifest(folder, packed.processes, files)
+                self._require_fit(folder, files)
+                carried = _Carried(folder, packed, files, told, saver.facts)
             self.replace_all()
             was_interrupted = self.interrupted.is_set()
             self.interrupted.clear()
             try:
-                found = self._in_new_group(folder, packed, files, told, set(unended), started)
+                found = self._in_new_group(carried, unended, started)
             except JaxnbError as error:
                 reason = str(error).partition(" Type `%")[0]
                 raise JaxnbError(
@@ -82,6 +101,20 @@ class Recovery:
         if was_interrupted:
             raise RecoveryInterrupted(found)
         return found
+
+    def _require_fit(self, folder: Path, files: Mapping[int, StateFile]) -> None:
+        if self.num_devices is None:
+            return
+        found: dict[object, SavedArray] = {}
+        for file in files.values():
+            found |= {(a.name, a.shape, a.dtype): a for a in arrays_in(folder / file.name)}
+        try:
+            require_all_fit(found.values(), self.num_devices)
+        except MisfitError as error:
+            raise UsageError(
+                f"A group of {self.num_devices} devices cannot lay out {error}. Nothing has "
+                "changed. Take another size, or change the array first."
+            ) from None
 
     @contextmanager
     def _dropped_if_it_fails(self, folder: Path | None = None) -> Iterator[None]:
@@ -94,19 +127,14 @@ class Recovery:
             raise
 
     def _in_new_group(
-        self,
-        folder: Path,
-        packed: Packed,
-        files: Mapping[int, StateFile],
-        told: Told,
-        unended: Collection[int],
-        started: float,
+        self, carried: _Carried, unended: Collection[int], started: float
     ) -> Recovered:
+        folder, packed, files, told, before = carried
         channel = self.channel(self.interrupted)
-        everyone = range(channel.num_processes)
-        died = tuple(i for i in everyone if i not in files)
+        died = tuple(i for i in range(before.num_processes) if i not in files)
         self.progress("unpacking", format_bytes(packed.nbytes))
-        taken = Saver(channel, self.group()).bind(folder, files)
+        saver = Saver(channel, self.group())
+        taken = saver.bind(folder, files, (), before)
         filled = Filled()
         if died and files:
             self.progress("giving variables", f"to {processes_label(died)}")
@@ -130,6 +158,7 @@ class Recovery:
             packed.given_up,
             tuple(sorted(set(unended) - set(died))),
             *_call_hooks(channel),
+            resized_notes(before.size, saver.facts.size, "is gone"),
         )
 
 

@@ -4,35 +4,38 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from jaxnb.errors import JaxnbError, NotEnoughMemoryError, UsageError
-from jaxnb.headroom import available_bytes
-from jaxnb.labels import capitalized, format_bytes, paths_label, processes_label
+from jaxnb.errors import JaxnbError, UsageError
+from jaxnb.labels import capitalized, paths_label, processes_label
 from jaxnb.model import CallRequest, GroupInfo
+from jaxnb.recovery.directories import (
+    MANIFEST,
+    put_in_place,
+    require_own,
+    require_room,
+    target_of,
+)
+from jaxnb.recovery.facts import Facts, require_fit, resized_notes
 from jaxnb.recovery.files import name_of
 from jaxnb.recovery.messages import (
     Lost,
     Measured,
     Refused,
+    Resized,
     SavedState,
     StateFile,
     Taken,
     losses,
 )
 
-MANIFEST = "variables.json"
-"""What tells of the files in a directory, for people too."""
-
-FORMAT = 1
+FORMAT = 2
 
 PACK_SECONDS = 3600.0
 """How long a process may pack or unpack; classes' own code runs then. Interrupt ends it sooner."""
@@ -57,24 +60,6 @@ class Asked(Protocol):
         """Tells them something, and waits for no answer."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Facts:
-    """What a saved state has to fit."""
-
-    jax: str
-    python: str
-    platform: str
-    num_processes: int
-    devices_per_process: int
-
-    @classmethod
-    def of(cls, group: GroupInfo) -> _Facts:
-        python = ".".join(platform.python_version_tuple()[:2])
-        devices = {len(process.devices) for process in group.processes}
-        count = len(group.processes)
-        return cls(group.jax_version, python, group.platform, count, max(devices))
-
-
 class Told(NamedTuple):
     """What is told of saved variables.
 
@@ -97,11 +82,12 @@ class Saver:
         group: The group.
 
     Attributes:
+        facts: What it is.
         num_processes: Its size.
     """
 
     def __init__(self, channel: Asked, group: GroupInfo) -> None:
-        self._channel, self._facts = channel, _Facts.of(group)
+        self._channel, self.facts = channel, Facts.of(group)
         self.num_processes = channel.num_processes
 
     def save(self, folder: str, names: Sequence[str], *, overwrite: bool) -> SavedState:
@@ -118,18 +104,18 @@ class Saver:
             JaxnbError: A process could not write, or gave no answer.
         """
         started = time.perf_counter()
-        target = _target(folder, overwrite=overwrite)
+        target = target_of(folder, overwrite=overwrite)
         try:
             measured = self._all("measure", "packed", names=tuple(names))
             _require_names({i: answer.missing for i, answer in measured.items()})
             nbytes = sum(answer.nbytes for answer in measured.values())
-            _require_room(target.parent, nbytes)
+            require_room(target.parent, nbytes)
             partial = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
             try:
                 written = self._all("write", "saved", nbytes, folder=str(partial))
                 _require_done(written, "Nothing was saved")
                 told = self.write_manifest(partial, measured, written)
-                _put_in_place(partial, target)
+                put_in_place(partial, target)
             finally:
                 shutil.rmtree(partial, ignore_errors=True)
         finally:
@@ -157,18 +143,22 @@ class Saver:
         started = time.perf_counter()
         path = Path(folder).expanduser().absolute()
         manifest = _read_manifest(path)
-        notes = _require_fit(path, manifest["group"], self._facts)
+        saved_by = Facts(**manifest["group"])
+        notes = require_fit(path, saved_by, self.facts)
         _require_known(path, names, manifest)
-        found = _files_of(manifest, self._channel.num_processes)
+        found = _files_of(manifest, saved_by.num_processes)
         for file in found.values():
-            _require_own(path / file.name)
-        checks = {
-            i: {"path": str(path / file.name), "expected": file.digest} for i, file in found.items()
-        }
-        _require_done(self._each("check", "checked", checks), "Nothing was loaded")
-        taken = self.bind(path, found, names)
-        if without := [i for i in range(self._channel.num_processes) if i not in found]:
+            require_own(path / file.name)
+        checks = [
+            {"path": str(path / file.name), "expected": file.digest} for file in found.values()
+        ]
+        for start in range(0, len(checks), self.num_processes):
+            some = dict(enumerate(checks[start : start + self.num_processes]))
+            _require_done(self._each("check", "checked", some), "Nothing was loaded")
+        taken = self.bind(path, found, names, saved_by)
+        if without := [i for i in range(saved_by.num_processes) if i not in found]:
             notes += (f"{capitalized(processes_label(without))} had died, and saved nothing.",)
+        notes += resized_notes(saved_by.size, self.facts.size, "is not loaded")
         saved = [
             Lost(**{**each, "processes": tuple(each["processes"])}) for each in manifest["lost"]
         ]
@@ -181,21 +171,40 @@ class Saver:
         return SavedState(str(path), bound, size, tuple(lost), seconds, notes, "loaded")
 
     def bind(
-        self, folder: Path, files: Mapping[int, StateFile], names: Sequence[str] = ()
+        self,
+        folder: Path,
+        files: Mapping[int, StateFile],
+        names: Sequence[str] = (),
+        saved_by: Facts | None = None,
     ) -> dict[int, Taken]:
         """Has processes bind the variables of files, which are as they were written.
 
+        In a group of another size each process binds those of the process of its index, the further
+        ones those of the first; arrays over several processes are laid out anew.
+
         Args:
             folder: The directory.
-            files: The file of each process that is to.
+            files: The file of each process that has one.
             names: The variables; all if there are none.
+            saved_by: The group that has saved them, if it need not be of this size.
 
         Raises:
-            JaxnbError: One gave no answer.
+            JaxnbError: One gave no answer; or something does not fit, and nothing is bound.
         """
-        loads = {
-            i: {"path": str(folder / file.name), "names": tuple(names)} for i, file in files.items()
+        paths = {i: str(folder / file.name) for i, file in files.items()}
+        loads: dict[int, dict[str, Any]] = {
+            i: {"path": path, "names": tuple(names)} for i, path in paths.items()
         }
+        if saved_by is not None and saved_by.size != self.facts.size:
+            num_devices, loads = saved_by.num_devices, {}
+            for i in range(self.num_processes):
+                process = i if i in paths else min(paths)
+                resized = Resized(process, num_devices, paths)
+                loads[i] = {"path": paths[process], "names": tuple(names), "resized": resized}
+            asked = {
+                i: {"names": each["names"], "resized": each["resized"]} for i, each in loads.items()
+            }
+            _require_done(self._each("fits", "looked at", asked), "Nothing was loaded")
         return self._each("load", "loaded", loads, "and other processes have theirs. Load again.")
 
     def _requests(self, function: str, **arguments: Any) -> dict[int, CallRequest]:
@@ -230,7 +239,7 @@ class Saver:
         manifest = {
             "format": FORMAT,
             "saved": time.strftime("%Y-%m-%d %H:%M:%S"),
-            "group": asdict(self._facts),
+            "group": asdict(self.facts),
             "variables": variables,
             "only": only,
             "lost": [asdict(each) for each in lost],
@@ -241,78 +250,6 @@ class Saver:
             file.flush()
             os.fsync(file.fileno())
         return Told(variables, lost, only)
-
-
-@contextmanager
-def scratch_folder(nbytes: int) -> Iterator[Path]:
-    """Yields a directory for variables on their way: in memory, where the system has that.
-
-    It is removed if what is done with it succeeds; else it is left if there is anything in it, and
-    a note says where it is.
-
-    Args:
-        nbytes: Their size.
-
-    Raises:
-        NotEnoughMemoryError: There is no room for them.
-    """
-    folder = Path(tempfile.mkdtemp(prefix="jaxnb-", dir=_with_room(nbytes)))
-    try:
-        yield folder
-    except BaseException as error:
-        if not folder.is_dir():  # somebody has removed it
-            error.add_note(f"{folder}, which had the variables, has been removed meanwhile.")
-        elif any(folder.iterdir()):
-            error.add_note(
-                "Not all of the new processes have their variables. These are in "
-                f"{folder}: `%spmd_load {folder}` binds them in a group of this size. Then remove "
-                "it."
-            )
-        else:
-            folder.rmdir()
-        raise
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-def _with_room(nbytes: int) -> Path:
-    """Returns where there is room for a second copy of variables: in memory, or on the disk."""
-    memory, disk = Path("/dev/shm"), Path(tempfile.gettempdir())
-    rooms = {disk: shutil.disk_usage(disk).free}
-    if os.access(memory, os.W_OK):
-        rooms = {memory: min(shutil.disk_usage(memory).free, available_bytes())} | rooms
-    for place, room in rooms.items():
-        if nbytes < room:
-            return place
-    told = ", ".join(f"{format_bytes(room)} in {place}" for place, room in rooms.items())
-    raise NotEnoughMemoryError(
-        f"The variables of all processes take {format_bytes(nbytes)}, and there is no room for a "
-        f"second copy: {told}. Nothing has changed. Delete some, or save what you need to a larger "
-        "disk: `%spmd_save DIR NAMES`."
-    )
-
-
-def _target(folder: str, *, overwrite: bool) -> Path:
-    target = Path(folder).expanduser().absolute()
-    if not target.parent.is_dir():
-        raise UsageError(
-            f"There is no directory {target.parent}. Nothing was saved. Make it: `!mkdir -p "
-            f"{target.parent}`."
-        )
-    if not target.exists() or (target.is_dir() and not any(target.iterdir())):
-        return target
-    if not target.is_dir():
-        raise UsageError(f"{target} is a file. Nothing was saved. Name a directory.")
-    if not (target / MANIFEST).is_file():
-        raise UsageError(
-            f"{target} is there, and has no saved variables. Nothing was saved. Name a directory "
-            "that is not there yet."
-        )
-    if not overwrite:
-        raise UsageError(
-            f"{target} has saved variables already. Nothing was saved. Name another directory, or "
-            "replace them: `%spmd_save --overwrite DIR`, `spmd.save(dir, overwrite=True)`."
-        )
-    return target
 
 
 def _only_on(variables: Mapping[int, Mapping[str, str]]) -> dict[str, list[int]]:
@@ -362,16 +299,6 @@ def _require_names(missing: Mapping[int, Sequence[str]]) -> None:
             )
 
 
-def _require_room(folder: Path, nbytes: int) -> None:
-    free = shutil.disk_usage(folder).free
-    if nbytes > free:
-        raise NotEnoughMemoryError(
-            f"The variables of all processes take {format_bytes(nbytes)}, and {folder} has "
-            f"{format_bytes(free)} free. Nothing was saved. Name the variables to save, or another "
-            "directory."
-        )
-
-
 def _require_done(answers: Mapping[int, Any], otherwise: str) -> None:
     refused = {i: answer for i, answer in answers.items() if isinstance(answer, Refused)}
     if refused:
@@ -380,24 +307,13 @@ def _require_done(answers: Mapping[int, Any], otherwise: str) -> None:
         raise JaxnbError(f"{capitalized(processes_label(same))} {answer.reason}. {otherwise}.")
 
 
-def _put_in_place(partial: Path, target: Path) -> None:
-    """Replaces a directory by another at once, as far as the file system can."""
-    if not target.exists() or not any(target.iterdir()):
-        partial.rename(target)  # an empty directory is replaced
-        return
-    old = partial.with_name(f"{partial.name}-old")
-    target.rename(old)
-    partial.rename(target)
-    shutil.rmtree(old, ignore_errors=True)
-
-
 def _read_manifest(path: Path) -> dict[str, Any]:
     if not path.exists():
         raise UsageError(f"There is no directory {path}. Nothing was loaded.")
     if not (path / MANIFEST).is_file():
         raise UsageError(f"{path} has no saved variables ({MANIFEST}). Nothing was loaded.")
     for each in (path, path / MANIFEST):
-        _require_own(each)
+        require_own(each)
     try:
         manifest: Any = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
     except ValueError as error:
@@ -411,40 +327,3 @@ def _read_manifest(path: Path) -> dict[str, Any]:
         )
     found: dict[str, Any] = manifest
     return found
-
-
-def _require_own(path: Path) -> None:
-    """Takes what nobody else can have written: it is unpickled, and so run."""
-    try:
-        found = path.stat()
-    except OSError as error:
-        raise JaxnbError(f"{path} cannot be read ({error.strerror}). Nothing was loaded.") from None
-    if found.st_uid not in (os.getuid(), 0) or found.st_mode & 0o022:
-        raise JaxnbError(
-            f"{path} can be written by other users than you, and to load variables is to run code. "
-            "Nothing was loaded. If you trust it, make it yours: `chown`, `chmod go-w`."
-        )
-
-
-def _require_fit(path: Path, saved: dict[str, Any], now: _Facts) -> tuple[str, ...]:
-    """Returns what there is to say where it fits.
-
-    Raises:
-        UsageError: It does not fit.
-    """
-    for field, sentence in (
-        ("python", "by Python {}; this is {}, which cannot read its functions' code"),
-        ("platform", "on {} devices; these are {}"),
-        ("num_processes", "by a group of {} processes; this one has {} processes"),
-        ("devices_per_process", "with {} devices per process; this group has {}"),
-    ):
-        if saved[field] != getattr(now, field):
-            raise UsageError(
-                f"{path} was saved {sentence.format(saved[field], getattr(now, field))}. Nothing "
-                f"was loaded. It fits a group of `%spmd_start -n {saved['num_processes']} "
-                f"--devices-per-process {saved['devices_per_process']} --platform "
-                f"{saved['platform']}`, with Python {saved['python']}."
-            )
-    if saved["jax"] == now.jax:
-        return ()
-    return (f"Saved with JAX {saved['jax']}, loaded with {now.jax}.",)

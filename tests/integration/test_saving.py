@@ -13,7 +13,7 @@ import pytest
 import jaxnb
 from integration.test_magics import kernel
 from jaxnb.errors import CellError, JaxnbError, UsageError
-from jaxnb.recovery import saving
+from jaxnb.recovery import directories
 from jaxnb.session import Session
 
 STATE = """
@@ -132,8 +132,6 @@ def test_a_file_that_was_changed(other: Session, saved: Path, harm: object, why:
 @pytest.mark.parametrize(
     ("field", "value", "why"),
     [
-        ("num_processes", 8, "was saved by a group of 8 processes; this one has 4 processes"),
-        ("devices_per_process", 3, "with 3 devices per process; this group has 2"),
         ("python", "3.1", r"by Python 3\.1; this is 3"),
         ("platform", "gpu", "on gpu devices; these are cpu"),
     ],
@@ -245,13 +243,13 @@ mine = beside.mesh
 
 def test_a_restart_keeps_the_variables(other: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     folders: list[str] = []
-    make = saving.tempfile.mkdtemp
+    make = directories.tempfile.mkdtemp
 
     def recorded(**how: Any) -> str:
         folders.append(make(**how))
         return folders[-1]
 
-    monkeypatch.setattr(saving.tempfile, "mkdtemp", recorded)
+    monkeypatch.setattr(directories.tempfile, "mkdtemp", recorded)
     other.run(STATE)
     expected = {i: p.value for i, p in other.run(CHECK).per_process.items()}
     other.run(STATE)

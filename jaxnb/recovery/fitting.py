@@ -1,0 +1,155 @@
+"""Pure: how arrays of one group are laid out in a group of another size, if they fit there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jaxnb.labels import plural
+
+Box = tuple[tuple[int, int], ...]
+"""A part of an array: where it starts and stops in each dimension."""
+
+
+class MisfitError(Exception):
+    """Something does not fit a group of this size; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class SavedPart:
+    """What one device had of an array.
+
+    Attributes:
+        box: Which part.
+        dtype: Of its elements, in host memory.
+        buffer: Which of the buffers of the file has them.
+    """
+
+    box: Box
+    dtype: str
+    buffer: int
+
+
+@dataclass(frozen=True, slots=True)
+class SavedArray:
+    """An array over several processes, as one of them has saved it.
+
+    Attributes:
+        name: The variable in which it was met.
+        number: Which of those that were met there.
+        shape: Its shape.
+        dtype: Its dtype.
+        mesh: The axes of its mesh, and their sizes; empty if it has no mesh, but devices.
+        is_of_all: The mesh has all devices of the group.
+        spec: For each dimension the axes that it is divided over.
+        parts: What this process has of it.
+        unreduced: Axes over which it has not been summed yet.
+    """
+
+    name: str
+    number: int
+    shape: tuple[int, ...]
+    dtype: str
+    mesh: Mapping[str, int]
+    is_of_all: bool
+    spec: tuple[tuple[str, ...], ...]
+    parts: tuple[SavedPart, ...]
+    unreduced: tuple[str, ...] = ()
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> SavedArray:
+        """Returns what JSON has made of one."""
+        parts = (
+            SavedPart(tuple((a, b) for a, b in box), dtype, buffer)
+            for box, dtype, buffer in plain["parts"]
+        )
+        spec = tuple(map(tuple, plain["spec"]))
+        lists = {"shape": tuple(plain["shape"]), "unreduced": tuple(plain["unreduced"])}
+        return cls(**{**plain, **lists, "spec": spec, "parts": tuple(parts)})
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """What JSON can hold."""
+        parts = [[each.box, each.dtype, each.buffer] for each in self.parts]
+        kept = {name: getattr(self, name) for name in self.__slots__ if name != "parts"}
+        return {**kept, "parts": parts}
+
+    def __str__(self) -> str:
+        axes = ", ".join(f"{axis!r}: {size}" for axis, size in self.mesh.items())
+        return f"`{self.name}` ({self.dtype}{[*self.shape]} over a mesh of {axes or 'no axes'})"
+
+
+def resized(mesh: Mapping[str, int], num_devices: int) -> dict[str, int]:
+    """Returns the sizes of a mesh's axes over another number of devices: the first axis changes.
+
+    Raises:
+        MisfitError: The other axes do not divide the number of devices.
+    """
+    first, *others = mesh
+    rest = math.prod(mesh[axis] for axis in others)
+    if num_devices % rest or not num_devices:
+        sizes = " × ".join(f"{axis!r} ({mesh[axis]})" for axis in others)
+        raise MisfitError(
+            f"{sizes} does not divide {plural(num_devices, 'device')}, so axis {first!r} cannot "
+            "take the rest"
+        )
+    return {**mesh, first: num_devices // rest}
+
+
+def require_fit(array: SavedArray, mesh: Mapping[str, int]) -> None:
+    """Looks whether an array can be laid out over a mesh.
+
+    Args:
+        array: The array.
+        mesh: The axes of the mesh, and their sizes.
+
+    Raises:
+        MisfitError: It cannot; the message says which axis does not fit.
+    """
+    if array.unreduced:
+        raise MisfitError(f"{array} has not been summed over {', '.join(array.unreduced)} yet")
+    for dimension, axes in enumerate(array.spec):
+        count = math.prod(mesh[axis] for axis in axes)
+        if count and array.shape[dimension] % count:
+            named = " × ".join(f"{axis!r}" for axis in axes)
+            raise MisfitError(
+                f"{array}: axis {named} has {count} devices now, which do not divide dimension "
+                f"{dimension} ({array.shape[dimension]})"
+            )
+
+
+def require_all_fit(arrays: Iterable[SavedArray], num_devices: int) -> None:
+    """Looks whether arrays fit a group that has no meshes of its own.
+
+    Args:
+        arrays: The arrays.
+        num_devices: Of the group.
+
+    Raises:
+        MisfitError: One does not.
+    """
+    for array in arrays:
+        if array.is_of_all:
+            try:
+                mesh = resized(array.mesh, num_devices)
+            except MisfitError as error:
+                raise MisfitError(f"{array}: {error}") from None
+            require_fit(array, mesh)
+
+
+def overlap(one: Box, other: Box) -> Box | None:
+    """Returns what two parts of an array have in common; None if that is nothing."""
+    both = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(one, other, strict=True))
+    return both if all(a < b for a, b in both) else None
+
+
+def size_of(box: Box) -> int:
+    """Returns how many elements a part has."""
+    return math.prod(b - a for a, b in box)
+
+
+def within(box: Box, outer: Sequence[tuple[int, int]]) -> tuple[slice, ...]:
+    """Returns where a part is in a larger one."""
+    return tuple(slice(a - c, b - c) for (a, b), (c, _) in zip(box, outer, strict=True))

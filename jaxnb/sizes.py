@@ -1,0 +1,54 @@
+"""What a group of another size is started with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from jaxnb.launch.placement import Placement, place
+from jaxnb.options import StartOptions
+
+
+class Size(NamedTuple):
+    """How a group is started.
+
+    Attributes:
+        options: What is asked for.
+        placement: Who gets what.
+    """
+
+    options: StartOptions
+    placement: Placement
+
+    @property
+    def num_devices(self) -> int:
+        """Devices of the group."""
+        return self.placement.num_processes * self.placement.devices_per_process
+
+    def other(
+        self, num_processes: int | None, devices_per_process: int | None, gpus: Sequence[str]
+    ) -> Size | None:
+        """Returns that of a group of another size; None if that is the same.
+
+        Args:
+            num_processes: How many processes it is to have; None for as many.
+            devices_per_process: How many devices each is to have; None for as many.
+            gpus: The GPUs of this host that may be used.
+
+        Raises:
+            UsageError: There are not so many GPUs, or a number is none.
+        """
+        now = self.placement
+        options = replace(
+            self.options,
+            num_processes=now.num_processes if num_processes is None else num_processes,
+            devices_per_process=self.options.devices_per_process
+            if devices_per_process is None
+            else devices_per_process,
+            platform=now.platform,
+        )
+        placement = place(options, gpus)
+        before = now.num_processes, now.devices_per_process
+        after = placement.num_processes, placement.devices_per_process
+        return None if before == after else Size(options, placement)
