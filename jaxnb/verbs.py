@@ -323,7 +323,7 @@ class Verbs(ABC):
         Arrays come back with their shards, dtypes and shardings; functions and classes of cells,
         meshes and random states too. What cannot be saved (a generator, a lock, an open file) does
         not keep the rest from it, and is named. For checkpoints that outlive a version of Python,
-        of JAX, or the size of a group, use Orbax.
+        or of JAX, use Orbax.
 
         Args:
             folder: The directory: it is there as a whole in the end, or as it was.
@@ -347,6 +347,10 @@ class Verbs(ABC):
     def load(self, folder: str | os.PathLike[str], names: Iterable[str] = ()) -> SavedState:
         """Binds the variables that :meth:`save` has saved, on each process its own.
 
+        In a group of another size arrays over several processes are laid out anew: over this
+        group's mesh with the same axis names, or one whose first axis is longer or shorter. Further
+        processes have what the first has saved of everything else.
+
         What is loaded was pickled: loading runs code of it. Load what you, or somebody whom you
         trust, have saved.
 
@@ -359,8 +363,9 @@ class Verbs(ABC):
 
         Raises:
             UsageError: There are no saved variables, or such that do not fit this group: another
-                number of processes or devices, another version of Python.
-            JaxnbError: A file is not as it was written; nothing was loaded.
+                platform, another version of Python.
+            JaxnbError: A file is not as it was written, or an array cannot be laid out over this
+                group's devices; nothing was loaded.
         """
         with self.channel() as channel:
             return Saver(channel, self.group).load(os.fspath(folder), _names(names))

@@ -36,9 +36,7 @@ def test_the_first_axis_of_a_mesh_takes_what_changes() -> None:
 
 @pytest.mark.parametrize("num_devices", [1, 3, 0])
 def test_other_axes_have_to_divide_the_devices(num_devices: int) -> None:
-    with pytest.raises(
-        MisfitError, match=r"^'model' \(2\) does not divide .* axis 'data' cannot"
-    ):
+    with pytest.raises(MisfitError, match=r"^'model' \(2\) does not divide .* axis 'data' cannot"):
         resized({"data": 4, "model": 2}, num_devices)
 
 
