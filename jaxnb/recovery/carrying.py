@@ -15,6 +15,7 @@ import psutil
 from jaxnb.errors import JaxnbError
 from jaxnb.labels import processes_label
 from jaxnb.recovery.messages import LostPart, Measured, StateFile
+from jaxnb.recovery.meter import Meter
 from jaxnb.transport.client import Exchange
 
 PAUSE_SECONDS = 0.02
@@ -69,8 +70,7 @@ class Silence:
     """
 
     def __init__(self, now: float, cpu_seconds: float) -> None:
-        self._begun = self._since = now
-        self._cpu_seconds = cpu_seconds
+        self._begun, self._meter = now, Meter(COMPUTES, now, cpu_seconds)
 
     def is_enough(self, now: float, cpu_seconds: float, *, is_stopped: bool) -> bool:
         """Looks at it again.
@@ -80,10 +80,9 @@ class Silence:
             cpu_seconds: What it has computed so far.
             is_stopped: Whether it was stopped, by SIGSTOP.
         """
-        if cpu_seconds - self._cpu_seconds > COMPUTES * (now - self._since):
-            self._since, self._cpu_seconds = now, cpu_seconds
+        idle_seconds = self._meter.idle_seconds(now, cpu_seconds)
         too_long = now - self._begun > COMPUTING_SECONDS
-        return is_stopped or too_long or now - self._since > SILENT_SECONDS
+        return is_stopped or too_long or idle_seconds > SILENT_SECONDS
 
 
 class Carrier:

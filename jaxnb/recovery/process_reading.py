@@ -13,6 +13,7 @@ import numpy as np
 
 from jaxnb.engine.layouts import shards_of, unreduced_axes
 from jaxnb.labels import processes_label
+from jaxnb.recovery.meter import Meter
 from jaxnb.recovery.process_arrays import PartLostError
 from jaxnb.recovery.process_spread import is_known
 
@@ -58,11 +59,13 @@ class Reader:
 
     def _comes(self, array: Any) -> bool:
         """Waits for an array as long as something is computed; on a GPU nothing tells of that."""
-        started, work = time.monotonic(), _Work()
+        started = time.monotonic()
+        meter = Meter(BUSY_SHARE, started, time.process_time())
         is_seen = next(iter(array.sharding.device_set)).platform == "cpu"
         while not array.is_ready():
-            is_idle = is_seen and work.idle_seconds() > IDLE_SECONDS
-            if self._gave_up or is_idle or time.monotonic() - started > PENDING_SECONDS:
+            now = time.monotonic()
+            is_idle = is_seen and meter.idle_seconds(now, time.process_time()) > IDLE_SECONDS
+            if self._gave_up or is_idle or now - started > PENDING_SECONDS:
                 self._gave_up = True
                 return False
             time.sleep(LOOK_SECONDS)
@@ -97,20 +100,3 @@ def _gone_text(array: jax.Array, dead: Collection[int]) -> str:
     gone = {shard.process_index for shard in shards} & set(dead)
     have = "has" if len(gone) == 1 else "have"
     return f"{processes_label(gone)} {have} died, and nobody else had a replica of the shards there"
-
-
-class _Work:
-    """Tells for how long this process has computed nothing."""
-
-    def __init__(self) -> None:
-        self._at, self._used = time.monotonic(), time.process_time()
-        self._busy_until = self._at
-
-    def idle_seconds(self) -> float:
-        """For how long it has computed nothing; to be asked often."""
-        now, used = time.monotonic(), time.process_time()
-        if now - self._at > IDLE_SECONDS / 4:
-            if used - self._used > BUSY_SHARE * (now - self._at):
-                self._busy_until = now
-            self._at, self._used = now, used
-        return now - self._busy_until

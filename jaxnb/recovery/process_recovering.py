@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxnb.recovery import files, process_variables
+from jaxnb.recovery.meter import Meter
 from jaxnb.recovery.process_listing import Listing
 from jaxnb.recovery.process_reading import Reader
 from jaxnb.recovery.process_state import PackedState, Steps, pack
@@ -113,8 +114,8 @@ class _Pace:
     """Tells whether a packing still comes forward."""
 
     def __init__(self, now: float) -> None:
-        self._count, self._cpu_seconds = -1, 0.0
-        self._counted_at = self._computed_at = now
+        self._count, self._counted_at = -1, now
+        self._meter = Meter(COMPUTES, now, 0.0)
 
     def standstill(self, now: float, count: int, cpu_seconds: float, reads: bool) -> str:
         """Returns why it does not any more; empty if it does.
@@ -125,12 +126,10 @@ class _Pace:
             cpu_seconds: What the thread that packs has computed.
             reads: Whether it reads an array.
         """
-        share = (cpu_seconds - self._cpu_seconds) / max(now - self._computed_at, 1e-9)
         if count != self._count or reads:
-            self._counted_at = now
-        if count != self._count or reads or share > COMPUTES:
-            self._count, self._cpu_seconds, self._computed_at = count, cpu_seconds, now
-        if now - self._computed_at > STUCK_SECONDS:
+            self._count, self._counted_at = count, now
+            self._meter.note(now, cpu_seconds)
+        if self._meter.idle_seconds(now, cpu_seconds) > STUCK_SECONDS:
             return "to pickle it does not end: its own code waits for something"
         if now - self._counted_at > SPIN_SECONDS:
             return "to pickle it takes too long"

@@ -59,7 +59,10 @@ class Spread:
         kind = type(value)
         if issubclass(kind, jax.Device):
             self.is_common |= not _is_own([value])
-        elif issubclass(kind, Mesh) and _is_own(value.devices.flat) and not value.empty:
+        elif issubclass(kind, Mesh) and not value.empty:
+            if not _is_own(value.devices.flat):
+                self.is_common = True
+                return NotImplemented
             places = [own_place(device) for device in value.devices.flat]
             axes = [*value.axis_names], [*value.axis_types]
             return _mesh, (places, [*value.devices.shape], *axes)

@@ -326,16 +326,7 @@ class StatePickler(CodePickler):
             if self._spread is not None:
                 self._spread.meet_lost(value)
             raise pickle.PicklingError(loss_of(value)[1])
-        self._steps.reads = True
-        found = NotImplemented
-        if self._spread is not None:
-            found = self._spread.reduced(value, self._check)
-        if found is NotImplemented:
-            found = process_arrays.reduced(value, self._check)
-            if self._listing is not None and found is not NotImplemented:
-                name = self._steps.name
-                found = self._listing.numbered(value, found, name, self._out_of_band)
-        self._steps.reads = False
+        found = self._of_jax(value)
         if found is NotImplemented:
             found = self._own.reduced(value)
         if found is not NotImplemented:
@@ -351,6 +342,20 @@ class StatePickler(CodePickler):
         if isinstance(value, type | FunctionType):
             return NotImplemented  # by its name
         return self._said_by(value)
+
+    def _of_jax(self, value: Any) -> Any:
+        """Returns how an array, a device or a mesh is pickled; NotImplemented for whatever else."""
+        self._steps.reads = True
+        found = NotImplemented
+        if self._spread is not None:
+            found = self._spread.reduced(value, self._check)
+        if found is NotImplemented:
+            found = process_arrays.reduced(value, self._check)
+            if self._listing is not None and found is not NotImplemented:
+                name = self._steps.name
+                found = self._listing.numbered(value, found, name, self._out_of_band)
+        self._steps.reads = False
+        return found
 
     def _said_by(self, value: Any) -> Any:
         """Returns what an object itself says of how to pickle it, with all of its elements.
