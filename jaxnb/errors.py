@@ -36,8 +36,9 @@ class RecoveryInterrupted(KeyboardInterrupt):
     """
 
     def __init__(self, recovered: Recovered) -> None:
-        told = "the processes were replaced all the same, which cannot stop half-way"
-        super().__init__(f"{told}; variables were kept")
+        super().__init__(
+            "Interrupted; but the processes were replaced all the same, which cannot stop half-way."
+        )
         self.recovered = recovered
 
 

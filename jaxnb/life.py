@@ -283,8 +283,8 @@ class Life(Group):
         size = self._other_size(num_processes, devices_per_process)
         if size is not None and self._lifecycle.dead:
             raise UsageError(
-                f"{capitalized(processes_label(self._lifecycle.dead))} died, so what it had of "
-                "arrays cannot be laid out anew. Nothing has changed. Type `%spmd_recover` first."
+                f"{capitalized(processes_label(self._lifecycle.dead))} died: not all of its arrays "
+                "are there to be laid out anew. Nothing has changed. Type `%spmd_recover` first."
             )
         interrupted = threading.Event()
         with (
@@ -323,7 +323,6 @@ class Life(Group):
         is_resized = size is not None
         carrier = Carrier(sentinels, pids, dead, interrupted, notice, is_resized=is_resized)
         replace_all = partial(self._replace_all, progress, generation, size)
-        num_devices = None if size is None else size.num_devices
         return Recovery(
             carrier,
             self._open_channel,
@@ -331,7 +330,7 @@ class Life(Group):
             replace_all,
             progress,
             interrupted,
-            num_devices,
+            None if size is None else size.numbers,
         ).run(unended)
 
     def _other_size(self, num_processes: int | None, devices: int | None) -> Size | None:
@@ -369,8 +368,9 @@ class Life(Group):
         except BaseException:
             self._lifecycle.fail_start()
             raise
-        if size is not None:
+        if size is not None:  # who waits, or has an array, knows other processes
             self.options, self._placement = size
+            self._generation += is_ours
         transport = self._transport
         if transport is None:
             self._start_group(progress)

@@ -198,8 +198,8 @@ def out_of_step_error() -> SessionBrokenError:
 def restarted_error() -> SessionBrokenError:
     """Returns the error for a cell whose group was restarted before its turn came."""
     return SessionBrokenError(
-        "The group was restarted while the cell waited for its turn. Nothing was run, and the "
-        "variables of before are gone. Run the cell again if it still makes sense."
+        "The group was restarted, or given another size, while the cell waited for its turn. "
+        "Nothing was run. Run the cell again if it still makes sense."
     )
 
 
@@ -216,7 +216,7 @@ def timeout_error(result: CellResult, timeout: float, state: str) -> CellTimeout
     now = (
         "The group is ready."
         if state == "ready"
-        else "Some processes did not answer: type `%spmd_recover`, which ends them by force and "
+        else "Some processes are still in it: type `%spmd_recover`, which ends them by force and "
         "has new processes take the variables over, or `%spmd_restart` for fresh processes."
     )
     return CellTimeoutError(

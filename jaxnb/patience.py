@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -224,39 +224,64 @@ class Patience:
         grace = IN_JAX_SECONDS if are_in_jax and not caught else INTERRUPT_GRACE_SECONDS
         if now - since <= grace and not (caught and self._asks):
             return True
-        if not self._asks:
+        asks = self._told = self._asks
+        self._running.notice(_notice(waiting, found, now - since, caught=caught, asks=asks))
+        if not asks:
             self._group.mark_out_of_step()
-            return False
-        self._told = True
-        self._running.notice(_notice(waiting, found, now - since, caught=caught))
-        return True
+        return asks
 
 
 def _notice(
-    waiting: Collection[int], found: Mapping[int, Whereabouts], seconds: float, *, caught: bool
+    waiting: Sequence[int],
+    found: Mapping[int, Whereabouts],
+    seconds: float,
+    *,
+    caught: bool,
+    asks: bool,
 ) -> str:
-    """Returns who has not ended after an interrupt, where it is, and what the next one does."""
+    """Returns who has not ended after an interrupt, where it is, and what the next one does.
+
+    Args:
+        waiting: Who.
+        found: Where those are that tell.
+        seconds: How long ago the interrupt was.
+        caught: They have caught it, and gone on.
+        asks: Somebody is there who can press again.
+    """
     who, where = processes_label(waiting).capitalize(), _places(waiting, found)
-    it, its = ("it is", "it does") if len(waiting) == 1 else ("they are", "they do")
-    by_force = f"{it} ended by force, and new processes take the variables over."
+    is_one = len(waiting) == 1
+    if caught:
+        said = f"{who} caught the interrupt and went on: {where}."
+    else:
+        said = f"{who} did not answer the interrupt within {seconds:.0f} s: {where}."
+    if not asks:
+        return said
+    its = ("it does", "it is") if is_one else ("they do", "they are")
+    takes = "new processes take the variables over"
+    if any(i not in found for i in waiting):
+        takes += "; those of a process that stays silent are lost"
+    once = "Interrupt again (what was pressed until now counts once)"
     if caught:
         return (
-            f"{who} caught the interrupt and went on: {where}. This may end by itself. Interrupt "
-            f"again to interrupt what {its} now; if that does not end the cell either, {by_force}"
+            f"{said} This may end by itself. {once} to interrupt what {its[0]} now; if that does "
+            f"not end the cell either, {its[1]} ended by force, and {takes}."
         )
     return (
-        f"{who} did not answer the interrupt within {seconds:.0f} s: {where}. What waits in C++ "
-        f"code does not see it. Interrupt again to end the cell: {by_force}"
+        f"{said} What waits in C++ code, or in a callback of a computation, does not see it. "
+        f"{once} to end the cell: {its[1]} ended by force, and {takes}."
     )
 
 
 PLURALS = {"is": "are", "has": "have"}
 
 
-def _places(waiting: Iterable[int], found: Mapping[int, Whereabouts]) -> str:
+def _places(waiting: Sequence[int], found: Mapping[int, Whereabouts]) -> str:
     places: dict[str, list[int]] = {}
-    for index in sorted(waiting):
+    for index in waiting:
         places.setdefault(_what_it_does(found.get(index)), []).append(index)
+    if len(places) == 1:  # who it is was just said
+        (does,) = places
+        return f"{'it' if len(waiting) == 1 else 'they'} {_of(len(waiting), does)}"
     return "; ".join(f"{processes_label(who)} {_of(len(who), it)}" for it, who in places.items())
 
 

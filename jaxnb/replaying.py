@@ -17,11 +17,11 @@ class Ran:
 
     Attributes:
         request: The cell.
-        processes: Those that it ran on.
+        processes: Those that it ran on; None for all.
     """
 
     request: CellRequest
-    processes: tuple[int, ...]
+    processes: tuple[int, ...] | None
 
 
 class Replayable:
@@ -42,7 +42,8 @@ class Replayable:
             return
         if self._is_over:
             self._ran, self._is_over = [], False
-        self._ran.append(Ran(request, tuple(result.per_process)))
+        who = tuple(result.per_process)
+        self._ran.append(Ran(request, None if len(who) == result.num_processes else who))
 
     def end(self) -> None:
         """Ends the history of processes that are gone; it is kept until the first new cell."""

@@ -22,9 +22,9 @@ class Size(NamedTuple):
     placement: Placement
 
     @property
-    def num_devices(self) -> int:
-        """Devices of the group."""
-        return self.placement.num_processes * self.placement.devices_per_process
+    def numbers(self) -> tuple[int, int]:
+        """Processes, and devices of each."""
+        return self.placement.num_processes, self.placement.devices_per_process
 
     def other(
         self, num_processes: int | None, devices_per_process: int | None, gpus: Sequence[str]
@@ -48,7 +48,5 @@ class Size(NamedTuple):
             else devices_per_process,
             platform=now.platform,
         )
-        placement = place(options, gpus)
-        before = now.num_processes, now.devices_per_process
-        after = placement.num_processes, placement.devices_per_process
-        return None if before == after else Size(options, placement)
+        size = Size(options, place(options, gpus))
+        return None if size.numbers == self.numbers else size

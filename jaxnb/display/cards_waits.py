@@ -93,7 +93,10 @@ def _work_text(work: AtWork) -> str:
 
 
 def _neutral_advice(interrupt: str) -> str:
-    return f"This may be as it should be; {interrupt} ends the cell, and variables are kept."
+    return (
+        f"This may be as it should be; {interrupt} ends the cell (a second one by force), and "
+        "variables are kept."
+    )
 
 
 def _are_some(waits: Waits) -> bool:

@@ -22,6 +22,9 @@ import jax
 
 from jaxnb.engine.awaiting import outwards
 
+KEPT_FOR_SECONDS = 0.05
+"""How soon it is tried again whether the main thread may see an interrupt that was kept from it."""
+
 PUT_OFF_FOR_SECONDS = 0.001
 PUT_OFF_SECONDS = 0.5
 """For so long an interrupt is put off at most, while JAX is at what must not be left half done."""
@@ -35,6 +38,7 @@ _CACHE, _BEFORE_WITH = 0, opcode.opmap.get("BEFORE_WITH")  # up to Python 3.13
 _keeps: Callable[[], bool] | None = None
 _took: Callable[[], None] | None = None
 _put_off_since: float | None = None
+_is_due = False  # an interrupt has come that the code has not seen
 _struck_at: float | None = None
 _missed_at: float | None = None
 _jax_calls: frozenset[CodeType] = frozenset()
@@ -65,8 +69,14 @@ def tell(keeps: Callable[[], bool], took: Callable[[], None]) -> None:
 
 
 def is_kept() -> bool:
-    """Whether the main thread is not to see a signal that has come now."""
-    return _keeps is not None and _keeps()
+    """Whether the main thread is not to see a signal that has come now.
+
+    It comes again: what is computed may take long, and be the last that is dispatched.
+    """
+    if _keeps is None or not _keeps():
+        return False
+    _send_again_in(KEPT_FOR_SECONDS)
+    return True
 
 
 def strike_by_signal() -> KeyboardInterrupt:
@@ -82,22 +92,23 @@ def allow() -> None:
     Each SIGINT is either raised or noted as missed: ``signal.signal`` calls the handler of before
     for one that has come until then.
     """
-    global _struck_at, _put_off_since
+    global _struck_at, _put_off_since, _is_due
     _struck_at = _put_off_since = None  # one that was put off may have found the cell at its end
+    _is_due = False
     signal.signal(signal.SIGINT, _raise)
 
 
 def ignore() -> None:
     """Has SIGINT do nothing but be noted as missed."""
-    global _struck_at
+    global _struck_at, _is_due
     signal.signal(signal.SIGINT, _note_missed)  # not SIG_IGN: that would lose it
-    _struck_at = None
+    _struck_at, _is_due = None, False
 
 
 def strike() -> KeyboardInterrupt:
     """Notes that the code sees an interrupt now; returns what to raise in it."""
-    global _struck_at, _put_off_since
-    _put_off_since = None
+    global _struck_at, _put_off_since, _is_due
+    _put_off_since, _is_due = None, False
     _struck_at = time.monotonic()
     return KeyboardInterrupt()
 
@@ -116,7 +127,7 @@ def _raise(_: int, frame: FrameType | None) -> None:
     if is_kept():
         return
     if frame and _is_jax_at_work(frame) and _may_put_off():
-        _send_again_soon()
+        _send_again_in(PUT_OFF_FOR_SECONDS)
         return
     raise strike_by_signal()
 
@@ -154,13 +165,15 @@ def _may_put_off() -> bool:
     return now - _put_off_since < PUT_OFF_SECONDS
 
 
-def _send_again_soon() -> None:
-    _thread.start_new_thread(_send_again, ())  # which takes none of Python's own locks
+def _send_again_in(seconds: float) -> None:
+    global _is_due
+    _is_due = True
+    _thread.start_new_thread(_send_again, (seconds,))  # which takes none of Python's own locks
 
 
-def _send_again() -> None:
-    time.sleep(PUT_OFF_FOR_SECONDS)
-    if _put_off_since is not None:  # else another one has struck meanwhile
+def _send_again(seconds: float) -> None:
+    time.sleep(seconds)
+    if _is_due:  # else another one has struck meanwhile
         os.kill(os.getpid(), signal.SIGINT)
 
 
@@ -170,9 +183,9 @@ def _note_missed(*_: object) -> None:
 
 
 def _note_ignored(shown: Callable[[Any], object], unraisable: Any) -> None:
-    global _struck_at, _put_off_since
+    global _struck_at
     if _struck_at is None or not issubclass(unraisable.exc_type, KeyboardInterrupt):
         shown(unraisable)
         return
-    _struck_at, _put_off_since = None, time.monotonic()  # the code has not seen it
-    _send_again_soon()
+    _struck_at = None  # the code has not seen it
+    _send_again_in(PUT_OFF_FOR_SECONDS)

@@ -92,8 +92,9 @@ class KeptSignals:
         """Takes a SIGINT; returns whether it is kept. Called by the signal's handler."""
         if not self._depth:
             return False
-        self._has_come = True
-        self._tell()
+        if not self._has_come:
+            self._has_come = True
+            self._tell()
         return True
 
     def puts_off(self, number: int) -> bool:

@@ -27,6 +27,11 @@ if TYPE_CHECKING:  # it loads ipyparallel, which `%load_ext` need not wait for
 SESSION_NAME = "spmd"
 """The notebook variable that holds the session, unless the user has one of that name."""
 
+_NO_GROUP = (
+    "Interrupted while the processes were replaced. `%spmd_status` shows whether a group is left; "
+    "`%spmd_start` starts one."
+)
+
 
 @magics_class
 class SpmdMagics(SessionMagics):
@@ -89,19 +94,15 @@ class SpmdMagics(SessionMagics):
         asked = parser.asked(line)
         if asked is None:
             return
-        from jaxnb.recovery.card import recovered_card
-
         session, n, devices = self._started(), asked.num_processes, asked.devices_per_process
-        size = {"num_processes": n, "devices_per_process": devices}
-        with plain_interrupt("Interrupted."), ProgressDisplay(self.shell) as progress:
-            self._ids.forget_all()
-            if asked.keep:
-                recovered = session.recover(progress, **size)
-                card = recovered_card(session.group, recovered)
-            else:
-                replayed = session.restart(progress, replay=asked.replay, **size)
-                card = cards.start_card(session.group, replayed if asked.replay else None)
-        progress.show(card)
+        size: dict[str, Any] = {"num_processes": n, "devices_per_process": devices}
+        self._ids.forget_all()
+        if asked.keep:
+            self._recover(session, **size)
+            return
+        with plain_interrupt(_NO_GROUP), ProgressDisplay(self.shell) as progress:
+            replayed = session.restart(progress, replay=asked.replay, **size)
+        progress.show(cards.start_card(session.group, replayed if asked.replay else None))
 
     @line_magic
     def spmd_recover(self, line: str) -> None:
@@ -112,14 +113,16 @@ class SpmdMagics(SessionMagics):
             line,
         ):
             return
+        self._recover(self._started())
+
+    def _recover(self, session: Session, **size: Any) -> None:
         from jaxnb.recovery.card import recovered_card
 
-        session = self._started()
         progress = ProgressDisplay(self.shell)
         with plain_interrupt("Interrupted."):
             try:
                 with progress:
-                    recovered = session.recover(progress)
+                    recovered = session.recover(progress, **size)
             except RecoveryInterrupted as error:  # what was lost is told now or never
                 progress.show(recovered_card(session.group, error.recovered))
                 raise

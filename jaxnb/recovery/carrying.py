@@ -178,8 +178,8 @@ class Carrier:
             given_up |= dict.fromkeys(self._too_silent(left, answers), "did not answer")
             if self._interrupted.is_set():
                 raise KeyboardInterrupt(
-                    "Interrupted while the variables were packed. Nothing has changed. Type "
-                    "`%spmd_recover` to try again, `%spmd_restart` for fresh processes."
+                    "Interrupted while the variables were packed. Nothing has changed. Try again, "
+                    "or type `%spmd_restart` for fresh processes."
                 )
             if left - found.keys():
                 Exchange().get(PAUSE_SECONDS)

@@ -34,6 +34,8 @@ def scratch_folder(nbytes: int) -> Iterator[Path]:
     try:
         yield folder
     except BaseException as error:
+        if str(folder) in str(error):  # which tells of it
+            raise
         if not folder.is_dir():  # somebody has removed it
             error.add_note(f"{folder}, which had the variables, has been removed meanwhile.")
         elif any(folder.iterdir()):

@@ -38,22 +38,27 @@ class SavedArray:
 
     Attributes:
         name: The variable in which it was met.
-        number: Which of those that were met there.
+        path: Where it is, as the user has it; empty if nothing leads there.
+        origin: Where it comes from, in a form that is the same on all processes; empty if that is
+            not known.
         shape: Its shape.
         dtype: Its dtype.
         mesh: The axes of its mesh, and their sizes; empty if it has no mesh, but devices.
-        is_of_all: The mesh has all devices of the group.
+        is_of_all: The mesh has all devices of the group. Else it stays where it is.
+        needs: So many processes, and devices of each, there have to be for it to stay there.
         spec: For each dimension the axes that it is divided over.
-        parts: What this process has of it.
+        parts: What this process has of it, if it is of all.
         unreduced: Axes over which it has not been summed yet.
     """
 
     name: str
-    number: int
+    path: str
+    origin: str
     shape: tuple[int, ...]
     dtype: str
     mesh: Mapping[str, int]
     is_of_all: bool
+    needs: tuple[int, int]
     spec: tuple[tuple[str, ...], ...]
     parts: tuple[SavedPart, ...]
     unreduced: tuple[str, ...] = ()
@@ -66,7 +71,7 @@ class SavedArray:
             for box, dtype, buffer in plain["parts"]
         )
         spec = tuple(map(tuple, plain["spec"]))
-        lists = {"shape": tuple(plain["shape"]), "unreduced": tuple(plain["unreduced"])}
+        lists = {name: tuple(plain[name]) for name in ("shape", "needs", "unreduced")}
         return cls(**{**plain, **lists, "spec": spec, "parts": tuple(parts)})
 
     @property
@@ -76,9 +81,19 @@ class SavedArray:
         kept = {name: getattr(self, name) for name in self.__slots__ if name != "parts"}
         return {**kept, "parts": parts}
 
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What parts of one array have in common, and those of others do not.
+
+        Where it comes from, else where it is: the processes need not meet arrays in one order.
+        """
+        facts = self.shape, self.dtype, tuple(self.mesh.items()), self.spec
+        return (self.origin, "" if self.origin else self.path, *facts)
+
     def __str__(self) -> str:
         axes = ", ".join(f"{axis!r}: {size}" for axis, size in self.mesh.items())
-        return f"`{self.name}` ({self.dtype}{[*self.shape]} over a mesh of {axes or 'no axes'})"
+        kind = f"{self.dtype}{[*self.shape]}"
+        return f"`{self.path or self.name}` ({kind} over a mesh of {axes or 'no axes'})"
 
 
 def resized(mesh: Mapping[str, int], num_devices: int) -> dict[str, int]:
@@ -99,7 +114,7 @@ def resized(mesh: Mapping[str, int], num_devices: int) -> dict[str, int]:
 
 
 def require_fit(array: SavedArray, mesh: Mapping[str, int]) -> None:
-    """Looks whether an array can be laid out over a mesh.
+    """Looks whether an array of all devices can be laid out over a mesh.
 
     Args:
         array: The array.
@@ -115,28 +130,48 @@ def require_fit(array: SavedArray, mesh: Mapping[str, int]) -> None:
         if count and array.shape[dimension] % count:
             named = " × ".join(f"{axis!r}" for axis in axes)
             raise MisfitError(
-                f"{array}: axis {named} has {count} devices now, which do not divide dimension "
+                f"{array}: axis {named} would have {count} devices, which do not divide dimension "
                 f"{dimension} ({array.shape[dimension]})"
             )
 
 
-def require_all_fit(arrays: Iterable[SavedArray], num_devices: int) -> None:
+def require_place(array: SavedArray, size: tuple[int, int]) -> None:
+    """Looks whether an array over some devices can stay where it is.
+
+    Args:
+        array: The array.
+        size: The processes of the group, and the devices of each.
+
+    Raises:
+        MisfitError: It cannot.
+    """
+    (processes, devices), (needed, each) = size, array.needs
+    if processes < needed or devices < each:
+        raise MisfitError(
+            f"{array}: it is on some devices only, which need {plural(needed, 'process')} with "
+            f"{plural(each, 'device')} each"
+        )
+
+
+def require_all_fit(arrays: Iterable[SavedArray], size: tuple[int, int]) -> None:
     """Looks whether arrays fit a group that has no meshes of its own.
 
     Args:
         arrays: The arrays.
-        num_devices: Of the group.
+        size: The processes of the group, and the devices of each.
 
     Raises:
         MisfitError: One does not.
     """
     for array in arrays:
-        if array.is_of_all:
-            try:
-                mesh = resized(array.mesh, num_devices)
-            except MisfitError as error:
-                raise MisfitError(f"{array}: {error}") from None
-            require_fit(array, mesh)
+        if not array.is_of_all:
+            require_place(array, size)
+            continue
+        try:
+            mesh = resized(array.mesh, math.prod(size))
+        except MisfitError as error:
+            raise MisfitError(f"{array}: {error}") from None
+        require_fit(array, mesh)
 
 
 def overlap(one: Box, other: Box) -> Box | None:

@@ -326,7 +326,8 @@ class Recovered:
             told.append("No process was left: all variables are lost.")
         if self.unended:
             who = capitalized(processes_label(self.unended))
-            told.append(f"{who} did not come back; variables were read all the same.")
+            its = "its" if len(self.unended) == 1 else "their"
+            told.append(f"{who} did not come back; {its} variables were read all the same.")
         if self.given:
             told.append(
                 f"{capitalized(processes_label(self.died))} got from the others, which hold them "

@@ -209,7 +209,7 @@ class Resizes(Protocol):
     def mesh(self, places: Sequence[Place], mesh: Mapping[str, int], types: Any) -> Mesh:
         """Returns the mesh that stands for one of before."""
 
-    def parts(self, number: int, sharding: Any) -> list[Part]:
+    def parts(self, number: int, sharding: Any, own: Sequence[Part]) -> list[Part]:
         """Returns what this process's devices are to have of an array."""
 
 
@@ -247,7 +247,7 @@ def _array(
     number: int | None = None,
 ) -> jax.Array:
     if _resizing is not None and number is not None:
-        parts = _resizing.parts(number, sharding)
+        parts = _resizing.parts(number, sharding, parts or ())
     elif parts is not None:
         if _resizing is not None and not sharding.is_fully_addressable:
             raise pickle.PicklingError("it was packed for a group of the same size")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -10,25 +11,36 @@ from jax.sharding import Mesh, NamedSharding
 
 from jaxnb.engine._jax_internals.arrays import is_deleted
 from jaxnb.engine.layouts import unreduced_axes
+from jaxnb.engine.origins import ORIGINS
+from jaxnb.engine.value_paths import paths_to
 from jaxnb.pickling import OutOfBand
 from jaxnb.recovery.fitting import SavedArray, SavedPart
-from jaxnb.recovery.process_arrays import device_at, is_array
+from jaxnb.recovery.process_arrays import device_at, is_array, place_of, plain_origin
 
 
 class Listing:
-    """Lists arrays while they are packed, and has their parts left out of the pickle.
-
-    Attributes:
-        arrays: The arrays, in the order in which they were met.
-    """
+    """Lists arrays while they are packed, and has their parts left out of the pickle."""
 
     def __init__(self) -> None:
         self.clear()
 
     def clear(self) -> None:
         """Begins anew: the same values are packed once more."""
-        self.arrays: list[SavedArray] = []
-        self._met: Counter[str] = Counter()
+        self._arrays: list[SavedArray] = []
+        self._met: list[Any] = []
+        self._holders: dict[int, Any] = {}
+
+    def named(self, variables: Mapping[str, Any]) -> tuple[SavedArray, ...]:
+        """Returns the arrays, in the order in which they were met, with where they are.
+
+        Args:
+            variables: What was packed.
+        """
+        wanted = [self._holders.get(id(each), each) for each in self._met]
+        found = paths_to(variables, {*map(id, wanted)})
+        paths = (found[id(each)].path if id(each) in found else "" for each in wanted)
+        pairs = zip(self._arrays, paths, strict=True)
+        return tuple(replace(array, path=path) for array, path in pairs)
 
     def numbered(self, value: Any, reduced: Any, name: str, buffers: OutOfBand) -> Any:
         """Notes an array that is about to be pickled; returns what a ``reducer_override`` returns.
@@ -40,28 +52,42 @@ class Listing:
             buffers: Takes its parts next.
         """
         if not is_listed(value):
+            if isinstance(reduced[1][0], jax.Array):  # keys and refs are made of one
+                self._holders[id(reduced[1][0])] = value
             return reduced
         maker, (*arguments, parts), attributes = reduced
-        first = len(buffers.buffers)
-        buffers.take_next = len(parts)
         sharding: Any = value.sharding
-        places = sharding.addressable_devices_indices_map(value.shape)
-        found = (
-            SavedPart(box_of(places[device_at(place)], value.shape), dtype, first + k)
-            for k, (place, dtype, _, _) in enumerate(parts)
-        )
         is_named = _is_named(sharding)
-        mesh = dict(sharding.mesh.shape) if is_named else {}
-        spec = _spec(sharding.spec, value.ndim) if is_named else ((),) * value.ndim
         is_of_all = is_named and _is_of_all(sharding.mesh)
-        shape, dtype = tuple(value.shape), str(value.dtype)
-        sums = tuple(sorted(unreduced_axes(sharding)))
-        number = self._met[name]
-        self._met[name] += 1
-        self.arrays.append(
-            SavedArray(name, number, shape, dtype, mesh, is_of_all, spec, tuple(found), sums)
+        sums = unreduced_axes(sharding)
+        found: tuple[SavedPart, ...] = ()
+        if is_of_all and not sums:
+            first = len(buffers.buffers)
+            buffers.take_next = len(parts)
+            places = sharding.addressable_devices_indices_map(value.shape)
+            found = tuple(
+                SavedPart(box_of(places[device_at(place)], value.shape), dtype, first + k)
+                for k, (place, dtype, _, _) in enumerate(parts)
+            )
+        origin = plain_origin(ORIGINS.of(self._holders.get(id(value), value)))
+        needs = [place_of(device)[1:] for device in sharding.device_set]
+        self._arrays.append(
+            SavedArray(
+                name=name,
+                path="",
+                origin=repr(origin) if origin is not None else "",
+                shape=tuple(value.shape),
+                dtype=str(value.dtype),
+                mesh=dict(sharding.mesh.shape) if is_named else {},
+                is_of_all=is_of_all,
+                needs=(1 + max(p for p, _ in needs), 1 + max(d for _, d in needs)),
+                spec=_spec(sharding.spec, value.ndim) if is_named else ((),) * value.ndim,
+                parts=found,
+                unreduced=tuple(sorted(sums)),
+            )
         )
-        return maker, (*arguments, parts, len(self.arrays) - 1), attributes
+        self._met.append(value)
+        return maker, (*arguments, parts, len(self._arrays) - 1), attributes
 
 
 def is_listed(value: Any) -> bool:
@@ -92,7 +118,7 @@ def box_of(index: Any, shape: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
 
 
 def _spec(spec: Any, ndim: int) -> tuple[tuple[str, ...], ...]:
-    parts = [*spec, *[None] * (ndim - len(spec))]
+    parts = [*spec.partitions, *[None] * (ndim - len(spec.partitions))]
     return tuple(
         part if isinstance(part, tuple) else (part,) if isinstance(part, str) else ()
         for part in parts

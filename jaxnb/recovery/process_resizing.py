@@ -43,13 +43,12 @@ class Resizing:
     num_devices: int
     contents: Mapping[int, Contents]
     meshes: Sequence[Mesh]
-    _parts: dict[tuple[Any, ...], list[tuple[SavedPart, memoryview]]] = field(default_factory=dict)
+    _parts: dict[object, list[tuple[SavedPart, memoryview]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for each in self.contents.values():
             for array in each.arrays:
-                key = array.name, array.number, array.shape, array.dtype
-                found = self._parts.setdefault(key, [])
+                found = self._parts.setdefault(array.key, [])
                 found += [(part, each.buffers[part.buffer]) for part in array.parts]
 
     @property
@@ -66,13 +65,18 @@ class Resizing:
         Raises:
             MisfitError: One does not.
         """
+        size = jax.process_count(), jax.local_device_count()
         for array in self.arrays:
-            if array.is_of_all and (not names or array.name in names):
-                try:
-                    mesh = self._sizes(array.mesh)
-                except MisfitError as error:
-                    raise MisfitError(f"{array}: {error}") from None
-                fitting.require_fit(array, mesh)
+            if names and array.name not in names:
+                continue
+            if not array.is_of_all:
+                fitting.require_place(array, size)
+                continue
+            try:
+                mesh = self._sizes(array.mesh)
+            except MisfitError as error:
+                raise MisfitError(f"{array}: {error}") from None
+            fitting.require_fit(array, mesh)
 
     def device(self, place: Place) -> jax.Device:
         """Returns the device that stands for one of before.
@@ -121,17 +125,28 @@ class Resizing:
             )
         return next(iter(alike), None)
 
-    def parts(self, number: int, sharding: Any) -> list[Part]:
+    def parts(self, number: int, sharding: Any, own: Sequence[Part]) -> list[Part]:
         """Returns what this process's devices are to have of an array of the file that is read.
 
+        Args:
+            number: Which of the arrays there it is.
+            sharding: Its sharding here.
+            own: What the process had of it whose file is read, by places.
+
         Raises:
-            pickle.PicklingError: Some of its elements are in no file.
+            pickle.PicklingError: Some of its elements are in no file, or replicas differ.
         """
         array = self.arrays[number]
-        if not array.mesh:
-            raise pickle.PicklingError("its sharding has no axis names")
-        found = self._parts[array.name, array.number, array.shape, array.dtype]
-        known = {part.box: (part, data) for part, data in found}
+        if not array.is_of_all:
+            mine = [each for each in own if each[0][1] == jax.process_index()]
+            return [(process_arrays.device_at(place), *part) for place, *part in mine]
+        if array.unreduced:
+            raise pickle.PicklingError(f"it has not been summed over {array.unreduced[0]} yet")
+        if not array.origin and sum(each.key == array.key for each in self.arrays) > 1:
+            raise pickle.PicklingError("which of several arrays it is cannot be told")
+        known: dict[Box, list[tuple[SavedPart, memoryview]]] = {}
+        for part, data in self._parts[array.key]:
+            known.setdefault(part.box, []).append((part, data))
         host = dtype_facts(jax.numpy.dtype(array.dtype)).host_name
         made: dict[Box, np.ndarray[Any, Any]] = {}
         parts: list[Part] = []
@@ -139,7 +154,7 @@ class Resizing:
             box = box_of(index, array.shape)
             sizes = tuple(b - a for a, b in box)
             if box in known and fitting.size_of(box):
-                part, data = known[box]
+                part, data = _only(known[box])
                 parts.append((device, part.dtype, sizes, data))
                 continue
             if box not in made:
@@ -148,17 +163,31 @@ class Resizing:
         return parts
 
 
+def _only(replicas: Sequence[tuple[SavedPart, memoryview]]) -> tuple[SavedPart, memoryview]:
+    """Returns one of several replicas of a part.
+
+    Raises:
+        pickle.PicklingError: They are not equal.
+    """
+    first, *others = replicas
+    for each in others:
+        if not np.array_equal(np.frombuffer(first[1], "u1"), np.frombuffer(each[1], "u1")):
+            raise pickle.PicklingError("its replicas differ by process")
+    return first
+
+
 def _put_together(
-    box: Box, known: Mapping[Box, tuple[SavedPart, memoryview]], dtype: str
+    box: Box, known: Mapping[Box, Sequence[tuple[SavedPart, memoryview]]], dtype: str
 ) -> np.ndarray[Any, Any]:
     """Returns a part of an array, made of others."""
     kind = numpy_dtype(dtype)
     whole = np.empty([b - a for a, b in box], kind)
     found = 0
-    for other, (part, data) in known.items():
+    for other, replicas in known.items():
         common = fitting.overlap(box, other)
         if common is None:
             continue
+        part, data = _only(replicas)
         sizes = [b - a for a, b in other]
         if part.dtype != dtype or len(data) != math.prod(sizes) * kind.itemsize:
             raise pickle.PicklingError("its elements were saved in another form")

@@ -8,9 +8,11 @@ from typing import Any
 
 import jax
 
+from jaxnb.engine.lost import loss_of
+from jaxnb.engine.value_paths import paths_to
 from jaxnb.recovery import files, process_variables
 from jaxnb.recovery.fitting import MisfitError
-from jaxnb.recovery.messages import Measured, Refused, Resized, StateFile, Taken
+from jaxnb.recovery.messages import LostPart, Measured, Refused, Resized, StateFile, Taken
 from jaxnb.recovery.process_listing import Listing
 from jaxnb.recovery.process_resizing import Resizing, meshes_of, resizing
 from jaxnb.recovery.process_state import PackedState, pack
@@ -105,7 +107,14 @@ def load(
         unpacked = unpack(contents.pickle, contents.buffers, contents.names, met)
     chosen = process_variables.bind(shell, unpacked.variables, names)
     lost = [part for part in unpacked.lost if part.path in chosen]
-    if not names:
+    if names:  # what they share with other variables was met there
+        found = paths_to(chosen, {*map(id, unpacked.stand_ins)})
+        lost += [
+            LostPart(found[id(each)].path, *loss_of(each))
+            for each in unpacked.stand_ins
+            if id(each) in found and not any(part.reason == loss_of(each)[1] for part in lost)
+        ]
+    else:
         lost += process_variables.bind_in_modules(unpacked.variables)
     return Taken(tuple(chosen), tuple(lost))
 

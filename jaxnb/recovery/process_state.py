@@ -159,7 +159,8 @@ def pack(
         packed = once()
         _name_lost(variables, lost)
     found = dict.fromkeys(each.part for each in lost.values() if each.path)
-    return PackedState(*packed, tuple(found), tuple(listing.arrays) if listing is not None else ())
+    arrays = listing.named(variables) if listing is not None else ()
+    return PackedState(*packed, tuple(found), arrays)
 
 
 def _pack_once(

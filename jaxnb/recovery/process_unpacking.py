@@ -26,10 +26,12 @@ class Unpacked:
     Attributes:
         variables: Names and values.
         lost: What could not be made again here, beside what could not be packed.
+        stand_ins: What is in its place.
     """
 
     variables: Mapping[str, Any]
     lost: tuple[LostPart, ...] = field(default=())
+    stand_ins: tuple[LostValue, ...] = field(default=())
 
 
 def unpack(
@@ -87,7 +89,7 @@ def _unpack_patiently(
         met(name, value)
         patient.name_lost(name)
         start += size
-    return Unpacked(found, tuple(dict.fromkeys(patient.lost)))
+    return Unpacked(found, tuple(dict.fromkeys(patient.lost)), tuple(patient.stand_ins))
 
 
 def _numbered(data: bytes) -> int:
@@ -100,6 +102,7 @@ class _PatientUnpickler(_Unpickler):  # type: ignore[misc]
 
     Attributes:
         lost: What could not be made.
+        stand_ins: What is in its place.
     """
 
     dispatch: ClassVar = dict(_Unpickler.dispatch)
@@ -107,6 +110,7 @@ class _PatientUnpickler(_Unpickler):  # type: ignore[misc]
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.lost: list[LostPart] = []
+        self.stand_ins: list[LostValue] = []
         self._new: list[tuple[str, str]] = []
 
     def name_lost(self, name: str) -> None:
@@ -127,7 +131,8 @@ class _PatientUnpickler(_Unpickler):  # type: ignore[misc]
         if not isinstance(error, ValueGoneError):  # of another one, which was told
             self._new.append((kind, reason))
         text = lost_text(LostPart(kind, "in a value", reason))
-        return LostValue(text, kind=kind, reason=reason)
+        self.stand_ins.append(LostValue(text, kind=kind, reason=reason))
+        return self.stand_ins[-1]
 
     def make(self, load: Callable[[Any], None], made_of: int) -> None:
         """Runs a step of the pickle that makes or fills an object; if it raises, that is lost.

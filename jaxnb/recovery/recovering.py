@@ -18,7 +18,7 @@ from jaxnb.recovery.directories import scratch_folder
 from jaxnb.recovery.facts import Facts, resized_notes
 from jaxnb.recovery.files import arrays_in
 from jaxnb.recovery.filling import fill
-from jaxnb.recovery.fitting import MisfitError, SavedArray, require_all_fit
+from jaxnb.recovery.fitting import MisfitError, require_all_fit
 from jaxnb.recovery.messages import CalledHooks, Filled, Lost, Recovered, StateFile, losses
 from jaxnb.recovery.saving import PACK_SECONDS, Asked, Saver, Told
 
@@ -53,7 +53,7 @@ class Recovery:
         progress: Told of each stage.
         interrupted: Set by Interrupt. Before the processes are replaced nothing changes then;
             while the new ones take the variables, they end to do so, and these are in files.
-        num_devices: Of the new group, if it is of another size.
+        size: The processes of the new group and the devices of each, if it is of another size.
     """
 
     carrier: Carrier
@@ -62,7 +62,7 @@ class Recovery:
     replace_all: Callable[[], None]
     progress: Progress
     interrupted: threading.Event
-    num_devices: int | None = None
+    size: tuple[int, int] | None = None
 
     def run(self, unended: Collection[int] = ()) -> Recovered:
         """Does it.
@@ -91,6 +91,11 @@ class Recovery:
             self.interrupted.clear()
             try:
                 found = self._in_new_group(carried, unended, started)
+            except KeyboardInterrupt:
+                raise KeyboardInterrupt(
+                    "Interrupted while the new processes took the variables: not all are there. "
+                    f"They are in {folder}: `%spmd_load {folder}` binds them. Remove it then."
+                ) from None
             except JaxnbError as error:
                 reason = str(error).partition(" Type `%")[0]
                 raise JaxnbError(
@@ -103,17 +108,16 @@ class Recovery:
         return found
 
     def _require_fit(self, folder: Path, files: Mapping[int, StateFile]) -> None:
-        if self.num_devices is None:
+        if self.size is None:
             return
-        found: dict[object, SavedArray] = {}
-        for file in files.values():
-            found |= {(a.name, a.shape, a.dtype): a for a in arrays_in(folder / file.name)}
         try:
-            require_all_fit(found.values(), self.num_devices)
+            for file in files.values():
+                require_all_fit(arrays_in(folder / file.name), self.size)
         except MisfitError as error:
+            size = " × ".join(map(str, self.size))
             raise UsageError(
-                f"A group of {self.num_devices} devices cannot lay out {error}. Nothing has "
-                "changed. Take another size, or change the array first."
+                f"A group of {size} devices cannot lay out {error}. Nothing has changed. Take "
+                "another size, or change the array first."
             ) from None
 
     @contextmanager

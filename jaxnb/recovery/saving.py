@@ -159,9 +159,7 @@ class Saver:
         if without := [i for i in range(saved_by.num_processes) if i not in found]:
             notes += (f"{capitalized(processes_label(without))} had died, and saved nothing.",)
         notes += resized_notes(saved_by.size, self.facts.size, "is not loaded")
-        saved = [
-            Lost(**{**each, "processes": tuple(each["processes"])}) for each in manifest["lost"]
-        ]
+        saved = [*map(_lost, manifest["lost"])]
         bound = tuple(dict.fromkeys(name for answer in taken.values() for name in answer.names))
         lost = [each for each in saved if not names or each.variable in bound]
         lost += losses({i: answer.lost for i, answer in taken.items()})
@@ -325,5 +323,19 @@ def _read_manifest(path: Path) -> dict[str, Any]:
             f"{path} was saved by another version of jaxnb, in a form that this one cannot read. "
             "Nothing was loaded."
         )
+    try:
+        group = Facts(**manifest["group"])
+        [StateFile(**each) for each in manifest["files"]]
+        [_lost(each) for each in manifest["lost"]]
+        dict(manifest["only"]), dict(manifest["variables"])
+        is_whole = bool(_files_of(manifest, group.num_processes)) and group.num_devices > 0
+    except (LookupError, TypeError, ValueError):
+        is_whole = False
+    if not is_whole:
+        raise JaxnbError(f"{path / MANIFEST} is not as it was written. Nothing was loaded.")
     found: dict[str, Any] = manifest
     return found
+
+
+def _lost(plain: Mapping[str, Any]) -> Lost:
+    return Lost(**{**plain, "processes": tuple(plain["processes"])})

@@ -397,12 +397,13 @@ def test_a_loop_that_swallows_interrupts_is_told_of_and_ended_by_a_second(
     with pytest.raises(CellError, match="process 2 raised NoAnswer"):
         session.run(SWALLOWS.format(caught=caught, spin=spin), sink=sink)
     told, anew = sink.notices
-    assert told.startswith("Process 2 caught the interrupt and went on: process 2 is at line ")
+    assert told.startswith("Process 2 caught the interrupt and went on: it is at line ")
     assert told.endswith(
-        "This may end by itself. Interrupt again to interrupt what it does now; if that does not "
-        "end the cell either, it is ended by force, and new processes take the variables over."
+        "This may end by itself. Interrupt again (what was pressed until now counts once) to "
+        "interrupt what it does now; if that does not end the cell either, it is ended by force, "
+        "and new processes take the variables over."
     )
-    assert "Process 2 did not come back; variables were read all the same" in anew
+    assert "Process 2 did not come back; its variables were read all the same" in anew
     assert session.processes[2].pid != pid
     assert session.run("same").value == 5
     assert values(session.run("mine")) == {0: 0, 1: 1, 2: 2, 3: 3}
@@ -430,7 +431,7 @@ def test_a_loop_that_swallows_the_interrupt_of_what_it_awaits_is_told_of(
     sink = PressWhenTold(press_interrupt)
     with pytest.raises(CellError, match="process 2 raised NoAnswer"):
         session.run(AWAITS, sink=sink)
-    place = "process 2 is at line 6: `await asyncio.sleep(1000)`"
+    place = "it is at line 6: `await asyncio.sleep(1000)`"
     assert [place in text for text in sink.notices] == [True, False]
     assert session.processes[2].pid != pid
     assert_usable(session)
@@ -534,9 +535,10 @@ def test_who_goes_on_elsewhere_is_told_of_and_a_second_interrupt_strikes_that(
     assert_interrupted(caught.value.result)
     assert caught.value.result.errors[2].line == 3  # which line of the others is left to chance
     assert sink.notices == [
-        "Process 2 caught the interrupt and went on: process 2 is at line 3: `while True: pass`. "
-        "This may end by itself. Interrupt again to interrupt what it does now; if that does not "
-        "end the cell either, it is ended by force, and new processes take the variables over."
+        "Process 2 caught the interrupt and went on: it is at line 3: `while True: pass`. This may "
+        "end by itself. Interrupt again (what was pressed until now counts once) to interrupt what "
+        "it does now; if that does not end the cell either, it is ended by force, and new "
+        "processes take the variables over."
     ]
     assert [process.pid for process in session.processes] == pids
     assert_usable(session)

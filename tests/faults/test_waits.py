@@ -144,9 +144,9 @@ def test_left_behind_by_one_that_raised(group: Session) -> None:
         "processes 0,2 at line 3: `float(f(x))`. Process 1 raised ValueError at line 2. If" in shown
     )
     assert told.startswith("Processes 0,2 did not answer the interrupt within ")
-    assert "processes 0,2 are at line 3: `float(f(x))`" in told
+    assert "they are at line 3: `float(f(x))`" in told
     assert anew.startswith("New processes in ")
-    assert "Processes 0,2 did not come back; variables were read all the same" in anew
+    assert "Processes 0,2 did not come back; their variables were read all the same" in anew
     assert types_of(result) == {0: "NoAnswer", 1: "ValueError", 2: "NoAnswer"}
     assert result.cause == "missing"
     assert {process.pid for process in group.processes}.isdisjoint(pids)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,10 +11,10 @@ import pytest
 
 import jaxnb
 from integration.test_magics import kernel
-from jaxnb.errors import JaxnbError, ProcessDiedError, UsageError
+from jaxnb.errors import CellError, JaxnbError, ProcessDiedError, UsageError
 from jaxnb.recovery.messages import Recovered
 from jaxnb.session import Session
-from jaxnb_fixtures import assert_usable
+from jaxnb_fixtures import assert_usable, until
 
 STATE = """
 devices = jax.device_count()
@@ -117,7 +118,8 @@ def test_what_does_not_fit_is_told_and_nothing_is_loaded(session: Session, saved
         session.load(saved)
     assert str(caught.value) == (
         "Processes 0-3 cannot lay out `w` (float32[8, 4] over a mesh of 'data': 2, 'model': 2): "
-        "axis 'model' has 8 devices now, which do not divide dimension 1 (4). Nothing was loaded."
+        "axis 'model' would have 8 devices, which do not divide dimension 1 (4). Nothing was "
+        "loaded."
     )
     assert session.run("x").value == "old"
     session.load(saved, ["x", "own"])  # what is asked for does fit
@@ -148,7 +150,7 @@ def test_what_would_not_fit_changes_nothing(make_session: Callable[..., Session]
     session = make_session(2)
     session.run(STATE)
     pids = [process.pid for process in session.processes]
-    with pytest.raises(UsageError, match=r"group of 3 devices cannot lay out `x` .*Nothing has ch"):
+    with pytest.raises(UsageError, match=r"group of 3 × 1 devices cannot lay out `x` .*Nothing"):
         session.recover(num_processes=3)
     with pytest.raises(UsageError, match="0"):
         session.recover(num_processes=0)
@@ -161,6 +163,115 @@ def test_what_would_not_fit_changes_nothing(make_session: Callable[..., Session]
     session.restart(num_processes=3, devices_per_process=1)
     assert session.run("num_processes, jax.device_count()").value == (3, 3)
     assert session.options.num_processes == 3
+    assert_usable(session)
+
+
+MIXED = """
+from jax.sharding import Mesh
+import gc
+mesh = jax.make_mesh((jax.device_count(),), ("d",))
+def make(start, spec=P("d"), mesh=mesh):
+    whole = np.arange(8.0) + start
+    return jax.make_array_from_callback((8,), NamedSharding(mesh, spec), lambda i: whole[i])
+a, b, c, e = make(0), make(100), make(200), make(300)
+odd = process_index % 2
+params = {"a": a, "b": b} if odd else {"b": b, "a": a}
+best = {"c": c} if process_index == 0 else None
+later = {"c": c, "e": e}
+view = [c]
+half = Mesh(np.array(jax.devices()[:2] if process_index < 2 else jax.devices()[2:4]), "d")
+part = make(1000 * (process_index // 2), mesh=half)
+unequal = jax.make_array_from_callback(
+    (2,), NamedSharding(mesh, P()), lambda i: np.full(2, process_index)[i])
+w = a if process_index == 0 else b
+del a, b, c
+"""
+
+
+@pytest.mark.parametrize("how", ["load", "recover"])
+def test_parts_of_different_arrays_are_never_put_together(
+    make_session: Callable[..., Session], tmp_path: Path, how: str
+) -> None:
+    """Orders, sharing, and what a name stands for differ by process."""
+    session = make_session(4)
+    session.run(MIXED)
+    if how == "load":
+        session.save(tmp_path / "state")
+        session.restart(num_processes=8)
+        lost = session.load(tmp_path / "state").lost
+    else:
+        lost = session.recover(num_processes=8).lost
+    shown = {}
+    for name in ("params['a']", "params['b']", "later['c']", "later['e']"):
+        shown[name] = np.asarray(session.pull(name))[0].item()
+    assert shown == {"params['a']": 0, "params['b']": 100, "later['c']": 200, "later['e']": 300}
+    own = session.run("[s.data.tolist() for s in part.addressable_shards]").per_process
+    assert [own[i].value for i in (0, 1, 3, 4)] == [
+        [[0, 1, 2, 3]], [[4, 5, 6, 7]], [[1004, 1005, 1006, 1007]], [],
+    ]  # fmt: skip
+    assert [(each.path, each.reason) for each in lost] == [
+        ("unequal", "its replicas differ by process")
+    ]
+    with pytest.raises(CellError, match=r"DivergenceError.*different inputs on processes"):
+        session.run("w + 1")  # as before
+    assert_usable(session)
+
+
+def test_a_loss_is_told_by_the_name_that_was_asked_for(
+    session: Session, pair: Session, tmp_path: Path
+) -> None:
+    pair.run("line = jax.make_mesh((4,), ('d',))\nhost = np.arange(4.0)\n"
+             "big = jax.make_array_from_callback(\n"
+             "    (4,), NamedSharding(line, P('d')), lambda i: host[i])\nview = [big]")  # fmt: skip
+    pair.save(tmp_path / "state")
+    loaded = session.load(tmp_path / "state", ["view"])
+    assert [each.path for each in loaded.lost] == ["view[0]"]
+
+
+def test_arrays_that_are_not_summed_yet_are_saved_and_not_laid_out_anew(
+    make_session: Callable[..., Session], tmp_path: Path
+) -> None:
+    session = make_session(2)
+    session.run(
+        "mesh = jax.make_mesh((2,), ('d',))\n"
+        "un = jax.make_array_from_single_device_arrays((), NamedSharding(mesh, P(unreduced={'d'})),"
+        " [jax.device_put(np.float32(process_index), jax.local_devices()[0])])"
+    )
+    assert session.save(tmp_path / "state", ["un"]).lost == ()
+    with pytest.raises(UsageError, match=r"`un` .* has not been summed over d yet. Nothing has ch"):
+        session.recover(num_processes=4)
+    assert session.load(tmp_path / "state").lost == ()
+    session.restart(num_processes=4)
+    with pytest.raises(JaxnbError, match=r"`un` .* has not been summed over d yet. Nothing was lo"):
+        session.load(tmp_path / "state")
+
+
+def test_a_cell_that_waited_while_the_size_changed_is_not_run(
+    make_session: Callable[..., Session],
+) -> None:
+    session = make_session(2)
+    session.run("n = 1")
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            session.run("n += 1")
+        except JaxnbError as error:
+            errors.append(error)
+
+    waiting = threading.Thread(target=run)
+
+    def queue(stage: str, detail: str) -> None:
+        if stage == "packing":
+            waiting.start()
+            until(lambda: len(session._turns._queue) == 2, "the cell waited")
+
+    session.recover(queue, num_processes=4)
+    waiting.join()
+    assert "given another size, while the cell waited" in str(errors[0])
+    assert session.run("n").value == 1
+    assert session.restart(replay=True, num_processes=3) == 2
+    assert session.run("n").value == 1
     assert_usable(session)
 
 

@@ -202,7 +202,7 @@ def test_who_waits_for_whom_is_shown_as_facts_and_goes_away() -> None:
     assert card.text == (
         "process 2 has been at line 3: `time.sleep(1000)` for 5 s, asleep. Waiting for it for 4 s: "
         "processes 0-1,3 at line 5: `float(loss)`. This may be as it should be; Interrupt ends the "
-        "cell, and variables are kept."
+        "cell (a second one by force), and variables are kept."
     )
     assert "Processes 0-1,3 wait for process 2<" in card.html
     assert "asleep for 5 s" in card.html

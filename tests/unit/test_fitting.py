@@ -24,7 +24,8 @@ PART = SavedPart(((0, 4), (2, 4)), "float32", 3)
 
 def array(shape: tuple[int, ...], *spec: tuple[str, ...], **other: object) -> SavedArray:
     mesh = {"data": 4, "model": 2}
-    facts = {"name": "w", "number": 0, "dtype": "float32", "is_of_all": True, "parts": (PART,)}
+    facts = {"name": "w", "path": "w", "origin": "", "dtype": "float32", "is_of_all": True}
+    facts |= {"parts": (PART,), "needs": (4, 2)}
     return SavedArray(**facts | {"shape": shape, "mesh": mesh, "spec": spec} | other)  # type: ignore[arg-type]
 
 
@@ -47,19 +48,22 @@ def test_axes_have_to_divide_dimensions() -> None:
     with pytest.raises(MisfitError) as caught:
         require_fit(array((12, 3), ("data",), ()), {"data": 8, "model": 2})
     assert str(caught.value) == (
-        "`w` (float32[12, 3] over a mesh of 'data': 4, 'model': 2): axis 'data' has 8 devices now, "
-        "which do not divide dimension 0 (12)"
+        "`w` (float32[12, 3] over a mesh of 'data': 4, 'model': 2): axis 'data' would have 8 "
+        "devices, which do not divide dimension 0 (12)"
     )
-    with pytest.raises(MisfitError, match="axis 'data' × 'model' has 16 devices now"):
+    with pytest.raises(MisfitError, match="axis 'data' × 'model' would have 16 devices"):
         require_fit(array((8,), ("data", "model")), {"data": 8, "model": 2})
     with pytest.raises(MisfitError, match="has not been summed over data yet"):
         require_fit(array((16,), (), unreduced=("data",)), {"data": 4, "model": 2})
 
 
 def test_arrays_over_some_devices_are_no_matter_of_the_size() -> None:
-    require_all_fit([array((12,), ("data",), is_of_all=False)], 16)
+    some = array((12,), ("data",), is_of_all=False, needs=(2, 1))
+    require_all_fit([some], (3, 1))
+    with pytest.raises(MisfitError, match=r"^`w` .*: it is on some devices only, which need 2 pr"):
+        require_all_fit([some], (1, 8))
     with pytest.raises(MisfitError, match=r"`w`.*'model' \(2\) does not divide 3 devices"):
-        require_all_fit([array((12,), ("data",))], 3)
+        require_all_fit([array((12,), ("data",))], (3, 1))
 
 
 def test_what_is_listed_goes_through_json() -> None:

@@ -101,7 +101,7 @@ GAVE_UP = "process {which} raised NoAnswer: it had not come back"
 SWALLOWED = ("Process {which} caught the interrupt and went on", GAVE_UP)
 IN_CPP = (
     "{Others} did not answer the interrupt within",
-    "What waits in C++ code does not see it",
+    "What waits in C++ code, or in a callback",
     "{others} raised NoAnswer",
 )
 REPLACED = (
@@ -110,7 +110,7 @@ REPLACED = (
     "{mine}",
 )
 
-RESCUED = "Process {which} did not come back; variables were read all the same"
+RESCUED = "Process {which} did not come back; its variables were read all the same"
 
 
 def both(when: str, how: str, raises: str, *names: str, **settings: object) -> Iterator[Row]:

@@ -180,7 +180,7 @@ class Stage:
     def press_again_when_told(self, texts: list[str]) -> None:
         """Interrupts a second time, if the row says so, when that was offered."""
         if self.row.presses == 2:
-            offered = "Interrupt again to"
+            offered = "Interrupt again"
             until(lambda: any(offered in t for t in texts), "the user was told")
             others_wait = self.row.when == "collective" and self.row.kind == "key"
             self._until_left([self.which] if others_wait else self.others)
