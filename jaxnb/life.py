@@ -51,7 +51,7 @@ from jaxnb.replaying import Replayable
 from jaxnb.result import CellResult
 from jaxnb.running import RunningCell
 from jaxnb.sinks import OutputSink, StderrNotices
-from jaxnb.sizes import Size
+from jaxnb.sizes import Size, require_room
 from jaxnb.starting import Progress, Start, Starter, jax_environment, untold
 from jaxnb.strays import Strays
 from jaxnb.transport.client import Output, Transport
@@ -75,6 +75,7 @@ class Life(Group):
         started = time.perf_counter()
         self.options = options
         self._placement = place(options, visible_gpus() if options.platform != "cpu" else ())
+        require_room(self._placement)
         self._launcher = options.launcher or default_launcher()
         self._lifecycle = Lifecycle()
         self._generation = 0

@@ -6,8 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from jaxnb.errors import UsageError
+from jaxnb.headroom import available_bytes
+from jaxnb.labels import format_bytes
 from jaxnb.launch.placement import Placement, place
 from jaxnb.options import StartOptions
+
+PROCESS_BYTES = 60 << 20
+"""What a process takes that has computed nothing, beside what it shares with others."""
 
 
 class Size(NamedTuple):
@@ -37,7 +43,7 @@ class Size(NamedTuple):
             gpus: The GPUs of this host that may be used.
 
         Raises:
-            UsageError: There are not so many GPUs, or a number is none.
+            UsageError: There are not so many GPUs, or not so much memory; or a number is none.
         """
         now = self.placement
         options = replace(
@@ -49,4 +55,23 @@ class Size(NamedTuple):
             platform=now.platform,
         )
         size = Size(options, place(options, gpus))
+        require_room(size.placement, now.num_processes)
         return None if size.numbers == self.numbers else size
+
+
+def require_room(placement: Placement, there_are: int = 0) -> None:
+    """Looks whether so many processes fit into memory at all.
+
+    Args:
+        placement: Of a group that is to be started.
+        there_are: Processes that will have ended by then.
+
+    Raises:
+        UsageError: They do not.
+    """
+    needed, room = placement.num_processes * PROCESS_BYTES, available_bytes()
+    if needed > room + there_are * PROCESS_BYTES:
+        raise UsageError(
+            f"{placement.num_processes} processes take at least {format_bytes(needed)} of memory, "
+            f"and {format_bytes(room)} are free. Nothing was changed. Ask for fewer (-n)."
+        )

@@ -286,3 +286,16 @@ def test_the_magic_changes_the_size(tmp_path: Path) -> None:
             "%spmd_restart --devices-per-process 2"
         ).text.replace("\n", " ")
         assert "6" in notebook.good("%spmd jax.device_count()").text
+
+
+def test_more_processes_than_memory_has_room_for_are_refused(session: Session) -> None:
+    pids = [process.pid for process in session.processes]
+    for start in (
+        lambda: session.restart(num_processes=10**6),
+        lambda: session.recover(num_processes=10**6),
+        lambda: jaxnb.start(10**6, platform="cpu"),
+    ):
+        with pytest.raises(UsageError, match=r"1000000 processes take at least 57\.2 TiB"):
+            start()
+    assert [process.pid for process in session.processes] == pids
+    assert_usable(session)
