@@ -235,7 +235,8 @@ class Channel:
         self._has_told = True
         self._notice(
             f"waits for {processes_label(pending)}: no answer for {QUIET_SECONDS:g} s. It may "
-            "take long to compute, to compile, or to pickle a value (a class's `__reduce__`). "
+            "take long to compute, to compile, or to pickle a value or make it again (a class's "
+            "`__reduce__`, `__setstate__`). "
             f"{_TOO_LATE if self._must_finish else _CAN_END}"
         )
 

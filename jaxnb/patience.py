@@ -225,7 +225,8 @@ class Patience:
         if now - since <= grace and not (caught and self._asks):
             return True
         asks = self._told = self._asks
-        self._running.notice(_notice(waiting, found, now - since, caught=caught, asks=asks))
+        press = self._running.interrupt_by if asks else ""
+        self._running.notice(_notice(waiting, found, now - since, caught=caught, press=press))
         if not asks:
             self._group.mark_out_of_step()
         return asks
@@ -237,7 +238,7 @@ def _notice(
     seconds: float,
     *,
     caught: bool,
-    asks: bool,
+    press: str,
 ) -> str:
     """Returns who has not ended after an interrupt, where it is, and what the next one does.
 
@@ -246,7 +247,7 @@ def _notice(
         found: Where those are that tell.
         seconds: How long ago the interrupt was.
         caught: They have caught it, and gone on.
-        asks: Somebody is there who can press again.
+        press: How the user interrupts the cell; empty if nobody is there who could.
     """
     who, where = processes_label(waiting).capitalize(), _places(waiting, found)
     is_one = len(waiting) == 1
@@ -254,13 +255,13 @@ def _notice(
         said = f"{who} caught the interrupt and went on: {where}."
     else:
         said = f"{who} did not answer the interrupt within {seconds:.0f} s: {where}."
-    if not asks:
+    if not press:
         return said
     its = ("it does", "it is") if is_one else ("they do", "they are")
     takes = "new processes take the variables over"
     if any(i not in found for i in waiting):
         takes += "; those of a process that stays silent are lost"
-    once = "Interrupt again (what was pressed until now counts once)"
+    once = f"{press} again (what came until now counts once)"
     if caught:
         return (
             f"{said} This may end by itself. {once} to interrupt what {its[0]} now; if that does "

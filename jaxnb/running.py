@@ -126,6 +126,11 @@ class RunningCell:
         return self._processes
 
     @property
+    def interrupt_by(self) -> str:
+        """How the user interrupts it."""
+        return self._sink.interrupt_by
+
+    @property
     def trails(self) -> dict[int, tuple[Trail, ...]]:
         """What each process that has answered dispatched to several, in short."""
         return {i: reply.trails for i, reply in self._replies.items()}

@@ -16,9 +16,11 @@ class OutputSink(Protocol):
 
     Attributes:
         shows_cards: Whoever shows this shows the cell's card too, which tells of pitfalls.
+        interrupt_by: How the user interrupts the cell.
     """
 
     shows_cards: bool
+    interrupt_by: str
 
     def begin(self, processes: tuple[int, ...]) -> None:
         """Takes which processes run the cell, before any output."""
@@ -49,6 +51,7 @@ class NoSink:
     """Drops everything: the result holds it all the same. A base for sinks that take a part."""
 
     shows_cards = False
+    interrupt_by = INTERRUPT
 
     def begin(self, processes: tuple[int, ...]) -> None:
         """Does nothing."""

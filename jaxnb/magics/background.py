@@ -41,6 +41,7 @@ class CardView:
     """
 
     shows_cards = True
+    interrupt_by = BACKGROUND_INTERRUPT
 
     def __init__(self, cell: int, holder: str, outputs: Outputs) -> None:
         self._cell = cell
@@ -81,7 +82,7 @@ class CardView:
 
     def waits(self, waits: Waits) -> None:
         """Shows where all processes wait."""
-        self._waits = cards.waits_card(waits, BACKGROUND_INTERRUPT)
+        self._waits = cards.waits_card(waits, self.interrupt_by)
         self._handle.update(self._card())
 
     def display(self, process_index: int, output: RichOutput) -> None:

@@ -399,7 +399,7 @@ def test_a_loop_that_swallows_interrupts_is_told_of_and_ended_by_a_second(
     told, anew = sink.notices
     assert told.startswith("Process 2 caught the interrupt and went on: it is at line ")
     assert told.endswith(
-        "This may end by itself. Interrupt again (what was pressed until now counts once) to "
+        "This may end by itself. Interrupt again (what came until now counts once) to "
         "interrupt what it does now; if that does not end the cell either, it is ended by force, "
         "and new processes take the variables over."
     )
@@ -536,7 +536,7 @@ def test_who_goes_on_elsewhere_is_told_of_and_a_second_interrupt_strikes_that(
     assert caught.value.result.errors[2].line == 3  # which line of the others is left to chance
     assert sink.notices == [
         "Process 2 caught the interrupt and went on: it is at line 3: `while True: pass`. This may "
-        "end by itself. Interrupt again (what was pressed until now counts once) to interrupt what "
+        "end by itself. Interrupt again (what came until now counts once) to interrupt what "
         "it does now; if that does not end the cell either, it is ended by force, and new "
         "processes take the variables over."
     ]

@@ -106,6 +106,29 @@ def test_where_all_wait_is_shown_in_the_card_of_a_background_cell(group: Noteboo
     group.good("%spmd_recover")
 
 
+SWALLOWS = """import time
+while True:
+    try: time.sleep(1000)
+    except KeyboardInterrupt: pass
+"""
+
+
+@pytest.mark.timing
+def test_a_background_cell_says_how_it_is_interrupted_again(group: Notebook) -> None:
+    group.good(
+        "said = []\nimport jaxnb.magics.background as background\n"
+        "def note(view, text): said.append(text)\nbackground.CardView.notice = note"
+    )
+    group.good(f"%%spmd --async --out handle\n{SWALLOWS}")
+    for presses in (1, 2):
+        until(lambda: "cell [" in group.good("print(spmd.where(), spmd.state)").text, "it ran")
+        group.good("%spmd_interrupt")
+        until(lambda n=presses: int(group.good("print(len(said))").text) >= n, "it was said")
+    told, *_ = group.good("print(*said, sep='|')").text.split("|")
+    assert "caught the interrupt and went on: they are at line 4" in told
+    assert "`%spmd_interrupt` again (what came until now counts once) to interrupt" in told
+
+
 PART = "if process_index == 1:\n    y = x * 2\nelse:\n    y = x + 1"
 
 
