@@ -22,27 +22,19 @@ class Call(NamedTuple):
     has ended.
     """
 
-    frame: int  # the frame's id
     code: CodeType
     line: int
-    instruction: int
 
 
 def call_of(frame: FrameType) -> Call:
     """Returns where a call is now."""
-    return Call(id(frame), frame.f_code, frame.f_lineno or 0, frame.f_lasti)
+    return Call(frame.f_code, frame.f_lineno or 0)
 
 
 def innermost_file() -> str | None:
     """Returns the file of the code that it is in; None if it is in no Python code."""
     with _looking():
         return next((each.f_code.co_filename for each in outwards(_innermost())), None)
-
-
-def stack() -> list[Call]:
-    """Returns the calls that it is in, innermost first."""
-    with _looking():
-        return [call_of(each) for each in outwards(_innermost())]
 
 
 def calls() -> list[Call]:

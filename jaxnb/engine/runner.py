@@ -387,7 +387,6 @@ class Runner:
             traceback=tracebacks.ANSI.sub("", ansi),
             traceback_ansi=ansi,
             line=_line_in_cell(error, self._code_name),
-            own_frames=bundles.shortened("\n".join(tracebacks.own_frames(lines))),
             seconds=at - self._began,
             at=at,
         )

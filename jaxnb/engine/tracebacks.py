@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -166,12 +166,6 @@ def cause_first(message: str) -> str:
         own += [line] * is_own
     raised = lines[-1] if lines else ""
     return "\n".join([f"{head}{raised}", _TRACEBACK.rstrip("\n"), *own, raised])
-
-
-def own_frames(lines: Iterable[str]) -> list[str]:
-    """Returns of a formatted traceback the frames of cells and of the user's modules, each once."""
-    frames = [line for line in lines if not isinstance(line, LibraryText)]
-    return list(dict.fromkeys(f for f in frames if ANSI.sub("", f).startswith(("Cell ", "File "))))
 
 
 def _format_library_frame(frame: LibraryFrame) -> LibraryText:

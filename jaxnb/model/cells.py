@@ -60,7 +60,6 @@ class ProcessError:
         traceback_ansi: The same with ANSI colours.
         line: The last line of the cell in the traceback, counted as the notebook counts
             (the ``%%spmd`` line is line 1); None if the cell is not in it.
-        own_frames: The traceback's frames of cells and of the user's modules, with ANSI colours.
         seconds: When it left the cell's code, since the cell began there: to format it may take
             long. None if that is not known.
         at: When that was, on ``time.monotonic()``: one clock for the processes of a host.
@@ -71,7 +70,6 @@ class ProcessError:
     traceback: str = field(repr=False)
     traceback_ansi: str = field(repr=False)
     line: int | None = None
-    own_frames: str = field(default="", repr=False)
     seconds: float | None = None
     at: float | None = None
 

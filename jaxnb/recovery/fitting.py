@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -153,12 +153,18 @@ def require_place(array: SavedArray, size: tuple[int, int]) -> None:
         )
 
 
-def require_all_fit(arrays: Iterable[SavedArray], size: tuple[int, int]) -> None:
-    """Looks whether arrays fit a group that has no meshes of its own.
+def require_all_fit(
+    arrays: Iterable[SavedArray],
+    size: tuple[int, int],
+    sizes_of: Callable[[Mapping[str, int]], Mapping[str, int]] | None = None,
+) -> None:
+    """Looks whether arrays fit a group.
 
     Args:
         arrays: The arrays.
         size: The processes of the group, and the devices of each.
+        sizes_of: Returns what the axes of a mesh of all devices become; by default those of a group
+            that has no meshes of its own.
 
     Raises:
         MisfitError: One does not.
@@ -168,7 +174,7 @@ def require_all_fit(arrays: Iterable[SavedArray], size: tuple[int, int]) -> None
             require_place(array, size)
             continue
         try:
-            mesh = resized(array.mesh, math.prod(size))
+            mesh = sizes_of(array.mesh) if sizes_of else resized(array.mesh, math.prod(size))
         except MisfitError as error:
             raise MisfitError(f"{array}: {error}") from None
         require_fit(array, mesh)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import math
 import pickle
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import jax
@@ -229,9 +230,20 @@ def _device(*place: Any) -> jax.Device:
 def _mesh(places: list[Place], shape: dict[str, int], types: Any) -> Mesh:
     if _resizing is not None:
         return _resizing.mesh(places, shape, types)
-    grid = np.empty(len(places), dtype=object)
-    grid[:] = [device_at(place) for place in places]
-    return Mesh(grid.reshape([*shape.values()]), (*shape,), axis_types=types)
+    return mesh_of(map(device_at, places), shape, types)
+
+
+def mesh_of(devices: Iterable[jax.Device], axes: Mapping[str, int], types: Any) -> Mesh:
+    """Returns a mesh of devices, in the order given.
+
+    Args:
+        devices: The devices.
+        axes: The names of its axes, and their sizes.
+        types: The types of its axes.
+    """
+    grid = np.empty(math.prod(axes.values()), dtype=object)
+    grid[:] = [*devices]
+    return Mesh(grid.reshape([*axes.values()]), (*axes,), axis_types=tuple(types))
 
 
 def _keys(words: jax.Array, impl: Any) -> jax.Array:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -44,8 +45,10 @@ class Resizing:
     contents: Mapping[int, Contents]
     meshes: Sequence[Mesh]
     _parts: dict[object, list[tuple[SavedPart, memoryview]]] = field(default_factory=dict)
+    _counts: Counter[object] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
+        self._counts.update(array.key for array in self.arrays)
         for each in self.contents.values():
             for array in each.arrays:
                 found = self._parts.setdefault(array.key, [])
@@ -65,18 +68,9 @@ class Resizing:
         Raises:
             MisfitError: One does not.
         """
+        wanted = [array for array in self.arrays if not names or array.name in names]
         size = jax.process_count(), jax.local_device_count()
-        for array in self.arrays:
-            if names and array.name not in names:
-                continue
-            if not array.is_of_all:
-                fitting.require_place(array, size)
-                continue
-            try:
-                mesh = self._sizes(array.mesh)
-            except MisfitError as error:
-                raise MisfitError(f"{array}: {error}") from None
-            fitting.require_fit(array, mesh)
+        fitting.require_all_fit(wanted, size, self._sizes)
 
     def device(self, place: Place) -> jax.Device:
         """Returns the device that stands for one of before.
@@ -99,14 +93,12 @@ class Resizing:
             found = self._of_user(mesh)
             if found is not None:
                 return found
-            sizes = fitting.resized(mesh, len(jax.devices(places[0][0])))
             devices = jax.devices(places[0][0])
+            sizes = fitting.resized(mesh, len(devices))
             return jax.make_mesh((*sizes.values(),), (*sizes,), axis_types=types, devices=devices)
         is_own = {process for _, process, _ in places} == {self.process}
         find = self.device if is_own else process_arrays.device_at
-        grid = np.empty(len(places), dtype=object)
-        grid[:] = [find(place) for place in places]
-        return Mesh(grid.reshape([*mesh.values()]), (*mesh,), axis_types=types)
+        return process_arrays.mesh_of(map(find, places), mesh, types)
 
     def _sizes(self, mesh: Mapping[str, int]) -> Mapping[str, int]:
         found = self._of_user(mesh)
@@ -142,7 +134,7 @@ class Resizing:
             return [(process_arrays.device_at(place), *part) for place, *part in mine]
         if array.unreduced:
             raise pickle.PicklingError(f"it has not been summed over {array.unreduced[0]} yet")
-        if not array.origin and sum(each.key == array.key for each in self.arrays) > 1:
+        if not array.origin and self._counts[array.key] > 1:
             raise pickle.PicklingError("which of several arrays it is cannot be told")
         known: dict[Box, list[tuple[SavedPart, memoryview]]] = {}
         for part, data in self._parts[array.key]:

@@ -96,10 +96,12 @@ def load(
         names: Which of them; all if there are none.
         resized: The group was of another size when they were saved.
     """
-    contents = files.read(Path(path))
     how, without = None, frozenset[str]()
-    if resized is not None:
+    if resized is None:
+        contents = files.read(Path(path))
+    else:
         how, without = _resizing(shell, resized), process_variables.PARTS_OF_PLACES
+        contents = how.contents[resized.process]
         if resized.process != process_index:
             without |= process_variables.OWN_PARTS
     met = process_variables.binder(shell, names, without)

@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import jax
-import numpy as np
 from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 
 from jaxnb.engine._jax_internals.arrays import is_deleted
@@ -183,9 +182,8 @@ def _single(place: Any, memory_kind: str | None) -> SingleDeviceSharding:
 def _mesh(
     places: list[tuple[str, int]], shape: list[int], names: list[str], types: list[Any]
 ) -> Mesh:
-    grid = np.empty(len(places), dtype=object)
-    grid[:] = [own_device(place) for place in places]
-    return Mesh(grid.reshape(shape), tuple(names), axis_types=tuple(types))
+    axes = dict(zip(names, shape, strict=True))
+    return process_arrays.mesh_of(map(own_device, places), axes, types)
 
 
 def _own_array(facts: Facts, made_of: list[Any], parts: list[Part]) -> jax.Array:

@@ -31,7 +31,6 @@ def others_may_look() -> bool:
     [
         (LiveArrays().update, jax, "live_arrays"),
         (main_thread.calls, sys, "_current_frames"),
-        (main_thread.stack, sys, "_current_frames"),
         (main_thread.innermost_file, sys, "_current_frames"),
         (main_thread.entries_of_others, sys, "_current_frames"),
     ],
