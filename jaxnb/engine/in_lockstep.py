@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import sys
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from jaxnb.engine.settings import current
 from jaxnb.errors import DivergenceError
 from jaxnb.labels import processes_label
 from jaxnb.lockstep import process_handlers
-from jaxnb.lockstep.process_agreeing import Lockstep
+from jaxnb.lockstep.process_agreeing import Intent, Lockstep
 from jaxnb.model import Dispatch
 from jaxnb.model.origins import Argument
 
@@ -34,7 +33,6 @@ class InLockstep:
 
     Attributes:
         arguments: Returns the global arrays that a dispatch is to be given here.
-        numbered: Returns a dispatch that waits with the number that it has now.
         num_processes: Size of the group.
         is_in_cell: The main thread runs a cell, or answers what several processes were asked.
         is_answering: The main thread answers the notebook, be it to a cell or to anything else.
@@ -47,7 +45,6 @@ class InLockstep:
         self._agreeing = Lockstep(process_index, num_processes, conductor, self)
         self.is_in_cell = self.is_answering = False
         self.arguments: Callable[[tuple[int, ...], int], list[Argument]] = _nothing
-        self.numbered: Callable[[Dispatch], Dispatch] = lambda dispatch: dispatch
         self.done = self._agreeing.done
         interrupts.tell(self._agreeing.signals.keeps, self._took)
         process_handlers.install(self)
@@ -80,7 +77,7 @@ class InLockstep:
         if self.is_in_cell:
             self._agreeing.took()
 
-    def agree(self, dispatch: Dispatch, depth: int) -> None:
+    def agree(self, intent: Intent, depth: int, *, is_main: bool) -> None:
         """Waits until all processes of a dispatch are about to make it, and it is its turn.
 
         What the main thread dispatches for something else that the notebook asks (what is called
@@ -91,16 +88,17 @@ class InLockstep:
                 and nothing was asked of it, so nobody knows what the others do.
             KeyboardInterrupt: The cell is interrupted.
         """
-        if threading.current_thread() is threading.main_thread() and not self.is_in_cell:
+        if is_main and not self.is_in_cell:
             if self.is_answering:
                 return
+            dispatch = intent.describe()
             raise DivergenceError(
                 f"{dispatch} over {processes_label(dispatch.processes)} was to be dispatched while "
                 "no cell runs here: by a callback of the event loop, or as the process ends. Where "
                 "the other processes are then is not known, and nothing of it has run. Dispatch it "
                 "in a cell (`await` a task there)."
             )
-        self._agreeing.agree(dispatch, depth)
+        self._agreeing.agree(intent, depth, is_main=is_main)
 
     def settings(self) -> Mapping[str, str]:
         """Returns the settings that change programs, as they are now."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from jaxnb.engine._jax_internals import dispatch as internals
 from jaxnb.engine.programs import Programs
+from jaxnb.lockstep.process_agreeing import as_digest
 from jaxnb.model.dispatches import Processes, Shapes
 
 _COLLECTIVE = re.compile(
@@ -24,6 +25,7 @@ class Known:
     name: str
     processes: Processes
     fingerprint: int = 0
+    program: bytes = b""  # the same, as words have it
     collectives: bool = False
     arguments: Shapes | None = None  # None until it is dispatched
     results: Shapes | None = None
@@ -40,6 +42,7 @@ def known_of(executable: Any, programs: Programs) -> Known:
         order = internals.executable_order(executable)
         text = f"{order} {internals.executable_text(executable)}"
         known.fingerprint = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest())
+        known.program = as_digest(known.fingerprint)
         known.collectives = _COLLECTIVE.search(text) is not None
         options = internals.executable_options(executable)
         facts = [f"devices {order}", *(f"compiler_options {each[1:]}" for each in options)]

@@ -8,7 +8,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from jaxnb.engine import inputs
@@ -35,6 +35,8 @@ from jaxnb.engine.replicas import Replicas
 from jaxnb.engine.settings import OwnSettings
 from jaxnb.engine.shapes import shapes_of
 from jaxnb.errors import DivergenceError
+from jaxnb.lockstep.messages import Word
+from jaxnb.lockstep.process_agreeing import Intent, as_digest, as_intent, replicas_as_text
 from jaxnb.model import CellRequest, CheckMode, Dispatch, JointRequest, Recording, Trail
 from jaxnb.model.dispatches import Processes
 from jaxnb.model.nans import NanPlace
@@ -73,7 +75,7 @@ class Recorder:
         self.look_before = self.nans.before
         self.missing = internals.hook_dispatches(self)
         ORIGINS.install(self.depth)
-        lockstep.arguments, lockstep.numbered = self.arguments, self.numbered
+        lockstep.arguments = self.arguments
         self.settings = OwnSettings()
         self._shortcut = Shortcut(self)
         self.reduced = () if self.missing else self._install()
@@ -305,8 +307,12 @@ class Recorder:
             entry.number = self._count(entry.known.processes) + 1
             cell.refused = entry
         self._digest(entry, arguments)
+        word = Word(
+            entry.known.processes, entry.known.program, as_digest(entry.inputs), entry.line or 0
+        )
+        intent = Intent(word, partial(self._as_told, entry), replicas_as_text(entry.replicas))
         try:
-            self.lockstep.agree(as_dispatch(entry), self.depth())
+            self.lockstep.agree(intent, self.depth(), is_main=self._making.is_main)
         except BaseException as error:
             if self._making.is_main:
                 cell.refused = entry
@@ -321,13 +327,11 @@ class Recorder:
             cell.refused = outer
         self._note(cell, entry)
 
-    def numbered(self, dispatch: Dispatch) -> Dispatch:
+    def _as_told(self, entry: Entry) -> Dispatch:
         """Returns what this thread is about to dispatch, with the number that it has now."""
-        entry = self._making.attempt
-        if not dispatch.number or entry is None or entry.known.processes != dispatch.processes:
-            return dispatch
-        entry.number = self._count(dispatch.processes) + 1
-        return replace(dispatch, number=entry.number)
+        if self._making.is_main:
+            entry.number = self._count(entry.known.processes) + 1
+        return as_dispatch(entry)
 
     @contextlib.contextmanager
     def _barrier(self, name: str, processes: Sequence[int] | None) -> Iterator[None]:
@@ -344,7 +348,7 @@ class Recorder:
         key = number_of(f"barrier {name}")
         what = Dispatch(number, said, key, None, None, who, line, seconds)
         try:
-            self.lockstep.agree(what, depth)
+            self.lockstep.agree(as_intent(what), depth, is_main=True)
             yield
         finally:
             self.lockstep.done(depth)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from jaxnb.divergence import disagreement, sides, unequal_replicas_text
 from jaxnb.errors import DivergenceError, JaxnbError
@@ -35,6 +35,47 @@ class _Granted:
     is_main: bool
 
 
+class _Made(threading.local):
+    """What this thread was let make, and is making."""
+
+    def __init__(self) -> None:
+        self.granted: list[_Granted] = []
+
+
+class Intent(NamedTuple):
+    """What a process is about to make.
+
+    Attributes:
+        word: What it says of that.
+        describe: Tells others about it, with the number that it has by then: what a signal's
+            handler has dispatched meanwhile came before it.
+        replicas: What of its arguments the others compare, as JSON; empty for nothing.
+    """
+
+    word: Word
+    describe: Callable[[], Dispatch]
+    replicas: str = ""
+
+
+def as_intent(dispatch: Dispatch) -> Intent:
+    """Returns the intent to make a dispatch whose number is settled."""
+    word = Word(
+        dispatch.processes, as_digest(dispatch.fingerprint), as_digest(dispatch.inputs),
+        dispatch.line or 0,
+    )  # fmt: skip
+    return Intent(word, lambda: dispatch, replicas_as_text(dispatch.replicas))
+
+
+def as_digest(number: int) -> bytes:
+    """Returns a number as words have it."""
+    return number.to_bytes(DIGEST_BYTES, "little", signed=True)
+
+
+def replicas_as_text(replicas: Sequence[tuple[tuple[int, ...], int]]) -> str:
+    """Returns digests of replicas, by who holds them, as they are told beside a word."""
+    return json.dumps(replicas) if replicas else ""
+
+
 class Facts(Protocol):
     """What is known of this process's dispatches, and of what JAX is told in it."""
 
@@ -57,13 +98,6 @@ class Facts(Protocol):
 
     def are_one(self, given: Mapping[int, Sequence[Argument]]) -> None:
         """Takes which arrays that processes give are parts of the same ones."""
-
-    @property
-    def numbered(self) -> Callable[[Dispatch], Dispatch]:
-        """Returns a dispatch that waits with the number that it has now.
-
-        What a signal's handler has dispatched meanwhile came before it.
-        """
 
     def interrupted(self) -> BaseException | None:
         """Returns what an interrupt raises in the main thread now.
@@ -94,8 +128,7 @@ class Lockstep:
         self._path: Path | None = None
         self._line: Line | None = None
         self._turns = Turns()
-        self._main = threading.main_thread()
-        self._made = threading.local()
+        self._made = _Made()
         told = Line.kept, Line.handled, Line.take_back
         self.signals = KeptSignals(*(partial(self._tell_from_handler, each) for each in told))
 
@@ -134,42 +167,41 @@ class Lockstep:
             with contextlib.suppress(ConductorGoneError):
                 tell(self._line)
 
-    def agree(self, dispatch: Dispatch, depth: int) -> None:
+    def agree(self, intent: Intent, depth: int, *, is_main: bool) -> None:
         """Waits until all processes of a dispatch are about to make it, and it is its turn.
 
         :meth:`done` has to follow, whatever becomes of it.
 
         Args:
-            dispatch: What this process is about to make, as one of those that it spans.
+            intent: What this process is about to make, as one of those that it spans.
             depth: How many dispatches this thread is making already.
+            is_main: This is the main thread.
 
         Raises:
             DivergenceError: They are about to make another, or none.
             KeyboardInterrupt: The cell is interrupted.
             BaseException: What a signal's handler raises that comes while it waits.
         """
-        is_main = threading.current_thread() is self._main
-        granted = self._granted()
+        granted = self._made.granted
         if is_main:
             self.signals.begin()
         try:
-            go = self._let_go(dispatch, is_main=is_main)
+            go = self._let_go(intent, is_main=is_main)
         except BaseException:
             if is_main:
                 self.signals.end(len(granted))
             raise
         granted.append(_Granted(depth, go.number, is_main))
         self._turns.begin(go.number)
-        if differing := self._differing(dispatch, go):
-            raise DivergenceError(unequal_replicas_text(dispatch, differing))
+        if go.told:
+            self._compare_replicas(intent.describe(), go.told)
 
     @staticmethod
-    def _differing(dispatch: Dispatch, go: Go) -> Sequence[Sequence[int]]:
-        """Returns the processes that hold each of the replicas that were told of unequally."""
-        if not go.told:
-            return ()
-        told = {process: _replicas(text) for process, text in go.told}
-        return unequal_replicas({i: replace(dispatch, replicas=each) for i, each in told.items()})
+    def _compare_replicas(dispatch: Dispatch, told: Iterable[tuple[int, str]]) -> None:
+        """Raises DivergenceError if replicas that processes have told of are unequal."""
+        each = {i: replace(dispatch, replicas=_replicas(text)) for i, text in told}
+        if differing := unequal_replicas(each):
+            raise DivergenceError(unequal_replicas_text(dispatch, differing))
 
     def done(self, depth: int) -> None:
         """Tells that this thread's dispatches deeper than ``depth`` were made, or are not made.
@@ -177,7 +209,7 @@ class Lockstep:
         Raises:
             BaseException: What a signal's handler raises that was put off until now.
         """
-        granted, was_main = self._granted(), False
+        granted, was_main = self._made.granted, False
         while granted and granted[-1].depth >= depth:
             last = granted.pop()
             self._turns.end(last.number)
@@ -185,17 +217,12 @@ class Lockstep:
         if was_main:
             self.signals.end(len(granted))
 
-    def _granted(self) -> list[_Granted]:
-        found: list[_Granted] = self._made.__dict__.setdefault("granted", [])
-        return found
-
-    def _let_go(self, dispatch: Dispatch, *, is_main: bool) -> Go:
+    def _let_go(self, intent: Intent, *, is_main: bool) -> Go:
         assert self._line is not None
-        word = _word(dispatch, dispatch.inputs)
-        text = json.dumps(dispatch.replicas) if dispatch.replicas else ""
+        word, text = intent.word, intent.replicas
         while True:
             if is_main:
-                answer = self._line.ask(word, "main", text, lambda: self.signals.are_waited_for)
+                answer = self._line.ask(word, "main", text, self.signals.are_waited_for)
             else:
                 answer = self._line.ask(word, "other", text)
             if isinstance(answer, Go):
@@ -212,14 +239,13 @@ class Lockstep:
                 if error is not None:
                     raise error
                 continue
-            self._raise_unless_one(answer, dispatch)
+            self._raise_unless_one(answer, intent.describe())
             # All that take part have found that they mean the same, and say so by the same word.
-            word = _word(dispatch, answer.number)
+            word = word._replace(inputs=as_digest(answer.number))
 
     def _raise_unless_one(self, stop: Stop, dispatch: Dispatch) -> None:
         """Raises what is to be told of a stop, unless the inputs are one though numbered apart."""
         assert self._line is not None
-        dispatch = self._facts.numbered(dispatch)
         mine = json.dumps([asdict(dispatch), dict(self._facts.settings())])
         what = self._line.explain(stop, mine)
         at, settings, notes = _all_sides(stop, what)
@@ -241,12 +267,6 @@ class Lockstep:
                 return
         text = arguments_text(differing_arguments(given))
         raise DivergenceError(disagreement(sides(at, notes), about) + (f" {text}" if text else ""))
-
-
-def _word(dispatch: Dispatch, inputs: int) -> Word:
-    program = dispatch.fingerprint.to_bytes(DIGEST_BYTES, "little", signed=True)
-    given = inputs.to_bytes(DIGEST_BYTES, "little", signed=True)
-    return Word(dispatch.processes, program, given, dispatch.line or 0)
 
 
 def _replicas(text: str) -> tuple[tuple[tuple[int, ...], int], ...]:

@@ -51,7 +51,8 @@ class Line:
         self._socket.settimeout(None)  # whatever the user's code has set for all sockets
         self._socket.connect(str(path))
         self._tokens = itertools.count(1)
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._answers: dict[int, Go | Stop | Explanation] = {}
         self._waiting: set[int] = set()
         self._is_read = False
@@ -158,7 +159,7 @@ class Line:
 
     def _answer(self, token: int) -> Any:
         while True:
-            with self._changed:
+            with self._lock:  # a third of the time of the condition's own
                 while self._is_read and token not in self._answers:
                     self._changed.wait()
                 if token in self._answers:
@@ -170,7 +171,7 @@ class Line:
                 found = unpack_answer(self._receive())
             finally:
                 # At once: who finds that nobody reads must find its answer, too.
-                with self._changed:
+                with self._lock:
                     self._is_read = False
                     if found is not None and found[0] in self._waiting:  # told twice, or too late
                         self._answers[found[0]] = found[1]

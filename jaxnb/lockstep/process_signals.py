@@ -83,7 +83,6 @@ class KeptSignals:
         finally:
             self._depth = depth
 
-    @property
     def are_waited_for(self) -> bool:
         """Whether handlers were put off that can be called if the thread does not go on waiting."""
         return self._depth == 1 and bool(self._late)
@@ -106,7 +105,7 @@ class KeptSignals:
         if not self._depth:
             return False
         self._late[number] = None
-        if self.are_waited_for:
+        if self.are_waited_for():
             self._take_back()
         return True
 

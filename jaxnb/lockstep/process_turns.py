@@ -5,6 +5,13 @@ from __future__ import annotations
 import threading
 
 
+class _Own(threading.local):
+    """The grants that a thread is making."""
+
+    def __init__(self) -> None:
+        self.numbers: set[int] = set()
+
+
 class Turns:
     """Has threads go one after the other, by the numbers of their grants.
 
@@ -14,18 +21,24 @@ class Turns:
     """
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._waiting = 0
         self._over = 0
         self._early: set[int] = set()
-        self._own = threading.local()
+        self._own = _Own()
 
     def begin(self, number: int) -> None:
         """Waits until all grants with smaller numbers are over, but for this thread's own."""
-        own: set[int] = self._own.__dict__.setdefault("numbers", set())
+        own = self._own.numbers
         if number != self._over + 1:  # which only grows; almost always it is its turn
-            with self._changed:
-                while any(n not in self._early | own for n in range(self._over + 1, number)):
-                    self._changed.wait()
+            with self._lock:
+                self._waiting += 1
+                try:
+                    while any(n not in self._early | own for n in range(self._over + 1, number)):
+                        self._changed.wait()
+                finally:
+                    self._waiting -= 1
         own.add(number)
 
     def end(self, number: int) -> None:
@@ -33,12 +46,12 @@ class Turns:
 
         It may be told again.
         """
-        own: set[int] = self._own.__dict__.setdefault("numbers", set())
-        own.discard(number)
-        with self._changed:
+        self._own.numbers.discard(number)
+        with self._lock:
             if number > self._over:
                 self._early.add(number)
             while self._over + 1 in self._early:
                 self._over += 1
                 self._early.discard(self._over)
-            self._changed.notify_all()
+            if self._waiting:
+                self._changed.notify_all()

@@ -20,7 +20,7 @@ from jaxnb.lockstep import looking
 from jaxnb.lockstep import loop as loops
 from jaxnb.lockstep.looking import Looker
 from jaxnb.lockstep.messages import End, Explanation, Go, Stop, Word
-from jaxnb.lockstep.process_agreeing import Lockstep
+from jaxnb.lockstep.process_agreeing import Lockstep, as_intent
 from jaxnb.lockstep.process_line import ConductorGoneError, Line
 from jaxnb.model import Dispatch
 from jaxnb.model.origins import Argument
@@ -158,9 +158,6 @@ def test_threads_of_one_process_are_answered_each(group: Group) -> None:
 class Silent:
     """Facts of a process about which there is nothing to tell."""
 
-    def numbered(self, dispatch: Dispatch) -> Dispatch:
-        return dispatch
-
     def settings(self) -> dict[str, str]:
         return {}
 
@@ -214,7 +211,7 @@ def made_and_struck(
     sys.setprofile(come)
     try:
         try:
-            lockstep.agree(STEP, 0)
+            lockstep.agree(as_intent(STEP), 0, is_main=True)
             made.append(STEP)
         finally:
             lockstep.done(0)
