@@ -53,6 +53,12 @@ from jaxnb.unequal_inputs import unequal_inputs, with_apart
 WATCH_AFTER_SECONDS = 0.05
 """In a cell that runs for longer the processes look at their main threads now and then."""
 
+WATCH_SECONDS = 0.2
+"""The cell's output waits so long at most: who does not answer in time may watch all the same."""
+
+RECORDING_SECONDS = 5.0
+"""To look through compiled programs for collectives takes a while."""
+
 
 @dataclass(frozen=True, slots=True)
 class RanRequest:
@@ -102,7 +108,23 @@ class Cells(Life):
         Args:
             processes: Process indices; all by default.
         """
-        return self._sentinels.recordings(process_indices(processes, self.num_processes))
+        return self._recordings(process_indices(processes, self.num_processes))
+
+    def _recordings(self, processes: Iterable[int]) -> dict[int, Recording]:
+        return self._ask(processes, "recording")
+
+    def _ask(
+        self,
+        processes: Iterable[int],
+        function: str,
+        /,
+        seconds: float | None = None,
+        **data: Any,
+    ) -> dict[int, Any]:
+        """Returns what those processes tell of their cell that answer."""
+        seconds = RECORDING_SECONDS if seconds is None else seconds
+        name = f"jaxnb.engine.process_told.{function}"
+        return self._sentinels.ask(processes, name, seconds=seconds, **data)
 
     @property
     def computes_in_sight(self) -> bool:
@@ -216,7 +238,7 @@ class Cells(Life):
                 if not is_watched and running.seconds > WATCH_AFTER_SECONDS:
                     is_watched = True
                     asked = running.waiting_for - dead_processes(self.deaths)
-                    self._sentinels.watch(asked, running.request.request_id)
+                    self._ask(asked, "watch", WATCH_SECONDS, request_id=running.request.request_id)
         finally:
             patience.close()
             self._current = None
@@ -255,7 +277,7 @@ class Cells(Life):
         stopped = [i for i, error in result.errors.items() if error.type_name == "DivergenceError"]
         if not stopped:
             return result
-        recordings = self._sentinels.recordings(stopped)
+        recordings = self._recordings(stopped)
         at = {i: each.refused for i, each in recordings.items() if each.refused is not None}
         if not at:
             return result
@@ -265,7 +287,8 @@ class Cells(Life):
         found = divergence.refused(result.cell, at, notes)
         if found.kind == "inputs":
             made = next(iter(at.values()))
-            given = self._sentinels.arguments(made.processes, made.number)
+            who = made.processes
+            given = self._ask(who, "arguments", processes=who, number=made.number)
             found = replace(found, differences=differing_arguments(given))
         if found.kind == "computation" and len({each.name for each in at.values()}) == 1:
             found = replace(found, program=self._difference(found.sides))
@@ -283,7 +306,7 @@ class Cells(Life):
         if not self._is_recorded(running.request):
             return None
         for processes in divergence.swapped(running.trails):
-            recordings = self._sentinels.recordings(processes)
+            recordings = self._recordings(processes)
             found = divergence.first_swapped(result.cell, processes, recordings)
             if found is not None:
                 return found
@@ -298,7 +321,7 @@ class Cells(Life):
         counts = {i: [t.count for t in running.trails[i] if t.processes == who] for i in who}
         if not counts[who[0]] or any(each != counts[who[0]] for each in counts.values()):
             return None
-        recordings = self._sentinels.recordings(who[:1])
+        recordings = self._recordings(who[:1])
         known = [d for each in recordings.values() for d in each.dispatches]
         place = who, counts[who[0]][0]
         return next((d for d in known if (d.processes, d.number) == place), None)
@@ -316,13 +339,16 @@ class Cells(Life):
         if is_alike or has_ended or not self._is_recorded(running.request):
             return ()
         unknown = dead_processes(self.deaths) | running.silent
-        bound = self._sentinels.bound([i for i in result.per_process if i not in unknown])
+        bound = self._ask([i for i in result.per_process if i not in unknown], "bound")
         return made_in(result.cell, differing_names(bound))
 
     def _difference(self, sides: Sequence[Side]) -> ProgramDifference | None:
         """Asks processes for the programs that they were to dispatch in place of one another."""
         asked = divergence.programs_to_compare(sides)
-        lines = {who: self._sentinels.program(who[0], asked[who]) for who in asked}
+        lines = {
+            who: self._ask(who[:1], "program", fingerprint=asked[who]).get(who[0], [])
+            for who in asked
+        }
         return programs.difference(lines)
 
     def _unequal(self, running: RunningCell, result: CellResult) -> CellResult:

@@ -55,8 +55,8 @@ from jaxnb.sizes import Size, require_room
 from jaxnb.starting import Progress, Start, Starter, jax_environment, untold
 from jaxnb.strays import Strays
 from jaxnb.transport.client import Output, Transport
-from jaxnb.transport.sidechannel import Sentinels
 from jaxnb.turns import WAITS_FOR, Turns
+from jaxnb.wire.sentinels import Sentinels
 
 COME_BACK_SECONDS = 1.0
 """How long a process that has been interrupted may take to leave its cell: to format its error,
@@ -132,6 +132,7 @@ class Life(Group):
 
     def _take_reports(self, transport: Transport, reports: list[ProcessReport]) -> None:
         self._reports = reports
+        self._sentinels.close()
         sentinels = Sentinels(transport.key, reports, self._notice)
         self._sentinels = transport.sentinels = sentinels
 
@@ -427,6 +428,7 @@ class Life(Group):
         if self._transport is not None:
             self._transport.close()
             self._transport = None
+            self._sentinels.close()
         self._group.close()
 
     def _close_at_exit(self) -> None:

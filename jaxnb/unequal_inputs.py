@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from jaxnb import unequal
 from jaxnb.arrays import placing
@@ -12,7 +13,12 @@ from jaxnb.model.origins import Argument
 from jaxnb.model.replicas import DigestedArray, UnequalInput
 from jaxnb.provenance import apart_text
 from jaxnb.result import CellResult
-from jaxnb.transport.sidechannel import Sentinels
+from jaxnb.wire.sentinels import Sentinels
+
+DIGEST_SECONDS = 30.0
+"""A process that is asked for digests of arrays' bytes, or for their names, reads much memory."""
+
+_TOLD = "jaxnb.engine.process_told"
 
 MOST_LOOKED_INTO = 1
 """Of so many unequal arrays it is found out where they differ; of the others, that they do."""
@@ -27,7 +33,7 @@ def unequal_inputs(replies: Mapping[int, CellReply], sentinels: Sentinels) -> li
     """
     if not unequal.differ({i: reply.replicas for i, reply in replies.items()}):
         return []
-    digested = sentinels.digested(replies)
+    digested = sentinels.ask(replies, f"{_TOLD}.digested", seconds=DIGEST_SECONDS)
     found = unequal.unequal_inputs(digested)
     for i, each in enumerate(found[:MOST_LOOKED_INTO]):
         found[i] = _looked_into(each, digested, sentinels)
@@ -49,11 +55,19 @@ def _looked_into(
     order = sorted(holders.values(), key=lambda held: _group_of(found, held[0], held[2]))
     if len(order) < 2:
         return found
-    chunks = [sentinels.replica_chunks(*each) for each in order]
+
+    def ask(function: str, held: tuple[int, int, int], default: Any, **data: int) -> Any:
+        process, place, device = held
+        told = {"place": place, "device": device, **data}
+        name = f"{_TOLD}.{function}"
+        return sentinels.ask([process], name, seconds=DIGEST_SECONDS, **told).get(process, default)
+
+    chunks = [ask("chunks", each, (0, [])) for each in order]
     where = unequal.first_difference(chunks)
     if where is None:
         return found
-    pieces = [sentinels.replica_bytes(*each, *where) for each in order]
+    start, stop = where
+    pieces = [ask("piece", each, b"", start=start, stop=stop) for each in order]
     return unequal.with_difference(found, where[0], pieces, is_all=len(chunks[0][1]) == 1)
 
 

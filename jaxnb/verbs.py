@@ -38,7 +38,7 @@ from jaxnb.recovery.messages import SavedState
 from jaxnb.recovery.saving import Saver
 from jaxnb.running import RunningCell
 from jaxnb.sinks import StderrNotices
-from jaxnb.transport.sidechannel import Sentinels
+from jaxnb.wire.sentinels import Sentinels
 
 _NAME_IT = (
     "A layout is of what has a name on the processes: `%spmd tree = …`, then `%spmd_layout tree`."

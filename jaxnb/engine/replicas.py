@@ -8,7 +8,6 @@ take the memory over. On an accelerator that copies the array to the host, once.
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import threading
 import weakref
@@ -214,7 +213,7 @@ class Replicas:
             for each in looked
         ]
 
-    def chunks(self, place: int, device: int) -> dict[str, Any]:
+    def chunks(self, place: int, device: int) -> tuple[int, list[str]]:
         """Returns digests of pieces of a replica.
 
         Args:
@@ -226,15 +225,15 @@ class Replicas:
         """
         data = self._data(place, device)
         if data is None:
-            return {"size": 0, "digests": []}
+            return 0, []
         size = max(_FEWEST_CHUNKS_BYTES, -(-len(data) // 4096) // 64 * 64)
         starts = range(0, len(data), size)
-        return {"size": size, "digests": [digest(data[s : s + size]).hex()[:16] for s in starts]}
+        return size, [digest(data[s : s + size]).hex()[:16] for s in starts]
 
-    def piece(self, place: int, device: int, start: int, stop: int) -> str:
-        """Returns bytes of a replica, in base 64; empty if the array is gone."""
+    def piece(self, place: int, device: int, start: int, stop: int) -> bytes:
+        """Returns bytes of a replica; none if the array is gone."""
         data = self._data(place, device)
-        return "" if data is None else base64.b64encode(data[start:stop].data).decode()
+        return b"" if data is None else data[start:stop].tobytes()
 
     def _data(self, place: int, device: int) -> Any:
         with self._lock:

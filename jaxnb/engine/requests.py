@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
-from jaxnb.engine import bootstrap, compiled, named
+from jaxnb.engine import bootstrap, compiled
 from jaxnb.engine.in_lockstep import InLockstep
 from jaxnb.engine.recorder import Recorder
 from jaxnb.engine.runner import Runner
-from jaxnb.engine.sentinel import Sentinel
+from jaxnb.engine.sampling import Sampler
+from jaxnb.engine.sleeping import sleeps_in
 from jaxnb.engine.stats import Statistics
+from jaxnb.engine.this_process import ThisProcess
 from jaxnb.engine.timekeeper import Timekeeper
 from jaxnb.engine.transfers import Transfers
 from jaxnb.errors import StartError
@@ -27,6 +29,8 @@ from jaxnb.model import (
     Request,
     RequestFailed,
 )
+from jaxnb.wire import process_calls
+from jaxnb.wire.process_sentinel import Sentinel
 
 
 class Responder:
@@ -42,6 +46,7 @@ class Responder:
         self._transfers: Transfers | None = None
         self._sentinel: Sentinel | None = None
         self._recorder: Recorder | None = None
+        self._process: ThisProcess | None = None
 
     async def answer(self, request: Request) -> Any:
         """Answers a request; an exception becomes a :class:`~jaxnb.model.RequestFailed`.
@@ -85,7 +90,7 @@ class Responder:
     def _answer_alone(self, request: Any) -> Any:
         index = self._joined_runner().process_index
         if isinstance(request, CallRequest):
-            return named.call(request.function, self._kernel.shell, index, request.arguments)
+            return process_calls.call(request.function, self._process, request.arguments)
         if isinstance(request, CollectivesRequest):
             return compiled.collectives(request.code, self._kernel.shell.user_ns, index)
         assert self._transfers is not None
@@ -103,22 +108,19 @@ class Responder:
             recorder = Recorder(index, lockstep)
             self._recorder = recorder
             timekeeper = Timekeeper()
-            statistics = Statistics(self._kernel.shell)
-            call = partial(_call_aside, self._kernel.shell, index)
-            self._sentinel = Sentinel(key, *where, recorder, timekeeper, statistics, call)
+            shell, sampler = self._kernel.shell, Sampler(timekeeper, sleeps_in)
+            this = ThisProcess(index, shell, recorder, sampler, Statistics(shell))
+            self._process = this
+
+            def call(name: str, data: Mapping[str, Any]) -> Any:
+                return process_calls.call(name, this, data)
+
+            self._sentinel = Sentinel(key, *where, index, call, sampler)
             self._runner = Runner(self._kernel, index, recorder, timekeeper)
             self._transfers = Transfers(self._kernel.shell, index, self._runner.large_value)
             if not identity.bare:
                 self._kernel.shell.push(bootstrap.namespace(), interactive=False)
         return self._runner
-
-
-def _call_aside(shell: Any, process_index: int, content: dict[str, Any]) -> dict[str, Any]:
-    """Calls what the notebook names, in the sentinel's thread."""
-    answer: dict[str, Any] = named.call(
-        content["function"], shell, process_index, content["arguments"]
-    )
-    return answer
 
 
 def failure(error: BaseException) -> RequestFailed:

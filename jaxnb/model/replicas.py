@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from jaxnb.model.dispatches import Processes
 
@@ -79,19 +77,6 @@ class DigestedArray:
     def key(self) -> tuple[Processes, int, int]:
         """What the array is known by on all processes of the cell."""
         return self.processes, self.number, self.position
-
-    @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> DigestedArray:
-        """Makes it of what JSON has kept of it."""
-        parts = tuple(
-            ReplicaPart(
-                tuple((start, stop) for start, stop in part["index"]),
-                tuple(part["processes"]),
-                tuple((device, digest) for device, digest in part["digests"]),
-            )
-            for part in plain["parts"]
-        )
-        return cls(**{**plain, "processes": tuple(plain["processes"]), "parts": parts})
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from jaxnb.model.group import DeviceInfo
 
@@ -36,12 +35,6 @@ class LargeArray:
     def rank(self) -> tuple[int, bool, str]:
         """Returns a key to sort by: the largest first; of equal ones those with a name, by it."""
         return -self.nbytes, not self.name, self.name or ""
-
-    @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> LargeArray:
-        """Returns what ``dataclasses.asdict`` and JSON have made plain."""
-        devices = tuple((first, last) for first, last in plain["devices"])
-        return cls(**{**plain, "shape": tuple(plain["shape"]), "devices": devices})
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +84,3 @@ class DeviceStats:
     gpu_note: str = ""
     process_cpu_seconds: float | None = None
     at_seconds: float | None = None
-
-    @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> DeviceStats:
-        """Returns what ``dataclasses.asdict`` and JSON have made plain."""
-        largest = tuple(map(LargeArray.from_plain, plain["largest"]))
-        return cls(**{**plain, "device": DeviceInfo(**plain["device"]), "largest": largest})

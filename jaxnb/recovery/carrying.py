@@ -14,7 +14,7 @@ import psutil
 
 from jaxnb.errors import JaxnbError
 from jaxnb.labels import processes_label
-from jaxnb.recovery.messages import LostPart, Measured, StateFile
+from jaxnb.recovery.messages import Measured, Refused, StateFile
 from jaxnb.recovery.meter import Meter
 from jaxnb.transport.client import Exchange
 
@@ -37,9 +37,7 @@ _PROCESS = "jaxnb.recovery.process_recovering"
 class Called(Protocol):
     """Who answers for processes whatever their main threads do: their sentinels."""
 
-    def call(
-        self, processes: Collection[int], function: str, **arguments: Any
-    ) -> dict[int, dict[str, Any]]:
+    def ask(self, processes: Collection[int], function: str, /, **data: Any) -> dict[int, Any]:
         """Has them call a function; returns what those answer that do so in time."""
 
 
@@ -132,7 +130,7 @@ class Carrier:
             answers = self._until_all(living, "packed", told, given_up)
             now_gone = set(self._dead()) | given_up.keys()
             if now_gone <= gone:
-                return Packed({i: _measured(a) for i, a in answers.items()}, given_up)
+                return Packed(answers, given_up)
             gone |= now_gone  # meanwhile: they have parts of arrays too
 
     def write(self, packed: Packed, folder: Path) -> dict[int, StateFile]:
@@ -149,12 +147,12 @@ class Carrier:
                 f"{processes_label(missing)} could not write the variables: it has died, or does "
                 "not answer. Nothing else has changed. Type `%spmd_recover` again."
             )
-        return {i: StateFile(**answer) for i, answer in answers.items()}
+        return answers
 
     def drop(self) -> None:
         """Has them drop what they have packed."""
         living = self._pids.keys() - set(self._dead()) - self._silences.keys()
-        self._sentinels.call(living, f"{_PROCESS}.drop")
+        self._sentinels.ask(living, f"{_PROCESS}.drop")
 
     def _until_all(
         self,
@@ -162,18 +160,18 @@ class Carrier:
         function: str,
         arguments: Mapping[str, Any],
         given_up: dict[int, str],
-    ) -> dict[int, dict[str, Any]]:
+    ) -> dict[int, Any]:
         """Asks processes until all have told, have died, or are given up."""
-        found: dict[int, dict[str, Any]] = {}
+        found: dict[int, Any] = {}
         while left := set(processes) - found.keys() - given_up.keys() - set(self._dead()):
-            answers = self._sentinels.call(left, f"{_PROCESS}.{function}", **arguments)
+            answers = self._sentinels.ask(left, f"{_PROCESS}.{function}", **arguments)
             for index, answer in answers.items():
-                if "failed" in answer:
+                if isinstance(answer, Refused):
                     raise JaxnbError(
-                        f"Process {index} could not pack its variables: {answer['failed']}. "
+                        f"Process {index} could not pack its variables: {answer.reason}. "
                         "Nothing has changed."
                     )
-                if answer:
+                if answer is not None:
                     found[index] = answer
             given_up |= dict.fromkeys(self._too_silent(left, answers), "did not answer")
             if self._interrupted.is_set():
@@ -207,8 +205,3 @@ class Carrier:
         silence = self._silences[index]
         is_stopped = status == psutil.STATUS_STOPPED
         return silence.is_enough(now, cpu_seconds, is_stopped=is_stopped)
-
-
-def _measured(answer: Mapping[str, Any]) -> Measured:
-    lost = tuple(LostPart(*each) for each in answer["lost"])
-    return Measured(answer["variables"], answer["nbytes"], lost)

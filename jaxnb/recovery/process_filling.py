@@ -20,6 +20,7 @@ from jaxnb.engine.layouts import Layout, layout_of
 from jaxnb.engine.lost import LostValue
 from jaxnb.engine.origins import ORIGINS
 from jaxnb.engine.packing import is_found_by_name
+from jaxnb.engine.this_process import ThisProcess
 from jaxnb.engine.value_paths import paths_to
 from jaxnb.recovery import process_arrays, process_variables
 from jaxnb.recovery.messages import Box, Gift, Piece, Possession, Taken
@@ -31,25 +32,24 @@ from jaxnb.recovery.process_state import pack
 from jaxnb.recovery.process_unpacking import unpack
 
 
-def survey(shell: Any, process_index: int) -> dict[str, Possession]:
+def survey(process: ThisProcess) -> dict[str, Possession]:
     """Describes what this process has, so that it can be compared with what others have."""
-    values = process_variables.to_give(shell)
+    values = process_variables.to_give(process.shell)
     return {name: _possession(name, value) for name, value in values.items()}
 
 
 def give(
-    shell: Any, process_index: int, *, names: Sequence[str], died: Sequence[int], with_values: bool
+    process: ThisProcess, *, names: Sequence[str], died: Sequence[int], with_values: bool
 ) -> Gift:
     """Returns values, and the replicas that new processes need.
 
     Args:
-        shell: The kernel's.
-        process_index: This process.
+        process: This process.
         names: What they are to have.
         died: The new processes.
         with_values: Return the values too; else a digest of them.
     """
-    values = process_variables.to_give(shell)
+    values = process_variables.to_give(process.shell)
     package = _Package({name: values[name] for name in names})
     packed = package.packed
     return Gift(
@@ -57,46 +57,45 @@ def give(
         packed.names,
         packed.pickle if with_values else b"",
         tuple(pickle.PickleBuffer(each.data) for each in packed.buffers) if with_values else (),
-        tuple(package.pieces(process_index, died)),
+        tuple(package.pieces(process.index, died)),
         tuple(plain_origin(ORIGINS.of(array)) for array in package.arrays),
         tuple(package.spread.class_ids),
         sources_of_cells() if with_values else {},
     )
 
 
-def take(shell: Any, process_index: int, *, gift: Gift, pieces: Sequence[Piece]) -> Taken:
+def take(process: ThisProcess, *, gift: Gift, pieces: Sequence[Piece]) -> Taken:
     """Binds what the others have given.
 
     Args:
-        shell: The kernel's.
-        process_index: This process.
+        process: This process.
         gift: The values.
         pieces: The parts of arrays that are for this process, from all others.
     """
     parts = {(p.array, p.place): (p.dtype, p.shape, p.data) for p in pieces}
     # Copies: what is made of them may be written to, like what it was made from.
     buffers = [bytearray(buffer) for buffer in gift.buffers]
-    met = process_variables.binder(shell)
+    met = process_variables.binder(process.shell)
     set_sources_of_cells(dict(gift.texts))
     with given(parts, gift.origins, gift.class_ids), jax.transfer_guard("allow"):
         unpacked = unpack(gift.pickle, buffers, gift.names, met)
-    bound = process_variables.bind(shell, unpacked.variables)
+    bound = process_variables.bind(process.shell, unpacked.variables)
     lost = [part for part in unpacked.lost if part.path in bound]
     return Taken(tuple(bound), (*lost, *process_variables.bind_in_modules(unpacked.variables)))
 
 
-def note_missing(shell: Any, process_index: int, *, missing: Mapping[str, str]) -> None:
+def note_missing(process: ThisProcess, *, missing: Mapping[str, str]) -> None:
     """Has each use of variables that are missing here raise, with the reason."""
     lost = {
         name: LostValue(
-            f"`{name}` is not on process {process_index} since it is new: {why}",
+            f"`{name}` is not on process {process.index} since it is new: {why}",
             kind="value",
             reason=why,
         )
         for name, why in missing.items()
         if name.isidentifier()
     }
-    shell.push(lost)
+    process.shell.push(lost)
 
 
 def _possession(name: str, value: Any) -> Possession:

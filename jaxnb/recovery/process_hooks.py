@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import io
-from typing import Any
 
 from jaxnb import recover_hooks
+from jaxnb.engine.this_process import ThisProcess
 from jaxnb.recovery.messages import CalledHooks
 
 
-def call(shell: Any, process_index: int) -> CalledHooks:
+def call(process: ThisProcess) -> CalledHooks:
     """Calls the functions, in the order in which they were given.
 
     One that raises does not keep the others from being called. What they print comes back: no cell

@@ -12,7 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from jaxnb.engine.this_process import ThisProcess
 from jaxnb.recovery import files, process_variables
+from jaxnb.recovery.messages import Measured, Refused, StateFile
 from jaxnb.recovery.meter import Meter
 from jaxnb.recovery.process_listing import Listing
 from jaxnb.recovery.process_reading import Reader
@@ -43,31 +45,27 @@ class _Packing:
         self._shell, self._dead = shell, dead
         self._values: process_variables.Values | None = None
         self._packed: PackedState | None = None
-        self._written: dict[str, Any] | None = None
+        self._written: StateFile | None = None
         self._is_writing = False
         self._failed = ""
         self._begin(Steps())
 
-    def told(self) -> dict[str, Any]:
-        """Tells how far it has come."""
+    def told(self) -> Measured | Refused | None:
+        """Returns what was packed; None as long as it packs."""
         if self._failed:
-            return {"failed": self._failed}
+            return Refused(self._failed)
         if self._packed is None or self._values is None:
             self._leave_out_what_waits()
-            return {}
+            return None
         lost = process_variables.own_losses(self._packed.lost)
-        return {
-            "nbytes": self._packed.nbytes,
-            "variables": self._values.texts,
-            "lost": [[each.path, each.type, each.reason, each.is_old] for each in lost],
-        }
+        return Measured(self._values.texts, self._packed.nbytes, lost)
 
-    def written(self, path: Path) -> dict[str, Any]:
+    def written(self, path: Path) -> StateFile | Refused | None:
         """Begins to write, at the first call; tells of the file once it is there."""
         if not self._is_writing:
             self._is_writing = True
             self._in_thread(lambda: self._write(path), self._steps)
-        return {"failed": self._failed} if self._failed else self._written or {}
+        return Refused(self._failed) if self._failed else self._written
 
     def _begin(self, steps: Steps) -> None:
         self._steps = steps
@@ -98,7 +96,7 @@ class _Packing:
         assert self._packed is not None
         packed = self._packed
         digest = files.write(path, packed.names, packed.pickle, packed.buffers, packed.arrays)
-        self._written = {"name": path.name, "nbytes": path.stat().st_size, "digest": digest}
+        self._written = StateFile(path.name, path.stat().st_size, digest)
 
     def _leave_out_what_waits(self) -> None:
         steps, values = self._steps, self._values
@@ -149,35 +147,32 @@ _packing: _Packing | None = None
 
 
 def packed(
-    shell: Any, process_index: int, *, attempt: str, dead: list[int], is_resized: bool
-) -> dict[str, Any]:
+    process: ThisProcess, *, attempt: str, dead: list[int], is_resized: bool
+) -> Measured | Refused | None:
     """Begins to pack, at the first call of an attempt; tells how far it has come.
 
     Args:
-        shell: The kernel's.
-        process_index: This process.
+        process: This process.
         attempt: Names the attempt.
         dead: The processes whose parts of arrays are gone.
         is_resized: The new group is of another size.
 
     Returns:
-        Nothing as long as it packs; then the size, the variables, and what is lost. Or
-        ``"failed"``, and why.
+        None as long as it packs.
     """
     global _packing
     if _packing is None or _packing.attempt != attempt:
-        _packing = _Packing(shell, attempt, frozenset(dead), is_resized=is_resized)
+        _packing = _Packing(process.shell, attempt, frozenset(dead), is_resized=is_resized)
     return _packing.told()
 
 
-def written(shell: Any, process_index: int, *, folder: str) -> dict[str, Any]:
+def written(process: ThisProcess, *, folder: str) -> StateFile | Refused | None:
     """Begins to write what was packed to a file in a directory; tells of it once it is there."""
     assert _packing is not None
-    return _packing.written(Path(folder) / files.name_of(process_index))
+    return _packing.written(Path(folder) / files.name_of(process.index))
 
 
-def drop(shell: Any, process_index: int) -> dict[str, Any]:
+def drop(process: ThisProcess) -> None:
     """Drops what was packed."""
     global _packing
     _packing = None
-    return {}

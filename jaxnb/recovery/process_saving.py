@@ -9,6 +9,7 @@ from typing import Any
 import jax
 
 from jaxnb.engine.lost import loss_of
+from jaxnb.engine.this_process import ThisProcess
 from jaxnb.engine.value_paths import paths_to
 from jaxnb.recovery import files, process_variables
 from jaxnb.recovery.fitting import MisfitError
@@ -22,44 +23,43 @@ _waiting: PackedState | None = None
 """What :func:`measure` has packed and :func:`write` has not written yet."""
 
 
-def measure(shell: Any, process_index: int, *, names: Sequence[str]) -> Measured:
+def measure(process: ThisProcess, *, names: Sequence[str]) -> Measured:
     """Packs variables, and keeps them until they are written or dropped.
 
     Args:
-        shell: The kernel's.
-        process_index: This process.
+        process: This process.
         names: Their names; all if there are none.
     """
     global _waiting
-    missing = tuple(name for name in names if name not in shell.user_ns)
+    missing = tuple(name for name in names if name not in process.shell.user_ns)
     if missing:
         return Measured({}, 0, (), missing)
-    chosen = process_variables.to_save(shell, names)
+    chosen = process_variables.to_save(process.shell, names)
     _waiting = pack(chosen.values, listing=Listing())
     return Measured(chosen.texts, _waiting.nbytes, _waiting.lost)
 
 
-def write(shell: Any, process_index: int, *, folder: str) -> StateFile | Refused:
+def write(process: ThisProcess, *, folder: str) -> StateFile | Refused:
     """Writes what :func:`measure` has packed to a file in a directory."""
     packed = _waiting
     assert packed is not None
-    path = Path(folder) / files.name_of(process_index)
+    path = Path(folder) / files.name_of(process.index)
     try:
         found = files.write(path, packed.names, packed.pickle, packed.buffers, packed.arrays)
     except OSError as error:
         return Refused(f"could not write its file ({error.strerror or error})")
     finally:
-        drop(shell, process_index)
+        drop(process)
     return StateFile(path.name, path.stat().st_size, found)
 
 
-def drop(shell: Any, process_index: int) -> None:
+def drop(process: ThisProcess) -> None:
     """Drops what :func:`measure` has packed."""
     global _waiting
     _waiting = None
 
 
-def check(shell: Any, process_index: int, *, path: str, expected: str) -> Refused | None:
+def check(process: ThisProcess, *, path: str, expected: str) -> Refused | None:
     """Looks whether a file is as it was written; nothing in it is made yet."""
     try:
         is_same = files.digest(Path(path)) == expected
@@ -68,20 +68,17 @@ def check(shell: Any, process_index: int, *, path: str, expected: str) -> Refuse
     return None if is_same else Refused("has a file that is not as it was written: do not use it")
 
 
-def fits(
-    shell: Any, process_index: int, *, names: Sequence[str], resized: Resized
-) -> Refused | None:
+def fits(process: ThisProcess, *, names: Sequence[str], resized: Resized) -> Refused | None:
     """Looks whether the arrays of a group of another size can be laid out here; makes nothing."""
     try:
-        _resizing(shell, resized).require_fit(names)
+        _resizing(process.shell, resized).require_fit(names)
     except MisfitError as error:
         return Refused(f"cannot lay out {error}")
     return None
 
 
 def load(
-    shell: Any,
-    process_index: int,
+    process: ThisProcess,
     *,
     path: str,
     names: Sequence[str],
@@ -90,8 +87,7 @@ def load(
     """Binds the variables of a file.
 
     Args:
-        shell: The kernel's.
-        process_index: This process.
+        process: This process.
         path: The file, which :func:`check` has found as it was written.
         names: Which of them; all if there are none.
         resized: The group was of another size when they were saved.
@@ -100,14 +96,14 @@ def load(
     if resized is None:
         contents = files.read(Path(path))
     else:
-        how, without = _resizing(shell, resized), process_variables.PARTS_OF_PLACES
+        how, without = _resizing(process.shell, resized), process_variables.PARTS_OF_PLACES
         contents = how.contents[resized.process]
-        if resized.process != process_index:
+        if resized.process != process.index:
             without |= process_variables.OWN_PARTS
-    met = process_variables.binder(shell, names, without)
+    met = process_variables.binder(process.shell, names, without)
     with jax.transfer_guard("allow"), resizing(how):
         unpacked = unpack(contents.pickle, contents.buffers, contents.names, met)
-    chosen = process_variables.bind(shell, unpacked.variables, names)
+    chosen = process_variables.bind(process.shell, unpacked.variables, names)
     lost = [part for part in unpacked.lost if part.path in chosen]
     if names:  # what they share with other variables was met there
         found = paths_to(chosen, {*map(id, unpacked.stand_ins)})

@@ -27,8 +27,8 @@ from jaxnb.engine.flood import DROPPED_MESSAGE
 from jaxnb.engine.ledger import ACKNOWLEDGED_KEY, FENCE_MESSAGE, NUMBER_KEY
 from jaxnb.model import CellRequest, Request, RichOutput, StreamChunk, StreamName
 from jaxnb.transport.delivery import GAP_SECONDS, Attention, Caretaker, Sent
-from jaxnb.transport.frames import dump, load
-from jaxnb.transport.signing import METADATA_KEY, digest
+from jaxnb.wire.frames import dump, load
+from jaxnb.wire.signing import METADATA_KEY, digest
 
 ASK_SECONDS = 0.5
 """So long a registration may go without notice; then the controller is asked."""

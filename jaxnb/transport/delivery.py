@@ -27,6 +27,11 @@ LONGEST_PAUSE_SECONDS = 8.0
 FENCE_SECONDS = 60.0
 """If nothing at all comes for so long, what is missing counts as lost."""
 
+LEDGER_SECONDS = 0.3
+"""Whoever waits for a cell asks again."""
+
+_TOLD = "jaxnb.engine.process_told"
+
 GAP_SECONDS = 0.5
 """Output may be overtaken by other output for so long; then it counts as lost."""
 
@@ -145,7 +150,10 @@ class Caretaker:
                 sent.send_again()
             return
         processes = {sent.process_index for sent in waited}
-        told = sentinels.ledgers(processes, [sent.request for sent in waited])
+        requests = [sent.request for sent in waited]
+        told = sentinels.ask(
+            processes, f"{_TOLD}.ledger", seconds=LEDGER_SECONDS, requests=requests
+        )
         for sent in waited:
             if sent.process_index in told:
                 self._mend(sent, told[sent.process_index], sentinels)
@@ -163,7 +171,10 @@ class Caretaker:
         if time.monotonic() - sent.touched < GAP_SECONDS or not (missing or is_over):
             return
         pieces = [number for number in missing if number != known["end"]]
-        found = sentinels.outputs(sent.process_index, sent.request, pieces) if pieces else {}
+        asked = {"request": sent.request, "numbers": pieces}
+        who = [sent.process_index]
+        answers = sentinels.ask(who, f"{_TOLD}.outputs", **asked) if pieces else {who[0]: {}}
+        found = answers.get(sent.process_index)
         if found is None:
             return
         absent = [number for number in pieces if str(number) not in found]
@@ -171,7 +182,7 @@ class Caretaker:
         if lost != absent:
             sent.fenced = sent.fenced or time.monotonic()
             if time.monotonic() - sent.fenced < FENCE_SECONDS:
-                sentinels.fence(sent.process_index, sent.request)
+                sentinels.ask(who, f"{_TOLD}.fence", request=sent.request)
             else:
                 lost = absent
         self._run(lambda: self._fill(sent, lost, found, known["end"]))

@@ -22,8 +22,8 @@ from jaxnb.model import (
     JointRequest,
     PlaceRequest,
 )
-from jaxnb.transport.frames import dump, load
-from jaxnb.transport.signing import METADATA_KEY, digest
+from jaxnb.wire.frames import dump, load
+from jaxnb.wire.signing import METADATA_KEY, digest
 
 INTERRUPTIBLE = (CellRequest, JointRequest, ExposeRequest, PlaceRequest, BuildRequest)
 """What runs code of the user's (``__reduce__``, ``__getitem__``) or waits for computations. The

@@ -24,8 +24,8 @@ from jaxnb.errors import (
 )
 from jaxnb.model import Chunk, ReadRequest, RequestFailed, WriteRequest
 from jaxnb.session import Session
-from jaxnb.transport.frames import dump, load
-from jaxnb.transport.signing import METADATA_KEY, digest
+from jaxnb.wire.frames import dump, load
+from jaxnb.wire.signing import METADATA_KEY, digest
 from jaxnb_fixtures import PATIENT_SECONDS, assert_usable
 from jaxnb_transfers import (
     NBYTES,

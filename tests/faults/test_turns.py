@@ -23,8 +23,8 @@ from jaxnb.errors import (
 from jaxnb.model import CheckRequest, RequestFailed
 from jaxnb.session import Session
 from jaxnb.sinks import NoSink
-from jaxnb.transport.frames import load
-from jaxnb.transport.signing import METADATA_KEY, digest
+from jaxnb.wire.frames import load
+from jaxnb.wire.signing import METADATA_KEY, digest
 from jaxnb_fixtures import PATIENT_SECONDS, assert_usable, still_running, until
 
 ENDLESS = "import time\nprint('in')\nwhile True: time.sleep(0.01)"

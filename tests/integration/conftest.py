@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
+from jaxnb import cells, unequal_inputs
 from jaxnb.display import merge
 from jaxnb.session import Session
-from jaxnb.transport import sidechannel
+from jaxnb.wire import sentinels
 from jaxnb_arrays import CLASSES
 from jaxnb_fixtures import PATIENT_SECONDS
 
@@ -96,9 +97,13 @@ def patient_answers(monkeypatch: pytest.MonkeyPatch) -> None:
 
     For tests in which all processes answer: of one that is stopped or dead it would wait in vain.
     """
-    monkeypatch.setattr(sidechannel.Sentinels.where, "__defaults__", (PATIENT_SECONDS,))
-    for name in ("ANSWER_SECONDS", "RECORDING_SECONDS", "DIGEST_SECONDS", "STATISTICS_SECONDS"):
-        monkeypatch.setattr(sidechannel, name, PATIENT_SECONDS)
+    for module, name in (
+        (sentinels, "ANSWER_SECONDS"),
+        (sentinels, "STATISTICS_SECONDS"),
+        (cells, "RECORDING_SECONDS"),
+        (unequal_inputs, "DIGEST_SECONDS"),
+    ):
+        monkeypatch.setattr(module, name, PATIENT_SECONDS)
 
 
 @pytest.fixture

@@ -203,11 +203,12 @@ for url, token in told["sentinels"]:
     asker = context.socket(zmq.DEALER)
     asker.linger = 0
     asker.connect(url)
-    content = {"token": token, "sent": time.monotonic()}
-    asker.send_multipart(signer.serialize(signer.msg("where", content)))
+    where = {"function": "jaxnb.engine.process_where.where", "data": {}}
+    content = {"token": token, "sent": time.monotonic(), **where}
+    asker.send_multipart(signer.serialize(signer.msg("ask", content)))
     if asker.poll(told["milliseconds"]):
         _, frames = signer.feed_identities(asker.recv_multipart())
-        found.append(signer.deserialize(frames)["content"]["rss_bytes"])
+        found.append(len(signer.deserialize(frames)["buffers"]))
 """
 
 

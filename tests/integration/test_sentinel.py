@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import pickle
 import signal
 import threading
 import time
@@ -18,17 +20,20 @@ import zmq
 from jupyter_client.session import Session as Signer
 
 import jaxnb
+from integration.conftest import Gate
 from jaxnb.errors import CellError
-from jaxnb.model import SentinelAddress, Whereabouts
+from jaxnb.model import SentinelAddress, SentinelFault, Whereabouts
 from jaxnb.session import Session
-from jaxnb.transport.sidechannel import ANSWER_SECONDS, Sentinels
 from jaxnb.watch import waits_in_jax
+from jaxnb.wire.frames import dump
+from jaxnb.wire.sentinels import ANSWER_SECONDS, WHERE, Sentinels
+from jaxnb.wire.signing import METADATA_KEY, digest
 from jaxnb_fixtures import PATIENT_SECONDS, assert_usable, until
 
 ALL = [0, 1, 2, 3]
 DROPPED = """
 import gc
-from jaxnb.engine.sentinel import Sentinel
+from jaxnb.wire.process_sentinel import Sentinel
 (sentinel,) = (thing for thing in gc.get_objects() if type(thing) is Sentinel)
 dropped = sentinel.dropped
 del sentinel
@@ -69,9 +74,10 @@ def connected(address: SentinelAddress) -> Iterator[zmq.Socket[bytes]]:
         context.destroy(linger=1000)
 
 
-def signed(key: bytes, token: str, kind: str = "where", **content: Any) -> list[bytes]:
+def signed(key: bytes, token: str, function: str = WHERE, **content: Any) -> list[bytes]:
     signer = Signer(key=key)
-    return signer.serialize(signer.msg(kind, {"token": token, "sent": time.monotonic(), **content}))
+    told = {"token": token, "sent": time.monotonic(), "function": function, "data": {}, **content}
+    return signer.serialize(signer.msg("ask", told))
 
 
 def wait_for(session: Session, index: int, found: Callable[[Whereabouts], bool]) -> Whereabouts:
@@ -157,23 +163,25 @@ def test_the_line_is_the_notebooks(alone: Session) -> None:
 
 
 @pytest.mark.timing
-def test_in_cpp(make_session: Callable[..., Session]) -> None:
-    """In a collective that nobody else joins."""
+def test_in_cpp(make_session: Callable[..., Session], gate: Gate) -> None:
+    """In a collective that the other process joins late."""
     session = make_session(2, check="off")
-    code = (
-        "import jax.experimental.multihost_utils as mh\n"
-        "if process_index == 0:\n    mh.process_allgather(np.ones(3))\n"
-        "else:\n    import time; time.sleep(1000)"
-    )
-    with running(session, code):
+    waits = "\n    ".join(["if process_index == 1:", *gate.wait.splitlines()])
+    code = f"from jax.experimental import multihost_utils as mh\n{waits}\nmh.process_allgather(1)"
+    thread = threading.Thread(target=session.run, args=[code])
+    thread.start()
+    try:
         # While it compiles it may wait in a futex too, for its interpreter's lock.
         where = wait_for(session, 0, lambda w: waits_in_jax(w) and "/jax/" in w.stack[-1].file)
         assert where.in_cell is not None
-        assert (where.in_cell.line, where.in_cell.cell) == (3, 1)
+        assert where.in_cell.source == "mh.process_allgather(1)"
         started = time.perf_counter()
         for _ in range(20):
             assert sorted(session.where()) == [0, 1]
         print(f"{(time.perf_counter() - started) / 20 * 1e3:.1f} ms for an answer of both")
+    finally:
+        gate.open()
+        thread.join()
     assert_usable(session)
 
 
@@ -209,10 +217,12 @@ def test_what_is_not_ours_is_dropped_and_counted(make_session: Callable[..., Ses
             socket.send_multipart(message)
         until_dropped(session, len(garbage))
         assert not socket.poll(0)
-        for ours in (signed(key, address.token, "unknown"), signed(key, address.token, "call")):
-            socket.send_multipart(ours)  # it says what is wrong with that
-            assert socket.poll(PATIENT_SECONDS * 1000)
-            assert b"fault" in socket.recv_multipart()[-1]
+        for asked in ("unknown", "os.system", "jaxnb.engine.process_told.unknown"):
+            socket.send_multipart(signed(key, address.token, asked))
+            assert socket.poll(PATIENT_SECONDS * 1000)  # it says what is wrong with that
+            fault = pickle.loads(socket.recv_multipart()[-1])
+            assert isinstance(fault, SentinelFault)
+            assert asked.rpartition(".")[2] in str(fault)
         socket.send_multipart(good)
         assert socket.poll(PATIENT_SECONDS * 1000)
         socket.recv_multipart()
@@ -244,16 +254,34 @@ def test_what_was_said_before_is_dropped_whatever_is_forgotten(alone: Session) -
         assert not socket.poll(0)
 
 
-def test_answers_of_a_stranger_are_not_believed(alone: Session) -> None:
-    """Something else that listens at a process's address."""
+class _Leaves:
+    """What leaves a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.path,)
+
+
+@pytest.mark.parametrize("has_key", [False, True], ids=["without the key", "with other bytes"])
+def test_an_answer_that_is_not_signed_whole_is_not_read(
+    alone: Session, tmp_path: Path, has_key: bool
+) -> None:
+    """Of something else that listens at a process's address, or has changed what it sent."""
     context = zmq.Context()
     socket = context.socket(zmq.ROUTER)
     port = socket.bind_to_random_port("tcp://127.0.0.1")
+    left = tmp_path / "left"
+    frames = dump(_Leaves(left))
 
     def answer() -> None:
-        identity, *_ = socket.recv_multipart()
-        signer = Signer(key=b"wrong")
-        socket.send_multipart([identity, *signer.serialize(signer.msg("reply", {}))])
+        identity, *parts = socket.recv_multipart()
+        signer = Signer(key=key_of(alone) if has_key else b"wrong")
+        asked = json.loads(parts[2])
+        signed = {METADATA_KEY: digest(*([b"others"] if has_key else frames))}
+        reply = signer.msg("reply", {}, parent=asked, metadata=signed)
+        socket.send_multipart([identity, *signer.serialize(reply), *frames])
 
     thread = threading.Thread(target=answer)
     thread.start()
@@ -263,9 +291,24 @@ def test_answers_of_a_stranger_are_not_believed(alone: Session) -> None:
         while thread.is_alive():  # until it has answered
             assert sentinels.where([0], 0.5) == {}
         assert sentinels.where([0], 0.5) == {}
+        assert not left.exists()
     finally:
+        sentinels.close()
         thread.join(PATIENT_SECONDS)
         context.destroy(linger=0)
+
+
+def test_who_did_not_answer_in_time_is_asked_anew(alone: Session) -> None:
+    """What waits to be sent to it is dropped, and its late answers are nobody's."""
+    pid, sentinels = alone.processes[0].pid, alone._sentinels
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED, "it is stopped")
+        assert [sentinels.where([0], 0.01) for _ in range(20)] == [{}] * 20
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    found = [sentinels.where([0], PATIENT_SECONDS)[0] for _ in range(20)]
+    assert [each.process_index for each in found] == [0] * 20
 
 
 def test_it_listens_on_no_port(session: Session) -> None:
@@ -352,12 +395,14 @@ FAILING = """
 def fail(*args):
     raise ValueError("a fault of the sentinel's own")
 import gc
-from jaxnb.engine.sentinel import Sentinel
-(sentinel,) = (thing for thing in gc.get_objects() if type(thing) is Sentinel)
-sentinel.{what} = fail
-del sentinel
+import jaxnb.engine.process_where as where
+from jaxnb.engine.this_process import ThisProcess
+(this,) = (thing for thing in gc.get_objects() if type(thing) is ThisProcess)
+kept = {what}
+{what} = fail
+del this
 """
-MENDED = FAILING.replace("sentinel.{what} = fail", "del sentinel.{what}")
+MENDED = FAILING.replace("{what} = fail", "{what} = kept").replace("kept = {what}\n", "")
 FAULT = "ValueError: a fault of the sentinel's own"
 
 
@@ -365,7 +410,7 @@ FAULT = "ValueError: a fault of the sentinel's own"
 def test_a_question_that_fails_is_not_taken_for_silence(
     session: Session, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    session.run(FAILING.format(what="stack"), ranks=[1])
+    session.run(FAILING.format(what="where.stack"), ranks=[1])
     try:
         found = session.where()
         assert sorted(found) == ALL
@@ -378,34 +423,34 @@ def test_a_question_that_fails_is_not_taken_for_silence(
             said.count(f"The sentinel of process 1 failed when it was asked 'where': {FAULT}") == 1
         )
     finally:
-        session.run(MENDED.format(what="stack"), ranks=[1])
+        session.run(MENDED.format(what="where.stack"), ranks=[1])
     assert not session.where()[1].fault
-    session.run(FAILING.format(what="_statistics.collect"), ranks=[1])
+    session.run(FAILING.format(what="this.statistics.collect"), ranks=[1])
     try:
         assert any(FAULT in row.note for row in session.stats())
     finally:
-        session.run(MENDED.format(what="_statistics.collect"), ranks=[1])
+        session.run(MENDED.format(what="this.statistics.collect"), ranks=[1])
     assert_usable(session)
 
 
 @pytest.mark.usefixtures("patient_answers")
 def test_an_answer_that_cannot_be_sent_is_a_fault_too(session: Session) -> None:
-    unsendable = FAILING.replace("= fail", "= lambda: [object()]").format(what="stack")
+    unsendable = FAILING.replace("= fail", "= lambda: (where,)").format(what="where.stack")
     session.run(unsendable, ranks=[1])
     try:
         assert "object" in session.where()[1].fault
     finally:
-        session.run(MENDED.format(what="stack"), ranks=[1])
+        session.run(MENDED.format(what="where.stack"), ranks=[1])
 
 
 @pytest.mark.timing
 def test_a_sampler_that_fails_says_so_in_the_timeline(session: Session) -> None:
-    session.run(FAILING.format(what="_sampler.look"), ranks=[1])
+    session.run(FAILING.format(what="this.sampler.look"), ranks=[1])
     try:
         session.run("import time; time.sleep(0.5)")
         timeline = session.timeline()
     finally:
-        session.run(MENDED.format(what="_sampler.look"), ranks=[1])
+        session.run(MENDED.format(what="this.sampler.look"), ranks=[1])
     assert timeline.processes[1].sampling_fault == FAULT
     said = f"Sampling failed on process 1 before the cell ended ({FAULT})"
     assert said in " ".join(str(timeline).split())

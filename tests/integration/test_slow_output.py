@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -44,7 +44,7 @@ def output_held_up(session: Session, looks: int) -> Iterator[None]:
     assert session._transport is not None
     stream = session._transport._client._iopub_stream
     real, held = stream._recv_callback, []
-    asked, asks = session._sentinels.outputs, []
+    asked, asks = session._sentinels.ask, []
 
     def receive(frames: list[Any]) -> None:
         held.append(frames)
@@ -52,15 +52,16 @@ def output_held_up(session: Session, looks: int) -> Iterator[None]:
             while held:
                 real(held.pop(0))
 
-    def outputs(*args: Any) -> Any:
-        asks.append(args)
-        return asked(*args)
+    def ask(processes: Iterable[int], function: str, /, **data: Any) -> Any:
+        if function.endswith(".outputs"):
+            asks.append(data)
+        return asked(processes, function, **data)
 
-    stream._recv_callback, session._sentinels.outputs = receive, outputs  # type: ignore[method-assign]
+    stream._recv_callback, session._sentinels.ask = receive, ask  # type: ignore[method-assign]
     try:
         yield
     finally:
-        stream._recv_callback, session._sentinels.outputs = real, asked  # type: ignore[method-assign]
+        stream._recv_callback, session._sentinels.ask = real, asked  # type: ignore[method-assign]
         assert len(asks) >= looks
 
 

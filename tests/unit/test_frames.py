@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxnb.model import CheckRequest, Chunk, ReadRequest, WriteRequest
-from jaxnb.transport.frames import dump, load
-from jaxnb.transport.signing import digest
+from jaxnb.wire.frames import dump, load
+from jaxnb.wire.signing import digest
 
 
 @pytest.mark.parametrize(

@@ -10,14 +10,13 @@ from typing import Any
 _FUNCTION = re.compile(r"(jaxnb\.\w+\.process_\w+)\.([a-z]\w*)")
 
 
-def call(name: str, shell: Any, process_index: int, arguments: Mapping[str, Any]) -> Any:
+def call(name: str, process: Any, data: Mapping[str, Any]) -> Any:
     """Calls ``jaxnb.FEATURE.process_NAME.FUNCTION``; no other function can be named.
 
     Args:
         name: The function's.
-        shell: The kernel's, which is its first argument.
-        process_index: This process, which is its second one.
-        arguments: Its others.
+        process: What this process has, which is its first argument.
+        data: Its others.
 
     Raises:
         ValueError: It is none that a process can be asked to call.
@@ -26,4 +25,4 @@ def call(name: str, shell: Any, process_index: int, arguments: Mapping[str, Any]
     if found is None:
         raise ValueError(f"{name} is no function that a process can be asked to call")
     function = getattr(importlib.import_module(found[1]), found[2])
-    return function(shell, process_index, **arguments)
+    return function(process, **data)

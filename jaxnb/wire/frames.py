@@ -20,7 +20,7 @@ def dump(thing: Any) -> list[Any]:
 def load(frames: Sequence[Any]) -> Any:
     """Returns the object of frames; buffers in it are views of them.
 
-    The frames were signed with the cluster's key (:mod:`jaxnb.transport.signing`), which the
+    The frames were signed with the cluster's key (:mod:`jaxnb.wire.signing`), which the
     caller has checked.
     """
     payload, *buffers = frames

@@ -1,0 +1,1 @@
+"""How the notebook and the processes talk: signing, frames, and the one call to a sentinel."""

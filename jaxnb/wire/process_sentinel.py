@@ -1,0 +1,161 @@
+"""The sentinel: answers while the process's main thread is in C++ and cannot.
+
+A thread with a socket of its own. Its messages are signed with the cluster's key; what is not,
+what was said before, and what was meant for another process, is dropped without an answer. No
+question is unpickled: they are JSON, and name a function. Answers are pickled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import secrets
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import zmq
+from jupyter_client.session import Session
+
+from jaxnb.model import SentinelAddress, SentinelFault
+from jaxnb.wire.frames import dump
+from jaxnb.wire.signing import METADATA_KEY, digest
+
+LATE_SECONDS = 60.0
+"""A message that was sent so long before another that has come is one that is said again."""
+
+LARGEST_BYTES = 1 << 20
+"""Of a part of a message: who sends more is hung up on, before it is read. Questions have some
+hundred bytes."""
+
+MOST_WAITING = 100
+"""Messages of one connection that wait to be read; more wait where they are sent."""
+
+
+class Looks(Protocol):
+    """What the thread does between questions."""
+
+    @property
+    def pause(self) -> int | None:
+        """Milliseconds until the next look; None for none."""
+
+    def look(self) -> None:
+        """Looks once."""
+
+    def stop(self, fault: str) -> None:
+        """Looks no more; ``fault`` is what kept it from looking."""
+
+
+class Sentinel:
+    """Answers the notebook's questions about this process, whatever its main thread does.
+
+    It sleeps in a poll between questions, and between its looks at the main thread, where the
+    notebook has asked for them. It ends with the process.
+
+    Args:
+        key: The cluster's key.
+        host: The address to listen on, where there is no folder.
+        folder: Where its socket is, which only this user can reach.
+        process_index: This process.
+        call: Calls a function that is named, with its arguments; it must be quick.
+        looks: What it does between questions.
+
+    Attributes:
+        address: How to reach it.
+        dropped: How many messages were dropped.
+    """
+
+    def __init__(
+        self,
+        key: bytes,
+        host: str,
+        folder: str,
+        process_index: int,
+        call: Callable[[str, Mapping[str, Any]], Any],
+        looks: Looks,
+    ) -> None:
+        self._process_index = process_index
+        self._call, self._looks = call, looks
+        self._session = Session(key=key)
+        # Of its own: the kernel closes its context while this thread may still be asked.
+        self._socket = zmq.Context().socket(zmq.ROUTER)
+        self.address = SentinelAddress(_bind(self._socket, host, folder), secrets.token_hex(16))
+        self.dropped = 0
+        self._newest = -math.inf
+        self._heard: dict[str, float] = {}
+        threading.Thread(target=self._serve, name="jaxnb-sentinel", daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            if not self._socket.poll(self._looks.pause):
+                self._look()
+                continue
+            parts = self._socket.recv_multipart()
+            try:
+                identities, frames = self._session.feed_identities(parts)
+                message = self._session.deserialize(frames)
+                self._note_once(message["header"]["msg_id"], float(message["content"]["sent"]))
+                self._check_token(message["content"]["token"])
+            except Exception:  # whatever came, it was not the notebook's; the next may be
+                self.dropped += 1
+                continue
+            self._send(identities, message, self._answer(message["content"]))
+
+    def _check_token(self, token: str) -> None:
+        if token != self.address.token:  # a message to another process, said again
+            raise PermissionError
+
+    def _answer(self, content: Mapping[str, Any]) -> list[Any]:
+        """Returns the frames of an answer; what fails here must not pass for silence."""
+        name = str(content.get("function"))
+        try:
+            return dump(self._call(name, content["data"]))
+        except Exception as error:
+            told = f"{type(error).__name__}: {error}"
+            return dump(SentinelFault(self._process_index, name.rpartition(".")[2], told))
+
+    def _send(self, identities: list[bytes], message: dict[str, Any], frames: list[Any]) -> None:
+        signed = {METADATA_KEY: digest(*frames)}
+        reply = self._session.msg("reply", {}, parent=message["header"], metadata=signed)
+        with contextlib.suppress(zmq.ZMQError):  # whoever asked has gone
+            self._socket.send_multipart([*identities, *self._session.serialize(reply), *frames])
+
+    def _note_once(self, message_id: str, sent: float) -> None:
+        """Notes a message that is the notebook's; raises if it was said before.
+
+        jupyter_client drops what is said again only as long as it remembers it: it forgets some
+        after 65,536 messages, and those count that a stranger has signed with any key.
+        """
+        if message_id in self._heard or sent < self._newest - LATE_SECONDS:
+            raise PermissionError
+        self._heard[message_id] = sent
+        self._newest = max(self._newest, sent)
+        while (oldest := next(iter(self._heard.items())))[1] < self._newest - LATE_SECONDS:
+            del self._heard[oldest[0]]
+
+    def _look(self) -> None:
+        try:
+            self._looks.look()
+        except Exception as error:  # this thread has to stay, to answer
+            self._looks.stop(f"{type(error).__name__}: {error}")
+
+
+def _bind(listening: zmq.Socket[bytes], host: str, folder: str) -> str:
+    """Binds a socket; what waits in it is bounded, whoever sends.
+
+    Returns:
+        Where it is to be reached.
+    """
+    listening.linger = 0
+    listening.maxmsgsize = LARGEST_BYTES
+    listening.rcvhwm = MOST_WAITING
+    if not folder:
+        return f"tcp://{host}:{listening.bind_to_random_port(f'tcp://{host}')}"
+    with contextlib.suppress(
+        zmq.ZMQError
+    ):  # the folder's mode is the lock; not all builds have two
+        listening.setsockopt(zmq.IPC_FILTER_UID, os.geteuid())
+    url = f"ipc://{folder}/sentinel-{os.getpid()}"
+    listening.bind(url)
+    return url
