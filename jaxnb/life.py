@@ -134,7 +134,7 @@ class Life(Group):
         self._reports = reports
         self._sentinels.close()
         sentinels = Sentinels(transport.key, reports, self._notice)
-        self._sentinels = transport.sentinels = sentinels
+        self._sentinels = sentinels
 
     def _say_who_runs(self, sink: OutputSink) -> None:
         if (current := self._current) is not None:

@@ -22,7 +22,7 @@ from jaxnb.display.merge import MergedLine, StreamMerger
 from jaxnb.engine.allowance import Allowance, share_of
 from jaxnb.gathered import GatheredArray
 from jaxnb.held_output import Ended, HeldOutput, LineEnds
-from jaxnb.labels import Outputs, plural, processes_label
+from jaxnb.labels import Outputs, processes_label
 from jaxnb.model import (
     ArrayInfo,
     CellReply,
@@ -40,7 +40,7 @@ from jaxnb.pitfalls import merged
 from jaxnb.result import CellResult, Gather, ProcessResult
 from jaxnb.sinks import NoSink, OutputSink
 from jaxnb.timing import timing_of
-from jaxnb.transport.client import ClearOutput, Display, Dropped, Event, Exchange, Lost, Reply
+from jaxnb.transport.client import ClearOutput, Display, Dropped, Event, Exchange, Reply
 
 TICK_SECONDS = 0.05
 """How often output that waits for its twins is looked at again."""
@@ -231,11 +231,6 @@ class RunningCell:
                 if not output.update:
                     self._feed(LineEnds(index))
                 self._held.put(event)
-            case Lost(index, count):
-                self.notice(
-                    f"{plural(count, 'piece')} of the output of process {index} "
-                    f"{'was' if count == 1 else 'were'} lost on the way."
-                )
             case ClearOutput(index):
                 self._feed(LineEnds(index))  # half a line is cleared too
                 self._held.put(event)

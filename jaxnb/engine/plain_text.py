@@ -29,3 +29,24 @@ def _encodable(text: str) -> str:
     except UnicodeEncodeError:
         return text.encode("utf-8", "backslashreplace").decode()
     return text
+
+
+OUTPUT_TYPES = frozenset(
+    ("stream", "display_data", "update_display_data", "clear_output", "jaxnb_dropped")
+)
+
+
+def install(kernel: Any) -> None:
+    """Has all output that the kernel of this process sends be text that can be sent."""
+    send = kernel.session.send
+
+    def send_printable(
+        stream: Any, message: Any, content: Any = None, *args: Any, **named: Any
+    ) -> Any:
+        if not isinstance(message, dict):
+            content = printable(content) if message in OUTPUT_TYPES else content
+        elif message["msg_type"] in OUTPUT_TYPES:
+            message["content"] = printable(message["content"])
+        return send(stream, message, content, *args, **named)
+
+    kernel.session.send = send_printable

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from jaxnb.engine.ledger import LEDGER
 from jaxnb.engine.looks import quickly_back
 from jaxnb.engine.origins import ORIGINS
 from jaxnb.engine.this_process import ThisProcess
@@ -71,18 +69,3 @@ def watch(process: ThisProcess, request_id: str) -> bool:
 def statistics(process: ThisProcess, brief: bool) -> list[DeviceStats]:
     """Returns a row for each device; brief ones lack what takes milliseconds."""
     return process.statistics.collect(brief)
-
-
-def ledger(process: ThisProcess, requests: Sequence[str]) -> dict[str, Any]:
-    """Returns what it knows of requests."""
-    return LEDGER.told(requests)
-
-
-def outputs(process: ThisProcess, request: str, numbers: Sequence[int]) -> Mapping[str, Any]:
-    """Returns messages of a request's output by number."""
-    return LEDGER.outputs(request, numbers)
-
-
-def fence(process: ThisProcess, request: str) -> None:
-    """Sends a message after all output of a request that it has sent."""
-    LEDGER.fence(request)

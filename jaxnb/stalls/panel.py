@@ -13,6 +13,7 @@ from jaxnb.stalls.reasons import (
     Reason,
     awaited,
     left_reason,
+    lost_text,
     main_reason,
     silent_reason,
     threads_reason,
@@ -29,6 +30,11 @@ With a look a second, no wait is shown later than after 5 s."""
 
 RESTED_SECONDS = 2.0
 """Who has left the cell, and has computed nothing for so long, has nothing left to compute."""
+
+
+LOST_SECONDS = 10.0
+"""Who runs no cell for so long, and has not answered, never will: a message was lost. Nothing in
+the way of messages drops any, so this is told and not mended."""
 
 
 class Watched(Protocol):
@@ -55,6 +61,13 @@ class Shows(Protocol):
     request: CellRequest
     waiting_for: set[int]
 
+    @property
+    def interrupt_by(self) -> str:
+        """How the user interrupts the cell."""
+
+    def notice(self, text: str) -> None:
+        """Shows a sentence of jaxnb's own."""
+
     def show_waits(self, waits: Waits) -> None:
         """Shows where all processes wait, in the place where that was shown before."""
 
@@ -80,6 +93,8 @@ class Panel:
         self._standing = Standing()
         self._resting = Resting()
         self._looker = group.looker(running.request)
+        self._absent: dict[int, float] = {}
+        self._has_told = False
 
     def close(self) -> None:
         """Ends the watch."""
@@ -98,6 +113,7 @@ class Panel:
         self._resting.see(self._group.where(others) if others else {}, others, now)
         if self._looker is not None:
             self._looker.look()
+        self._tell_who_is_absent(now)
         waited = self._standing.all_still_seconds()
         if waited >= ALL_WAIT_SECONDS:
             if self._is_sure() and others and not self._have_rested(others):
@@ -108,6 +124,16 @@ class Panel:
             self._show_who_waits(waiters)
         else:
             self._running.end_waits(by_itself=True)
+
+    def _tell_who_is_absent(self, now: float) -> None:
+        """Tells, once, who runs nothing, though the cell waits for it."""
+        found = self._standing.found.items()
+        absent = [i for i, each in found if each.cell_seconds is None and not each.fault]
+        self._absent = {i: self._absent.get(i, now) for i in absent}
+        lost = [i for i, since in sorted(self._absent.items()) if now - since >= LOST_SECONDS]
+        if lost and not self._has_told:
+            self._has_told = True
+            self._running.notice(lost_text(lost, LOST_SECONDS, self._running.interrupt_by))
 
     def _is_sure(self) -> bool:
         """Whether all in the cell are known to wait for other processes.

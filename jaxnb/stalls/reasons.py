@@ -117,3 +117,19 @@ def silent_reason(seconds: float, pid: int) -> Reason:
         "stopped one go on.",
         "slow",
     )
+
+
+def lost_text(processes: Sequence[int], seconds: float, press: str) -> str:
+    """Returns what is said of processes that run no cell, and have not answered.
+
+    Args:
+        processes: Their indices.
+        seconds: For how long.
+        press: How the user interrupts the cell.
+    """
+    runs, of = ("runs", "it") if len(processes) == 1 else ("run", "them")
+    return (
+        f"{processes_label(processes).capitalize()} {runs} no cell, and no answer has come of {of} "
+        f"for {seconds:g} s: a message was lost. {press} twice to end the cell: new processes take "
+        "the variables over."
+    )

@@ -10,23 +10,19 @@ cell of the tests; ``_update_engines`` has a test of its own.
 
 from __future__ import annotations
 
-import itertools
 import logging
 import queue
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from ipyparallel import Client
 from ipyparallel.client.client import unpack_message
 
 from jaxnb.engine.flood import DROPPED_MESSAGE
-from jaxnb.engine.ledger import ACKNOWLEDGED_KEY, FENCE_MESSAGE, NUMBER_KEY
 from jaxnb.model import CellRequest, Request, RichOutput, StreamChunk, StreamName
-from jaxnb.transport.delivery import GAP_SECONDS, Attention, Caretaker, Sent
 from jaxnb.wire.frames import dump, load
 from jaxnb.wire.signing import METADATA_KEY, digest
 
@@ -82,20 +78,7 @@ class Dropped:
     most_characters: int
 
 
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """Pieces of a process's output did not come, and the process does not keep them any more.
-
-    Attributes:
-        process_index: The process.
-        count: How many messages.
-    """
-
-    process_index: int
-    count: int
-
-
-Output = StreamChunk | Display | ClearOutput | Dropped | Lost
+Output = StreamChunk | Display | ClearOutput | Dropped
 Event = Output | Reply
 
 
@@ -110,16 +93,9 @@ class Exchange:
         # Not a SimpleQueue: if a signal's handler returns after the time-out of its get(), that
         # waits without end (CPython 3.11), and an interrupt would be lost.
         self.events: queue.Queue[Event | None] = queue.Queue()
-        self.attention = Attention()
-        self.caretaker: Caretaker | None = None
 
     def get(self, timeout_seconds: float) -> Event | None:
-        """Returns the next event, or None after ``timeout_seconds`` or a :meth:`wake`.
-
-        Whoever waits here has what is lost on its way sent again.
-        """
-        if self.caretaker is not None and self.attention.is_due():
-            self.caretaker.look(self.attention.pending)
+        """Returns the next event, or None after ``timeout_seconds`` or a :meth:`wake`."""
         try:
             return self.events.get(timeout=timeout_seconds)
         except queue.Empty:
@@ -140,6 +116,21 @@ class Exchange:
         self.events.put(None)
 
 
+@dataclass(slots=True, eq=False)
+class _Sent:
+    """A request to one process; for the client's thread.
+
+    Attributes:
+        process_index: The process.
+        exchange: Where what comes of it goes; None once all has come that is waited for.
+        missing: How much is waited for: the reply, and of a cell the end of its output.
+    """
+
+    process_index: int
+    exchange: Exchange | None
+    missing: int
+
+
 class _Client(Client):  # type: ignore[misc]
     """ipyparallel's client, with the output of processes handed on as it comes.
 
@@ -147,28 +138,21 @@ class _Client(Client):  # type: ignore[misc]
     its length, and drops what comes after the request has ended.
     """
 
-    on_output: Callable[[str, int | None, Output | Callable[[], None]], None]
-    on_heard: Callable[[str, int], None]
+    on_output: Callable[[str, Output], None]
     frames: dict[str, list[Any]]
 
     @unpack_message  # type: ignore[untyped-decorator]
     def _dispatch_iopub(self, message: Mapping[str, Any]) -> None:
-        parent, number = message["parent_header"], message["metadata"].get(NUMBER_KEY)
-        if message["header"]["msg_type"] == FENCE_MESSAGE:
-            number = message["content"]["number"]
-        if parent and number is not None:
-            self.on_heard(parent["msg_id"], number)
-        event: Output | Callable[[], None] | None = _event(message)
-        if event is None:
-            kind = message["header"]["msg_type"]
-            # The rest is nothing that jaxnb's processes say. ``data_message`` has ipyparallel
-            # unpickle buffers, which no signature covers.
-            if kind == "status" and message["content"].get("execution_state") != "idle":
-                return
-            if kind == "status" or kind.startswith("comm_"):
-                event = partial(Client._dispatch_iopub.__wrapped__, self, message)
-        if parent and event is not None:
-            self.on_output(parent["msg_id"], number, event)
+        parent, kind = message["parent_header"], message["header"]["msg_type"]
+        if not parent:
+            return
+        if (event := _event(message)) is not None:
+            self.on_output(parent["msg_id"], event)
+        # The rest is nothing that jaxnb's processes say. ``data_message`` has ipyparallel
+        # unpickle buffers, which no signature covers.
+        is_end = kind == "status" and message["content"].get("execution_state") == "idle"
+        if is_end or kind.startswith("comm_"):
+            Client._dispatch_iopub.__wrapped__(self, message)
 
     @unpack_message  # type: ignore[untyped-decorator]
     def _dispatch_reply(self, message: Mapping[str, Any]) -> None:
@@ -196,28 +180,12 @@ class Transport:
     def __init__(self, connection: Mapping[str, Any], on_stray: Callable[[Output], None]) -> None:
         self._client = _Client(dict(connection), timeout=30)
         self._client.on_output = self._route
-        self._client.on_heard = self._hear
         self._client.frames = {}
         self._on_stray = on_stray
-        self._requests: dict[str, tuple[Sent, Exchange | None]] = {}
-        self._acknowledged: dict[int, list[str]] = {}
-        # Not in a closure: closures and futures refer to each other, and up to Python 3.11.7 and
-        # 3.12.1 the collector of such cycles crashes on views of memory that ZMQ still reads.
-        self._unanswered: dict[str, list[Any]] = {}
-        loop = self._client._io_loop
-        self._caretaker = Caretaker(loop.add_callback, self._take_again, self._lose, self._end)
+        self._requests: dict[str, _Sent] = {}
         self._uuids: dict[int, bytes] = {}
         self._outputs: dict[int, Future[Any]] = {}  # of the last request to each process
         self.engine_ids: dict[int, int] = {}
-
-    @property
-    def sentinels(self) -> Any:
-        """What tells of the processes' ledgers; None while a group is being formed."""
-        return self._caretaker.sentinels
-
-    @sentinels.setter
-    def sentinels(self, sentinels: Any) -> None:
-        self._caretaker.sentinels = sentinels
 
     @property
     def key(self) -> bytes:
@@ -263,14 +231,12 @@ class Transport:
                 asked_at = time.monotonic()
                 self._ask_who_has_registered(identities.values())
         uuids = {index: name.encode() for index, name in identities.items()}
-        self.sentinels = None  # until those of the new processes are known
         new = {index for index, uuid in uuids.items() if self._uuids.get(index) != uuid}
         self._uuids = uuids
         # A thread of an earlier cell still prints under its request, where its process lives on.
-        for request, (sent, _) in list(self._requests.items()):
+        for request, sent in list(self._requests.items()):
             if sent.process_index in new:
                 self._requests.pop(request, None)
-                self._unanswered.pop(request, None)
         self.engine_ids = {index: engine_ids[name] for index, name in identities.items()}
 
     def _ask_who_has_registered(self, names: Collection[str]) -> None:
@@ -331,51 +297,22 @@ class Transport:
 
         Replies to several requests to one process come in the order of the requests.
         """
-        client, frames, uuid = self._client, dump(request), self._uuids[index]
+        client, frames = self._client, dump(request)
         header = client.session.msg_header("apply_request")
         name = header["msg_id"]
-        metadata = {
-            METADATA_KEY: digest(*frames),
-            ACKNOWLEDGED_KEY: self._acknowledged.pop(index, []),
-        }
         # Of a cell also the "idle" that follows its last output; the two come over two sockets,
         # in either order. Both callbacks run in the client's one thread.
-        needs_end = isinstance(request, CellRequest)
-        again = itertools.count(1)
-
-        self._unanswered[name] = frames
-
-        def send_again() -> None:
-            sent_before = self._unanswered.get(name)
-            if sent_before is not None and self._uuids.get(index) == uuid:  # it was not replaced
-                # Other metadata: a process drops what is signed as something before.
-                message = client.session.msg(
-                    "apply_request", header=header, metadata={**metadata, "again": next(again)}
-                )
-                send = partial(client.session.send, buffers=sent_before, ident=uuid)
-                client._io_loop.add_callback(send, client._mux_stream, message)
-
-        def deliver(event: Output) -> None:
-            exchange_now = self._requests.get(name, (None, None))[1]
-            (self._on_stray if exchange_now is None else exchange_now.events.put)(event)
-
-        sent = Sent(name, index, deliver, send_again, needs_end)
+        sent = _Sent(index, exchange, 2 if isinstance(request, CellRequest) else 1)
 
         def register(_: Any) -> None:
-            self._requests[name] = (sent, exchange)
-            exchange.caretaker = self._caretaker
-            exchange.attention.add(sent)
-            self._forget_oldest()
+            self._requests[name] = sent
+            while len(self._requests) > REQUESTS_KEPT:
+                del self._requests[next(iter(self._requests))]
 
-        def on_done(which: Future[Any]) -> None:
-            if which is future:
-                sent.is_answered = True
-                self._unanswered.pop(name, None)
-                self._acknowledged.setdefault(index, []).append(name)
-            else:
-                sent.has_ended = True
-            if sent.is_done and exchange.attention.pending.pop(name, None) is not None:
-                self._requests[name] = (sent, None)
+        def on_done(_: Future[Any]) -> None:
+            sent.missing -= 1
+            if sent.missing == 0:
+                sent.exchange = None
                 # ipyparallel keeps the id of every request for good.
                 client.history.clear()
                 replied = client.frames.pop(name, [])
@@ -385,61 +322,27 @@ class Transport:
             client._mux_stream,
             "apply_request",
             buffers=frames,
-            ident=uuid,
+            ident=self._uuids[index],
             header=header,
-            metadata=metadata,
+            metadata={METADATA_KEY: digest(*frames)},
             track_outstanding=True,
             message_future_hook=register,
         )
         future.add_done_callback(on_done)
         self._outputs[index] = future.output
-        future.output.add_done_callback(on_done)
+        if isinstance(request, CellRequest):
+            future.output.add_done_callback(on_done)
 
-    def _forget_oldest(self) -> None:
-        while len(self._requests) > REQUESTS_KEPT:
-            oldest = next(iter(self._requests))
-            del self._requests[oldest]
-            self._unanswered.pop(oldest, None)
-
-    def _route(self, request: str, number: int | None, event: Output | Callable[[], None]) -> None:
-        """Hands on what came of a request, in the order of its numbers."""
-        sent, exchange = self._requests.get(request, (None, None))
+    def _route(self, request: str, event: Output) -> None:
+        """Hands on what came of a request."""
+        sent = self._requests.get(request)
         if sent is None:
             return  # another client's, or older than a restart
-        if callable(event):
-            sent.take(number, event)
-            return
-        output = replace(event, process_index=sent.process_index)
-        sent.take(number, lambda: sent.deliver(output))
-        if exchange is None and sent.missing():  # nobody waits who would look
-            self._client._io_loop.call_later(
-                GAP_SECONDS, lambda: sent.give_up(sent.missing(), self._lose)
-            )
-
-    def _hear(self, request: str, number: int) -> None:
-        """Notes that output came, or a fence: then it may be known what was lost."""
-        sent, exchange = self._requests.get(request, (None, None))
-        if sent is not None:
-            sent.hear(number)
-            if exchange is not None and sent.fenced is not None:
-                exchange.attention.hasten()
-
-    def _take_again(self, sent: Sent, number: int, kind: str, content: Any) -> None:
-        event = _event({"header": {"msg_type": kind}, "content": content})
-        if event is not None:
-            self._route(sent.request, number, event)
-
-    def _lose(self, sent: Sent, count: int) -> None:
-        sent.deliver(Lost(sent.process_index, count))
-
-    def _end(self, sent: Sent) -> None:
-        future = self._client._output_futures.get(sent.request)
-        if future is not None and not future.done():
-            future.set_result(None)
+        take = self._on_stray if sent.exchange is None else sent.exchange.events.put
+        take(replace(event, process_index=sent.process_index))
 
     def close(self) -> None:
         """Closes the connection; the processes run on."""
-        self._unanswered.clear()
         self._client.close(linger=0)
 
 

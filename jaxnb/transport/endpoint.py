@@ -11,12 +11,10 @@ from typing import Any
 
 from ipyparallel.serialize import serialize_object
 
-from jaxnb.engine import children, interrupts, ledger
-from jaxnb.engine.ledger import ACKNOWLEDGED_KEY, LEDGER
+from jaxnb.engine import children, interrupts, plain_text
 from jaxnb.engine.requests import Responder, failure
 from jaxnb.model import (
     BuildRequest,
-    CellReply,
     CellRequest,
     ExposeRequest,
     JointRequest,
@@ -48,25 +46,18 @@ def install(kernel: Any = None) -> None:
         if not is_ours(parent):
             _refuse(kernel, stream, ident, parent)
             return
-        request = parent["header"]["msg_id"]
-        LEDGER.acknowledge(parent["metadata"].get(ACKNOWLEDGED_KEY, ()))
-        if LEDGER.begin(request):
-            reply = await _answer(responder, parent)
-            try:
-                frames = dump(reply)
-            except Exception as error:  # whoever waits must not wait for ever
-                frames = dump(failure(error))
-            LEDGER.answered(request, frames, is_cell=isinstance(reply, CellReply))
-        else:  # it has come twice, and runs once
-            frames = LEDGER.reply(request) or []
-        if frames:
-            _send_reply(kernel, stream, ident, parent, frames)
+        reply = await _answer(responder, parent)
+        try:
+            frames = dump(reply)
+        except Exception as error:  # whoever waits must not wait for ever
+            frames = dump(failure(error))
+        _send_reply(kernel, stream, ident, parent, frames)
 
     apply_request.is_jaxnb = True  # type: ignore[attr-defined]
     kernel.shell_handlers["apply_request"] = apply_request
     interrupts.install()
     children.install()
-    ledger.install(kernel)
+    plain_text.install(kernel)
     _leave_signals_alone(kernel)
 
 

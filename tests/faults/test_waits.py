@@ -80,6 +80,15 @@ class Presses(Notices):
             self.interrupted.set()
 
 
+class LostPresses(Presses):
+    """Interrupts when a message is said to be lost, too."""
+
+    def notice(self, text: str) -> None:
+        super().notice(text)
+        if "message was lost" in text:
+            self.interrupted.set()
+
+
 class Panels(NoSink):
     """Keeps where all wait; calls something when that is shown again, or an interrupt offered."""
 
@@ -434,3 +443,40 @@ def test_who_is_stopped_is_told_of_until_it_goes_on(group: Session, stopped: lis
     ]
     assert [first.has_ended, second.has_ended, last.has_ended] == [False, False, True]
     assert_kept(group)
+
+
+LOSES = """
+class _Nowhere:
+    def send_multipart(self, *args, **named):
+        pass
+
+def _lose(kind, text, session=get_ipython().kernel.session):
+    real = session.send
+    def send(stream, message, content=None, *args, **named):
+        is_dict = isinstance(message, dict)
+        said = message["content"] if is_dict else content
+        if (message["msg_type"] if is_dict else message) == kind and text in str(said):
+            session.send = real
+            stream = _Nowhere()
+        return real(stream, message, content, *args, **named)
+    session.send = send
+if process_index == 1: _lose({kind!r}, {text!r})
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [pytest.param("apply_reply", "ok", id="answer"), pytest.param("status", "idle", id="end")],
+)
+def test_a_message_that_is_lost_is_told_of(
+    group: Session, monkeypatch: pytest.MonkeyPatch, kind: str, text: str
+) -> None:
+    monkeypatch.setattr(panel, "LOST_SECONDS", 1.0)
+    sink = LostPresses()
+    with pytest.raises(CellError):
+        group.run(LOSES.format(kind=kind, text=text), sink=sink, interrupted=sink.interrupted)
+    told = [each for each in sink.notices if "message was lost" in each]
+    assert len(told) == 1
+    assert told[0].startswith("Process 1 runs no cell, and no answer has come of it for 1 s")
+    group.run(CHECK)
+    assert_usable(group)
