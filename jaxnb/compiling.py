@@ -9,7 +9,8 @@ from jaxnb.collectives import Collectives
 from jaxnb.errors import JaxnbError, NotCompiledError
 from jaxnb.insight.calls import parse_call
 from jaxnb.labels import one_line, processes_label
-from jaxnb.model.collectives import CollectivesRequest, Compiled, NotCompiled
+from jaxnb.model import CallRequest
+from jaxnb.model.collectives import Compiled, NotCompiled
 
 COMPILE_SECONDS = 3600.0
 """How long a process may compile; large programs take minutes. An interrupt ends it sooner."""
@@ -40,7 +41,7 @@ def compile_on(channel: Channel, code: str) -> Collectives:
         JaxnbError: The processes compiled different programs, or one gave no answer.
     """
     parse_call(code)
-    request = CollectivesRequest(code)
+    request = CallRequest("jaxnb.engine.process_compiling.collectives", {"code": code})
     everyone = dict.fromkeys(range(channel.num_processes), request)
     answers = channel.ask_together(everyone, seconds=COMPILE_SECONDS)
     channel.require(answers, f"`{one_line(code)}` was compiled")

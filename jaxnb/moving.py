@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from jaxnb.asking import TICK_SECONDS, Channel
-from jaxnb.model import Chunk, Exposure, MemoryPass, ReadRequest, WriteRequest
+from jaxnb.model import CallRequest, Chunk, Exposure, MemoryPass
 from jaxnb.transport import memory
 
 PIECE_BYTES = 16 << 20
@@ -48,6 +48,19 @@ Meter = Callable[[str, int], AbstractContextManager[Ticker]]
 def no_meter(label: str, total_bytes: int) -> Iterator[Ticker]:
     """Shows nothing."""
     yield lambda done_bytes: None
+
+
+def request_for(
+    function: str, /, *, is_interruptible: bool = False, **arguments: Any
+) -> CallRequest:
+    """Returns what asks a process for a step of a pull or push.
+
+    Args:
+        function: Its name in :mod:`jaxnb.engine.process_moving`.
+        is_interruptible: It runs code of the user's, or waits for computations.
+        arguments: Its arguments.
+    """
+    return CallRequest(f"jaxnb.engine.process_moving.{function}", arguments, is_interruptible)
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,7 +314,7 @@ def _read_chunks(
     queues = _by_process(moves)
     requests = {
         index: (
-            ReadRequest(p.move.transfer, p.move.exposure.buffer, p.offset, p.offset + p.box.nbytes)
+            request_for("read", **_room(p), start=p.offset, stop=p.offset + p.box.nbytes)
             for p in pieces
         )
         for index, pieces in queues.items()
@@ -321,16 +334,17 @@ def _write_chunks(
     """Writes by messages: each process a few ahead."""
     queues = _by_process(moves)
     requests = {
-        index: (
-            WriteRequest(p.move.transfer, p.move.exposure.buffer, p.offset, _payload(p))
-            for p in pieces
-        )
+        index: (request_for("write", **_room(p), start=p.offset, data=_payload(p)) for p in pieces)
         for index, pieces in queues.items()
     }
     expected = {index: iter(pieces) for index, pieces in queues.items()}
     for index, answer in channel.ask_all(requests):
         channel.require({index: answer}, label)
         add(next(expected[index]).nbytes)
+
+
+def _room(piece: _Piece) -> dict[str, Any]:
+    return {"transfer": piece.move.transfer, "buffer": piece.move.exposure.buffer}
 
 
 def _payload(piece: _Piece) -> pickle.PickleBuffer:

@@ -29,16 +29,15 @@ from jaxnb.headroom import available_bytes
 from jaxnb.labels import format_bytes, processes_label, ranks_label
 from jaxnb.model import (
     ArrayInfo,
-    CurrentRequest,
+    CallRequest,
     Exposed,
     ExposeRequest,
     NotFound,
     Packed,
     PackRequest,
     PartRequest,
-    ReleaseRequest,
 )
-from jaxnb.moving import Move, Mover
+from jaxnb.moving import Move, Mover, request_for
 from jaxnb.packed import agree, alike, is_one_array, left_text, of_different_arrays
 from jaxnb.paths import Path, parse_path
 from jaxnb.provenance import pull_text
@@ -136,7 +135,9 @@ class Puller:
         name = f"The value of cell [{key.cell}] on process {index}"
         with self._group.channel() as channel:
             self._require_generation(key.generation, name)
-            answer = channel.ask_together({index: request}, nbytes=1 << 30)[index]
+            answer = channel.ask_together(
+                {index: request_for("pack", request=request)}, nbytes=1 << 30
+            )[index]
             if isinstance(answer, Unanswered):
                 raise JaxnbError(f"{name} could not be fetched: the process {answer.reason}.")
             try:
@@ -147,7 +148,7 @@ class Puller:
                     lambda k: gather(k, answer.arrays[k]) if gather else answer.arrays[k],
                 )
             finally:
-                channel.tell({index: ReleaseRequest(request.transfer)})
+                channel.tell({index: request_for("release", transfer=request.transfer)})
 
     def gather(
         self, request_id: str, key: CellKey, processes: Sequence[int], index: int, info: ArrayInfo
@@ -168,12 +169,13 @@ class Puller:
         if ranks is not None:
             asked = list(ranks)
         transfer = uuid.uuid4().hex
-        request = PackRequest(transfer=transfer, path=path.text, eager_bytes=EAGER_BYTES)
+        asked_for = PackRequest(transfer=transfer, path=path.text, eager_bytes=EAGER_BYTES)
+        request = request_for("pack", request=asked_for)
         try:
             answers = channel.ask_together(dict.fromkeys(asked, request), nbytes=1 << 30)
             self._require_packed(channel, path, answers)
         except BaseException:
-            channel.tell(dict.fromkeys(asked, ReleaseRequest(transfer)))
+            channel.tell(dict.fromkeys(asked, request_for("release", transfer=transfer)))
             raise
         return answers
 
@@ -205,7 +207,13 @@ class Puller:
                 found |= dict.fromkeys(those, value)
             return PerProcess(sorted(found.items())), arrays
         finally:
-            channel.tell({i: ReleaseRequest(a.transfer) for i, a in packed.items() if a.buffers})
+            channel.tell(
+                {
+                    i: request_for("release", transfer=a.transfer)
+                    for i, a in packed.items()
+                    if a.buffers
+                }
+            )
 
     def _agreed(
         self,
@@ -280,7 +288,7 @@ class Puller:
         with self._group.channel() as channel:
             if key.generation != self._group.generation:
                 return "the group was restarted since"
-            request = CurrentRequest(key.holder, key.index, key.path)
+            request = request_for("current", holder=key.holder, array=key.index, path=key.path)
             return replaced_text(channel.ask(dict.fromkeys(key.processes, request)))
 
     def _fill(self, channel: Channel, arrays: Sequence[GatheredArray]) -> None:
@@ -306,7 +314,7 @@ class Puller:
             targets = [plan.allocate() for plan in plans]
             self._mover.read(channel, _moves(transfer, plans, targets, answers), label)
         finally:
-            channel.tell(dict.fromkeys(requests, ReleaseRequest(transfer)))
+            channel.tell(dict.fromkeys(requests, request_for("release", transfer=transfer)))
         return [plan.finish(target) for plan, target in zip(plans, targets, strict=True)]
 
     def _require_generation(self, generation: int, whose: str) -> None:
@@ -391,7 +399,7 @@ def _fill_small(array: GatheredArray, found: _SmallData) -> None:
     array.keep(assemble(wanted.region, parts, data, dtype, words))
 
 
-def _expose_requests(transfer: str, plans: Sequence[_Plan]) -> dict[int, ExposeRequest]:
+def _expose_requests(transfer: str, plans: Sequence[_Plan]) -> dict[int, CallRequest]:
     parts: dict[tuple[int, str], list[PartRequest]] = {}
     for plan in plans:
         for piece in plan.pieces:
@@ -401,7 +409,10 @@ def _expose_requests(transfer: str, plans: Sequence[_Plan]) -> dict[int, ExposeR
             parts.setdefault((piece.shard.process_index, key.holder), []).append(part)
     holders = {holder for _, holder in parts}
     assert len(holders) <= 1  # a read is of the arrays of one pull or cell
-    return {i: ExposeRequest(transfer, holder, tuple(p)) for (i, holder), p in parts.items()}
+    asked = {i: ExposeRequest(transfer, holder, tuple(p)) for (i, holder), p in parts.items()}
+    return {
+        i: request_for("expose", request=each, is_interruptible=True) for i, each in asked.items()
+    }
 
 
 def _moves(

@@ -23,16 +23,13 @@ from jaxnb.headroom import available_bytes
 from jaxnb.labels import format_bytes, processes_label, ranks_label
 from jaxnb.model import (
     ArrayLeaf,
-    BindRequest,
-    BuildRequest,
     HostArray,
     NotMoved,
     Placed,
     PlaceRequest,
     Refused,
-    ReleaseRequest,
 )
-from jaxnb.moving import Move, Mover
+from jaxnb.moving import Move, Mover, request_for
 from jaxnb.pickling import OutOfBand, adjacent
 from jaxnb.pulling import Group
 from jaxnb.result import PerProcess
@@ -85,15 +82,17 @@ class Pusher:
                 self._mover.write(channel, moves, label)
                 size = sum(move.exposure.nbytes for move in moves)
                 # A value is bound on all processes or, if one cannot make it, on none.
-                build = dict.fromkeys(packages, BuildRequest(transfer))
+                build = dict.fromkeys(
+                    packages, request_for("build", transfer=transfer, is_interruptible=True)
+                )
                 channel.require(channel.ask(build, nbytes=size), label)
                 channel.check()
                 is_binding.set()
                 with channel.uninterruptible():
-                    bind = dict.fromkeys(packages, BindRequest(transfer))
+                    bind = dict.fromkeys(packages, request_for("bind", transfer=transfer))
                     channel.require(channel.ask(bind), label)
             except BaseException:
-                channel.tell(dict.fromkeys(packages, ReleaseRequest(transfer)))
+                channel.tell(dict.fromkeys(packages, request_for("release", transfer=transfer)))
                 raise
 
     def _place(
@@ -102,7 +101,12 @@ class Pusher:
         # The pickle goes with the first message; what it leaves out of band comes later.
         pickled = sum(len(package.request.skeleton) for package in packages.values())
         _require_memory(pickled, label)
-        answers = channel.ask({i: package.request for i, package in packages.items()})
+        answers = channel.ask(
+            {
+                i: request_for("place", request=each.request, is_interruptible=True)
+                for i, each in packages.items()
+            }
+        )
         refused = [a for a in answers.values() if isinstance(a, Refused)]
         if refused:
             raise UsageError(refused[0].reason)

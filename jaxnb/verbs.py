@@ -24,10 +24,9 @@ from jaxnb.model import (
     DeviceStats,
     GroupInfo,
     LayoutReply,
-    LayoutRequest,
     ProcessInfo,
 )
-from jaxnb.moving import Meter, Mover, no_meter
+from jaxnb.moving import Meter, Mover, no_meter, request_for
 from jaxnb.options import process_indices
 from jaxnb.paths import parse_path
 from jaxnb.planning import plan
@@ -252,7 +251,7 @@ class Verbs(ABC):
         """
         path = parse_path(name, _NAME_IT)
         with self.channel() as channel:
-            request = LayoutRequest(path.text)
+            request = request_for("layout", path=path.text)
             answers = channel.ask_together(dict.fromkeys(channel.able, request), nbytes=1 << 30)
             channel.require(answers, f"the layout of `{name}` was asked for")
         if not all(isinstance(answer, LayoutReply) for answer in answers.values()):

@@ -19,12 +19,10 @@ from jaxnb.engine.lost import LostArray, text_of
 from jaxnb.engine.origins import ORIGINS
 from jaxnb.engine.packing import Package, holds, is_array, is_spread
 from jaxnb.model import (
-    CurrentRequest,
     Exposed,
     ExposeRequest,
     Gone,
     LayoutReply,
-    LayoutRequest,
     NotFound,
     Packed,
     PartRequest,
@@ -214,16 +212,18 @@ def _box(array: jax.Array, part: PartRequest) -> np.ndarray[Any, Any]:
     return _shard(array, part.device_id)[tuple(slice(*arguments) for arguments in part.slices)]
 
 
-def current(request: CurrentRequest, namespace: Mapping[str, Any], held: HeldArrays) -> str:
+def current(
+    holder: str, index: int, path: str, namespace: Mapping[str, Any], held: HeldArrays
+) -> str:
     """Returns why an array is not what its name is bound to now; empty if it is."""
     try:
-        array = held.get(request.holder, request.array)
+        array = held.get(holder, index)
     except GoneError as error:
         return str(error)
-    if not request.path:
+    if not path:
         return ""
     try:
-        value, _ = find(parse_path(request.path), namespace)
+        value, _ = find(parse_path(path), namespace)
     except NotFoundError as error:
         return f"was replaced since: the process {error}"
     return "" if holds(value, array) else "was replaced since: the name is bound to something else"
@@ -244,12 +244,10 @@ def _flat(name: str, value: Any) -> list[tuple[Any, Any]]:
         ) from error
 
 
-def layout(
-    request: LayoutRequest, process_index: int, namespace: Mapping[str, Any]
-) -> LayoutReply | NotFound:
+def layout(name: str, process_index: int, namespace: Mapping[str, Any]) -> LayoutReply | NotFound:
     """Describes the arrays of a value."""
     try:
-        path = parse_path(request.path)
+        path = parse_path(name)
         value, subscripts = find(path, namespace)
         if subscripts:
             whole = path.without(subscripts)
@@ -260,7 +258,7 @@ def layout(
         flat = _flat(path.text, value)
     except NotFoundError as error:
         return not_found(process_index, error)
-    leaves = [(request.path + jax.tree_util.keystr(path), leaf) for path, leaf in flat]
+    leaves = [(name + jax.tree_util.keystr(path), leaf) for path, leaf in flat]
     refs = [(text + "[...]", array_of_ref_now(leaf)) for text, leaf in leaves]
     held = [
         (text, leaf) if array is None else (of_ref, array)

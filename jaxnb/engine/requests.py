@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from jaxnb.engine import bootstrap, compiled
+from jaxnb.engine import bootstrap
+from jaxnb.engine.exposures import Exposures
 from jaxnb.engine.in_lockstep import InLockstep
+from jaxnb.engine.pushes import Pushes
 from jaxnb.engine.recorder import Recorder
 from jaxnb.engine.runner import Runner
 from jaxnb.engine.sampling import Sampler
@@ -16,13 +18,11 @@ from jaxnb.engine.sleeping import sleeps_in
 from jaxnb.engine.stats import Statistics
 from jaxnb.engine.this_process import ThisProcess
 from jaxnb.engine.timekeeper import Timekeeper
-from jaxnb.engine.transfers import Transfers
 from jaxnb.errors import StartError
 from jaxnb.model import (
     CallRequest,
     CellRequest,
     CheckRequest,
-    CollectivesRequest,
     JoinRequest,
     JointRequest,
     ProcessError,
@@ -43,7 +43,6 @@ class Responder:
     def __init__(self, kernel: Any) -> None:
         self._kernel = kernel
         self._runner: Runner | None = None
-        self._transfers: Transfers | None = None
         self._sentinel: Sentinel | None = None
         self._recorder: Recorder | None = None
         self._process: ThisProcess | None = None
@@ -87,14 +86,9 @@ class Responder:
                     return self._answer_alone(request.request)
         return self._answer_alone(request)
 
-    def _answer_alone(self, request: Any) -> Any:
-        index = self._joined_runner().process_index
-        if isinstance(request, CallRequest):
-            return process_calls.call(request.function, self._process, request.arguments)
-        if isinstance(request, CollectivesRequest):
-            return compiled.collectives(request.code, self._kernel.shell.user_ns, index)
-        assert self._transfers is not None
-        return self._transfers.answer(request)
+    def _answer_alone(self, request: CallRequest) -> Any:
+        self._joined_runner()
+        return process_calls.call(request.function, self._process, request.arguments)
 
     def _joined_runner(self) -> Runner:
         identity = bootstrap.joined()
@@ -109,15 +103,24 @@ class Responder:
             self._recorder = recorder
             timekeeper = Timekeeper()
             shell, sampler = self._kernel.shell, Sampler(timekeeper, sleeps_in)
-            this = ThisProcess(index, shell, recorder, sampler, Statistics(shell))
-            self._process = this
+            runner = Runner(self._kernel, index, recorder, timekeeper)
+            exposures = Exposures()
+            self._process = this = ThisProcess(
+                index,
+                shell,
+                recorder,
+                sampler,
+                Statistics(shell),
+                exposures,
+                Pushes(index, exposures),
+                runner.large_value,
+            )
 
             def call(name: str, data: Mapping[str, Any]) -> Any:
                 return process_calls.call(name, this, data)
 
             self._sentinel = Sentinel(key, *where, index, call, sampler)
-            self._runner = Runner(self._kernel, index, recorder, timekeeper)
-            self._transfers = Transfers(self._kernel.shell, index, self._runner.large_value)
+            self._runner = runner
             if not identity.bare:
                 self._kernel.shell.push(bootstrap.namespace(), interactive=False)
         return self._runner

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from jaxnb.engine.exposures import Exposures
+from jaxnb.engine.pushes import Pushes
 from jaxnb.engine.recorder import Recorder
 from jaxnb.engine.sampling import Sampler
 from jaxnb.engine.stats import Statistics
+from jaxnb.model import PackRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +24,9 @@ class ThisProcess:
         recorder: Knows what it has dispatched.
         sampler: Looks at its main thread while a cell runs.
         statistics: Takes its statistics; for the sentinel's thread alone.
+        exposures: Keeps the bytes of the pulls and pushes that it takes part in.
+        pushes: Those pushes.
+        large_value: Returns the value of a cell that was too large to travel with its result.
     """
 
     index: int
@@ -27,3 +34,6 @@ class ThisProcess:
     recorder: Recorder
     sampler: Sampler
     statistics: Statistics
+    exposures: Exposures
+    pushes: Pushes
+    large_value: Callable[[PackRequest], Any]

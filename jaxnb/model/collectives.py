@@ -182,17 +182,6 @@ class CompiledReport:
 
 
 @dataclass(frozen=True, slots=True)
-class CollectivesRequest:
-    """Asks a process to lower and compile a call, without running it.
-
-    Attributes:
-        code: The call, as an expression.
-    """
-
-    code: str
-
-
-@dataclass(frozen=True, slots=True)
 class Compiled:
     """A call was compiled.
 

@@ -7,20 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jaxnb.model.cells import CellRequest, ProcessError
-from jaxnb.model.collectives import CollectivesRequest
 from jaxnb.model.dispatches import CheckMode
-from jaxnb.model.transfers import (
-    BindRequest,
-    BuildRequest,
-    CurrentRequest,
-    ExposeRequest,
-    LayoutRequest,
-    PackRequest,
-    PlaceRequest,
-    ReadRequest,
-    ReleaseRequest,
-    WriteRequest,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +74,7 @@ class JointRequest:
     serial: int
     ranks: tuple[int, ...]
     check: CheckMode
-    request: PackRequest | LayoutRequest | CollectivesRequest | CallRequest
+    request: CallRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,30 +83,16 @@ class CallRequest:
 
     Attributes:
         function: Where it is, in a module of what runs in processes:
-            ``"jaxnb.recovery.process_saving.write"``. It takes the kernel's shell, the process's
-            index, and the arguments.
+            ``"jaxnb.recovery.process_saving.write"``. It takes what the process has, and the
+            arguments.
         arguments: By name.
+        is_interruptible: It runs code of the user's (``__reduce__``, ``__getitem__``), or waits for
+            computations. Else it is short, and would be left half done.
     """
 
     function: str
     arguments: Mapping[str, Any]
+    is_interruptible: bool = False
 
 
-Request = (
-    JoinRequest
-    | CheckRequest
-    | CellRequest
-    | PackRequest
-    | ExposeRequest
-    | ReadRequest
-    | WriteRequest
-    | ReleaseRequest
-    | CurrentRequest
-    | LayoutRequest
-    | PlaceRequest
-    | BuildRequest
-    | BindRequest
-    | CollectivesRequest
-    | JointRequest
-    | CallRequest
-)
+Request = JoinRequest | CheckRequest | CellRequest | JointRequest | CallRequest

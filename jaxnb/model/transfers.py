@@ -49,7 +49,7 @@ class Exposure:
 
 @dataclass(frozen=True, slots=True)
 class PackRequest:
-    """Asks a process for a value: its structure, and the descriptions of its arrays.
+    """Which value is wanted: its structure, and the descriptions of its arrays.
 
     Attributes:
         transfer: Names the transfer, and as a holder the arrays of the value.
@@ -141,7 +141,7 @@ class PartRequest:
 
 @dataclass(frozen=True, slots=True)
 class ExposeRequest:
-    """Asks a process to keep parts of arrays in host memory, where the notebook reads them.
+    """Which parts of arrays a process is to keep in host memory, where the notebook reads them.
 
     Attributes:
         transfer: Names the transfer.
@@ -192,85 +192,14 @@ class Gone:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadRequest:
-    """Asks for bytes of an exposed buffer, where the process's memory is out of reach.
-
-    Attributes:
-        transfer: The transfer.
-        buffer: The :attr:`Exposure.buffer`.
-        start: First byte.
-        stop: End of the bytes.
-    """
-
-    transfer: str
-    buffer: int
-    start: int
-    stop: int
-
-
-@dataclass(frozen=True, slots=True)
 class Chunk:
-    """The bytes that a :class:`ReadRequest` asked for.
+    """Bytes of an exposed buffer.
 
     Attributes:
         data: A buffer; it travels as a frame of its own.
     """
 
     data: Any = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class WriteRequest:
-    """Puts bytes into an allocated buffer, where the process's memory is out of reach.
-
-    Attributes:
-        transfer: The transfer.
-        buffer: The :attr:`Exposure.buffer`.
-        start: Where the bytes go.
-        data: A buffer; it travels as a frame of its own.
-    """
-
-    transfer: str
-    buffer: int
-    start: int
-    data: Any = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class ReleaseRequest:
-    """Ends a transfer: the process drops its buffers. Unknown transfers are no error.
-
-    Attributes:
-        transfer: The transfer.
-    """
-
-    transfer: str
-
-
-@dataclass(frozen=True, slots=True)
-class CurrentRequest:
-    """Asks whether an array is still what a name is bound to.
-
-    Attributes:
-        holder: The pull or cell that the array was described for.
-        array: Its index there.
-        path: The name it was pulled by; empty for the value of a cell.
-    """
-
-    holder: str
-    array: int
-    path: str
-
-
-@dataclass(frozen=True, slots=True)
-class LayoutRequest:
-    """Asks how the arrays of a value lie over processes and devices.
-
-    Attributes:
-        path: The value's name, with attributes and subscripts.
-    """
-
-    path: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,36 +294,3 @@ class Placed:
     out_of_band: tuple[Exposure, ...]
     blocks: tuple[tuple[int, tuple[tuple[int, int], ...], Exposure], ...]
     access: MemoryPass
-
-
-@dataclass(frozen=True, slots=True)
-class BuildRequest:
-    """Makes the arrays of a push out of the bytes that have come; binds no name yet.
-
-    Attributes:
-        transfer: The transfer.
-    """
-
-    transfer: str
-
-
-@dataclass(frozen=True, slots=True)
-class BindRequest:
-    """Binds what was pushed to its names, and ends the transfer.
-
-    Attributes:
-        transfer: The transfer.
-    """
-
-    transfer: str
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """A request without an answer of its own has been carried out.
-
-    Attributes:
-        process_index: Who answers.
-    """
-
-    process_index: int

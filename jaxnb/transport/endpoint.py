@@ -13,19 +13,9 @@ from ipyparallel.serialize import serialize_object
 
 from jaxnb.engine import children, interrupts, plain_text
 from jaxnb.engine.requests import Responder, failure
-from jaxnb.model import (
-    BuildRequest,
-    CellRequest,
-    ExposeRequest,
-    JointRequest,
-    PlaceRequest,
-)
+from jaxnb.model import CallRequest, CellRequest, JointRequest
 from jaxnb.wire.frames import dump, load
 from jaxnb.wire.signing import METADATA_KEY, digest
-
-INTERRUPTIBLE = (CellRequest, JointRequest, ExposeRequest, PlaceRequest, BuildRequest)
-"""What runs code of the user's (``__reduce__``, ``__getitem__``) or waits for computations. The
-rest is short, and would be left half done."""
 
 
 def install(kernel: Any = None) -> None:
@@ -88,7 +78,7 @@ async def _answer(responder: Responder, parent: Any) -> Any:
     try:
         try:
             request = _read(parent)
-            if isinstance(request, INTERRUPTIBLE):
+            if _is_interruptible(request):
                 interrupts.allow()
             reply = await responder.answer(request)
         except (Exception, SystemExit, KeyboardInterrupt) as error:
@@ -98,6 +88,12 @@ async def _answer(responder: Responder, parent: Any) -> Any:
         interrupts.ignore()
         reply = failure(error) if reply is None else reply
     return reply
+
+
+def _is_interruptible(request: Any) -> bool:
+    if isinstance(request, CallRequest):
+        return request.is_interruptible
+    return isinstance(request, CellRequest | JointRequest)
 
 
 def _read(parent: Any) -> Any:

@@ -22,7 +22,8 @@ from jaxnb.errors import (
     NotEnoughMemoryError,
     SessionClosedError,
 )
-from jaxnb.model import Chunk, ReadRequest, RequestFailed, WriteRequest
+from jaxnb.model import CallRequest, Chunk, RequestFailed
+from jaxnb.moving import request_for
 from jaxnb.session import Session
 from jaxnb.wire.frames import dump, load
 from jaxnb.wire.signing import METADATA_KEY, digest
@@ -315,6 +316,11 @@ TAMPERED: dict[str, Callable[[list[Any]], list[Any]]] = {
 }
 
 
+def writing(transfer: str, data: bytes) -> CallRequest:
+    buffer = pickle.PickleBuffer(data)
+    return request_for("write", transfer=transfer, buffer=0, start=0, data=buffer)
+
+
 @pytest.mark.parametrize("how", TAMPERED)
 def test_a_request_with_other_buffers_than_were_signed_is_not_read(
     session: Session, how: str
@@ -322,7 +328,7 @@ def test_a_request_with_other_buffers_than_were_signed_is_not_read(
     transport = session._transport
     assert transport is not None
     session.run("x = 'old'")
-    signed = dump(WriteRequest("a transfer", 0, 0, pickle.PickleBuffer(b"the data")))
+    signed = dump(writing("a transfer", b"the data"))
     assert len(signed) == 2
     client = transport._client
     future = client._send(
@@ -377,7 +383,7 @@ def test_a_read_without_a_signature_gets_no_answer(
     future = client._send(
         client._mux_stream,
         "apply_request",
-        buffers=dump(ReadRequest("a transfer", 0, 0, 1)),
+        buffers=dump(request_for("read", transfer="a transfer", buffer=0, start=0, stop=1)),
         ident=transport._uuids[0],
         track_outstanding=True,
     )
@@ -388,7 +394,7 @@ def test_a_read_without_a_signature_gets_no_answer(
 
 def test_a_transfer_that_has_ended_cannot_be_written_to(session: Session) -> None:
     with session.channel() as channel:
-        late = WriteRequest("ended long ago", 0, 0, pickle.PickleBuffer(b"late"))
+        late = writing("ended long ago", b"late")
         answer = channel.ask({1: late})[1]
     assert "the transfer has ended" in str(answer)
     with pytest.raises(CellError):

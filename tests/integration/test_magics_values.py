@@ -190,13 +190,14 @@ def test_push_variables_that_are_named_like_settings(nb: Notebook, name: str) ->
 
 def test_push_interrupted_too_late(nb: Notebook) -> None:
     nb.good(
-        "w = 'new'\nimport jaxnb.pushing\noriginal = jaxnb.pushing.BindRequest\n"
-        "def interrupting(*arguments):\n"
-        "    signal.raise_signal(signal.SIGINT)\n    return original(*arguments)\n"
-        "jaxnb.pushing.BindRequest = interrupting"
+        "w = 'new'\nimport jaxnb.pushing\noriginal = jaxnb.pushing.request_for\n"
+        "def interrupting(function, **arguments):\n"
+        "    if function == 'bind': signal.raise_signal(signal.SIGINT)\n"
+        "    return original(function, **arguments)\n"
+        "jaxnb.pushing.request_for = interrupting"
     )
     cell = nb.run("%spmd_push w")
-    nb.good("jaxnb.pushing.BindRequest = original")
+    nb.good("jaxnb.pushing.request_for = original")
     assert cell.error.traceback == [
         "KeyboardInterrupt: Interrupted too late: `w` was pushed, and the variables on the "
         "processes have their new values. The group can be used."

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxnb.model import CheckRequest, Chunk, ReadRequest, WriteRequest
+from jaxnb.model import CallRequest, CheckRequest, Chunk
 from jaxnb.wire.frames import dump, load
 from jaxnb.wire.signing import digest
 
 
 @pytest.mark.parametrize(
-    "thing", [CheckRequest(), ReadRequest("t", 1, 2, 3), {"a": [1, None]}, None]
+    "thing", [CheckRequest(), CallRequest("f", {"start": 2}), {"a": [1, None]}, None]
 )
 def test_what_has_no_buffers_is_one_frame(thing: Any) -> None:
     frames = dump(thing)
@@ -45,7 +45,7 @@ def test_buffers_keep_their_order() -> None:
 
 def test_a_slice_of_a_buffer_travels_alone() -> None:
     data = np.arange(100, dtype=np.uint8)
-    request = WriteRequest("t", 0, 10, pickle.PickleBuffer(data.data[10:20]))
+    request = CallRequest("f", {"data": pickle.PickleBuffer(data.data[10:20])})
     assert bytes(dump(request)[1]) == bytes(range(10, 20))
 
 
