@@ -12,7 +12,10 @@ PIECE_CHARS = 1 << 18
 """Longer text is taken in pieces, so that a step can end between them."""
 
 NO_ANSWER = "NoAnswer"
-"""What stands for the error of a process that did not come back from the cell."""
+"""What stands for the error of a process that was given up while it was in the cell."""
+
+NOT_ENDED = "did not end the cell"
+"""What is said of such a process."""
 
 
 def place_of(value: ValueInfo | None) -> object:
@@ -25,7 +28,7 @@ def ending_of(reply: CellReply) -> str:
     """Returns how a cell ended on a process: ``"raised ValueError at line 3"``; empty if well."""
     if reply.error is None:
         return ""
-    return "did not come back" if reply.error.type_name == NO_ANSWER else reply.error.ending
+    return NOT_ENDED if reply.error.type_name == NO_ANSWER else reply.error.ending
 
 
 def pieces(event: Event) -> list[Event]:

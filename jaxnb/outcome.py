@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from jaxnb.answers import NO_ANSWER
+from jaxnb.answers import NO_ANSWER, NOT_ENDED
 from jaxnb.deaths import Death, dead_processes, describe_death, last_lines
 from jaxnb.display.cards_error import ErrorGroup, error_card, error_groups
 from jaxnb.errors import (
@@ -35,7 +35,7 @@ def cell_error(result: CellResult) -> CellError:
     """Returns the error for a cell that raised on some process."""
     groups = error_groups(result)  # which tells those apart, too, that came another way to it
     return CellError(
-        _joined(result, [(f"raised {_first_line(_of_one_line(g))}", g) for g in groups]),
+        _joined(result, [(_beginning(_of_one_line(g)), g) for g in groups]),
         result=result,
         rendering=error_card(result, ansi=True).text,
         closing=_joined(result, [(_ending(_of_one_line(g)), g) for g in groups]),
@@ -56,9 +56,14 @@ def _of_one_line(group: ErrorGroup) -> ProcessError:
     return replace(group.error, line=None) if len(group.lines) > 1 else group.error
 
 
+def _beginning(error: ProcessError) -> str:
+    """Returns what is said of an error, in a line."""
+    return NOT_ENDED if error.type_name == NO_ANSWER else f"raised {_first_line(error)}"
+
+
 def _ending(error: ProcessError) -> str:
     """Returns what is said of an error below its traceback: not again what is long."""
-    first = f"raised {_first_line(error)}"
+    first = _beginning(error)
     return first if len(first) <= MOST_REPEATED_CHARS else error.ending
 
 

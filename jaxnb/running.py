@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from jaxnb.answers import (
     NO_ANSWER,
+    NOT_ENDED,
     as_reply,
     mergers,
     pieces,
@@ -431,8 +432,7 @@ class RunningCell:
 
     def _silence(self, index: int) -> ProcessError:
         """Returns what stands for the error of a process that has not answered."""
-        said = "it had not come back from the cell when it was given up"
-        return ProcessError(NO_ANSWER, said, "", "")
+        return ProcessError(NO_ANSWER, f"it {NOT_ENDED}, and was given up", "", "")
 
     def _process_result(self, index: int) -> ProcessResult:
         reply = self._replies[index]

@@ -394,7 +394,7 @@ def test_a_loop_that_swallows_interrupts_is_told_of_and_ended_by_a_second(
     session.run("mine = process_index; same = 5")
     pid = session.processes[2].pid
     sink = PressWhenTold(press_interrupt)
-    with pytest.raises(CellError, match="process 2 raised NoAnswer"):
+    with pytest.raises(CellError, match="process 2 did not end the cell"):
         session.run(SWALLOWS.format(caught=caught, spin=spin), sink=sink)
     told, anew = sink.notices
     assert told.startswith("Process 2 caught the interrupt and went on: it is at line ")
@@ -429,7 +429,7 @@ def test_a_loop_that_swallows_the_interrupt_of_what_it_awaits_is_told_of(
     monkeypatch.setattr(patience, "INTERRUPT_GRACE_SECONDS", 3600.0)
     pid = session.processes[2].pid
     sink = PressWhenTold(press_interrupt)
-    with pytest.raises(CellError, match="process 2 raised NoAnswer"):
+    with pytest.raises(CellError, match="process 2 did not end the cell"):
         session.run(AWAITS, sink=sink)
     place = "it is at line 6: `await asyncio.sleep(1000)`"
     assert [place in text for text in sink.notices] == [True, False]

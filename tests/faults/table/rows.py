@@ -96,13 +96,13 @@ RAISED = {
     "sys.exit": "process {which} raised SystemExit: 3 at line {fault}",
 }
 INTERRUPTED = "raised KeyboardInterrupt"
-SILENT = ("did not answer the interrupt", "process {which} raised NoAnswer")
-GAVE_UP = "process {which} raised NoAnswer: it had not come back"
+SILENT = ("did not answer the interrupt", "process {which} did not end the cell")
+GAVE_UP = "process {which} did not end the cell"
 SWALLOWED = ("Process {which} caught the interrupt and went on", GAVE_UP)
 IN_CPP = (
     "{Others} did not answer the interrupt within",
     "What waits in C++ code, or in a callback",
-    "{others} raised NoAnswer",
+    "{others} did not end the cell",
 )
 REPLACED = (
     "Process {which} did not answer, and was ended by force",
