@@ -71,6 +71,11 @@ def is_called_back(where: Whereabouts) -> bool:
     return any(map(_is_jax_file, where.entries))
 
 
+def is_idle(where: Whereabouts) -> bool:
+    """Whether a process's main thread waits for messages, in its event loop."""
+    return bool(where.stack) and where.stack[-1].file.endswith("/selectors.py")
+
+
 def formats_its_error(where: Whereabouts) -> bool:
     """Whether a process has left the code of its cell, and has not yet ended it.
 

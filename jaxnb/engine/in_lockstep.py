@@ -67,10 +67,13 @@ class InLockstep:
         self.is_in_cell = True
 
     def end(self, note: str) -> None:
-        """Tells who still waits for this process that it has left the cell, and how; once."""
+        """Tells who still waits for this process that it has left the cell, and how; once.
+
+        A signal's handler may raise meanwhile: then it is told, or the next call tells it.
+        """
         if self.is_in_cell:
-            self.is_in_cell = False
             self._agreeing.end(note)
+            self.is_in_cell = False
 
     def _took(self) -> None:
         """Tells of a signal that strikes a cell: the conductor of another one may be no more."""

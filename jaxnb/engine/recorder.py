@@ -146,10 +146,12 @@ class Recorder:
         Returns:
             What it has dispatched, in short.
         """
-        if self._cell.mode == "strict":
-            self.lockstep.end(note)
-        self._cell.has_ended = True
-        ORIGINS.end()
+        try:
+            if self._cell.mode == "strict":
+                self.lockstep.end(note)
+        finally:
+            self._cell.has_ended = True
+            ORIGINS.end()
         return self.trails()
 
     def _choose_paths(self, mode: CheckMode) -> None:

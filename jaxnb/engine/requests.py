@@ -64,6 +64,8 @@ class Responder:
     def _mark(self, *, is_answering: bool) -> None:
         if self._recorder is not None:
             self._recorder.lockstep.is_answering = is_answering
+            if not is_answering:  # what a signal's handler has raised may have kept it from that
+                self._recorder.lockstep.end("left the cell in a signal's handler")
 
     async def _answer(self, request: Request) -> Any:
         match request:

@@ -186,14 +186,14 @@ class Runner:
         except (Exception, KeyboardInterrupt) as error:
             self._keep_error(error)
         seconds = time.monotonic() - started
-        ambient.note()
-        self._memory.over()
-        raised, self._raised = self._raised, None
-        pitfalls = self._pitfalls.end(raised)
-        count = sum(trail.count for trail in self._recorder.trails())
-        activity = self._timekeeper.end(self._recorder.entries(), count, self._recorder.started)
-        kept = self._timekeeper.cell
-        try:
+        try:  # a signal's handler of the user's may raise anywhere
+            ambient.note()
+            self._memory.over()
+            raised, self._raised = self._raised, None
+            pitfalls = self._pitfalls.end(raised)
+            count = sum(trail.count for trail in self._recorder.trails())
+            activity = self._timekeeper.end(self._recorder.entries(), count, self._recorder.started)
+            kept = self._timekeeper.cell
             value = self._take_value(request)  # it may compute over the processes
         finally:
             trails = self._recorder.end(self._ending())

@@ -125,8 +125,10 @@ class Conductor:
         return cell != 0 and all(each.cell == cell and not each.is_dead for each in takes_part)
 
     def leave(self, process: int, end: End) -> list[Decision]:
-        """A process has left its cell."""
+        """A process has left its cell; it may tell that again."""
         state = self._processes[process]
+        if not state.cell:
+            return []
         state.left, state.cell, state.due = (state.cell, end), 0, None
         state.is_pressed = False
         return self._decide()

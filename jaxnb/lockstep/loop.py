@@ -210,5 +210,10 @@ class Loop:
             connection = self._connections.get(each.process)
             if connection is None:
                 continue  # it has just ended: its end is the next event
-            with contextlib.suppress(ConnectionError):  # likewise
+            try:
                 connection.send(pack_answer(each.token, each.what))
+            except ConnectionError:
+                pass  # likewise
+            except OSError as error:  # too long for the system: one process, and not the group
+                LOG.warning("ended a connection: %s", error)
+                self._forget(connection)

@@ -25,6 +25,9 @@ from jaxnb.model.origins import Argument
 from jaxnb.provenance import arguments_text, differ_in_number_only, differing_arguments
 from jaxnb.settings import differences, refusal
 
+MAX_NAME_CHARS = 200
+"""Of a longer name of a computation the others are told the beginning."""
+
 
 @dataclass(slots=True)
 class _Granted:
@@ -152,10 +155,12 @@ class Lockstep:
 
     def end(self, note: str) -> None:
         """Tells who still waits for this process that it has left the cell, and how."""
-        self.done(0)
-        self.signals.end(0)
-        if self._line is not None:
-            self._line.leave(End(note))
+        try:  # either may raise what a signal's handler does
+            self.done(0)
+            self.signals.end(0)
+        finally:
+            if self._line is not None:
+                self._line.leave(End(note))
 
     def took(self) -> None:
         """Tells that a signal raises KeyboardInterrupt in the main thread now."""
@@ -246,7 +251,7 @@ class Lockstep:
     def _raise_unless_one(self, stop: Stop, dispatch: Dispatch) -> None:
         """Raises what is to be told of a stop, unless the inputs are one though numbered apart."""
         assert self._line is not None
-        mine = json.dumps([asdict(dispatch), dict(self._facts.settings())])
+        mine = json.dumps([asdict(_shortened(dispatch)), dict(self._facts.settings())])
         what = self._line.explain(stop, mine)
         at, settings, notes = _all_sides(stop, what)
         if stop.kind == "dead":
@@ -269,6 +274,19 @@ class Lockstep:
         raise DivergenceError(disagreement(sides(at, notes), about) + (f" {text}" if text else ""))
 
 
+def _shortened(dispatch: Dispatch) -> Dispatch:
+    """Returns a dispatch with what is shown of it: of many shapes the first, of a name its begin.
+
+    Whether they are one is known by its digests.
+    """
+    return replace(
+        dispatch,
+        name=dispatch.name[:MAX_NAME_CHARS],
+        arguments=dispatch.arguments and dispatch.arguments.few(),
+        results=dispatch.results and dispatch.results.few(),
+    )
+
+
 def _replicas(text: str) -> tuple[tuple[tuple[int, ...], int], ...]:
     return tuple((tuple(holders), value) for holders, value in json.loads(text))
 
@@ -285,7 +303,12 @@ def _all_sides(
         at[process] = Dispatch.from_plain(plain)
     ends = dict(what.ends)
     for side in stop.sides:
-        if side.word is None:
+        if side.word is not None:  # who was interrupted, or has died, before it could tell
+            untold = [q for q in side.processes if q not in at and q not in dict(what.ends)]
+            said = f"was to dispatch something at line {side.word.line}"
+            notes |= dict.fromkeys(untold, said)
+            at |= dict.fromkeys(untold)
+        else:
             ends |= {q: side.end for q in side.processes if side.end is not None}
             missing = [q for q in side.processes if q not in ends]
             notes |= dict.fromkeys(missing, "was not asked to run the cell")

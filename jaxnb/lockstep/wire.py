@@ -1,13 +1,14 @@
 """Pure: what processes and the conductor tell each other, as packets.
 
 A word has a fixed size for the size of the group, and is packed and unpacked in a microsecond or
-two. Stops are rare, and as long as they need to be.
+two. Stops are rare, and as long as they need to be: what all tell of them is alike, and packed.
 """
 
 from __future__ import annotations
 
 import json
 import struct
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
@@ -227,11 +228,12 @@ def _cut(text: str, most: int) -> bytes:
 def pack_answer(token: int, what: Go | Stop | Explanation) -> bytes:
     """Returns what the conductor answers as a packet."""
     if isinstance(what, Go):
-        told = json.dumps(what.told).encode() if what.told else b""
-        return _GO.pack(b"g", token, what.number) + told
+        beside = json.dumps(what.told).encode() if what.told else b""
+        return _GO.pack(b"g", token, what.number) + beside
     if isinstance(what, Explanation):
         ends = [[q, end.error] for q, end in what.ends]
-        return _STOP.pack(b"y", token) + json.dumps([what.number, what.told, ends]).encode()
+        told = json.dumps([what.number, what.told, ends]).encode()
+        return _STOP.pack(b"y", token) + zlib.compress(told)
     sides = [
         [
             list(side.processes),
@@ -261,10 +263,10 @@ def unpack_answer(packet: bytes) -> tuple[int, Go | Stop | Explanation]:
             return token, Stop(number, kind, tuple(map(_side, sides)), bool(was_pressed))
         if packet[:1] == b"y":
             _, token = _STOP.unpack_from(packet)
-            number, texts, left = json.loads(packet[_STOP.size :])
+            number, texts, left = json.loads(zlib.decompress(packet[_STOP.size :]))
             ends = tuple((int(i), End(str(error))) for i, error in left)
             return token, Explanation(number, _told(texts), ends)
-    except (struct.error, ValueError, TypeError) as error:
+    except (struct.error, ValueError, TypeError, zlib.error) as error:
         raise WireError(f"an answer of {len(packet)} bytes that is none: {error}") from None
     raise WireError(f"an answer of {len(packet)} bytes that is none")
 

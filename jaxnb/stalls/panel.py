@@ -19,7 +19,7 @@ from jaxnb.stalls.reasons import (
     threads_reason,
 )
 from jaxnb.stalls.standing import Resting, Standing
-from jaxnb.watch import is_called_back, waits_by_thread, waits_for_others, waits_of
+from jaxnb.watch import is_called_back, is_idle, waits_by_thread, waits_for_others, waits_of
 
 LOOK_SECONDS = 1.0
 """How often the processes are looked at."""
@@ -128,7 +128,7 @@ class Panel:
     def _tell_who_is_absent(self, now: float) -> None:
         """Tells, once, who runs nothing, though the cell waits for it."""
         found = self._standing.found.items()
-        absent = [i for i, each in found if each.cell_seconds is None and not each.fault]
+        absent = [i for i, each in found if each.cell_seconds is None and is_idle(each)]
         self._absent = {i: self._absent.get(i, now) for i in absent}
         lost = [i for i, since in sorted(self._absent.items()) if now - since >= LOST_SECONDS]
         if lost and not self._has_told:

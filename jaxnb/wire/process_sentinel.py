@@ -111,7 +111,7 @@ class Sentinel:
         name = str(content.get("function"))
         try:
             return dump(self._call(name, content["data"]))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             told = f"{type(error).__name__}: {error}"
             return dump(SentinelFault(self._process_index, name.rpartition(".")[2], told))
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -21,6 +23,9 @@ its Python interpreter."""
 
 STATISTICS_SECONDS = 2.0
 """The first look at thousands of arrays takes longer."""
+
+MOST_AT_ONCE = 8
+"""So many threads ask at once, and others wait: each has sockets to all processes."""
 
 WHERE = "jaxnb.engine.process_where.where"
 STATISTICS = "jaxnb.engine.process_told.statistics"
@@ -50,6 +55,8 @@ class Sentinels:
         reports = list(reports)
         self._addresses = {r.process_index: r.sentinel for r in reports if r.sentinel is not None}
         self._idle: deque[_Lines] = deque()
+        self._slots = threading.BoundedSemaphore(MOST_AT_ONCE)
+        self._pid = os.getpid()
         self._is_closed = False
 
     def ask(
@@ -80,12 +87,28 @@ class Sentinels:
     ) -> dict[int, Any]:
         """Does what :meth:`ask` does; one that fails gives its :class:`SentinelFault`."""
         asked = set(processes) & self._addresses.keys()
+        if self._pid != os.getpid():  # a child that the notebook has forked: these are its parent's
+            self._idle, self._pid = deque(), os.getpid()
+            self._slots = threading.BoundedSemaphore(MOST_AT_ONCE)
+        with self._slots:
+            found = self._converse(
+                asked, function, data, ANSWER_SECONDS if seconds is None else seconds
+            )
+        for fault in {each for each in found.values() if isinstance(each, SentinelFault)}:
+            if fault not in self._told:
+                self._told.add(fault)
+                self._notice(str(fault))
+        return found
+
+    def _converse(
+        self, processes: Collection[int], function: str, data: Mapping[str, Any], seconds: float
+    ) -> dict[int, Any]:
         try:
             lines = self._idle.pop()
         except IndexError:
             lines = _Lines(self._key, self._addresses)
         try:
-            found = lines.ask(asked, function, data, ANSWER_SECONDS if seconds is None else seconds)
+            found = lines.ask(processes, function, data, seconds)
         except BaseException:  # an interrupt: something may be half sent
             lines.close()
             raise
@@ -93,10 +116,6 @@ class Sentinels:
             lines.close()
         else:
             self._idle.append(lines)
-        for fault in {each for each in found.values() if isinstance(each, SentinelFault)}:
-            if fault not in self._told:
-                self._told.add(fault)
-                self._notice(str(fault))
         return found
 
     def where(
@@ -212,6 +231,6 @@ def _loaded(index: int, function: str, frames: list[Any]) -> Any:
     """Returns an answer whose signature was checked."""
     try:
         return load(frames)
-    except Exception as error:  # of a process whose jaxnb is another one
+    except (Exception, SystemExit) as error:  # of a process whose jaxnb is another one
         told = f"its answer cannot be read: {type(error).__name__}: {error}"
         return SentinelFault(index, function.rpartition(".")[2], told)

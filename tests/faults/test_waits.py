@@ -480,3 +480,18 @@ def test_a_message_that_is_lost_is_told_of(
     assert told[0].startswith("Process 1 runs no cell, and no answer has come of it for 1 s")
     group.run(CHECK)
     assert_usable(group)
+
+
+def test_who_is_busy_with_what_a_cell_has_left_is_not_said_to_be_lost(
+    group: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task of the event loop, which no cell awaits."""
+    monkeypatch.setattr(panel, "LOST_SECONDS", 0.5)
+    group.run(
+        "import asyncio\n"
+        "async def later():\n    await asyncio.sleep(0)\n    time.sleep(2)\n"
+        "task = asyncio.get_event_loop().create_task(later())"
+    )
+    sink = Notices()
+    assert group.run("1", sink=sink).value == 1
+    assert sink.notices == []

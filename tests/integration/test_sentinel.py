@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import pickle
 import signal
+import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -26,7 +30,7 @@ from jaxnb.model import SentinelAddress, SentinelFault, Whereabouts
 from jaxnb.session import Session
 from jaxnb.watch import waits_in_jax
 from jaxnb.wire.frames import dump
-from jaxnb.wire.sentinels import ANSWER_SECONDS, WHERE, Sentinels
+from jaxnb.wire.sentinels import ANSWER_SECONDS, MOST_AT_ONCE, WHERE, Sentinels
 from jaxnb.wire.signing import METADATA_KEY, digest
 from jaxnb_fixtures import PATIENT_SECONDS, assert_usable, until
 
@@ -455,3 +459,23 @@ def test_a_sampler_that_fails_says_so_in_the_timeline(session: Session) -> None:
     said = f"Sampling failed on process 1 before the cell ended ({FAULT})"
     assert said in " ".join(str(timeline).split())
     assert not timeline.processes[0].sampling_fault
+
+
+def test_a_child_that_the_notebook_has_forked_asks_by_sockets_of_its_own(session: Session) -> None:
+    assert sorted(session.where()) == ALL
+    context = multiprocessing.get_context("fork")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads
+        child = context.Process(target=lambda: sys.exit(sorted(session.where()) != ALL))
+        child.start()
+    child.join(PATIENT_SECONDS)
+    assert child.exitcode == 0
+    assert sorted(session.where()) == ALL
+
+
+@pytest.mark.usefixtures("patient_answers")
+def test_few_sockets_are_left_of_many_that_have_asked_at_once(session: Session) -> None:
+    with ThreadPoolExecutor(60) as pool:
+        found = list(pool.map(lambda _: sorted(session.where()), range(60)))
+    assert found == [ALL] * 60
+    assert 0 < len(session._sentinels._idle) <= MOST_AT_ONCE

@@ -82,6 +82,15 @@ def test_one_that_has_raised_stops_those_that_wait_and_those_that_come() -> None
     assert stops(said(conductor, 2, ALL)) == {2: stop}
 
 
+def test_who_tells_twice_that_it_has_left_has_left() -> None:
+    """A signal's handler may raise as it is told, and nobody knows whether it was."""
+    conductor = begun()
+    end = End("Late")
+    assert conductor.leave(1, end) == conductor.leave(1, End("again")) == []
+    found = stops(said(conductor, 0, ALL))
+    assert found[0] == Stop(1, "left", (Side((0,), word=ALL), Side((1,), end=end)))
+
+
 def test_one_that_comes_to_its_end_early_is_told_of() -> None:
     conductor = begun()
     said(conductor, 0, ALL)
