@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from jaxnb.arrays import lying
 from jaxnb.display.merge import StreamMerger
-from jaxnb.labels import Outputs
+from jaxnb.labels import Outputs, one_line, processes_label
 from jaxnb.model import CellReply, ProcessError, RequestFailed, StreamChunk, ValueInfo
 from jaxnb.transport.client import Event
 
 PIECE_CHARS = 1 << 18
 """Longer text is taken in pieces, so that a step can end between them."""
 
+MOST_RAISED_CHARS = 160
+"""Of a longer error the beginning is told while others are still in the cell."""
+
 NO_ANSWER = "NoAnswer"
 """What stands for the error of a process that was given up while it was in the cell."""
+
+FOLLOW = (NO_ANSWER, "KeyboardInterrupt", "DivergenceError")
+"""What a process raises because of another one, or of an interrupt."""
 
 NOT_ENDED = "did not end the cell"
 """What is said of such a process."""
@@ -29,6 +37,18 @@ def ending_of(reply: CellReply) -> str:
     if reply.error is None:
         return ""
     return NOT_ENDED if reply.error.type_name == NO_ANSWER else reply.error.ending
+
+
+def raised_text(replies: Mapping[int, CellReply]) -> str:
+    """Returns what processes have raised, as a clause, the cause first; empty if none has."""
+    errors = {i: reply.error for i, reply in sorted(replies.items()) if reply.error is not None}
+    causes = {i: error for i, error in errors.items() if error.type_name not in FOLLOW}
+    who: dict[str, list[int]] = {}
+    for index, error in (causes or errors).items():
+        first = one_line(str(error).partition("\n")[0], MOST_RAISED_CHARS)
+        at = "" if error.line is None else f" at line {error.line}"
+        who.setdefault(f"raised {first}{at}", []).append(index)
+    return "; ".join(f"{processes_label(those)} {what}" for what, those in who.items())
 
 
 def pieces(event: Event) -> list[Event]:

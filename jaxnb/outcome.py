@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from jaxnb.answers import NO_ANSWER, NOT_ENDED
+from jaxnb.answers import FOLLOW, NO_ANSWER, NOT_ENDED
 from jaxnb.deaths import Death, dead_processes, describe_death, last_lines
 from jaxnb.display.cards_error import ErrorGroup, error_card, error_groups
 from jaxnb.errors import (
@@ -20,9 +20,6 @@ from jaxnb.errors import (
 from jaxnb.labels import capitalized, one_line, plural_word, processes_label
 from jaxnb.model import CellOutcome, CellReply, Dispatch, ProcessError
 from jaxnb.result import CellResult
-
-_FOLLOW = (NO_ANSWER, "KeyboardInterrupt", "DivergenceError")
-"""What a process raises because of another one, or of an interrupt."""
 
 MOST_FIRST_CHARS = 2000
 """Of a longer first line of an error the beginning is said with the cell's error."""
@@ -181,7 +178,7 @@ def outcome_of(
 def _began_with_an_error(result: CellResult) -> bool:
     """Whether the first process to raise raised something of its own, for which others waited."""
     first = min(result.errors, key=result.raised_at, default=None)
-    return first is not None and result.errors[first].type_name not in _FOLLOW
+    return first is not None and result.errors[first].type_name not in FOLLOW
 
 
 def closed_error() -> SessionClosedError:

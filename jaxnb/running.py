@@ -17,6 +17,7 @@ from jaxnb.answers import (
     mergers,
     pieces,
     place_of,
+    raised_text,
 )
 from jaxnb.display.floods import dropped_texts, flood_text
 from jaxnb.display.merge import MergedLine, StreamMerger
@@ -150,6 +151,11 @@ class RunningCell:
     def silent(self) -> set[int]:
         """The processes that have answered nothing themselves, and may never: the dead too."""
         return set(self._processes) - self._answered
+
+    @property
+    def raised(self) -> str:
+        """What processes have raised that have left the cell, as a clause; empty if none has."""
+        return raised_text(self._replies)
 
     def how_others_left(self, others: Collection[int]) -> str:
         """Returns what those did that are not in the cell, as a clause; empty if there are none.

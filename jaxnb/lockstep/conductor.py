@@ -146,6 +146,15 @@ class Conductor:
         told = self._talks.tell(process, token, number, text)
         return [*told, *self._decide()]
 
+    def held_up(self) -> frozenset[int]:
+        """Returns the stops of which those that were stopped could be told more by others."""
+        return self._talks.held_up()
+
+    def hurry(self, stops: Iterable[int]) -> list[Decision]:
+        """Has them told of these stops without those others."""
+        self._talks.hurry(stops)
+        return self._decide()
+
     def interrupt(self, cell: int) -> list[Decision]:
         """A cell is to be interrupted on all its processes."""
         return self._interrupt(cell, but=-1)
@@ -345,14 +354,16 @@ class Conductor:
         return True
 
     def _stop_words(
-        self, words: Iterable[Word], kind: StopKind, sides: tuple[Side, ...]
+        self, words: Sequence[Word], kind: StopKind, sides: tuple[Side, ...]
     ) -> list[Answer]:
         """Stops words; who takes part and is in Python is told at its next word."""
         stop = self._stop(kind, *sides)
         said = [side.processes[0] for side in sides if side.word is not None]
         cell = self._processes[said[0]].cell
         everyone = frozenset(q for word in words for q in word.participants)
-        self._talks.begin(stop.number, cell, everyone)
+        # Where nothing but inputs differs, these may be one though numbered apart.
+        are_inputs = kind == "diverged" and len({word.program for word in words}) == 1
+        self._talks.begin(stop.number, cell, everyone, must_hear_all=are_inputs)
         answers = []
         for process in sorted(everyone):
             state = self._processes[process]

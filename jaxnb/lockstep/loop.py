@@ -43,6 +43,9 @@ LOG = logging.getLogger(__name__)
 PRESS_SECONDS = 0.1
 """Who says no word for so long after an interrupt is sent a signal: most have stopped by then."""
 
+TELL_SECONDS = 1.0
+"""Who was stopped waits so long at most for what others, still at work, were about to dispatch."""
+
 _CREDENTIALS = struct.Struct("3i")
 
 
@@ -95,6 +98,7 @@ class Loop:
         self._pids: dict[int, int] = {}
         self._who: dict[socket.socket, int | None] = {}
         self._presses: dict[int, float] = {}  # when which process is sent a signal
+        self._held_up: dict[int, float] = {}  # until when who was stopped waits for others
 
     def stop(self) -> None:
         """Ends :meth:`run`; from any thread."""
@@ -103,7 +107,7 @@ class Loop:
     def run(self) -> None:
         """Serves; returns after :meth:`stop`."""
         while True:
-            for key, _ in self._selector.select(self._until_press()):
+            for key, _ in self._selector.select(self._until_due()):
                 if key.fileobj is self._woken:
                     self._close()
                     return
@@ -112,11 +116,24 @@ class Loop:
                 elif isinstance(key.fileobj, socket.socket) and key.fileobj in self._who:
                     self._read(key.fileobj)
             self._press_due()
+            self._tell_due()
 
-    def _until_press(self) -> float | None:
-        if not self._presses:
+    def _until_due(self) -> float | None:
+        if not (self._presses or self._held_up):
             return None
-        return max(0.0, min(self._presses.values()) - time.monotonic())
+        due = min([*self._presses.values(), *self._held_up.values()])
+        return max(0.0, due - time.monotonic())
+
+    def _tell_due(self) -> None:
+        """Has those told why they were stopped who have waited long for others to tell more."""
+        stops = self._conductor.held_up()
+        if not (stops or self._held_up):
+            return
+        now = time.monotonic()
+        self._held_up = {n: self._held_up.get(n, now + TELL_SECONDS) for n in stops}
+        if due := [n for n, at in self._held_up.items() if at <= now]:
+            self._carry_out(self._conductor.hurry(due))
+            self._held_up = {n: at for n, at in self._held_up.items() if n not in due}
 
     def _press_due(self) -> None:
         """Sends the signals whose time has come; again, as long as a process is to be stopped.

@@ -259,10 +259,13 @@ class Lockstep:
             raise JaxnbError(f"{processes_label(dead)} died before it had come to this dispatch")
         about = next((each for each in at.values() if each is not None), dispatch)
         programs = {each.fingerprint for each in at.values() if each is not None}
+        absent = [q for q in about.processes if q not in at]
+        all_at = at | dict.fromkeys(absent)
+        notes |= dict.fromkeys(absent, "had not come to it")
         if len(programs) > 1 and (found := differences(settings)):
             raise DivergenceError(refusal(found, about.name))
         if len(programs) > 1 or None in at.values():
-            raise DivergenceError(disagreement(sides(at, notes), about))
+            raise DivergenceError(disagreement(sides(all_at, notes), about))
         given: dict[int, list[Argument]] = {}
         if self._me in at and set(about.processes) == set(at):
             others = {i: each for i, each in at.items() if each is not None and i != self._me}
@@ -271,7 +274,8 @@ class Lockstep:
                 self._facts.are_one(given)
                 return
         text = arguments_text(differing_arguments(given))
-        raise DivergenceError(disagreement(sides(at, notes), about) + (f" {text}" if text else ""))
+        said = disagreement(sides(all_at, notes), about)
+        raise DivergenceError(said + (f" {text}" if text else ""))
 
 
 def _shortened(dispatch: Dispatch) -> Dispatch:

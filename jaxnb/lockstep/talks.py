@@ -23,12 +23,14 @@ class _Talk:
         awaited: Who is to tell: all that take part in what was stopped.
         told: What they have told.
         asking: Who waits to hear it, by process and token.
-        is_over: Whether nobody is waited for any more: the cell was interrupted.
+        must_hear_all: Whether all are to be heard: else none can tell whether they mean the same.
+        is_over: Whether nobody is waited for any more: the cell was interrupted, or it took long.
         what: What all are told, once that is known.
     """
 
     cell: int
     awaited: frozenset[int]
+    must_hear_all: bool
     told: dict[int, str] = field(default_factory=dict)
     asking: list[tuple[int, int]] = field(default_factory=list)
     is_over: bool = False
@@ -48,9 +50,23 @@ class Talks:
     def __bool__(self) -> bool:
         return bool(self._talks)
 
-    def begin(self, number: int, cell: int, awaited: Iterable[int]) -> None:
+    def begin(self, number: int, cell: int, awaited: Iterable[int], *, must_hear_all: bool) -> None:
         """Begins the talk about a stop."""
-        self._talks[number] = _Talk(cell, frozenset(awaited))
+        self._talks[number] = _Talk(cell, frozenset(awaited), must_hear_all)
+
+    def held_up(self) -> frozenset[int]:
+        """Returns the talks in which some wait for others, and need not."""
+        return frozenset(
+            number
+            for number, talk in self._talks.items()
+            if talk.asking and talk.what is None and not talk.must_hear_all
+        )
+
+    def hurry(self, numbers: Iterable[int]) -> None:
+        """Has nobody wait any more in these talks."""
+        for number in numbers:
+            if number in self._talks:
+                self._talks[number].is_over = True
 
     def forget(self, cell: int) -> None:
         """Forgets the talks of a cell that all have left."""

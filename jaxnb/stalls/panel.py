@@ -16,6 +16,7 @@ from jaxnb.stalls.reasons import (
     lost_text,
     main_reason,
     silent_reason,
+    still_text,
     threads_reason,
 )
 from jaxnb.stalls.standing import Resting, Standing
@@ -65,6 +66,10 @@ class Shows(Protocol):
     def interrupt_by(self) -> str:
         """How the user interrupts the cell."""
 
+    @property
+    def raised(self) -> str:
+        """What those have raised that have left the cell, as a clause; empty if none has."""
+
     def notice(self, text: str) -> None:
         """Shows a sentence of jaxnb's own."""
 
@@ -95,6 +100,8 @@ class Panel:
         self._looker = group.looker(running.request)
         self._absent: dict[int, float] = {}
         self._has_told = False
+        self._raised_at: float | None = None
+        self._raised = ""
 
     def close(self) -> None:
         """Ends the watch."""
@@ -120,10 +127,23 @@ class Panel:
                 self._show_who_waits(waiting)
             else:
                 self._show_all_wait(waited, others)
-        elif waiters := self._standing.waiters(ALL_WAIT_SECONDS):
+            return
+        self._tell_who_raised(now)
+        if waiters := self._standing.waiters(ALL_WAIT_SECONDS):
             self._show_who_waits(waiters)
         else:
             self._running.end_waits(by_itself=True)
+
+    def _tell_who_raised(self, now: float) -> None:
+        """Tells what was raised a while ago, though the cell goes on elsewhere; each thing once."""
+        raised = self._running.raised
+        if not raised:
+            return
+        self._raised_at = self._raised_at or now
+        if now - self._raised_at >= ALL_WAIT_SECONDS and raised != self._raised:
+            self._raised = raised
+            left = sorted(self._running.waiting_for)
+            self._running.notice(still_text(raised, left, self._running.interrupt_by))
 
     def _tell_who_is_absent(self, now: float) -> None:
         """Tells, once, who runs nothing, though the cell waits for it."""

@@ -133,3 +133,16 @@ def lost_text(processes: Sequence[int], seconds: float, press: str) -> str:
         f"for {seconds:g} s: a message was lost. {press} twice to end the cell: new processes take "
         "the variables over."
     )
+
+
+def still_text(raised: str, processes: Sequence[int], press: str) -> str:
+    """Returns what is said while a cell goes on that has failed on other processes.
+
+    Args:
+        raised: What they raised, as a clause.
+        processes: Who is still in it.
+        press: How the user interrupts the cell.
+    """
+    are = "is" if len(processes) == 1 else "are"
+    who = processes_label(processes).capitalize()
+    return f"{capitalized(raised)}. {who} {are} still in the cell; {press} ends it."

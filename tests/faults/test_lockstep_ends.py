@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 import jaxnb
 from jaxnb.errors import CellError
 from jaxnb.session import Session
+from jaxnb.sinks import NoSink
+from jaxnb.stalls import panel
 from jaxnb_fixtures import PATIENT_SECONDS
 
 SETUP = """
@@ -83,3 +87,41 @@ def test_who_waits_for_one_that_a_handler_took_out_of_the_cell_is_told(
         assert "process 0" in divergence_of(group, code)
     finally:
         group.run("ambient.note = kept; signal.signal(signal.SIGALRM, handler);")
+
+
+class Opens(NoSink):
+    """Lets a process that waits at a FIFO go on when something is said."""
+
+    def __init__(self, path: Path) -> None:
+        os.mkfifo(path)
+        self.path, self.said = path, list[str]()
+        self.opened: int | None = None
+
+    def notice(self, text: str) -> None:
+        self.said.append(text)
+        self.opened = os.open(self.path, os.O_RDWR) if self.opened is None else self.opened
+
+
+@pytest.mark.parametrize("others", ["total(x)", "1"], ids=["waits for it", "does not"])
+def test_what_was_raised_is_told_while_another_process_is_at_work(
+    group: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: str
+) -> None:
+    monkeypatch.setattr(panel, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(panel, "ALL_WAIT_SECONDS", 0.5)
+    sink = Opens(tmp_path / "gate")
+    at_work = f"if process_index == 2: open({str(sink.path)!r}).close()"
+    with pytest.raises(CellError) as caught:
+        group.run(f"if process_index == 1: los\n{at_work}\n{others};", sink=sink)
+    assert sink.opened is not None
+    os.close(sink.opened)
+    assert sink.said[0].startswith(
+        "Process 1 raised NameError: name 'los' is not defined at line 1. Process"
+    )
+    assert sink.said[0].endswith("still in the cell; Interrupt ends it.")
+    told = {i: e.message for i, e in caught.value.result.errors.items() if i != 1}
+    if others == "1":
+        assert told == {}
+    else:
+        assert told[0] == told[2]
+        assert "process 1: raised NameError at line 1" in told[0]
+    assert group.run("float(total(x))").value == 6.0

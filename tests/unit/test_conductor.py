@@ -91,6 +91,31 @@ def test_who_tells_twice_that_it_has_left_has_left() -> None:
     assert found[0] == Stop(1, "left", (Side((0,), word=ALL), Side((1,), end=end)))
 
 
+def test_who_was_stopped_need_not_wait_for_those_at_work() -> None:
+    conductor = begun()
+    said(conductor, 0, ALL)
+    conductor.leave(1, End("NameError: los"))
+    assert conductor.held_up() == frozenset()
+    assert conductor.explain(0, 7, 1, "mine") == []
+    assert conductor.held_up() == {1}
+    what = Explanation(1, ((0, "mine"),), ((1, End("NameError: los")),))
+    assert conductor.hurry([1]) == [Answer(0, 7, what)]
+    assert conductor.held_up() == frozenset()
+    # Who comes later is told the same.
+    assert set(stops(said(conductor, 2, ALL))) == {2}
+    assert conductor.explain(2, 8, 1, "its own") == [Answer(2, 8, what)]
+
+
+def test_who_differs_in_inputs_only_waits_for_all() -> None:
+    """They may mean the same, and only all together know."""
+    conductor = begun()
+    said(conductor, 0, ALL)
+    said(conductor, 1, word(0, 1, 2, inputs=b"x"))
+    for process in (0, 1):
+        assert conductor.explain(process, 7, 1, "mine") == []
+    assert conductor.held_up() == frozenset()
+
+
 def test_one_that_comes_to_its_end_early_is_told_of() -> None:
     conductor = begun()
     said(conductor, 0, ALL)
