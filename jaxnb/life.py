@@ -39,6 +39,7 @@ from jaxnb.options import StartOptions, default_launcher, process_indices
 from jaxnb.outcome import (
     closed_error,
     death_error,
+    forked_error,
     out_of_step_error,
     restarted_error,
     restarting_error,
@@ -161,7 +162,7 @@ class Life(Group):
     @property
     def sentinels(self) -> Sentinels:
         """What answers for the processes while cells run."""
-        self._require_open()
+        self._require_not_closed()
         if self._lifecycle.phase is Phase.STARTING:
             raise restarting_error()
         return self._sentinels
@@ -192,7 +193,7 @@ class Life(Group):
         Args:
             processes: Their indices; all by default.
         """
-        self._require_open()
+        self._require_not_closed()
         asked = process_indices(processes, self.num_processes)
         return dict(sorted(self._sentinels.where(set(asked) - self._lifecycle.dead).items()))
 
@@ -463,9 +464,20 @@ class Life(Group):
         elif self._lifecycle.phase is not Phase.STARTING:
             self._strays.add(output)
 
-    def _require_open(self) -> None:
+    def _require_not_closed(self) -> None:
         if not self._lifecycle.is_open:
             raise closed_error()
+
+    def _require_open(self) -> None:
+        """Raises where nothing can be asked of the group but what sentinels answer."""
+        self._require_not_closed()
+        if os.getpid() != self._owner_pid:
+            raise forked_error()
+
+    def _open_generation(self) -> int:
+        """Returns the generation; raises before a turn is waited for that never comes."""
+        self._require_open()
+        return self._generation
 
     def _require_ready(self, generation: int) -> None:
         self._require_open()

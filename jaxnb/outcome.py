@@ -16,6 +16,7 @@ from jaxnb.errors import (
     ProcessDiedError,
     SessionBrokenError,
     SessionClosedError,
+    UsageError,
 )
 from jaxnb.labels import capitalized, one_line, plural_word, processes_label
 from jaxnb.model import CellOutcome, CellReply, Dispatch, ProcessError
@@ -185,6 +186,15 @@ def closed_error() -> SessionClosedError:
     """Returns the error for the use of a closed session."""
     return SessionClosedError(
         "This session was closed. Type `%spmd_start` for a new one (in Python: `jaxnb.start()`)."
+    )
+
+
+def forked_error() -> UsageError:
+    """Returns the error for the use of a session in a child of its process."""
+    return UsageError(
+        "The group belongs to the process that has started it. This is a child that was forked "
+        "(`os.fork`, multiprocessing), where no answer of the group would come: run what needs the "
+        "group in its parent, or start another one here with `jaxnb.start()`."
     )
 
 

@@ -147,7 +147,7 @@ class Session(Cells):
         indices = process_indices(ranks, self.num_processes)
         mode = one_of_checks(check or self.options.check)
         sink = sink or ScriptNotices()
-        generation = self._generation
+        generation = self._open_generation()
         is_own = interrupted is None
         interrupted = interrupted or threading.Event()
         on_wait = partial(self._say_who_runs, sink)

@@ -25,7 +25,7 @@ from jupyter_client.session import Session as Signer
 
 import jaxnb
 from integration.conftest import Gate
-from jaxnb.errors import CellError
+from jaxnb.errors import CellError, UsageError
 from jaxnb.model import SentinelAddress, SentinelFault, Whereabouts
 from jaxnb.session import Session
 from jaxnb.watch import waits_in_jax
@@ -471,6 +471,21 @@ def test_a_child_that_the_notebook_has_forked_asks_by_sockets_of_its_own(session
     child.join(PATIENT_SECONDS)
     assert child.exitcode == 0
     assert sorted(session.where()) == ALL
+
+
+def test_a_forked_child_runs_nothing_on_its_parents_group(session: Session) -> None:
+    def child() -> None:
+        for use in (lambda: session.run("1"), lambda: session.pull("x"), session.recover):
+            with pytest.raises(UsageError, match="belongs to the process that has started it"):
+                use()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads
+        process = multiprocessing.get_context("fork").Process(target=child)
+        process.start()
+    process.join(PATIENT_SECONDS)
+    assert process.exitcode == 0
+    assert_usable(session)
 
 
 @pytest.mark.usefixtures("patient_answers")
