@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 from jaxnb.arrays import lying
 from jaxnb.display.merge import StreamMerger
-from jaxnb.labels import Outputs, one_line, processes_label
+from jaxnb.labels import Outputs, one_line
 from jaxnb.model import CellReply, ProcessError, RequestFailed, StreamChunk, ValueInfo
+from jaxnb.model.cells import NO_ANSWER
 from jaxnb.transport.client import Event
 
 PIECE_CHARS = 1 << 18
@@ -16,8 +17,8 @@ PIECE_CHARS = 1 << 18
 MOST_RAISED_CHARS = 160
 """Of a longer error the beginning is told while others are still in the cell."""
 
-NO_ANSWER = "NoAnswer"
-"""What stands for the error of a process that was given up while it was in the cell."""
+MOST_STOPPED_CHARS = 600
+"""Of why processes were stopped: who was to do what."""
 
 FOLLOW = (NO_ANSWER, "KeyboardInterrupt", "DivergenceError")
 """What a process raises because of another one, or of an interrupt."""
@@ -39,16 +40,23 @@ def ending_of(reply: CellReply) -> str:
     return NOT_ENDED if reply.error.type_name == NO_ANSWER else reply.error.ending
 
 
-def raised_text(replies: Mapping[int, CellReply]) -> str:
-    """Returns what processes have raised, as a clause, the cause first; empty if none has."""
+def raised(replies: Mapping[int, CellReply]) -> dict[str, list[int]]:
+    """Returns what processes have raised, as clauses, and which ones; the causes alone, if any."""
     errors = {i: reply.error for i, reply in sorted(replies.items()) if reply.error is not None}
     causes = {i: error for i, error in errors.items() if error.type_name not in FOLLOW}
     who: dict[str, list[int]] = {}
     for index, error in (causes or errors).items():
-        first = one_line(str(error).partition("\n")[0], MOST_RAISED_CHARS)
-        at = "" if error.line is None else f" at line {error.line}"
-        who.setdefault(f"raised {first}{at}", []).append(index)
-    return "; ".join(f"{processes_label(those)} {what}" for what, those in who.items())
+        who.setdefault(_said(error), []).append(index)
+    return who
+
+
+def _said(error: ProcessError) -> str:
+    if error.type_name == "DivergenceError":  # one for all that take part, wherever each was
+        why = error.message.partition(" Nothing of it has run")[0]
+        return f"raised DivergenceError: {one_line(why.rstrip('.'), MOST_STOPPED_CHARS)}"
+    at = "" if error.line is None else f" at line {error.line}"
+    first = one_line(error.message.partition("\n")[0], MOST_RAISED_CHARS)
+    return f"raised {error.type_name}{at}{f': {first}' if first else ''}"
 
 
 def pieces(event: Event) -> list[Event]:

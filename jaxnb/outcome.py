@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from jaxnb.answers import FOLLOW, NO_ANSWER, NOT_ENDED
+from jaxnb.answers import FOLLOW, NOT_ENDED
 from jaxnb.deaths import Death, dead_processes, describe_death, last_lines
 from jaxnb.display.cards_error import ErrorGroup, error_card, error_groups
 from jaxnb.errors import (
@@ -20,6 +20,7 @@ from jaxnb.errors import (
 )
 from jaxnb.labels import capitalized, one_line, plural_word, processes_label
 from jaxnb.model import CellOutcome, CellReply, Dispatch, ProcessError
+from jaxnb.model.cells import NO_ANSWER
 from jaxnb.result import CellResult
 
 MOST_FIRST_CHARS = 2000

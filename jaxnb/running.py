@@ -5,19 +5,17 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
 from jaxnb.answers import (
-    NO_ANSWER,
-    NOT_ENDED,
     as_reply,
     mergers,
     pieces,
     place_of,
-    raised_text,
+    raised,
 )
 from jaxnb.display.floods import dropped_texts, flood_text
 from jaxnb.display.merge import MergedLine, StreamMerger
@@ -37,6 +35,7 @@ from jaxnb.model import (
     Trail,
     Waits,
 )
+from jaxnb.model.cells import NO_ANSWER
 from jaxnb.model.dispatches import Cause
 from jaxnb.pitfalls import merged
 from jaxnb.result import CellResult, Gather, ProcessResult
@@ -153,9 +152,9 @@ class RunningCell:
         return set(self._processes) - self._answered
 
     @property
-    def raised(self) -> str:
-        """What processes have raised that have left the cell, as a clause; empty if none has."""
-        return raised_text(self._replies)
+    def raised(self) -> Mapping[str, Sequence[int]]:
+        """What processes have raised that have left the cell, as clauses, and which ones."""
+        return raised(self._replies)
 
     def how_others_left(self, others: Collection[int]) -> str:
         """Returns what those did that are not in the cell, as a clause; empty if there are none.
@@ -438,7 +437,7 @@ class RunningCell:
 
     def _silence(self, index: int) -> ProcessError:
         """Returns what stands for the error of a process that has not answered."""
-        return ProcessError(NO_ANSWER, f"it {NOT_ENDED}, and was given up", "", "")
+        return ProcessError(NO_ANSWER, "It did not end the cell.", "", "")
 
     def _process_result(self, index: int) -> ProcessResult:
         reply = self._replies[index]

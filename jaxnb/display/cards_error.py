@@ -10,6 +10,7 @@ from jaxnb.display.card import Card, render
 from jaxnb.display.cards_value import NOTHING
 from jaxnb.labels import format_count, format_seconds, one_line, plural_word, processes_label
 from jaxnb.model import ProcessError
+from jaxnb.model.cells import NO_ANSWER
 from jaxnb.result import CellResult
 
 MOST_CHARS = 1500
@@ -146,17 +147,18 @@ def error_card(result: CellResult, *, ansi: bool = False) -> Card:
     for i, group in enumerate(groups):
         error = group.error
         details = _details(groups, i)
+        name = "Given up" if error.type_name == NO_ANSWER else error.type_name
         told = refusal_text(result, error)
         html_groups.append(
             {
-                "type_name": error.type_name,
+                "type_name": name,
                 "message": told or one_line(strip_ansi(error.message), 300),
                 "details": details,
                 "runs": [] if told else ansi_runs(_body(result, group, ansi=True)),
             }
         )
         body = told or _body(result, group, ansi=ansi)
-        texts.append(f"{error.type_name} on {details}\n{body}")
+        texts.append(f"{name} on {details}\n{body}")
     return Card(render("error", groups=html_groups), "\n\n".join(texts))
 
 

@@ -261,7 +261,7 @@ class Lockstep:
         programs = {each.fingerprint for each in at.values() if each is not None}
         absent = [q for q in about.processes if q not in at]
         all_at = at | dict.fromkeys(absent)
-        notes |= dict.fromkeys(absent, "had not come to it")
+        notes |= dict.fromkeys(absent, "had not come to it by then")
         if len(programs) > 1 and (found := differences(settings)):
             raise DivergenceError(refusal(found, about.name))
         if len(programs) > 1 or None in at.values():

@@ -82,6 +82,10 @@ class ProcessError:
         return f"raised {self.type_name}{f' at line {self.line}' if self.line else ''}"
 
 
+NO_ANSWER = "NoAnswer"
+"""What stands for the error of a process that was given up while it was in the cell."""
+
+
 @dataclass(frozen=True, slots=True)
 class RichOutput:
     """One rich output (a figure, an HTML table) that a cell displayed on one process.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -67,8 +67,8 @@ class Shows(Protocol):
         """How the user interrupts the cell."""
 
     @property
-    def raised(self) -> str:
-        """What those have raised that have left the cell, as a clause; empty if none has."""
+    def raised(self) -> Mapping[str, Sequence[int]]:
+        """What those have raised that have left the cell, as clauses, and which ones."""
 
     def notice(self, text: str) -> None:
         """Shows a sentence of jaxnb's own."""
@@ -100,8 +100,8 @@ class Panel:
         self._looker = group.looker(running.request)
         self._absent: dict[int, float] = {}
         self._has_told = False
-        self._raised_at: float | None = None
-        self._raised = ""
+        self._raised: dict[str, float] = {}  # what was raised, and when that was first seen
+        self._told: set[str] = set()
 
     def close(self) -> None:
         """Ends the watch."""
@@ -137,13 +137,14 @@ class Panel:
     def _tell_who_raised(self, now: float) -> None:
         """Tells what was raised a while ago, though the cell goes on elsewhere; each thing once."""
         raised = self._running.raised
-        if not raised:
-            return
-        self._raised_at = self._raised_at or now
-        if now - self._raised_at >= ALL_WAIT_SECONDS and raised != self._raised:
-            self._raised = raised
+        self._raised = {what: self._raised.get(what, now) for what in raised}
+        late = [what for what, at in self._raised.items() if now - at >= ALL_WAIT_SECONDS]
+        if new := [what for what in late if what not in self._told]:
+            self._told |= set(late)
             left = sorted(self._running.waiting_for)
-            self._running.notice(still_text(raised, left, self._running.interrupt_by))
+            places = [self._standing.found[i].in_cell for i in left if i in self._standing.found]
+            said = [(raised[what], what) for what in new]
+            self._running.notice(still_text(said, left, places, self._running.interrupt_by))
 
     def _tell_who_is_absent(self, now: float) -> None:
         """Tells, once, who runs nothing, though the cell waits for it."""

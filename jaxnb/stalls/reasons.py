@@ -8,6 +8,7 @@ from typing import Literal
 
 from jaxnb.labels import capitalized, processes_label, ranks_label
 from jaxnb.lockstep.messages import Asking
+from jaxnb.model import StackEntry
 from jaxnb.model.dispatches import Cause
 
 _OWN = (
@@ -135,14 +136,23 @@ def lost_text(processes: Sequence[int], seconds: float, press: str) -> str:
     )
 
 
-def still_text(raised: str, processes: Sequence[int], press: str) -> str:
+def still_text(
+    raised: Sequence[tuple[Sequence[int], str]],
+    processes: Sequence[int],
+    places: Sequence[StackEntry | None],
+    press: str,
+) -> str:
     """Returns what is said while a cell goes on that has failed on other processes.
 
     Args:
-        raised: What they raised, as a clause.
+        raised: Who raised what, as clauses.
         processes: Who is still in it.
+        places: Where those are, as far as they tell.
         press: How the user interrupts the cell.
     """
+    said = "; ".join(f"{processes_label(who)} {what}" for who, what in raised)
     are = "is" if len(processes) == 1 else "are"
+    (place, *others) = {each and each.text for each in places} or {None}
+    at = f", {place}" if place and not others else ""
     who = processes_label(processes).capitalize()
-    return f"{capitalized(raised)}. {who} {are} still in the cell; {press} ends it."
+    return f"{capitalized(said)}. {who} {are} still in the cell{at}; {press} ends it."

@@ -115,11 +115,13 @@ def test_what_was_raised_is_told_while_another_process_is_at_work(
     assert sink.opened is not None
     os.close(sink.opened)
     assert sink.said[0].startswith(
-        "Process 1 raised NameError: name 'los' is not defined at line 1. Process"
+        "Process 1 raised NameError at line 1: name 'los' is not defined. Process"
     )
-    assert sink.said[0].endswith("still in the cell; Interrupt ends it.")
+    assert "still in the cell" in sink.said[0]
+    assert sink.said[0].endswith("; Interrupt ends it.")
     told = {i: e.message for i, e in caught.value.result.errors.items() if i != 1}
     if others == "1":
+        assert f"Process 2 is still in the cell, at line 2: `{at_work}`;" in sink.said[0]
         assert told == {}
     else:
         assert told[0] == told[2]
