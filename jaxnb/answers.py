@@ -40,12 +40,11 @@ def ending_of(reply: CellReply) -> str:
     return NOT_ENDED if reply.error.type_name == NO_ANSWER else reply.error.ending
 
 
-def raised(replies: Mapping[int, CellReply]) -> dict[str, list[int]]:
+def raised(errors: Mapping[int, ProcessError]) -> dict[str, list[int]]:
     """Returns what processes have raised, as clauses, and which ones; the causes alone, if any."""
-    errors = {i: reply.error for i, reply in sorted(replies.items()) if reply.error is not None}
     causes = {i: error for i, error in errors.items() if error.type_name not in FOLLOW}
     who: dict[str, list[int]] = {}
-    for index, error in (causes or errors).items():
+    for index, error in sorted((causes or errors).items()):
         who.setdefault(_said(error), []).append(index)
     return who
 

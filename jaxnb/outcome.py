@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from jaxnb.answers import FOLLOW, NOT_ENDED
+from jaxnb.answers import FOLLOW, NOT_ENDED, raised
 from jaxnb.deaths import Death, dead_processes, describe_death, last_lines
-from jaxnb.display.cards_error import ErrorGroup, error_card, error_groups
+from jaxnb.display.cards_error import (
+    WELL_AFTER_SECONDS,
+    ErrorGroup,
+    error_card,
+    error_groups,
+)
 from jaxnb.errors import (
     CellError,
     CellTimeoutError,
@@ -115,9 +120,9 @@ def error_of(
     error = None if unshown is None else unshown_error(result.cell, unshown)
     if not (result.errors and raise_on_error):
         return error
-    raised = cell_error(result)
-    raised.__cause__ = error
-    return raised
+    failed = cell_error(result)
+    failed.__cause__ = error
+    return failed
 
 
 def stopped_text(last: Dispatch) -> str:
@@ -278,10 +283,24 @@ def death_error(
     if len(dead_processes((death, *others))) == num_processes:
         what = "No process is left" if num_processes > 1 else "It was the only one"
         then = f"{what}, and all variables are lost. Type `%spmd_restart` for fresh processes."
-    message = f"{died}{_died_too(others, num_processes)}{hint} {then}{printed}{last_lines(death)}"
+    dead = dead_processes((death, *others))
+    before = "" if result is None else _raised_before(result, dead, seconds)
+    told = f"{died}{_died_too(others, num_processes)}{hint}{before} {then}{printed}"
+    message = f"{told}{last_lines(death)}"
     error = ProcessDiedError(message, process_index=death.index, pid=death.pid)
     error.result = result
     return error
+
+
+def _raised_before(result: CellResult, dead: Collection[int], seconds: float) -> str:
+    """Returns what processes had raised in the cell well before one died, as a sentence."""
+    errors = {
+        i: error
+        for i, error in result.errors.items()
+        if i not in dead and result.per_process[i].code_seconds < seconds - WELL_AFTER_SECONDS
+    }
+    clauses = "; ".join(f"{processes_label(who)} {what}" for what, who in raised(errors).items())
+    return f" Before that, {clauses}." if clauses else ""
 
 
 def _died_too(others: Sequence[Death], num_processes: int) -> str:

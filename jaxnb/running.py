@@ -154,7 +154,8 @@ class RunningCell:
     @property
     def raised(self) -> Mapping[str, Sequence[int]]:
         """What processes have raised that have left the cell, as clauses, and which ones."""
-        return raised(self._replies)
+        replies = self._replies.items()
+        return raised({i: each.error for i, each in replies if each.error is not None})
 
     def how_others_left(self, others: Collection[int]) -> str:
         """Returns what those did that are not in the cell, as a clause; empty if there are none.

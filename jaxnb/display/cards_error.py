@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jaxnb.display._ansi import ansi_runs, strip_ansi
@@ -19,6 +20,9 @@ MOST_LINES = 24
 
 SAME_CHARS = 300
 """Longer messages than are shown are taken for the same if they begin alike so far."""
+
+WELL_AFTER_SECONDS = 0.5
+"""Processes count from when each of them began the cell."""
 
 _MOST_NAMES = 3
 
@@ -87,7 +91,19 @@ def error_groups(result: CellResult) -> list[ErrorGroup]:
         )
         for processes in groups.values()
     ]
-    return sorted(found, key=lambda group: (group.is_consequence, group.at))
+    return sorted(
+        found, key=lambda group: (group.is_consequence and not _is_cause(group, found), group.at)
+    )
+
+
+def _is_cause(group: ErrorGroup, found: Sequence[ErrorGroup]) -> bool:
+    """Whether all that others raised is that they were interrupted, well after this."""
+    others = [each for each in found if not each.is_consequence]
+    return bool(others) and all(
+        each.error.type_name in ("KeyboardInterrupt", NO_ANSWER)
+        and each.seconds > group.seconds + WELL_AFTER_SECONDS
+        for each in others
+    )
 
 
 def _beginning(message: str) -> str:

@@ -58,7 +58,7 @@ def _neutral_card(waits: Waits, interrupt: str) -> Card:
         seconds=_whole(waits.seconds),
         work=[(each, _whole(each.seconds)) for each in waits.at_work],
         waits=waits.waits,
-        advice=_neutral_advice(interrupt),
+        advice=_neutral_advice(waits, interrupt),
     )
     return Card(html, waits_text(waits, interrupt))
 
@@ -70,7 +70,7 @@ def _neutral_text(waits: Waits, interrupt: str) -> str:
     places = "; ".join(map(_place_text, waits.waits))
     it = "it" if sum(len(each.processes) for each in waits.at_work) == 1 else "them"
     said = f"{work}. Waiting for {it} for {_whole(waits.seconds)}: {places}."
-    return f"{said} {_neutral_advice(interrupt)}"
+    return f"{said} {_neutral_advice(waits, interrupt)}"
 
 
 def _workers(waits: Waits) -> str:
@@ -92,11 +92,9 @@ def _work_text(work: AtWork) -> str:
     return f"{who} {_have(work.processes)} been {place} for {_whole(work.seconds)}{doing}"
 
 
-def _neutral_advice(interrupt: str) -> str:
-    return (
-        f"This may be as it should be; {interrupt} ends the cell (a second one by force), and "
-        "variables are kept."
-    )
+def _neutral_advice(waits: Waits, interrupt: str) -> str:
+    ends = f"{interrupt} ends the cell (a second one by force), and variables are kept."
+    return ends if waits.has_failed else f"This may be as it should be; {ends}"
 
 
 def _are_some(waits: Waits) -> bool:

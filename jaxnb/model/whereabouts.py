@@ -170,6 +170,7 @@ class Waits:
         at_work: What those do for whom the others wait.
         computes: Something in them uses a processor all the same: another thread.
         why: The reason in a word, where it is known.
+        has_failed: The cell has raised on a process that has left it.
     """
 
     waits: tuple[Wait, ...]
@@ -181,6 +182,7 @@ class Waits:
     at_work: tuple[AtWork, ...] = ()
     computes: bool = False
     why: Cause | Literal[""] = ""
+    has_failed: bool = False
 
     @property
     def cause(self) -> Cause | Literal[""]:

@@ -228,7 +228,9 @@ class Panel:
             work = self._resting.at_work(seconds)
         if work:
             shown = waits_of(those, seconds, "", standing.silent)
-            self._running.show_waits(replace(shown, is_all=False, at_work=work))
+            has_failed = bool(self._running.raised)
+            shown = replace(shown, is_all=False, at_work=work, has_failed=has_failed)
+            self._running.show_waits(shown)
 
     def _awaited(self, waiters: Collection[int], work: tuple[AtWork, ...]) -> tuple[AtWork, ...]:
         """Returns what those do for whom processes wait; what all do where that is not known."""

@@ -10,6 +10,8 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
+import pytest
+
 from jaxnb import display
 from jaxnb.display import cards
 from jaxnb.display.cards_live import background_card, live_card
@@ -208,6 +210,8 @@ def test_who_waits_for_whom_is_shown_as_facts_and_goes_away() -> None:
     assert "asleep for 5 s" in card.html
     gone = cards.waits_card(replace(found, has_ended=True))
     assert (gone.html, gone.text) == ("", "")
+    failed = cards.waits_card(replace(found, has_failed=True))
+    assert "may be as it should be" not in failed.text + failed.html
 
 
 def test_nothing_from_a_process_becomes_markup():
@@ -473,6 +477,14 @@ def test_stats_say_where_the_figures_are_from():
 
 def text(content: str, **fields) -> RichOutput:
     return RichOutput({"text/plain": content}, **fields)
+
+
+@pytest.mark.parametrize(("interrupted_at", "first"), [(3.0, 0), (1.1, 1)])
+def test_an_interrupt_of_what_had_parted_is_not_the_cause(interrupted_at, first):
+    parted = ProcessError("DivergenceError", "they do not agree", "", "", 2)
+    interrupted = ProcessError("KeyboardInterrupt", "", "", "", 3)
+    result = cell([None] * 2, errors={0: parted, 1: interrupted}, seconds=[1.0, interrupted_at])
+    assert cards.error_groups(result)[0].processes == (first,)
 
 
 def test_what_the_first_process_displayed_too_is_not_shown_again():
