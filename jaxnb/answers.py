@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from jaxnb.arrays import lying
 from jaxnb.display.merge import StreamMerger
+from jaxnb.divergence import NOTHING_RAN
 from jaxnb.labels import Outputs, one_line
 from jaxnb.model import CellReply, ProcessError, RequestFailed, StreamChunk, ValueInfo
 from jaxnb.model.cells import NO_ANSWER
@@ -23,9 +24,6 @@ MOST_STOPPED_CHARS = 600
 FOLLOW = (NO_ANSWER, "KeyboardInterrupt", "DivergenceError")
 """What a process raises because of another one, or of an interrupt."""
 
-NOT_ENDED = "did not end the cell"
-"""What is said of such a process."""
-
 
 def place_of(value: ValueInfo | None) -> object:
     """Returns which array a value is, if it is one: processes may hold several, each of a mesh."""
@@ -35,9 +33,7 @@ def place_of(value: ValueInfo | None) -> object:
 
 def ending_of(reply: CellReply) -> str:
     """Returns how a cell ended on a process: ``"raised ValueError at line 3"``; empty if well."""
-    if reply.error is None:
-        return ""
-    return NOT_ENDED if reply.error.type_name == NO_ANSWER else reply.error.ending
+    return "" if reply.error is None else reply.error.ending
 
 
 def raised(errors: Mapping[int, ProcessError]) -> dict[str, list[int]]:
@@ -51,7 +47,7 @@ def raised(errors: Mapping[int, ProcessError]) -> dict[str, list[int]]:
 
 def _said(error: ProcessError) -> str:
     if error.type_name == "DivergenceError":  # one for all that take part, wherever each was
-        why = error.message.partition(" Nothing of it has run")[0]
+        why = error.message.partition(NOTHING_RAN)[0].rstrip()
         return f"raised DivergenceError: {one_line(why.rstrip('.'), MOST_STOPPED_CHARS)}"
     at = "" if error.line is None else f" at line {error.line}"
     first = one_line(error.message.partition("\n")[0], MOST_RAISED_CHARS)

@@ -49,6 +49,7 @@ from jaxnb.starting import untold
 from jaxnb.timing import calls_to_come
 from jaxnb.transport.client import Exchange, Transport
 from jaxnb.unequal_inputs import unequal_inputs, with_apart
+from jaxnb.wire.sentinels import TOLD
 
 WATCH_AFTER_SECONDS = 0.05
 """In a cell that runs for longer the processes look at their main threads now and then."""
@@ -123,8 +124,7 @@ class Cells(Life):
     ) -> dict[int, Any]:
         """Returns what those processes tell of their cell that answer."""
         seconds = RECORDING_SECONDS if seconds is None else seconds
-        name = f"jaxnb.engine.process_told.{function}"
-        return self._sentinels.ask(processes, name, seconds=seconds, **data)
+        return self._sentinels.ask(processes, f"{TOLD}.{function}", seconds=seconds, **data)
 
     @property
     def computes_in_sight(self) -> bool:

@@ -9,6 +9,9 @@ from jaxnb.labels import processes_label, ranks_label
 from jaxnb.model import Dispatch, Divergence, DivergenceKind, Recording, Side, Trail
 from jaxnb.model.dispatches import Processes
 
+NOTHING_RAN = "Nothing of it has run on any of them"
+"""What is said of a dispatch that was stopped, after who was to do what."""
+
 MOST_ARGUMENTS = 2
 """So many arguments of other shapes are told one by one."""
 
@@ -161,7 +164,7 @@ def disagreement(found: Sequence[Side], mine: Dispatch) -> str:
         )
     return (
         f"The processes do not agree on {which} over {everyone}: "
-        f"{shapes}{'; '.join(does)}. Nothing of it has run on any of them, {trust}."
+        f"{shapes}{'; '.join(does)}. {NOTHING_RAN}, {trust}."
     )
 
 
@@ -199,8 +202,7 @@ def unequal_replicas_text(mine: Dispatch, differing: Sequence[Sequence[int]]) ->
         who = f"the devices of {who} hold other bytes each"
     return (
         f"The processes were about to dispatch {mine} with replicated arguments whose bytes "
-        f"differ: {who}. Nothing of it has run on any of them. The notebook says which arguments, "
-        "and what to type."
+        f"differ: {who}. {NOTHING_RAN}. The notebook says which arguments, and what to type."
     )
 
 

@@ -134,8 +134,7 @@ class Life(Group):
     def _take_reports(self, transport: Transport, reports: list[ProcessReport]) -> None:
         self._reports = reports
         self._sentinels.close()
-        sentinels = Sentinels(transport.key, reports, self._notice)
-        self._sentinels = sentinels
+        self._sentinels = Sentinels(transport.key, reports, self._notice)
 
     def _say_who_runs(self, sink: OutputSink) -> None:
         if (current := self._current) is not None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from jaxnb.answers import FOLLOW, NOT_ENDED, raised
+from jaxnb.answers import FOLLOW, raised
 from jaxnb.deaths import Death, dead_processes, describe_death, last_lines
 from jaxnb.display.cards_error import (
     WELL_AFTER_SECONDS,
@@ -62,7 +62,7 @@ def _of_one_line(group: ErrorGroup) -> ProcessError:
 
 def _beginning(error: ProcessError) -> str:
     """Returns what is said of an error, in a line."""
-    return NOT_ENDED if error.type_name == NO_ANSWER else f"raised {_first_line(error)}"
+    return error.ending if error.type_name == NO_ANSWER else f"raised {_first_line(error)}"
 
 
 def _ending(error: ProcessError) -> str:

@@ -13,12 +13,10 @@ from jaxnb.model.origins import Argument
 from jaxnb.model.replicas import DigestedArray, UnequalInput
 from jaxnb.provenance import apart_text
 from jaxnb.result import CellResult
-from jaxnb.wire.sentinels import Sentinels
+from jaxnb.wire.sentinels import TOLD, Sentinels
 
 DIGEST_SECONDS = 30.0
 """A process that is asked for digests of arrays' bytes, or for their names, reads much memory."""
-
-_TOLD = "jaxnb.engine.process_told"
 
 MOST_LOOKED_INTO = 1
 """Of so many unequal arrays it is found out where they differ; of the others, that they do."""
@@ -33,7 +31,7 @@ def unequal_inputs(replies: Mapping[int, CellReply], sentinels: Sentinels) -> li
     """
     if not unequal.differ({i: reply.replicas for i, reply in replies.items()}):
         return []
-    digested = sentinels.ask(replies, f"{_TOLD}.digested", seconds=DIGEST_SECONDS)
+    digested = sentinels.ask(replies, f"{TOLD}.digested", seconds=DIGEST_SECONDS)
     found = unequal.unequal_inputs(digested)
     for i, each in enumerate(found[:MOST_LOOKED_INTO]):
         found[i] = _looked_into(each, digested, sentinels)
@@ -59,7 +57,7 @@ def _looked_into(
     def ask(function: str, held: tuple[int, int, int], default: Any, **data: int) -> Any:
         process, place, device = held
         told = {"place": place, "device": device, **data}
-        name = f"{_TOLD}.{function}"
+        name = f"{TOLD}.{function}"
         return sentinels.ask([process], name, seconds=DIGEST_SECONDS, **told).get(process, default)
 
     chunks = [ask("chunks", each, (0, [])) for each in order]

@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from jaxnb.engine.flood import DROPPED_MESSAGE
+
+OUTPUT_TYPES = frozenset(
+    ("stream", "display_data", "update_display_data", "clear_output", DROPPED_MESSAGE)
+)
+"""The kinds of messages that have a cell's output."""
+
 
 def printable(thing: Any) -> Any:
     """Returns a text, or what is made of texts, with lone surrogates escaped, as Python does.
@@ -29,11 +36,6 @@ def _encodable(text: str) -> str:
     except UnicodeEncodeError:
         return text.encode("utf-8", "backslashreplace").decode()
     return text
-
-
-OUTPUT_TYPES = frozenset(
-    ("stream", "display_data", "update_display_data", "clear_output", "jaxnb_dropped")
-)
 
 
 def install(kernel: Any) -> None:

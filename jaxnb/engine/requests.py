@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from jaxnb.engine import bootstrap
@@ -44,7 +44,6 @@ class Responder:
         self._kernel = kernel
         self._runner: Runner | None = None
         self._sentinel: Sentinel | None = None
-        self._recorder: Recorder | None = None
         self._process: ThisProcess | None = None
 
     async def answer(self, request: Request) -> Any:
@@ -62,10 +61,11 @@ class Responder:
             self._mark(is_answering=False)
 
     def _mark(self, *, is_answering: bool) -> None:
-        if self._recorder is not None:
-            self._recorder.lockstep.is_answering = is_answering
+        if self._process is not None:
+            lockstep = self._process.recorder.lockstep
+            lockstep.is_answering = is_answering
             if not is_answering:  # what a signal's handler has raised may have kept it from that
-                self._recorder.lockstep.end("left the cell in a signal's handler")
+                lockstep.end("left the cell in a signal's handler")
 
     async def _answer(self, request: Request) -> Any:
         match request:
@@ -77,20 +77,21 @@ class Responder:
             case CheckRequest():
                 self._joined_runner()
                 assert self._sentinel is not None
-                assert self._recorder is not None
-                report = bootstrap.check(self._recorder)
-                settings = self._recorder.settings.report
+                assert self._process is not None
+                recorder = self._process.recorder
+                report = bootstrap.check(recorder)
+                settings = recorder.settings.report
                 return replace(report, sentinel=self._sentinel.address, settings=settings)
             case JointRequest():
                 self._joined_runner()
-                assert self._recorder is not None
-                with self._recorder.joint(request):
+                assert self._process is not None
+                with self._process.recorder.joint(request):
                     return self._answer_alone(request.request)
         return self._answer_alone(request)
 
     def _answer_alone(self, request: CallRequest) -> Any:
         self._joined_runner()
-        return process_calls.call(request.function, self._process, request.arguments)
+        return process_calls.call(self._process, request.function, request.arguments)
 
     def _joined_runner(self) -> Runner:
         identity = bootstrap.joined()
@@ -102,7 +103,6 @@ class Responder:
             where = identity.bind_host, identity.socket_folder
             lockstep = InLockstep(index, identity.num_processes, bootstrap.conductor)
             recorder = Recorder(index, lockstep)
-            self._recorder = recorder
             timekeeper = Timekeeper()
             shell, sampler = self._kernel.shell, Sampler(timekeeper, sleeps_in)
             runner = Runner(self._kernel, index, recorder, timekeeper)
@@ -117,10 +117,7 @@ class Responder:
                 Pushes(index, exposures),
                 runner.large_value,
             )
-
-            def call(name: str, data: Mapping[str, Any]) -> Any:
-                return process_calls.call(name, this, data)
-
+            call = partial(process_calls.call, this)
             self._sentinel = Sentinel(key, *where, index, call, sampler)
             self._runner = runner
             if not identity.bare:

@@ -49,6 +49,10 @@ class ValueInfo:
     arrays: tuple[ArrayInfo, ...] = ()
 
 
+NO_ANSWER = "NoAnswer"
+"""What stands for the error of a process that was given up while it was in the cell."""
+
+
 @dataclass(frozen=True, slots=True)
 class ProcessError:
     """An exception that a cell raised on one process.
@@ -79,11 +83,9 @@ class ProcessError:
     @property
     def ending(self) -> str:
         """How the cell ended with it: ``"raised ValueError at line 3"``."""
+        if self.type_name == NO_ANSWER:
+            return "did not end the cell"
         return f"raised {self.type_name}{f' at line {self.line}' if self.line else ''}"
-
-
-NO_ANSWER = "NoAnswer"
-"""What stands for the error of a process that was given up while it was in the cell."""
 
 
 @dataclass(frozen=True, slots=True)

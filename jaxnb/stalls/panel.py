@@ -32,7 +32,6 @@ With a look a second, no wait is shown later than after 5 s."""
 RESTED_SECONDS = 2.0
 """Who has left the cell, and has computed nothing for so long, has nothing left to compute."""
 
-
 LOST_SECONDS = 10.0
 """Who runs no cell for so long, and has not answered, never will: a message was lost. Nothing in
 the way of messages drops any, so this is told and not mended."""
@@ -99,8 +98,8 @@ class Panel:
         self._resting = Resting()
         self._looker = group.looker(running.request)
         self._absent: dict[int, float] = {}
-        self._has_told = False
-        self._raised: dict[str, float] = {}  # what was raised, and when that was first seen
+        self._has_told_of_loss = False
+        self._raised_at: dict[str, float] = {}  # what was raised, and when that was first seen
         self._told: set[str] = set()
 
     def close(self) -> None:
@@ -137,8 +136,8 @@ class Panel:
     def _tell_who_raised(self, now: float) -> None:
         """Tells what was raised a while ago, though the cell goes on elsewhere; each thing once."""
         raised = self._running.raised
-        self._raised = {what: self._raised.get(what, now) for what in raised}
-        late = [what for what, at in self._raised.items() if now - at >= ALL_WAIT_SECONDS]
+        self._raised_at = {what: self._raised_at.get(what, now) for what in raised}
+        late = [what for what, at in self._raised_at.items() if now - at >= ALL_WAIT_SECONDS]
         if new := [what for what in late if what not in self._told]:
             self._told |= set(late)
             left = sorted(self._running.waiting_for)
@@ -152,8 +151,8 @@ class Panel:
         absent = [i for i, each in found if each.cell_seconds is None and is_idle(each)]
         self._absent = {i: self._absent.get(i, now) for i in absent}
         lost = [i for i, since in sorted(self._absent.items()) if now - since >= LOST_SECONDS]
-        if lost and not self._has_told:
-            self._has_told = True
+        if lost and not self._has_told_of_loss:
+            self._has_told_of_loss = True
             self._running.notice(lost_text(lost, LOST_SECONDS, self._running.interrupt_by))
 
     def _is_sure(self) -> bool:

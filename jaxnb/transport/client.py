@@ -302,7 +302,8 @@ class Transport:
         name = header["msg_id"]
         # Of a cell also the "idle" that follows its last output; the two come over two sockets,
         # in either order. Both callbacks run in the client's one thread.
-        sent = _Sent(index, exchange, 2 if isinstance(request, CellRequest) else 1)
+        has_end = isinstance(request, CellRequest)
+        sent = _Sent(index, exchange, 2 if has_end else 1)
 
         def register(_: Any) -> None:
             self._requests[name] = sent
@@ -330,7 +331,7 @@ class Transport:
         )
         future.add_done_callback(on_done)
         self._outputs[index] = future.output
-        if isinstance(request, CellRequest):
+        if has_end:
             future.output.add_done_callback(on_done)
 
     def _route(self, request: str, event: Output) -> None:

@@ -10,12 +10,12 @@ from typing import Any
 _FUNCTION = re.compile(r"(jaxnb\.\w+\.process_\w+)\.([a-z]\w*)")
 
 
-def call(name: str, process: Any, data: Mapping[str, Any]) -> Any:
+def call(process: Any, name: str, data: Mapping[str, Any]) -> Any:
     """Calls ``jaxnb.FEATURE.process_NAME.FUNCTION``; no other function can be named.
 
     Args:
+        process: What this process has, which is the function's first argument.
         name: The function's.
-        process: What this process has, which is its first argument.
         data: Its others.
 
     Raises:

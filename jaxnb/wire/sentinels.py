@@ -28,7 +28,8 @@ MOST_AT_ONCE = 8
 """So many threads ask at once, and others wait: each has sockets to all processes."""
 
 WHERE = "jaxnb.engine.process_where.where"
-STATISTICS = "jaxnb.engine.process_told.statistics"
+TOLD = "jaxnb.engine.process_told"
+"""What processes tell of their cells and devices: ``f"{TOLD}.recording"``."""
 
 
 class Sentinels:
@@ -145,7 +146,9 @@ class Sentinels:
         Returns:
             Process index to a row for each device, or to why it has none.
         """
-        found = self.ask_all(processes, STATISTICS, seconds=STATISTICS_SECONDS, brief=brief)
+        found = self.ask_all(
+            processes, f"{TOLD}.statistics", seconds=STATISTICS_SECONDS, brief=brief
+        )
         return {
             i: f"cannot tell: {each.error}" if isinstance(each, SentinelFault) else each
             for i, each in found.items()
