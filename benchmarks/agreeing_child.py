@@ -15,7 +15,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from jaxnb.lockstep.loop import Loop, listening
+from jaxnb.lockstep.connections import listening
+from jaxnb.lockstep.loop import Loop
 from jaxnb.lockstep.messages import Word
 from jaxnb.lockstep.process_line import Line
 
@@ -26,7 +27,7 @@ MESSAGE = b"m" * 60
 
 def conductor(path: str, count: str) -> None:
     """Serves until standard input ends."""
-    loop = Loop(listening(Path(path)), int(count))
+    loop = Loop(listening(Path(path), None), int(count))
     threading.Thread(target=lambda: (sys.stdin.read(), loop.stop()), daemon=True).start()
     print("ready", flush=True)
     loop.run()

@@ -10,8 +10,13 @@ import signal
 from urllib.parse import quote
 
 from jaxnb.engine import _jax_internals
-from jaxnb.lockstep.loop import Loop, listening
+from jaxnb.lockstep.connections import connected, listening
+from jaxnb.lockstep.loop import Loop
 from jaxnb.lockstep.place import conductor_beside
+from jaxnb.lockstep.wire import Packets
+
+CONDUCTOR_HOST = "JAXNB_CONDUCTOR_HOST"
+"""Set to an address, it has the conductor listen there over TCP, with a key of its own."""
 
 
 def serve(folder: str, num_processes: int, ready_fd: int) -> None:
@@ -32,7 +37,17 @@ def serve(folder: str, num_processes: int, ready_fd: int) -> None:
     path = os.path.join(folder, f"jax-{os.getpid()}")
     address = f"unix:{quote(os.fsencode(path))}"
     service = _jax_internals.start_coordination_service(address, num_processes)
-    conductor = Loop(listening(conductor_beside(address)), num_processes)
+    host = os.environ.get(CONDUCTOR_HOST) or None
+    place = conductor_beside(address)
+    try:
+        door = listening(place, host, Packets(num_processes).max_bytes)
+        connected(place).close()
+    except OSError as error:
+        raise SystemExit(
+            f"The conductor cannot be reached at {CONDUCTOR_HOST}={host}: {error}. Set it to an "
+            "address of this machine, or not at all."
+        ) from None
+    conductor = Loop(door, num_processes)
     with os.fdopen(ready_fd, "w") as stream:
         stream.write(f"{address}\n")
     conductor.run()

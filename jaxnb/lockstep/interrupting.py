@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-import socket
+import contextlib
 from pathlib import Path
 
+from jaxnb.lockstep.connections import connected
 from jaxnb.lockstep.wire import Interrupt, Packets
+
+SECONDS = 1.0
+"""Who is stopped, and has no room for an interrupt, is not waited for longer."""
 
 
 def interrupt(conductor: Path, num_processes: int, cell: int) -> None:
@@ -17,8 +21,7 @@ def interrupt(conductor: Path, num_processes: int, cell: int) -> None:
         cell: The cell's serial number.
 
     Raises:
-        OSError: The conductor has ended.
+        OSError: The conductor has ended, or is stopped.
     """
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
-        connection.connect(str(conductor))
+    with contextlib.closing(connected(conductor, SECONDS)) as connection:
         connection.send(Packets(num_processes).pack(Interrupt(cell)))

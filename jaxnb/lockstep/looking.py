@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from pathlib import Path
 
-from jaxnb.lockstep.loop import peer_of
+from jaxnb.lockstep.connections import Connection, connected
 from jaxnb.lockstep.messages import Asking
 from jaxnb.lockstep.wire import Ask, Packets, WireError, unpack_waits
 
@@ -15,8 +14,6 @@ ANSWER_SECONDS = 0.05
 
 SILENT_SECONDS = 2.0
 """Who has not answered for so long is silent: on a busy machine an answer may take a while."""
-
-_MAX_BYTES = 1 << 18
 
 
 class Looker:
@@ -32,7 +29,7 @@ class Looker:
 
     def __init__(self, conductor: Path, num_processes: int) -> None:
         self._path, self._question = conductor, Packets(num_processes).pack(Ask())
-        self._connection: socket.socket | None = None
+        self._connection: Connection | None = None
         self._asked_at: float | None = None
         self.waits: tuple[Asking, ...] | None = None
 
@@ -40,14 +37,11 @@ class Looker:
         """Asks who waits, unless a question is without an answer."""
         try:
             if self._connection is None:
-                self._connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-                self._connection.settimeout(ANSWER_SECONDS)
-                self._connection.connect(str(self._path))
+                self._connection = connected(self._path, ANSWER_SECONDS)
             if self._asked_at is None:
-                self._connection.send(self._question)
                 self._asked_at = time.monotonic()
-            packet = self._connection.recv(_MAX_BYTES)
-            self.waits, self._asked_at = unpack_waits(packet), None
+                self._connection.send(self._question)
+            self.waits, self._asked_at = unpack_waits(self._connection.receive()), None
         except TimeoutError:  # it is busy, or stopped
             self.waits = None
         except (OSError, WireError):  # it has ended, which is told of as the group's death
@@ -55,10 +49,10 @@ class Looker:
 
     def silent(self) -> tuple[float, int] | None:
         """Returns for how long the conductor has not answered, and its process id, or None."""
-        if self._asked_at is None or self._connection is None:
+        if self._asked_at is None or self._connection is None or self._connection.peer is None:
             return None
         seconds = time.monotonic() - self._asked_at
-        return (seconds, peer_of(self._connection)[0]) if seconds >= SILENT_SECONDS else None
+        return (seconds, self._connection.peer) if seconds >= SILENT_SECONDS else None
 
     def close(self) -> None:
         """Hangs up."""

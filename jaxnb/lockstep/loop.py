@@ -1,7 +1,6 @@
 """The conductor's loop: packets in, decisions out; one thread, no clock but for when to press.
 
-It listens on a Unix socket in the group's folder. Each process has one connection, which is its
-life: when it ends, the process is taken for dead.
+Each process has one connection, which is its life: when it ends, the process is taken for dead.
 """
 
 from __future__ import annotations
@@ -12,13 +11,13 @@ import os
 import selectors
 import signal
 import socket
-import struct
 import time
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
 from jaxnb.lockstep.conductor import Conductor, Decision
+from jaxnb.lockstep.connections import Connection, Door
 from jaxnb.lockstep.messages import Press
+from jaxnb.lockstep.sealed import HungUpError
 from jaxnb.lockstep.wire import (
     Ask,
     Begin,
@@ -46,27 +45,6 @@ PRESS_SECONDS = 0.1
 TELL_SECONDS = 1.0
 """Who was stopped waits so long at most for what others, still at work, were about to dispatch."""
 
-_CREDENTIALS = struct.Struct("3i")
-
-
-def listening(path: Path) -> socket.socket:
-    """Returns a socket that listens at a path, which only this user reaches."""
-    server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    before = os.umask(0o177)
-    try:
-        server.bind(str(path))
-    finally:
-        os.umask(before)
-    server.listen(128)
-    return server
-
-
-def peer_of(connection: socket.socket) -> tuple[int, int]:
-    """Returns the process id and the user id at the other end of a Unix socket."""
-    found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    pid, uid, _ = _CREDENTIALS.unpack(found)
-    return pid, uid
-
 
 def send_signal(pid: int) -> None:
     """Interrupts a process, unless it has ended."""
@@ -74,29 +52,33 @@ def send_signal(pid: int) -> None:
         os.kill(pid, signal.SIGINT)
 
 
+MOST_STRANGERS = 64
+"""So many connections may not have shown that they know the key; the oldest is ended then."""
+
+
 class Loop:
     """Serves one group until it is told to stop.
 
     Args:
-        server: Where processes connect; closed at the end.
+        door: Where processes connect; closed at the end.
         num_processes: Size of the group.
         press: Sends SIGINT to a process id.
     """
 
     def __init__(
-        self, server: socket.socket, num_processes: int, press: Callable[[int], None] = send_signal
+        self, door: Door, num_processes: int, press: Callable[[int], None] = send_signal
     ) -> None:
-        self._server = server
+        self._door = door
         self._press = press
         self._conductor = Conductor(num_processes)
         self._packets = Packets(num_processes)
         self._selector = selectors.DefaultSelector()
-        self._selector.register(server, selectors.EVENT_READ)
+        self._selector.register(door, selectors.EVENT_READ)
         self._wake, self._woken = socket.socketpair()
         self._selector.register(self._woken, selectors.EVENT_READ)
-        self._connections: dict[int, socket.socket] = {}
+        self._connections: dict[int, Connection] = {}
         self._pids: dict[int, int] = {}
-        self._who: dict[socket.socket, int | None] = {}
+        self._who: dict[Connection, int | None] = {}
         self._presses: dict[int, float] = {}  # when which process is sent a signal
         self._held_up: dict[int, float] = {}  # until when who was stopped waits for others
 
@@ -111,10 +93,10 @@ class Loop:
                 if key.fileobj is self._woken:
                     self._close()
                     return
-                if key.fileobj is self._server:
+                if key.fileobj is self._door:
                     self._accept()
-                elif isinstance(key.fileobj, socket.socket) and key.fileobj in self._who:
-                    self._read(key.fileobj)
+                elif key.data in self._who:
+                    self._read(key.data)
             self._press_due()
             self._tell_due()
 
@@ -150,46 +132,51 @@ class Loop:
                 self._presses[process] = now + PRESS_SECONDS
 
     def _close(self) -> None:
-        for each in (self._server, self._wake, self._woken, *self._who):
-            each.close()
+        for connection in self._who:
+            connection.close()
+        self._door.close()
+        self._wake.close()
+        self._woken.close()
         self._selector.close()
 
     def _accept(self) -> None:
-        connection, _ = self._server.accept()
-        pid, uid = peer_of(connection)
-        if uid not in (os.geteuid(), 0):
-            LOG.warning("refused process %d of user %d", pid, uid)
-            connection.close()
-            return
-        self._who[connection] = None
-        self._selector.register(connection, selectors.EVENT_READ)
-
-    def _read(self, connection: socket.socket) -> None:
         try:
-            packet = connection.recv(self._packets.max_bytes)
-            if not packet:
-                self._forget(connection)
-                return
-            said = self._packets.unpack(packet)
-            if isinstance(said, Ask):
-                # Never waits: who asks may not read.
-                connection.send(pack_waits(self._conductor.waits()), socket.MSG_DONTWAIT)
-                return
-            decisions = self._take(connection, said)
+            connection = self._door.accept()
+        except OSError as error:  # so many files are open, say
+            LOG.warning("could not accept a connection: %s", error)
+            connection = None
+        strangers = [each for each in self._who if not each.is_known]
+        if len(strangers) >= MOST_STRANGERS or (strangers and connection is None):
+            self._forget(strangers[0])
+        if connection is not None:
+            self._who[connection] = None
+            self._selector.register(connection, selectors.EVENT_READ, connection)
+
+    def _read(self, connection: Connection) -> None:
+        try:
+            for packet in connection.arrived():
+                if connection not in self._who:
+                    return  # what it said before has ended it
+                said = self._packets.unpack(packet)
+                if isinstance(said, Ask):
+                    # Never waits: who asks may not read.
+                    connection.offer(pack_waits(self._conductor.waits()))
+                else:
+                    self._carry_out(self._take(connection, said))
+        except HungUpError:
+            self._forget(connection)
         except (WireError, OSError) as error:
             LOG.warning("ended a connection: %s", error)
             self._forget(connection)
-            return
-        self._carry_out(decisions)
 
-    def _take(self, connection: socket.socket, said: Said) -> list[Decision]:
+    def _take(self, connection: Connection, said: Said) -> list[Decision]:
         if isinstance(said, Interrupt):
             return self._conductor.interrupt(said.cell)
         who = self._who[connection]
         match said:
-            case Hello(process) if who is None and process not in self._connections:
+            case Hello(process, pid) if who is None and process not in self._connections:
                 self._who[connection], self._connections[process] = process, connection
-                self._pids[process], _ = peer_of(connection)
+                self._pids[process] = connection.peer or pid
                 return []
             case Say(token, lane, word, text) if who is not None and who in word.participants:
                 return self._conductor.say(who, token, lane, word, text)
@@ -209,7 +196,7 @@ class Loop:
                 return self._conductor.kept(who)
         raise WireError(f"process {who} cannot say {said}")
 
-    def _forget(self, connection: socket.socket) -> None:
+    def _forget(self, connection: Connection) -> None:
         """Ends a connection; the process whose it was is dead."""
         self._selector.unregister(connection)
         connection.close()

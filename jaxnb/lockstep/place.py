@@ -10,7 +10,7 @@ _SCHEME, _SERVICE, _CONDUCTOR = "unix:", "jax-", "lock-"
 
 
 def conductor_beside(address: str) -> Path:
-    """Returns the path of the socket of the conductor that is hosted with a coordination service.
+    """Returns where the conductor listens that is hosted with a coordination service.
 
     Args:
         address: The service's: ``"unix:/folder/jax-123"``.

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 import os
-import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from jaxnb.errors import JaxnbError
+from jaxnb.lockstep.connections import connected
 from jaxnb.lockstep.messages import End, Explanation, Go, Lane, Processes, Stop, Word
 from jaxnb.lockstep.wire import (
     Begin,
@@ -28,8 +28,6 @@ from jaxnb.lockstep.wire import (
     unpack_answer,
 )
 
-MAX_ANSWER_BYTES = 1 << 22
-
 
 class ConductorGoneError(ConnectionError):
     """The conductor has ended: nothing can be agreed on any more."""
@@ -39,7 +37,7 @@ class Line:
     """Asks the conductor; from any thread.
 
     Args:
-        path: The conductor's socket.
+        path: Where the conductor listens.
         process: This process's index.
         num_processes: Size of the group.
     """
@@ -47,9 +45,8 @@ class Line:
     def __init__(self, path: Path, process: int, num_processes: int) -> None:
         self._packets = Packets(num_processes)
         self._process, self._pid = process, os.getpid()
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._socket.settimeout(None)  # whatever the user's code has set for all sockets
-        self._socket.connect(str(path))
+        self._connection = connected(path)
+        self._send, self._receive_whole = self._connection.send, self._connection.receive
         self._tokens = itertools.count(1)
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
@@ -57,9 +54,7 @@ class Line:
         self._waiting: set[int] = set()
         self._is_read = False
         self._asking = 0  # what the main thread waits with
-        # Of whichever thread reads; to allocate as much for each answer costs more than the answer.
-        self._buffer = memoryview(bytearray(MAX_ANSWER_BYTES))
-        self._tell(Hello(process))
+        self._tell(Hello(process, self._pid))
 
     def begin(self, cell: int, members: Processes) -> None:
         """Tells that a cell begins, which these processes were asked to run."""
@@ -180,21 +175,18 @@ class Line:
 
     def close(self) -> None:
         """Ends the line: for the conductor this process is dead then."""
-        self._socket.close()
+        self._connection.close()
 
     def _tell(self, said: Said) -> None:
         if os.getpid() != self._pid:
             return  # a child that the cell has forked has the same line, and says nothing on it
         try:
-            self._socket.send(self._packets.pack(said))
-        except (BrokenPipeError, ConnectionError) as error:
+            self._send(self._packets.pack(said))
+        except ConnectionError as error:
             raise ConductorGoneError("the conductor has ended") from error
 
     def _receive(self) -> bytes:
         try:
-            size = self._socket.recv_into(self._buffer)
+            return self._receive_whole()
         except ConnectionError as error:
             raise ConductorGoneError("the conductor has ended") from error
-        if not size:
-            raise ConductorGoneError("the conductor has ended")
-        return bytes(self._buffer[:size])

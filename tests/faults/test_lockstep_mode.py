@@ -15,7 +15,7 @@ import pytest
 import jaxnb
 from jaxnb.display import cards
 from jaxnb.errors import CellTimeoutError, ProcessDiedError
-from jaxnb.lockstep.loop import peer_of
+from jaxnb.lockstep.connections import connected
 from jaxnb.lockstep.place import conductor_beside
 from jaxnb.model import Waits
 from jaxnb.result import CellResult
@@ -350,9 +350,9 @@ class Panel(NoSink):
 
 @pytest.mark.thorough  # how it is known and told: test_lockstep.py, tests/unit/test_reasons.py
 def test_a_conductor_that_is_stopped_is_named(group: Session) -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
-        connection.connect(str(conductor_beside(group._group.service_address)))
-        conductor, _ = peer_of(connection)
+    with contextlib.closing(connected(conductor_beside(group._group.service_address))) as line:
+        conductor = line.peer
+    assert conductor is not None
     panel = Panel(lambda: os.kill(conductor, signal.SIGCONT))
     os.kill(conductor, signal.SIGSTOP)
     try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import signal
 import socket
@@ -18,10 +20,12 @@ import pytest
 
 from jaxnb.lockstep import looking
 from jaxnb.lockstep import loop as loops
+from jaxnb.lockstep.connections import connected, listening
 from jaxnb.lockstep.looking import Looker
 from jaxnb.lockstep.messages import End, Explanation, Go, Stop, Word
 from jaxnb.lockstep.process_agreeing import Lockstep, as_intent
 from jaxnb.lockstep.process_line import ConductorGoneError, Line
+from jaxnb.lockstep.sealed import DRAWN_BYTES, HEAD, HungUpError, SealedConnection
 from jaxnb.model import Dispatch
 from jaxnb.model.origins import Argument
 from jaxnb_fixtures import PATIENT_SECONDS, until
@@ -38,10 +42,10 @@ def word(*participants: int, program: str = "step", line: int = 1) -> Word:
 class Group:
     """A conductor, and a line for each process."""
 
-    def __init__(self, folder: Path, lines: tuple[int, ...] = ALL) -> None:
+    def __init__(self, folder: Path, lines: tuple[int, ...] = ALL, host: str | None = None) -> None:
         self.path = folder / "conductor"
         self.pressed: list[int] = []
-        self.loop = loops.Loop(loops.listening(self.path), COUNT, self.pressed.append)
+        self.loop = loops.Loop(listening(self.path, host), COUNT, self.pressed.append)
         self._thread = threading.Thread(target=self.loop.run)
         self._thread.start()
         self.lines = [Line(self.path, i, COUNT) for i in lines]
@@ -67,9 +71,12 @@ class Group:
         self.pool.shutdown()
 
 
-@pytest.fixture
-def group(tmp_path: Path) -> Iterator[Group]:
-    group = Group(tmp_path)
+HOSTS = pytest.mark.parametrize("host", [None, "127.0.0.1"], ids=["unix", "tcp"])
+
+
+@pytest.fixture(params=[None, "127.0.0.1"], ids=["unix", "tcp"])
+def group(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Group]:
+    group = Group(tmp_path, host=request.param)
     yield group
     group.close()
 
@@ -222,13 +229,14 @@ def made_and_struck(
     return bool(made), False, places > step
 
 
+@HOSTS
 @pytest.mark.parametrize("are_there", [False, True], ids=["before the others", "after them"])
 def test_whenever_a_handler_raises_all_make_a_dispatch_or_none_does(
-    tmp_path: Path, are_there: bool, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, are_there: bool, host: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What all were let make is made, and then raised; else it is raised, and the others wait."""
     monkeypatch.setattr(signal, "getsignal", {signal.SIGUSR1: alarm}.get)
-    group = Group(tmp_path, (1, 2, 3))
+    group = Group(tmp_path, (1, 2, 3), host)
     lockstep = Lockstep(0, COUNT, lambda: group.path, Silent())
     lockstep.begin(CELL, ALL)
     group.begin()
@@ -283,11 +291,12 @@ def test_the_notebook_sees_who_waits_for_whom(group: Group) -> None:
     looker.close()
 
 
+@HOSTS
 def test_a_conductor_that_does_not_answer_is_silent_after_a_while(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, host: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a busy machine an answer may take a while, and means nothing."""
-    with loops.listening(tmp_path / "lock"):
+    with contextlib.closing(listening(tmp_path / "lock", host)):
         looker = Looker(tmp_path / "lock", COUNT)
         looker.look()
         assert (looker.waits, looker.silent()) == (None, None)
@@ -305,21 +314,17 @@ def test_a_conductor_that_ends_is_told(group: Group) -> None:
     with pytest.raises(ConductorGoneError):
         of(asked)
     with pytest.raises(ConductorGoneError):
-        group.lines[1].begin(9, ALL)
+        group.lines[1].ask(word())
 
 
 @pytest.mark.parametrize(
-    "packets", [[b"nonsense"], [b"s" * 20], [b"h\x07\x00\x00\x00"], [b"h\x00\x00\x00\x00"], [b"t"]]
+    "packet", [b"nonsense", b"s" * 20, b"h\x07" + bytes(7), b"h" + bytes(8), b"t"]
 )
-def test_what_is_forged_ends_its_connection_and_nothing_else(
-    group: Group, packets: list[bytes]
-) -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as other:
-        other.connect(str(group.path))
-        for packet in packets:
-            other.send(packet)
-        other.settimeout(PATIENT_SECONDS)
-        assert other.recv(100) == b""
+def test_what_is_forged_ends_its_connection_and_nothing_else(group: Group, packet: bytes) -> None:
+    with contextlib.closing(connected(group.path, PATIENT_SECONDS)) as other:
+        other.send(packet)
+        with pytest.raises(HungUpError):
+            other.receive()
     group.begin()
     asked = [group.ask(i, word()) for i in ALL]
     assert [of(each) for each in asked] == [Go(1)] * COUNT
@@ -327,6 +332,94 @@ def test_what_is_forged_ends_its_connection_and_nothing_else(
 
 def test_only_this_user_reaches_it(group: Group) -> None:
     assert stat.S_IMODE(group.path.stat().st_mode) & 0o077 == 0
+
+
+NOT_ITS_OWN = {
+    "another's number": bytes(64),
+    "a part": HEAD.pack(1 << 10, 1, bytes(16)) + b"t",
+    "too long": HEAD.pack(1 << 30, 1, bytes(16)),
+    "nothing": b"",
+}
+
+
+@pytest.mark.parametrize("sent", NOT_ITS_OWN.values(), ids=NOT_ITS_OWN)
+def test_who_has_no_key_has_no_say_and_holds_nobody_up(tmp_path: Path, sent: bytes) -> None:
+    group = Group(tmp_path, host="127.0.0.1")
+    port = json.loads(group.path.read_text())["port"]
+    with socket.create_connection(("127.0.0.1", port), PATIENT_SECONDS) as other:
+        other.sendall(bytes(DRAWN_BYTES) + sent)
+        group.begin()
+        asked = [group.ask(i, word()) for i in ALL]
+        assert [of(each) for each in asked] == [Go(1)] * COUNT
+    group.close()
+
+
+def test_what_was_sent_once_is_not_heard_a_second_time(tmp_path: Path) -> None:
+    """Nor on another connection: both ends draw a number for each."""
+    key = bytes(32)
+    with contextlib.ExitStack() as closes:
+
+        def pair() -> tuple[list[socket.socket], SealedConnection, SealedConnection]:
+            ends = [closes.enter_context(each) for each in socket.socketpair()]
+            for end in ends:
+                end.settimeout(PATIENT_SECONDS)
+            asks = SealedConnection(ends[0], key, 100)
+            answers = SealedConnection(ends[1], key, 100, is_new=is_new)
+            return ends, asks, answers
+
+        drawn: set[bytes] = set()
+
+        def is_new(number: bytes) -> bool:
+            known = number in drawn
+            drawn.add(number)
+            return not known
+
+        ends, asks, answers = pair()
+        asks.send(b"once")
+        sent = ends[1].recv(100, socket.MSG_PEEK)
+        assert answers.arrived() == [b"once"]
+        ends[0].sendall(sent[DRAWN_BYTES:])
+        with pytest.raises(ConnectionAbortedError, match="4 bytes"):
+            answers.arrived()
+        others, _, elsewhere = pair()
+        assert elsewhere.arrived() == []
+        others[0].sendall(sent[DRAWN_BYTES:])
+        with pytest.raises(ConnectionAbortedError, match="4 bytes"):
+            elsewhere.arrived()
+        raw, end = (closes.enter_context(each) for each in socket.socketpair())
+        raw.sendall(sent)
+        with pytest.raises(ConnectionAbortedError, match="another connection"):
+            SealedConnection(end, key, 100, is_new=is_new).arrived()
+
+
+def test_packets_of_threads_come_in_any_order() -> None:
+    """A number that was drawn, and whose packet was never sent, is waited for by nobody."""
+    key, ends = bytes(32), socket.socketpair()
+    asks = SealedConnection(ends[0], key, 100)
+    answers = SealedConnection(ends[1], key, 100, is_new=lambda _: True)
+    numbers = [3, 1, 4, 9, 2]
+    asks._counts = iter(numbers)  # type: ignore[assignment]
+    for number in numbers:
+        asks.send(bytes([number]))
+    assert answers.arrived() == [bytes([number]) for number in numbers]
+    for end in ends:
+        end.close()
+
+
+def test_who_only_connects_keeps_nobody_out(tmp_path: Path) -> None:
+    group = Group(tmp_path, host="127.0.0.1")
+    door = json.loads(group.path.read_text())
+    address = door["host"], door["port"]
+    strangers = [socket.create_connection(address) for _ in range(2 * loops.MOST_STRANGERS)]
+    for each in strangers:
+        each.settimeout(PATIENT_SECONDS)
+    assert strangers[0].recv(1) == b""
+    group.begin()
+    asked = [group.ask(i, word()) for i in ALL]
+    assert [of(each) for each in asked] == [Go(1)] * COUNT
+    group.close()
+    for each in strangers:
+        each.close()
 
 
 DIES = """

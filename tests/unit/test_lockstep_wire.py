@@ -44,7 +44,7 @@ SAID = st.one_of(
     st.builds(Say, TOKENS, st.sampled_from(["main", "other"]), WORDS, st.text(max_size=60)),
     st.builds(Begin, CELLS, PROCESSES),
     st.builds(Leave, ENDS),
-    st.builds(Hello, st.integers(0, COUNT - 1)),
+    st.builds(Hello, st.integers(0, COUNT - 1), st.integers(0, 2**32 - 1)),
     st.builds(Interrupt, CELLS),
     st.builds(Explain, TOKENS, TOKENS, st.text(max_size=60)),
     st.builds(Withdraw, TOKENS),
@@ -124,7 +124,7 @@ def test_a_word_that_is_cut_short_is_refused(word: Word, cut: int) -> None:
 
 def test_a_process_that_there_is_not_is_refused() -> None:
     with pytest.raises(WireError, match="no process 13"):
-        Packets(COUNT).unpack(Packets(COUNT).pack(Hello(13)))
+        Packets(COUNT).unpack(Packets(COUNT).pack(Hello(13, 1)))
     too_many = Packets(24).pack(Begin(1, (20,)))
     with pytest.raises(WireError):
         Packets(17).unpack(too_many)

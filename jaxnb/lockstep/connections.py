@@ -1,0 +1,218 @@
+"""Connections to the conductor, on which packets arrive whole or not at all.
+
+On one Linux host they are Unix sockets in the group's folder: only this user enters it, and the
+kernel tells who is at the other end. Else they are TCP: where the socket would be there is a file
+that only this user can read, with the address and a key, and who has no key has no say.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import secrets
+import socket
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from jaxnb.lockstep.sealed import HungUpError, SealedConnection
+
+LOG = logging.getLogger(__name__)
+
+MAX_BYTES = 1 << 22
+"""No packet is longer."""
+
+_CREDENTIALS = struct.Struct("3i")
+_KEY_BYTES = 32
+
+
+class Connection(Protocol):
+    """One end of a connection.
+
+    Attributes:
+        peer: The other end's process id; None where only its own word tells it.
+        is_known: Whether it is known that the other end may say something.
+    """
+
+    peer: int | None
+    is_known: bool
+
+    def send(self, packet: bytes, /) -> object:
+        """Sends a packet; from any thread, and from a signal's handler."""
+
+    def offer(self, packet: bytes) -> None:
+        """Sends a packet if that takes no waiting.
+
+        Raises:
+            OSError: It does. What is on its way then may be cut: close the connection.
+        """
+
+    def arrived(self) -> list[bytes]:
+        """Reads once, and returns the packets that are whole by now: one thread at a time.
+
+        Raises:
+            HungUpError: There will be no more.
+            OSError: What came is not the other end's, or nothing has come in time.
+        """
+
+    def receive(self) -> bytes:
+        """Returns the next packet; raises as :meth:`arrived` does."""
+
+    def fileno(self) -> int:
+        """Returns the socket's, for a selector."""
+
+    def close(self) -> None:
+        """Hangs up."""
+
+
+class Door(Protocol):
+    """Where the conductor listens."""
+
+    def accept(self) -> Connection | None:
+        """Returns who has come; None if it is another user, who is sent away."""
+
+    def fileno(self) -> int:
+        """Returns the socket's, for a selector."""
+
+    def close(self) -> None:
+        """Listens no more."""
+
+
+def listening(path: Path, host: str | None, max_bytes: int = MAX_BYTES) -> Door:
+    """Listens at a path that only this user reaches.
+
+    Args:
+        path: Where the socket will be, or the file with address and key.
+        host: The address to listen on over TCP; None for a Unix socket, where the system has them
+            as they are needed here, else for TCP on loopback.
+        max_bytes: No packet that comes is longer.
+    """
+    if host is None and not hasattr(socket, "SO_PEERCRED"):
+        host = "127.0.0.1"  # macOS: no Unix sockets that keep packets whole, either
+    return _UnixDoor(path, max_bytes) if host is None else _TcpDoor(path, host, max_bytes)
+
+
+def connected(path: Path, seconds: float | None = None) -> Connection:
+    """Connects to the conductor that listens at a path.
+
+    Args:
+        path: Where it listens.
+        seconds: For so long what reads waits; None: for ever, whatever the user's code has set.
+
+    Raises:
+        OSError: It has ended.
+    """
+    if path.is_socket():
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        connection.settimeout(seconds)
+        try:
+            connection.connect(str(path))
+        except OSError:
+            connection.close()
+            raise
+        return _UnixConnection(connection, MAX_BYTES)
+    door = json.loads(path.read_bytes())
+    connection = socket.create_connection((door["host"], door["port"]), seconds)
+    connection.settimeout(seconds)
+    return _over_tcp(connection, bytes.fromhex(door["key"]), MAX_BYTES, peer=door["pid"])
+
+
+def _over_tcp(
+    connection: socket.socket,
+    key: bytes,
+    max_bytes: int,
+    peer: int | None = None,
+    is_new: Callable[[bytes], bool] | None = None,
+) -> Connection:
+    try:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return SealedConnection(connection, key, max_bytes, peer, is_new)
+    except OSError:
+        connection.close()
+        raise
+
+
+class _UnixDoor:
+    def __init__(self, path: Path, max_bytes: int) -> None:
+        self._socket, self._max_bytes = (
+            socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET),
+            max_bytes,
+        )
+        before = os.umask(0o177)
+        try:
+            self._socket.bind(str(path))
+        finally:
+            os.umask(before)
+        self._socket.listen(128)
+        self.fileno, self.close = self._socket.fileno, self._socket.close
+
+    def accept(self) -> Connection | None:
+        accepted, _ = self._socket.accept()
+        pid, uid = _credentials(accepted)
+        if uid not in (os.geteuid(), 0):
+            LOG.warning("refused process %d of user %d", pid, uid)
+            accepted.close()
+            return None
+        return _UnixConnection(accepted, self._max_bytes)
+
+
+def _credentials(connection: socket.socket) -> tuple[int, int]:
+    found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid, uid, _ = _CREDENTIALS.unpack(found)
+    return pid, uid
+
+
+class _UnixConnection:
+    def __init__(self, connection: socket.socket, max_bytes: int) -> None:
+        self._socket = connection
+        # Of whichever thread reads; to allocate as much for each packet costs more than the packet.
+        self._buffer = memoryview(bytearray(max_bytes))
+        self.send: Callable[[bytes], object] = connection.send
+        self.peer: int | None = _credentials(connection)[0]
+        self.is_known = True
+        self.fileno, self.close = connection.fileno, connection.close
+
+    def offer(self, packet: bytes) -> None:
+        self._socket.send(packet, socket.MSG_DONTWAIT)
+
+    def receive(self) -> bytes:
+        if size := self._socket.recv_into(self._buffer):
+            return bytes(self._buffer[:size])
+        raise HungUpError("the other end has hung up")
+
+    def arrived(self) -> list[bytes]:
+        return [self.receive()]
+
+
+class _TcpDoor:
+    def __init__(self, path: Path, host: str, max_bytes: int) -> None:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._socket = socket.create_server((host, 0), family=family, backlog=128)
+        self._max_bytes, self._key = max_bytes, secrets.token_bytes(_KEY_BYTES)
+        self._drawn: set[bytes] = set()
+        door = {
+            "host": host,
+            "port": self._socket.getsockname()[1],
+            "key": self._key.hex(),
+            "pid": os.getpid(),
+        }
+        # Made whole beside it: who sees it can read it.
+        beside = path.with_name(f"{path.name}.new")
+        with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            json.dump(door, file)
+        beside.rename(path)
+        self.fileno, self.close = self._socket.fileno, self._socket.close
+
+    def accept(self) -> Connection | None:
+        accepted, _ = self._socket.accept()
+        with contextlib.suppress(OSError):  # it has hung up again
+            return _over_tcp(accepted, self._key, self._max_bytes, is_new=self._is_new)
+        return None
+
+    def _is_new(self, drawn: bytes) -> bool:
+        is_new = drawn not in self._drawn
+        self._drawn.add(drawn)
+        return is_new
