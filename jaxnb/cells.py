@@ -126,11 +126,6 @@ class Cells(Life):
         seconds = RECORDING_SECONDS if seconds is None else seconds
         return self._sentinels.ask(processes, f"{TOLD}.{function}", seconds=seconds, **data)
 
-    @property
-    def computes_in_sight(self) -> bool:
-        """Whether the system tells that devices compute: those of the CPU use its time."""
-        return self._placement.platform == "cpu"
-
     def _run_request(
         self,
         request: CellRequest,

@@ -19,8 +19,8 @@ from jaxnb.stalls.reasons import (
     still_text,
     threads_reason,
 )
-from jaxnb.stalls.standing import Resting, Standing
-from jaxnb.watch import is_called_back, is_idle, waits_by_thread, waits_for_others, waits_of
+from jaxnb.stalls.standing import Standing
+from jaxnb.watch import is_called_back, is_idle, waits_for_others, waits_of
 
 LOOK_SECONDS = 1.0
 """How often the processes are looked at."""
@@ -28,9 +28,6 @@ LOOK_SECONDS = 1.0
 ALL_WAIT_SECONDS = 3.0
 """When processes have waited for so long, the user is shown where, and for whom, until they go on.
 With a look a second, no wait is shown later than after 5 s."""
-
-RESTED_SECONDS = 2.0
-"""Who has left the cell, and has computed nothing for so long, has nothing left to compute."""
 
 LOST_SECONDS = 10.0
 """Who runs no cell for so long, and has not answered, never will: a message was lost. Nothing in
@@ -43,10 +40,6 @@ class Watched(Protocol):
     @property
     def num_processes(self) -> int:
         """Size of the group."""
-
-    @property
-    def computes_in_sight(self) -> bool:
-        """Whether the system tells that devices compute: those of the CPU use its time."""
 
     def where(self, processes: Iterable[int]) -> dict[int, Whereabouts]:
         """Returns where processes' main threads are, for those that tell."""
@@ -95,7 +88,6 @@ class Panel:
         self._running = running
         self._look_at = time.monotonic() + LOOK_SECONDS
         self._standing = Standing()
-        self._resting = Resting()
         self._looker = group.looker(running.request)
         self._absent: dict[int, float] = {}
         self._has_told_of_loss = False
@@ -116,16 +108,17 @@ class Panel:
         waiting = set(self._running.waiting_for)
         others = set(range(self._group.num_processes)) - waiting
         self._standing.see(self._group.where(waiting), waiting, now)
-        self._resting.see(self._group.where(others) if others else {}, others, now)
         if self._looker is not None:
             self._looker.look()
         self._tell_who_is_absent(now)
         waited = self._standing.all_still_seconds()
         if waited >= ALL_WAIT_SECONDS:
-            if self._is_sure() and others and not self._have_rested(others):
+            reason = self._reason(others)
+            # All had agreed to what those have dispatched that have left; it may go on.
+            if others and not reason.cause and self._looker is not None and self._is_sure():
                 self._show_who_waits(waiting)
             else:
-                self._show_all_wait(waited, others)
+                self._show_all_wait(waited, reason, is_all=not others)
             return
         self._tell_who_raised(now)
         if waiters := self._standing.waiters(ALL_WAIT_SECONDS):
@@ -164,21 +157,10 @@ class Panel:
         is_known = not self._standing.silent and not any(map(is_called_back, found))
         return is_known and all(map(waits_for_others, found))
 
-    def _have_rested(self, others: Collection[int]) -> bool:
-        """Whether nothing is computed any more that those have dispatched who left the cell.
-
-        It is seen where devices are the CPU's. Else one that reads a result may wait for that.
-        Their threads may outlive the cell, and be waited for.
-        """
-        if any(map(waits_by_thread, self._standing.found.values())):
-            return False
-        return self._group.computes_in_sight and self._resting.seconds() >= RESTED_SECONDS
-
-    def _show_all_wait(self, waited: float, others: Collection[int]) -> None:
+    def _show_all_wait(self, waited: float, reason: Reason, *, is_all: bool) -> None:
         """Shows that nobody in the cell does anything but wait."""
         standing = self._standing
-        reason = self._reason(others)
-        waits = waits_of(standing.found, waited, reason.text, standing.silent, is_all=not others)
+        waits = waits_of(standing.found, waited, reason.text, standing.silent, is_all=is_all)
         computes = not standing.all_still_seconds()
         self._running.show_waits(replace(waits, computes=computes, why=reason.cause))
 
@@ -223,8 +205,10 @@ class Panel:
             shown = waits_of(those, seconds, reason.text, standing.silent, is_all=False)
             self._running.show_waits(replace(shown, computes=True, why=reason.cause))
             return
-        if not work and len(self._running.waiting_for) < self._group.num_processes:
-            work = self._resting.at_work(seconds)
+        gone = set(range(self._group.num_processes)) - self._running.waiting_for
+        if gone and not work:
+            doing = "what was dispatched may go on"
+            work = (AtWork(tuple(sorted(gone)), None, doing, seconds, has_left=True),)
         if work:
             shown = waits_of(those, seconds, "", standing.silent)
             has_failed = bool(self._running.raised)

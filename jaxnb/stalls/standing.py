@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from jaxnb.model import AtWork, StackEntry, Whereabouts
 from jaxnb.watch import (
     is_at_same_place,
-    is_called_back,
     is_compiling,
     stand_still,
-    uses_no_processor,
     waits,
     waits_for_others,
 )
@@ -116,53 +114,6 @@ class Standing:
         return "waiting in C code" if where.sleeps_in == "futex" else ""
 
 
-class Resting:
-    """Remembers since when processes that have left a cell have computed nothing.
-
-    What they have dispatched may go on after that, and others wait for it.
-
-    Attributes:
-        found: Where each is that answered last.
-    """
-
-    def __init__(self) -> None:
-        self.found: Mapping[int, Whereabouts] = {}
-        self._rests: dict[int, _Anchor] = {}
-        self._now = 0.0
-        self._asked: frozenset[int] = frozenset()
-
-    def see(self, found: Mapping[int, Whereabouts], asked: Collection[int], now: float) -> None:
-        """Takes a look at processes; the arguments are those of :meth:`Standing.see`."""
-        self.found, self._now, self._asked = found, now, frozenset(asked)
-        self._rests = {
-            i: _kept(self._rests.get(i), where, now, _rested) for i, where in found.items()
-        }
-
-    def seconds(self) -> float:
-        """Returns for how long all have computed nothing; 0 if one does not tell."""
-        if self._asked - self.found.keys() or any(map(is_called_back, self.found.values())):
-            return 0.0
-        return self._now - max((each.at for each in self._rests.values()), default=0.0)
-
-    def at_work(self, seconds: float) -> tuple[AtWork, ...]:
-        """Returns what those may do, as far as is known: who computes, or all if nobody does.
-
-        Args:
-            seconds: For how long others have waited for them.
-        """
-        who: dict[str, list[int]] = {}
-        for i, where in sorted(self.found.items()):
-            if is_called_back(where):
-                who.setdefault("in a callback of a computation", []).append(i)
-            elif self._rests[i].at == self._now:
-                who.setdefault("computing what was dispatched", []).append(i)
-        if not who:
-            who["what was dispatched may go on"] = sorted(self._asked)
-        return tuple(
-            AtWork(tuple(each), None, doing, seconds, has_left=True) for doing, each in who.items()
-        )
-
-
 IsSame = Callable[[_Anchor, Whereabouts, float], bool]
 
 
@@ -177,10 +128,6 @@ def _stood_still(before: _Anchor, where: Whereabouts, now: float) -> bool:
 
 def _still_parked(before: _Anchor | None, where: Whereabouts) -> _Anchor | None:
     return before if before is not None and is_at_same_place(before.where, where) else None
-
-
-def _rested(before: _Anchor, where: Whereabouts, now: float) -> bool:
-    return uses_no_processor(before.where, where, now - before.at)
 
 
 def _is_at_same_line(before: _Anchor, where: Whereabouts, now: float) -> bool:

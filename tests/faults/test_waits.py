@@ -116,7 +116,6 @@ def shared_group() -> Iterator[Session]:
 def group(shared_group: Session, monkeypatch: pytest.MonkeyPatch) -> Session:
     monkeypatch.setattr(panel, "LOOK_SECONDS", 0.1)
     monkeypatch.setattr(panel, "ALL_WAIT_SECONDS", 1.0)
-    monkeypatch.setattr(panel, "RESTED_SECONDS", 0.5)
     session = cleared(shared_group)
     session.run(SETUP)
     return session

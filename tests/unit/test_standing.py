@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from jaxnb.model import StackEntry, Whereabouts
-from jaxnb.stalls.standing import Resting, Standing
+from jaxnb.stalls.standing import Standing
 
 LINE = StackEntry("<cell 7>", 5, "<module>", "float(f(x))", 7)
 ELSEWHERE = StackEntry("<cell 7>", 3, "<module>", "time.sleep(1000)", 7)
@@ -78,30 +78,3 @@ def test_who_waits_while_other_threads_compute_is_seen() -> None:
     assert standing.waiters(3) == [0]
     assert [each.processes for each in standing.at_work()] == [(1,)]
     assert standing.all_still_seconds() == 0
-
-
-def rested(*looks: list[Whereabouts]) -> Resting:
-    found = Resting()
-    for second, look in enumerate(looks):
-        found.see({where.process_index: where for where in look}, [0, 1], 100.0 + second)
-    return found
-
-
-def test_those_that_have_left_rest_once_they_compute_nothing() -> None:
-    gone = [Whereabouts(index, (), "", 1.0, None) for index in (0, 1)]
-    computes = replace(gone[1], cpu_seconds=1.5)
-    assert rested(gone, gone, gone).seconds() == 2
-    assert rested(gone, [gone[0], computes], [gone[0], computes]).seconds() == 1
-    assert rested(gone, [gone[0], computes]).seconds() == 0
-    assert rested(gone, gone[:1]).seconds() == 0  # one does not tell
-    called = replace(gone[1], entries=frozenset({"/v/jax/_src/callback.py"}))
-    assert rested([gone[0], called], [gone[0], called]).seconds() == 0
-
-
-def test_what_those_do_that_have_left_is_told() -> None:
-    gone = [Whereabouts(index, (), "", 1.0, None) for index in (0, 1)]
-    computes = replace(gone[1], cpu_seconds=1.5)
-    (work,) = rested(gone, [gone[0], computes]).at_work(4.0)
-    assert (work.processes, work.doing) == ((1,), "computing what was dispatched")
-    (work,) = rested(gone, gone).at_work(4.0)
-    assert (work.processes, work.place, work.seconds) == ((0, 1), None, 4.0)
