@@ -43,7 +43,7 @@ class InLockstep:
     ) -> None:
         self._me, self.num_processes = process_index, num_processes
         self._agreeing = Lockstep(process_index, num_processes, conductor, self)
-        self.is_in_cell = self.is_answering = False
+        self.is_in_cell = self.is_answering = self._is_leaving = False
         self.arguments: Callable[[tuple[int, ...], int], list[Argument]] = _nothing
         self.done = self._agreeing.done
         interrupts.tell(self._agreeing.signals.keeps, self._took)
@@ -64,6 +64,7 @@ class InLockstep:
             OSError: The conductor has ended.
         """
         self._agreeing.begin(serial, ranks)
+        self._is_leaving = False
         self.is_in_cell = True
 
     def end(self, note: str) -> None:
@@ -72,6 +73,7 @@ class InLockstep:
         A signal's handler may raise meanwhile: then it is told, or the next call tells it.
         """
         if self.is_in_cell:
+            self._is_leaving = True  # what a handler dispatches from here on nobody waits for
             self._agreeing.end(note)
             self.is_in_cell = False
 
@@ -83,23 +85,19 @@ class InLockstep:
     def agree(self, intent: Intent, depth: int, *, is_main: bool) -> None:
         """Waits until all processes of a dispatch are about to make it, and it is its turn.
 
-        What the main thread dispatches for something else that the notebook asks (what is called
-        after a recovery, say) is not agreed on.
-
         Raises:
             DivergenceError: They are about to make another, or none; or it is the main thread's
-                and nothing was asked of it, so nobody knows what the others do.
+                and no cell runs in it, so nobody knows what the others do.
             KeyboardInterrupt: The cell is interrupted.
         """
-        if is_main and not self.is_in_cell:
-            if self.is_answering:
-                return
+        if is_main and (self._is_leaving or not self.is_in_cell):
             dispatch = intent.describe()
             raise DivergenceError(
                 f"{dispatch} over {processes_label(dispatch.processes)} was to be dispatched while "
-                "no cell runs here: by a callback of the event loop, or as the process ends. Where "
-                "the other processes are then is not known, and nothing of it has run. Dispatch it "
-                "in a cell (`await` a task there)."
+                "no cell runs here: by a callback of the event loop, a signal's handler, what a "
+                "pull or push calls, or as the process ends. Where the other processes are then is "
+                "not known, and nothing of it has run. Dispatch it in a cell (`await` a task "
+                "there)."
             )
         self._agreeing.agree(intent, depth, is_main=is_main)
 

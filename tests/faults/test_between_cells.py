@@ -86,6 +86,26 @@ def test_a_task_of_the_event_loop_is_refused_between_cells(group: Session) -> No
     assert "was to be dispatched while no cell runs here" in said
 
 
+def test_what_a_handler_dispatches_as_its_cell_ends_is_refused(group: Session) -> None:
+    """The process has told that it has left the cell: nobody would come to that."""
+    group.run(
+        "import signal\nfrom jaxnb.lockstep.process_line import Line\n"
+        "said, leave = [], Line.leave\n"
+        "def handler(*_):\n"
+        "    try: total(x)\n"
+        "    except Exception as error: said.append(str(error))\n"
+        "def leave_and_be_struck(self, end):\n"
+        "    leave(self, end)\n"
+        "    signal.raise_signal(signal.SIGALRM)\n"
+        "if process_index == 1:\n"
+        "    signal.signal(signal.SIGALRM, handler)\n"
+        "    Line.leave = leave_and_be_struck"
+    )
+    group.run("Line.leave = leave")
+    first, *_ = group.run("said").per_process[1].value
+    assert "was to be dispatched while no cell runs here" in first
+
+
 def test_a_pull_is_agreed_on_where_one_was_replaced(group: Session) -> None:
     """The new process has run no cell that says how it is to be checked."""
     group.restart()
