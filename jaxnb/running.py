@@ -6,25 +6,21 @@ import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from jaxnb.answers import (
     as_reply,
     mergers,
     pieces,
-    place_of,
     raised,
 )
 from jaxnb.display.floods import dropped_texts, flood_text
 from jaxnb.display.merge import MergedLine, StreamMerger
 from jaxnb.engine.allowance import Allowance, share_of
-from jaxnb.gathered import GatheredArray
 from jaxnb.held_output import Ended, HeldOutput, LineEnds
 from jaxnb.labels import Outputs, processes_label
 from jaxnb.model import (
-    ArrayInfo,
     CellReply,
     CellRequest,
     Pitfall,
@@ -38,9 +34,7 @@ from jaxnb.model import (
 from jaxnb.model.cells import NO_ANSWER
 from jaxnb.model.dispatches import Cause
 from jaxnb.pitfalls import merged
-from jaxnb.result import CellResult, Gather, ProcessResult
 from jaxnb.sinks import NoSink, OutputSink
-from jaxnb.timing import timing_of
 from jaxnb.transport.client import ClearOutput, Display, Dropped, Event, Exchange, Reply
 
 TICK_SECONDS = 0.05
@@ -54,6 +48,44 @@ STEP_LINES = 10_000
 """How many lines one step merges, about."""
 
 
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """All that the processes of a cell have sent.
+
+    Attributes:
+        request: The cell.
+        replies: What each has answered; of one that has not, that it did not end the cell.
+        silent: Who has not answered itself: the dead, too.
+        displays: What each has displayed.
+        texts: Name of a stream to what each has written.
+        merged: Name of a stream to all that, merged and labelled.
+        seconds: How long it took, as seen from the notebook.
+    """
+
+    request: CellRequest
+    replies: Mapping[int, CellReply]
+    silent: frozenset[int]
+    displays: Mapping[int, tuple[RichOutput, ...]]
+    texts: Mapping[str, Mapping[int, str]]
+    merged: Mapping[str, str]
+    seconds: float
+
+    @property
+    def errors(self) -> dict[int, ProcessError]:
+        """What processes have raised, or were interrupted by, or that they did not end the cell."""
+        return {i: each.error for i, each in self.replies.items() if each.error is not None}
+
+    @property
+    def trails(self) -> dict[int, tuple[Trail, ...]]:
+        """What each process dispatched to several, in short."""
+        return {i: reply.trails for i, reply in self.replies.items()}
+
+    @property
+    def pitfalls(self) -> tuple[Pitfall, ...]:
+        """What the processes saw of pitfalls, each cause once."""
+        return merged({i: reply.pitfalls for i, reply in self.replies.items()})
+
+
 class RunningCell:
     """Collects what the processes of one cell send.
 
@@ -63,10 +95,6 @@ class RunningCell:
         processes: The indices of the processes it runs on.
         num_processes: Size of the group.
         sink: Where its output goes.
-        fetch: Brings a large value from a process: process index, digest and what makes its
-            arrays to value.
-        gather: Makes an array that stayed on the processes: which processes, its index and
-            its description to the array.
         interrupted: Set by whoever wants the cell interrupted.
         outputs: ``"merged"``; ``"all"``: equal lines of several processes are shown for each;
             ``"first"``: those of the first process only. The result holds all in any case.
@@ -79,8 +107,6 @@ class RunningCell:
         processes: Iterable[int],
         num_processes: int,
         sink: OutputSink,
-        fetch: Callable[[int, bytes, Gather | None], Any],
-        gather: Callable[[tuple[int, ...], int, ArrayInfo], GatheredArray],
         interrupted: threading.Event,
         outputs: Outputs = "merged",
     ) -> None:
@@ -90,8 +116,6 @@ class RunningCell:
         self._processes = tuple(processes)
         self._num_processes = num_processes
         self._sink = sink
-        self._fetch = fetch
-        self._gather = gather
         self.interrupted = interrupted
         self._mergers = mergers(self._processes, outputs)
         self._texts: Mapping[str, dict[int, list[str]]] = {
@@ -130,21 +154,6 @@ class RunningCell:
     def interrupt_by(self) -> str:
         """How the user interrupts it."""
         return self._sink.interrupt_by
-
-    @property
-    def trails(self) -> dict[int, tuple[Trail, ...]]:
-        """What each process that has answered dispatched to several, in short."""
-        return {i: reply.trails for i, reply in self._replies.items()}
-
-    @property
-    def pitfalls(self) -> tuple[Pitfall, ...]:
-        """What the processes that have answered saw of pitfalls, each cause once."""
-        return merged({i: reply.pitfalls for i, reply in self._replies.items()})
-
-    @property
-    def replies(self) -> Mapping[int, CellReply]:
-        """What the processes have answered; after :meth:`finish` of all, said or not."""
-        return self._replies
 
     @property
     def silent(self) -> set[int]:
@@ -390,8 +399,8 @@ class RunningCell:
                 self._left_in_cell.discard(event.process_index)
         return set(self._left_in_cell)
 
-    def finish(self) -> CellResult:
-        """Shows what is left and returns the result of all that was received.
+    def finish(self) -> Collected:
+        """Shows what is left, and returns all that was received.
 
         Processes that have not answered have an error that says so.
         """
@@ -401,7 +410,7 @@ class RunningCell:
         self._end_floods()
         self._left_in_cell = set(self.waiting_for)
         for index in sorted(self.waiting_for):
-            silence = self._silence(index)
+            silence = ProcessError(NO_ANSWER, "It did not end the cell.", "", "")
             self._finish(index, CellReply(index, None, silence, self.seconds, 0.0, 0))
         has_more = True
         while has_more:
@@ -411,48 +420,16 @@ class RunningCell:
         self._show_live()
         for text in dropped_texts(self._dropped.values()):
             self.notice(text)
-        return CellResult(
-            cell=self.request.cell,
-            code=self.request.code,
-            per_process={i: self._process_result(i) for i in self._processes},
-            num_processes=self._num_processes,
-            seconds=self.seconds,
-            stdout="".join(line + "\n" for line in self._merged["stdout"]),
-            stderr="".join(line + "\n" for line in self._merged["stderr"]),
-            gather=partial(self._gather, self._processes),
-            timing=timing_of({i: self._replies[i].calls for i in self._processes})
-            if self.request.calls
-            else None,
+        return Collected(
+            self.request,
+            {i: self._replies[i] for i in self._processes},
+            frozenset(self.silent),
+            {i: tuple(self._displays[i]) for i in self._processes},
+            {name: _whole(texts, self._processes) for name, texts in self._texts.items()},
+            {name: "".join(f"{line}\n" for line in lines) for name, lines in self._merged.items()},
+            self.seconds,
         )
 
-    def _holders(self, index: int) -> tuple[int, ...]:
-        """Returns whom the array is read from that one process has as its value.
 
-        Where processes have several arrays, each over some of them, those; of one array each
-        process's own part, as the result has the whole.
-        """
-        places = {i: place_of(self._replies[i].value) for i in self._processes}
-        if places[index] is None or len(set(places.values())) == 1:
-            return (index,)
-        return tuple(i for i, place in places.items() if place == places[index])
-
-    def _silence(self, index: int) -> ProcessError:
-        """Returns what stands for the error of a process that has not answered."""
-        return ProcessError(NO_ANSWER, "It did not end the cell.", "", "")
-
-    def _process_result(self, index: int) -> ProcessResult:
-        reply = self._replies[index]
-        return ProcessResult(
-            process_index=index,
-            value_info=reply.value,
-            stdout="".join(self._texts["stdout"][index]),
-            stderr="".join(self._texts["stderr"][index]),
-            displays=tuple(self._displays[index]),
-            error=reply.error,
-            seconds=reply.seconds,
-            compile_seconds=reply.compile_seconds,
-            compiles=reply.compiles,
-            memory=reply.memory,
-            fetch=partial(self._fetch, index, reply.value.digest if reply.value else b""),
-            gather=partial(self._gather, self._holders(index)),
-        )
+def _whole(texts: Mapping[int, list[str]], processes: Iterable[int]) -> dict[int, str]:
+    return {i: "".join(texts.get(i, ())) for i in processes}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from jaxnb import unequal
@@ -12,7 +11,6 @@ from jaxnb.model import CellReply, ValueInfo
 from jaxnb.model.origins import Argument
 from jaxnb.model.replicas import DigestedArray, UnequalInput
 from jaxnb.provenance import apart_text
-from jaxnb.result import CellResult
 from jaxnb.wire.sentinels import TOLD, Sentinels
 
 DIGEST_SECONDS = 30.0
@@ -74,29 +72,21 @@ def _group_of(found: UnequalInput, process: int, device: int) -> int:
     return next((i for i, group in enumerate(found.groups) if member in group), len(found.groups))
 
 
-def with_apart(result: CellResult) -> CellResult:
-    """Returns a result that says where an array in its value is made of parts of several.
+def value_apart(replies: Mapping[int, CellReply]) -> str:
+    """Returns of what parts a cell's value is made, if these are of several arrays; else nothing.
 
     Arrays of which each process has the whole are not meant: their bytes are compared. Nor are
     arrays over other devices on other processes: these are several arrays, and not one.
     """
-    infos = {i: r.value_info for i, r in result.per_process.items() if r.value_info is not None}
-    held = {i: _spread(info) for i, info in infos.items()}
-    if len(held) < 2 or len({len(each) for each in held.values()}) > 1:
-        return result
+    held = [_spread(reply.value) for reply in replies.values() if reply.value is not None]
+    who = [i for i, reply in replies.items() if reply.value is not None]
+    if len(held) < 2 or len(set(map(len, held))) > 1:
+        return ""
     one: dict[object, dict[int, Argument | None]] = {}
-    for i, arrays in held.items():
+    for i, arrays in zip(who, held, strict=True):
         for k, (where, source) in enumerate(arrays):
             one.setdefault((k, where), {})[i] = source
-    text = next(filter(None, map(apart_text, one.values())), "")
-    if not text:
-        return result
-    per_process = dict(result.per_process)
-    for i, info in infos.items():
-        if info.array is not None:
-            array = replace(info.array, suspect=info.array.suspect or text)
-            per_process[i] = replace(per_process[i], value_info=replace(info, array=array))
-    return replace(result, per_process=per_process, suspect=result.suspect or text)
+    return next(filter(None, map(apart_text, one.values())), "")
 
 
 def _spread(info: ValueInfo) -> list[tuple[object, Argument | None]]:

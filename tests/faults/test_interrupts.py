@@ -157,7 +157,8 @@ def test_who_misses_it_just_before_it_begins_is_interrupted_too(
     os.mkfifo(fifo)
     session.run(MISSES.format(fifo=fifo))
     opened: list[int] = []
-    interrupt, where = session.interrupt_in_lockstep, session.where
+    reach = session._reach
+    interrupt, where = reach.interrupt_in_lockstep, reach.where
 
     def interrupt_and_begin(request: CellRequest) -> None:
         interrupt(request)
@@ -168,8 +169,8 @@ def test_who_misses_it_just_before_it_begins_is_interrupted_too(
         threading.Event().wait(0.1)
         return where(processes)
 
-    monkeypatch.setattr(session, "interrupt_in_lockstep", interrupt_and_begin)
-    monkeypatch.setattr(session, "where", where_slowly)
+    monkeypatch.setattr(reach, "interrupt_in_lockstep", interrupt_and_begin)
+    monkeypatch.setattr(reach, "where", where_slowly)
     sink = OnFirstLine(press_interrupt, 3)
     with pytest.raises(CellError) as caught:
         session.run(BODIES["sleep"], sink=sink)
@@ -267,7 +268,7 @@ def test_a_second_sigint_that_reaches_a_process_does_not_hide_the_first(session:
 
     def signal_twice() -> None:
         for _ in range(2):
-            session._group.signal(list(range(session.num_processes)), signal.SIGINT)
+            session._life.cluster.signal(list(range(session.num_processes)), signal.SIGINT)
 
     sink = OnFirstLine(signal_twice, session.num_processes)
     with pytest.raises(CellError) as caught:
@@ -288,7 +289,7 @@ def test_an_interrupt_at_the_very_beginning_of_a_cell(session: Session) -> None:
 
     class AtBegin(NoSink):
         def begin(self, processes: tuple[int, ...]) -> None:
-            assert session._current is None
+            assert session._work.current is None
             session.interrupt()
 
     with pytest.raises(CellError) as caught:

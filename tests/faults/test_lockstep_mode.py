@@ -350,7 +350,8 @@ class Panel(NoSink):
 
 @pytest.mark.thorough  # how it is known and told: test_lockstep.py, tests/unit/test_reasons.py
 def test_a_conductor_that_is_stopped_is_named(group: Session) -> None:
-    with contextlib.closing(connected(conductor_beside(group._group.service_address))) as line:
+    place = conductor_beside(group._life.cluster.service_address)
+    with contextlib.closing(connected(place)) as line:
         conductor = line.peer
     assert conductor is not None
     panel = Panel(lambda: os.kill(conductor, signal.SIGCONT))

@@ -33,7 +33,7 @@ def group(monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
 def test_a_typo_and_an_interrupt_end_on_all_at_the_same_step(
     group: Session, tmp_path: Path
 ) -> None:
-    file = conductor_beside(group._group.service_address)
+    file = conductor_beside(group._life.cluster.service_address)
     assert file.is_file()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     parted = group.run(

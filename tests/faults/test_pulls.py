@@ -323,7 +323,7 @@ def test_an_interrupt_reaches_a_process_that_begins_late(session: Session) -> No
 
 def test_an_interrupt_ends_the_wait_for_a_turn(session: Session) -> None:
     def press_when_in_line(press: Callable[[], None]) -> None:
-        until(lambda: len(session._turns._queue) > 1, "the pull was in line")
+        until(lambda: len(session._work.turns._queue) > 1, "the pull was in line")
         press()
 
     with ThreadPoolExecutor(1) as pool:
@@ -393,7 +393,7 @@ def test_a_pull_waits_for_the_cell_of_another_thread(group: Session) -> None:
         )  # fmt: skip
         assert sink.event.wait(PATIENT_SECONDS)
         pulled = pool.submit(group.pull, "x", lazy=False)
-        until(lambda: len(group._turns._queue) > 1, "the pull was in line")
+        until(lambda: len(group._work.turns._queue) > 1, "the pull was in line")
         assert not pulled.done()
         group.interrupt()
         running.result(PATIENT_SECONDS)

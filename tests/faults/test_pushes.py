@@ -325,7 +325,7 @@ def writing(transfer: str, data: bytes) -> CallRequest:
 def test_a_request_with_other_buffers_than_were_signed_is_not_read(
     session: Session, how: str
 ) -> None:
-    transport = session._transport
+    transport = session._life.transport
     assert transport is not None
     session.run("x = 'old'")
     signed = dump(writing("a transfer", b"the data"))
@@ -349,7 +349,7 @@ def test_a_request_with_other_buffers_than_were_signed_is_not_read(
 
 @pytest.mark.parametrize("how", TAMPERED)
 def test_a_reply_with_other_buffers_than_were_signed_is_dropped(session: Session, how: str) -> None:
-    transport = session._transport
+    transport = session._life.transport
     assert transport is not None
     client = transport._client
     signed = [*serialize_object(None), *dump(Chunk(pickle.PickleBuffer(b"the data")))]
@@ -377,7 +377,7 @@ def test_a_read_without_a_signature_gets_no_answer(
     session: Session, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is ipyparallel's own kind of request then, whose replies jaxnb does not read."""
-    transport = session._transport
+    transport = session._life.transport
     assert transport is not None
     client = transport._client
     future = client._send(
@@ -393,7 +393,7 @@ def test_a_read_without_a_signature_gets_no_answer(
 
 
 def test_a_transfer_that_has_ended_cannot_be_written_to(session: Session) -> None:
-    with session.channel() as channel:
+    with session._reach.channel() as channel:
         late = writing("ended long ago", b"late")
         answer = channel.ask({1: late})[1]
     assert "the transfer has ended" in str(answer)

@@ -160,7 +160,7 @@ def test_a_close_that_is_interrupted_can_be_repeated(
     launcher: str, moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with jaxnb.start(2, platform="cpu", launcher=launcher) as session:
-        group = session._group
+        group = session._life.cluster
         pids = {p.pid for p in session.processes} | set(session.helper_pids().values())
         main = threading.get_ident()
         interrupts = []

@@ -60,11 +60,12 @@ def test_cells_run_in_the_order_in_which_they_were_asked_for(
     session.run("order = []")
     first = beside(session)
     threads = []
+    queue = session._work.turns._queue
     for n in range(8):
         thread = threading.Thread(target=session.run, args=(f"order.append({n})",))
         thread.start()
         threads.append(thread)
-        until(lambda n=n: len(session._turns._queue) > n + 1, f"cell {n} had its place in line")
+        until(lambda n=n: len(queue) > n + 1, f"cell {n} had its place in line")
     session.interrupt()
     assert isinstance(first.exception(PATIENT_SECONDS), CellError)
     for thread in threads:
@@ -154,13 +155,13 @@ def test_close_ends_a_running_and_a_waiting_cell(
 def test_an_interrupt_during_close_comes_after_it(make_session: Callable[..., Session]) -> None:
     group = make_session(2)
     processes = [psutil.Process(p.pid) for p in group.processes]
-    original = group._group.close
+    original = group._life.cluster.close
 
     def close_and_interrupt() -> None:
         os.kill(os.getpid(), signal.SIGINT)
         original()
 
-    group._group.close = close_and_interrupt  # type: ignore[method-assign]
+    group._life.cluster.close = close_and_interrupt  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
         group.close()
     assert group.state == "closed"
@@ -200,7 +201,7 @@ def test_interrupts_at_any_moment_leave_the_group_usable(session: Session) -> No
 
 def test_a_request_whose_buffers_are_not_what_was_signed_is_not_read(session: Session) -> None:
     """Jupyter's signature does not cover buffers; nothing unsigned may be unpickled."""
-    transport = session._transport
+    transport = session._life.transport
     assert transport is not None
 
     class Bomb:
@@ -229,8 +230,8 @@ def test_an_answer_after_the_end_of_a_helper_comes_at_once(
 ) -> None:
     group = make_session(2)
     dead = threading.Event()
-    original = group._on_death
-    group._group._on_death = lambda death: (original(death), dead.set())
+    original = group._life._on_death
+    group._life.cluster._on_death = lambda death: (original(death), dead.set())
     os.kill(group.helper_pids()["controller"], signal.SIGKILL)
     assert dead.wait(PATIENT_SECONDS)
     assert not any(row.note for row in group.stats())  # they are asked past it

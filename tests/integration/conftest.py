@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from jaxnb import cells, unequal_inputs
+from jaxnb import unequal_inputs
 from jaxnb.display import merge
-from jaxnb.session import Session
+from jaxnb.session import Session, reach
 from jaxnb.wire import sentinels
 from jaxnb_arrays import CLASSES
 from jaxnb_fixtures import PATIENT_SECONDS
@@ -100,7 +100,7 @@ def patient_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name in (
         (sentinels, "ANSWER_SECONDS"),
         (sentinels, "STATISTICS_SECONDS"),
-        (cells, "RECORDING_SECONDS"),
+        (reach, "TOLD_SECONDS"),
         (unequal_inputs, "DIGEST_SECONDS"),
     ):
         monkeypatch.setattr(module, name, PATIENT_SECONDS)

@@ -359,10 +359,10 @@ def test_a_pull_waits_for_a_background_cell_and_says_so(nb: Notebook, gate: Any)
         "class Opening(jaxnb.sinks.StderrNotices):\n"
         "    def notice(self, text):\n"
         f"        super().notice(text); os.open({str(gate.path)!r}, os.O_RDWR)\n"
-        "import jaxnb.life; jaxnb.life.StderrNotices = Opening"
+        "import jaxnb.session.reach; jaxnb.session.reach.StderrNotices = Opening"
     )
     cell = nb.good("%spmd_pull x")
-    nb.good("jaxnb.life.StderrNotices = jaxnb.sinks.StderrNotices")
+    nb.good("jaxnb.session.reach.StderrNotices = jaxnb.sinks.StderrNotices")
     assert re.search(r"jaxnb: waits for cell \[\d+\] to end \(to end that: ", cell.text)
     assert said(nb, "x") == "at last"
 
@@ -370,15 +370,15 @@ def test_a_pull_waits_for_a_background_cell_and_says_so(nb: Notebook, gate: Any)
 def test_an_interrupt_while_it_waits_is_one_line(nb: Notebook, gate: Any) -> None:
     nb.good(f"%%spmd --async --out background\n{gate.wait}")
     nb.good(
-        "import signal\nimport jaxnb.life\n"
-        "class Interrupting(jaxnb.life.StderrNotices):\n"
+        "import signal\nimport jaxnb.session.reach\n"
+        "class Interrupting(jaxnb.session.reach.StderrNotices):\n"
         "    def notice(self, text): signal.raise_signal(signal.SIGINT)\n"
-        "jaxnb.life.StderrNotices = Interrupting"
+        "jaxnb.session.reach.StderrNotices = Interrupting"
     )
     cell = nb.run("%spmd_pull x")
     gate.open()
     nb.good("background.result();")
-    nb.good("import jaxnb.sinks; jaxnb.life.StderrNotices = jaxnb.sinks.StderrNotices")
+    nb.good("import jaxnb.sinks; jaxnb.session.reach.StderrNotices = jaxnb.sinks.StderrNotices")
     assert cell.error.traceback == [
         "KeyboardInterrupt: Interrupted before its turn came; nothing was run."
     ]

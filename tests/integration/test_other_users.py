@@ -111,8 +111,7 @@ def both(code: str, user: pwd.struct_passwd, **told: Any) -> tuple[list[Any], li
 
 
 def key_of(session: Session) -> str:
-    assert session._transport is not None
-    return session._transport.key.decode()
+    return session._life.transport.key.decode()
 
 
 LISTENS = "00010000"
@@ -122,7 +121,7 @@ def sockets_of(session: Session) -> list[str]:
     """Those that somebody listens at: a group that was restarted leaves files."""
     known = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
     listening = {each[7] for each in known if len(each) > 7 and each[3] == LISTENS}
-    here = {str(p) for p in Path(session._group.directory).iterdir() if p.is_socket()}
+    here = {str(p) for p in Path(session._life.cluster.directory).iterdir() if p.is_socket()}
     return sorted(here & listening)
 
 
@@ -180,15 +179,14 @@ for channel in "mux", "control":
 def test_a_cell_is_not_run_for_another(
     session: Session, nobody: pwd.struct_passwd, tmp_path: Path
 ) -> None:
-    assert session._transport is not None
-    urls = session._transport._client._config
+    urls = session._life.transport._client._config
     got = []
     for user in (None, nobody):
         left = tmp_path / f"left-{user and user.pw_name}"
         told = {
             "urls": {channel: urls[channel] for channel in ("mux", "control")},
             "key": key_of(session),
-            "identity": session._group.identities[2],
+            "identity": session._life.cluster.identities[2],
             "cell": f"open({str(left)!r}, 'w').close()",
         }
         with attempt(SEND, user, **told) as found:
@@ -213,7 +211,7 @@ for url, token in told["sentinels"]:
 
 
 def sentinels_of(session: Session) -> list[tuple[str, str]]:
-    found = [report.sentinel for report in session._reports]
+    found = [report.sentinel for report in session._life.reports]
     return [(each.url, each.token) for each in found if each is not None]
 
 
@@ -259,7 +257,7 @@ def test_arrays_and_files_are_not_read(session: Session, nobody: pwd.struct_pass
         "kept.ctypes.data",
         ranks=[1],
     ).value
-    folder = Path(session._group.directory)
+    folder = Path(session._life.cluster.directory)
     told = {
         "pid": session.processes[1].pid,
         "address": address[1] if isinstance(address, dict) else address,
@@ -328,7 +326,7 @@ def test_an_open_folder_lets_nobody_ask_or_agree(
 ) -> None:
     """A second lock: who connects is asked for its user id, before anything is spent on it."""
     assert session.run(SUM).value == 8
-    folder = Path(session._group.directory)
+    folder = Path(session._life.cluster.directory)
     told = {"sentinels": sentinels_of(session), "key": key_of(session)}
     conductor = [path for path in sockets_of(session) if "/lock-" in path]
     with opened(folder):
@@ -395,7 +393,7 @@ def test_what_is_sent_to_a_sentinel_is_bounded(session: Session) -> None:
 
 @pytest.mark.thorough
 def test_no_command_line_tells_the_key_or_a_name(session: Session) -> None:
-    secrets = [key_of(session), *session._group.identities.values()]
+    secrets = [key_of(session), *session._life.cluster.identities.values()]
     for process in group_of(session):
         line = " ".join(process.cmdline())
         assert not [each for each in secrets if each in line]

@@ -38,7 +38,7 @@ class Silent(NoSink):
 def group(session: Session) -> Iterator[Session]:
     """The shared group, which has not told of anything yet."""
     session.run(SETUP)
-    session._said = Said()
+    session._records.said = Said()
     yield session
     session.run("globals().pop('x', None);")
 

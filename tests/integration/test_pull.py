@@ -924,7 +924,7 @@ def test_what_is_unpickled_uses_its_arrays(
 
 
 def test_who_waits_for_a_pull_says_so(session: Session, capsys: pytest.CaptureFixture[str]) -> None:
-    with session.channel():
+    with session._reach.channel():
         thread = threading.Thread(target=session.pull, args=["process_index"])
         thread.start()
         until(lambda: "waits for a pull or push to end" in capsys.readouterr().err)

@@ -8,9 +8,9 @@ from typing import Any
 import psutil
 import pytest
 
-from jaxnb import asking, life
+from jaxnb import asking
 from jaxnb.asking import Channel
-from jaxnb.session import Session
+from jaxnb.session import Session, reach
 from jaxnb.sinks import StderrNotices
 
 SLOW = """
@@ -35,7 +35,7 @@ def when_told(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]
                 told.append(text)
                 do()
 
-        monkeypatch.setattr(life, "StderrNotices", Telling)
+        monkeypatch.setattr(reach, "StderrNotices", Telling)
         return told
 
     monkeypatch.setattr(asking, "QUIET_SECONDS", 0.3)

@@ -264,7 +264,7 @@ def test_a_cell_that_waited_while_the_size_changed_is_not_run(
     def queue(stage: str, detail: str) -> None:
         if stage == "packing":
             waiting.start()
-            until(lambda: len(session._turns._queue) == 2, "the cell waited")
+            until(lambda: len(session._work.turns._queue) == 2, "the cell waited")
 
     session.recover(queue, num_processes=4)
     waiting.join()

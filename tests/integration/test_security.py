@@ -81,11 +81,10 @@ def test_the_clusters_files_are_for_this_user_only(
         session = make_session(2, launcher=launcher)
         session.run("1")
         session.restart()
-    cluster = Path(session._group.directory)
+    cluster = Path(session._life.cluster.directory)
     # Nobody else can enter the folder, whatever the mode of what is in it.
     assert stat.S_IMODE(cluster.stat().st_mode) == 0o700
-    assert session._transport is not None
-    key = session._transport.key
+    key = session._life.transport.key
     files = [p for p in cluster.rglob("*") if p.is_file()]
     assert any(key in p.read_bytes() for p in files)
     assert any(p.suffix == ".log" for p in files)
@@ -102,8 +101,7 @@ def test_the_key_is_in_no_command_line_or_environment(
     """Other users of the host can read a command line, and what a cell starts an environment."""
     before = set(processes_of_tests())
     session = make_session(2, launcher=launcher)
-    assert session._transport is not None
-    secrets = [session._transport.key.decode(), *session._group.identities.values()]
+    secrets = [session._life.transport.key.decode(), *session._life.cluster.identities.values()]
     seen = session.run(
         "import os, subprocess, sys\n"
         "child = [sys.executable, '-c', 'import os; print(dict(os.environ))']\n"
@@ -138,7 +136,7 @@ def pair(module_pair: Session, patient_answers: None) -> Session:
 
 def test_garbage_in_every_socket_does_no_harm(pair: Session) -> None:
     session = pair
-    sockets = [p for p in Path(session._group.directory).iterdir() if p.is_socket()]
+    sockets = [p for p in Path(session._life.cluster.directory).iterdir() if p.is_socket()]
     assert len(sockets) > 15
     for path in sockets:
         for garbage in GARBAGE:
@@ -163,7 +161,7 @@ def test_strangers_where_the_conductor_listens_do_no_harm(session: Session) -> N
         "x = jax.device_put(np.ones(8), NamedSharding(mesh, P('d')))\n"
         "f = jax.jit(jnp.sum)"
     )
-    (address,) = map(str, Path(session._group.directory).glob("lock-*"))
+    (address,) = map(str, Path(session._life.cluster.directory).glob("lock-*"))
     for garbage in GARBAGE:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stranger:
             stranger.settimeout(PATIENT_SECONDS)
@@ -176,7 +174,7 @@ def test_strangers_where_the_conductor_listens_do_no_harm(session: Session) -> N
 
 
 def sentinel_of(session: Session, index: int) -> SentinelAddress:
-    address = session._reports[index].sentinel
+    address = session._life.reports[index].sentinel
     assert address is not None
     return address
 
@@ -204,8 +202,7 @@ def drops(session: Session, index: int, message: list[bytes]) -> bool:
 def test_a_message_said_again_by_another_is_dropped(pair: Session) -> None:
     """Someone who could read one message, signature and all, has gained nothing."""
     session = pair
-    assert session._transport is not None
-    signer = Signer(key=session._transport.key)
+    signer = Signer(key=session._life.transport.key)
     address = sentinel_of(session, 0)
     heard = signer.serialize(
         signer.msg("where", {"token": address.token, "sent": time.monotonic()})

@@ -46,14 +46,13 @@ dropped
 
 
 def address_of(session: Session, index: int) -> SentinelAddress:
-    address = session._reports[index].sentinel
+    address = session._life.reports[index].sentinel
     assert address is not None
     return address
 
 
 def key_of(session: Session) -> bytes:
-    assert session._transport is not None
-    return session._transport.key
+    return session._life.transport.key
 
 
 def dropped(session: Session, index: int = 0) -> int:
@@ -290,7 +289,7 @@ def test_an_answer_that_is_not_signed_whole_is_not_read(
     thread = threading.Thread(target=answer)
     thread.start()
     stranger = SentinelAddress(f"tcp://127.0.0.1:{port}", "t")
-    sentinels = Sentinels(key_of(alone), [replace(alone._reports[0], sentinel=stranger)])
+    sentinels = Sentinels(key_of(alone), [replace(alone._life.reports[0], sentinel=stranger)])
     try:
         while thread.is_alive():  # until it has answered
             assert sentinels.where([0], 0.5) == {}
@@ -304,7 +303,7 @@ def test_an_answer_that_is_not_signed_whole_is_not_read(
 
 def test_who_did_not_answer_in_time_is_asked_anew(alone: Session) -> None:
     """What waits to be sent to it is dropped, and its late answers are nobody's."""
-    pid, sentinels = alone.processes[0].pid, alone._sentinels
+    pid, sentinels = alone.processes[0].pid, alone._life.sentinels
     os.kill(pid, signal.SIGSTOP)
     try:
         until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED, "it is stopped")
@@ -320,7 +319,7 @@ def test_it_listens_on_no_port(session: Session) -> None:
         url = address_of(session, info.process_index).url
         path = Path(url.removeprefix("ipc://"))
         assert path.is_socket()
-        assert path.parent == Path(session._group.directory)
+        assert path.parent == Path(session._life.cluster.directory)
         listening = [
             c
             for c in psutil.Process(info.pid).net_connections("inet")
@@ -493,4 +492,4 @@ def test_few_sockets_are_left_of_many_that_have_asked_at_once(session: Session) 
     with ThreadPoolExecutor(60) as pool:
         found = list(pool.map(lambda _: sorted(session.where()), range(60)))
     assert found == [ALL] * 60
-    assert 0 < len(session._sentinels._idle) <= MOST_AT_ONCE
+    assert 0 < len(session._life.sentinels._idle) <= MOST_AT_ONCE

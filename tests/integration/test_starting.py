@@ -177,7 +177,7 @@ def test_only_loopback_is_listened_on(session: Session) -> None:
 
 
 def test_the_folder_and_its_files_are_the_users_alone(session: Session) -> None:
-    folder = Path(session._group.directory)
+    folder = Path(session._life.cluster.directory)
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     files = list(folder.glob("security/*.json"))
     assert files
@@ -194,7 +194,7 @@ def test_local_launcher(make_session: MakeSession) -> None:
     assert session.group.launcher == "local"
     assert stages == ["starting", "launching", "joining", "checking"]
     assert session.run("print('hi'); process_index").value == {0: 0, 1: 1}
-    files = Path(session._group.directory).glob("security/*.json")
+    files = Path(session._life.cluster.directory).glob("security/*.json")
     assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
     before = {p.pid for p in session.processes}
     session.restart()

@@ -116,7 +116,7 @@ def test_a_process_whose_cell_failed_has_a_timeline(group: Session) -> None:
 
 def test_processes_look_at_themselves_in_long_cells_only(group: Session, gate: Gate) -> None:
     asked = []
-    ask = group._sentinels.ask
+    ask = group._life.sentinels.ask
 
     def watched(processes: Iterable[int], function: str, /, **each: Any) -> dict[int, Any]:
         found = ask(processes, function, **each)
@@ -125,7 +125,7 @@ def test_processes_look_at_themselves_in_long_cells_only(group: Session, gate: G
             gate.open()
         return found
 
-    group._sentinels.ask = watched  # type: ignore[method-assign]
+    group._life.sentinels.ask = watched  # type: ignore[method-assign]
     try:
         group.run(gate.wait)
         assert asked == [{0, 1, 2, 3}]
@@ -133,7 +133,7 @@ def test_processes_look_at_themselves_in_long_cells_only(group: Session, gate: G
         group.run("step(x)", time=True, repeats=300)
         assert len(asked) == 1
     finally:
-        group._sentinels.ask = ask  # type: ignore[method-assign]
+        group._life.sentinels.ask = ask  # type: ignore[method-assign]
 
 
 # ---------------------------------------------------------------------- timed cells

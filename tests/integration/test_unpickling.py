@@ -49,12 +49,12 @@ def test_a_process_unpickles_no_request_of_ipyparallels(
     make_session: Callable[..., Session], tmp_path: Path
 ) -> None:
     session = make_session(1)
-    assert session._transport is not None
-    client = session._transport._client
+    transport = session._life.transport
+    client = transport._client
     trap = tmp_path / "process"
     buffers = [pickle.dumps(Trap(trap))] * 3 + serialize_object(None)
     future = client._send(
-        client._mux_stream, "apply_request", buffers=buffers, ident=session._transport._uuids[0]
+        client._mux_stream, "apply_request", buffers=buffers, ident=transport._uuids[0]
     )
     # The answer has no digest, so the notebook drops it in turn; the cell's comes after it.
     assert session.run("1").value == 1

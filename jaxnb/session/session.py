@@ -2,70 +2,131 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from functools import partial, reduce
-from typing import Any, Literal
+from functools import partial
+from typing import Any, Self
 
-from jaxnb import checking, comparing, divergence
-from jaxnb.answers import ending_of
-from jaxnb.callers import levels_to_caller
-from jaxnb.cells import Cells, RanRequest
+from jaxnb import checking, comparing
 from jaxnb.comparison import Comparison
-from jaxnb.errors import (
-    DivergenceWarning,
-    NanWarning,
-    PitfallWarning,
-    UsageError,
-)
-from jaxnb.history import CellHistory, record_of
+from jaxnb.deaths import Death
+from jaxnb.errors import UsageError
+from jaxnb.history import CellHistory
 from jaxnb.labels import Outputs
-from jaxnb.model import CellRequest, CheckMode
-from jaxnb.model.cells import code_seconds
-from jaxnb.model.dispatches import Cause
+from jaxnb.model import CellRequest, CheckMode, Recording, SessionState, Whereabouts
 from jaxnb.model.nans import CheckNans
 from jaxnb.options import StartOptions, one_of_checks, one_of_nans, process_indices
-from jaxnb.outcome import cell_error, error_of, outcome_of
-from jaxnb.patience import sigint_sets
-from jaxnb.pitfalls import Said, describe
+from jaxnb.outcome import cell_error, error_of
+from jaxnb.recovery.messages import Recovered
 from jaxnb.result import CellResult
-from jaxnb.running import RunningCell
-from jaxnb.settings import as_pitfalls
+from jaxnb.session.cells import Cells
+from jaxnb.session.life import Life
+from jaxnb.session.reach import Reach
+from jaxnb.session.records import Records, tell
+from jaxnb.session.recovering import Recoveries
+from jaxnb.session.results import Ran, Results
+from jaxnb.session.transfers import Transfers
+from jaxnb.session.work import Work
+from jaxnb.settings import KnownSettings
 from jaxnb.sinks import OutputSink, ScriptNotices
-from jaxnb.starting import Progress
-from jaxnb.timelines import CellTimeline, Timelines, Told
-from jaxnb.timing import first_calls, joined
+from jaxnb.starting import Progress, untold
+from jaxnb.timelines import CellTimeline
+from jaxnb.timing import first_calls
 
 
-class Session(Cells):
+class Session(Transfers):
     """A group of JAX processes that are joined and checked.
 
     Made by :func:`jaxnb.start`. Use it as a context manager, or call :meth:`close`. The
     processes end with the session, and with this process, in whatever way it ends.
-
-    Attributes:
-        options: How it was started.
-        history: A line for each cell that was run.
     """
 
     def __init__(self, options: StartOptions, progress: Progress | None = None) -> None:
-        self._said = Said()
-        self.history = CellHistory()
-        self._timelines = Timelines()
-        super().__init__(options, progress)
+        settings = KnownSettings()
+        self._work = work = Work()
+        life = Life(options, work, settings.joined, progress or untold)
+        reach = Reach(life, work)
+        self._records = Records(life, reach, settings)
+        super().__init__(life, reach, lambda: self.cells_run)
+        self._recoveries = Recoveries(life, work, reach)
+        self._cells = Cells(life, work, reach, self._recoveries, settings)
+        self._results = Results(self._puller)
+        self.next_cell = itertools.count(1).__next__
+
+    @property
+    def options(self) -> StartOptions:
+        """How it was started."""
+        return self._life.options
+
+    @property
+    def state(self) -> SessionState:
+        """``"starting"``, ``"ready"``, ``"busy"``, ``"broken"`` or ``"closed"``."""
+        return self._life.state
+
+    @property
+    def deaths(self) -> Sequence[Death]:
+        """Processes of the group that died without having been told to."""
+        return self._life.deaths
+
+    @property
+    def history(self) -> CellHistory:
+        """A line for each cell that was run."""
+        return self._records.history
 
     @property
     def last_result(self) -> CellResult | None:
         """What the last cell did; None before the first."""
-        return self._last_result
+        return self._work.last_result
 
     @property
     def cells_run(self) -> Sequence[CellRequest]:
         """The cells that have run without an error, in order; those that a restart replays."""
-        return self._replayable.cells
+        return self._records.replayable.cells
+
+    def __repr__(self) -> str:
+        platform = self._life.placement.platform
+        return f"<jaxnb.Session: {self.num_processes} {platform} processes, {self.state}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends all processes of the group. A second call does nothing.
+
+        Guarantees that none of them is alive when it returns. A running cell ends with an
+        error. Exit handlers (``atexit``) of the processes run if they finish within a second.
+        """
+        self._life.close()
+
+    def helper_pids(self) -> dict[str, int]:
+        """Returns the process ids of what serves the group, by what it is."""
+        return self._life.cluster.helper_pids()
+
+    def where(self, processes: Iterable[int] | None = None) -> dict[int, Whereabouts]:
+        """Returns where the processes are: Python stacks, also while they wait in C++.
+
+        A process that is dead, stopped, or keeps the lock of its interpreter is left out.
+
+        Args:
+            processes: Their indices; all by default.
+        """
+        return self._reach.where(processes)
+
+    def recordings(self, processes: Iterable[int] | None = None) -> dict[int, Recording]:
+        """Returns what processes have dispatched together in their last cell, or in this one.
+
+        Answered while they wait in C++ too. One that is silent for some seconds is left out.
+
+        Args:
+            processes: Process indices; all by default.
+        """
+        return self._reach.told(process_indices(processes, self.num_processes), "recording")
 
     def interrupt(self) -> bool:
         """Interrupts the running cell on every process that is still in it.
@@ -75,10 +136,82 @@ class Session(Cells):
         Returns:
             Whether a cell was running; else nothing was done.
         """
-        interrupted = self._interrupted
-        if interrupted is not None:
-            interrupted.set()
-        return interrupted is not None
+        return self._work.interrupt()
+
+    def restart(
+        self,
+        progress: Progress | None = None,
+        *,
+        replay: bool = False,
+        num_processes: int | None = None,
+        devices_per_process: int | None = None,
+    ) -> int:
+        """Replaces all processes by fresh ones, joined and checked; variables are lost.
+
+        Works from a broken session too. A running cell ends with an error.
+
+        Args:
+            progress: Called with the name of each stage and a detail.
+            num_processes: How many there are to be; by default as many as before.
+            devices_per_process: How many CPU devices each is to have; by default as before.
+            replay: Run the session's successful cells again, in order, up to the first that fails:
+                those since the last restart, or before it if none has run since. Values that were
+                pushed are not pushed again.
+
+        Returns:
+            How many cells were run again.
+
+        Raises:
+            StartError: The new processes could not start; the session is closed.
+            SessionClosedError: The session was closed.
+            JaxnbError: A cell failed when it was run again; the message says how far it went.
+        """
+        self._life.require_open()
+        progress = progress or untold
+        size = self._life.other_size(num_processes, devices_per_process)
+        self._life.replace_all(progress, size=size)
+        if replay:
+            return self._records.replayable.replay(self.run, progress)
+        self._records.replayable.end()
+        return 0
+
+    def recover(
+        self,
+        progress: Progress | None = None,
+        *,
+        num_processes: int | None = None,
+        devices_per_process: int | None = None,
+    ) -> Recovered:
+        """Makes a new group with the variables of this one; what is lost is named.
+
+        Every process packs its variables, and new processes take them: also those of one whose
+        main thread does not come back. What computations have not given by then is lost. Functions
+        are compiled anew when they are next called. Who takes the place of one that has died gets
+        the variables that all others hold equal, byte by byte; its shards of arrays come from
+        replicas. An array of which nobody else had one is lost on all processes: each use of it
+        raises :class:`~jaxnb.errors.ArrayGoneError`.
+
+        A group of another size lays arrays out anew: a mesh of all devices becomes one of all that
+        there are then, whose first axis has changed. Values that each process has for itself are
+        those of the process of its index; further processes have those of the first.
+
+        Args:
+            progress: Called with the name of each stage and a detail.
+            num_processes: How many there are to be; by default as many as before.
+            devices_per_process: How many CPU devices each is to have; by default as before.
+
+        Raises:
+            UsageError: An array does not fit a group of that size, and the message says which axis
+                does not; or a process has died. Nothing has changed.
+            SessionBrokenError: A helper process has died; ``restart()`` gives fresh processes.
+            NotEnoughMemoryError: There is no room for a second copy. Nothing has changed.
+            StartError: The new processes could not start; the session is closed. A note says where
+                the variables are.
+            RecoveryInterrupted: Interrupt was pressed; it holds what was done all the same.
+        """
+        self._life.require_open()
+        size = self._life.other_size(num_processes, devices_per_process)
+        return self._recoveries.recover(progress or untold, size)
 
     def run(
         self,
@@ -147,16 +280,14 @@ class Session(Cells):
         indices = process_indices(ranks, self.num_processes)
         mode = one_of_checks(check or self.options.check)
         sink = sink or ScriptNotices()
-        generation = self._open_generation()
+        generation = self._life.open_generation()
         is_own = interrupted is None
         interrupted = interrupted or threading.Event()
-        on_wait = partial(self._say_who_runs, sink)
-        with sigint_sets(interrupted), self._turns.turn(on_wait, interrupted):
-            self._require_ready(generation)
+        with self._work.turn(partial(self._work.say_who_runs, sink), interrupted):
+            self._life.require_ready(generation)
             self._require_checks(mode, sink)
-            number = self.next_cell() if cell is None else cell
             request = CellRequest(
-                cell=number,
+                cell=self.next_cell() if cell is None else cell,
                 code=code,
                 first_line=first_line,
                 check=mode,
@@ -166,49 +297,57 @@ class Session(Cells):
                 check_nans=one_of_nans(check_nans),
                 calls=first_calls(repeats) if time else 0,
             )
-            self._cells_run += 1
             began = datetime.now()
-            self._interrupted = interrupted  # before anything can be in the cell
-            try:
-                ran = [self._run_request(request, sink, outputs, interrupted, timeout)]
-                if time and repeats is None and self._may_repeat(ran[0], interrupted):
-                    ran += self._run_repeats(ran[0], sink, outputs, interrupted, timeout)
-            finally:
-                self._interrupted = None
-            self._replayable.note(replace(request, calls=0), ran[-1].result)
-            result = reduce(joined, [each.result for each in ran])
-            result = self._last_result = self._with_pitfalls(ran, result)
-            last = ran[-1]
-        died = [d for d in self.deaths if d.role != "engine" or d.index in result.per_process]
-        result = self._last_result = replace(result, cause=self._cause(last, bool(died)))
+            as_fits = time and repeats is None
+            ran = self._cells.run(
+                request, sink, outputs, interrupted, timeout, repeats_as_fits=as_fits
+            )
+            died = self._died(ran[-1])
+            result = self._ended(ran, has_died=bool(died))
+        last = ran[-1]
         error = last.running.abandoned or error_of(
             result,
-            deaths=died if self._lifecycle.state == "broken" else (),
+            deaths=died,
             began=last.running.began,
             timed_out_after=timeout if last.patience.timed_out else None,
             unshown=last.running.sink_error,
             state=self.state,
             raise_on_error=raise_on_error,
         )
-        failure = error or (cell_error(result) if result.errors else None)
         if not aside:
-            self._note(ran, result, began, failure)
+            failure = error or (cell_error(result) if result.errors else None)
+            self._records.note(ran, result, began, failure)
         if is_own and interrupted.is_set() and not last.patience.interrupted:
             raise KeyboardInterrupt  # the cell had ended; or the group was being formed
-        if isinstance(sink, ScriptNotices):
-            _warn(last)
-        self._tell_pitfalls(last.running, result, sink, error)
+        tell(last, result, sink, error)
         if error is not None:
             raise error
         return result
 
     def _require_checks(self, mode: str, sink: OutputSink) -> None:
         """Refuses strict mode where nothing can be checked; says so if the start has not."""
-        if refusal := checking.refusal(self._reports, checking.TO_RUN):
+        reports = self._life.reports
+        if refusal := checking.refusal(reports, checking.TO_RUN):
             if mode == "strict":
                 raise UsageError(refusal)
             if mode != self.options.check == "off":
-                sink.notice(" ".join(checking.notes(self._reports, mode)))
+                sink.notice(" ".join(checking.notes(reports, mode)))
+
+    def _died(self, ran: Ran) -> list[Death]:
+        """Returns the deaths that have to do with a cell."""
+        if self._life.lifecycle.state != "broken":
+            return []
+        deaths, replies = self._life.deaths, ran.collected.replies
+        return [d for d in deaths if d.role != "engine" or d.index in replies]
+
+    def _ended(self, ran: Sequence[Ran], *, has_died: bool) -> CellResult:
+        """Makes the result of a cell, and notes it for the next."""
+        pitfalls = self._records.new_pitfalls(ran)
+        cause = "dead" if has_died else ran[-1].cause
+        result = self._results.result_of(ran, self.num_processes, pitfalls, cause)
+        self._work.last_result = result
+        self._records.replayable.note(replace(ran[0].collected.request, calls=0), result)
+        return result
 
     def compare(
         self,
@@ -269,48 +408,6 @@ class Session(Cells):
             code, devices=devices, setup=setup, cells=self.cells_run, label=call
         )
 
-    def _note(
-        self, ran: Sequence[RanRequest], result: CellResult, began: datetime, error: object
-    ) -> None:
-        """Notes a cell that has ended, well or not, for its timeline and the history."""
-        self._timelines.note(result.cell, [self._told(each.running) for each in ran])
-        is_recorded = self._is_recorded(ran[0].running.request)
-        last = ran[-1]
-        parted = None if last.parted is None else divergence.describe(last.parted)
-        record = record_of(
-            result,
-            began=began,
-            trails=[each.running.trails for each in ran] if is_recorded else None,
-            outcome=outcome_of(
-                result,
-                error,
-                is_parted=result.divergence is not None,
-                was_abandoned=last.running.abandoned is not None,
-                was_interrupted=last.patience.interrupted,
-            ),
-            detail=str(error or parted or result.first_nan or result.suspect),
-            cause=result.cause,
-            generation=self._generation,
-        )
-        self.history.note(record)
-
-    def _cause(self, ran: RanRequest, has_died: bool) -> Cause | Literal[""]:
-        """Returns why the cell's processes diverged, or waited without end; empty if neither."""
-        if has_died and self._lifecycle.state == "broken":
-            return "dead"
-        if ran.result.divergence is not None:
-            return ran.result.divergence.cause
-        was_cut = ran.patience.interrupted or ran.running.abandoned is not None
-        return ran.running.wait_cause if was_cut else ""
-
-    def _told(self, running: RunningCell) -> dict[int, Told]:
-        hosts = {report.process_index: report.host for report in self._reports}
-        told = {}
-        for index, reply in running.replies.items():
-            seconds = code_seconds(reply.seconds, reply.error)
-            told[index] = Told(reply.activity, seconds, hosts.get(index, ""), ending_of(reply))
-        return told
-
     def timeline(self, cell: int | None = None) -> CellTimeline:
         """Returns what each process did in a cell, when, and who kept the others waiting.
 
@@ -324,43 +421,4 @@ class Session(Cells):
         Raises:
             UsageError: None is kept of such a cell.
         """
-        return self._timelines.timeline(cell)
-
-    def _with_pitfalls(self, ran: Sequence[RanRequest], result: CellResult) -> CellResult:
-        """Returns a result with those pitfalls that no cell before it has told of.
-
-        Among them are settings that differ, also where no other pitfall is looked for.
-        """
-        generation = self._generation
-        settings = (
-            as_pitfalls(self._settings.differences())
-            if ran[-1].running.request.check != "off"
-            else ()
-        )
-        found = tuple(p for e in ran for p in self._said.new(e.running.pitfalls, generation))
-        self._said.forget_mended("settings", settings)
-        found += self._said.new(settings, generation)
-        return replace(result, pitfalls=found) if found else result
-
-    def _tell_pitfalls(
-        self, running: RunningCell, result: CellResult, sink: OutputSink, error: Exception | None
-    ) -> None:
-        """Tells them to who does not see the cell's card; and of the first NaN in a script."""
-        if result.first_nan is not None and isinstance(sink, ScriptNotices):
-            warnings.warn(str(result.first_nan), NanWarning, stacklevel=levels_to_caller())
-        if not result.pitfalls or sink.shows_cards:
-            return
-        text = describe(result.pitfalls, len(result.per_process))
-        if not isinstance(sink, ScriptNotices):
-            running.notice(text)
-        elif error is not None:
-            error.add_note(text)
-        else:
-            warnings.warn(text, PitfallWarning, stacklevel=levels_to_caller())
-
-
-def _warn(ran: RanRequest) -> None:
-    """Warns the line that ran a cell of an order that was not the same on all processes."""
-    if ran.parted is not None:
-        text = divergence.describe(ran.parted)
-        warnings.warn(text, DivergenceWarning, stacklevel=levels_to_caller())
+        return self._records.timelines.timeline(cell)

@@ -1,105 +1,79 @@
-"""What a session asks of its processes beside cells: statistics, pull, push, layout, compile."""
+"""What a session asks of processes beside cells: statistics, pull, push, layout, save, compile."""
 
 from __future__ import annotations
 
 import keyword
 import os
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from jaxnb.arrays import each_its_own, merged, placing
-from jaxnb.asking import Channel
 from jaxnb.collectives import Collectives
 from jaxnb.compiling import compile_on
 from jaxnb.errors import UsageError
 from jaxnb.layout import ArrayLayout
-from jaxnb.lockstep.serials import Serials
 from jaxnb.members import rows_without_numbers
 from jaxnb.model import (
-    ArrayInfo,
     CellRequest,
     DeviceStats,
     GroupInfo,
-    LayoutReply,
     ProcessInfo,
 )
-from jaxnb.moving import Meter, Mover, no_meter, request_for
+from jaxnb.moving import Meter, Mover, no_meter
 from jaxnb.options import process_indices
-from jaxnb.paths import parse_path
 from jaxnb.planning import plan
-from jaxnb.provenance import apart_text
-from jaxnb.pulling import Puller, missing_error
+from jaxnb.pulling import Puller
 from jaxnb.pushing import Pusher
 from jaxnb.recovery.messages import SavedState
 from jaxnb.recovery.saving import Saver
-from jaxnb.running import RunningCell
-from jaxnb.sinks import StderrNotices
-from jaxnb.wire.sentinels import Sentinels
-
-_NAME_IT = (
-    "A layout is of what has a name on the processes: `%spmd tree = …`, then `%spmd_layout tree`."
-)
+from jaxnb.session.layouts import layout_of
+from jaxnb.session.life import Life
+from jaxnb.session.reach import Reach
 
 NO_ANSWER = "does not answer: it is stopped, or keeps the lock of its Python interpreter"
 
 
-class Verbs(ABC):
-    """The part of a session that asks processes for what is not a cell.
+class Transfers:
+    """What a session asks of its processes beside cells.
+
+    Args:
+        life: The group.
+        reach: Reaches its processes.
+        cells_run: Returns the cells that have run without an error, in order.
 
     Attributes:
         meter: Returns what shows the progress of a transfer; shows nothing by default.
     """
 
     meter: Meter
-    _current: RunningCell | None
 
-    def __init__(self) -> None:
+    def __init__(
+        self, life: Life, reach: Reach, cells_run: Callable[[], Sequence[CellRequest]]
+    ) -> None:
         self.meter = no_meter
-        self._serials = Serials()
+        self._life, self._reach, self._cells_run = life, reach, cells_run
         mover = Mover(lambda: self.meter)
-        self._puller = Puller(self, mover)
-        self._pusher = Pusher(self, mover)
-
-    def _notice(self, text: str) -> None:
-        """Shows a sentence in the cell that runs, else on standard error."""
-        (self._current or StderrNotices()).notice(text)
+        self._puller = Puller(reach, mover)
+        self._pusher = Pusher(reach, mover)
 
     @property
-    @abstractmethod
     def num_processes(self) -> int:
         """Size of the group."""
+        return self._life.num_processes
 
     @property
-    @abstractmethod
     def generation(self) -> int:
         """How often the group has been restarted."""
-
-    @abstractmethod
-    def channel(self) -> AbstractContextManager[Channel]:
-        """Waits until no cell runs, and keeps others out while the channel is used."""
+        return self._life.generation
 
     @property
-    @abstractmethod
     def processes(self) -> list[ProcessInfo]:
         """The processes, by process index."""
+        return self._life.processes
 
     @property
-    @abstractmethod
     def group(self) -> GroupInfo:
         """The whole group, for display."""
-
-    @property
-    @abstractmethod
-    def cells_run(self) -> Sequence[CellRequest]:
-        """The cells that have run without an error, in order."""
-
-    @property
-    @abstractmethod
-    def sentinels(self) -> Sentinels:
-        """What answers for the processes while cells run."""
+        return self._life.info()
 
     def stats(self, *, brief: bool = False) -> list[DeviceStats]:
         """Returns a row for every device of every process.
@@ -115,7 +89,7 @@ class Verbs(ABC):
             SessionBrokenError: The group is being restarted.
         """
         alive = [p.process_index for p in self.processes if p.state != "dead"]
-        answers = self.sentinels.statistics(alive, brief=brief)
+        answers = self._life.require_sentinels().statistics(alive, brief=brief)
         rows: list[DeviceStats] = []
         for process in self.processes:  # as they are now: one may have died meanwhile
             told = answers.get(process.process_index, NO_ANSWER)
@@ -249,32 +223,7 @@ class Verbs(ABC):
         Raises:
             UsageError: There is no such name.
         """
-        path = parse_path(name, _NAME_IT)
-        with self.channel() as channel:
-            request = request_for("layout", path=path.text)
-            answers = channel.ask_together(dict.fromkeys(channel.able, request), nbytes=1 << 30)
-            channel.require(answers, f"the layout of `{name}` was asked for")
-        if not all(isinstance(answer, LayoutReply) for answer in answers.values()):
-            raise missing_error(path, answers, is_layout=True)
-        replies: list[LayoutReply] = list(answers.values())
-        paths = [[text for text, _ in reply.entries] for reply in replies]
-        if any(p != paths[0] for p in paths) or _are_placed_apart(replies):
-            raise UsageError(
-                f"`{name}` has other arrays on other processes, and one picture would be false. "
-                + (
-                    f"Pull it: `spmd.pull({name!r})` has it by process."
-                    if _can_be_pulled(replies)
-                    else "They do not fit together: bind it anew on all processes, by one cell."
-                )
-            )
-        dead = frozenset(range(self.num_processes)) - answers.keys()
-        entries = tuple(
-            (text, _merged({reply.process_index: reply.entries[k][1] for reply in replies}, dead))
-            for k, text in enumerate(paths[0])
-        )
-        lost = dict.fromkeys(text for reply in replies for text in reply.lost)
-        again = frozenset.intersection(*(frozenset(reply.again) for reply in replies))
-        return ArrayLayout(entries, replies[0].others, tuple(lost), again)
+        return layout_of(self._reach, name)
 
     def collectives(
         self,
@@ -309,9 +258,9 @@ class Verbs(ABC):
         """
         if devices is not None:
             name = "<plan>" if cell is None else f"<cell {cell}>"
-            cells = self.cells_run
+            cells = self._cells_run()
             return plan(code, devices=devices, cells=cells, name=name, first_line=first_line)
-        with self.channel() as channel:
+        with self._reach.channel() as channel:
             return compile_on(channel, code)
 
     def save(
@@ -338,7 +287,7 @@ class Verbs(ABC):
             ProcessDiedError: A process died meanwhile.
             JaxnbError: A process could not write its file.
         """
-        with self.channel() as channel:
+        with self._reach.channel() as channel:
             return Saver(channel, self.group).save(
                 os.fspath(folder), _names(names), overwrite=overwrite
             )
@@ -366,7 +315,7 @@ class Verbs(ABC):
             JaxnbError: A file is not as it was written, or an array cannot be laid out over this
                 group's devices; nothing was loaded.
         """
-        with self.channel() as channel:
+        with self._reach.channel() as channel:
             return Saver(channel, self.group).load(os.fspath(folder), _names(names))
 
     def __getitem__(self, name: str) -> Any:
@@ -381,47 +330,6 @@ class Verbs(ABC):
     # Without it `for x in session` and `"x" in session` would try session[0], session[1] …
     __iter__ = None
     __contains__ = None
-
-
-def _are_placed_apart(replies: Sequence[LayoutReply]) -> bool:
-    """Whether an array of these replies is neither one of all processes nor one of each."""
-    each = [[array for _, array in row] for row in zip(*(r.entries for r in replies), strict=True)]
-    return any(
-        (len(set(map(placing, arrays))) > 1 and not all(a.fully_addressable for a in arrays))
-        or len({(array.shape, array.dtype) for array in arrays}) > 1
-        for arrays in each
-    )
-
-
-def _can_be_pulled(replies: Sequence[LayoutReply]) -> bool:
-    """Whether each process's arrays are whole on processes that say the same of them."""
-    same = {
-        reply.process_index: tuple((a.dtype, placing(a)) for _, a in reply.entries)
-        for reply in replies
-    }
-    return all(
-        same.get(shard.process_index) == same[reply.process_index]
-        for reply in replies
-        for _, array in reply.entries
-        for shard in array.shards
-    )
-
-
-def _merged(arrays: Mapping[int, ArrayInfo], dead: frozenset[int]) -> ArrayInfo:
-    """Returns all processes' descriptions of one array as one; says if it is not one array."""
-    described = list(arrays.values())
-    deleted = {i for i, array in arrays.items() if array.deleted}
-    if len(described) > 1 and all(array.fully_addressable for array in described):
-        own = each_its_own([array for array in described if not array.deleted] or described)
-        return own if own.deleted else replace(own, gone=tuple(sorted(deleted)))
-    gone = deleted | dead
-    gone &= {shard.process_index for shard in described[0].shards}
-    found = merged([array for array in described if not array.deleted] or described)
-    if not found.deleted:
-        found = replace(found, gone=tuple(sorted(gone)))
-    if found.suspect or found.fully_replicated or found.fully_addressable:
-        return found
-    return replace(found, suspect=apart_text({i: each.source for i, each in arrays.items()}))
 
 
 def _names(names: Iterable[str]) -> tuple[str, ...]:

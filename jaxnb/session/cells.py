@@ -1,0 +1,208 @@
+"""Has processes run a cell: it is sent, waited for and examined, and mended if need be."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+from jaxnb.deaths import dead_processes
+from jaxnb.errors import JaxnbError, RecoveryInterrupted
+from jaxnb.labels import Outputs
+from jaxnb.model import CellRequest
+from jaxnb.model.origins import Difference
+from jaxnb.patience import Patience
+from jaxnb.provenance import unequal_names_text
+from jaxnb.recovery.card import recovered_text
+from jaxnb.running import Collected, RunningCell
+from jaxnb.session.findings import Examiner
+from jaxnb.session.life import Life
+from jaxnb.session.reach import Reach
+from jaxnb.session.recovering import COME_BACK_SECONDS, Recoveries
+from jaxnb.session.results import Ran
+from jaxnb.session.work import Work
+from jaxnb.settings import KnownSettings
+from jaxnb.sinks import OutputSink
+from jaxnb.starting import untold
+from jaxnb.timing import calls_to_come, timing_of
+from jaxnb.transport.client import Exchange
+
+WATCH_AFTER_SECONDS = 0.05
+"""In a cell that runs for longer the processes look at their main threads now and then."""
+
+WATCH_SECONDS = 0.2
+"""The cell's output waits so long at most: who does not answer in time may watch all the same."""
+
+
+class Cells:
+    """Runs cells on a group, one at a time; whoever calls has the turn.
+
+    Args:
+        life: The group.
+        work: What is done on it.
+        reach: Reaches its processes.
+        recoveries: Makes a new group where a cell has left the processes out of step.
+
+    Attributes:
+        settings: What is known of the processes' settings.
+    """
+
+    def __init__(
+        self,
+        life: Life,
+        work: Work,
+        reach: Reach,
+        recoveries: Recoveries,
+        settings: KnownSettings,
+    ) -> None:
+        self._life, self._work, self._reach = life, work, reach
+        self._recoveries = recoveries
+        self._settings = settings
+        self._examiner = Examiner(life, reach)
+
+    def run(
+        self,
+        request: CellRequest,
+        sink: OutputSink,
+        outputs: Outputs,
+        interrupted: threading.Event,
+        timeout: float | None,
+        *,
+        repeats_as_fits: bool = False,
+    ) -> list[Ran]:
+        """Runs a cell; the group is in step then, if that is possible.
+
+        Args:
+            request: The cell.
+            sink: Where its output goes.
+            outputs: Whose lines it gets.
+            interrupted: Interrupts it once it is set.
+            timeout: Seconds after which it is interrupted, or None.
+            repeats_as_fits: It is timed, and run as often again as its first calls let expect.
+
+        Returns:
+            What was run: a second request if it was run again.
+        """
+        self._work.cells_run += 1
+        ran = [self._run(request, sink, outputs, interrupted, timeout)]
+        if repeats_as_fits and self._may_repeat(ran[0], interrupted):
+            calls = calls_to_come(timing_of(_calls(ran[0].collected)))
+            left = None if timeout is None else timeout - ran[0].running.seconds
+            if calls >= 1 and (left is None or left > 0):
+                again = replace(request, calls=calls, request_id=uuid.uuid4().hex)
+                ran.append(self._run(again, sink, outputs, interrupted, left))
+        return ran
+
+    def _may_repeat(self, ran: Ran, interrupted: threading.Event) -> bool:
+        failed = ran.collected.errors or ran.running.sink_error or ran.findings.parted
+        was_cut = ran.was_cut or interrupted.is_set() or bool(self._life.deaths)
+        return not (was_cut or failed) and self._life.lifecycle.state == "ready"
+
+    def _run(
+        self,
+        request: CellRequest,
+        sink: OutputSink,
+        outputs: Outputs,
+        interrupted: threading.Event,
+        timeout: float | None,
+    ) -> Ran:
+        generation = self._life.generation
+        request = replace(request, serial=next(self._life.serials))
+        running = self._send(request, sink, outputs, interrupted)
+        collected, patience = self._wait(running, timeout)
+        self._settings.replied(collected.replies, collected.silent)
+        was_cut = patience.interrupted or bool(self._life.deaths)
+        found = self._examiner.examine(
+            running, collected, sink, was_cut=was_cut, was_interrupted=patience.interrupted
+        )
+        is_alike = not (was_cut or collected.errors)
+        tell_names = partial(unequal_names_text, request.cell, has_ended_alike=is_alike)
+        if patience.gave_up:
+            self._mend(running, found.unequal_names, tell_names, 0.0)
+        elif self._is_out_of_step(collected, patience.interrupted):
+            self._mend(running, found.unequal_names, tell_names)
+        elif found.unequal_names:
+            running.notice(tell_names(found.unequal_names))
+        return Ran(running, generation, collected, found, patience)
+
+    def _send(
+        self,
+        request: CellRequest,
+        sink: OutputSink,
+        outputs: Outputs,
+        interrupted: threading.Event,
+    ) -> RunningCell:
+        transport, exchange = self._life.transport, Exchange()
+        indices = list(request.ranks)
+        running = RunningCell(
+            request, exchange, indices, self._life.num_processes, sink, interrupted, outputs
+        )
+        self._work.begin(running)  # before the first process can be in the cell
+        for index in indices:
+            transport.send_to(exchange, index, request)
+        self._work.hand_strays(running)
+        return running
+
+    def _wait(self, running: RunningCell, timeout: float | None) -> tuple[Collected, Patience]:
+        """Waits for a cell; returns what was sent, and how the wait ended."""
+        patience = Patience(self._reach, running, timeout)
+        # To look at a thread takes a little of its time: not while calls are timed.
+        is_watched = running.request.calls > 0
+        try:
+            while patience.go_on():
+                running.step()
+                if not is_watched and running.seconds > WATCH_AFTER_SECONDS:
+                    is_watched = True
+                    asked = running.waiting_for - dead_processes(self._life.deaths)
+                    watched = running.request.request_id
+                    self._reach.told(asked, "watch", WATCH_SECONDS, request_id=watched)
+        finally:
+            patience.close()
+            self._work.end(running)
+            collected = running.finish()
+        return collected, patience
+
+    def _is_out_of_step(self, collected: Collected, was_interrupted: bool) -> bool:
+        """Whether collectives may be pending on some processes that others have not begun.
+
+        They would pair with the wrong ones later, in silence. Where processes agree on each
+        dispatch there are none. Else nobody knows how far each got when it was interrupted: with
+        several CPU devices calls return before their collectives have run.
+        """
+        life = self._life
+        if life.deaths or life.lifecycle.state != "ready":
+            return False
+        if self._reach.is_recorded(collected.request):
+            return False
+        errors = [collected.errors.get(i) for i in collected.replies]
+        ends = {error and (error.type_name, error.line) for error in errors}
+        is_asynchronous = life.placement.devices_per_process > 1 and life.num_processes > 1
+        return was_interrupted and (len(ends) > 1 or is_asynchronous)
+
+    def _mend(
+        self,
+        running: RunningCell,
+        names: Sequence[Difference],
+        tell_names: Callable[[Sequence[Difference]], str],
+        come_back_seconds: float = COME_BACK_SECONDS,
+    ) -> None:
+        """Makes a new group after a cell whose processes are out of step; tells what it cost."""
+        try:
+            recovered = self._recoveries.carry_over(
+                untold, running.interrupted, come_back_seconds, running.notice
+            )
+        except RecoveryInterrupted as error:
+            recovered = error.recovered
+        except (JaxnbError, KeyboardInterrupt) as error:
+            told = [str(error), *getattr(error, "__notes__", ())]
+            running.notice(" ".join(filter(None, told)))
+            if names:
+                running.notice(tell_names(names))
+            return
+        running.notice(recovered_text(recovered, names, tell_names))
+
+
+def _calls(collected: Collected) -> dict[int, tuple[float, ...]]:
+    return {i: reply.calls for i, reply in collected.replies.items()}

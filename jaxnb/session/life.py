@@ -1,0 +1,343 @@
+"""The life of a group: it starts, is ready or broken, is replaced, ends."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from jaxnb import checking
+from jaxnb.cluster import ProcessGroup
+from jaxnb.deaths import Death, OomKills
+from jaxnb.errors import SessionBrokenError, SessionClosedError, StartError
+from jaxnb.launch.gpus import visible_gpus
+from jaxnb.launch.placement import Placement, place
+from jaxnb.lifecycle import Lifecycle, Phase
+from jaxnb.lockstep.serials import Serials
+from jaxnb.members import process_infos
+from jaxnb.model import GroupInfo, ProcessInfo, ProcessReport, SessionState, StreamChunk
+from jaxnb.options import StartOptions, default_launcher
+from jaxnb.outcome import (
+    closed_error,
+    death_error,
+    forked_error,
+    out_of_step_error,
+    restarted_error,
+    restarting_error,
+)
+from jaxnb.patience import sigint_held
+from jaxnb.session.work import Work
+from jaxnb.sizes import Size, require_room
+from jaxnb.starting import Progress, Start, Starter, jax_environment
+from jaxnb.transport.client import Output, Transport
+from jaxnb.wire.sentinels import Sentinels
+
+FREE_SECONDS = 30.0
+"""How long a restart waits for those whose cells and pulls it has ended to leave."""
+
+
+class Life:
+    """A group of JAX processes, from its start to its end, whatever happens to it.
+
+    Args:
+        options: What was asked for.
+        work: What is done on it; ended with an error when the processes are.
+        on_join: Told what processes report that have joined.
+        progress: Told of each stage of the start.
+
+    Attributes:
+        options: How it was started.
+        placement: Who gets what.
+        cluster: Its processes, for the system.
+        reports: What each process has told at its start.
+        lifecycle: Its phase, and its deaths.
+        generation: How often it has been restarted.
+        serials: Counts what processes are asked together.
+    """
+
+    cluster: ProcessGroup
+
+    def __init__(
+        self,
+        options: StartOptions,
+        work: Work,
+        on_join: Callable[[list[ProcessReport]], None],
+        progress: Progress,
+    ) -> None:
+        started = time.perf_counter()
+        self.options, self.placement = options, _placed(options)
+        self.lifecycle = Lifecycle()
+        self.generation = 0
+        self.reports: list[ProcessReport] = []
+        self.serials = Serials()
+        self._work = work
+        self._on_join = on_join
+        self._launcher = options.launcher or default_launcher()
+        self._oom_kills = OomKills()
+        self._transport: Transport | None = None
+        self._sentinels = Sentinels(b"", ())
+        self._owner_pid = os.getpid()
+        self._replacing = threading.RLock()
+        self._start_group(progress)
+        self._start_seconds = time.perf_counter() - started
+        atexit.register(self._close_at_exit)
+
+    # ---------------------------------------------------------------------- what it is now
+
+    @property
+    def state(self) -> SessionState:
+        """``"starting"``, ``"ready"``, ``"busy"``, ``"broken"`` or ``"closed"``."""
+        state = self.lifecycle.state
+        return "busy" if state == "ready" and self._work.current is not None else state
+
+    @property
+    def num_processes(self) -> int:
+        """Size of the group."""
+        return self.placement.num_processes
+
+    @property
+    def deaths(self) -> Sequence[Death]:
+        """Processes of the group that died without having been told to."""
+        return self.lifecycle.deaths
+
+    @property
+    def processes(self) -> list[ProcessInfo]:
+        """The processes, by process index."""
+        return process_infos(
+            self.reports,
+            self.deaths,
+            busy=self._work.in_cells(),
+            engine_ids=self._transport.engine_ids if self._transport is not None else {},
+            closed=self.lifecycle.phase is Phase.CLOSED,
+        )
+
+    def info(self) -> GroupInfo:
+        """Returns the whole group, for display."""
+        platform, work = self.placement.platform, self._work
+        return GroupInfo(
+            processes=tuple(self.processes),
+            state=self.state,
+            platform=platform,
+            launcher=self._launcher,
+            collectives="nccl" if platform == "gpu" else self.options.collectives,
+            jax_version=self.reports[0].jax_version,
+            start_seconds=self._start_seconds,
+            cells_run=work.cells_run,
+            last_cell=work.last_result.cell if work.last_result is not None else None,
+            running_cell=now.request.cell if (now := work.current) is not None else None,
+            check=self.options.check,
+            notes=checking.notes(self.reports, self.options.check),
+        )
+
+    @property
+    def transport(self) -> Transport:
+        """What main threads are asked over.
+
+        Raises:
+            SessionBrokenError: The processes are being started, or have not come up.
+        """
+        if self.lifecycle.phase is Phase.STARTING:
+            raise restarting_error()
+        if self._transport is None or self.lifecycle.phase is Phase.STOPPED:
+            raise out_of_step_error()
+        return self._transport
+
+    @property
+    def sentinels(self) -> Sentinels:
+        """What answers for the processes while cells run."""
+        return self._sentinels
+
+    # ---------------------------------------------------------------------- whether it may be asked
+
+    def require_sentinels(self) -> Sentinels:
+        """Returns what answers while cells run; raises where the processes are closed or not up."""
+        self.require_not_closed()
+        if self.lifecycle.phase is Phase.STARTING:
+            raise restarting_error()
+        return self._sentinels
+
+    def require_not_closed(self) -> None:
+        """Raises where nothing is there to ask."""
+        if not self.lifecycle.is_open:
+            raise closed_error()
+
+    def require_open(self) -> None:
+        """Raises where nothing can be asked of the group but what sentinels answer."""
+        self.require_not_closed()
+        if os.getpid() != self._owner_pid:
+            raise forked_error()
+
+    def open_generation(self) -> int:
+        """Returns the generation; raises before a turn is waited for that never comes."""
+        self.require_open()
+        return self.generation
+
+    def require_ready(self, generation: int) -> None:
+        """Raises where no cell can be run on the group of a generation."""
+        self.require_open()
+        state, deaths = self.lifecycle.state, self.lifecycle.deaths
+        if state == "ready" and generation == self.generation:
+            return
+        if deaths:
+            raise death_error(deaths[0], self.num_processes, None, others=deaths[1:])
+        raise out_of_step_error() if state == "broken" else restarted_error()
+
+    def require_helpers(self) -> None:
+        """Raises if a process that serves the group has died."""
+        for death in self.lifecycle.deaths:
+            if death.role != "engine":
+                raise death_error(death, self.num_processes, None)
+
+    # ---------------------------------------------------------------------- start, restart, end
+
+    def other_size(self, num_processes: int | None, devices: int | None) -> Size | None:
+        """Returns that of a group of another size; None if that is the same."""
+        gpus = () if self.placement.platform == "cpu" else visible_gpus()
+        return Size(self.options, self.placement).other(num_processes, devices, gpus)
+
+    def replace_all(
+        self, progress: Progress, generation: int | None = None, size: Size | None = None
+    ) -> None:
+        """Ends the processes, and starts new ones.
+
+        Args:
+            progress: Told of each stage.
+            generation: Those of which restart it is to be, where the turn is ours. Else what runs,
+                and waits for its turn, ends with an error.
+            size: What they are started with, if that changes.
+        """
+        with self._replacing:
+            if generation not in (None, self.generation):
+                raise restarted_error()
+            self._replace(progress, size, is_ours=generation is not None)
+
+    def _replace(self, progress: Progress, size: Size | None, *, is_ours: bool) -> None:
+        started = time.perf_counter()
+        if not self.lifecycle.begin_start():
+            raise closed_error()
+        self._work.forget_left()
+        if not is_ours:
+            self._abandon(SessionBrokenError, "The group was restarted")
+        try:
+            self._stop_for_restart(progress)
+            if not is_ours:
+                self._work.turns.wait_until_free(FREE_SECONDS)
+        except BaseException:
+            self.lifecycle.fail_start()
+            raise
+        if size is not None:  # who waits, or has an array, knows other processes
+            self.options, self.placement = size
+            self.generation += is_ours
+        transport = self._transport
+        if transport is None:
+            self._start_group(progress)
+        else:
+            self._bring_up(lambda starter: (transport, starter.restart(transport)), progress)
+        self._start_seconds = time.perf_counter() - started
+
+    def _start_group(self, progress: Progress) -> None:
+        self._environment = jax_environment()
+        try:
+            with sigint_held():  # a group that nobody knows of could not be ended
+                self.cluster = ProcessGroup(self._launcher, self._on_death, self._on_text)
+        except KeyboardInterrupt:
+            if hasattr(self, "cluster"):  # else the making was interrupted, and has cleaned up
+                self.close()
+            raise
+        self._bring_up(lambda starter: starter.start(), progress)
+
+    def _bring_up(self, start: Start, progress: Progress) -> None:
+        starter = Starter(
+            self.cluster,
+            self.options,
+            self.placement,
+            progress,
+            lambda: self.deaths,
+            self._on_stray,
+        )
+        try:
+            self._transport, self.reports = start(starter)
+            self._sentinels.close()
+            self._sentinels = Sentinels(self._transport.key, self.reports, self._work.notice)
+            self._on_join(self.reports)
+        except BaseException as error:
+            self.close()
+            if isinstance(error, StartError):
+                raise StartError(
+                    f"{error}\nEverything that had started has been stopped."
+                ) from error.__cause__
+            raise
+        self.lifecycle.finish_start()
+
+    def _stop_for_restart(self, progress: Progress) -> None:
+        progress("stopping", "the old processes")
+        transport = self._transport
+        if transport is None or self._needs_fresh_group():
+            self._end_group()
+        else:
+            self.cluster.stop_processes()
+            for index in list(transport.engine_ids):
+                transport.forget(index)
+        self.lifecycle.note_stopped()
+
+    def _needs_fresh_group(self) -> bool:
+        # JAX reads its variables when it is imported, which the fork server has done already.
+        changed = self._environment != jax_environment()
+        return changed or any(d.role != "engine" for d in self.lifecycle.deaths)
+
+    def _abandon(self, kind: type[SessionBrokenError | SessionClosedError], reason: str) -> None:
+        """Ends the wait for what runs; what waits for its turn will not run."""
+        self.generation += 1
+        self._work.abandon(kind, reason)
+
+    def close(self) -> None:
+        """Ends all processes of the group, if that has not been done; none is alive then."""
+        # An interrupt must not leave a group that nobody owns any more.
+        with sigint_held():
+            if not self.lifecycle.begin_close():
+                return
+            self._abandon(SessionClosedError, "The session was closed")
+            self._end_group()
+            self.lifecycle.finish_close()
+            atexit.unregister(self._close_at_exit)
+
+    def _end_group(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+            self._transport = None
+            self._sentinels.close()
+        self.cluster.close()
+
+    def _close_at_exit(self) -> None:
+        # A process forked from this one by its user inherits the handler, not the group.
+        if os.getpid() == self._owner_pid:
+            self.close()
+
+    # ---------------------------------------------------------------------- what comes by itself
+
+    def _on_death(self, death: Death) -> None:
+        self.lifecycle.note_death(self._oom_kills.judge(death))
+        if self.lifecycle.phase is Phase.BROKEN:
+            transport = self._transport
+            if transport is not None and death.role == "engine":
+                transport.forget(death.index)
+        self._work.wake()
+
+    def _on_text(self, process_index: int, text: str) -> None:
+        self._on_stray(StreamChunk(process_index, "stderr", text))
+
+    def _on_stray(self, output: Output) -> None:
+        is_up = self.lifecycle.phase is not Phase.STARTING
+        self._work.take_output(output, is_kept=is_up)
+
+    def mark_out_of_step(self) -> None:
+        """Notes that processes did not come back, so nothing more can be run on the group."""
+        self.lifecycle.mark_broken()
+
+
+def _placed(options: StartOptions) -> Placement:
+    placement = place(options, visible_gpus() if options.platform != "cpu" else ())
+    require_room(placement)
+    return placement

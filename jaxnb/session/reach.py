@@ -1,0 +1,150 @@
+"""How a session reaches the processes of its group: their main threads, and around these."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from jaxnb.asking import Channel
+from jaxnb.deaths import Death
+from jaxnb.lockstep.interrupting import interrupt
+from jaxnb.lockstep.looking import Looker
+from jaxnb.lockstep.place import conductor_beside
+from jaxnb.model import CellRequest, Whereabouts
+from jaxnb.options import process_indices
+from jaxnb.session.life import Life
+from jaxnb.session.work import Work
+from jaxnb.sinks import StderrNotices
+from jaxnb.wire.sentinels import TOLD
+
+TOLD_SECONDS = 5.0
+"""To look through compiled programs for collectives takes a while."""
+
+
+class Reach:
+    """Asks and signals the processes of a group; what pulls, cells and the panel need of it.
+
+    Args:
+        life: The group.
+        work: What is done on it.
+    """
+
+    def __init__(self, life: Life, work: Work) -> None:
+        self._life, self._work = life, work
+
+    @property
+    def num_processes(self) -> int:
+        """Size of the group."""
+        return self._life.num_processes
+
+    @property
+    def generation(self) -> int:
+        """How often the group has been restarted."""
+        return self._life.generation
+
+    @property
+    def deaths(self) -> Sequence[Death]:
+        """Processes of the group that died without having been told to."""
+        return self._life.deaths
+
+    def mark_out_of_step(self) -> None:
+        """Notes that processes did not come back, so nothing more can be run on the group."""
+        self._life.mark_out_of_step()
+
+    # ---------------------------------------------------------------------- main threads
+
+    def channel(self) -> AbstractContextManager[Channel]:
+        """Waits until no cell runs, and keeps others out while the channel is used.
+
+        Works on a broken session too, with the processes that are left. SIGINT in the main
+        thread ends it with KeyboardInterrupt.
+        """
+        self._life.require_open()
+        say_who_runs = self._work.say_who_runs
+        return self._work.conversations.begin(
+            lambda: say_who_runs(StderrNotices()), self.open_channel
+        )
+
+    def open_channel(self, interrupted: threading.Event) -> Channel:
+        """Returns a channel, where the turn is ours.
+
+        Args:
+            interrupted: Ends what is asked over it, once it is set.
+        """
+        life = self._life
+        life.require_open()
+        return Channel(
+            life.transport,
+            lambda: life.deaths,
+            self._work.in_cells(),
+            life.num_processes,
+            interrupted,
+            life.cluster.signal,
+            self._give_up,
+            StderrNotices().notice,
+            lambda requests: life.serials.joint(life.options.check, requests),
+        )
+
+    def _give_up(self, indices: Iterable[int]) -> None:
+        self._work.note_stuck(indices)
+        self._life.mark_out_of_step()
+
+    def send_interrupt(self, processes: Iterable[int]) -> None:
+        """Sends SIGINT to processes; one that runs nothing for the notebook ignores it."""
+        self._life.cluster.signal(sorted(processes), signal.SIGINT)
+
+    # ---------------------------------------------------------------------- around these
+
+    def where(self, processes: Iterable[int] | None = None) -> dict[int, Whereabouts]:
+        """Returns where the processes are: Python stacks, also while they wait in C++.
+
+        A process that is dead, stopped, or keeps the lock of its interpreter is left out.
+
+        Args:
+            processes: Their indices; all by default.
+        """
+        life = self._life
+        life.require_not_closed()
+        asked = process_indices(processes, life.num_processes)
+        return dict(sorted(life.sentinels.where(set(asked) - life.lifecycle.dead).items()))
+
+    def told(
+        self,
+        processes: Iterable[int],
+        function: str,
+        /,
+        seconds: float | None = None,
+        **data: Any,
+    ) -> dict[int, Any]:
+        """Returns what those processes tell of their cell that answer.
+
+        Args:
+            processes: Their indices.
+            function: Which of ``jaxnb.engine.process_told`` is asked.
+            seconds: How long an answer may take.
+            data: What it is given.
+        """
+        seconds = TOLD_SECONDS if seconds is None else seconds
+        return self._life.sentinels.ask(processes, f"{TOLD}.{function}", seconds=seconds, **data)
+
+    # ---------------------------------------------------------------------- the conductor
+
+    def is_recorded(self, request: CellRequest) -> bool:
+        """Whether processes agree on what a cell dispatches, and keep record of it."""
+        return request.check != "off" and not any(r.unrecorded for r in self._life.reports)
+
+    def interrupt_in_lockstep(self, request: CellRequest) -> None:
+        """Has a cell's processes raise KeyboardInterrupt after the same dispatch."""
+        conductor = conductor_beside(self._life.cluster.service_address)
+        with contextlib.suppress(OSError):  # it has ended: the group's death is told of
+            interrupt(conductor, self.num_processes, request.serial)
+
+    def looker(self, request: CellRequest) -> Looker | None:
+        """Returns what asks the conductor who waits in a cell; None where it is not asked."""
+        if not self.is_recorded(request) or self.num_processes < 2:
+            return None
+        return Looker(conductor_beside(self._life.cluster.service_address), self.num_processes)

@@ -1,0 +1,145 @@
+"""What a group is doing: which cell runs on it, or which pull, and who waits for a turn."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+
+from jaxnb.conversing import Conversations
+from jaxnb.errors import JaxnbError
+from jaxnb.patience import sigint_sets
+from jaxnb.result import CellResult
+from jaxnb.running import RunningCell
+from jaxnb.sinks import OutputSink, StderrNotices
+from jaxnb.strays import Strays
+from jaxnb.transport.client import Output
+from jaxnb.turns import WAITS_FOR, Turns
+
+
+class Work:
+    """The work on a group: one cell, pull, push or recovery at a time, in the order of the calls.
+
+    Attributes:
+        turns: Who waits, and who has the turn.
+        conversations: Pulls, pushes, and what else is asked of main threads beside cells.
+        cells_run: How many cells have been begun.
+        last_result: What the last cell did; None before the first.
+    """
+
+    def __init__(self) -> None:
+        self.turns = Turns()
+        self.conversations = Conversations(self.turns)
+        self.cells_run = 0
+        self.last_result: CellResult | None = None
+        self._current: RunningCell | None = None
+        self._left: RunningCell | None = None
+        self._stuck: set[int] = set()  # in what an interrupted pull asked for
+        self._strays = Strays()
+        self._interrupted: threading.Event | None = None
+
+    @property
+    def current(self) -> RunningCell | None:
+        """The cell that runs."""
+        return self._current
+
+    @property
+    def left(self) -> RunningCell | None:
+        """The last cell, if processes have not come back from it."""
+        return self._left
+
+    @contextmanager
+    def turn(self, on_wait: Callable[[], None], interrupted: threading.Event) -> Iterator[None]:
+        """Waits for a turn and keeps it for the block, which :meth:`interrupt` and SIGINT reach.
+
+        Args:
+            on_wait: Called once if the turn does not come within a second.
+            interrupted: What they set.
+
+        Raises:
+            KeyboardInterrupt: It was interrupted before its turn came.
+        """
+        with sigint_sets(interrupted), self.turns.turn(on_wait, interrupted):
+            self._interrupted = interrupted
+            try:
+                yield
+            finally:
+                self._interrupted = None
+
+    def interrupt(self) -> bool:
+        """Interrupts who has the turn; returns whether somebody had."""
+        interrupted = self._interrupted
+        if interrupted is not None:
+            interrupted.set()
+        return interrupted is not None
+
+    def begin(self, running: RunningCell) -> None:
+        """Notes a cell that is about to be sent: before the first process can be in it."""
+        self._current = running
+
+    def hand_strays(self, running: RunningCell) -> None:
+        """Gives a cell the output that came before it, between cells."""
+        if dropped := self._strays.move_to(running.exchange, running.processes):
+            running.notice(f"{dropped} pieces of output that came between cells were dropped")
+
+    def end(self, running: RunningCell) -> None:
+        """Notes that nobody waits for a cell any more; processes may be in it yet."""
+        self._current = None
+        self._left = running if running.waiting_for else None
+
+    def note_stuck(self, processes: Iterable[int]) -> None:
+        """Notes processes that are left in what a pull or push has asked for."""
+        self._stuck.update(processes)
+
+    def forget_left(self) -> None:
+        """Notes that the processes are replaced: none is left in anything."""
+        self._left = None
+        self._stuck.clear()
+
+    def in_cells(self) -> dict[int, str]:
+        """Returns which processes are in a cell, given up or not, and in which."""
+        found = {}
+        for running in (self._left, self._current):
+            if running is not None:
+                doing = f"is in cell [{running.request.cell}]"
+                found.update(dict.fromkeys(running.still_in_cell(), doing))
+        return found
+
+    def unended(self) -> set[int]:
+        """Returns the processes that have not come back from what they were asked for."""
+        return set(self.in_cells()) | self._stuck
+
+    def say_who_runs(self, sink: OutputSink) -> None:
+        """Tells who has the turn, for which somebody waits."""
+        if (current := self._current) is not None:
+            sink.notice(WAITS_FOR.format(current.request.cell))
+        elif self.conversations.current is not None:
+            sink.notice("waits for a pull or push to end")
+
+    def notice(self, text: str) -> None:
+        """Shows a sentence in the cell that runs, else on standard error."""
+        (self._current or StderrNotices()).notice(text)
+
+    def take_output(self, output: Output, *, is_kept: bool) -> None:
+        """Takes output that no request owns: into the running cell, else into the next one.
+
+        Args:
+            output: The output.
+            is_kept: Whether it is kept for the next one.
+        """
+        running = self._current
+        if running is not None and output.process_index in running.processes:
+            running.exchange.events.put(output)
+        elif is_kept:
+            self._strays.add(output)
+
+    def wake(self) -> None:
+        """Has the one who waits for the running cell look at what has happened."""
+        if (running := self._current) is not None:
+            running.exchange.wake()
+
+    def abandon(self, kind: type[JaxnbError], reason: str) -> None:
+        """Ends the wait for the running cell, or for data."""
+        if (running := self._current) is not None:
+            running.abandon(kind(f"{reason} while the cell ran or waited."))
+        self.conversations.abandon(kind(f"{reason} while data were on the way."))
