@@ -8,9 +8,11 @@ import re
 import resource
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jax
 
+from jaxnb.engine.features import CellHere
 from jaxnb.engine.live_arrays import LiveArrays
 from jaxnb.model import CellMemory
 
@@ -33,23 +35,25 @@ class MemoryOfCells:
         self._resident: int | None = None
         self._peak: int | None = None
 
-    def begin(self) -> None:
+    def begin(self, _: CellHere) -> None:
         """Notes what is in use as a cell begins."""
         self._before = self._in_use()
         self._resident = self._peak = None
         if any(peak is None for _, peak in self._before.values()):
             self._resident = self._highest.forget()
 
-    def over(self) -> None:
+    def over(self, _: CellHere) -> None:
         """Notes the highest so far, as the code has ended: what follows is not the cell's."""
         self._peak = self._highest.bytes() if self._resident is not None else None
 
-    def end(self) -> tuple[CellMemory, ...]:
+    def told(self, _: CellHere) -> dict[str, Any]:
         """Returns what the cell has changed on each device; nothing if it has changed nothing.
 
-        After :meth:`over`, and after what the cell shows was computed: before that nobody knows
-        which arrays share memory.
+        After what the cell shows was computed: before that nobody knows which arrays share memory.
         """
+        return {"memory": self._changes()}
+
+    def _changes(self) -> tuple[CellMemory, ...]:
         after = self._in_use()
         highest = self._peak
         if highest is not None and highest - (self._resident or 0) < RESIDENT_NOISE_BYTES:

@@ -19,9 +19,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxnb.engine._jax_internals.arrays import array_class, host_words
+from jaxnb.engine.features import CellHere
 from jaxnb.engine.value_paths import paths_to
+from jaxnb.errors import JaxnbError
 from jaxnb.labels import type_label
-from jaxnb.model.nans import CheckNans, NanFound, NanPlace
+from jaxnb.model.nans import NanFound, NanPlace
 
 MAX_PLACES = 4
 """So many outputs, and inputs, of the first computation are told of."""
@@ -48,21 +50,36 @@ class NanWatch:
         self._clean: dict[int, weakref.ref[Any]] = {}
         self._array_class: Any = array_class()
 
-    def begin(self, check: CheckNans) -> None:
-        """Begins a cell."""
+    def begin(self, cell: CellHere) -> None:
+        """Begins a cell, which may ask for it."""
+        check = cell.request.check_nans
         self.is_on, self._infs = check is not False, check == "inf"
         self._started, self._after = time.monotonic(), 0
         self._found, self._outputs = None, []
 
-    def end(self, names: Mapping[str, Any]) -> NanFound | None:
-        """Ends a cell.
+    def require_seen(self, missing: str) -> None:
+        """Raises if the cell asks to look at what nothing is told of.
 
         Args:
-            names: Its variables, for those that the arrays are bound to.
+            missing: Why nothing is; empty if it is.
 
-        Returns:
-            The first computation with a NaN in its results.
+        Raises:
+            JaxnbError: That is so.
         """
+        if self.is_on and missing:
+            raise JaxnbError(
+                "NaNs cannot be looked for: this JAX does not tell of computations "
+                f"({missing}). Nothing was run."
+            )
+
+    def over(self, _: CellHere) -> None:
+        """The cell's code has ended; what describes its value is looked at, too."""
+
+    def told(self, cell: CellHere) -> dict[str, NanFound | None]:
+        """Ends a cell; returns the first computation with a NaN in its results."""
+        return {"nan": self._ended(cell.names)}
+
+    def _ended(self, names: Mapping[str, Any]) -> NanFound | None:
         self.is_on = False
         self._clean.clear()
         found, self._found = self._found, None

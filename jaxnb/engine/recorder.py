@@ -9,7 +9,7 @@ import time
 import weakref
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from jaxnb.engine import inputs
 from jaxnb.engine._jax_internals import dispatch as internals
@@ -19,7 +19,6 @@ from jaxnb.engine._jax_internals.shortcut import Shortcut
 from jaxnb.engine.calls import MASK, end_of, line_in, place_in
 from jaxnb.engine.in_lockstep import InLockstep
 from jaxnb.engine.known import Known, known_of
-from jaxnb.engine.nans import NanWatch
 from jaxnb.engine.origins import ORIGINS, number_of
 from jaxnb.engine.programs import Programs
 from jaxnb.engine.recorded import (
@@ -39,8 +38,47 @@ from jaxnb.lockstep.messages import Word
 from jaxnb.lockstep.process_agreeing import Intent, as_digest, as_intent, replicas_as_text
 from jaxnb.model import CellRequest, CheckMode, Dispatch, JointRequest, Recording, Trail
 from jaxnb.model.dispatches import Processes
-from jaxnb.model.nans import NanPlace
 from jaxnb.model.origins import Argument, Made
+
+
+class Watch(Protocol):
+    """What looks at the values of computations, before and after their dispatch.
+
+    Attributes:
+        is_on: Whether the next computation is to be looked at.
+    """
+
+    is_on: bool
+
+    def require_seen(self, missing: str) -> None:
+        """Raises if the cell asks to look at what nothing is told of.
+
+        Args:
+            missing: Why nothing is; empty if it is.
+        """
+
+    def before(self, arguments: Sequence[Any]) -> Any:
+        """Looks at the arguments of a computation; returns what :meth:`after` is given."""
+
+    def after(
+        self,
+        name: str,
+        processes: Processes,
+        number: int,
+        line: int | None,
+        inputs: Any,
+        results: Sequence[Any],
+    ) -> None:
+        """Looks at the results of a computation; waits for them.
+
+        Args:
+            name: Its name.
+            processes: Those that it spans.
+            number: Which dispatch over these it is; 0 if that is not counted.
+            line: The cell's line.
+            inputs: What :meth:`before` has returned.
+            results: Its results.
+        """
 
 
 class Recorder:
@@ -51,17 +89,17 @@ class Recorder:
     Args:
         process_index: This process.
         lockstep: Agrees with the other processes before a dispatch.
+        watch: Looks at the values of computations.
 
     Attributes:
         lockstep: Agrees with the other processes before a dispatch.
-        nans: Looks for the first NaN of a cell that asks for it.
         settings: This process's settings that change programs.
         missing: Why nothing is recorded in this process; empty if it is.
         programs: What was dispatched, for people.
         reduced: What works less well than it should with this JAX, and why, as sentences.
     """
 
-    def __init__(self, process_index: int, lockstep: InLockstep) -> None:
+    def __init__(self, process_index: int, lockstep: InLockstep, watch: Watch) -> None:
         self._process_index, self._num_processes = process_index, lockstep.num_processes
         self.lockstep = lockstep
         self._cell = CellSoFar(has_ended=True)
@@ -71,8 +109,7 @@ class Recorder:
         self._making = Making()
         self.programs = Programs()
         self._has_fast_paths = self._has_slow_paths = self._has_looked = False
-        self.nans = NanWatch(process_index)
-        self.look_before = self.nans.before
+        self._watch, self.look_before = watch, watch.before
         self.missing = internals.hook_dispatches(self)
         ORIGINS.install(self.depth)
         lockstep.arguments = self.arguments
@@ -120,7 +157,6 @@ class Recorder:
             request: The cell.
             code_name: The file name of its code in tracebacks.
         """
-        self.nans.begin(request.check_nans)
         mode: CheckMode = "off" if self.missing else request.check
         self._choose_paths(mode)
         self._cell = CellSoFar(mode, code_name, time.monotonic(), number=request.cell)
@@ -133,7 +169,9 @@ class Recorder:
 
         Raises:
             OSError: The conductor has ended.
+            JaxnbError: What looks at values cannot.
         """
+        self._watch.require_seen(self.missing)
         if self._cell.mode == "strict":
             self.lockstep.begin(request.serial, request.ranks)
 
@@ -157,11 +195,11 @@ class Recorder:
     def _choose_paths(self, mode: CheckMode) -> None:
         """Has jitted functions take the paths that a mode needs, if they have others by now."""
         has_others = self._has_slow_paths if mode == "off" else self._has_fast_paths
-        if has_others or self.nans.is_on or self._has_looked:
+        if has_others or self._watch.is_on or self._has_looked:
             internals.choose_paths_again()
             self._shortcut.cache_clear()
             self._has_fast_paths = self._has_slow_paths = False
-        self._has_looked = self.nans.is_on
+        self._has_looked = self._watch.is_on
 
     @contextlib.contextmanager
     def joint(self, request: JointRequest) -> Iterator[None]:
@@ -222,7 +260,7 @@ class Recorder:
 
     def is_recorded(self, executable: Any) -> bool:
         """Whether an executable must be kept off JAX's fast path."""
-        if self.nans.is_on:
+        if self._watch.is_on:
             return True
         if len(self.seen(executable).processes) < 2:
             return False
@@ -234,17 +272,15 @@ class Recorder:
 
     @property
     def looks_at_values(self) -> bool:
-        """Whether arguments and results are looked at, for NaN."""
-        return self.nans.is_on
+        """Whether arguments and results are looked at."""
+        return self._watch.is_on
 
-    def look_after(
-        self, executable: Any, depth: int, had: tuple[NanPlace, ...], results: Sequence[Any]
-    ) -> None:
+    def look_after(self, executable: Any, depth: int, had: Any, results: Sequence[Any]) -> None:
         """Looks at the results of a computation; waits for them."""
         known, entries = self.seen(executable), self._making.entries
         number = entries[depth].number if len(entries) > depth else 0
         line = line_in(sys._getframe(1), self._cell.name)
-        self.nans.after(known.name, known.processes, number, line, had, results)
+        self._watch.after(known.name, known.processes, number, line, had, results)
 
     def depth(self) -> int:
         """Returns how many dispatches this thread is making."""

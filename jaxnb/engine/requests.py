@@ -7,9 +7,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from jaxnb.engine import bootstrap
+from jaxnb import recover_hooks
+from jaxnb.engine import bootstrap, features
+from jaxnb.engine.ambient import AmbientMesh
+from jaxnb.engine.cell_memory import MemoryOfCells
 from jaxnb.engine.exposures import Exposures
 from jaxnb.engine.in_lockstep import InLockstep
+from jaxnb.engine.nans import NanWatch
+from jaxnb.engine.pitfalls import Pitfalls
 from jaxnb.engine.pushes import Pushes
 from jaxnb.engine.recorder import Recorder
 from jaxnb.engine.runner import Runner
@@ -17,7 +22,8 @@ from jaxnb.engine.sampling import Sampler
 from jaxnb.engine.sleeping import sleeps_in
 from jaxnb.engine.stats import Statistics
 from jaxnb.engine.this_process import ThisProcess
-from jaxnb.engine.timekeeper import Timekeeper
+from jaxnb.engine.timekeeper import Timekeeper, Times
+from jaxnb.engine.together import Rounds
 from jaxnb.errors import StartError
 from jaxnb.model import (
     CallRequest,
@@ -102,8 +108,12 @@ class Responder:
             key = self._kernel.session.key
             where = identity.bind_host, identity.socket_folder
             lockstep = InLockstep(index, identity.num_processes, bootstrap.conductor)
-            recorder = Recorder(index, lockstep)
+            nans = NanWatch(index)
+            recorder = Recorder(index, lockstep, nans)
             timekeeper = Timekeeper()
+            times = Times(timekeeper, recorder)
+            features.register([MemoryOfCells(), times, AmbientMesh(), Pitfalls(), Rounds(), nans])
+            recover_hooks.begin()
             shell, sampler = self._kernel.shell, Sampler(timekeeper, sleeps_in)
             runner = Runner(self._kernel, index, recorder, timekeeper)
             exposures = Exposures()

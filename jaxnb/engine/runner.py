@@ -16,25 +16,22 @@ from typing import Any
 import jax
 from ipykernel.displayhook import ZMQShellDisplayHook
 
-from jaxnb import recover_hooks
 from jaxnb.engine import (
-    ambient,
     aside,
     awaiting,
     bundles,
     children,
     commands,
+    features,
     interrupts,
-    together,
     tracebacks,
     values,
 )
 from jaxnb.engine._jax_internals.arrays import is_deleted
-from jaxnb.engine.cell_memory import MemoryOfCells
+from jaxnb.engine.features import CellHere
 from jaxnb.engine.held import HELD, LARGE_VALUES
 from jaxnb.engine.naming import Names
 from jaxnb.engine.origins import ORIGINS
-from jaxnb.engine.pitfalls import Pitfalls
 from jaxnb.engine.recorder import Recorder
 from jaxnb.engine.repeating import Repeats
 from jaxnb.engine.timekeeper import Timekeeper
@@ -109,15 +106,12 @@ class Runner:
         self._timekeeper = timekeeper
         self._shell = kernel.shell
         self.process_index = process_index
-        self._memory = MemoryOfCells()
         self._error: ProcessError | None = None
         self._began = 0.0
         self._raised_at: float | None = None
         self._raised: BaseException | None = None
-        self._pitfalls = Pitfalls()
         self._code_name = ""
         self._install_hooks()
-        recover_hooks.begin()
         ORIGINS.variables = lambda times: Names(MAX_NAMED).walk(
             self._shell.user_ns, self._hidden(), times
         )
@@ -163,19 +157,12 @@ class Runner:
         self._code_name = f"<cell {request.cell}>"
         shell.displayhook.take()
         shell.execution_count = request.cell
-        self._memory.begin()
-        self._timekeeper.begin(request.request_id)
+        cell = CellHere(request, self._code_name, shell.user_ns)
+        features.begin(cell)
         started = self._began = time.monotonic()
         self._recorder.begin(request, self._code_name)
-        together.begin(request)
-        self._pitfalls.begin(request, self._code_name)
         calls: list[float] = []
         try:
-            if request.check_nans and self._recorder.missing:
-                raise JaxnbError(
-                    f"NaNs cannot be looked for: this JAX does not tell of computations "
-                    f"({self._recorder.missing}). Nothing was run."
-                )
             self._recorder.meet(request)
             if request.aside:
                 aside.evaluate(shell, request, self._code_name)
@@ -185,35 +172,24 @@ class Runner:
         # An interrupt between IPython's own handlers; or strict mode cannot reach the others.
         except (Exception, KeyboardInterrupt) as error:
             self._keep_error(error)
-        seconds = time.monotonic() - started
+        seconds = cell.seconds = time.monotonic() - started
         try:  # a signal's handler of the user's may raise anywhere
-            ambient.note()
-            self._memory.over()
-            raised, self._raised = self._raised, None
-            pitfalls = self._pitfalls.end(raised)
-            count = sum(trail.count for trail in self._recorder.trails())
-            activity = self._timekeeper.end(self._recorder.entries(), count, self._recorder.started)
-            kept = self._timekeeper.cell
+            cell.raised, self._raised = self._raised, None
+            features.over(cell)
             value = self._take_value(request)  # it may compute over the processes
         finally:
             trails = self._recorder.end(self._ending())
-        memory = self._memory.end()
         return CellReply(
             process_index=self.process_index,
             value=value,
             error=self._error,
             seconds=seconds,
-            compile_seconds=min(kept.compile_seconds, seconds),
-            compiles=kept.compiles,
             trails=trails,
-            pitfalls=pitfalls,
             calls=tuple(calls),
-            activity=activity,
-            memory=memory,
             replicas=self._recorder.replicas.trails(),
             settings=self._recorder.settings.changes(),
-            nan=self._recorder.nans.end(self._shell.user_ns),
             refused=self._recorder.refused_at(),
+            **features.told(cell),
         )
 
     def _repeated(self, calls: int, seconds: list[float]) -> AbstractContextManager[None]:

@@ -7,12 +7,13 @@ import time
 from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 
+from jaxnb.engine.features import CellHere
 from jaxnb.insight.spans import Interval, painted, shortened
-from jaxnb.model import Activity, CallSite, Span, SpanKind
+from jaxnb.model import Activity, CallSite, Span, SpanKind, Trail
 
 MAX_SPANS = 500
 """So many spans of a cell are told of."""
@@ -60,6 +61,20 @@ class WatchedCell:
     dropped: int = 0
     compile_seconds: float = 0.0
     compiles: int = 0
+
+
+class Recorded(Protocol):
+    """What :class:`Times` needs of the recorder."""
+
+    @property
+    def started(self) -> float:
+        """When the cell began, on ``time.monotonic()``."""
+
+    def entries(self) -> Iterable[Any]:
+        """Returns the last dispatches of the cell, oldest first."""
+
+    def trails(self) -> Iterable[Trail]:
+        """Returns what it has dispatched so far, in short."""
 
 
 class Timekeeper:
@@ -124,6 +139,38 @@ class Timekeeper:
         if not dispatches:
             return activity
         return _with_dispatches(activity, entries, dispatches, recorded_from - started)
+
+
+class Times:
+    """Tells what the main thread did in a cell, and how long compiling took.
+
+    Args:
+        timekeeper: Keeps it.
+        recorder: Has the cell's dispatches.
+    """
+
+    def __init__(self, timekeeper: Timekeeper, recorder: Recorded) -> None:
+        self._timekeeper, self._recorder = timekeeper, recorder
+        self._activity: Activity | None = None
+
+    def begin(self, cell: CellHere) -> None:
+        """Begins a cell."""
+        self._timekeeper.begin(cell.request.request_id)
+
+    def over(self, _: CellHere) -> None:
+        """Ends it: to describe its value is not its work."""
+        recorder = self._recorder
+        count = sum(trail.count for trail in recorder.trails())
+        self._activity = self._timekeeper.end(recorder.entries(), count, recorder.started)
+
+    def told(self, cell: CellHere) -> dict[str, Any]:
+        """Returns that."""
+        kept = self._timekeeper.cell
+        return {
+            "activity": self._activity,
+            "compile_seconds": min(kept.compile_seconds, cell.seconds),
+            "compiles": kept.compiles,
+        }
 
 
 def _with_dispatches(

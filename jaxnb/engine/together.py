@@ -9,9 +9,9 @@ from typing import Any
 import jax
 
 from jaxnb.engine import _jax_internals
+from jaxnb.engine.features import CellHere
 from jaxnb.errors import JaxnbError
 from jaxnb.labels import processes_label
-from jaxnb.model import CellRequest
 
 LOOK_MS = 200
 """How long one question for a word waits before it is asked again; between, SIGINT is seen."""
@@ -21,10 +21,20 @@ _round = 0
 _last_key = ""
 
 
-def begin(request: CellRequest) -> None:
-    """Begins a cell: what is told in it has its name."""
-    global _cell, _round
-    _cell, _round = (request.request_id, request.ranks), 0
+class Rounds:
+    """Notes which cell runs: what processes tell each other in it has its name."""
+
+    def begin(self, cell: CellHere) -> None:
+        """A cell begins."""
+        global _cell, _round
+        _cell, _round = (cell.request.request_id, cell.request.ranks), 0
+
+    def over(self, _: CellHere) -> None:
+        """Its code has ended; threads of it may go on to tell each other something."""
+
+    def told(self, _: CellHere) -> dict[str, Any]:
+        """Returns nothing."""
+        return {}
 
 
 def members() -> tuple[int, ...]:

@@ -209,8 +209,8 @@ class CellReply:
     value: ValueInfo | None
     error: ProcessError | None
     seconds: float
-    compile_seconds: float
-    compiles: int
+    compile_seconds: float = 0.0
+    compiles: int = 0
     trails: tuple[Trail, ...] = ()
     pitfalls: tuple[Pitfall, ...] = ()
     calls: tuple[float, ...] = ()

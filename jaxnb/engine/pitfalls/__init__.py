@@ -15,12 +15,13 @@ from typing import Any
 
 from jaxnb.engine._jax_internals.pitfalls import Lowering, hook_pitfalls
 from jaxnb.engine.calls import line_in
+from jaxnb.engine.features import CellHere
 from jaxnb.engine.pitfalls.lowered import Lowerings
 from jaxnb.engine.pitfalls.moved import Moves
 from jaxnb.engine.pitfalls.raised import explained
 from jaxnb.engine.pitfalls.traced import Pmaps
 from jaxnb.lockstep.process_handlers import is_of_handler
-from jaxnb.model import CellRequest, Pitfall, PitfallKind
+from jaxnb.model import Pitfall, PitfallKind
 
 MAX_PITFALLS = 16
 """So many of a cell are told of: more are no help to anybody."""
@@ -36,6 +37,7 @@ class Pitfalls:
 
     def __init__(self) -> None:
         self._code_name: str | None = None
+        self._told: tuple[Pitfall, ...] = ()
         self._broken: dict[str, Pitfall] = {}
         self._forget()
         for kind, reason in hook_pitfalls(self).items():
@@ -45,22 +47,20 @@ class Pitfalls:
     def _forget(self) -> None:
         self._lowerings, self._moves, self._pmaps = Lowerings(), Moves(), Pmaps()
 
-    def begin(self, request: CellRequest, code_name: str) -> None:
-        """Begins to look.
+    def begin(self, cell: CellHere) -> None:
+        """Begins to look; if the cell asks for no check, nothing is looked at."""
+        if cell.request.check != "off" and cell.request.pitfalls:
+            self._code_name = cell.code_name
 
-        Args:
-            request: The cell; if it asks for no check, nothing is looked at.
-            code_name: The file name of its code in tracebacks.
-        """
-        if request.check != "off" and request.pitfalls:
-            self._code_name = code_name
+    def over(self, cell: CellHere) -> None:
+        """Ends that, and puts what was found into words."""
+        self._told = self._found(cell.raised)
 
-    def end(self, error: BaseException | None) -> tuple[Pitfall, ...]:
-        """Ends that, and returns what was found.
+    def told(self, _: CellHere) -> dict[str, tuple[Pitfall, ...]]:
+        """Returns what was found."""
+        return {"pitfalls": self._told}
 
-        Args:
-            error: What the cell raised.
-        """
+    def _found(self, error: BaseException | None) -> tuple[Pitfall, ...]:
         name, self._code_name = self._code_name, None
         if name is None:
             return ()

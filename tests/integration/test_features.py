@@ -1,0 +1,41 @@
+"""What goes along with a cell: without any one of it cells run as ever."""
+
+from __future__ import annotations
+
+import pytest
+
+from jaxnb.errors import CellError
+from jaxnb.session import Session
+
+FIELDS = {
+    "MemoryOfCells": "memory",
+    "Times": "compiles",
+    "AmbientMesh": "",
+    "Pitfalls": "",
+    "Rounds": "",
+    "NanWatch": "",
+}
+
+
+def test_these_are_all(session: Session) -> None:
+    code = "from jaxnb.engine import features; [type(f).__name__ for f in features.REGISTERED]"
+    assert session.run(code).value == [*FIELDS]
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_cells_run_without(session: Session, name: str) -> None:
+    session.run(
+        "from jaxnb.engine import features\nkept = list(features.REGISTERED)\n"
+        f"features.REGISTERED[:] = [f for f in kept if type(f).__name__ != {name!r}]"
+    )
+    try:
+        result = session.run("print('said')\ny = jax.jit(lambda v: v + 41)(jnp.ones(1000))\ny[0]")
+        assert (result.value, result.stdout) == (42.0, "[0-3] said\n")
+        if field := FIELDS[name]:
+            assert not any(getattr(each, field) for each in result.per_process.values())
+        with pytest.raises(CellError, match="ZeroDivisionError"):
+            session.run("1 / 0")
+        session.timeline()
+    finally:
+        session.run("features.REGISTERED[:] = kept")
+    assert session.run("jax.jit(lambda v: v + 40)(y)[0]").per_process[0].compiles > 0
