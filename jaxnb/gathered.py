@@ -33,6 +33,7 @@ class ArrayKey:
         generation: The group's, which a restart raises.
         by_ranks: Others were not asked, because the user chose these.
         is_part: The value that is named holds it, and is none itself.
+        after: The cell that had run last when it was pulled; None for none, or if it was not.
     """
 
     holder: str
@@ -43,6 +44,7 @@ class ArrayKey:
     generation: int
     by_ranks: bool = False
     is_part: bool = False
+    after: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +69,6 @@ class Reader(Protocol):
 
     def read(self, wanted: Sequence[Wanted]) -> list[np.ndarray[Any, Any]]:
         """Returns the data, in order."""
-
-    def replaced(self, key: ArrayKey) -> str:
-        """Returns why the array is not what its name is bound to now; empty if it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,15 +195,6 @@ class GatheredArray(NDArrayOperatorsMixin):
     def is_here(self) -> bool:
         """Whether the data have been brought to the notebook."""
         return self._data is not None
-
-    @property
-    def replaced(self) -> str:
-        """Why it is not what its name is bound to now, in words; empty if it is.
-
-        Asks the processes, and says so if none can answer. What has been brought to the
-        notebook stays in any case.
-        """
-        return self._reader.replaced(self._key)
 
     def __repr__(self) -> str:
         processes = sorted({shard.process_index for shard in self.info.shards})

@@ -41,7 +41,7 @@ from jaxnb.moving import Move, Mover, request_for
 from jaxnb.packed import agree, alike, is_one_array, left_text, of_different_arrays
 from jaxnb.paths import Path, parse_path
 from jaxnb.provenance import pull_text
-from jaxnb.refusals import lost_text, replaced_text, require_not_deleted, require_there, whose
+from jaxnb.refusals import lost_text, require_not_deleted, require_there, whose
 from jaxnb.replicas import replicas_text
 from jaxnb.result import Gather, PerProcess
 from jaxnb.unpickling import unpickle
@@ -68,6 +68,10 @@ class Group(Protocol):
     @property
     def generation(self) -> int:
         """How often the group has been restarted."""
+
+    @property
+    def last_cell(self) -> int | None:
+        """The number of the cell that has run last; None before the first."""
 
     def channel(self) -> AbstractContextManager[Channel]:
         """Waits until no cell runs, and keeps others out while the channel is used."""
@@ -242,7 +246,7 @@ class Puller:
             key = ArrayKey(
                 first.transfer, index, path.without(first.subscripts),
                 path.without(first.subscripts), holders, self._group.generation, by_ranks,
-                not first.is_array,
+                not first.is_array, self._group.last_cell,
             )  # fmt: skip
             arrays.append(GatheredArray(info, key, self, region))
             # At once: what is unpickled around it may use it.
@@ -282,14 +286,6 @@ class Puller:
             for each in wanted:
                 self._require_generation(each.key.generation, whose(each.key))
             return self._read(channel, wanted)
-
-    def replaced(self, key: ArrayKey) -> str:
-        """Returns why the array is not what its name is bound to now; empty if it is."""
-        with self._group.channel() as channel:
-            if key.generation != self._group.generation:
-                return "the group was restarted since"
-            request = request_for("current", holder=key.holder, array=key.index, path=key.path)
-            return replaced_text(channel.ask(dict.fromkeys(key.processes, request)))
 
     def _fill(self, channel: Channel, arrays: Sequence[GatheredArray]) -> None:
         """Brings the data of several arrays at once."""

@@ -8,7 +8,6 @@ from typing import Any
 from jaxnb.arrays.assembly import pieces
 from jaxnb.arrays.blocks import Index
 from jaxnb.arrays.regions import Region
-from jaxnb.asking import Unanswered
 from jaxnb.errors import ArrayGoneError
 from jaxnb.gathered import ArrayKey, Wanted
 from jaxnb.labels import gone_label, plural, processes_label, ranks_label
@@ -154,20 +153,6 @@ def require_there(wanted: Sequence[Wanted], answers: Mapping[int, Any]) -> None:
         f"{whose(key)} {gone_label(gone.reason, gone.axes)} on {who}, and its data had not been "
         f"brought to the notebook. Nothing was moved{again}."
     )
-
-
-def replaced_text(answers: Mapping[int, Any]) -> str:
-    """Returns why an array is not what its name is bound to now, as the processes say.
-
-    Empty if those that answered have it still; where none did, that says so.
-    """
-    known = [str(answer) for answer in answers.values() if not isinstance(answer, Unanswered)]
-    if known:
-        return next(filter(None, known), "")
-    reasons: dict[str, list[int]] = {}
-    for index, answer in answers.items():
-        reasons.setdefault(str(answer), []).append(index)
-    return f"may have been replaced since: {_by_process(reasons)}"
 
 
 def _of_several(reason: str) -> str:

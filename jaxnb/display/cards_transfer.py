@@ -131,12 +131,12 @@ def _size(row: Moved) -> str:
     return "" if row.size_bytes is None else format_bytes(row.size_bytes)
 
 
-def gathered_card(array: GatheredArray, replaced: str = "") -> Card:
+def gathered_card(array: GatheredArray, note: str = "") -> Card:
     """An array of the processes as the notebook holds it: its picture, and its values.
 
     Args:
         array: The array; nothing of it is fetched.
-        replaced: Why it is not what its name is bound to now, if that is known.
+        note: What else there is to say of it.
     """
     info, region = array.info, array.wanted().region
     name = array.wanted().key.name
@@ -150,8 +150,8 @@ def gathered_card(array: GatheredArray, replaced: str = "") -> Card:
                 f"only {processes_label(asked)} asked: parts of {processes_label(unasked)} cannot "
                 "be read"
             )
-    if replaced:
-        notes.append(f"`{name}` {replaced}")
+    if note:
+        notes.append(note)
     # Values that are here say more than the corners.
     is_whole = region.is_whole
     picture = array_card(replace(info, corner=()) if values or not is_whole else info)

@@ -257,21 +257,6 @@ def is_array(value: Any) -> bool:
     return isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer)
 
 
-def holds(value: Any, array: jax.Array) -> bool:
-    """Whether an array is among those of a value, also inside objects that are no pytrees."""
-    if any(leaf is array for leaf in jax.tree_util.tree_leaves(value)):
-        return True
-    found: list[jax.Array] = []
-
-    def refers(other: jax.Array) -> bool:
-        found.append(other)
-        return True
-
-    with suppress(Exception):  # what was pulled could be pickled, and may have changed since
-        Pickler(_Nowhere(), refers, lambda _: None).dump(value)
-    return any(other is array for other in found)
-
-
 class _Nowhere:
     def write(self, data: Any) -> None:
         """Forgets it."""

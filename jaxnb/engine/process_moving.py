@@ -59,18 +59,6 @@ def read(process: ThisProcess, transfer: str, buffer: int, start: int, stop: int
     return Chunk(process.exposures.read(transfer, buffer, start, stop))
 
 
-def current(process: ThisProcess, holder: str, array: int, path: str) -> str:
-    """Returns why an array is not what a name is bound to any more; empty if it is.
-
-    Args:
-        process: This process.
-        holder: The pull or cell that the array was described for.
-        array: Its index there.
-        path: The name it was pulled by; empty for the value of a cell.
-    """
-    return pulls.current(holder, array, path, process.shell.user_ns, HELD)
-
-
 def layout(process: ThisProcess, path: str) -> LayoutReply | NotFound:
     """Returns how the arrays of a value lie over processes and devices.
 

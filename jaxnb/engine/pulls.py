@@ -17,7 +17,7 @@ from jaxnb.engine.held import GoneError, HeldArrays
 from jaxnb.engine.layouts import unreduced_axes
 from jaxnb.engine.lost import LostArray, text_of
 from jaxnb.engine.origins import ORIGINS
-from jaxnb.engine.packing import Package, holds, is_array, is_spread
+from jaxnb.engine.packing import Package, is_array, is_spread
 from jaxnb.model import (
     Exposed,
     ExposeRequest,
@@ -210,23 +210,6 @@ def _require_elements(array: jax.Array) -> None:
 
 def _box(array: jax.Array, part: PartRequest) -> np.ndarray[Any, Any]:
     return _shard(array, part.device_id)[tuple(slice(*arguments) for arguments in part.slices)]
-
-
-def current(
-    holder: str, index: int, path: str, namespace: Mapping[str, Any], held: HeldArrays
-) -> str:
-    """Returns why an array is not what its name is bound to now; empty if it is."""
-    try:
-        array = held.get(holder, index)
-    except GoneError as error:
-        return str(error)
-    if not path:
-        return ""
-    try:
-        value, _ = find(parse_path(path), namespace)
-    except NotFoundError as error:
-        return f"was replaced since: the process {error}"
-    return "" if holds(value, array) else "was replaced since: the name is bound to something else"
 
 
 def not_found(process_index: int, error: NotFoundError) -> NotFound:

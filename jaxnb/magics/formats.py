@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +12,6 @@ if TYPE_CHECKING:
     from jaxnb.gathered import GatheredArray
     from jaxnb.result import PerProcess
     from jaxnb.session import Session
-
-ASK_SECONDS = 1.0
-"""A display waits no longer for the processes."""
-
-UNKNOWN = "may have been replaced since: the processes gave no answer"
 
 _Bundle = dict[str, Any]
 
@@ -45,7 +39,7 @@ def register(shell: Any, session: Callable[[], Session | None]) -> None:
 
 
 def _array_bundle(array: GatheredArray, session: Session | None) -> _Bundle:
-    card = cards.gathered_card(array, replaced_note(array, session))
+    card = cards.gathered_card(array, pulled_note(array, session))
     return {"text/plain": card.text, "text/html": card.html}
 
 
@@ -68,24 +62,10 @@ def _own_bundle(value: Any, shell: Any) -> _Bundle:
     return bundle or {"text/plain": repr(value)}
 
 
-def replaced_note(array: GatheredArray, session: Session | None) -> str:
-    """Returns why an array is not what its name is bound to now; empty if it is, or unknown.
+def pulled_note(array: GatheredArray, session: Session | None) -> str:
+    """Returns after which cell an array was pulled, if others have run since; else nothing.
 
-    Neither raises nor waits for long: the processes are asked only while they have nothing
-    else to do, and those that do not answer soon are left alone.
+    Whether its name has been bound to something else is not known; to pull again tells.
     """
-    if session is None or session.state != "ready" or not array.wanted().key.path:
-        return ""
-    answers: list[str] = []
-
-    def ask() -> None:
-        try:
-            answers.append(array.replaced)
-        except Exception:  # closed, broken or dead by now
-            answers.append("")
-
-    # In a thread: a process that is stopped would keep the display waiting for half a minute.
-    thread = threading.Thread(target=ask, name="jaxnb-replaced", daemon=True)
-    thread.start()
-    thread.join(ASK_SECONDS)
-    return answers[0] if answers else UNKNOWN
+    after, last = array.wanted().key.after, session and session.last_result
+    return "" if after is None or not last or last.cell == after else f"pulled after cell [{after}]"

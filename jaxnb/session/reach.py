@@ -47,6 +47,12 @@ class Reach:
         return self._life.generation
 
     @property
+    def last_cell(self) -> int | None:
+        """The number of the cell that has run last; None before the first."""
+        last = self._work.last_result
+        return None if last is None else last.cell
+
+    @property
     def deaths(self) -> Sequence[Death]:
         """Processes of the group that died without having been told to."""
         return self._life.deaths

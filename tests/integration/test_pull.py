@@ -436,7 +436,6 @@ def test_nothing_is_computed_and_no_process_waits_for_another(
     assert session.pull("k").shape == (8, 2)
     assert_same(session.pull("x").shards[5].data, whole((1024, 1024))[512:768, 512:])
     assert session.pull("steps") == {0: 0, 1: 0, 2: 0, 3: 5}
-    assert session.pull("x").replaced == ""
     assert session.pull("calls") == []
     session.run(
         "pending = f(x);", ranks=[1, 2, 3], check="off"
@@ -851,9 +850,7 @@ LARGE = MESH + "x = make((1024, 512), 'data', 'model');"
 def test_an_array_that_was_replaced_is_still_what_it_was(session: Session) -> None:
     session.run(LARGE)
     array, other = session.pull("x"), session.pull("x")
-    assert array.replaced == ""
     session.run("old, x = x, x + 1;")
-    assert array.replaced == "was replaced since: the name is bound to something else"
     assert_same(array, whole((1024, 512)))
     session.run("del old")
     assert_same(array, whole((1024, 512)))
@@ -862,7 +859,6 @@ def test_an_array_that_was_replaced_is_still_what_it_was(session: Session) -> No
     )):  # fmt: skip
         other[0]
     session.run("del x")
-    assert array.replaced == "was replaced or dropped since"
 
 
 @pytest.mark.parametrize(
@@ -875,7 +871,6 @@ def test_an_array_that_was_deleted(session: Session, code: str) -> None:
     session.run(code)
     with pytest.raises(ArrayGoneError, match=r"`x` was deleted since, or donated to a computation"):
         np.asarray(other)
-    assert "was deleted" in array.replaced
     assert_same(array, whole((1024, 512)))
     keep = session.pull("keep")
     assert repr(keep).startswith("<GatheredArray")
@@ -938,9 +933,8 @@ def test_parts_that_are_lost(make_session: Callable[..., Session]) -> None:
     session.run("mesh = jax.make_mesh((2,), ('x',))\n"
                 "x = jax.make_array_from_callback((1024, 512), NamedSharding(mesh, P('x')),\n"
                 "    lambda index: np.ones((512, 512), np.float32))\n"
-                "import os, signal\npids = jnp.ones(3)")  # fmt: skip
-    lazy, part = session.pull("x"), session.pull("pids", ranks=[0])
-    assert part.replaced == ""
+                "import os, signal")  # fmt: skip
+    lazy = session.pull("x")
 
     def until_the_death_is_known() -> None:
         while True:
@@ -954,33 +948,10 @@ def test_parts_that_are_lost(make_session: Callable[..., Session]) -> None:
     )):  # fmt: skip
         until_the_death_is_known()
     assert lazy[512:1024].sum() == 512 * 512
-    assert part.replaced == "may have been replaced since: process 0 has died"
-
-
-def test_leaves_of_a_tree_are_followed(session: Session) -> None:
-    session.run(LARGE + "\nstate = {'w': x, 'n': 1};")
-    leaf = session.pull("state")["w"]
-    session.run("state = dict(state, n=2)")
-    assert leaf.replaced == ""
-    session.run("state['w'] = x * 2;")
-    assert "bound to something else" in leaf.replaced
-    assert_same(leaf, whole((1024, 512)))  # `x` still holds it
-
-
-def test_arrays_inside_objects_are_followed(session: Session, classes: ModuleType) -> None:
-    session.run(LARGE + "\nimport dataclasses\n@dataclasses.dataclass\nclass Box:\n    w: object\n"
-                "box, opaque = Box([x]), classes.Opaque(x)")  # fmt: skip
-    for leaf in (session.pull("box").w[0], session.pull("opaque").array):
-        assert leaf.replaced == ""
-    session.run("opaque.array = 1")
-    assert leaf.replaced == "was replaced since: the name is bound to something else"
-    session.run("opaque = lambda: 1")
-    assert leaf.replaced == "was replaced since: the name is bound to something else"
 
 
 def test_the_value_of_a_cell(session: Session) -> None:
     value = session.run(MESH + "make((1024, 512), 'data')").value
-    assert value.replaced == ""
     assert_same(value[3], whole((1024, 512))[3])
 
 
@@ -1005,15 +976,12 @@ def test_a_group_that_ended(make_session: Callable[..., Session]) -> None:
     for array in (there, cell):
         with pytest.raises(ArrayGoneError, match="the group was restarted since"):
             np.asarray(array)
-    assert there.replaced == "the group was restarted since"
     assert here.sum() == 1024 * 512
     session.run("y = jnp.ones((1024, 512));")
     later = session.pull("y")
     session.close()
     with pytest.raises(SessionClosedError):
         np.asarray(later)
-    with pytest.raises(SessionClosedError):
-        later.replaced  # noqa: B018
     with pytest.raises(SessionClosedError):
         session.pull("y")
     assert here.sum() == 1024 * 512

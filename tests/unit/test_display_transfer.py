@@ -45,9 +45,6 @@ class NoReader:
     def read(self, wanted: Any) -> Any:
         raise AssertionError("something was fetched")
 
-    def replaced(self, key: Any) -> str:
-        raise AssertionError("the processes were asked")
-
 
 def gathered(index: Any = (), here: bool = False, **changes: Any) -> GatheredArray:
     described = info(**changes)
@@ -95,15 +92,14 @@ def test_a_slice_says_what_it_is() -> None:
 
 
 def test_a_deleted_array() -> None:
-    card = cards.gathered_card(gathered(deleted=True), "was deleted since")
-    assert "`x` was deleted since" in card.text
+    card = cards.gathered_card(gathered(deleted=True))
     assert "deleted: its buffers" in card.html
 
 
-def test_what_was_replaced_is_said() -> None:
-    card = cards.gathered_card(gathered(here=True), "was <b>replaced</b>")
-    assert "— `x` was <b>replaced</b>" in card.text
-    assert "<b>replaced" not in card.html
+def test_what_else_there_is_to_say_is_said() -> None:
+    card = cards.gathered_card(gathered(here=True), "pulled <b>after</b>")
+    assert "— pulled <b>after</b>" in card.text
+    assert "<b>after" not in card.html
 
 
 @pytest.mark.parametrize(

@@ -41,9 +41,6 @@ class Numbers:
             found.append(each.region.finish(taken, words))
         return found
 
-    def replaced(self, key: ArrayKey) -> str:
-        return f"{key.name} was replaced"
-
 
 def gathered(whole: np.ndarray, **more: Any) -> tuple[GatheredArray, Numbers]:
     words = more.get("word_shape", ())
@@ -71,7 +68,6 @@ def test_facts_need_no_data() -> None:
         repr(x) == "<GatheredArray float32[3, 4] P() of x, over 2 processes, data there until used>"
     )
     assert [s.replica_id for s in x.shards] == [0, 1]
-    assert x.replaced == "x was replaced"
     assert x.itemsize == 4
     assert not (x == None).any()  # noqa: E711
     assert (x != None).all()  # noqa: E711
