@@ -250,7 +250,7 @@ class Puller:
             )  # fmt: skip
             arrays.append(GatheredArray(info, key, self, region))
             # At once: what is unpickled around it may use it.
-            _fill_small(arrays[-1], small)
+            _fill_small(arrays[-1], small, is_sliced=bool(first.subscripts))
             return arrays[-1]
 
         return self._read_value(channel, first, f"`{path.text}`", array)
@@ -363,7 +363,7 @@ def _plan(wanted: Wanted, able: Iterable[int], in_cells: Mapping[int, str]) -> _
 
 
 _SmallData = Mapping[tuple[int, int, int], Any]
-"""Process, index of an array and device to the bytes of a shard."""
+"""Process, index of an array and device to the bytes of a shard, or of a slice's part of it."""
 
 
 def _small_data(packed: Mapping[int, Packed]) -> _SmallData:
@@ -377,8 +377,14 @@ def _small_data(packed: Mapping[int, Packed]) -> _SmallData:
     }
 
 
-def _fill_small(array: GatheredArray, found: _SmallData) -> None:
-    """Gives an array the data that came with its description, if they did."""
+def _fill_small(array: GatheredArray, found: _SmallData, *, is_sliced: bool) -> None:
+    """Gives an array the data that came with its description, if they did.
+
+    Args:
+        array: The array.
+        found: What came.
+        is_sliced: They are what a slice takes of each shard, not the shards.
+    """
     wanted = array.wanted()
     dtype, words = numpy_dtype(wanted.info.host_dtype), wanted.info.word_shape
     parts, lost = pieces(wanted.region, wanted.info.shards, wanted.key.processes)
@@ -388,8 +394,10 @@ def _fill_small(array: GatheredArray, found: _SmallData) -> None:
 
     def data(piece: Piece) -> np.ndarray[Any, Any]:
         shard = piece.shard
-        shape = [stop - start for start, stop in shard.index]
         raw = np.frombuffer(found[shard.process_index, wanted.key.index, shard.device_id], dtype)
+        if is_sliced:
+            return raw.reshape((*piece.shape, *words))
+        shape = [stop - start for start, stop in shard.index]
         return raw.reshape((*shape, *words))[piece.source]
 
     array.keep(assemble(wanted.region, parts, data, dtype, words))

@@ -29,12 +29,14 @@ def pack(process: ThisProcess, request: PackRequest) -> Packed | NotFound:
     Raises:
         Exception: Whatever a value raises that cannot be pickled.
     """
-    subscripts = 0
+    subscripts: list[Any] = []
     if request.cell:
         value = process.large_value(request)
     else:
         try:
-            value, subscripts = pulls.find(parse_path(request.path), process.shell.user_ns)
+            path = parse_path(request.path)
+            value, left = pulls.find(path, process.shell.user_ns)
+            subscripts = [step.key for step in path.steps[len(path.steps) - left :]]
         except pulls.NotFoundError as error:
             return pulls.not_found(process.index, error)
     return pulls.pack(

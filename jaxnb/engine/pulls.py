@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import inspect
+import math
 import pickle
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
+from jaxnb.arrays.assembly import Piece, pieces
+from jaxnb.arrays.regions import Region
 from jaxnb.engine import shards
 from jaxnb.engine._jax_internals.arrays import array_of_ref_now
 from jaxnb.engine.exposures import Exposures, as_bytes
@@ -19,6 +22,7 @@ from jaxnb.engine.lost import LostArray, text_of
 from jaxnb.engine.origins import ORIGINS
 from jaxnb.engine.packing import Package, is_array, is_spread
 from jaxnb.model import (
+    ArrayInfo,
     Exposed,
     ExposeRequest,
     Gone,
@@ -121,7 +125,7 @@ def _follow(value: Any, step: Step) -> Any:
 
 def pack(
     value: Any,
-    subscripts: int,
+    subscripts: Sequence[Any],
     *,
     transfer: str,
     eager_bytes: int,
@@ -134,9 +138,9 @@ def pack(
 
     Args:
         value: Any value that can be pickled.
-        subscripts: Left to the notebook, for an array.
+        subscripts: What it is to be a slice of, for an array; left to the notebook.
         transfer: The transfer.
-        eager_bytes: The data of arrays that together have no more go along.
+        eager_bytes: The data of arrays that together have no more go along, or of a slice.
         process_index: This process.
         exposures: Keeps what is not in the pickle.
         held: Remembers the arrays.
@@ -159,8 +163,8 @@ def pack(
         buffers=exposures.expose(transfer, package.buffers),
         arrays=package.infos,
         access=exposures.access,
-        subscripts=subscripts,
-        data=_small_data(package, process_index, eager_bytes),
+        subscripts=len(subscripts),
+        data=_small_data(package, process_index, eager_bytes, subscripts),
         origins=tuple(map(ORIGINS.of, package.arrays)),
         left=package.left,
         is_array=is_array(value) or array_of_ref_now(value) is not None,
@@ -168,11 +172,16 @@ def pack(
 
 
 def _small_data(
-    package: Package, process_index: int, eager_bytes: int
+    package: Package, process_index: int, eager_bytes: int, subscripts: Sequence[Any]
 ) -> tuple[tuple[int, int, Any], ...] | None:
-    """Returns the bytes of this process's first replicas, if the arrays are small together."""
+    """Returns the bytes of this process's first replicas, if the arrays are small together.
+
+    Of a slice of an array, those that it takes.
+    """
     pairs = list(zip(package.arrays, package.infos, strict=True))
     readable = all(not (i.deleted or unreduced_axes(a.sharding)) for a, i in pairs)
+    if readable and subscripts:
+        return _small_slice(*pairs[0], process_index, eager_bytes, subscripts)
     if not readable or sum(shards.host_bytes(a) for a, _ in pairs) > eager_bytes:
         return None
     return tuple(
@@ -181,6 +190,33 @@ def _small_data(
         for shard in info.shards
         if shard.process_index == process_index and shard.replica_id == 0
     )
+
+
+def _small_slice(
+    array: jax.Array,
+    info: ArrayInfo,
+    process_index: int,
+    eager_bytes: int,
+    subscripts: Sequence[Any],
+) -> tuple[tuple[int, int, Any], ...] | None:
+    region = Region.whole(info.shape)
+    try:
+        for subscript in subscripts:
+            region = region[subscript]
+    except (IndexError, TypeError):  # the notebook says what is wrong with it
+        return None
+    if math.prod(region.taken_shape) * shards.host_bytes(array) > eager_bytes * max(array.size, 1):
+        return None
+    found, _ = pieces(region, info.shards)
+    return tuple(
+        (0, each.shard.device_id, pickle.PickleBuffer(as_bytes(_part(array, each)).data))
+        for each in found
+        if each.shard.process_index == process_index
+    )
+
+
+def _part(array: jax.Array, piece: Piece) -> np.ndarray[Any, Any]:
+    return np.ascontiguousarray(_shard(array, piece.shard.device_id)[piece.source])
 
 
 def _shard(array: jax.Array, device_id: int) -> np.ndarray[Any, Any]:

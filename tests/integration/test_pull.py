@@ -23,6 +23,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from integration.conftest import gate_runs
+from jaxnb import pulling
 from jaxnb.display import cards
 from jaxnb.errors import (
     ArrayGoneError,
@@ -546,10 +547,18 @@ def test_slices_move_what_they_take(
 ) -> None:
     session.run(MESH + "x = make((1024, 512), 'data', 'model');")
     expected = eval(text, {"x": whole((1024, 512))})
-    with spying(session, monkeypatch) as moved:
-        part = session.pull(text, lazy=False)
+    with monkeypatch.context() as patch:
+        came: list[Any] = []
+        small = pulling._small_data
+        patch.setattr(pulling, "_small_data", lambda packed: came.append(small(packed)) or came[-1])
+        with spying(session, monkeypatch) as moved:
+            assert_same(session.pull(text, lazy=False), expected)  # with the answer
+        assert not moved_bytes(moved)
+        assert sum(memoryview(each).nbytes for each in came[0].values()) == SLICES[text] * 4
+        patch.setattr(pulling, "EAGER_BYTES", 0)
+        with spying(session, monkeypatch) as moved:
+            assert_same(session.pull(text, lazy=False), expected)
         assert moved_bytes(moved) == SLICES[text] * 4
-    assert_same(part, expected)
     array = session.pull("x")
     with spying(session, monkeypatch) as moved:
         found = eval(text.replace("x", "array", 1), {"array": array})
@@ -560,6 +569,7 @@ def test_slices_move_what_they_take(
 
 
 def test_a_slice_of_a_slice(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pulling, "EAGER_BYTES", 0)  # else its data come with the answer
     session.run(MESH + "x = make((1024, 512), 'data', 'model');")
     half = session.pull("x[::2]")
     assert half.shape == (512, 512)
