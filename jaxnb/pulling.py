@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import uuid
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -250,7 +251,8 @@ class Puller:
             )  # fmt: skip
             arrays.append(GatheredArray(info, key, self, region))
             # At once: what is unpickled around it may use it.
-            _fill_small(arrays[-1], small, is_sliced=bool(first.subscripts))
+            if small is not None:
+                _fill_small(arrays[-1], small, is_sliced=bool(first.subscripts))
             return arrays[-1]
 
         return self._read_value(channel, first, f"`{path.text}`", array)
@@ -336,7 +338,7 @@ class _Plan:
     def nbytes(self) -> int:
         """Size of the result."""
         dtype = numpy_dtype(self.wanted.info.host_dtype)
-        return int(np.prod(self._taken, dtype=np.int64)) * dtype.itemsize
+        return math.prod(self._taken) * dtype.itemsize
 
     def allocate(self) -> np.ndarray[Any, Any]:
         """Makes the array that the pieces fill."""
@@ -366,10 +368,10 @@ _SmallData = Mapping[tuple[int, int, int], Any]
 """Process, index of an array and device to the bytes of a shard, or of a slice's part of it."""
 
 
-def _small_data(packed: Mapping[int, Packed]) -> _SmallData:
-    """Returns the data that came with descriptions; none if they came from some only."""
+def _small_data(packed: Mapping[int, Packed]) -> _SmallData | None:
+    """Returns the data that came with descriptions; None if they came from some only."""
     if any(answer.data is None for answer in packed.values()):
-        return {}
+        return None
     return {
         (process, k, device): data
         for process, answer in packed.items()

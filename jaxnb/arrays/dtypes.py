@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ class UnknownDtypeError(JaxnbError, LookupError):
     """No dtype has this name in NumPy or ml_dtypes as they are installed here."""
 
 
+@functools.cache  # an array of a pull has it looked up several times
 def numpy_dtype(name: str) -> np.dtype:
     """Returns the dtype that JAX gives this name.
 
