@@ -67,6 +67,10 @@ class Wanted:
 class Reader(Protocol):
     """Brings data of the processes to the notebook."""
 
+    @property
+    def generation(self) -> int:
+        """Which processes there are: how often they have been replaced by others."""
+
     def read(self, wanted: Sequence[Wanted]) -> list[np.ndarray[Any, Any]]:
         """Returns the data, in order."""
 
@@ -195,6 +199,11 @@ class GatheredArray(NDArrayOperatorsMixin):
     def is_here(self) -> bool:
         """Whether the data have been brought to the notebook."""
         return self._data is not None
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether its data have gone with the processes that had them, and are not here."""
+        return not self.is_here and self._key.generation != self._reader.generation
 
     def __repr__(self) -> str:
         processes = sorted({shard.process_index for shard in self.info.shards})

@@ -1,10 +1,16 @@
-"""Pure: how the answers of processes that were asked for one value relate."""
+"""Pure: what processes answer that were asked for one value: how it relates, what came along."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from typing import Any
 
+import numpy as np
+
+from jaxnb.arrays.assembly import Piece, assemble, pieces
+from jaxnb.arrays.dtypes import numpy_dtype
+from jaxnb.gathered import GatheredArray
 from jaxnb.labels import plural, processes_label
 from jaxnb.model import Packed
 from jaxnb.model.origins import Argument, Difference
@@ -79,3 +85,44 @@ def are_equal(answers: Iterable[Packed], index: int) -> bool:
     """Whether each process has an array of its own, and their bytes are equal."""
     digests = {answer.array_digests[index][1] for answer in answers}
     return len(digests) == 1 and b"" not in digests
+
+
+SmallData = Mapping[tuple[int, int, int], Any]
+"""Process, index of an array and device to the bytes of a shard, or of a slice's part of it."""
+
+
+def small_data(packed: Mapping[int, Packed]) -> SmallData | None:
+    """Returns the data that came with descriptions; None if they came from some only."""
+    if any(answer.data is None for answer in packed.values()):
+        return None
+    return {
+        (process, k, device): data
+        for process, answer in packed.items()
+        for k, device, data in answer.data or ()
+    }
+
+
+def fill_small(array: GatheredArray, found: SmallData, *, is_sliced: bool) -> None:
+    """Gives an array the data that came with its description, if they did.
+
+    Args:
+        array: The array.
+        found: What came.
+        is_sliced: They are what a slice takes of each shard, not the shards.
+    """
+    wanted = array.wanted()
+    dtype, words = numpy_dtype(wanted.info.host_dtype), wanted.info.word_shape
+    parts, lost = pieces(wanted.region, wanted.info.shards, wanted.key.processes)
+    sources = [(p.shard.process_index, wanted.key.index, p.shard.device_id) for p in parts]
+    if lost or not all(source in found for source in sources):
+        return  # only later replicas are left, or nothing: asking for it says so
+
+    def data(piece: Piece) -> np.ndarray[Any, Any]:
+        shard = piece.shard
+        raw = np.frombuffer(found[shard.process_index, wanted.key.index, shard.device_id], dtype)
+        if is_sliced:
+            return raw.reshape((*piece.shape, *words))
+        shape = [stop - start for start, stop in shard.index]
+        return raw.reshape((*shape, *words))[piece.source]
+
+    array.keep(assemble(wanted.region, parts, data, dtype, words))

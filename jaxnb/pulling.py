@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from jaxnb.arrays import differing, merged
-from jaxnb.arrays.assembly import Piece, assemble, pieces
+from jaxnb.arrays.assembly import Piece, pieces
 from jaxnb.arrays.dtypes import numpy_dtype
 from jaxnb.arrays.regions import Region, view
 from jaxnb.asking import Channel, Unanswered
@@ -39,7 +39,15 @@ from jaxnb.model import (
     PartRequest,
 )
 from jaxnb.moving import Move, Mover, request_for
-from jaxnb.packed import agree, alike, is_one_array, left_text, of_different_arrays
+from jaxnb.packed import (
+    agree,
+    alike,
+    fill_small,
+    is_one_array,
+    left_text,
+    of_different_arrays,
+    small_data,
+)
 from jaxnb.paths import Path, parse_path
 from jaxnb.provenance import pull_text
 from jaxnb.refusals import lost_text, require_not_deleted, require_there, whose
@@ -236,7 +244,7 @@ class Puller:
             _region(first.arrays[0].shape, path, first.subscripts) if first.subscripts else None
         )
 
-        small = _small_data(packed)
+        small = small_data(packed)
 
         def array(index: int) -> GatheredArray:
             info = merged([p.arrays[index] for p in packed.values()])
@@ -252,7 +260,7 @@ class Puller:
             arrays.append(GatheredArray(info, key, self, region))
             # At once: what is unpickled around it may use it.
             if small is not None:
-                _fill_small(arrays[-1], small, is_sliced=bool(first.subscripts))
+                fill_small(arrays[-1], small, is_sliced=bool(first.subscripts))
             return arrays[-1]
 
         return self._read_value(channel, first, f"`{path.text}`", array)
@@ -281,6 +289,11 @@ class Puller:
             ) from error
 
     # ------------------------------------------------------------------ arrays
+
+    @property
+    def generation(self) -> int:
+        """Which processes there are; see :class:`jaxnb.gathered.Reader`."""
+        return self._group.generation
 
     def read(self, wanted: Sequence[Wanted]) -> list[np.ndarray[Any, Any]]:
         """Returns data of arrays; see :class:`jaxnb.gathered.Reader`."""
@@ -362,47 +375,6 @@ def _plan(wanted: Wanted, able: Iterable[int], in_cells: Mapping[int, str]) -> _
     if lost:
         raise JaxnbError(lost_text(wanted, lost, able, in_cells))
     return _Plan(wanted, tuple(found))
-
-
-_SmallData = Mapping[tuple[int, int, int], Any]
-"""Process, index of an array and device to the bytes of a shard, or of a slice's part of it."""
-
-
-def _small_data(packed: Mapping[int, Packed]) -> _SmallData | None:
-    """Returns the data that came with descriptions; None if they came from some only."""
-    if any(answer.data is None for answer in packed.values()):
-        return None
-    return {
-        (process, k, device): data
-        for process, answer in packed.items()
-        for k, device, data in answer.data or ()
-    }
-
-
-def _fill_small(array: GatheredArray, found: _SmallData, *, is_sliced: bool) -> None:
-    """Gives an array the data that came with its description, if they did.
-
-    Args:
-        array: The array.
-        found: What came.
-        is_sliced: They are what a slice takes of each shard, not the shards.
-    """
-    wanted = array.wanted()
-    dtype, words = numpy_dtype(wanted.info.host_dtype), wanted.info.word_shape
-    parts, lost = pieces(wanted.region, wanted.info.shards, wanted.key.processes)
-    sources = [(p.shard.process_index, wanted.key.index, p.shard.device_id) for p in parts]
-    if lost or not all(source in found for source in sources):
-        return  # only later replicas are left, or nothing: asking for it says so
-
-    def data(piece: Piece) -> np.ndarray[Any, Any]:
-        shard = piece.shard
-        raw = np.frombuffer(found[shard.process_index, wanted.key.index, shard.device_id], dtype)
-        if is_sliced:
-            return raw.reshape((*piece.shape, *words))
-        shape = [stop - start for start, stop in shard.index]
-        return raw.reshape((*shape, *words))[piece.source]
-
-    array.keep(assemble(wanted.region, parts, data, dtype, words))
 
 
 def _expose_requests(transfer: str, plans: Sequence[_Plan]) -> dict[int, CallRequest]:

@@ -131,27 +131,30 @@ def _size(row: Moved) -> str:
     return "" if row.size_bytes is None else format_bytes(row.size_bytes)
 
 
-def gathered_card(array: GatheredArray, note: str = "") -> Card:
+def gathered_card(array: GatheredArray, since: str = "") -> Card:
     """An array of the processes as the notebook holds it: its picture, and its values.
 
     Args:
         array: The array; nothing of it is fetched.
-        note: What else there is to say of it.
+        since: When it was pulled, if others may have changed its name since.
     """
     info, region = array.info, array.wanted().region
     name = array.wanted().key.name
     values = _values(array)
     notes = []
-    if not array.is_here and not info.deleted:
-        notes.append("data stay on the processes until used")
+    if array.is_gone:
+        notes.append("its data are gone with the processes that had them")
+    elif not array.is_here and not info.deleted:
+        until = f", and while it is there: {since}" if since else ""
+        notes.append(f"data stay on the processes until used{until}")
         asked = array.wanted().key.processes
         if unasked := {shard.process_index for shard in info.shards} - set(asked):
             notes.append(
                 f"only {processes_label(asked)} asked: parts of {processes_label(unasked)} cannot "
                 "be read"
             )
-    if note:
-        notes.append(note)
+    if since and array.is_here:
+        notes.append(since)
     # Values that are here say more than the corners.
     is_whole = region.is_whole
     picture = array_card(replace(info, corner=()) if values or not is_whole else info)

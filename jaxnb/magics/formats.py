@@ -39,7 +39,7 @@ def register(shell: Any, session: Callable[[], Session | None]) -> None:
 
 
 def _array_bundle(array: GatheredArray, session: Session | None) -> _Bundle:
-    card = cards.gathered_card(array, pulled_note(array, session))
+    card = cards.gathered_card(array, _pulled_since(array, session))
     return {"text/plain": card.text, "text/html": card.html}
 
 
@@ -62,10 +62,12 @@ def _own_bundle(value: Any, shell: Any) -> _Bundle:
     return bundle or {"text/plain": repr(value)}
 
 
-def pulled_note(array: GatheredArray, session: Session | None) -> str:
+def _pulled_since(array: GatheredArray, session: Session | None) -> str:
     """Returns after which cell an array was pulled, if others have run since; else nothing.
 
     Whether its name has been bound to something else is not known; to pull again tells.
     """
-    after, last = array.wanted().key.after, session and session.last_result
-    return "" if after is None or not last or last.cell == after else f"pulled after cell [{after}]"
+    after = array.wanted().key.after
+    if session is None or after is None or session.group.last_cell == after:
+        return ""
+    return f"pulled after cell [{after}]"

@@ -85,7 +85,7 @@ class Cells:
         Returns:
             What was run: a second request if it was run again.
         """
-        self._work.cells_run += 1
+        self._work.cells_run += not request.aside
         ran = [self._run(request, sink, outputs, interrupted, timeout)]
         if repeats_as_fits and self._may_repeat(ran[0], interrupted):
             calls = calls_to_come(timing_of(_calls(ran[0].collected)))

@@ -125,7 +125,7 @@ class Life:
             jax_version=self.reports[0].jax_version,
             start_seconds=self._start_seconds,
             cells_run=work.cells_run,
-            last_cell=work.last_result.cell if work.last_result is not None else None,
+            last_cell=work.last_cell,
             running_cell=now.request.cell if (now := work.current) is not None else None,
             check=self.options.check,
             notes=checking.notes(self.reports, self.options.check),

@@ -49,8 +49,7 @@ class Reach:
     @property
     def last_cell(self) -> int | None:
         """The number of the cell that has run last; None before the first."""
-        last = self._work.last_result
-        return None if last is None else last.cell
+        return self._work.last_cell
 
     @property
     def deaths(self) -> Sequence[Death]:

@@ -346,6 +346,8 @@ class Session(Transfers):
         cause = "dead" if has_died else ran[-1].cause
         result = self._results.result_of(ran, self.num_processes, pitfalls, cause)
         self._work.last_result = result
+        if not ran[0].collected.request.aside:
+            self._work.last_cell = result.cell
         self._records.replayable.note(replace(ran[0].collected.request, calls=0), result)
         return result
 

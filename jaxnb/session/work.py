@@ -23,14 +23,16 @@ class Work:
     Attributes:
         turns: Who waits, and who has the turn.
         conversations: Pulls, pushes, and what else is asked of main threads beside cells.
-        cells_run: How many cells have been begun.
-        last_result: What the last cell did; None before the first.
+        cells_run: How many cells of the user's have been begun.
+        last_cell: The number of the last of them that has ended; None before the first.
+        last_result: What the last cell did, be it one of jaxnb's own.
     """
 
     def __init__(self) -> None:
         self.turns = Turns()
         self.conversations = Conversations(self.turns)
         self.cells_run = 0
+        self.last_cell: int | None = None
         self.last_result: CellResult | None = None
         self._current: RunningCell | None = None
         self._left: RunningCell | None = None

@@ -549,8 +549,8 @@ def test_slices_move_what_they_take(
     expected = eval(text, {"x": whole((1024, 512))})
     with monkeypatch.context() as patch:
         came: list[Any] = []
-        small = pulling._small_data
-        patch.setattr(pulling, "_small_data", lambda packed: came.append(small(packed)) or came[-1])
+        small = pulling.small_data
+        patch.setattr(pulling, "small_data", lambda packed: came.append(small(packed)) or came[-1])
         with spying(session, monkeypatch) as moved:
             assert_same(session.pull(text, lazy=False), expected)  # with the answer
         assert not moved_bytes(moved)

@@ -42,6 +42,8 @@ def info(**changes: Any) -> ArrayInfo:
 class NoReader:
     """What must not be asked: a display fetches nothing."""
 
+    generation = 0
+
     def read(self, wanted: Any) -> Any:
         raise AssertionError("something was fetched")
 
@@ -96,10 +98,21 @@ def test_a_deleted_array() -> None:
     assert "deleted: its buffers" in card.html
 
 
-def test_what_else_there_is_to_say_is_said() -> None:
+def test_it_says_after_which_cell_it_was_pulled() -> None:
     card = cards.gathered_card(gathered(here=True), "pulled <b>after</b>")
     assert "— pulled <b>after</b>" in card.text
     assert "<b>after" not in card.html
+    there = cards.gathered_card(gathered(), "pulled after cell [3]")
+    assert "until used, and while it is there: pulled after cell [3]" in " ".join(
+        there.text.split()
+    )
+
+
+def test_what_went_with_its_processes_is_said_to_be_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(NoReader, "generation", 1)
+    card = cards.gathered_card(gathered())
+    assert "its data are gone with the processes" in " ".join(card.text.split())
+    assert "until used" not in card.html
 
 
 @pytest.mark.parametrize(

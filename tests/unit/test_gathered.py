@@ -28,6 +28,8 @@ class Numbers:
         self.wanted: list[Wanted] = []
         self.error: Exception | None = None
 
+    generation = 0
+
     def read(self, wanted: Sequence[Wanted]) -> list[np.ndarray]:
         if self.error is not None:
             raise self.error
@@ -72,6 +74,9 @@ def test_facts_need_no_data() -> None:
     assert not (x == None).any()  # noqa: E711
     assert (x != None).all()  # noqa: E711
     assert not x.is_here
+    assert not x.is_gone
+    reader.generation = 1
+    assert x.is_gone
     for name in ("__array_interface__", "_repr_html_", "nonsense"):
         assert not hasattr(x, name)
     assert reader.wanted == []
