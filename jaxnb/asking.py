@@ -311,6 +311,18 @@ class Channel:
                 return Unanswered(index, "has died", death)
         return None
 
+    def require_living(self, doing: str) -> None:
+        """Raises if no process is left to be asked.
+
+        Args:
+            doing: What they were to be asked for: ``"`x` was pulled"``.
+
+        Raises:
+            ProcessDiedError: All have died.
+        """
+        if not self.able and not self.in_cells:
+            self.require({i: self._lost(i) for i in range(self.num_processes)}, doing)
+
     def tell(self, requests: Mapping[int, Request]) -> None:
         """Sends requests whose answers nobody waits for, to those that can take them."""
         if self._abandoned is not None:

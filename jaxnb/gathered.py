@@ -33,7 +33,7 @@ class ArrayKey:
         generation: The group's, which a restart raises.
         by_ranks: Others were not asked, because the user chose these.
         is_part: The value that is named holds it, and is none itself.
-        after: The cell that had run last when it was pulled; None for none, or if it was not.
+        after: The cell that had run last when it was pulled, 0 for none; None if it was not pulled.
     """
 
     holder: str

@@ -79,8 +79,8 @@ class Group(Protocol):
         """How often the group has been restarted."""
 
     @property
-    def last_cell(self) -> int | None:
-        """The number of the cell that has run last; None before the first."""
+    def last_cell(self) -> int:
+        """The number of the cell that has run last; 0 before the first."""
 
     def channel(self) -> AbstractContextManager[Channel]:
         """Waits until no cell runs, and keeps others out while the channel is used."""
@@ -177,6 +177,7 @@ class Puller:
         Without ``ranks`` all that are able to answer are asked: data can be rescued from what
         is left of a group. One that is in a cell is asked all the same, and says so.
         """
+        channel.require_living(f"`{path.text}` was pulled")
         dead = set(range(channel.num_processes)) - set(channel.able) - set(channel.in_cells)
         asked = [i for i in range(channel.num_processes) if i not in dead]
         if ranks is not None:

@@ -68,6 +68,6 @@ def _pulled_since(array: GatheredArray, session: Session | None) -> str:
     Whether its name has been bound to something else is not known; to pull again tells.
     """
     after = array.wanted().key.after
-    if session is None or after is None or session.group.last_cell == after:
+    if session is None or after is None or after == (session.group.last_cell or 0):
         return ""
-    return f"pulled after cell [{after}]"
+    return f"pulled after cell [{after}]" if after else "pulled before the first cell"

@@ -94,6 +94,7 @@ class Carrier:
         dead: Returns who has died so far.
         interrupted: Ends it with KeyboardInterrupt once it is set; nothing has changed then.
         notice: Shows the user a sentence.
+        require_there: Raises if the processes are ended for another reason than their death.
         is_resized: The new group is of another size.
     """
 
@@ -104,12 +105,14 @@ class Carrier:
         dead: Callable[[], Collection[int]],
         interrupted: threading.Event,
         notice: Callable[[str], None],
+        require_there: Callable[[], None],
         *,
         is_resized: bool = False,
     ) -> None:
         self._is_resized = is_resized
         self._sentinels, self._pids, self._dead = sentinels, pids, dead
         self._interrupted, self._notice = interrupted, notice
+        self._require_there = require_there
         self._silences: dict[int, Silence] = {}
 
     def pack(self) -> Packed:
@@ -150,7 +153,11 @@ class Carrier:
         return answers
 
     def drop(self) -> None:
-        """Has them drop what they have packed."""
+        """Has them drop what they have packed, if they are there."""
+        try:
+            self._require_there()
+        except JaxnbError:
+            return
         living = self._pids.keys() - set(self._dead()) - self._silences.keys()
         self._sentinels.ask(living, f"{_PROCESS}.drop")
 
@@ -165,6 +172,7 @@ class Carrier:
         found: dict[int, Any] = {}
         while left := set(processes) - found.keys() - given_up.keys() - set(self._dead()):
             answers = self._sentinels.ask(left, f"{_PROCESS}.{function}", **arguments)
+            self._require_there()
             for index, answer in answers.items():
                 if isinstance(answer, Refused):
                     raise JaxnbError(

@@ -82,7 +82,7 @@ class Life:
         self._replacing = threading.RLock()
         self._start_group(progress)
         self._start_seconds = time.perf_counter() - started
-        atexit.register(self._close_at_exit)
+        atexit.register(self.close)
 
     # ---------------------------------------------------------------------- what it is now
 
@@ -184,6 +184,14 @@ class Life:
             raise death_error(deaths[0], self.num_processes, None, others=deaths[1:])
         raise out_of_step_error() if state == "broken" else restarted_error()
 
+    def require_unchanged(self, generation: int) -> None:
+        """Raises if the processes of a generation have been ended, or are about to be."""
+        self.require_open()
+        if generation != self.generation:
+            raise SessionBrokenError(
+                "The group was restarted while its variables were packed. Nothing was carried over."
+            )
+
     def require_helpers(self) -> None:
         """Raises if a process that serves the group has died."""
         for death in self.lifecycle.deaths:
@@ -263,6 +271,8 @@ class Life:
             self._sentinels = Sentinels(self._transport.key, self.reports, self._work.notice)
             self._on_join(self.reports)
         except BaseException as error:
+            if not self.lifecycle.is_open:  # it was closed meanwhile, by another thread
+                raise closed_error() from error
             self.close()
             if isinstance(error, StartError):
                 raise StartError(
@@ -294,6 +304,8 @@ class Life:
 
     def close(self) -> None:
         """Ends all processes of the group, if that has not been done; none is alive then."""
+        if os.getpid() != self._owner_pid:
+            return  # a child that this process has forked has no group of its own
         # An interrupt must not leave a group that nobody owns any more.
         with sigint_held():
             if not self.lifecycle.begin_close():
@@ -301,7 +313,7 @@ class Life:
             self._abandon(SessionClosedError, "The session was closed")
             self._end_group()
             self.lifecycle.finish_close()
-            atexit.unregister(self._close_at_exit)
+            atexit.unregister(self.close)
 
     def _end_group(self) -> None:
         if self._transport is not None:
@@ -309,11 +321,6 @@ class Life:
             self._transport = None
             self._sentinels.close()
         self.cluster.close()
-
-    def _close_at_exit(self) -> None:
-        # A process forked from this one by its user inherits the handler, not the group.
-        if os.getpid() == self._owner_pid:
-            self.close()
 
     # ---------------------------------------------------------------------- what comes by itself
 

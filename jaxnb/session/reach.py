@@ -47,9 +47,9 @@ class Reach:
         return self._life.generation
 
     @property
-    def last_cell(self) -> int | None:
-        """The number of the cell that has run last; None before the first."""
-        return self._work.last_cell
+    def last_cell(self) -> int:
+        """The number of the cell that has run last; 0 before the first."""
+        return self._work.last_cell or 0
 
     @property
     def deaths(self) -> Sequence[Death]:

@@ -89,6 +89,7 @@ class Recoveries:
             lambda: life.lifecycle.dead,
             interrupted,
             notice or StderrNotices().notice,
+            partial(life.require_unchanged, generation),
             is_resized=size is not None,
         )
         return Recovery(

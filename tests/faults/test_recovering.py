@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from faults.shared import missing, without_replica
-from jaxnb.errors import CellError, JaxnbError, ProcessDiedError
+from jaxnb.errors import (
+    CellError,
+    JaxnbError,
+    ProcessDiedError,
+    SessionBrokenError,
+    SessionClosedError,
+)
 from jaxnb.recovery.messages import Recovered
 from jaxnb.session import Session
-from jaxnb_fixtures import assert_usable, until
+from jaxnb_fixtures import PATIENT_SECONDS, assert_usable, until
 
 SETUP = """
 import os
@@ -221,3 +229,50 @@ def test_an_array_of_its_own_that_a_process_replicates(
     session.run(used)
     assert kill(session, 1).given
     session.run(used)
+
+
+BLOCKS = """
+import threading
+class Blocks:
+    def __reduce__(self): threading.Event().wait()
+blocks = Blocks()
+"""
+
+
+@pytest.mark.parametrize("ends", ["restart", "close"])
+def test_a_recovery_ends_with_the_processes_that_pack(
+    make_session: Callable[..., Session], ends: str
+) -> None:
+    """What they pack would never come."""
+    session = make_session(2)
+    session.run(BLOCKS)
+    packing = threading.Event()
+    with ThreadPoolExecutor() as pool:
+        recovering = pool.submit(session.recover, lambda stage, _: packing.set())
+        assert packing.wait(PATIENT_SECONDS)
+        getattr(session, ends)()
+        kind = SessionBrokenError if ends == "restart" else SessionClosedError
+        assert type(recovering.exception(PATIENT_SECONDS)) is kind
+    if ends == "restart":
+        assert_usable(session)
+
+
+def test_a_forked_child_of_the_notebook_ends_nothing(make_session: Callable[..., Session]) -> None:
+    session = make_session(2)
+    child = os.fork()
+    if not child:
+        session.close()
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert_usable(session)
+
+
+def test_where_nobody_is_left_to_be_asked(make_session: Callable[..., Session]) -> None:
+    session = make_session(2)
+    session.run("x = 1")
+    for process in session.processes:
+        os.kill(process.pid, signal.SIGKILL)
+    until(lambda: len(session.deaths) == 2, "both deaths were known")
+    for ask in (session.pull, session.layout):
+        with pytest.raises(ProcessDiedError):
+            ask("x")
