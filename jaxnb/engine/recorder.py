@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -39,6 +39,10 @@ from jaxnb.lockstep.process_agreeing import Intent, as_digest, as_intent, replic
 from jaxnb.model import CellRequest, CheckMode, Dispatch, JointRequest, Recording, Trail
 from jaxnb.model.dispatches import Processes
 from jaxnb.model.origins import Argument, Made
+
+
+def _not_told(_: float) -> None:
+    pass
 
 
 class Watch(Protocol):
@@ -97,6 +101,7 @@ class Recorder:
         missing: Why nothing is recorded in this process; empty if it is.
         programs: What was dispatched, for people.
         reduced: What works less well than it should with this JAX, and why, as sentences.
+        waited: Takes since when the main thread has waited for others, where that was in vain.
     """
 
     def __init__(self, process_index: int, lockstep: InLockstep, watch: Watch) -> None:
@@ -110,6 +115,7 @@ class Recorder:
         self.programs = Programs()
         self._has_fast_paths = self._has_slow_paths = self._has_looked = False
         self._watch, self.look_before = watch, watch.before
+        self.waited: Callable[[float], None] = _not_told
         self.missing = internals.hook_dispatches(self)
         ORIGINS.install(self.depth)
         lockstep.arguments = self.arguments
@@ -354,6 +360,7 @@ class Recorder:
         except BaseException as error:
             if self._making.is_main:
                 cell.refused = entry
+                self.waited(cell.started + entry.seconds)
             if isinstance(error, DivergenceError) and self._making.is_main:
                 cell.refused_at[entry.line] = None
             if entry.replicas:

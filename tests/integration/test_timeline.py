@@ -114,6 +114,14 @@ def test_a_process_whose_cell_failed_has_a_timeline(group: Session) -> None:
         group.timeline(-1)
 
 
+def test_who_waited_for_one_that_raised_has_waited(group: Session) -> None:
+    failed = group.run("if process_index == 2: 1 / 0\nstep(x);", raise_on_error=False)
+    assert failed.errors[2].type_name == "ZeroDivisionError"
+    told = group.timeline(failed.cell).processes
+    waited = {i for i, each in told.items() if any(s.kind == "waiting" for s in each.spans)}
+    assert waited == {0, 1, 3}
+
+
 def test_processes_look_at_themselves_in_long_cells_only(group: Session, gate: Gate) -> None:
     asked = []
     ask = group._life.sentinels.ask
