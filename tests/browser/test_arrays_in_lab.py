@@ -55,8 +55,8 @@ def test_pull_push_layout(lab_page: OpenLab, theme: str) -> None:
     assert pushed.lines[0].startswith("w · float32[4, 2] · P('x', None) · 32 B · pushed to 2")
     assert "float64 → float32: jax_enable_x64 is off" in pushed.text
     assert " [6., 7.]]" in back.text
-    assert "x was replaced" in again.text
-    assert "x was replaced" not in whole.text
+    assert "pulled after cell [" in again.text
+    assert "pulled after cell [" not in whole.text
     expect(refused.error).to_contain_text("no axis of the mesh")
     assert "Traceback" not in refused.text
     assert several.lines[0].startswith("2 values · 32 B · pulled · ")
