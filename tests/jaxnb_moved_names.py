@@ -205,6 +205,7 @@ def try_all() -> None:
     from jaxnb.engine import trial
     from jaxnb.engine._jax_internals import dispatch as internals
     from jaxnb.engine.in_lockstep import InLockstep
+    from jaxnb.engine.nans import NanWatch
     from jaxnb.engine.recorder import Recorder
 
     jax.config.update("jax_platforms", "cpu")
@@ -224,7 +225,7 @@ def try_all() -> None:
         undo, said = _Undo(), "works"
         do(undo)
         try:
-            recorder = Recorder(0, InLockstep(0, 1, Path))
+            recorder = Recorder(0, InLockstep(0, 1, Path), NanWatch(0))
             jitted = jax.jit(total_of)
             ahead: list[Any] = []
 
