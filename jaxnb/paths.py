@@ -53,6 +53,10 @@ class Path:
         """Returns the path without its last ``count`` steps."""
         return self.texts[len(self.steps) - count]
 
+    def last_keys(self, count: int) -> list[Any]:
+        """Returns what stands in the path's last ``count`` subscripts."""
+        return [step.key for step in self.steps[len(self.steps) - count :]]
+
 
 _FOR_AN_EXPRESSION = (
     "Nothing was moved. For the value of an expression type `spmd.run({text}).value`."

@@ -459,12 +459,9 @@ def _plural(reason: str) -> str:
 
 
 def _region(shape: tuple[int, ...], path: Path, subscripts: int) -> Region:
-    region = Region.whole(shape)
-    for step in path.steps[len(path.steps) - subscripts :]:
-        try:
-            region = region[step.key]
-        except (IndexError, TypeError) as error:  # as NumPy, or by a NotBasicIndexError
-            raise UsageError(
-                f"`{path.text}`: {error}; the array has shape {shape}. Nothing was moved."
-            ) from None
-    return region
+    try:
+        return Region.of(shape, path.last_keys(subscripts))
+    except (IndexError, TypeError) as error:  # as NumPy, or by a NotBasicIndexError
+        raise UsageError(
+            f"`{path.text}`: {error}; the array has shape {shape}. Nothing was moved."
+        ) from None

@@ -23,6 +23,7 @@ from jaxnb.labels import Outputs, processes_label
 from jaxnb.model import (
     CellReply,
     CellRequest,
+    CellTiming,
     Pitfall,
     ProcessError,
     RichOutput,
@@ -35,6 +36,7 @@ from jaxnb.model.cells import NO_ANSWER
 from jaxnb.model.dispatches import Cause
 from jaxnb.pitfalls import merged
 from jaxnb.sinks import NoSink, OutputSink
+from jaxnb.timing import timing_of
 from jaxnb.transport.client import ClearOutput, Display, Dropped, Event, Exchange, Reply
 
 TICK_SECONDS = 0.05
@@ -74,6 +76,11 @@ class Collected:
     def errors(self) -> dict[int, ProcessError]:
         """What processes have raised, or were interrupted by, or that they did not end the cell."""
         return {i: each.error for i, each in self.replies.items() if each.error is not None}
+
+    @property
+    def timing(self) -> CellTiming:
+        """How long its calls took on each process, if it is timed."""
+        return timing_of({i: reply.calls for i, reply in self.replies.items()})
 
     @property
     def trails(self) -> dict[int, tuple[Trail, ...]]:

@@ -43,6 +43,19 @@ class Region:
         sizes = tuple(shape)
         return cls(sizes, tuple(range(size) for size in sizes), tuple(range(len(sizes))))
 
+    @classmethod
+    def of(cls, shape: Iterable[int], subscripts: Iterable[Any]) -> Region:
+        """Returns the region that subscripts take of an array, one after the other.
+
+        Raises:
+            IndexError: As NumPy, or they take no region.
+            TypeError: One is no index.
+        """
+        region = cls.whole(shape)
+        for subscript in subscripts:
+            region = region[subscript]
+        return region
+
     @property
     def taken_shape(self) -> tuple[int, ...]:
         """How many positions of each dimension of the base are taken."""

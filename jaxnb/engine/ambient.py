@@ -10,25 +10,18 @@ from typing import Any
 
 import jax
 
-from jaxnb.engine.features import CellHere
+from jaxnb.engine.features import CellHere, Feature
 
 _noted: Any = None
 
 
-class AmbientMesh:
+class AmbientMesh(Feature):
     """Notes the mesh of the main thread when a cell has ended."""
-
-    def begin(self, _: CellHere) -> None:
-        """A cell begins."""
 
     def over(self, _: CellHere) -> None:
         """Its code has ended."""
         global _noted
         _noted = _own()
-
-    def told(self, _: CellHere) -> dict[str, Any]:
-        """Returns nothing."""
-        return {}
 
 
 def mesh() -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 
-from jaxnb.engine.features import CellHere
+from jaxnb.engine.features import CellHere, Feature
 from jaxnb.engine.live_arrays import LiveArrays
 from jaxnb.model import CellMemory
 
@@ -20,7 +20,7 @@ RESIDENT_NOISE_BYTES = 64 << 20
 """A process's resident memory grows by less when it imports or compiles something: not told."""
 
 
-class MemoryOfCells:
+class MemoryOfCells(Feature):
     """Measures memory before and after each cell; for the main thread.
 
     Where the backend has ``memory_stats()``, its figures. Else the bytes of live arrays, and of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from jaxnb.model import CellRequest
 
@@ -28,11 +28,11 @@ class CellHere:
     raised: BaseException | None = None
 
 
-class Feature(Protocol):
+class Feature:
     """Something that looks on while cells run, and tells of it with the reply.
 
     Made as the process joins the group. What looks at dispatches as well is a
-    :class:`~jaxnb.engine.recorder.Watch`.
+    :class:`~jaxnb.engine.recorder.Watch`. A subclass leaves out what it does not do.
     """
 
     def begin(self, cell: CellHere) -> None:
@@ -43,6 +43,7 @@ class Feature(Protocol):
 
     def told(self, cell: CellHere) -> Mapping[str, Any]:
         """It has ended: returns what is told of it, by name of the field of the reply."""
+        return {}
 
 
 REGISTERED: list[Feature] = []

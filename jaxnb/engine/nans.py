@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxnb.engine._jax_internals.arrays import array_class, host_words
-from jaxnb.engine.features import CellHere
+from jaxnb.engine.features import CellHere, Feature
 from jaxnb.engine.value_paths import paths_to
 from jaxnb.errors import JaxnbError
 from jaxnb.labels import type_label
@@ -29,7 +29,7 @@ MAX_PLACES = 4
 """So many outputs, and inputs, of the first computation are told of."""
 
 
-class NanWatch:
+class NanWatch(Feature):
     """Looks at what a cell computes until it has seen a NaN.
 
     Args:
@@ -58,22 +58,12 @@ class NanWatch:
         self._found, self._outputs = None, []
 
     def require_seen(self, missing: str) -> None:
-        """Raises if the cell asks to look at what nothing is told of.
-
-        Args:
-            missing: Why nothing is; empty if it is.
-
-        Raises:
-            JaxnbError: That is so.
-        """
+        """Raises if the cell asks for it, and nothing is told of computations."""
         if self.is_on and missing:
             raise JaxnbError(
                 "NaNs cannot be looked for: this JAX does not tell of computations "
                 f"({missing}). Nothing was run."
             )
-
-    def over(self, _: CellHere) -> None:
-        """The cell's code has ended; what describes its value is looked at, too."""
 
     def told(self, cell: CellHere) -> dict[str, NanFound | None]:
         """Ends a cell; returns the first computation with a NaN in its results."""
@@ -106,16 +96,7 @@ class NanWatch:
         inputs: tuple[NanPlace, ...],
         results: Sequence[Any],
     ) -> None:
-        """Looks at the results of a computation; waits for them.
-
-        Args:
-            name: Its name.
-            processes: Those that it spans.
-            number: Which dispatch over these it is; 0 if that is not counted.
-            line: The cell's line.
-            inputs: What :meth:`before` has returned.
-            results: Its results.
-        """
+        """Looks at the results of a computation; see :class:`~jaxnb.engine.recorder.Watch`."""
         outputs = self._places(results)
         if outputs:
             seconds = time.monotonic() - self._started

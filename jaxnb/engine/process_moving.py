@@ -36,7 +36,7 @@ def pack(process: ThisProcess, request: PackRequest) -> Packed | NotFound:
         try:
             path = parse_path(request.path)
             value, left = pulls.find(path, process.shell.user_ns)
-            subscripts = [step.key for step in path.steps[len(path.steps) - left :]]
+            subscripts = path.last_keys(left)
         except pulls.NotFoundError as error:
             return pulls.not_found(process.index, error)
     return pulls.pack(

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxnb.arrays.assembly import Piece, pieces
+from jaxnb.arrays.assembly import pieces
 from jaxnb.arrays.regions import Region
 from jaxnb.engine import shards
 from jaxnb.engine._jax_internals.arrays import array_of_ref_now
@@ -199,24 +199,19 @@ def _small_slice(
     eager_bytes: int,
     subscripts: Sequence[Any],
 ) -> tuple[tuple[int, int, Any], ...] | None:
-    region = Region.whole(info.shape)
     try:
-        for subscript in subscripts:
-            region = region[subscript]
+        region = Region.of(info.shape, subscripts)
     except (IndexError, TypeError):  # the notebook says what is wrong with it
         return None
     if math.prod(region.taken_shape) * shards.host_bytes(array) > eager_bytes * max(array.size, 1):
         return None
     found, _ = pieces(region, info.shards)
     return tuple(
-        (0, each.shard.device_id, pickle.PickleBuffer(as_bytes(_part(array, each)).data))
-        for each in found
-        if each.shard.process_index == process_index
+        (0, device, pickle.PickleBuffer(as_bytes(_shard(array, device)[piece.source]).data))
+        for piece in found
+        if piece.shard.process_index == process_index
+        for device in [piece.shard.device_id]
     )
-
-
-def _part(array: jax.Array, piece: Piece) -> np.ndarray[Any, Any]:
-    return np.ascontiguousarray(_shard(array, piece.shard.device_id)[piece.source])
 
 
 def _shard(array: jax.Array, device_id: int) -> np.ndarray[Any, Any]:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import jax
 
-from jaxnb.engine.features import CellHere
+from jaxnb.engine.features import CellHere, Feature
 from jaxnb.insight.spans import Interval, painted, shortened
 from jaxnb.model import Activity, CallSite, Span, SpanKind, Trail
 
@@ -147,7 +147,7 @@ class Timekeeper:
         return _with_dispatches(activity, entries, dispatches, recorded_from - started)
 
 
-class Times:
+class Times(Feature):
     """Tells what the main thread did in a cell, and how long compiling took.
 
     Args:

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from jaxnb.engine import _jax_internals
-from jaxnb.engine.features import CellHere
+from jaxnb.engine.features import CellHere, Feature
 from jaxnb.errors import JaxnbError
 from jaxnb.labels import processes_label
 
@@ -21,20 +21,13 @@ _round = 0
 _last_key = ""
 
 
-class Rounds:
+class Rounds(Feature):
     """Notes which cell runs: what processes tell each other in it has its name."""
 
     def begin(self, cell: CellHere) -> None:
         """A cell begins."""
         global _cell, _round
         _cell, _round = (cell.request.request_id, cell.request.ranks), 0
-
-    def over(self, _: CellHere) -> None:
-        """Its code has ended; threads of it may go on to tell each other something."""
-
-    def told(self, _: CellHere) -> dict[str, Any]:
-        """Returns nothing."""
-        return {}
 
 
 def members() -> tuple[int, ...]:

@@ -26,7 +26,7 @@ from jaxnb.session.work import Work
 from jaxnb.settings import KnownSettings
 from jaxnb.sinks import OutputSink
 from jaxnb.starting import untold
-from jaxnb.timing import calls_to_come, timing_of
+from jaxnb.timing import calls_to_come
 from jaxnb.transport.client import Exchange
 
 WATCH_AFTER_SECONDS = 0.05
@@ -88,7 +88,7 @@ class Cells:
         self._work.cells_run += not request.aside
         ran = [self._run(request, sink, outputs, interrupted, timeout)]
         if repeats_as_fits and self._may_repeat(ran[0], interrupted):
-            calls = calls_to_come(timing_of(_calls(ran[0].collected)))
+            calls = calls_to_come(ran[0].collected.timing)
             left = None if timeout is None else timeout - ran[0].running.seconds
             if calls >= 1 and (left is None or left > 0):
                 again = replace(request, calls=calls, request_id=uuid.uuid4().hex)
@@ -202,7 +202,3 @@ class Cells:
                 running.notice(tell_names(names))
             return
         running.notice(recovered_text(recovered, names, tell_names))
-
-
-def _calls(collected: Collected) -> dict[int, tuple[float, ...]]:
-    return {i: reply.calls for i, reply in collected.replies.items()}

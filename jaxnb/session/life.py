@@ -55,6 +55,7 @@ class Life:
         lifecycle: Its phase, and its deaths.
         generation: How often it has been restarted.
         serials: Counts what processes are asked together.
+        sentinels: What answers for the processes while cells run.
     """
 
     cluster: ProcessGroup
@@ -77,7 +78,7 @@ class Life:
         self._launcher = options.launcher or default_launcher()
         self._oom_kills = OomKills()
         self._transport: Transport | None = None
-        self._sentinels = Sentinels(b"", ())
+        self.sentinels = Sentinels(b"", ())
         self._owner_pid = os.getpid()
         self._replacing = threading.RLock()
         self._start_group(progress)
@@ -144,11 +145,6 @@ class Life:
             raise out_of_step_error()
         return self._transport
 
-    @property
-    def sentinels(self) -> Sentinels:
-        """What answers for the processes while cells run."""
-        return self._sentinels
-
     # ---------------------------------------------------------------------- whether it may be asked
 
     def require_sentinels(self) -> Sentinels:
@@ -156,7 +152,7 @@ class Life:
         self.require_not_closed()
         if self.lifecycle.phase is Phase.STARTING:
             raise restarting_error()
-        return self._sentinels
+        return self.sentinels
 
     def require_not_closed(self) -> None:
         """Raises where nothing is there to ask."""
@@ -267,8 +263,8 @@ class Life:
         )
         try:
             self._transport, self.reports = start(starter)
-            self._sentinels.close()
-            self._sentinels = Sentinels(self._transport.key, self.reports, self._work.notice)
+            self.sentinels.close()
+            self.sentinels = Sentinels(self._transport.key, self.reports, self._work.notice)
             self._on_join(self.reports)
         except BaseException as error:
             if not self.lifecycle.is_open:  # it was closed meanwhile, by another thread
@@ -319,7 +315,7 @@ class Life:
         if self._transport is not None:
             self._transport.close()
             self._transport = None
-            self._sentinels.close()
+            self.sentinels.close()
         self.cluster.close()
 
     # ---------------------------------------------------------------------- what comes by itself

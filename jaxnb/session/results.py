@@ -18,7 +18,7 @@ from jaxnb.patience import Patience
 from jaxnb.pulling import CellKey, Puller
 from jaxnb.result import CellResult, Gather, ProcessResult
 from jaxnb.running import Collected, RunningCell
-from jaxnb.timing import joined, timing_of
+from jaxnb.timing import joined
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ class Results:
             unequal_names=found.unequal_names,
             pitfalls=pitfalls,
             first_nan=found.first_nan,
-            timing=timing_of({i: r.calls for i, r in replies.items()}) if request.calls else None,
+            timing=collected.timing if request.calls else None,
             gather=partial(gather, tuple(replies)),
             unequal=found.unequal,
             cause=cause,

@@ -106,7 +106,7 @@ class Panel:
             return
         self._look_at = now + LOOK_SECONDS
         waiting = set(self._running.waiting_for)
-        others = set(range(self._group.num_processes)) - waiting
+        others = self._others()
         self._standing.see(self._group.where(waiting), waiting, now)
         if self._looker is not None:
             self._looker.look()
@@ -125,6 +125,10 @@ class Panel:
             self._show_who_waits(waiters)
         else:
             self._running.end_waits(by_itself=True)
+
+    def _others(self) -> set[int]:
+        """Returns the processes that are not in the cell."""
+        return set(range(self._group.num_processes)) - self._running.waiting_for
 
     def _tell_who_raised(self, now: float) -> None:
         """Tells what was raised a while ago, though the cell goes on elsewhere; each thing once."""
@@ -205,10 +209,9 @@ class Panel:
             shown = waits_of(those, seconds, reason.text, standing.silent, is_all=False)
             self._running.show_waits(replace(shown, computes=True, why=reason.cause))
             return
-        gone = set(range(self._group.num_processes)) - self._running.waiting_for
-        if gone and not work:
+        if not work and (gone := tuple(sorted(self._others()))):
             doing = "what was dispatched may go on"
-            work = (AtWork(tuple(sorted(gone)), None, doing, seconds, has_left=True),)
+            work = (AtWork(gone, None, doing, seconds, has_left=True),)
         if work:
             shown = waits_of(those, seconds, "", standing.silent)
             has_failed = bool(self._running.raised)

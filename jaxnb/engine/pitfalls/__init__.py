@@ -15,7 +15,7 @@ from typing import Any
 
 from jaxnb.engine._jax_internals.pitfalls import Lowering, hook_pitfalls
 from jaxnb.engine.calls import line_in
-from jaxnb.engine.features import CellHere
+from jaxnb.engine.features import CellHere, Feature
 from jaxnb.engine.pitfalls.lowered import Lowerings
 from jaxnb.engine.pitfalls.moved import Moves
 from jaxnb.engine.pitfalls.raised import explained
@@ -29,7 +29,7 @@ MAX_PITFALLS = 16
 _TOLD_WITH: dict[PitfallKind, str] = {"constant": "constant, replicated and recompiled"}
 
 
-class Pitfalls:
+class Pitfalls(Feature):
     """Finds pitfalls in the cells that this process runs.
 
     A part of it that fails is switched off, and told of once; the cell does not notice.
