@@ -24,7 +24,7 @@ from jaxnb.errors import ProcessDiedError
 from jaxnb.model import CheckMode, Whereabouts
 from jaxnb.session import Session
 from jaxnb.sinks import NoSink
-from jaxnb.watch import waits_in_jax
+from jaxnb.stalls.places import waits_in_jax
 
 ABSENT = 1
 GIVE_UP_SECONDS = 60.0

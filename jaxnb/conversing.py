@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from jaxnb.asking import Channel
-from jaxnb.patience import sigint_sets
+from jaxnb.sigint import sigint_sets
 from jaxnb.turns import Turns
 
 

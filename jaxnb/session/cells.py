@@ -13,7 +13,6 @@ from jaxnb.errors import JaxnbError, RecoveryInterrupted
 from jaxnb.labels import Outputs
 from jaxnb.model import CellRequest
 from jaxnb.model.origins import Difference
-from jaxnb.patience import Patience
 from jaxnb.provenance import unequal_names_text
 from jaxnb.recovery.card import recovered_text
 from jaxnb.running import Collected, RunningCell
@@ -25,6 +24,7 @@ from jaxnb.session.results import Ran
 from jaxnb.session.work import Work
 from jaxnb.settings import KnownSettings
 from jaxnb.sinks import OutputSink
+from jaxnb.stalls.supervisor import Supervisor
 from jaxnb.starting import untold
 from jaxnb.timing import calls_to_come
 from jaxnb.transport.client import Exchange
@@ -111,21 +111,21 @@ class Cells:
         generation = self._life.generation
         request = replace(request, serial=next(self._life.serials))
         running = self._send(request, sink, outputs, interrupted)
-        collected, patience = self._wait(running, timeout)
+        collected, supervisor = self._wait(running, timeout)
         self._settings.replied(collected.replies, collected.silent)
-        was_cut = patience.interrupted or bool(self._life.deaths)
+        was_cut = supervisor.interrupted or bool(self._life.deaths)
         found = self._examiner.examine(
-            running, collected, sink, was_cut=was_cut, was_interrupted=patience.interrupted
+            running, collected, sink, was_cut=was_cut, was_interrupted=supervisor.interrupted
         )
         is_alike = not (was_cut or collected.errors)
         tell_names = partial(unequal_names_text, request.cell, has_ended_alike=is_alike)
-        if patience.gave_up:
+        if supervisor.gave_up:
             self._mend(running, found.unequal_names, tell_names, 0.0)
-        elif self._is_out_of_step(collected, patience.interrupted):
+        elif self._is_out_of_step(collected, supervisor.interrupted):
             self._mend(running, found.unequal_names, tell_names)
         elif found.unequal_names:
             running.notice(tell_names(found.unequal_names))
-        return Ran(running, generation, collected, found, patience)
+        return Ran(running, generation, collected, found, supervisor)
 
     def _send(
         self,
@@ -145,13 +145,13 @@ class Cells:
         self._work.hand_strays(running)
         return running
 
-    def _wait(self, running: RunningCell, timeout: float | None) -> tuple[Collected, Patience]:
+    def _wait(self, running: RunningCell, timeout: float | None) -> tuple[Collected, Supervisor]:
         """Waits for a cell; returns what was sent, and how the wait ended."""
-        patience = Patience(self._reach, running, timeout)
+        supervisor = Supervisor(self._reach, running, timeout)
         # To look at a thread takes a little of its time: not while calls are timed.
         is_watched = running.request.calls > 0
         try:
-            while patience.go_on():
+            while supervisor.go_on():
                 running.step()
                 if not is_watched and running.seconds > WATCH_AFTER_SECONDS:
                     is_watched = True
@@ -159,10 +159,10 @@ class Cells:
                     watched = running.request.request_id
                     self._reach.told(asked, "watch", WATCH_SECONDS, request_id=watched)
         finally:
-            patience.close()
+            supervisor.close()
             self._work.end(running)
             collected = running.finish()
-        return collected, patience
+        return collected, supervisor
 
     def _is_out_of_step(self, collected: Collected, was_interrupted: bool) -> bool:
         """Whether collectives may be pending on some processes that others have not begun.

@@ -27,8 +27,8 @@ from jaxnb.outcome import (
     restarted_error,
     restarting_error,
 )
-from jaxnb.patience import sigint_held
 from jaxnb.session.work import Work
+from jaxnb.sigint import sigint_held
 from jaxnb.sizes import Size, require_room
 from jaxnb.starting import Progress, Start, Starter, jax_environment
 from jaxnb.transport.client import Output, Transport

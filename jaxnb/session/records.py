@@ -84,7 +84,7 @@ class Records:
                 failure,
                 is_parted=result.divergence is not None,
                 was_abandoned=last.running.abandoned is not None,
-                was_interrupted=last.patience.interrupted,
+                was_interrupted=last.supervisor.interrupted,
             ),
             detail=str(said or result.suspect),
             cause=result.cause,

@@ -14,10 +14,10 @@ from jaxnb.model.dispatches import Cause
 from jaxnb.model.origins import Difference
 from jaxnb.model.replicas import UnequalInput
 from jaxnb.nans import FirstNan
-from jaxnb.patience import Patience
 from jaxnb.pulling import CellKey, Puller
 from jaxnb.result import CellResult, Gather, ProcessResult
 from jaxnb.running import Collected, RunningCell
+from jaxnb.stalls.supervisor import Supervisor
 from jaxnb.timing import joined
 
 
@@ -52,19 +52,19 @@ class Ran:
         generation: The group's.
         collected: What its processes have sent.
         findings: What was found of it.
-        patience: How the wait for it ended.
+        supervisor: How the wait for it ended.
     """
 
     running: RunningCell
     generation: int
     collected: Collected
     findings: Findings
-    patience: Patience
+    supervisor: Supervisor
 
     @property
     def was_cut(self) -> bool:
         """Whether it was interrupted, or nobody waits for it any more."""
-        return self.patience.interrupted or self.running.abandoned is not None
+        return self.supervisor.interrupted or self.running.abandoned is not None
 
     @property
     def cause(self) -> Cause | Literal[""]:

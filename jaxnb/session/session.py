@@ -309,7 +309,7 @@ class Session(Transfers):
             result,
             deaths=died,
             began=last.running.began,
-            timed_out_after=timeout if last.patience.timed_out else None,
+            timed_out_after=timeout if last.supervisor.timed_out else None,
             unshown=last.running.sink_error,
             state=self.state,
             raise_on_error=raise_on_error,
@@ -317,7 +317,7 @@ class Session(Transfers):
         if not aside:
             failure = error or (cell_error(result) if result.errors else None)
             self._records.note(ran, result, began, failure)
-        if is_own and interrupted.is_set() and not last.patience.interrupted:
+        if is_own and interrupted.is_set() and not last.supervisor.interrupted:
             raise KeyboardInterrupt  # the cell had ended; or the group was being formed
         tell(last, result, sink, error)
         if error is not None:

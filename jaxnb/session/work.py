@@ -8,9 +8,9 @@ from contextlib import contextmanager
 
 from jaxnb.conversing import Conversations
 from jaxnb.errors import JaxnbError
-from jaxnb.patience import sigint_sets
 from jaxnb.result import CellResult
 from jaxnb.running import RunningCell
+from jaxnb.sigint import sigint_sets
 from jaxnb.sinks import OutputSink, StderrNotices
 from jaxnb.strays import Strays
 from jaxnb.transport.client import Output

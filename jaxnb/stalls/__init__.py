@@ -1,1 +1,1 @@
-"""Where processes stand in a running cell, what that means, and what is done about it."""
+"""Watches over a running cell: where processes stand, what that means, and when it is ended."""

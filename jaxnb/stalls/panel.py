@@ -7,20 +7,21 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
+from jaxnb.deaths import Death
 from jaxnb.lockstep.looking import Looker
-from jaxnb.model import AtWork, CellRequest, Waits, Whereabouts
+from jaxnb.model import AtWork, CellRequest, StackEntry, Wait, Waits, Whereabouts
+from jaxnb.running import RunningCell
+from jaxnb.stalls.notices import lost_text, still_text
+from jaxnb.stalls.places import is_called_back, is_idle, waits_for_others
 from jaxnb.stalls.reasons import (
     Reason,
     awaited,
     left_reason,
-    lost_text,
     main_reason,
     silent_reason,
-    still_text,
     threads_reason,
 )
 from jaxnb.stalls.standing import Standing
-from jaxnb.watch import is_called_back, is_idle, waits_for_others, waits_of
 
 LOOK_SECONDS = 1.0
 """How often the processes are looked at."""
@@ -34,12 +35,16 @@ LOST_SECONDS = 10.0
 the way of messages drops any, so this is told and not mended."""
 
 
-class Watched(Protocol):
-    """What :class:`Panel` needs of a group."""
+class Reaches(Protocol):
+    """What is needed of a group."""
 
     @property
     def num_processes(self) -> int:
         """Size of the group."""
+
+    @property
+    def deaths(self) -> Sequence[Death]:
+        """Processes of the group that died without having been told to."""
 
     def where(self, processes: Iterable[int]) -> dict[int, Whereabouts]:
         """Returns where processes' main threads are, for those that tell."""
@@ -47,32 +52,14 @@ class Watched(Protocol):
     def looker(self, request: CellRequest) -> Looker | None:
         """Returns what asks the conductor who waits in a cell; None where it is not asked."""
 
+    def send_interrupt(self, processes: Iterable[int]) -> None:
+        """Sends SIGINT to processes."""
 
-class Shows(Protocol):
-    """A running cell, as :class:`Panel` knows it."""
+    def interrupt_in_lockstep(self, request: CellRequest) -> None:
+        """Has a cell's processes raise KeyboardInterrupt after the same dispatch."""
 
-    request: CellRequest
-    waiting_for: set[int]
-
-    @property
-    def interrupt_by(self) -> str:
-        """How the user interrupts the cell."""
-
-    @property
-    def raised(self) -> Mapping[str, Sequence[int]]:
-        """What those have raised that have left the cell, as clauses, and which ones."""
-
-    def notice(self, text: str) -> None:
-        """Shows a sentence of jaxnb's own."""
-
-    def show_waits(self, waits: Waits) -> None:
-        """Shows where all processes wait, in the place where that was shown before."""
-
-    def end_waits(self, *, by_itself: bool = False) -> None:
-        """Shows that the processes do not wait any more, if it was shown that they did."""
-
-    def how_others_left(self, others: Collection[int]) -> str:
-        """Returns what those did that are not in the cell, as a clause."""
+    def mark_out_of_step(self) -> None:
+        """Notes that processes did not come back."""
 
 
 class Panel:
@@ -83,7 +70,7 @@ class Panel:
         running: The cell, which is told what to show.
     """
 
-    def __init__(self, group: Watched, running: Shows) -> None:
+    def __init__(self, group: Reaches, running: RunningCell) -> None:
         self._group = group
         self._running = running
         self._look_at = time.monotonic() + LOOK_SECONDS
@@ -225,3 +212,44 @@ class Panel:
         late = awaited(waiters, self._looker.waits)
         theirs = [replace(w, processes=tuple(i for i in w.processes if i in late)) for w in work]
         return tuple(each for each in theirs if each.processes) or work
+
+
+def waits_of(
+    found: Mapping[int, Whereabouts],
+    seconds: float,
+    reason: str,
+    silent: Iterable[int] = (),
+    *,
+    is_all: bool = True,
+) -> Waits:
+    """Returns where processes wait, those at one place together.
+
+    Args:
+        found: Where each is.
+        seconds: For how long they have been there.
+        reason: What is known of why, as sentences.
+        silent: Who has not told where it is.
+        is_all: These are all processes of the group.
+    """
+    places: dict[tuple[StackEntry | None, str], list[int]] = {}
+    for index, where in sorted(found.items()):
+        if where.fault:
+            continue
+        places.setdefault((where.in_cell, _last_dispatch_text(where)), []).append(index)
+    reason = " ".join([*filter(None, [reason]), *_faults(found)])
+    found_at = (Wait(tuple(who), place, last) for (place, last), who in places.items())
+    return Waits(tuple(found_at), seconds, reason, tuple(sorted(silent)), is_all)
+
+
+def _faults(found: Mapping[int, Whereabouts]) -> list[str]:
+    """Returns whose sentinels failed, as sentences: nobody knows where those processes are."""
+    return [
+        f"Where process {index} is cannot be told: its sentinel failed ({where.fault})."
+        for index, where in sorted(found.items())
+        if where.fault
+    ]
+
+
+def _last_dispatch_text(where: Whereabouts) -> str:
+    last = where.last_dispatch
+    return f"{last.number}: {last.signature()}" if last is not None else ""

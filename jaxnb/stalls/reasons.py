@@ -8,7 +8,6 @@ from typing import Literal
 
 from jaxnb.labels import capitalized, processes_label, ranks_label
 from jaxnb.lockstep.messages import Asking
-from jaxnb.model import StackEntry
 from jaxnb.model.dispatches import Cause
 
 _OWN = (
@@ -118,41 +117,3 @@ def silent_reason(seconds: float, pid: int) -> Reason:
         "stopped one go on.",
         "slow",
     )
-
-
-def lost_text(processes: Sequence[int], seconds: float, press: str) -> str:
-    """Returns what is said of processes that run no cell, and have not answered.
-
-    Args:
-        processes: Their indices.
-        seconds: For how long.
-        press: How the user interrupts the cell.
-    """
-    runs, of = ("runs", "it") if len(processes) == 1 else ("run", "them")
-    return (
-        f"{processes_label(processes).capitalize()} {runs} no cell, and no answer has come of {of} "
-        f"for {seconds:g} s: a message was lost. {press} twice to end the cell: new processes take "
-        "the variables over."
-    )
-
-
-def still_text(
-    raised: Sequence[tuple[Sequence[int], str]],
-    processes: Sequence[int],
-    places: Sequence[StackEntry | None],
-    press: str,
-) -> str:
-    """Returns what is said while a cell goes on that has failed on other processes.
-
-    Args:
-        raised: Who raised what, as clauses.
-        processes: Who is still in it.
-        places: Where those are, as far as they tell.
-        press: How the user interrupts the cell.
-    """
-    said = "; ".join(f"{processes_label(who)} {what}" for who, what in raised)
-    are = "is" if len(processes) == 1 else "are"
-    (place, *others) = {each and each.text for each in places} or {None}
-    at = f", {place}" if place and not others else ""
-    who = processes_label(processes).capitalize()
-    return f"{capitalized(said)}. {who} {are} still in the cell{at}; {press} ends it."

@@ -6,13 +6,11 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from jaxnb.model import AtWork, StackEntry, Whereabouts
-from jaxnb.watch import (
-    is_at_same_place,
-    is_compiling,
-    stand_still,
-    waits,
-    waits_for_others,
-)
+from jaxnb.stalls.places import is_compiling, waits, waits_for_others
+
+IDLE_CPU = 0.05
+"""A process that waits uses less processor time than this, per second: on a busy machine its
+heartbeat and the answers to where it is take up to 0.02."""
 
 COMPUTES = 0.5
 """Who uses so much of a processor is said to compute."""
@@ -122,8 +120,7 @@ def _kept(before: _Anchor | None, where: Whereabouts, now: float, is_same: IsSam
 
 
 def _stood_still(before: _Anchor, where: Whereabouts, now: float) -> bool:
-    index = where.process_index
-    return stand_still({index: before.where}, {index: where}, [index], now - before.at)
+    return stands_still(before.where, where, now - before.at)
 
 
 def _still_parked(before: _Anchor | None, where: Whereabouts) -> _Anchor | None:
@@ -132,3 +129,30 @@ def _still_parked(before: _Anchor | None, where: Whereabouts) -> _Anchor | None:
 
 def _is_at_same_line(before: _Anchor, where: Whereabouts, now: float) -> bool:
     return before.where.in_cell == where.in_cell
+
+
+def stands_still(before: Whereabouts, now: Whereabouts, seconds: float) -> bool:
+    """Whether a process has done nothing but wait, at one place.
+
+    It has used no processor, and none of its threads has waited for one for all of the time. A
+    loop that reads one result after the other at one line, and waits for each, looks the same.
+
+    Args:
+        before: Where it was ``seconds`` ago.
+        now: Where it is.
+        seconds: The time between.
+    """
+    # The time of threads that have ended is gone: then it has become less.
+    used = abs(now.cpu_seconds - before.cpu_seconds)
+    is_idle = used < IDLE_CPU * seconds and not before.runnable & now.runnable
+    return is_idle and waits(before) and waits(now) and is_at_same_place(before, now)
+
+
+def is_at_same_place(before: Whereabouts, now: Whereabouts) -> bool:
+    """Whether a process's main thread is in the same calls, and has dispatched nothing since."""
+    return before.stack == now.stack and _number(before) == _number(now)
+
+
+def _number(where: Whereabouts) -> tuple[tuple[int, ...], int] | None:
+    last = where.last_dispatch
+    return None if last is None else (last.processes, last.number)

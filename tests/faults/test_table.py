@@ -24,10 +24,11 @@ from faults.table import DEVICES, IS_REPORT, PROCESSES, ROWS, Row, has_meaning, 
 from faults.table import code as codes
 from faults.table.scenes import SCENES
 from faults.table.stage import Stage
-from jaxnb import asking, patience
+from jaxnb import asking
 from jaxnb.errors import JaxnbError, ProcessDiedError, SessionBrokenError, StartError
 from jaxnb.labels import processes_label, ranks_label
 from jaxnb.session import Session
+from jaxnb.stalls import supervisor
 from jaxnb_fixtures import PATIENT_SECONDS, Left, assert_nothing_left, until, whereabouts
 from jaxnb_memory_group import memory_group
 from jaxnb_sampling import seed
@@ -35,8 +36,8 @@ from jaxnb_sampling import seed
 # The report is not about how long jaxnb waits before it acts by itself. The tests have it wait as
 # long as for a user: a short wait takes who is only slow for one who is stuck.
 PATIENCE = {
-    (patience, "INTERRUPT_GRACE_SECONDS"): 1.5,
-    (patience, "LOOK_SECONDS"): 0.1,
+    (supervisor, "INTERRUPT_GRACE_SECONDS"): 1.5,
+    (supervisor, "LOOK_SECONDS"): 0.1,
     (asking, "NOTICE_SECONDS"): 0.5,
 }
 

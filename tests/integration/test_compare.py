@@ -12,7 +12,7 @@ from jaxnb.comparison import Comparison
 from jaxnb.display.cards import cell_card
 from jaxnb.errors import CellError, NotCompiledError, UsageError
 from jaxnb.session import Session
-from jaxnb.watch import waits_in_python
+from jaxnb.stalls.places import waits_in_python
 from jaxnb_fixtures import assert_usable, interrupt_when_read
 
 SETUP = """

@@ -28,7 +28,7 @@ from integration.conftest import Gate
 from jaxnb.errors import CellError, UsageError
 from jaxnb.model import SentinelAddress, SentinelFault, Whereabouts
 from jaxnb.session import Session
-from jaxnb.watch import waits_in_jax
+from jaxnb.stalls.places import waits_in_jax
 from jaxnb.wire.frames import dump
 from jaxnb.wire.sentinels import ANSWER_SECONDS, MOST_AT_ONCE, WHERE, Sentinels
 from jaxnb.wire.signing import METADATA_KEY, digest

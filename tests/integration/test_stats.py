@@ -13,7 +13,7 @@ from jaxnb.display.cards_stats import stats_card
 from jaxnb.errors import ProcessDiedError
 from jaxnb.model import DeviceStats
 from jaxnb.session import Session
-from jaxnb.watch import waits_in_jax
+from jaxnb.stalls.places import waits_in_jax
 from jaxnb_fixtures import assert_usable
 
 MESH = """

@@ -74,8 +74,8 @@ def ran(calls: tuple[float, ...], findings: Findings, **how: Any) -> Ran:
     merged = {"stdout": "[0] a\n", "stderr": ""}
     collected = Collected(request, {0: reply}, frozenset(), {0: ()}, texts, merged, 2.0)
     cell: Any = SimpleNamespace(abandoned=None, wait_cause="slow")
-    patience: Any = SimpleNamespace(interrupted=how.get("interrupted", False))
-    return Ran(cell, 0, collected, findings, patience)
+    supervisor: Any = SimpleNamespace(interrupted=how.get("interrupted", False))
+    return Ran(cell, 0, collected, findings, supervisor)
 
 
 def test_a_result_is_what_came_and_what_was_found() -> None:

@@ -19,7 +19,7 @@ from jaxnb.model import Whereabouts
 from jaxnb.recovery.messages import Recovered
 from jaxnb.session import Session
 from jaxnb.sinks import NoSink
-from jaxnb.watch import waits_for_others
+from jaxnb.stalls.places import waits_for_others
 from jaxnb_fixtures import until
 
 LOOKS = 5

@@ -8,18 +8,17 @@ import pytest
 
 from jaxnb.model import Dispatch, StackEntry, Whereabouts
 from jaxnb.model.dispatches import Shapes
-from jaxnb.watch import (
-    IDLE_CPU,
+from jaxnb.stalls.notices import line_text
+from jaxnb.stalls.panel import waits_of
+from jaxnb.stalls.places import (
     has_caught_interrupt,
     is_called_back,
     is_of_jax,
-    line_text,
-    stand_still,
     waits_for_others,
     waits_in_jax,
     waits_in_python,
-    waits_of,
 )
+from jaxnb.stalls.standing import IDLE_CPU, stands_still
 
 CELL = StackEntry("<cell 7>", 3, "<module>", "y = f(x)", 7)
 IN_JAX = StackEntry("/v/site-packages/jax/_src/array.py", 9, "ArrayImpl._value", "", None)
@@ -85,15 +84,13 @@ def test_who_waits_at_one_place_is_told_together() -> None:
 
 
 def test_who_waits_at_one_place_without_processor_stands_still() -> None:
-    both = {0: STUCK, 1: replace(STUCK, process_index=1)}
-    assert stand_still(both, both, [0, 1], 2.0)
-    assert stand_still(both, both, [1], 2.0)
+    assert stands_still(STUCK, STUCK, 2.0)
 
 
 def test_threads_that_wake_up_now_and_then_do_not_count() -> None:
-    assert stand_still({0: STARVED}, {0: STUCK}, [0], 2.0)
+    assert stands_still(STARVED, STUCK, 2.0)
     woken = replace(STUCK, runnable=frozenset({(7, 4)}))
-    assert stand_still({0: STARVED}, {0: woken}, [0], 2.0)
+    assert stands_still(STARVED, woken, 2.0)
 
 
 def test_a_thread_that_begins_in_jax_is_a_callback() -> None:
@@ -106,18 +103,18 @@ def test_a_thread_that_begins_in_jax_is_a_callback() -> None:
 def test_who_waits_to_agree_waits_for_others() -> None:
     """It sleeps in no futex, and JAX is not what it waits in."""
     agreeing = StackEntry("/v/jaxnb/lockstep/process_line.py", 9, "Line.ask", "", None)
-    found = {0: at(CELL, agreeing, call=""), 1: at(agreeing, OTHER, index=1)}
-    assert stand_still(found, found, [0, 1], 2.0)
-    assert not waits_in_jax(found[0])
+    for where in at(CELL, agreeing, call=""), at(agreeing, OTHER, index=1):
+        assert stands_still(where, where, 2.0)
+    assert not waits_in_jax(at(CELL, agreeing, call=""))
 
 
 def test_who_waits_for_the_words_of_others_waits_for_others() -> None:
     """It asks for them again and again, in Python."""
     told = StackEntry("/v/jaxnb/engine/together.py", 9, "told", "", None)
-    found = {0: at(CELL, told, call=""), 1: at(CELL, told, index=1)}
-    assert all(map(waits_for_others, found.values()))
-    assert stand_still(found, found, [0, 1], 2.0)
-    assert not any(map(waits_in_jax, found.values()))
+    for where in at(CELL, told, call=""), at(CELL, told, index=1):
+        assert waits_for_others(where)
+        assert stands_still(where, where, 2.0)
+        assert not waits_in_jax(where)
 
 
 def test_who_waits_for_a_thread_that_waits_for_others_waits_for_others() -> None:
@@ -133,38 +130,23 @@ def test_a_little_processor_time_is_allowed() -> None:
     seconds = 2.0
     less = replace(STUCK, cpu_seconds=1.0 + 0.9 * IDLE_CPU * seconds)
     more = replace(STUCK, cpu_seconds=1.0 + 1.1 * IDLE_CPU * seconds)
-    assert stand_still({0: STUCK}, {0: less}, [0], seconds)
-    assert not stand_still({0: STUCK}, {0: more}, [0], seconds)
+    assert stands_still(STUCK, less, seconds)
+    assert not stands_still(STUCK, more, seconds)
 
 
 @pytest.mark.parametrize(
     ("before", "now"),
     [
-        ({}, {0: STUCK}),  # only now
-        ({0: STUCK}, {}),  # it does not tell any more
-        ({0: STUCK}, {0: at(replace(CELL, line=4))}),  # it went on
-        ({0: STUCK}, {0: at(CELL, IN_JAX)}),
-        ({0: STUCK}, {0: at(CELL, call="")}),
-        ({0: at(CELL, call="sleep")}, {0: STUCK}),
-        ({0: at(CELL, OTHER)}, {0: at(CELL, OTHER)}),
-        ({0: STARVED}, {0: replace(STARVED, runnable=frozenset({(9, 5), (8, 1)}))}),
+        (STUCK, at(replace(CELL, line=4))),  # it went on
+        (STUCK, at(CELL, IN_JAX)),
+        (STUCK, at(CELL, call="")),
+        (at(CELL, call="sleep"), STUCK),
+        (at(CELL, OTHER), at(CELL, OTHER)),
+        (STARVED, replace(STARVED, runnable=frozenset({(9, 5), (8, 1)}))),
     ],
 )
-def test_whoever_did_anything_else_is_not(
-    before: dict[int, Whereabouts], now: dict[int, Whereabouts]
-) -> None:
-    assert not stand_still(before, now, [0], 2.0)
-
-
-def test_one_that_is_not_stuck_is_enough() -> None:
-    busy = at(CELL, index=1, call="")
-    found = {0: STUCK, 1: busy}
-    assert not stand_still(found, found, [0, 1], 2.0)
-    assert stand_still(found, found, [0], 2.0)
-
-
-def test_nobody_stands_not_still() -> None:
-    assert not stand_still({}, {}, [], 2.0)
+def test_whoever_did_anything_else_is_not(before: Whereabouts, now: Whereabouts) -> None:
+    assert not stands_still(before, now, 2.0)
 
 
 def test_the_line_is_the_innermost_of_a_cell() -> None:
@@ -197,7 +179,7 @@ def test_who_goes_on_in_the_cell_has_caught_the_interrupt(
 def test_a_sentinel_that_fails_is_told_in_the_panel() -> None:
     faulty = Whereabouts(1, (), "", 0.0, None, fault="ValueError: broken")
     both = {0: replace(STUCK, process_index=0), 1: faulty}
-    assert stand_still(both, both, [0, 1], 2.0)
+    assert stands_still(faulty, faulty, 2.0)
     assert not waits_for_others(faulty)
     shown = waits_of(both, 12.0, "Why.")
     assert [wait.processes for wait in shown.waits] == [(0,)]

@@ -1,20 +1,13 @@
-"""How long to wait for a running cell: time-outs, interrupts, deaths, silent processes."""
+"""Decides for a running cell whether to go on waiting: interrupts, time-outs, deaths, silence."""
 
 from __future__ import annotations
 
-import signal
-import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Protocol
 
-from jaxnb.deaths import Death
-from jaxnb.labels import processes_label
-from jaxnb.model import CellRequest, Whereabouts
 from jaxnb.running import RunningCell
-from jaxnb.stalls.panel import Panel, Watched
-from jaxnb.watch import formats_its_error, has_caught_interrupt, line_text, waits_in_jax
+from jaxnb.stalls.notices import silent_text
+from jaxnb.stalls.panel import Panel, Reaches
+from jaxnb.stalls.places import formats_its_error, has_caught_interrupt, is_out_of_it, waits_in_jax
 
 DEATH_GRACE_SECONDS = 0.3
 """After a death the other processes may go on with their cell for so long."""
@@ -42,25 +35,10 @@ INTERRUPT_GAP_SECONDS = 1.0
 would interrupt that."""
 
 
-class Interruptible(Watched, Protocol):
-    """What :class:`Patience` needs of a session."""
-
-    @property
-    def deaths(self) -> Sequence[Death]:
-        """Processes of the group that died without having been told to."""
-
-    def send_interrupt(self, processes: Iterable[int]) -> None:
-        """Sends SIGINT to processes."""
-
-    def interrupt_in_lockstep(self, request: CellRequest) -> None:
-        """Has a cell's processes raise KeyboardInterrupt after the same dispatch."""
-
-    def mark_out_of_step(self) -> None:
-        """Notes that processes did not come back."""
-
-
-class Patience:
+class Supervisor:
     """Decides, for one running cell, when to interrupt and when to stop waiting.
+
+    While nothing is wrong, a :class:`Panel` shows who waits for whom.
 
     Args:
         group: What runs it.
@@ -72,7 +50,7 @@ class Patience:
         gave_up: The user has interrupted it twice, and processes have not come back from it.
     """
 
-    def __init__(self, group: Interruptible, running: RunningCell, timeout: float | None) -> None:
+    def __init__(self, group: Reaches, running: RunningCell, timeout: float | None) -> None:
         self._group = group
         self._running = running
         self._timeout = timeout
@@ -213,7 +191,7 @@ class Patience:
         self._looked_at = now
         found = self._group.where(self._running.waiting_for)
         # Whose answer is on its way is not named beside one that is in the cell.
-        waiting = [i for i in self._running.waiting_for if not _is_out_of_it(found.get(i))]
+        waiting = [i for i in self._running.waiting_for if not is_out_of_it(found.get(i))]
         waiting = sorted(waiting or self._running.waiting_for)
         those = [found[i] for i in waiting if i in found]
         are_known = len(those) == len(waiting)
@@ -226,108 +204,8 @@ class Patience:
             return True
         asks = self._told = self._asks
         press = self._running.interrupt_by if asks else ""
-        self._running.notice(_notice(waiting, found, now - since, caught=caught, press=press))
+        text = silent_text(waiting, found, now - since, caught=caught, press=press)
+        self._running.notice(text)
         if not asks:
             self._group.mark_out_of_step()
         return asks
-
-
-def _notice(
-    waiting: Sequence[int],
-    found: Mapping[int, Whereabouts],
-    seconds: float,
-    *,
-    caught: bool,
-    press: str,
-) -> str:
-    """Returns who has not ended after an interrupt, where it is, and what the next one does.
-
-    Args:
-        waiting: Who.
-        found: Where those are that tell.
-        seconds: How long ago the interrupt was.
-        caught: They have caught it, and gone on.
-        press: How the user interrupts the cell; empty if nobody is there who could.
-    """
-    who, where = processes_label(waiting).capitalize(), _places(waiting, found)
-    is_one = len(waiting) == 1
-    if caught:
-        said = f"{who} caught the interrupt and went on: {where}."
-    else:
-        said = f"{who} did not answer the interrupt within {seconds:.0f} s: {where}."
-    if not press:
-        return said
-    its = ("it does", "it is") if is_one else ("they do", "they are")
-    takes = "new processes take the variables over"
-    if any(i not in found for i in waiting):
-        takes += "; those of a process that stays silent are lost"
-    once = f"{press} again (what came until now counts once)"
-    if caught:
-        return (
-            f"{said} This may end by itself. {once} to interrupt what {its[0]} now; if that does "
-            f"not end the cell either, {its[1]} ended by force, and {takes}."
-        )
-    return (
-        f"{said} What waits in C++ code, or in a callback of a computation, does not see it. "
-        f"{once} to end the cell: {its[1]} ended by force, and {takes}."
-    )
-
-
-PLURALS = {"is": "are", "has": "have"}
-
-
-def _places(waiting: Sequence[int], found: Mapping[int, Whereabouts]) -> str:
-    places: dict[str, list[int]] = {}
-    for index in waiting:
-        places.setdefault(_what_it_does(found.get(index)), []).append(index)
-    if len(places) == 1:  # who it is was just said
-        (does,) = places
-        return f"{'it' if len(waiting) == 1 else 'they'} {_of(len(waiting), does)}"
-    return "; ".join(f"{processes_label(who)} {_of(len(who), it)}" for it, who in places.items())
-
-
-def _of(count: int, does: str) -> str:
-    """Returns what one process does, as it is said of so many."""
-    verb, rest = does.split(" ", 1)
-    return does if count == 1 else f"{PLURALS[verb]} {rest}"
-
-
-def _is_out_of_it(where: Whereabouts | None) -> bool:
-    return where is not None and where.in_cell is None and not where.fault
-
-
-def _what_it_does(where: Whereabouts | None) -> str:
-    if where is None:
-        return "is silent"
-    if where.fault:
-        return f"is where nobody can tell: its sentinel failed ({where.fault})"
-    if where.cell_seconds is None:
-        return "is not in the cell"
-    return f"is {line_text(where)}" if line_text(where) else "has left the cell's lines"
-
-
-@contextmanager
-def sigint_sets(event: threading.Event) -> Iterator[None]:
-    """Turns SIGINT into an event for the block.
-
-    KeyboardInterrupt could strike anywhere, in the middle of merging output too. Outside the
-    main thread there are no signals to turn.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    previous = signal.signal(signal.SIGINT, lambda *_: event.set())
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, previous)
-
-
-@contextmanager
-def sigint_held() -> Iterator[None]:
-    """Holds SIGINT back until the block has ended, for what must not be left half done."""
-    held = threading.Event()
-    with sigint_sets(held):
-        yield
-    if held.is_set():
-        raise KeyboardInterrupt

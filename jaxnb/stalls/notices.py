@@ -1,0 +1,121 @@
+"""Pure: what is told of processes that have not ended a cell, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from jaxnb.labels import capitalized, processes_label
+from jaxnb.model import StackEntry, Whereabouts
+
+
+def lost_text(processes: Sequence[int], seconds: float, press: str) -> str:
+    """Returns what is said of processes that run no cell, and have not answered.
+
+    Args:
+        processes: Their indices.
+        seconds: For how long.
+        press: How the user interrupts the cell.
+    """
+    runs, of = ("runs", "it") if len(processes) == 1 else ("run", "them")
+    return (
+        f"{processes_label(processes).capitalize()} {runs} no cell, and no answer has come of {of} "
+        f"for {seconds:g} s: a message was lost. {press} twice to end the cell: new processes take "
+        "the variables over."
+    )
+
+
+def still_text(
+    raised: Sequence[tuple[Sequence[int], str]],
+    processes: Sequence[int],
+    places: Sequence[StackEntry | None],
+    press: str,
+) -> str:
+    """Returns what is said while a cell goes on that has failed on other processes.
+
+    Args:
+        raised: Who raised what, as clauses.
+        processes: Who is still in it.
+        places: Where those are, as far as they tell.
+        press: How the user interrupts the cell.
+    """
+    said = "; ".join(f"{processes_label(who)} {what}" for who, what in raised)
+    are = "is" if len(processes) == 1 else "are"
+    (place, *others) = {each and each.text for each in places} or {None}
+    at = f", {place}" if place and not others else ""
+    who = processes_label(processes).capitalize()
+    return f"{capitalized(said)}. {who} {are} still in the cell{at}; {press} ends it."
+
+
+def silent_text(
+    waiting: Sequence[int],
+    found: Mapping[int, Whereabouts],
+    seconds: float,
+    *,
+    caught: bool,
+    press: str,
+) -> str:
+    """Returns who has not ended after an interrupt, where it is, and what the next one does.
+
+    Args:
+        waiting: Who.
+        found: Where those are that tell.
+        seconds: How long ago the interrupt was.
+        caught: They have caught it, and gone on.
+        press: How the user interrupts the cell; empty if nobody is there who could.
+    """
+    who, where = processes_label(waiting).capitalize(), _places(waiting, found)
+    is_one = len(waiting) == 1
+    if caught:
+        said = f"{who} caught the interrupt and went on: {where}."
+    else:
+        said = f"{who} did not answer the interrupt within {seconds:.0f} s: {where}."
+    if not press:
+        return said
+    its = ("it does", "it is") if is_one else ("they do", "they are")
+    takes = "new processes take the variables over"
+    if any(i not in found for i in waiting):
+        takes += "; those of a process that stays silent are lost"
+    once = f"{press} again (what came until now counts once)"
+    if caught:
+        return (
+            f"{said} This may end by itself. {once} to interrupt what {its[0]} now; if that does "
+            f"not end the cell either, {its[1]} ended by force, and {takes}."
+        )
+    return (
+        f"{said} What waits in C++ code, or in a callback of a computation, does not see it. "
+        f"{once} to end the cell: {its[1]} ended by force, and {takes}."
+    )
+
+
+_PLURALS = {"is": "are", "has": "have"}
+
+
+def _places(waiting: Sequence[int], found: Mapping[int, Whereabouts]) -> str:
+    places: dict[str, list[int]] = {}
+    for index in waiting:
+        places.setdefault(_what_it_does(found.get(index)), []).append(index)
+    if len(places) == 1:  # who it is was just said
+        (does,) = places
+        return f"{'it' if len(waiting) == 1 else 'they'} {_of(len(waiting), does)}"
+    return "; ".join(f"{processes_label(who)} {_of(len(who), it)}" for it, who in places.items())
+
+
+def _of(count: int, does: str) -> str:
+    """Returns what one process does, as it is said of so many."""
+    verb, rest = does.split(" ", 1)
+    return does if count == 1 else f"{_PLURALS[verb]} {rest}"
+
+
+def _what_it_does(where: Whereabouts | None) -> str:
+    if where is None:
+        return "is silent"
+    if where.fault:
+        return f"is where nobody can tell: its sentinel failed ({where.fault})"
+    if where.cell_seconds is None:
+        return "is not in the cell"
+    return f"is {line_text(where)}" if line_text(where) else "has left the cell's lines"
+
+
+def line_text(where: Whereabouts) -> str:
+    """Returns ``"at line 3: `y = f(x)`"``; empty outside cells."""
+    return "" if where.in_cell is None else where.in_cell.text
