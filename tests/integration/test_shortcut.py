@@ -54,7 +54,7 @@ short = shortcut.Shortcut(hooks)
 INSTALL = """
 assert dispatch.hook_dispatches(hooks) == ""
 assert short.install() == ""
-def ways(): return [way for each in short._ways.values() for way in each.values()]
+def ways(): return list({way for each in short._ways.values() for way, _ in each.values()})
 """
 
 
@@ -233,6 +233,21 @@ print(count(hooks))
     assert python(code) == ["2.0", "3.0", "(3, 0)"]
 
 
+def test_a_function_may_be_jitted_again() -> None:
+    """With the same settings it goes the same way; with others another."""
+    code = """
+def told(x): return x + 1
+for _ in range(4): assert jax.jit(told)(jnp.ones(3))[0] == 2
+print(count(hooks), len(ways()))
+for _ in range(4):
+    x = jnp.ones(3)
+    jax.jit(told, donate_argnums=0)(x)
+    assert x.is_deleted()
+print(count(hooks), len(ways()))
+"""
+    assert python(code) == ["(4, 1) 1", "(4, 1) 2"]
+
+
 def test_donated_arguments_are_gone() -> None:
     code = """
 def told(x, y): return x + y
@@ -303,7 +318,7 @@ z = jax.device_put(np.ones(8), sharding)
 for _ in range(3): f(z)
 del x, y, z; gc.collect()
 print([ref() is None for ref in held], len(ways()))
-program = weakref.ref(inspect.getclosurevars(ways()[0][0]).nonlocals["executable"])
+program = weakref.ref(inspect.getclosurevars(ways()[0]).nonlocals["executable"])
 jax.clear_caches(); gc.collect()
 print(len(ways()), program() is None)
 """
@@ -350,6 +365,7 @@ print(count(hooks))
     [
         ("jax._src.util", "register_cache"),
         ("jax._src.pjit", "_run_python_pjit"),
+        ("jax._src.config", "trace_context"),
         ("jax._src.tree_util", "tracing_registry"),
         ("jax._src.dispatch", "needs_check_special"),
         ("jax._src.interpreters.pxla", "cc_shard_arg"),

@@ -42,7 +42,7 @@ class ShortcutHooks(DispatchHooks, Protocol):
 
 def _names() -> Any:
     """Returns what is JAX's own; raises ImportError, AttributeError or TypeError without it."""
-    from jax._src import array, core, dispatch, pjit, tree_util, util
+    from jax._src import array, config, core, dispatch, pjit, tree_util, util
     from jax._src.interpreters import pxla
     from jax._src.lib import _jax  # type: ignore[attr-defined]
 
@@ -52,6 +52,7 @@ def _names() -> Any:
     return SimpleNamespace(
         Array=array.ArrayImpl,
         call=pjit._run_python_pjit,
+        context=config.trace_context,
         fastpath_data=fastpath_data,
         flatten=tree_util.tracing_registry.flatten,
         is_outermost=core.trace_state_clean,
@@ -128,19 +129,31 @@ class Shortcut:
         own = self._jax
         if not own.is_outermost() or own.is_checked():
             return own.call(traced, arguments, fun, *rest)
+        ways = self._ways.setdefault(fun, {})
         key = (id(traced), *map(self._kind, arguments))
-        go, _ = self._ways.get(fun, {}).get(key, (None, None))
-        if go is None:
-            return self._first(key, traced, arguments, fun, *rest)
+        if (way := ways.get(key)) is None:
+            meaning = self._meaning(traced, key)
+            if (way := ways.get(meaning)) is None:
+                return self._first((key, meaning), traced, arguments, fun, *rest)
+            ways[key] = way[0], traced
         # Without an executable the caller does not try to get on the fast path.
-        return go(arguments), (), None, (), _NoJaxpr, None, None, ()
+        return way[0](arguments), (), None, (), _NoJaxpr, None, None, ()
+
+    def _meaning(self, traced: Any, key: Any) -> Any:
+        """Returns what is equal for a function that was given to ``jax.jit`` once more.
+
+        JAX finds such a one on its fast path, and would compile nothing.
+        """
+        settings = {**traced.params, "jaxpr": id(traced.params["jaxpr"])}
+        made = traced.out_tree, *map(id, traced.consts), self._jax.context()
+        return made, key[1:], tuple(sorted(settings.items()))
 
     def _kind(self, argument: Any) -> Any:
         if type(argument) is self._jax.Array:
             return argument.sharding, argument._committed
         return type(argument)
 
-    def _first(self, key: Any, traced: Any, arguments: Sequence[Any], fun: Any, *rest: Any) -> Any:
+    def _first(self, keys: Any, traced: Any, arguments: Sequence[Any], fun: Any, *rest: Any) -> Any:
         """Takes JAX's Python path, and keeps the way to what it has found.
 
         The callable of that way takes it, so that C++ has it for the next call: JAX counts on one
@@ -164,11 +177,12 @@ class Shortcut:
         first, data = found
         found.clear()
         if data is not None:
-            ways = self._ways.setdefault(fun, {})
+            ways = self._ways[fun]
             if len(ways) >= MAX_WAYS:
                 ways.clear()
             # What was traced is held, so that its id is that of no other.
-            ways[key] = self._way(first[5].unsafe_call, run, arguments), traced
+            way = self._way(first[5].unsafe_call, run, arguments), traced
+            ways.update(dict.fromkeys(keys, way))
         return first
 
     def _data(self, traced: Any, found: Sequence[Any]) -> Any:
