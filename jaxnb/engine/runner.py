@@ -207,30 +207,29 @@ class Runner:
         """
         shell = self._shell
         self._kernel._forward_input(allow_stdin=False)  # input() raises instead of hanging
-        broken: Any = None
         try:
-            transformed = shell.transform_cell(code)
-        except Exception:  # IPython shows it as the cell's error
-            transformed, broken = code, sys.exc_info()
-        try:
-            if not shell.should_run_async(
-                code, transformed_cell=transformed, preprocessing_exc_tuple=broken
-            ):
+            if (found := self._awaiting(code)) is None:
                 result = shell.run_cell(code, store_history=True)
             else:
                 result = await self._run_task(
-                    shell.run_cell_async(
-                        code,
-                        store_history=True,
-                        transformed_cell=transformed,
-                        preprocessing_exc_tuple=broken,
-                    )
+                    shell.run_cell_async(code, store_history=True, **found)
                 )
             if children.is_child():  # of an os.fork() in the cell
                 children.end(result and (result.error_before_exec or result.error_in_exec))
             self._keep_error_of(result)
         finally:
             self._kernel._restore_input()
+
+    def _awaiting(self, code: str) -> dict[str, Any] | None:
+        """Returns what IPython has made of code that awaits; None for other code."""
+        if "await" not in code and "async" not in code:
+            return None  # IPython makes the same of it once more: not twice for every cell
+        made: dict[str, Any] = {"transformed_cell": code, "preprocessing_exc_tuple": None}
+        try:
+            made["transformed_cell"] = self._shell.transform_cell(code)
+        except Exception:  # IPython shows it as the cell's error
+            made["preprocessing_exc_tuple"] = sys.exc_info()
+        return made if self._shell.should_run_async(code, **made) else None
 
     def _tell_end(self, error: BaseException | None) -> None:
         """Tells who waits for this process what it has raised: to format that takes a while."""
