@@ -1,17 +1,20 @@
 """The notebook's end of the transport: requests to processes, their streams and replies back.
 
-It uses five names that ipyparallel marks as its own, because its views offer neither a request
-that is not a pickled function nor output as it comes: ``Client._send`` with the streams
-``_mux_stream`` and ``_query_stream`` (the streams, not their sockets: a send past the stream
-swallows the wake-up for a reply that has just come), ``_engines`` (identity by engine id) with
-``_update_engines``, and the two ``_dispatch`` methods overridden below. Each is exercised by every
-cell of the tests; ``_update_engines`` has a test of its own.
+ipyparallel's client connects, knows the engines, and reads its sockets in a thread of its own.
+What comes of jaxnb's requests is taken from it as it comes: its views offer neither a request that
+is not a pickled function nor output as it comes, and its futures cost as much as all else on the
+way. So this uses names that ipyparallel marks as its own: the streams ``_mux_stream`` and
+``_query_stream`` (the streams, not their sockets: a send past the stream swallows the wake-up for a
+reply that has just come) with ``_io_loop``, ``_send`` for questions to the hub, ``_engines``
+(identity by engine id) with ``_update_engines``, and the methods overridden below. Each is
+exercised by every cell of the tests; ``_update_engines`` has a test of its own.
 """
 
 from __future__ import annotations
 
 import logging
 import queue
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
@@ -20,6 +23,7 @@ from typing import Any
 
 from ipyparallel import Client
 from ipyparallel.client.client import unpack_message
+from ipyparallel.error import EngineError
 
 from jaxnb.engine.flood import DROPPED_MESSAGE
 from jaxnb.model import CellRequest, Request, RichOutput, StreamChunk, StreamName
@@ -122,50 +126,59 @@ class _Sent:
 
     Attributes:
         process_index: The process.
+        identity: That of its engine.
         exchange: Where what comes of it goes; None once all has come that is waited for.
-        missing: How much is waited for: the reply, and of a cell the end of its output.
+        has_output: Of a cell also the "idle" that follows its last output is waited for; it and
+            the reply come over two sockets, in either order.
+        has_ended: That has come.
+        reply: The reply, from when it has come until it is handed on.
     """
 
     process_index: int
+    identity: str
     exchange: Exchange | None
-    missing: int
+    has_output: bool
+    has_ended: bool = False
+    reply: Reply | None = None
+
+    def came(self) -> None:
+        """Hands on the reply if nothing else is waited for."""
+        is_all = self.reply is not None and (self.has_ended or not self.has_output)
+        if is_all and self.exchange is not None:
+            self.exchange.events.put(self.reply)
+            self.exchange = self.reply = None
 
 
 class _Client(Client):  # type: ignore[misc]
-    """ipyparallel's client, with the output of processes handed on as it comes.
+    """ipyparallel's client, with what comes of jaxnb's requests handed on as it comes.
 
     ipyparallel adds all text of a request up in the request's metadata, which is quadratic in
-    its length, and drops what comes after the request has ended.
+    its length, drops what comes after the request has ended, and unpickles buffers, which no
+    signature covers.
+
+    Attributes:
+        on_output: Takes what came of a request while it ran.
+        on_reply: Takes the reply to a request.
+        on_ended: Takes the number and identity of an engine that has ended.
     """
 
-    on_output: Callable[[str, Output], None]
-    frames: dict[str, list[Any]]
+    on_output: Callable[[Mapping[str, Any]], None]
+    on_reply: Callable[[Mapping[str, Any]], None]
+    on_ended: Callable[[int, str], None]
 
     @unpack_message  # type: ignore[untyped-decorator]
     def _dispatch_iopub(self, message: Mapping[str, Any]) -> None:
-        parent, kind = message["parent_header"], message["header"]["msg_type"]
-        if not parent:
-            return
-        if (event := _event(message)) is not None:
-            self.on_output(parent["msg_id"], event)
-        # The rest is nothing that jaxnb's processes say. ``data_message`` has ipyparallel
-        # unpickle buffers, which no signature covers.
-        is_end = kind == "status" and message["content"].get("execution_state") == "idle"
-        if is_end or kind.startswith("comm_"):
-            Client._dispatch_iopub.__wrapped__(self, message)
+        if message["parent_header"]:
+            self.on_output(message)
+            if message["header"]["msg_type"].startswith("comm_"):
+                Client._dispatch_iopub.__wrapped__(self, message)
 
     @unpack_message  # type: ignore[untyped-decorator]
     def _dispatch_reply(self, message: Mapping[str, Any]) -> None:
-        """Drops a reply whose buffers are not those that were signed, before they are read."""
-        buffers = [getattr(b, "buffer", b) for b in message["buffers"]]
-        if digest(*buffers) != message["metadata"].get(METADATA_KEY):
-            logging.getLogger("jaxnb").warning("dropped a reply whose buffers were not signed")
-            return
-        if message["parent_header"]["msg_id"] not in self.outstanding:
-            return  # it has come before
-        # The first is what ipyparallel takes for the result.
-        self.frames[message["parent_header"]["msg_id"]] = buffers[1:]
-        Client._dispatch_reply.__wrapped__(self, message)
+        self.on_reply(message)
+
+    def _handle_stranded_msgs(self, engine: int, identity: str) -> None:
+        self.on_ended(engine, identity)
 
 
 class Transport:
@@ -179,12 +192,13 @@ class Transport:
 
     def __init__(self, connection: Mapping[str, Any], on_stray: Callable[[Output], None]) -> None:
         self._client = _Client(dict(connection), timeout=30)
-        self._client.on_output = self._route
-        self._client.frames = {}
+        self._client.on_output, self._client.on_reply = self._route, self._take_reply
+        self._client.on_ended = self._take_end
         self._on_stray = on_stray
         self._requests: dict[str, _Sent] = {}
         self._uuids: dict[int, bytes] = {}
-        self._outputs: dict[int, Future[Any]] = {}  # of the last request to each process
+        self._last: dict[int, _Sent] = {}  # to each process
+        self._ended = threading.Condition()
         self.engine_ids: dict[int, int] = {}
 
     @property
@@ -262,11 +276,10 @@ class Transport:
         Args:
             seconds: How long to wait for it at most.
         """
-        deadline = time.monotonic() + seconds
-        outputs = sorted(self._outputs.items())
-        return [
-            i for i, each in outputs if not wait_for(each, max(0.0, deadline - time.monotonic()))
-        ]
+        last = sorted(self._last.items())
+        with self._ended:
+            self._ended.wait_for(lambda: all(sent.has_ended for _, sent in last), seconds)
+        return [index for index, sent in last if not sent.has_ended]
 
     def forget(self, process_index: int) -> None:
         """Tells the controller that a process has ended.
@@ -297,50 +310,57 @@ class Transport:
 
         Replies to several requests to one process come in the order of the requests.
         """
-        client, frames = self._client, dump(request)
-        header = client.session.msg_header("apply_request")
-        name = header["msg_id"]
-        # Of a cell also the "idle" that follows its last output; the two come over two sockets,
-        # in either order. Both callbacks run in the client's one thread.
-        has_end = isinstance(request, CellRequest)
-        sent = _Sent(index, exchange, 2 if has_end else 1)
+        if self._client._closed:
+            raise OSError("the connection to the controller is closed")
+        session, frames = self._client.session, dump(request)
+        metadata = {METADATA_KEY: digest(*frames)}
+        message = session.msg("apply_request", metadata=metadata)
+        identity = self._uuids[index]
+        sent = _Sent(index, identity.decode(), exchange, isinstance(request, CellRequest))
+        self._last[index] = self._requests[message["header"]["msg_id"]] = sent
+        while len(self._requests) > REQUESTS_KEPT:
+            del self._requests[next(iter(self._requests))]
 
-        def register(_: Any) -> None:
-            self._requests[name] = sent
-            while len(self._requests) > REQUESTS_KEPT:
-                del self._requests[next(iter(self._requests))]
+        def send() -> None:
+            session.send(self._client._mux_stream, message, buffers=frames, ident=identity)
 
-        def on_done(_: Future[Any]) -> None:
-            sent.missing -= 1
-            if sent.missing == 0:
-                sent.exchange = None
-                # ipyparallel keeps the id of every request for good.
-                client.history.clear()
-                replied = client.frames.pop(name, [])
-                exchange.events.put(Reply(index, _answer(future, replied)))
+        self._client._io_loop.add_callback(send)
 
-        future = client._send(
-            client._mux_stream,
-            "apply_request",
-            buffers=frames,
-            ident=self._uuids[index],
-            header=header,
-            metadata={METADATA_KEY: digest(*frames)},
-            track_outstanding=True,
-            message_future_hook=register,
-        )
-        future.add_done_callback(on_done)
-        self._outputs[index] = future.output
-        if has_end:
-            future.output.add_done_callback(on_done)
-
-    def _route(self, request: str, event: Output) -> None:
-        """Hands on what came of a request."""
-        sent = self._requests.get(request)
+    def _route(self, message: Mapping[str, Any]) -> None:
+        """Hands on what came of a request while it ran."""
+        sent = self._requests.get(message["parent_header"]["msg_id"])
         if sent is None:
             return  # another client's, or older than a restart
-        take = self._on_stray if sent.exchange is None else sent.exchange.events.put
-        take(replace(event, process_index=sent.process_index))
+        if (event := _event(message)) is not None:
+            take = self._on_stray if sent.exchange is None else sent.exchange.events.put
+            take(replace(event, process_index=sent.process_index))
+        elif message["content"].get("execution_state") == "idle":
+            with self._ended:
+                sent.has_ended = True
+                self._ended.notify_all()
+            sent.came()
+
+    def _take_reply(self, message: Mapping[str, Any]) -> None:
+        """Hands on a reply, unless its buffers are not those that were signed."""
+        buffers = [getattr(b, "buffer", b) for b in message["buffers"]]
+        if digest(*buffers) != message["metadata"].get(METADATA_KEY):
+            logging.getLogger("jaxnb").warning("dropped a reply whose buffers were not signed")
+            return
+        sent = self._requests.get(message["parent_header"]["msg_id"])
+        if sent is None or sent.exchange is None or sent.reply is not None:
+            return  # it has come before
+        sent.reply = Reply(sent.process_index, _loaded(buffers))
+        sent.came()
+
+    def _take_end(self, engine: int, identity: str) -> None:
+        """Answers what an engine that has ended was asked and has not answered."""
+        for sent in list(self._requests.values()):
+            if sent.identity == identity and sent.exchange is not None:
+                sent.has_output = False
+                if sent.reply is None:
+                    error = EngineError(f"Engine {engine!r} died while it ran a request")
+                    sent.reply = Reply(sent.process_index, error)
+                sent.came()
 
     def close(self) -> None:
         """Closes the connection; the processes run on."""
@@ -356,11 +376,7 @@ def wait_for(future: Future[Any], seconds: float) -> bool:
     return True
 
 
-def _answer(future: Future[Any], frames: list[Any]) -> Any:
-    # For a process that has ended ipyparallel makes up a reply, whose *result* is an error.
-    error = future.exception() or future.result()
-    if isinstance(error, BaseException):
-        return error
+def _loaded(frames: list[Any]) -> Any:
     try:
         return load(frames)
     except Exception as unreadable:  # whoever waits must not wait for ever

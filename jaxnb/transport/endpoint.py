@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from ipyparallel.serialize import serialize_object
-
 from jaxnb.engine import children, interrupts, plain_text
 from jaxnb.engine.requests import Responder, failure
 from jaxnb.model import CallRequest, CellRequest, JointRequest
@@ -128,18 +126,14 @@ def _refuse(kernel: Any, stream: Any, ident: Any, parent: Any) -> None:
 
 
 def _send_reply(kernel: Any, stream: Any, ident: Any, parent: Any, frames: list[Any]) -> None:
-    metadata = kernel.init_metadata(parent)
-    metadata["status"] = "ok"
-    metadata.pop("started", None)  # ipyparallel's client takes 0.1 ms to read the date
-    # What ipyparallel's client takes for the result, then ours.
-    buffers = [*serialize_object(None), *frames]
-    metadata[METADATA_KEY] = digest(*buffers)
+    metadata = kernel.init_metadata(parent) | {"status": "ok", METADATA_KEY: digest(*frames)}
+    content = {"status": "ok"}
     kernel.session.send(
         stream,
         "apply_reply",
-        {"status": "ok"},
+        content,
         parent=parent,
         ident=ident,
-        buffers=buffers,
+        buffers=frames,
         metadata=metadata,
     )
