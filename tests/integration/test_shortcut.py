@@ -228,9 +228,11 @@ f.clear_cache()
 print(f(x)[0])
 count(hooks)
 for _ in range(3): assert f(x)[0] == 3
-print(count(hooks))
+print(count(hooks), len(ways()))
+f.clear_cache()
+print(len(ways()))
 """
-    assert python(code) == ["2.0", "3.0", "(3, 0)"]
+    assert python(code) == ["2.0", "3.0", "(3, 0) 1", "0"]
 
 
 def test_a_function_may_be_jitted_again() -> None:
@@ -244,8 +246,39 @@ for _ in range(4):
     jax.jit(told, donate_argnums=0)(x)
     assert x.is_deleted()
 print(count(hooks), len(ways()))
+print(len(short._ways[told]))
+for _ in range(20): jax.jit(told)(jnp.ones(3))
+print(len(short._ways[told]))  # nothing is kept of each
 """
-    assert python(code) == ["(4, 1) 1", "(4, 1) 2"]
+    assert python(code) == ["(4, 1) 1", "(4, 1) 2", "4", "4"]
+
+
+def test_keys_on_other_devices_are_told_apart() -> None:
+    """Their arrays lie inside of them."""
+    code = """
+from jax.sharding import Mesh
+def told(key): return jax.random.key_data(key)
+f = jax.jit(told)
+def key(devices):
+    sharding = NamedSharding(Mesh(np.array(devices), ("x",)), jax.P())
+    return jax.random.wrap_key_data(jax.device_put(np.array([0, 7], np.uint32), sharding))
+executables = []
+hooks.before_again = lambda executable, *rest: executables.append(executable)
+for device in 0, 0, 1, 1:
+    assert f(key([jax.devices()[device]])).tolist() == [0, 7]
+print(len(executables), len({*map(id, executables)}), len(ways()))
+"""
+    assert python(code) == ["2 2 2"]
+
+
+def test_caches_may_be_cleared_while_a_function_compiles() -> None:
+    code = """
+def told(x):
+    jax.clear_caches()  # as another thread may
+    return x + 1
+for _ in range(3): print(jax.jit(told)(jnp.ones(3))[0])
+"""
+    assert python(code) == ["2.0"] * 3
 
 
 def test_donated_arguments_are_gone() -> None:
@@ -365,6 +398,7 @@ print(count(hooks))
     [
         ("jax._src.util", "register_cache"),
         ("jax._src.pjit", "_run_python_pjit"),
+        ("jax._src.pjit", "jit_evict_fn"),
         ("jax._src.config", "trace_context"),
         ("jax._src.tree_util", "tracing_registry"),
         ("jax._src.dispatch", "needs_check_special"),

@@ -16,10 +16,10 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, Protocol
 
-from jaxnb.engine._jax_internals.dispatch import DispatchHooks
+from jaxnb.engine._jax_internals.dispatch import DispatchHooks, key_words
 
 MAX_WAYS = 4096
-"""JAX keeps as many programs of a function."""
+"""Of one function, and functions: JAX's own caches hold as many."""
 
 
 class ShortcutHooks(DispatchHooks, Protocol):
@@ -53,6 +53,7 @@ def _names() -> Any:
         Array=array.ArrayImpl,
         call=pjit._run_python_pjit,
         context=config.trace_context,
+        evict=pjit.jit_evict_fn,
         fastpath_data=fastpath_data,
         flatten=tree_util.tracing_registry.flatten,
         is_outermost=core.trace_state_clean,
@@ -113,7 +114,12 @@ class Shortcut:
         def call(traced: Any, arguments: Sequence[Any], fun: Any, *rest: Any) -> Any:
             return self._call(traced, arguments, fun, *rest)
 
-        pjit._run_python_pjit = call  # type: ignore[assignment]
+        @functools.wraps(own.evict)  # JAX gives it to the next function that is jitted, and to all
+        def clear_cache(function: Any) -> None:
+            own.evict(function)
+            self._ways.pop(function._fun, None)
+
+        pjit._run_python_pjit, pjit.jit_evict_fn = call, clear_cache  # type: ignore[assignment]
         return ""
 
     def uninstall(self) -> None:
@@ -122,20 +128,20 @@ class Shortcut:
             from jax._src import pjit
 
             self.cache_clear()
-            pjit._run_python_pjit, self._jax = own.call, None
+            pjit._run_python_pjit, pjit.jit_evict_fn = own.call, own.evict
+            self._jax = None
 
     def _call(self, traced: Any, arguments: Sequence[Any], fun: Any, *rest: Any) -> Any:
         """Stands in for the Python path of a jitted function's call."""
         own = self._jax
         if not own.is_outermost() or own.is_checked():
             return own.call(traced, arguments, fun, *rest)
-        ways = self._ways.setdefault(fun, {})
+        ways = self._ways.get(fun, {})
         key = (id(traced), *map(self._kind, arguments))
         if (way := ways.get(key)) is None:
             meaning = self._meaning(traced, key)
             if (way := ways.get(meaning)) is None:
                 return self._first((key, meaning), traced, arguments, fun, *rest)
-            ways[key] = way[0], traced
         # Without an executable the caller does not try to get on the fast path.
         return way[0](arguments), (), None, (), _NoJaxpr, None, None, ()
 
@@ -149,9 +155,8 @@ class Shortcut:
         return made, key[1:], tuple(sorted(settings.items()))
 
     def _kind(self, argument: Any) -> Any:
-        if type(argument) is self._jax.Array:
-            return argument.sharding, argument._committed
-        return type(argument)
+        array = argument if type(argument) is self._jax.Array else key_words(argument)
+        return type(argument) if array is None else (array.sharding, array._committed)
 
     def _first(self, keys: Any, traced: Any, arguments: Sequence[Any], fun: Any, *rest: Any) -> Any:
         """Takes JAX's Python path, and keeps the way to what it has found.
@@ -177,12 +182,11 @@ class Shortcut:
         first, data = found
         found.clear()
         if data is not None:
-            ways = self._ways[fun]
-            if len(ways) >= MAX_WAYS:
-                ways.clear()
+            if max(len(self._ways.get(fun, ())), len(self._ways)) >= MAX_WAYS:
+                self.cache_clear()
             # What was traced is held, so that its id is that of no other.
             way = self._way(first[5].unsafe_call, run, arguments), traced
-            ways.update(dict.fromkeys(keys, way))
+            self._ways.setdefault(fun, {}).update(dict.fromkeys(keys, way))
         return first
 
     def _data(self, traced: Any, found: Sequence[Any]) -> Any:
