@@ -8,6 +8,7 @@ import keyword
 import re
 import shlex
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, NoReturn, get_args
 
 from jaxnb.errors import UsageError
@@ -149,6 +150,7 @@ def restart_parser() -> MagicParser:
     return parser
 
 
+@cache  # to make it takes as long as to show an empty cell
 def cell_parser(magic: str) -> MagicParser:
     """Returns the parser of ``%%spmd`` and ``%spmd``."""
     parser = MagicParser(magic, "Runs code on every process.")

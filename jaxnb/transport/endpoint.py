@@ -7,6 +7,7 @@ a cell with ``await`` could not run under it; this one is a coroutine.
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from jaxnb.engine import children, interrupts, plain_text
@@ -48,6 +49,7 @@ def install(kernel: Any = None) -> None:
     plain_text.install(kernel)
     _leave_signals_alone(kernel)
     _say_less(kernel)
+    kernel.log.setLevel(logging.ERROR)  # all that its handler shows; four are made in each cell
 
 
 def is_ours(message: Any) -> bool:
