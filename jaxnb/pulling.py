@@ -55,6 +55,9 @@ from jaxnb.replicas import replicas_text
 from jaxnb.result import Gather, PerProcess
 from jaxnb.unpickling import unpickle
 
+SMALL_BYTES = 1 << 20
+"""So much fits anywhere: to find out what is free takes 0.6 ms."""
+
 EAGER_BYTES = 1 << 20
 """Arrays of a pull that are smaller than this together come with their descriptions."""
 
@@ -415,6 +418,8 @@ def _moves(
 
 
 def _require_memory(nbytes: int, name: str) -> None:
+    if nbytes <= SMALL_BYTES:
+        return
     available = available_bytes()
     if nbytes > available:
         raise NotEnoughMemoryError(

@@ -26,9 +26,9 @@ from ipyparallel.client.client import unpack_message
 from ipyparallel.error import EngineError
 
 from jaxnb.engine.flood import DROPPED_MESSAGE
-from jaxnb.model import CellRequest, Request, RichOutput, StreamChunk, StreamName
+from jaxnb.model import CellRequest, CheckRequest, Request, RichOutput, StreamChunk, StreamName
 from jaxnb.wire.frames import dump, load
-from jaxnb.wire.signing import METADATA_KEY, digest
+from jaxnb.wire.signing import HAS_END_KEY, METADATA_KEY, digest
 
 ASK_SECONDS = 0.5
 """So long a registration may go without notice; then the controller is asked."""
@@ -247,6 +247,7 @@ class Transport:
         uuids = {index: name.encode() for index, name in identities.items()}
         new = {index for index, uuid in uuids.items() if self._uuids.get(index) != uuid}
         self._uuids = uuids
+        self._last.clear()
         # A thread of an earlier cell still prints under its request, where its process lives on.
         for request, sent in list(self._requests.items()):
             if sent.process_index in new:
@@ -268,7 +269,7 @@ class Transport:
         client._send(client._query_stream, "connection_request").add_done_callback(take)
 
     def unheard(self, seconds: float) -> list[int]:
-        """Returns the processes of whose last request no output came, nor the sign of its end.
+        """Returns the processes of whose check no output came, nor the sign of its end.
 
         That comes by a subscription, which reaches a new process some time after it has begun to
         answer. A cell that was run before would be waited for without end.
@@ -313,10 +314,13 @@ class Transport:
         if self._client._closed:
             raise OSError("the connection to the controller is closed")
         session, frames = self._client.session, dump(request)
-        metadata = {METADATA_KEY: digest(*frames)}
+        metadata: dict[str, Any] = {METADATA_KEY: digest(*frames)}
+        has_output = isinstance(request, CellRequest)
+        if has_output or isinstance(request, CheckRequest):  # after which :meth:`unheard` looks
+            metadata[HAS_END_KEY] = True
         message = session.msg("apply_request", metadata=metadata)
         identity = self._uuids[index]
-        sent = _Sent(index, identity.decode(), exchange, isinstance(request, CellRequest))
+        sent = _Sent(index, identity.decode(), exchange, has_output)
         self._last[index] = self._requests[message["header"]["msg_id"]] = sent
         while len(self._requests) > REQUESTS_KEPT:
             del self._requests[next(iter(self._requests))]

@@ -14,7 +14,7 @@ from jaxnb.engine import children, interrupts, plain_text
 from jaxnb.engine.requests import Responder, failure
 from jaxnb.model import CallRequest, CellRequest, JointRequest
 from jaxnb.wire.frames import dump, load
-from jaxnb.wire.signing import METADATA_KEY, digest
+from jaxnb.wire.signing import HAS_END_KEY, METADATA_KEY, digest
 
 
 def install(kernel: Any = None) -> None:
@@ -74,16 +74,17 @@ def _leave_signals_alone(kernel: Any) -> None:
 
 
 def _say_less(kernel: Any) -> None:
-    """Keeps ipykernel from saying "busy" at jaxnb's requests: that tells nobody anything.
+    """Keeps ipykernel from saying "busy" and "idle" at jaxnb's requests, where nobody waits for it.
 
-    It would be made, signed, passed on and read once a process and cell, for a tenth of the time.
+    Each is made, signed, passed on and read in 0.2 ms, of the 3 to 4 that a request takes.
     """
     original = getattr(kernel, "_publish_status", None)
     if original is None:  # an ipykernel that says it otherwise
         return
 
     def publish_status(status: str, *rest: Any, **settings: Any) -> None:
-        if status != "busy" or not is_ours(kernel.get_parent("shell")):
+        parent = kernel.get_parent("shell")
+        if not is_ours(parent) or (status == "idle" and HAS_END_KEY in parent["metadata"]):
             original(status, *rest, **settings)
 
     kernel._publish_status = publish_status
