@@ -134,7 +134,7 @@ class Recorder:
         if why := internals.note_compiler_options():
             found.append(f"Not compared: compiler_options of jax.jit ({why}).")
         if why := self._shortcut.install():
-            found.append(f"A cached dispatch takes some 60 µs longer than it has to ({why}).")
+            found.append(f"A cached dispatch takes 30 µs and more longer than it has to ({why}).")
         return tuple(found)
 
     @contextlib.contextmanager
