@@ -113,17 +113,6 @@ def _no_canonical(undo: _Undo) -> None:
     undo.delete(hlo.HloPrintOptions, "canonical")
 
 
-def _no_cache_miss(undo: _Undo) -> None:
-    from jax._src import pjit
-
-    old = pjit._cpp_pjit
-
-    def cpp_pjit(*arguments: Any) -> Any:
-        return old(*arguments)
-
-    undo.set(pjit, "_cpp_pjit", cpp_pjit)
-
-
 def _renamed(module: str, name: str) -> Callable[[_Undo], None]:
     """Renames something in JAX, and in all of JAX's own code that uses it."""
 
@@ -168,7 +157,6 @@ RENAMED = (
     ("jax._src.pjit", "_get_fastpath_data"),
     ("jax._src.pjit", "_cpp_pjit_cache_fun_only"),
     ("jax._src.pjit", "_run_python_pjit"),
-    ("jax._src.pjit", "_infer_params"),
     ("jax._src.pjit", "jit_evict_fn"),
     ("jax._src.interpreters.pxla", "ExecuteReplicated"),
     ("jax._src.interpreters.pxla:MeshExecutable", "create_cpp_call"),
@@ -184,7 +172,6 @@ CASES: dict[str, Callable[..., None]] = {
     "no text": _no_text,
     "another callable": _another_callable,
     "no options": _no_options,
-    "no cache miss": _no_cache_miss,
     **{f"renamed {name}": _renamed(module, name) for module, name in RENAMED},
     "no canonical": lambda undo: undo.delete(
         _home("jax._src.lib").hlo.HloPrintOptions, "canonical"

@@ -18,12 +18,10 @@ from jaxnb_fixtures import assert_usable
 WORKS = {"untouched", "returns more on process 1"}
 
 REDUCED = {
-    "takes more": "A cached dispatch takes some 60",
-    "no cache miss": "A cached dispatch takes some 60",
-    "renamed _run_python_pjit": "A cached dispatch takes some 60",
-    "renamed _infer_params": "A cached dispatch takes some 60",
-    "renamed jit_evict_fn": "A cached dispatch takes some 60",
-    "renamed needs_check_special": "A cached dispatch takes some 60",
+    "takes more": "A cached dispatch takes 30 µs and more",
+    "renamed _run_python_pjit": "A cached dispatch takes 30 µs and more",
+    "renamed jit_evict_fn": "A cached dispatch takes 30 µs and more",
+    "renamed needs_check_special": "A cached dispatch takes 30 µs and more",
     "no options": "Not compared: compiler_options of jax.jit",
     "renamed from_hlo": "Not compared: compiler_options of jax.jit",
 }
