@@ -57,6 +57,15 @@ def _require_variants(specs: Any, *others: Mapping[str, Any]) -> None:
             )
 
 
+def require_no_setup(setup: str) -> None:
+    """Raises UsageError if a setup is given where nothing is planned."""
+    if setup:
+        raise UsageError(
+            "`setup` is for a plan: give `devices` too. Nothing was run. On the group's "
+            "own devices, run the setup as a cell."
+        )
+
+
 def _require_repeats(repeats: Any) -> None:
     if repeats is None:
         return

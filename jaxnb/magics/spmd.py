@@ -71,7 +71,7 @@ class SpmdMagics(SessionMagics):
             self.session = jaxnb.start(fields.pop("num_processes"), **fields, progress=progress)
             self.session.meter = self.meter
             # What `spmd.run` runs is of the notebook's cell that calls it.
-            self.session.next_cell = lambda: self.shell.displayhook.prompt_count
+            self.session.count_cells_by(lambda: self.shell.displayhook.prompt_count)
         progress.show(cards.start_card(self.session.group))
         if not isinstance(self.shell.user_ns.get(SESSION_NAME), (type(None), type(self.session))):
             return
