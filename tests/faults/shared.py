@@ -7,11 +7,17 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
 
 from jaxnb.errors import CellError, JaxnbError
+from jaxnb.model import CheckRequest
 from jaxnb.moving import no_meter
 from jaxnb.recovery.messages import Recovered
 from jaxnb.session import Session
+from jaxnb.transport import client
+from jaxnb.wire.signing import digest
 from jaxnb_fixtures import CLEAR, PATIENT_SECONDS, LostVariablesError, WrongNumbersError
 
 
@@ -40,6 +46,22 @@ def assert_kept(session: Session, code: str, value: object = None) -> None:
         raise LostVariablesError(str(error)) from error
     if found != value:
         raise WrongNumbersError(f"{found} where {value} was to be computed")
+
+
+def answer_to_forged(session: Session, frames: list[Any], signed: list[Any]) -> object:
+    """Returns what process 0 answers to a request whose buffers are not those that were signed."""
+    transport, exchange = session._life.transport, client.Exchange()
+
+    def digest_of(*buffers: Any) -> str:
+        return digest(*(signed if list(buffers) == frames else buffers))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(client, "dump", lambda _: frames)
+        patch.setattr(client, "digest", digest_of)
+        transport.send_to(exchange, 0, CheckRequest())
+    reply = exchange.get(PATIENT_SECONDS)
+    assert isinstance(reply, client.Reply)
+    return reply.answer
 
 
 def missing(recovered: Recovered, *which: int) -> dict[str, str]:

@@ -11,10 +11,9 @@ import numpy as np
 import psutil
 import pytest
 import zmq
-from ipyparallel.serialize import serialize_object
 
 import jaxnb
-from faults.shared import cleared
+from faults.shared import answer_to_forged, cleared
 from jaxnb import pushing
 from jaxnb.errors import (
     CellError,
@@ -25,9 +24,10 @@ from jaxnb.errors import (
 from jaxnb.model import CallRequest, Chunk, RequestFailed
 from jaxnb.moving import request_for
 from jaxnb.session import Session
-from jaxnb.wire.frames import dump, load
+from jaxnb.transport.client import Exchange, Reply, _Sent
+from jaxnb.wire.frames import dump
 from jaxnb.wire.signing import METADATA_KEY, digest
-from jaxnb_fixtures import PATIENT_SECONDS, assert_usable
+from jaxnb_fixtures import assert_usable
 from jaxnb_transfers import (
     NBYTES,
     PROCESSES,
@@ -325,22 +325,10 @@ def writing(transfer: str, data: bytes) -> CallRequest:
 def test_a_request_with_other_buffers_than_were_signed_is_not_read(
     session: Session, how: str
 ) -> None:
-    transport = session._life.transport
-    assert transport is not None
     session.run("x = 'old'")
     signed = dump(writing("a transfer", b"the data"))
     assert len(signed) == 2
-    client = transport._client
-    future = client._send(
-        client._mux_stream,
-        "apply_request",
-        buffers=TAMPERED[how](signed),
-        ident=transport._uuids[0],
-        metadata={METADATA_KEY: digest(*signed)},
-        track_outstanding=True,
-    )
-    future.result(PATIENT_SECONDS)
-    answer = load(client.frames.pop(future.msg_id))
+    answer = answer_to_forged(session, TAMPERED[how](signed), signed)
     assert isinstance(answer, RequestFailed)
     assert "not what was signed" in answer.error.message
     assert_old(session)
@@ -351,8 +339,9 @@ def test_a_request_with_other_buffers_than_were_signed_is_not_read(
 def test_a_reply_with_other_buffers_than_were_signed_is_dropped(session: Session, how: str) -> None:
     transport = session._life.transport
     assert transport is not None
-    client = transport._client
-    signed = [*serialize_object(None), *dump(Chunk(pickle.PickleBuffer(b"the data")))]
+    client, exchange = transport._client, Exchange()
+    signed = dump(Chunk(pickle.PickleBuffer(b"the data")))
+    transport._requests["a request"] = _Sent(0, "", exchange, has_output=False)
 
     def deliver(buffers: list[Any]) -> None:
         raw = client.session.serialize(
@@ -365,11 +354,12 @@ def test_a_reply_with_other_buffers_than_were_signed_is_dropped(session: Session
         )
         client._dispatch_reply([zmq.Frame(part) for part in [*raw, *buffers]])
 
-    client.outstanding.add("a request")
     deliver(TAMPERED[how](signed))
-    assert "a request" not in client.frames
+    assert exchange.get(0) is None
     deliver(signed)
-    assert [bytes(b) for b in client.frames.pop("a request")] == [bytes(b) for b in signed[1:]]
+    reply = exchange.get(0)
+    assert isinstance(reply, Reply)
+    assert bytes(reply.answer.data) == b"the data"
     assert_usable(session)
 
 
@@ -380,15 +370,13 @@ def test_a_read_without_a_signature_gets_no_answer(
     transport = session._life.transport
     assert transport is not None
     client = transport._client
-    future = client._send(
+    client._send(
         client._mux_stream,
         "apply_request",
         buffers=dump(request_for("read", transfer="a transfer", buffer=0, start=0, stop=1)),
         ident=transport._uuids[0],
-        track_outstanding=True,
     )
     assert_usable(session)  # answers come in order
-    assert not future.done()
     assert "dropped a reply whose buffers were not signed" in caplog.text
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
+from faults.shared import answer_to_forged
 from jaxnb.errors import (
     CellError,
     JaxnbError,
@@ -23,8 +24,6 @@ from jaxnb.errors import (
 from jaxnb.model import CheckRequest, RequestFailed
 from jaxnb.session import Session
 from jaxnb.sinks import NoSink
-from jaxnb.wire.frames import load
-from jaxnb.wire.signing import METADATA_KEY, digest
 from jaxnb_fixtures import PATIENT_SECONDS, assert_usable, still_running, until
 
 ENDLESS = "import time\nprint('in')\nwhile True: time.sleep(0.01)"
@@ -201,24 +200,13 @@ def test_interrupts_at_any_moment_leave_the_group_usable(session: Session) -> No
 
 def test_a_request_whose_buffers_are_not_what_was_signed_is_not_read(session: Session) -> None:
     """Jupyter's signature does not cover buffers; nothing unsigned may be unpickled."""
-    transport = session._life.transport
-    assert transport is not None
 
     class Bomb:
         def __reduce__(self) -> Any:
             return (os._exit, (77,))
 
-    client, forged = transport._client, pickle.dumps(Bomb())
-    future = client._send(
-        client._mux_stream,
-        "apply_request",
-        buffers=[forged],
-        ident=transport._uuids[0],
-        metadata={METADATA_KEY: digest(pickle.dumps(CheckRequest()))},
-        track_outstanding=True,
-    )
-    future.result(PATIENT_SECONDS)
-    answer = load(client.frames.pop(future.msg_id))
+    forged, signed = pickle.dumps(Bomb()), pickle.dumps(CheckRequest())
+    answer = answer_to_forged(session, [forged], [signed])
     assert isinstance(answer, RequestFailed)
     assert "not what was signed" in answer.error.message
     assert_usable(session)
