@@ -14,15 +14,18 @@ if TYPE_CHECKING:
 
     from jaxnb.collectives import Collectives
     from jaxnb.comparison import Comparison
+    from jaxnb.errors import CellError, JaxnbError
     from jaxnb.gathered import GatheredArray
     from jaxnb.model import CheckMode
     from jaxnb.result import PerProcess
     from jaxnb.session import Session
 
 __all__ = [
+    "CellError",
     "Collectives",
     "Comparison",
     "GatheredArray",
+    "JaxnbError",
     "PerProcess",
     "__version__",
     "compare",
@@ -33,9 +36,11 @@ __all__ = [
 ]
 
 _HOMES = {
+    "CellError": "jaxnb.errors",
     "Collectives": "jaxnb.collectives",
     "Comparison": "jaxnb.comparison",
     "GatheredArray": "jaxnb.gathered",
+    "JaxnbError": "jaxnb.errors",
     "PerProcess": "jaxnb.result",
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from jaxnb.display.card import Card, render
-from jaxnb.labels import format_seconds, processes_label
+from jaxnb.labels import capitalized, format_seconds, processes_label
 from jaxnb.model import AtWork, Wait, Waits
 
 INTERRUPT = "Interrupt"
@@ -43,7 +43,7 @@ def waits_text(waits: Waits, interrupt: str = INTERRUPT) -> str:
     who = processes_label(waiting) if _are_some(waits) else "all processes"
     places = "; ".join(map(_place_text, waits.waits))
     used = "" if waits.computes else " and used no processor"
-    said = f"{who} {verb} for {_whole(waits.seconds)}{used}: {places}."
+    said = capitalized(f"{who} {verb} for {_whole(waits.seconds)}{used}: {places}.")
     parts = [said if waiting else "", _silent_text(waits), waits.reason, _advice(waits, interrupt)]
     return " ".join(part for part in parts if part)
 
@@ -69,7 +69,7 @@ def _neutral_text(waits: Waits, interrupt: str) -> str:
     work = "; ".join(map(_work_text, waits.at_work))
     places = "; ".join(map(_place_text, waits.waits))
     it = "it" if sum(len(each.processes) for each in waits.at_work) == 1 else "them"
-    said = f"{work}. Waiting for {it} for {_whole(waits.seconds)}: {places}."
+    said = f"{capitalized(work)}. Waiting for {it} for {_whole(waits.seconds)}: {places}."
     return f"{said} {_neutral_advice(waits, interrupt)}"
 
 

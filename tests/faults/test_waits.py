@@ -374,14 +374,14 @@ def test_without_a_sink_what_would_be_silent_is_said_on_standard_error(
 
     def notice(sink: StderrNotices, text: str) -> None:
         said(sink, text)
-        if "all processes have waited" in text or "Interrupt again" in text:
+        if "All processes have waited" in text or "Interrupt again" in text:
             group.interrupt()
 
     monkeypatch.setattr(StderrNotices, "notice", notice)
     with pytest.raises(CellError, match="did not end the cell"):
         group.run(WAIT)
     err = capsys.readouterr().err
-    assert "jaxnb: all processes have waited for " in err
+    assert "jaxnb: All processes have waited for " in err
     assert "jaxnb: New processes in" in err
     assert_kept(group)
 

@@ -98,7 +98,7 @@ def test_where_all_wait_is_shown_in_the_card_of_a_background_cell(group: Noteboo
     cell = group.good(f"%%spmd --check off --async --out handle --timeout 5\n{CROSSED}")
     group.bad("handle.result()", "CellTimeoutError")
     first, *_, last = group.good("print(*shown, sep='|')").text.split("|")
-    assert "all processes have waited for 1 s" in first
+    assert "All processes have waited for 1 s" in first
     assert "`%spmd_interrupt` ends the cell" in first
     assert "all processes waited for" in last
     assert "ends the cell" not in last

@@ -151,7 +151,7 @@ def test_where_all_wait_is_shown_now_and_afterwards() -> None:
     )
     now, then = cards.waits_card(waits), cards.waits_card(replace(waits, has_ended=True))
     assert now.text == (
-        "all processes have waited for 12 s and used no processor: processes 0,2 at line 3: "
+        "All processes have waited for 12 s and used no processor: processes 0,2 at line 3: "
         "`y = f(x)`; process 1 outside the cell's lines. P. Interrupt ends the cell. If that "
         "does not reach who waits, a second one does: new processes take the variables over."
     )
@@ -167,7 +167,7 @@ def test_who_does_not_answer_is_shown_beside_who_waits() -> None:
     waits = Waits((Wait((0,), place, ""),), 12.3, "", (1, 2))
     now, then = cards.waits_card(waits), cards.waits_card(replace(waits, has_ended=True))
     assert now.text == (
-        "process 0 has waited for 12 s and used no processor: process 0 at line 3: `y = f(x)`. "
+        "Process 0 has waited for 12 s and used no processor: process 0 at line 3: `y = f(x)`. "
         "Processes 1-2 have not answered for 12 s: they are stopped, or C code in them keeps "
         "Python from running, which may end. Interrupt says how to go on without them."
     )
@@ -187,7 +187,7 @@ def test_who_waits_while_others_have_left_is_named() -> None:
     waits = Waits((Wait((1, 2), None, ""),), 12.3, "", is_all=False)
     card = cards.waits_card(waits)
     assert "Processes 1-2 wait<" in card.html
-    assert card.text.startswith("processes 1-2 have waited for 12 s")
+    assert card.text.startswith("Processes 1-2 have waited for 12 s")
 
 
 def test_who_waits_for_whom_is_shown_as_facts_and_goes_away() -> None:
@@ -202,7 +202,7 @@ def test_who_waits_for_whom_is_shown_as_facts_and_goes_away() -> None:
     )
     card = cards.waits_card(found)
     assert card.text == (
-        "process 2 has been at line 3: `time.sleep(1000)` for 5 s, asleep. Waiting for it for 4 s: "
+        "Process 2 has been at line 3: `time.sleep(1000)` for 5 s, asleep. Waiting for it for 4 s: "
         "processes 0-1,3 at line 5: `float(loss)`. This may be as it should be; Interrupt ends the "
         "cell (a second one by force), and variables are kept."
     )
