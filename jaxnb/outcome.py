@@ -239,10 +239,20 @@ def timeout_error(result: CellResult, timeout: float, state: str) -> CellTimeout
     )
     return CellTimeoutError(
         f"Cell [{result.cell}] ran longer than its time-out of {timeout:g} s and was interrupted. "
-        f"{now}",
+        f"{_struck_text(result)}{now}",
         result=result,
         rendering=error_card(result, ansi=True).text,
     )
+
+
+def _struck_text(result: CellResult) -> str:
+    """Returns where an interrupt struck processes, as a sentence; empty if it struck none."""
+    at: dict[int, list[int]] = {}
+    for index, error in sorted(result.errors.items()):
+        if error.type_name == "KeyboardInterrupt" and error.line is not None:
+            at.setdefault(error.line, []).append(index)
+    struck = [f"{processes_label(who)} at line {line}" for line, who in sorted(at.items())]
+    return f"That struck {', '.join(struck)}. " if struck else ""
 
 
 def death_error(
