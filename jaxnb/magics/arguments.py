@@ -168,7 +168,7 @@ def cell_parser(magic: str) -> MagicParser:
     _add(parser, "--outputs", choices=get_args(Outputs), default="merged",
          help="merge equal lines (default), show all, or the first process's")  # fmt: skip
     _add(parser, "--time", action="store_true",
-         help="run it again for about a second, and show what each call took")  # fmt: skip
+         help="run it again for about a second (3 to 1000 times), and show the times")  # fmt: skip
     _add(parser, "--repeats", type=int, metavar="N",
          help="time N calls after the first")  # fmt: skip
     return parser
