@@ -23,6 +23,10 @@ IDLE_SECONDS = 1.0
 PENDING_SECONDS = 30.0
 """So long at most it is waited for what is computed."""
 
+DEAD_SECONDS = 1.0
+"""What a dead process took part in ends within this time, or never: a thread of gloo's may spin for
+its peer, and looks as if it computed."""
+
 LOOK_SECONDS = 0.01
 """How often it is asked whether an array is there: JAX offers no event for that."""
 
@@ -61,11 +65,14 @@ class Reader:
         """Waits for an array as long as something is computed; on a GPU nothing tells of that."""
         started = time.monotonic()
         meter = Meter(BUSY_SHARE, started, time.process_time())
-        is_seen = next(iter(array.sharding.device_set)).platform == "cpu"
+        devices = array.sharding.device_set
+        is_seen = next(iter(devices)).platform == "cpu"
+        with_dead = any(device.process_index in self.dead for device in devices)
+        most_seconds = DEAD_SECONDS if with_dead else PENDING_SECONDS
         while not array.is_ready():
             now = time.monotonic()
             is_idle = is_seen and meter.idle_seconds(now, time.process_time()) > IDLE_SECONDS
-            if self._gave_up or is_idle or now - started > PENDING_SECONDS:
+            if self._gave_up or is_idle or now - started > most_seconds:
                 self._gave_up = True
                 return False
             time.sleep(LOOK_SECONDS)
