@@ -222,7 +222,8 @@ class Runner:
 
     def _awaiting(self, code: str) -> dict[str, Any] | None:
         """Returns what IPython has made of code that awaits; None for other code."""
-        if "await" not in code and "async" not in code:
+        has_own = bool(self._shell.input_transformers_post)  # which may make anything of anything
+        if not has_own and "await" not in code and "async" not in code:
             return None  # IPython makes the same of it once more: not twice for every cell
         made: dict[str, Any] = {"transformed_cell": code, "preprocessing_exc_tuple": None}
         try:

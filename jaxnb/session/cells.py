@@ -119,10 +119,10 @@ class Cells:
         )
         is_alike = not (was_cut or collected.errors)
         tell_names = partial(unequal_names_text, request.cell, has_ended_alike=is_alike)
-        if supervisor.gave_up:
-            self._mend(running, found.unequal_names, tell_names, 0.0)
-        elif self._is_out_of_step(collected, supervisor.interrupted):
-            self._mend(running, found.unequal_names, tell_names)
+        if supervisor.gave_up or self._is_out_of_step(collected, supervisor.interrupted):
+            wait = 0.0 if supervisor.gave_up else COME_BACK_SECONDS
+            names = self._mend(running, found.unequal_names, tell_names, wait)
+            found = replace(found, unequal_names=names)
         elif found.unequal_names:
             running.notice(tell_names(found.unequal_names))
         return Ran(running, generation, collected, found, supervisor)
@@ -184,11 +184,18 @@ class Cells:
     def _mend(
         self,
         running: RunningCell,
-        names: Sequence[Difference],
+        names: tuple[Difference, ...],
         tell_names: Callable[[Sequence[Difference]], str],
-        come_back_seconds: float = COME_BACK_SECONDS,
-    ) -> None:
-        """Makes a new group after a cell whose processes are out of step; tells what it cost."""
+        come_back_seconds: float,
+    ) -> tuple[Difference, ...]:
+        """Makes a new group after a cell whose processes are out of step; tells what it cost.
+
+        Who was ended by force was read while it went on: what it had made by then may be of
+        another step than with the others.
+
+        Returns:
+            The names that hold parts of different arrays since this cell.
+        """
         try:
             recovered = self._recoveries.carry_over(
                 untold, running.interrupted, come_back_seconds, running.notice
@@ -200,5 +207,7 @@ class Cells:
             running.notice(" ".join(filter(None, told)))
             if names:
                 running.notice(tell_names(names))
-            return
+            return names
+        names = names or self._examiner.names_since(running.request.cell)
         running.notice(recovered_text(recovered, names, tell_names))
+        return names

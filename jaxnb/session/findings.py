@@ -146,8 +146,20 @@ class Examiner:
         if running.abandoned is not None or any(d.role != "engine" for d in deaths):
             return ()
         unknown = dead_processes(deaths) | collected.silent
-        bound = self._reach.told([i for i in collected.replies if i not in unknown], "bound")
-        return made_in(collected.request.cell, differing_names(bound))
+        known = [i for i in collected.replies if i not in unknown]
+        return self.names_since(collected.request.cell, known)
+
+    def names_since(
+        self, cell: int, processes: Sequence[int] | None = None
+    ) -> tuple[Difference, ...]:
+        """Returns the names that hold parts of different arrays, and were bound in a cell.
+
+        Args:
+            cell: The cell's number.
+            processes: Who is asked; all by default.
+        """
+        asked = range(self._life.num_processes) if processes is None else processes
+        return made_in(cell, differing_names(self._reach.told(asked, "bound")))
 
     def _last_of_all(self, collected: Collected) -> Dispatch | None:
         """Returns the dispatch after which all processes of an interrupted cell have stopped."""

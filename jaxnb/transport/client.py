@@ -16,6 +16,7 @@ import logging
 import queue
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -162,6 +163,7 @@ class _Client(Client):  # type: ignore[misc]
         on_ended: Takes the number and identity of an engine that has ended.
     """
 
+    log = logging.getLogger("jaxnb")  # where a message goes that is not signed as it should be
     on_output: Callable[[Mapping[str, Any]], None]
     on_reply: Callable[[Mapping[str, Any]], None]
     on_ended: Callable[[int, str], None]
@@ -169,9 +171,13 @@ class _Client(Client):  # type: ignore[misc]
     @unpack_message  # type: ignore[untyped-decorator]
     def _dispatch_iopub(self, message: Mapping[str, Any]) -> None:
         if message["parent_header"]:
-            self.on_output(message)
-            if message["header"]["msg_type"].startswith("comm_"):
-                Client._dispatch_iopub.__wrapped__(self, message)
+            try:
+                self.on_output(message)
+                if message["header"]["msg_type"].startswith("comm_"):
+                    Client._dispatch_iopub.__wrapped__(self, message)
+                    self.metadata.pop(message["parent_header"]["msg_id"], None)
+            except Exception:  # raised further, no message would come any more
+                self.log.exception("a message that a process has sent could not be read")
 
     @unpack_message  # type: ignore[untyped-decorator]
     def _dispatch_reply(self, message: Mapping[str, Any]) -> None:
@@ -195,7 +201,7 @@ class Transport:
         self._client.on_output, self._client.on_reply = self._route, self._take_reply
         self._client.on_ended = self._take_end
         self._on_stray = on_stray
-        self._requests: dict[str, _Sent] = {}
+        self._requests: OrderedDict[str, _Sent] = OrderedDict()
         self._uuids: dict[int, bytes] = {}
         self._last: dict[int, _Sent] = {}  # to each process
         self._ended = threading.Condition()
@@ -322,8 +328,12 @@ class Transport:
         identity = self._uuids[index]
         sent = _Sent(index, identity.decode(), exchange, has_output)
         self._last[index] = self._requests[message["header"]["msg_id"]] = sent
-        while len(self._requests) > REQUESTS_KEPT:
-            del self._requests[next(iter(self._requests))]
+        if len(self._requests) > REQUESTS_KEPT:
+            oldest = next(iter(self._requests))
+            if self._requests[oldest].exchange is None:
+                del self._requests[oldest]
+            else:  # it is waited for still
+                self._requests.move_to_end(oldest)
 
         def send() -> None:
             session.send(self._client._mux_stream, message, buffers=frames, ident=identity)

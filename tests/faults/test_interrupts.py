@@ -411,6 +411,34 @@ def test_a_loop_that_swallows_interrupts_is_told_of_and_ended_by_a_second(
     assert_usable(session)
 
 
+KEEPS_OTHER_STEPS = """
+c = jax.make_array_from_callback((8,), NamedSharding(mesh, P()), lambda index: np.zeros(8))
+count = 0
+while True:
+    try:
+        new = jnp.sin(c)
+        count += 1
+        if count == 1 or process_index != 2:
+            latest = new
+        if count == 9: print("in")
+    except KeyboardInterrupt: pass
+"""
+
+
+def test_who_was_read_while_it_went_on_is_told_to_hold_another_step(
+    make_session: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "CAUGHT_SECONDS", 0.5)
+    session = make_session(4)
+    session.run("mesh = jax.make_mesh((4,), ('d',), axis_types=(jax.sharding.AxisType.Auto,))")
+    sink = PressWhenTold(press_interrupt)
+    with pytest.raises(CellError, match="did not end the cell") as raised:
+        session.run(KEEPS_OTHER_STEPS, sink=sink)
+    assert "latest" in {each.place for each in raised.value.result.unequal_names}
+    assert "`latest`" in sink.notices[-1]
+    assert_usable(session)
+
+
 AWAITS = """
 import asyncio
 while True:

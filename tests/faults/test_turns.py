@@ -22,8 +22,10 @@ from jaxnb.errors import (
     SessionClosedError,
 )
 from jaxnb.model import CheckRequest, RequestFailed
+from jaxnb.moving import request_for
 from jaxnb.session import Session
 from jaxnb.sinks import NoSink
+from jaxnb.transport import client
 from jaxnb_fixtures import PATIENT_SECONDS, assert_usable, still_running, until
 
 ENDLESS = "import time\nprint('in')\nwhile True: time.sleep(0.01)"
@@ -209,6 +211,25 @@ def test_a_request_whose_buffers_are_not_what_was_signed_is_not_read(session: Se
     answer = answer_to_forged(session, [forged], [signed])
     assert isinstance(answer, RequestFailed)
     assert "not what was signed" in answer.error.message
+    assert_usable(session)
+
+
+def test_a_reply_comes_though_many_others_have_come_since(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "REQUESTS_KEPT", 4)
+    transport, pid = session._life.transport, session.processes[1].pid
+    late, request = client.Exchange(), request_for("release", transfer="none")
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        transport.send_to(late, 1, request)
+        for _ in range(8):
+            other = client.Exchange()
+            transport.send_to(other, 0, request)
+            assert isinstance(other.get(PATIENT_SECONDS), client.Reply)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert isinstance(late.get(PATIENT_SECONDS), client.Reply)
     assert_usable(session)
 
 

@@ -1000,3 +1000,17 @@ def test_the_public_start_is_a_context_manager() -> None:
         with pytest.raises(CellError, match="NameError"):
             session.run("jnp")
     assert session.state == "closed"
+
+
+def test_code_may_be_made_to_await_by_a_transformer_of_the_users(session: Session) -> None:
+    session.run(
+        "import asyncio\n"
+        "def waits(lines):\n"
+        "    new = {'later\\n': 'await asyncio.sleep(0, 9)'}\n"
+        "    return [new.get(each, each) for each in lines]\n"
+        "get_ipython().input_transformers_post.append(waits)"
+    )
+    try:
+        assert session.run("later").value == 9
+    finally:
+        session.run("get_ipython().input_transformers_post.remove(waits)")
