@@ -85,7 +85,7 @@ class Pusher:
                 build = dict.fromkeys(
                     packages, request_for("build", transfer=transfer, is_interruptible=True)
                 )
-                channel.require(channel.ask(build, nbytes=size), label)
+                channel.require(channel.ask_together(build, nbytes=size), label)
                 channel.check()
                 is_binding.set()
                 with channel.uninterruptible():

@@ -94,10 +94,9 @@ class InLockstep:
             dispatch = intent.describe()
             raise DivergenceError(
                 f"{dispatch} over {processes_label(dispatch.processes)} was to be dispatched while "
-                "no cell runs here: by a callback of the event loop, a signal's handler, what a "
-                "pull or push calls, or as the process ends. Where the other processes are then is "
-                "not known, and nothing of it has run. Dispatch it in a cell (`await` a task "
-                "there)."
+                "no cell runs here: by a callback of the event loop, a signal's handler, a "
+                "finalizer, or as the process ends. Where the other processes are then is not "
+                "known, and nothing of it has run. Dispatch it in a cell (`await` a task there)."
             )
         self._agreeing.agree(intent, depth, is_main=is_main)
 

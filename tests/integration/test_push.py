@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from jaxnb.asking import Channel
 from jaxnb.errors import JaxnbError, NotEnoughMemoryError, UsageError
-from jaxnb.model import CallRequest
+from jaxnb.model import CallRequest, JointRequest
 from jaxnb.pulling import NotMovedWarning
 from jaxnb.result import PerProcess
 from jaxnb.session import Session
@@ -720,6 +720,8 @@ def test_an_interrupted_push_binds_nothing(
 
 def is_for(request: Any, step: str) -> bool:
     """Whether a request asks for a step of a push."""
+    if isinstance(request, JointRequest):
+        request = request.request
     return isinstance(request, CallRequest) and request.function.endswith(f".{step}")
 
 
@@ -729,10 +731,10 @@ def test_an_interrupt_that_comes_too_late_says_so(
     session.run("x = 'old'")
     ask = Channel.ask
 
-    def interrupt(self: Channel, requests: Any, nbytes: int = 0) -> Any:
+    def interrupt(self: Channel, requests: Any, *more: Any) -> Any:
         if any(is_for(request, "bind") for request in requests.values()):
             signal.raise_signal(signal.SIGINT)
-        return ask(self, requests, nbytes)
+        return ask(self, requests, *more)
 
     with monkeypatch.context() as patch:
         patch.setattr(Channel, "ask", interrupt)
@@ -748,8 +750,8 @@ def test_an_interrupt_just_before_the_binding_binds_nothing(
     session.run("x = 'old'")
     ask = Channel.ask
 
-    def interrupt(self: Channel, requests: Any, nbytes: int = 0) -> Any:
-        answers = ask(self, requests, nbytes)
+    def interrupt(self: Channel, requests: Any, *more: Any) -> Any:
+        answers = ask(self, requests, *more)
         if any(is_for(request, "build") for request in requests.values()):
             signal.raise_signal(signal.SIGINT)
         return answers
@@ -854,6 +856,20 @@ def test_collectives_over_a_pushed_array(session: Session) -> None:
     session.push(x=x, spec=("data", "model"))
     session.push(y=y, spec="model")
     assert_same(session.run("f(x, y)").value, (x @ y).sum(0))
+
+
+class _Summed:
+    """Is made on the processes by a computation over all of them."""
+
+    def __reduce__(self) -> Any:
+        return eval, ("float(__import__('__main__').total(__import__('__main__').ones))",)
+
+
+def test_what_makes_a_pushed_value_may_compute_over_the_processes(session: Session) -> None:
+    session.run(MESH + "total, ones = jax.jit(lambda x: x.sum()), None")
+    session.push(ones=np.ones(8, np.float32), spec="data")
+    session.push(y=_Summed())
+    assert session.run("y").value == 8.0
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def _places(when: str, kinds: tuple[str, ...], prefix: str = "") -> list[tuple[s
     return [(when, f"{prefix}{kind}") for kind in kinds]
 
 
-_ONE_WAIT = "a process that is silent in C++, as `deadlock: collective`"
+_ONE_WAIT = "a wait for other processes, as `deadlock: collective`"
 _SILENT = "silent to the notebook, as `loop`"
 
 NO_ROW: dict[tuple[str, str], str] = {

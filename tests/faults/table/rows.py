@@ -272,6 +272,8 @@ def push() -> Iterator[Row]:
         names = ("Process {which} of {count} raised", told, "`plain` was pushed only in part")
         yield from both("push", how, "JaxnbError", *names)
     yield from _moving("push", "`plain` was pushed")
+    alone = ("Process {which} of {count} raised DivergenceError", "{others}: had finished")
+    yield from both("push", "deadlock: collective", "JaxnbError", *alone)
 
 
 def _moving(when: str, doing: str) -> Iterator[Row]:
@@ -279,7 +281,7 @@ def _moving(when: str, doing: str) -> Iterator[Row]:
         yield from _death(when, how, told, f"while {doing}")
     silent = ("process {which} did not answer the interrupt", "%spmd_recover")
     stuck = ("SIGSTOP", "deadlock: swallow", "deadlock: swallow all")
-    for how in stuck if when == "pull" else (*stuck, "deadlock: collective"):
+    for how in stuck:
         yield from both(
             when,
             how,
