@@ -120,7 +120,6 @@ class Recorder:
         ORIGINS.install(self.depth)
         lockstep.arguments = self.arguments
         self.settings = OwnSettings()
-        self._shortcut = Shortcut(self)
         self.reduced = () if self.missing else self._install()
 
     def _install(self) -> tuple[str, ...]:
@@ -133,7 +132,7 @@ class Recorder:
             found.append(f"A thread's first call may hold up the main thread's ({why}).")
         if why := internals.note_compiler_options():
             found.append(f"Not compared: compiler_options of jax.jit ({why}).")
-        if why := self._shortcut.install():
+        if why := Shortcut(self).install():
             found.append(f"A cached dispatch takes 30 µs and more longer than it has to ({why}).")
         return tuple(found)
 
@@ -154,7 +153,6 @@ class Recorder:
         """Takes the hooks out of JAX: nothing is recorded from now on, as ``missing`` says."""
         self.missing, self.reduced = why, ()
         internals.unhook_dispatches()
-        self._shortcut.uninstall()
 
     def begin(self, request: CellRequest, code_name: str) -> None:
         """Begins the recording of a cell.
@@ -203,7 +201,6 @@ class Recorder:
         has_others = self._has_slow_paths if mode == "off" else self._has_fast_paths
         if has_others or self._watch.is_on or self._has_looked:
             internals.choose_paths_again()
-            self._shortcut.cache_clear()
             self._has_fast_paths = self._has_slow_paths = False
         self._has_looked = self._watch.is_on
 
@@ -309,24 +306,21 @@ class Recorder:
         used = internals.executable_inputs(executable, arguments)
         self._record(known, used, used)
 
-    def places(self, executable: Any, arguments: Sequence[Any]) -> tuple[int, ...]:
-        """Returns which arguments of an executable have to be looked at."""
+    def again(self, executable: Any, arguments: Sequence[Any]) -> Callable[[Sequence[Any]], None]:
+        """Returns what records a dispatch of an executable that was recorded before."""
+        known = self.seen(executable)
         used = internals.executable_inputs(executable, range(len(arguments)))
-        return tuple(i for i in used if inputs.may_differ(arguments[i]))
+        places = [i for i in used if inputs.may_differ(arguments[i])]
 
-    def before_again(
-        self,
-        executable: Any,
-        known: Known,
-        looked_at: Sequence[Any],
-        arguments: Sequence[Any],
-    ) -> None:
-        """Records a dispatch like one before, with those arguments that are to be looked at."""
-        if self._cell.mode != "off":
-            if known.kept is not None:
-                arguments = [arguments[i] for i in known.kept]
-            self._record(known, looked_at, arguments)
-            self._making.noted = executable
+        def tell(arguments: Sequence[Any]) -> None:
+            if self._cell.mode != "off":
+                looked_at = [arguments[i] for i in places]
+                kept = known.kept
+                given = arguments if kept is None else [arguments[i] for i in kept]
+                self._record(known, looked_at, given)
+                self._making.noted = executable
+
+        return tell
 
     def _record(self, known: Known, looked_at: Sequence[Any], arguments: Sequence[Any]) -> None:
         cell = self._cell

@@ -260,8 +260,15 @@ print(plain == fast, fast == fast_again)
 print(dispatch.executable_options(hooks.executables[-1])[0][1:], "multiply" in
       str(dispatch.executable_lines(hooks.executables[-1])()))
 print(dispatch.not_compared(), dispatch.executable_kept(a, 2), dispatch.executable_kept(a, 3))
+def fails(depth, what): print(depth, what); raise OSError
+hooks.told.clear()
+try: dispatch.told_how_it_ends(hooks, fails, "made")
+except OSError: print(hooks.told)
+dispatch.more_caches.append(lambda: print("cleared"))
+dispatch.replace(np, "sin", lambda x: 7); print(np.sin(0), np.sin.__name__)
+dispatch.choose_paths_again()
 before = len(hooks.executables); dispatch.unhook_dispatches(); jax.jit(f)(np.ones(4), 2.0)
-print(len(hooks.executables) - before)
+print(len(hooks.executables) - before, np.sin(0), dispatch.more_caches)
 """
 )
 
@@ -617,7 +624,12 @@ def test_an_executable_tells_what_it_is(python: Python) -> None:
         "False True",
         "('xla_cpu_enable_fast_math=True',) True",
         "[] None (0, 1)",
-        "0",
+        "7 made",
+        "[(7, 'OSError')]",
+        "7 sin",
+        "cleared",
+        "cleared",
+        "0 0.0 []",
     ]
 
 

@@ -44,6 +44,13 @@ class DispatchHooks(Protocol):
     def before(self, executable: Any, arguments: Sequence[Any]) -> None:
         """Takes a dispatch that is about to be made."""
 
+    def again(self, executable: Any, arguments: Sequence[Any]) -> Callable[[Sequence[Any]], None]:
+        """Returns what takes each dispatch of an executable that is about to be made once more.
+
+        Its arguments are of the same kinds as these. Should JAX's Python path make the dispatch
+        after all, ``before`` is called as well.
+        """
+
     def made(self, depth: int, results: Sequence[Any], written: Sequence[Any]) -> None:
         """Takes the results of the dispatch after those ``depth``, and the buffers of its refs."""
 
@@ -79,23 +86,18 @@ def hook_dispatches(hooks: DispatchHooks) -> str:
     except (ImportError, AttributeError) as error:
         return str(error)
 
-    def call(self: Any, *arguments: Any) -> Any:
-        depth = hooks.depth()
-        try:
-            hooks.before(self, arguments)
-            had = hooks.look_before(arguments) if hooks.looks_at_values else None
-            results = execute(self, *arguments)
-            hooks.made(depth, results, refs_written(self, arguments))
-            if had is not None:
-                hooks.look_after(self, depth, had, results)
-            return results
-        except BaseException as error:
-            hooks.failed(depth, error)
-            raise
-        finally:
-            hooks.done(depth)
+    def make(depth: int, executable: Any, *arguments: Any) -> Any:
+        hooks.before(executable, arguments)
+        had = hooks.look_before(arguments) if hooks.looks_at_values else None
+        results = execute(executable, *arguments)
+        hooks.made(depth, results, refs_written(executable, arguments))
+        if had is not None:
+            hooks.look_after(executable, depth, had, results)
+        return results
 
-    @functools.wraps(get_fastpath_data)
+    def call(self: Any, *arguments: Any) -> Any:
+        return told_how_it_ends(hooks, make, self, *arguments)
+
     def fastpath_data(executable: Any, *rest: Any) -> Any:
         if executable is None:
             return None
@@ -110,18 +112,49 @@ def hook_dispatches(hooks: DispatchHooks) -> str:
             return None
         return create_cpp_call(self, *rest)
 
-    replacements: list[tuple[Any, str, Any]] = [
-        (pxla.ExecuteReplicated, "__call__", call),
-        (pjit, "_get_fastpath_data", fastpath_data),
-        (pxla.MeshExecutable, "create_cpp_call", cpp_call),
-    ]
-    for home, name, replacement in replacements:
-        _replaced.append((home, name, getattr(home, name)))
-        setattr(home, name, replacement)
+    replace(pxla.ExecuteReplicated, "__call__", call)
+    replace(pjit, "_get_fastpath_data", fastpath_data)
+    replace(pxla.MeshExecutable, "create_cpp_call", cpp_call)
     return ""
 
 
+def told_how_it_ends(hooks: DispatchHooks, make: Callable[..., Any], *arguments: Any) -> Any:
+    """Makes a dispatch, and tells what it raised and that it has ended.
+
+    Args:
+        hooks: What is told.
+        make: Makes it and tells of all else; is given how many others this thread is making, and
+            the arguments.
+        arguments: What it is given.
+    """
+    depth = hooks.depth()
+    try:
+        return make(depth, *arguments)
+    except BaseException as error:
+        hooks.failed(depth, error)
+        raise
+    finally:
+        hooks.done(depth)
+
+
 _replaced: list[tuple[Any, str, Any]] = []
+more_caches: list[Callable[[], None]] = []
+"""What :func:`choose_paths_again` calls besides."""
+
+
+def replace(home: Any, name: str, replacement: Callable[..., Any]) -> None:
+    """Puts a function in the place of one of JAX's, until :func:`unhook_dispatches`.
+
+    It takes its name and its module, by which cloudpickle finds it.
+    """
+    original = getattr(home, name)
+
+    @functools.wraps(original)
+    def replaced(*arguments: Any) -> Any:
+        return replacement(*arguments)
+
+    _replaced.append((home, name, original))
+    setattr(home, name, replaced)
 
 
 def unhook_dispatches() -> None:
@@ -129,6 +162,8 @@ def unhook_dispatches() -> None:
     while _replaced:
         home, name, original = _replaced.pop()
         setattr(home, name, original)
+    while more_caches:
+        more_caches.pop()()
 
 
 def _caches_of_paths() -> list[Callable[[], None]]:
@@ -144,7 +179,7 @@ def choose_paths_again() -> None:
     JAX remembers that a function has got on its fast path, and that it has not. Where this JAX
     has other caches, :func:`hook_dispatches` has said so already.
     """
-    for clear in _caches_of_paths():
+    for clear in (*_caches_of_paths(), *more_caches):
         clear()
 
 

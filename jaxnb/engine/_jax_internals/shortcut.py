@@ -9,213 +9,128 @@ Python path if they need another program after all.
 
 from __future__ import annotations
 
-import functools
 import inspect
-import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any, Protocol
+from typing import Any
 
-from jaxnb.engine._jax_internals.dispatch import DispatchHooks, key_words
+from jaxnb.engine._jax_internals import dispatch as hooked
 
 MAX_WAYS = 4096
-"""Of one function, and functions: JAX's own caches hold as many."""
-
-
-class ShortcutHooks(DispatchHooks, Protocol):
-    """What is told of dispatches on the short way."""
-
-    def places(self, executable: Any, arguments: Sequence[Any]) -> tuple[int, ...]:
-        """Returns which arguments are to be looked at, of these and all others of their kinds."""
-
-    def seen(self, executable: Any) -> Any:
-        """Returns what :meth:`before_again` is given beside the executable, each time."""
-
-    def before_again(
-        self, executable: Any, seen: Any, looked_at: Sequence[Any], arguments: Sequence[Any]
-    ) -> None:
-        """Takes a dispatch that is about to be made, and the arguments at those places.
-
-        Should JAX's Python path make it after all, ``before`` is called as well.
-        """
+"""Of all functions; as many as JAX's own caches hold of one."""
 
 
 def _names() -> Any:
     """Returns what is JAX's own; raises ImportError, AttributeError or TypeError without it."""
-    from jax._src import array, config, core, dispatch, pjit, tree_util, util
+    from jax._src import array, core, dispatch, pjit, tree_util, util
     from jax._src.interpreters import pxla
     from jax._src.lib import _jax  # type: ignore[attr-defined]
 
     fastpath_data = inspect.unwrap(pjit._get_fastpath_data)  # not that of hook_dispatches
     inspect.signature(pjit._run_python_pjit).bind(*range(5))
     inspect.signature(fastpath_data).bind(*range(8))
+    of_program = pxla.JitGlobalCppCacheKeys(), tree_util.dispatch_registry, pxla.cc_shard_arg
     return SimpleNamespace(
         Array=array.ArrayImpl,
         call=pjit._run_python_pjit,
-        context=config.trace_context,
         evict=pjit.jit_evict_fn,
         fastpath_data=fastpath_data,
         flatten=tree_util.tracing_registry.flatten,
         is_outermost=core.trace_state_clean,
         is_checked=dispatch.needs_check_special,
-        make=_jax.pjit,
-        no_keys=pxla.JitGlobalCppCacheKeys(),
-        register_cache=util.register_cache,
-        registry=tree_util.dispatch_registry,
-        shard=pxla.cc_shard_arg,
+        make=lambda name, miss: _jax.pjit(name, None, miss, [], [], *of_program),
+        pjit=pjit,
+        ways=util.weakref_lru_cache(lambda *_: [], maxsize=MAX_WAYS),
     )
-
-
-class _NoJaxpr:
-    """In place of a computation that has no effects, and no constants to speak of."""
-
-    effects = consts = ()
 
 
 class Shortcut:
     """The short ways that have been found.
 
     They hold on to compiled programs, shardings, meshes and the backend until the functions are
-    gone whose they are, as JAX's own caches do, or until they are cleared, here or by
-    ``jax.clear_caches()``.
+    gone whose they are, as JAX's own caches do, or until they are cleared, here, by their
+    function's ``clear_cache()`` or by ``jax.clear_caches()``.
 
     Args:
         hooks: What is told.
     """
 
-    def __init__(self, hooks: ShortcutHooks) -> None:
+    def __init__(self, hooks: hooked.DispatchHooks) -> None:
         self._hooks = hooks
-        self._ways: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDictionary()
-        self._jax: Any = None
-
-    def cache_clear(self) -> None:
-        """Forgets all ways."""
-        self._ways.clear()
 
     def install(self) -> str:
         """Has cached dispatches take the short path from now on, where there is one.
 
-        It builds on ``hook_dispatches``, which comes first.
+        It builds on ``hook_dispatches``, which comes first, and is undone with it.
 
         Returns:
             Why this JAX cannot do that: it lacks a name, or a function takes other arguments. Then
             nothing was changed, and recorded computations take all of JAX's Python path. Empty if
             it was done.
         """
-        from jax._src import pjit
-
         try:
             self._jax = own = _names()
-            own.register_cache(self, "dispatches that are told of")
         except (ImportError, AttributeError, TypeError) as error:
             return str(error)
 
-        @functools.wraps(own.call)
-        def call(traced: Any, arguments: Sequence[Any], fun: Any, *rest: Any) -> Any:
-            return self._call(traced, arguments, fun, *rest)
-
-        @functools.wraps(own.evict)  # JAX gives it to the next function that is jitted, and to all
-        def clear_cache(function: Any) -> None:
+        def clear_cache(function: Any) -> None:  # JAX makes it a method of what it jits
             own.evict(function)
-            self._ways.pop(function._fun, None)
+            own.ways.evict_weakref(function._fun)
 
-        pjit._run_python_pjit, pjit.jit_evict_fn = call, clear_cache  # type: ignore[assignment]
+        hooked.more_caches.append(own.ways.cache_clear)
+        hooked.replace(own.pjit, "_run_python_pjit", self._call)
+        hooked.replace(own.pjit, "jit_evict_fn", clear_cache)
         return ""
-
-    def uninstall(self) -> None:
-        """Undoes :meth:`install`."""
-        if (own := self._jax) is not None:
-            from jax._src import pjit
-
-            self.cache_clear()
-            pjit._run_python_pjit, pjit.jit_evict_fn = own.call, own.evict
-            self._jax = None
 
     def _call(self, traced: Any, arguments: Sequence[Any], fun: Any, *rest: Any) -> Any:
         """Stands in for the Python path of a jitted function's call."""
         own = self._jax
         if not own.is_outermost() or own.is_checked():
             return own.call(traced, arguments, fun, *rest)
-        ways = self._ways.get(fun, {})
-        key = (id(traced), *map(self._kind, arguments))
-        if (way := ways.get(key)) is None:
-            meaning = self._meaning(traced, key)
-            if (way := ways.get(meaning)) is None:
-                return self._first((key, meaning), traced, arguments, fun, *rest)
+        kinds = tuple(map(self._kind, arguments))
+        if not (way := own.ways(fun, id(traced), kinds)):
+            # A function that was given to jax.jit once more would not be compiled by JAX either.
+            settings = {**traced.params, "jaxpr": id(traced.params["jaxpr"])}.items()
+            meaning = traced.out_tree, *map(id, traced.consts), *sorted(settings)
+            if not (like := own.ways(fun, meaning, kinds)):
+                found = own.call(traced, arguments, fun, *rest)
+                way += self._way(traced, arguments, fun, found)
+                like += way
+                return found
+            way = like
         # Without an executable the caller does not try to get on the fast path.
-        return way[0](arguments), (), None, (), _NoJaxpr, None, None, ()
-
-    def _meaning(self, traced: Any, key: Any) -> Any:
-        """Returns what is equal for a function that was given to ``jax.jit`` once more.
-
-        JAX finds such a one on its fast path, and would compile nothing.
-        """
-        settings = {**traced.params, "jaxpr": id(traced.params["jaxpr"])}
-        made = traced.out_tree, *map(id, traced.consts), self._jax.context()
-        return made, key[1:], tuple(sorted(settings.items()))
+        return way[0](arguments), (), None, (), traced.params["jaxpr"], None, None, ()
 
     def _kind(self, argument: Any) -> Any:
-        array = argument if type(argument) is self._jax.Array else key_words(argument)
+        array = argument if type(argument) is self._jax.Array else hooked.key_words(argument)
         return type(argument) if array is None else (array.sharding, array._committed)
 
-    def _first(self, keys: Any, traced: Any, arguments: Sequence[Any], fun: Any, *rest: Any) -> Any:
-        """Takes JAX's Python path, and keeps the way to what it has found.
+    def _way(self, traced: Any, arguments: Sequence[Any], fun: Any, found: Any) -> Sequence[Any]:
+        """Returns what makes a dispatch with such arguments, and tells of it.
 
-        The callable of that way takes it, so that C++ has it for the next call: JAX counts on one
-        call of its Python path, and so do its tests.
+        Empty if it is not recorded, or JAX would not run it in C++.
         """
-        own = self._jax
-        of_first: list[Any] = [(fun, *rest)]  # emptied: arguments must not be held on to
-        found: list[Any] = []
-        alive = weakref.ref(fun)
+        own, hooks = self._jax, self._hooks
+        results, flat, tree, used, jaxpr, compiled, profiler, constants = found
+        execute = None if constants else getattr(compiled, "unsafe_call", None)
+        if execute is None or hooks.looks_at_values or not hooks.is_recorded(execute):
+            return ()
+        rest = jaxpr.effects, jaxpr.consts, profiler, constants
+        if (data := own.fastpath_data(compiled, tree, used, flat, *rest)) is None:
+            return ()
+        first, name = [(results, data, False)], getattr(fun, "__qualname__", str(fun))
 
-        def miss(*arguments: Any) -> Any:
-            if not of_first:  # these need another program
-                return own.call(traced, arguments, alive(), arguments, {})[0], None, False
-            now = own.call(traced, arguments, *of_first.pop())
-            found.extend((now, self._data(traced, now)))
-            return now[0], found[1], False
+        def miss(*now: Any) -> Any:  # these need another program, unless they are the first
+            return first.pop() if first else (own.call(traced, now, name, (), {})[0], None, False)
 
-        name = getattr(traced, "params", {}).get("name", "")
-        run = own.make(str(name), None, miss, [], [], own.no_keys, own.registry, own.shard)
-        run(*arguments)
-        first, data = found
-        found.clear()
-        if data is not None:
-            if max(len(self._ways.get(fun, ())), len(self._ways)) >= MAX_WAYS:
-                self.cache_clear()
-            # What was traced is held, so that its id is that of no other.
-            way = self._way(first[5].unsafe_call, run, arguments), traced
-            self._ways.setdefault(fun, {}).update(dict.fromkeys(keys, way))
-        return first
+        run, tell = own.make(name, miss), hooks.again(execute, arguments)
+        run(*arguments)  # C++ keeps the program, for arguments of these kinds
 
-    def _data(self, traced: Any, found: Sequence[Any]) -> Any:
-        """Returns what C++ runs a program by; None if it is not recorded, or JAX would not."""
-        _, results, _, arguments, jaxpr, compiled, profiler, constants = found
-        executable = getattr(compiled, "unsafe_call", None)
-        if executable is None or self._hooks.looks_at_values or constants:
-            return None
-        if not self._hooks.is_recorded(executable):
-            return None
-        rest = (jaxpr.effects, jaxpr.consts, profiler, constants)
-        return self._jax.fastpath_data(compiled, traced.out_tree, arguments, results, *rest)
+        def make(depth: int, arguments: Sequence[Any]) -> Any:
+            tell(arguments)
+            results = run(*arguments)
+            hooks.made(depth, own.flatten(results)[0], ())
+            return results
 
-    def _way(self, executable: Any, run: Any, arguments: Sequence[Any]) -> Callable[..., Any]:
-        """Returns what tells of a dispatch with arguments of these kinds, and makes it."""
-        hooks, flatten = self._hooks, self._jax.flatten
-        places, seen = hooks.places(executable, arguments), hooks.seen(executable)
-
-        def go(arguments: Sequence[Any]) -> Any:
-            depth = hooks.depth()
-            try:
-                hooks.before_again(executable, seen, [arguments[i] for i in places], arguments)
-                results = run(*arguments)
-                hooks.made(depth, flatten(results)[0], ())
-                return results
-            except BaseException as error:
-                hooks.failed(depth, error)
-                raise
-            finally:
-                hooks.done(depth)
-
-        return go
+        # What was traced is held, so that its id is that of no other.
+        return (lambda arguments: hooked.told_how_it_ends(hooks, make, arguments)), traced
