@@ -100,7 +100,7 @@ def test_where_all_wait_is_shown_in_the_card_of_a_background_cell(group: Noteboo
     first, *_, last = group.good("print(*shown, sep='|')").text.split("|")
     assert "All processes have waited for 1 s" in first
     assert "`%spmd_interrupt` ends the cell" in first
-    assert "all processes waited for" in last
+    assert "All processes waited for" in last
     assert "ends the cell" not in last
     assert cell.html.count("All processes wait") == 1
     group.good("%spmd_recover")
