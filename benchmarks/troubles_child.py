@@ -21,7 +21,8 @@ from typing import Any, cast
 
 import jaxnb
 from jaxnb.errors import ProcessDiedError
-from jaxnb.model import CheckMode, Whereabouts
+from jaxnb.model.dispatches import CheckMode
+from jaxnb.model.whereabouts import Whereabouts
 from jaxnb.session import Session
 from jaxnb.sinks import NoSink
 from jaxnb.stalls.places import waits_in_jax

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from jaxnb.comparison import Comparison
     from jaxnb.errors import CellError, JaxnbError
     from jaxnb.gathered import GatheredArray
-    from jaxnb.model import CheckMode
+    from jaxnb.model.dispatches import CheckMode
     from jaxnb.result import PerProcess
     from jaxnb.session import Session
 

@@ -8,8 +8,8 @@ from jaxnb.arrays import lying
 from jaxnb.display.merge import StreamMerger
 from jaxnb.divergence import NOTHING_RAN
 from jaxnb.labels import Outputs, one_line
-from jaxnb.model import CellReply, ProcessError, RequestFailed, StreamChunk, ValueInfo
-from jaxnb.model.cells import NO_ANSWER
+from jaxnb.model.cells import NO_ANSWER, CellReply, ProcessError, StreamChunk, ValueInfo
+from jaxnb.model.requests import RequestFailed
 from jaxnb.transport.client import Event
 
 PIECE_CHARS = 1 << 18

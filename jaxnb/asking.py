@@ -13,7 +13,8 @@ from typing import Any
 from jaxnb.deaths import Death, dead_processes
 from jaxnb.errors import JaxnbError
 from jaxnb.labels import processes_label
-from jaxnb.model import ProcessError, Request, RequestFailed
+from jaxnb.model.cells import ProcessError
+from jaxnb.model.requests import Request, RequestFailed
 from jaxnb.outcome import death_error
 from jaxnb.transport.client import Exchange, Reply, Transport
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from jaxnb.labels import processes_label
-from jaxnb.model import ProcessReport
+from jaxnb.model.group import ProcessReport
 
 LOST = (
     "What the processes dispatch is not recorded, so nothing is compared: processes that run "

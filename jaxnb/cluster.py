@@ -24,7 +24,7 @@ from jaxnb.launch.engine_start import EngineStart
 from jaxnb.launch.folder import make_folder
 from jaxnb.launch.forkclient import ForkServerClient
 from jaxnb.launch.programs import command_line
-from jaxnb.model import JoinRequest
+from jaxnb.model.requests import JoinRequest
 
 T = TypeVar("T")
 LOOPBACK = "127.0.0.1"

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from jaxnb.display import cards
 from jaxnb.insight import table
-from jaxnb.model import MeshInfo
 from jaxnb.model.collectives import AxisTotal, Collective, CompiledReport, Memory
+from jaxnb.model.layout import MeshInfo
 
 
 class Collectives(list[Collective]):
@@ -60,12 +59,16 @@ class Collectives(list[Collective]):
         return self.report.memory
 
     def __str__(self) -> str:
-        return cards.collectives_card(self.report, planned=self.planned).text
+        from jaxnb.display import cards_collectives
+
+        return cards_collectives.collectives_card(self.report, planned=self.planned).text
 
     def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
         # For text, IPython prefers its printer of lists to a mimebundle.
         printer.text(str(self))
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        card = cards.collectives_card(self.report, planned=self.planned)
+        from jaxnb.display import cards_collectives
+
+        card = cards_collectives.collectives_card(self.report, planned=self.planned)
         return {"text/plain": card.text, "text/html": card.html}

@@ -9,7 +9,7 @@ from typing import Any
 from jaxnb.comparison import Comparison
 from jaxnb.errors import CellError, JaxnbError, UsageError
 from jaxnb.insight.calls import parse_call
-from jaxnb.model import CellRequest
+from jaxnb.model.cells import CellRequest
 from jaxnb.model.comparisons import ComparisonReport
 from jaxnb.result import CellResult
 from jaxnb.sinks import OutputSink

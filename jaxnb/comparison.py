@@ -6,7 +6,6 @@ import importlib.util
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from jaxnb.display import cards
 from jaxnb.errors import JaxnbError, UsageError
 from jaxnb.insight import ranking
 from jaxnb.model.comparisons import Column, ComparisonReport, OutputWarning, Variant
@@ -102,12 +101,16 @@ class Comparison:
         return _chart.chart(self.report)
 
     def __str__(self) -> str:
-        return cards.comparison_card(self.report).text
+        from jaxnb.display import cards_comparison
+
+        return cards_comparison.comparison_card(self.report).text
 
     def __repr__(self) -> str:
         names = ", ".join(variant.name for variant in self.variants)
         return f"<Comparison of {self.report.function}: {names}>"
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        card = cards.comparison_card(self.report)
+        from jaxnb.display import cards_comparison
+
+        card = cards_comparison.comparison_card(self.report)
         return {"text/plain": card.text, "text/html": card.html}

@@ -9,8 +9,8 @@ from jaxnb.collectives import Collectives
 from jaxnb.errors import JaxnbError, NotCompiledError
 from jaxnb.insight.calls import parse_call
 from jaxnb.labels import one_line, processes_label
-from jaxnb.model import CallRequest
 from jaxnb.model.collectives import Compiled, NotCompiled
+from jaxnb.model.requests import CallRequest
 
 COMPILE_SECONDS = 3600.0
 """How long a process may compile; large programs take minutes. An interrupt ends it sooner."""

@@ -6,8 +6,15 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from jaxnb.labels import processes_label, ranks_label
-from jaxnb.model import Dispatch, Divergence, DivergenceKind, Recording, Side, Trail
-from jaxnb.model.dispatches import Processes
+from jaxnb.model.dispatches import (
+    Dispatch,
+    Divergence,
+    DivergenceKind,
+    Processes,
+    Recording,
+    Side,
+    Trail,
+)
 
 NOTHING_RAN = "Nothing of it has run on any of them"
 """What is said of a dispatch that was stopped, after who was to do what."""

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from jaxnb.model import StreamChunk
+from jaxnb.model.cells import StreamChunk
 from jaxnb.transport.client import ClearOutput, Display
 
 

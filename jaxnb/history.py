@@ -11,11 +11,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, overload
 
-from jaxnb.display import cards
 from jaxnb.errors import UsageError
 from jaxnb.labels import one_line
-from jaxnb.model import CellOutcome, CellRecord, Trail
-from jaxnb.model.dispatches import Cause
+from jaxnb.model.dispatches import Cause, Trail
+from jaxnb.model.history import CellOutcome, CellRecord
 from jaxnb.result import CellResult
 
 MAX_CELLS = 10_000
@@ -95,10 +94,14 @@ class CellHistory(Sequence[CellRecord]):
         return f"<{type(self).__name__} of {len(self)} cells>"
 
     def __str__(self) -> str:
-        return cards.history_card(list(self), self.forgotten).text
+        from jaxnb.display import cards_history
+
+        return cards_history.history_card(list(self), self.forgotten).text
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        card = cards.history_card(list(self), self.forgotten)
+        from jaxnb.display import cards_history
+
+        card = cards_history.history_card(list(self), self.forgotten)
         return {"text/plain": card.text, "text/html": card.html}
 
 

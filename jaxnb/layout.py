@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxnb.arrays import Block, blocks, bytes_per_device
-from jaxnb.display import cards
 from jaxnb.errors import UsageError
-from jaxnb.model import ArrayInfo, MeshInfo, ShardInfo
+from jaxnb.model.layout import ArrayInfo, MeshInfo, ShardInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +84,12 @@ class ArrayLayout:
         return total
 
     def __str__(self) -> str:
-        return cards.layout_card(self.entries, self.others, self.lost, self.again).text
+        from jaxnb.display import cards_layout
+
+        return cards_layout.layout_card(self.entries, self.others, self.lost, self.again).text
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        card = cards.layout_card(self.entries, self.others, self.lost, self.again)
+        from jaxnb.display import cards_layout
+
+        card = cards_layout.layout_card(self.entries, self.others, self.lost, self.again)
         return {"text/plain": card.text, "text/html": card.html}

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Mapping
 
 from jaxnb.deaths import Death, dead_processes
-from jaxnb.model import SessionState
+from jaxnb.model.group import SessionState
 
 
 class Phase(enum.Enum):

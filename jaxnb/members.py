@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from jaxnb.deaths import Death, describe_status
-from jaxnb.model import DeviceStats, ProcessInfo, ProcessReport
+from jaxnb.model.group import ProcessInfo, ProcessReport
+from jaxnb.model.statistics import DeviceStats
 
 
 def process_infos(

@@ -14,7 +14,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from jaxnb.asking import TICK_SECONDS, Channel
-from jaxnb.model import CallRequest, Chunk, Exposure, MemoryPass
+from jaxnb.model.requests import CallRequest
+from jaxnb.model.transfers import Chunk, Exposure, MemoryPass
 from jaxnb.transport import memory
 
 PIECE_BYTES = 16 << 20

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import cast, get_args
 
 from jaxnb.errors import UsageError
-from jaxnb.model import CheckMode
+from jaxnb.model.dispatches import CheckMode
 from jaxnb.model.nans import CheckNans
 
 PLATFORMS = ("auto", "cpu", "gpu")

@@ -24,8 +24,9 @@ from jaxnb.errors import (
     UsageError,
 )
 from jaxnb.labels import capitalized, one_line, plural_word, processes_label
-from jaxnb.model import CellOutcome, CellReply, Dispatch, ProcessError
-from jaxnb.model.cells import NO_ANSWER
+from jaxnb.model.cells import NO_ANSWER, CellReply, ProcessError
+from jaxnb.model.dispatches import Dispatch
+from jaxnb.model.history import CellOutcome
 from jaxnb.result import CellResult
 
 MOST_FIRST_CHARS = 2000

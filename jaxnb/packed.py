@@ -12,8 +12,8 @@ from jaxnb.arrays.assembly import Piece, assemble, pieces
 from jaxnb.arrays.dtypes import numpy_dtype
 from jaxnb.gathered import GatheredArray
 from jaxnb.labels import plural, processes_label
-from jaxnb.model import Packed
 from jaxnb.model.origins import Argument, Difference
+from jaxnb.model.transfers import Packed
 from jaxnb.provenance import differing_names
 
 MOST_LEFT = 4

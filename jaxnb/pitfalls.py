@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from jaxnb.labels import processes_label
-from jaxnb.model import Pitfall, PitfallKind
+from jaxnb.model.pitfalls import Pitfall, PitfallKind
 
 
 def merged(by_process: Mapping[int, Iterable[Pitfall]]) -> tuple[Pitfall, ...]:

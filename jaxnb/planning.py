@@ -18,7 +18,7 @@ from jaxnb.insight.calls import EXAMPLE, require_call
 from jaxnb.insight.definitions import Definitions, statement_text
 from jaxnb.labels import one_line
 from jaxnb.launch.scratch import ask_scratch
-from jaxnb.model import CellRequest
+from jaxnb.model.cells import CellRequest
 from jaxnb.model.collectives import Compiled, NotCompiled
 from jaxnb.model.comparisons import ComparisonReport
 from jaxnb.model.plans import PlanPiece, PlanRequest

@@ -28,16 +28,9 @@ from jaxnb.errors import (
 from jaxnb.gathered import ArrayKey, GatheredArray, Wanted
 from jaxnb.headroom import available_bytes
 from jaxnb.labels import format_bytes, processes_label, ranks_label
-from jaxnb.model import (
-    ArrayInfo,
-    CallRequest,
-    Exposed,
-    ExposeRequest,
-    NotFound,
-    Packed,
-    PackRequest,
-    PartRequest,
-)
+from jaxnb.model.layout import ArrayInfo
+from jaxnb.model.requests import CallRequest
+from jaxnb.model.transfers import Exposed, ExposeRequest, NotFound, Packed, PackRequest, PartRequest
 from jaxnb.moving import Move, Mover, request_for
 from jaxnb.packed import (
     agree,

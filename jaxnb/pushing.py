@@ -21,14 +21,9 @@ from jaxnb.errors import JaxnbError, NotEnoughMemoryError, UsageError
 from jaxnb.gathered import GatheredArray
 from jaxnb.headroom import available_bytes
 from jaxnb.labels import format_bytes, processes_label, ranks_label
-from jaxnb.model import (
-    ArrayLeaf,
-    HostArray,
-    NotMoved,
-    Placed,
-    PlaceRequest,
-    Refused,
-)
+from jaxnb.model.layout import ArrayLeaf
+from jaxnb.model.record import NotMoved
+from jaxnb.model.transfers import HostArray, Placed, PlaceRequest, Refused
 from jaxnb.moving import Move, Mover, request_for
 from jaxnb.pickling import OutOfBand, adjacent
 from jaxnb.pulling import Group

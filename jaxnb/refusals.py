@@ -11,7 +11,8 @@ from jaxnb.arrays.regions import Region
 from jaxnb.errors import ArrayGoneError
 from jaxnb.gathered import ArrayKey, Wanted
 from jaxnb.labels import gone_label, plural, processes_label, ranks_label
-from jaxnb.model import ArrayInfo, Gone
+from jaxnb.model.layout import ArrayInfo
+from jaxnb.model.transfers import Gone
 
 
 def whose(key: ArrayKey) -> str:

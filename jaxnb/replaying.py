@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxnb.labels import plural
-from jaxnb.model import CellRequest
+from jaxnb.model.cells import CellRequest
 from jaxnb.result import CellResult
 
 

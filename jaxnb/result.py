@@ -13,20 +13,13 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from jaxnb.arrays import differing, lying, merged
 from jaxnb.callers import levels_to_caller
 from jaxnb.errors import DivergenceWarning, JaxnbError
-from jaxnb.model import (
-    ArrayInfo,
-    CellMemory,
-    CellTiming,
-    Divergence,
-    Pitfall,
-    ProcessError,
-    RichOutput,
-    ValueInfo,
-)
-from jaxnb.model.cells import code_seconds
-from jaxnb.model.dispatches import Cause
+from jaxnb.model.cells import CellMemory, ProcessError, RichOutput, ValueInfo, code_seconds
+from jaxnb.model.dispatches import Cause, Divergence
+from jaxnb.model.layout import ArrayInfo
 from jaxnb.model.origins import Difference
+from jaxnb.model.pitfalls import Pitfall
 from jaxnb.model.replicas import UnequalInput
+from jaxnb.model.timing import CellTiming
 from jaxnb.nans import FirstNan
 from jaxnb.unpickling import unpickle
 

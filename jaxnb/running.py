@@ -20,20 +20,19 @@ from jaxnb.display.merge import MergedLine, StreamMerger
 from jaxnb.engine.allowance import Allowance, share_of
 from jaxnb.held_output import Ended, HeldOutput, LineEnds
 from jaxnb.labels import Outputs, processes_label
-from jaxnb.model import (
+from jaxnb.model.cells import (
+    NO_ANSWER,
     CellReply,
     CellRequest,
-    CellTiming,
-    Pitfall,
     ProcessError,
     RichOutput,
     StreamChunk,
     StreamName,
-    Trail,
-    Waits,
 )
-from jaxnb.model.cells import NO_ANSWER
-from jaxnb.model.dispatches import Cause
+from jaxnb.model.dispatches import Cause, Trail
+from jaxnb.model.pitfalls import Pitfall
+from jaxnb.model.timing import CellTiming
+from jaxnb.model.whereabouts import Waits
 from jaxnb.pitfalls import merged
 from jaxnb.sinks import NoSink, OutputSink
 from jaxnb.timing import timing_of

@@ -6,7 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from jaxnb.labels import processes_label
-from jaxnb.model import CellReply, Pitfall, ProcessReport
+from jaxnb.model.cells import CellReply
+from jaxnb.model.group import ProcessReport
+from jaxnb.model.pitfalls import Pitfall
 from jaxnb.model.settings import (
     CONSEQUENCES,
     ENVIRONMENT,

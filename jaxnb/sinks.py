@@ -8,7 +8,8 @@ from typing import Protocol
 
 from jaxnb.display.cards_waits import INTERRUPT, waits_text
 from jaxnb.display.merge import MergedLine
-from jaxnb.model import RichOutput, Waits
+from jaxnb.model.cells import RichOutput
+from jaxnb.model.whereabouts import Waits
 
 
 class OutputSink(Protocol):

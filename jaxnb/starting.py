@@ -16,14 +16,9 @@ from jaxnb.deaths import Death, describe_death, last_lines
 from jaxnb.errors import SessionBrokenError, StartError
 from jaxnb.labels import capitalized, processes_label
 from jaxnb.launch.placement import Placement
-from jaxnb.model import (
-    CheckRequest,
-    JoinRequest,
-    ProcessError,
-    ProcessReport,
-    Request,
-    RequestFailed,
-)
+from jaxnb.model.cells import ProcessError
+from jaxnb.model.group import ProcessReport
+from jaxnb.model.requests import CheckRequest, JoinRequest, Request, RequestFailed
 from jaxnb.options import StartOptions
 from jaxnb.transport.client import Exchange, Output, Reply, Transport, wait_for
 

@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Collection
 
-from jaxnb.model import StreamChunk
+from jaxnb.model.cells import StreamChunk
 from jaxnb.transport.client import Display, Exchange, Output
 
 MAX_STRAYS = 10_000

@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jaxnb.display import cards
 from jaxnb.errors import UsageError
 from jaxnb.insight.spans import Interval, painted
 from jaxnb.insight.stragglers import Arrival, Key, compared, stragglers
 from jaxnb.labels import ranks_label
-from jaxnb.model import Activity, ProcessTimeline, Timeline
+from jaxnb.model.timeline import Activity, ProcessTimeline, Timeline
 
 MAX_CELLS = 200
 """The timelines of the last so many cells are kept."""
@@ -29,10 +28,14 @@ class CellTimeline(Timeline):
     """A :class:`~jaxnb.model.Timeline` that a notebook shows as a picture, ``print`` as text."""
 
     def __str__(self) -> str:
-        return cards.timeline_card(self).text
+        from jaxnb.display import cards_timeline
+
+        return cards_timeline.timeline_card(self).text
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        card = cards.timeline_card(self)
+        from jaxnb.display import cards_timeline
+
+        card = cards_timeline.timeline_card(self)
         return {"text/plain": card.text, "text/html": card.html}
 
 

@@ -6,7 +6,8 @@ from dataclasses import replace
 from math import ceil
 
 from jaxnb.errors import UsageError
-from jaxnb.model import CellMemory, CellTiming, ProcessTiming
+from jaxnb.model.cells import CellMemory
+from jaxnb.model.timing import CellTiming, ProcessTiming
 from jaxnb.result import CellResult, ProcessResult
 
 TARGET_SECONDS = 1.0

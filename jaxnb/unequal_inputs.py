@@ -7,7 +7,7 @@ from typing import Any
 
 from jaxnb import unequal
 from jaxnb.arrays import placing
-from jaxnb.model import CellReply, ValueInfo
+from jaxnb.model.cells import CellReply, ValueInfo
 from jaxnb.model.origins import Argument
 from jaxnb.model.replicas import DigestedArray, UnequalInput
 from jaxnb.provenance import apart_text

@@ -34,7 +34,8 @@ import psutil
 
 import jaxnb
 from jaxnb.errors import CellError, CellTimeoutError
-from jaxnb.model import CheckMode, Waits
+from jaxnb.model.dispatches import CheckMode
+from jaxnb.model.whereabouts import Waits
 from jaxnb.result import CellResult
 from jaxnb.session import Session
 from jaxnb.sinks import NoSink, SaysWaits

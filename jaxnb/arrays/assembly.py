@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxnb.arrays.blocks import Index, Interval, blocks
 from jaxnb.arrays.regions import Region, as_slice
-from jaxnb.model import ShardInfo
+from jaxnb.model.layout import ShardInfo
 
 
 @dataclass(frozen=True, slots=True)

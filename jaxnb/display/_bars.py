@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import floor, log10
 
 from jaxnb.labels import format_precisely, ranks_label
-from jaxnb.model import Late, ProcessTimeline, SpanKind, Timeline
+from jaxnb.model.timeline import Late, ProcessTimeline, SpanKind, Timeline
 
 KIND_LABELS: dict[SpanKind, str] = {
     "python": "Python",

@@ -23,7 +23,7 @@ from jaxnb.display._holders import LEVELS, Holders, devices_by_process, holders_
 from jaxnb.display._panels import Panel, Picture, Place, index_label, picture
 from jaxnb.display._spec import dimension_label
 from jaxnb.labels import format_bytes
-from jaxnb.model import ArrayInfo
+from jaxnb.model.layout import ArrayInfo
 
 _WIDEST, _WIDEST_LONG, _HIGHEST = 720, 960, 620
 _LONG, _LONG_OF_MANY, _LONG_OF_ONE = 240, 150, 130

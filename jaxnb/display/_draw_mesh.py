@@ -9,7 +9,7 @@ from math import prod
 from jaxnb.display._drawing import Drawing, Shape, bands, centred, framed
 from jaxnb.display._geometry import LINE, Label, drawable, text_width
 from jaxnb.labels import plural
-from jaxnb.model import MeshInfo
+from jaxnb.model.layout import MeshInfo
 
 _MAX_SIDE = 16
 _MAX_PANELS = 8

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from jaxnb.display._merged import MergedLine
 from jaxnb.labels import format_count, plural
-from jaxnb.model import StreamName
+from jaxnb.model.cells import StreamName
 
 
 class LineLimiter:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from jaxnb.labels import ranks_label
-from jaxnb.model import StreamName
+from jaxnb.model.cells import StreamName
 
 
 @dataclass(frozen=True, slots=True)

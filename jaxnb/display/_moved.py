@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from jaxnb.arrays import total_bytes
 from jaxnb.labels import one_line, plural
-from jaxnb.model import ArrayInfo
+from jaxnb.model.layout import ArrayInfo
 from jaxnb.result import PerProcess
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from jaxnb.display._panels import Panel, Picture, index_label, interval_label, p
 from jaxnb.display._spec import dimension_label
 from jaxnb.display._text import WIDTH, middle, text_table
 from jaxnb.labels import one_line, plural, ranks_label
-from jaxnb.model import ArrayInfo, MeshInfo
+from jaxnb.model.layout import ArrayInfo, MeshInfo
 
 _MAX_LISTED = 16
 _MAX_LINES = 40

@@ -13,7 +13,7 @@ from jaxnb.display._text import joined, text_table, wrapped
 from jaxnb.display._text_picture import bytes_lines, mesh_line, preview_text, text_picture
 from jaxnb.display.card import Card, render
 from jaxnb.labels import format_bytes, plural, processes_label, ranks_label
-from jaxnb.model import MAX_DIGEST_BYTES, ArrayInfo, MeshInfo
+from jaxnb.model.layout import MAX_DIGEST_BYTES, ArrayInfo, MeshInfo
 
 __all__ = ["array_card", "array_facts", "array_type", "preview_text", "replicas_differ_card"]
 

@@ -10,8 +10,8 @@ from jaxnb.display._text import fitted_table, joined, middle, text_table, wrappe
 from jaxnb.display.card import Card, render
 from jaxnb.insight import table
 from jaxnb.labels import format_bytes, format_count, plural, plural_word, type_label
-from jaxnb.model import MeshInfo
 from jaxnb.model.collectives import AxisTotal, Collective, CompiledReport, Part
+from jaxnb.model.layout import MeshInfo
 
 MAX_ROWS = 60
 _MAX_MESHES = 4

@@ -17,7 +17,6 @@ from jaxnb.labels import (
     plural_word,
     processes_label,
 )
-from jaxnb.model import MeshInfo
 from jaxnb.model.comparisons import (
     Column,
     ComparisonReport,
@@ -26,6 +25,7 @@ from jaxnb.model.comparisons import (
     Variant,
     VariantFailure,
 )
+from jaxnb.model.layout import MeshInfo
 
 MAX_WARNINGS = 8
 _LONGEST = 400

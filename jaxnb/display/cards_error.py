@@ -10,8 +10,7 @@ from jaxnb.display._ansi import ansi_runs, strip_ansi
 from jaxnb.display.card import Card, render
 from jaxnb.display.cards_value import NOTHING
 from jaxnb.labels import format_count, format_seconds, one_line, plural_word, processes_label
-from jaxnb.model import ProcessError
-from jaxnb.model.cells import NO_ANSWER
+from jaxnb.model.cells import NO_ANSWER, ProcessError
 from jaxnb.result import CellResult
 
 MOST_CHARS = 1500

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from jaxnb.display._text import text_table
 from jaxnb.display.card import Card, render
 from jaxnb.labels import format_seconds, plural, ranks_label
-from jaxnb.model import DeviceInfo, GroupInfo, ProcessInfo
+from jaxnb.model.group import DeviceInfo, GroupInfo, ProcessInfo
 
 FOLD_ABOVE = 8
 """With more processes than this the table is a click away."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from jaxnb.display._text import fitted_table, joined, wrapped
 from jaxnb.display.card import Card, render
 from jaxnb.labels import format_bytes, format_count, format_seconds, one_line, plural, ranks_label
-from jaxnb.model import CellRecord
+from jaxnb.model.history import CellRecord
 
 MAX_ROWS = 100
 _LONGEST = 80

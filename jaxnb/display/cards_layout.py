@@ -19,7 +19,7 @@ from jaxnb.labels import (
     plural,
     processes_label,
 )
-from jaxnb.model import ArrayInfo, MeshInfo
+from jaxnb.model.layout import ArrayInfo, MeshInfo
 
 _MAKE_ANEW = "run the cell again that made what is lost, or load a checkpoint"
 _MAX_ROWS = 100

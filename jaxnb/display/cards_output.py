@@ -9,7 +9,7 @@ from jaxnb.display._rich import View, needs_front_end, view_of
 from jaxnb.display._text import labelled
 from jaxnb.display.card import Card, render
 from jaxnb.labels import Outputs, processes_label, ranks_label
-from jaxnb.model import RichOutput
+from jaxnb.model.cells import RichOutput
 from jaxnb.result import Agreement, CellResult
 
 

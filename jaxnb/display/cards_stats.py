@@ -15,8 +15,7 @@ from jaxnb.labels import (
     processes_label,
     ranks_label,
 )
-from jaxnb.model import DeviceStats, LargeArray
-from jaxnb.model.statistics import MOST_LARGEST
+from jaxnb.model.statistics import MOST_LARGEST, DeviceStats, LargeArray
 
 _SOURCES = {
     "memory_stats": "In use, peak and limit are what the backend's memory_stats() says.",

@@ -9,7 +9,7 @@ from jaxnb.display._bars import KIND_LABELS, Bars, bars, dominant, ticks
 from jaxnb.display._text import WIDTH, joined, text_table, wrapped
 from jaxnb.display.card import Card, render
 from jaxnb.labels import format_count, format_seconds, plural, processes_label
-from jaxnb.model import SPAN_KINDS, ProcessTimeline, Straggler, Timeline
+from jaxnb.model.timeline import SPAN_KINDS, ProcessTimeline, Straggler, Timeline
 
 MAX_PROCESSES = 64
 """So many bars are shown: of more processes the first, and whom the others waited for."""

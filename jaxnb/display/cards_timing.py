@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from jaxnb.display._text import text_table, wrapped
 from jaxnb.display.card import Card, render
 from jaxnb.labels import format_precisely, plural
-from jaxnb.model import CellTiming, ProcessTiming
+from jaxnb.model.timing import CellTiming, ProcessTiming
 
 _TITLES = ("process", "first call", "median", "middle half", "fastest", "slowest")
 _ALIGN = ">>>>>>"

@@ -18,7 +18,8 @@ from jaxnb.display.cards_array import (
     replicas_differ_card,
 )
 from jaxnb.labels import Outputs, plural, processes_label, ranks_label
-from jaxnb.model import ArrayInfo, ValueInfo
+from jaxnb.model.cells import ValueInfo
+from jaxnb.model.layout import ArrayInfo
 from jaxnb.result import Agreement, CellResult, ProcessResult
 
 NOTHING = Card("", "")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from jaxnb.display.card import Card, render
 from jaxnb.labels import capitalized, format_seconds, processes_label
-from jaxnb.model import AtWork, Wait, Waits
+from jaxnb.model.whereabouts import AtWork, Wait, Waits
 
 INTERRUPT = "Interrupt"
 BACKGROUND_INTERRUPT = "`%spmd_interrupt`"

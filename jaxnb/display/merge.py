@@ -13,7 +13,7 @@ from jaxnb.display._align import Alignment, LineQueue, common_prefix
 from jaxnb.display._limit import LineLimiter
 from jaxnb.display._lines import LineAssembler
 from jaxnb.display._merged import MergedLine
-from jaxnb.model import StreamName
+from jaxnb.model.cells import StreamName
 
 __all__ = ["LineLimiter", "MergedLine", "StreamMerger"]
 IN_STEP_SECONDS = 0.5

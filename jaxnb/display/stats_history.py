@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from jaxnb.model import DeviceStats
+from jaxnb.model.statistics import DeviceStats
 
 SAMPLES = 60
 """How many samples a line shows."""

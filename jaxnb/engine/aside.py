@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from jaxnb.engine.compiled import keep_lines
-from jaxnb.model import CellRequest
+from jaxnb.model.cells import CellRequest
 
 
 def evaluate(shell: Any, request: CellRequest, name: str) -> None:

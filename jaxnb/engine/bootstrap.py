@@ -18,7 +18,9 @@ from jaxnb.engine import _jax_internals, trial
 from jaxnb.engine.recorder import Recorder
 from jaxnb.errors import StartError
 from jaxnb.lockstep.place import conductor_beside
-from jaxnb.model import DeviceInfo, Dispatch, JoinRequest, ProcessReport
+from jaxnb.model.dispatches import Dispatch
+from jaxnb.model.group import DeviceInfo, ProcessReport
+from jaxnb.model.requests import JoinRequest
 
 _joined: JoinRequest | None = None
 _join_seconds = 0.0

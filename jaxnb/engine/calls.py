@@ -12,7 +12,7 @@ from types import CodeType, FrameType
 import jax
 import numpy as np
 
-from jaxnb.model import DispatchEnd
+from jaxnb.model.dispatches import DispatchEnd
 
 _OWN = tuple(str(Path(file).parent) for file in (jax.__file__, np.__file__, __file__))
 """Where code lies that raises errors of a dispatch, jaxlib's too."""

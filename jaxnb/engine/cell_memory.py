@@ -14,7 +14,7 @@ import jax
 
 from jaxnb.engine.features import CellHere, Feature
 from jaxnb.engine.live_arrays import LiveArrays
-from jaxnb.model import CellMemory
+from jaxnb.model.cells import CellMemory
 
 RESIDENT_NOISE_BYTES = 64 << 20
 """A process's resident memory grows by less when it imports or compiles something: not told."""

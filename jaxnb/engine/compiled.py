@@ -20,7 +20,7 @@ from jaxnb.engine.layouts import mesh_and_spec
 from jaxnb.insight import table
 from jaxnb.insight.calls import parse_call, taken_apart
 from jaxnb.insight.program import Program
-from jaxnb.model import MeshInfo, ProcessError
+from jaxnb.model.cells import ProcessError
 from jaxnb.model.collectives import (
     Compiled,
     CompiledReport,
@@ -28,6 +28,7 @@ from jaxnb.model.collectives import (
     Memory,
     NotCompiled,
 )
+from jaxnb.model.layout import MeshInfo
 
 MAX_NESTING = 50
 """How deep JAX's own description of a function is searched."""

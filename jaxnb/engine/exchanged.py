@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 from jaxnb.engine import _jax_internals
-from jaxnb.model import Dispatch
+from jaxnb.model.dispatches import Dispatch
 from jaxnb.model.origins import Argument
 
 WAIT_SECONDS = 5.0

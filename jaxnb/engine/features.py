@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from jaxnb.model import CellRequest
+from jaxnb.model.cells import CellRequest
 
 
 @dataclass(slots=True)

@@ -15,7 +15,7 @@ from jaxnb.errors import DivergenceError
 from jaxnb.labels import processes_label
 from jaxnb.lockstep import process_handlers
 from jaxnb.lockstep.process_agreeing import Intent, Lockstep
-from jaxnb.model import Dispatch
+from jaxnb.model.dispatches import Dispatch
 from jaxnb.model.origins import Argument
 
 

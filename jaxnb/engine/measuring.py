@@ -13,7 +13,7 @@ import jax
 from jaxnb.engine.compiled import described
 from jaxnb.engine.together import exchange
 from jaxnb.errors import JaxnbError
-from jaxnb.model import ProcessError
+from jaxnb.model.cells import ProcessError
 from jaxnb.model.comparisons import Timing
 from jaxnb.model.timing import middle_half
 

@@ -26,7 +26,8 @@ from jaxnb.engine.canonical import (
 from jaxnb.engine.digests import digest
 from jaxnb.engine.layouts import Layout, unreduced_axes
 from jaxnb.engine.lost import LostArray
-from jaxnb.model import MAX_DIGEST_BYTES, ArrayInfo, ArrayLeaf, NotMoved, Record
+from jaxnb.model.layout import MAX_DIGEST_BYTES, ArrayInfo, ArrayLeaf
+from jaxnb.model.record import NotMoved, Record
 from jaxnb.pickling import OutOfBand, adjacent
 
 

@@ -15,8 +15,8 @@ import jax
 
 from jaxnb.engine import bootstrap, compiled
 from jaxnb.insight.calls import require_call
-from jaxnb.model import ComparisonReport
 from jaxnb.model.collectives import Compiled, NotCompiled
+from jaxnb.model.comparisons import ComparisonReport
 from jaxnb.model.plans import PlanReply, PlanRequest
 
 MAX_OUTPUT = 20_000

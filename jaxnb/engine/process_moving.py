@@ -7,7 +7,7 @@ from typing import Any
 from jaxnb.engine import pulls
 from jaxnb.engine.held import HELD
 from jaxnb.engine.this_process import ThisProcess
-from jaxnb.model import (
+from jaxnb.model.transfers import (
     Chunk,
     Exposed,
     ExposeRequest,

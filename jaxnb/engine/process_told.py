@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from jaxnb.engine.looks import quickly_back
 from jaxnb.engine.origins import ORIGINS
 from jaxnb.engine.this_process import ThisProcess
-from jaxnb.model import DeviceStats, Recording
+from jaxnb.model.dispatches import Recording
 from jaxnb.model.origins import Argument
 from jaxnb.model.programs import ProgramLine
 from jaxnb.model.replicas import DigestedArray
+from jaxnb.model.statistics import DeviceStats
 
 
 def recording(process: ThisProcess) -> Recording:

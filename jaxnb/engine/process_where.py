@@ -10,7 +10,7 @@ from jaxnb.engine.looks import quickly_back
 from jaxnb.engine.sleeping import stays_in, work
 from jaxnb.engine.stats import rss_bytes
 from jaxnb.engine.this_process import ThisProcess
-from jaxnb.model import StackEntry, Whereabouts
+from jaxnb.model.whereabouts import StackEntry, Whereabouts
 
 MAX_FRAMES = 40
 """Of a deeper stack the innermost are told."""

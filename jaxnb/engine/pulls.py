@@ -21,8 +21,8 @@ from jaxnb.engine.layouts import unreduced_axes
 from jaxnb.engine.lost import LostArray, text_of
 from jaxnb.engine.origins import ORIGINS
 from jaxnb.engine.packing import Package, is_array, is_spread
-from jaxnb.model import (
-    ArrayInfo,
+from jaxnb.model.layout import ArrayInfo
+from jaxnb.model.transfers import (
     Exposed,
     ExposeRequest,
     Gone,

@@ -17,7 +17,7 @@ from jaxnb.engine.exposures import Exposures
 from jaxnb.engine.origins import ORIGINS
 from jaxnb.errors import UsageError
 from jaxnb.headroom import available_bytes
-from jaxnb.model import Exposure, Placed, PlaceRequest, Refused
+from jaxnb.model.transfers import Exposure, Placed, PlaceRequest, Refused
 from jaxnb.unpickling import unpickle
 
 _NUMBERS = (bool, int, float, complex, np.generic)

@@ -10,8 +10,7 @@ from typing import Any
 from jaxnb.engine.inputs import HostInput, arguments_of_host
 from jaxnb.engine.known import Known
 from jaxnb.engine.origins import ORIGINS
-from jaxnb.model import CheckMode, Dispatch, DispatchEnd
-from jaxnb.model.dispatches import Processes
+from jaxnb.model.dispatches import CheckMode, Dispatch, DispatchEnd, Processes
 from jaxnb.model.origins import Argument, Made, Origin
 
 RING = 4096

@@ -36,9 +36,10 @@ from jaxnb.engine.shapes import shapes_of
 from jaxnb.errors import DivergenceError
 from jaxnb.lockstep.messages import Word
 from jaxnb.lockstep.process_agreeing import Intent, as_digest, as_intent, replicas_as_text
-from jaxnb.model import CellRequest, CheckMode, Dispatch, JointRequest, Recording, Trail
-from jaxnb.model.dispatches import Processes
+from jaxnb.model.cells import CellRequest
+from jaxnb.model.dispatches import CheckMode, Dispatch, Processes, Recording, Trail
 from jaxnb.model.origins import Argument, Made
+from jaxnb.model.requests import JointRequest
 
 
 def _not_told(_: float) -> None:

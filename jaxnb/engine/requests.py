@@ -25,13 +25,12 @@ from jaxnb.engine.this_process import ThisProcess
 from jaxnb.engine.timekeeper import Timekeeper, Times
 from jaxnb.engine.together import Rounds
 from jaxnb.errors import StartError
-from jaxnb.model import (
+from jaxnb.model.cells import CellRequest, ProcessError
+from jaxnb.model.requests import (
     CallRequest,
-    CellRequest,
     CheckRequest,
     JoinRequest,
     JointRequest,
-    ProcessError,
     Request,
     RequestFailed,
 )

@@ -36,7 +36,8 @@ from jaxnb.engine.recorder import Recorder
 from jaxnb.engine.repeating import Repeats
 from jaxnb.engine.timekeeper import Timekeeper
 from jaxnb.errors import JaxnbError
-from jaxnb.model import CellReply, CellRequest, PackRequest, ProcessError, ValueInfo
+from jaxnb.model.cells import CellReply, CellRequest, ProcessError, ValueInfo
+from jaxnb.model.transfers import PackRequest
 
 MAX_LARGE_VALUES = 16
 """How many values that were too large to travel are kept for the notebook to fetch."""

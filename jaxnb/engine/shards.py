@@ -20,7 +20,7 @@ from jaxnb.engine.digests import digest
 from jaxnb.engine.layouts import Layout, dtype_facts, layout_of, unreduced_axes
 from jaxnb.engine.origins import ORIGINS, origin_of
 from jaxnb.errors import JaxnbError
-from jaxnb.model import MAX_DIGEST_BYTES, ArrayInfo, ShardInfo
+from jaxnb.model.layout import MAX_DIGEST_BYTES, ArrayInfo, ShardInfo
 from jaxnb.model.origins import Argument
 
 MAX_CORNER_ITEMS = 1024

@@ -15,8 +15,7 @@ import jax
 from jaxnb.engine import bootstrap, naming
 from jaxnb.engine.live_arrays import LiveArrays
 from jaxnb.engine.nvml import Gpus, Reading
-from jaxnb.model import DeviceStats, LargeArray
-from jaxnb.model.statistics import MOST_LARGEST
+from jaxnb.model.statistics import MOST_LARGEST, DeviceStats, LargeArray
 
 MOST_OBJECTS = 100_000
 """How many objects are looked at for the names of the largest arrays."""

@@ -11,7 +11,7 @@ from jaxnb.engine.pushes import Pushes
 from jaxnb.engine.recorder import Recorder
 from jaxnb.engine.sampling import Sampler
 from jaxnb.engine.stats import Statistics
-from jaxnb.model import PackRequest
+from jaxnb.model.transfers import PackRequest
 
 
 @dataclass(frozen=True, slots=True)

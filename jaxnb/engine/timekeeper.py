@@ -13,7 +13,8 @@ import jax
 
 from jaxnb.engine.features import CellHere, Feature
 from jaxnb.insight.spans import Interval, painted, shortened
-from jaxnb.model import Activity, CallSite, Span, SpanKind, Trail
+from jaxnb.model.dispatches import Trail
+from jaxnb.model.timeline import Activity, CallSite, Span, SpanKind
 
 MAX_SPANS = 500
 """So many spans of a cell are told of."""

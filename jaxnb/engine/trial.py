@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from jaxnb.engine.recorder import Recorder
-from jaxnb.model import Dispatch
+from jaxnb.model.dispatches import Dispatch
 
 CALLS = 5
 """A first call of a jitted function, two cached ones (JAX's caches are looked up in two ways), and

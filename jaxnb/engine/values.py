@@ -14,7 +14,8 @@ from jaxnb.arrays import differing
 from jaxnb.engine import packing, shards
 from jaxnb.engine.canonical import MAX_VISITED, TooManyError, in_one_order
 from jaxnb.engine.lost import LostArray
-from jaxnb.model import MAX_DIGEST_BYTES, ValueInfo
+from jaxnb.model.cells import ValueInfo
+from jaxnb.model.layout import MAX_DIGEST_BYTES
 
 TOO_LARGE = f"it is too large to be compared (over {MAX_DIGEST_BYTES >> 20} MiB)"
 TOO_MANY = f"it has sets, and over {MAX_VISITED} parts"

@@ -8,7 +8,7 @@ import sys
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from jaxnb.model import JoinRequest
+from jaxnb.model.requests import JoinRequest
 
 IDENTITY = "JAXNB_IDENTITY"
 """The environment variable that tells an engine's program the name it is routed by."""

@@ -20,7 +20,7 @@ from jaxnb.lockstep.process_signals import KeptSignals
 from jaxnb.lockstep.process_turns import Turns
 from jaxnb.lockstep.replicas import unequal_replicas
 from jaxnb.lockstep.wire import DIGEST_BYTES
-from jaxnb.model import Dispatch
+from jaxnb.model.dispatches import Dispatch
 from jaxnb.model.origins import Argument
 from jaxnb.provenance import arguments_text, differ_in_number_only, differing_arguments
 from jaxnb.settings import differences, refusal

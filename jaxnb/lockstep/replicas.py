@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from jaxnb.model import Dispatch
+from jaxnb.model.dispatches import Dispatch
 
 
 def unequal_replicas(said: Mapping[int, Dispatch]) -> list[list[int]]:

@@ -6,7 +6,8 @@ import itertools
 from collections.abc import Mapping
 from typing import Any
 
-from jaxnb.model import CheckMode, JointRequest
+from jaxnb.model.dispatches import CheckMode
+from jaxnb.model.requests import JointRequest
 
 
 class Serials:

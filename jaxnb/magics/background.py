@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.display import display
 
-from jaxnb.display import cards
+from jaxnb.display.card import Card, stacked
 from jaxnb.display.cards_waits import BACKGROUND_INTERRUPT
 from jaxnb.display.merge import LineLimiter, MergedLine
 from jaxnb.errors import CellError, JaxnbError, UsageError
 from jaxnb.labels import Outputs
 from jaxnb.magics.sinks import DisplayIds, Sink, is_notebook
-from jaxnb.model import RichOutput, Waits
+from jaxnb.model.cells import RichOutput
+from jaxnb.model.whereabouts import Waits
 from jaxnb.result import CellResult
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ CARD_SECONDS = 0.2
 """Shortest time between two showings of a card whose lines change. What comes too soon is in the
 next; the last is shown when the cell ends."""
 
-NOTHING = cards.Card("", "")
+NOTHING = Card("", "")
 
 
 class CardView:
@@ -44,11 +45,13 @@ class CardView:
     interrupt_by = BACKGROUND_INTERRUPT
 
     def __init__(self, cell: int, holder: str, outputs: Outputs) -> None:
+        from jaxnb.display import cards_output
+
         self._cell = cell
         self._outputs = outputs
         self._since = time.strftime("%H:%M:%S")
         self._limiter = LineLimiter(head=0, tail=LINES_SHOWN, holder=holder)
-        self._columns = cards.DisplayColumns()
+        self._columns = cards_output.DisplayColumns()
         self._first = 0
         self._shown_at = time.monotonic()
         self._is_behind = False
@@ -82,7 +85,9 @@ class CardView:
 
     def waits(self, waits: Waits) -> None:
         """Shows where all processes wait."""
-        self._waits = cards.waits_card(waits, self.interrupt_by)
+        from jaxnb.display import cards_waits
+
+        self._waits = cards_waits.waits_card(waits, self.interrupt_by)
         self._handle.update(self._card())
 
     def display(self, process_index: int, output: RichOutput) -> None:
@@ -98,11 +103,15 @@ class CardView:
         """Shows how the cell ended."""
         self._handle.update(self._card(result, trouble))
 
-    def _card(self, result: CellResult | None = None, trouble: str | None = None) -> cards.Card:
-        displays = cards.displays_card(self._columns, self._first, self._outputs, with_first=True)
-        shown = cards.stacked([displays, self._waits])
+    def _card(self, result: CellResult | None = None, trouble: str | None = None) -> Card:
+        from jaxnb.display import cards_live, cards_output
+
+        displays = cards_output.displays_card(
+            self._columns, self._first, self._outputs, with_first=True
+        )
+        shown = stacked([displays, self._waits])
         kept = self._limiter.kept()
-        return cards.background_card(self._cell, self._since, kept, shown, result, trouble)
+        return cards_live.background_card(self._cell, self._since, kept, shown, result, trouble)
 
 
 class TerminalView(Sink):
@@ -118,19 +127,23 @@ class TerminalView(Sink):
     interrupt_by = BACKGROUND_INTERRUPT
 
     def __init__(self, cell: int, ids: DisplayIds, holder: str, outputs: Outputs) -> None:
+        from jaxnb.display import cards_live
+
         super().__init__(ids, holder)
         self._outputs = outputs
         self._since = time.strftime("%H:%M:%S")
         self._cell = cell
-        self._print(cards.background_card(cell, self._since, [], NOTHING, None, None))
+        self._print(cards_live.background_card(cell, self._since, [], NOTHING, None, None))
 
     def end(self, result: CellResult | None, trouble: str | None) -> None:
         """Shows how the cell ended."""
+        from jaxnb.display import cards_live
+
         self._write(self._limiter.finish())
         rest = self.rest(self._outputs)
-        self._print(cards.background_card(self._cell, self._since, [], rest, result, trouble))
+        self._print(cards_live.background_card(self._cell, self._since, [], rest, result, trouble))
 
-    def _print(self, card: cards.Card) -> None:
+    def _print(self, card: Card) -> None:
         # Standard output, as it is now: while a prompt is open, what writes above it.
         sys.stdout.write(f"{card.text}\n")
         sys.stdout.flush()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from jaxnb.display import cards
 from jaxnb.display.card import Card
 
 if TYPE_CHECKING:
@@ -39,12 +38,18 @@ def register(shell: Any, session: Callable[[], Session | None]) -> None:
 
 
 def _array_bundle(array: GatheredArray, session: Session | None) -> _Bundle:
-    card = cards.gathered_card(array, _pulled_since(array, session))
+    from jaxnb.display import cards_transfer
+
+    card = cards_transfer.gathered_card(array, _pulled_since(array, session))
     return {"text/plain": card.text, "text/html": card.html}
 
 
 def _values_card(values: PerProcess, shell: Any) -> Card:
-    return cards.per_process_card((i, _own_bundle(each, shell)) for i, each in values.items())
+    from jaxnb.display import cards_transfer
+
+    return cards_transfer.per_process_card(
+        (i, _own_bundle(each, shell)) for i, each in values.items()
+    )
 
 
 def _print_values(values: PerProcess, printer: Any, shell: Any) -> None:

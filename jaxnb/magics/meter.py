@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from IPython.display import DisplayHandle, display
 
-from jaxnb.display import cards
 from jaxnb.display.card import Card
 from jaxnb.magics.sinks import LIVE_SECONDS, is_notebook
 
@@ -61,6 +60,8 @@ class TransferMeter:
     @contextmanager
     def __call__(self, label: str, total_bytes: int) -> Iterator[Ticker]:
         """Shows one transfer; gives what takes the number of bytes done."""
+        from jaxnb.display import cards_transfer
+
         started = self._clock()
         show_at = started + QUIET_SECONDS
         before = self.moved_bytes
@@ -73,7 +74,9 @@ class TransferMeter:
                 return
             show_at = now + LIVE_SECONDS
             with suppress(Exception):  # a front end that fails must not end the transfer
-                self._place.show(cards.transfer_card(label, done_bytes, total_bytes, now - started))
+                self._place.show(
+                    cards_transfer.transfer_card(label, done_bytes, total_bytes, now - started)
+                )
 
         try:
             yield tick

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from IPython.core.magic import line_magic, magics_class
 from IPython.display import display
 
-from jaxnb.display import cards
 from jaxnb.display.card import Card
 from jaxnb.errors import JaxnbError
 from jaxnb.magics import arguments
@@ -19,7 +18,8 @@ from jaxnb.magics.base import SessionMagics
 from jaxnb.magics.sinks import is_notebook
 
 if TYPE_CHECKING:
-    from jaxnb.model import DeviceStats, GroupInfo
+    from jaxnb.model.group import GroupInfo
+    from jaxnb.model.statistics import DeviceStats
     from jaxnb.session import Session
 
 PERIOD_SECONDS = 1.0
@@ -72,13 +72,15 @@ class LivePanel:
         show: Callable[[Card], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        from jaxnb.display.stats_history import StatsHistory
+
         self._session = session
         self._show = show
         self._clock = clock
         self._generation = session.generation
         self._cells = session.group.cells_run
         self._last_cell = clock()
-        self._history = cards.StatsHistory()
+        self._history = StatsHistory()
         self._stopping = threading.Event()
         self._replaced = ""
         self._look()  # what goes wrong at once is the magic's error
@@ -97,6 +99,8 @@ class LivePanel:
         return self._thread.is_alive()
 
     def _go_on(self) -> None:
+        from jaxnb.display import cards_stats_live
+
         ended = ""
         while not ended:
             if self._stopping.wait(PERIOD_SECONDS):
@@ -108,16 +112,18 @@ class LivePanel:
                     self._look()
                 except JaxnbError as error:  # stopped or restarted just now
                     ended = self._reason_to_stop() or str(error)
-        self._show(cards.live_stats_card(self._history, ended, at=self._at, ended=True))
+        self._show(cards_stats_live.live_stats_card(self._history, ended, at=self._at, ended=True))
 
     def _look(self) -> None:
+        from jaxnb.display import cards_stats_live
+
         self._history.add(self._session.stats(brief=True))
         self._at = time.strftime("%H:%M:%S")
         words = (
             f"Taken every second while cells run or hang, until {IDLE_MINUTES} minutes after the "
             "last. A saved notebook keeps the last look."
         )
-        self._show(cards.live_stats_card(self._history, words, at=self._at))
+        self._show(cards_stats_live.live_stats_card(self._history, words, at=self._at))
 
     def _reason_to_stop(self) -> str:
         session, now = self._session, self._clock()
@@ -160,6 +166,8 @@ class StatsMagics(SessionMagics):
     @line_magic
     def spmd_stats(self, line: str) -> None:
         """Shows memory and load of every device and process. `--help` lists the options."""
+        from jaxnb.display import cards_stats
+
         parser = arguments.MagicParser("%spmd_stats", "Shows memory and load by device.")
         parser.add_argument("--live", action="store_true",
                             help="a panel that is updated every second, beside cells")  # fmt: skip
@@ -172,4 +180,4 @@ class StatsMagics(SessionMagics):
                 self._panel.stop("Goes on where `%spmd_stats --live` was typed again.")
             self._panel = LivePanel(session, place_in(self.shell))
             return
-        display(cards.stats_card(session.stats(), ONE_LOOK if asked.live else ""))
+        display(cards_stats.stats_card(session.stats(), ONE_LOOK if asked.live else ""))

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.magic import line_magic, magics_class
 from IPython.display import display
 
-from jaxnb.display import cards
 from jaxnb.display.card import Card
 from jaxnb.labels import plural, processes_label
 from jaxnb.magics import value_arguments
@@ -21,6 +20,7 @@ from jaxnb.magics.meter import TransferMeter
 from jaxnb.result import PerProcess
 
 if TYPE_CHECKING:
+    from jaxnb.display.cards_transfer import Moved
     from jaxnb.session import Session
 
 PULL_STATE = "No variable was changed; the group can be used."
@@ -49,6 +49,8 @@ class ValueMagics(SessionMagics):
 
         `--help` lists the options.
         """
+        from jaxnb.display import cards_transfer
+
         parser = value_arguments.pull_parser()
         asked = parser.asked(line)
         if asked is None:
@@ -65,7 +67,7 @@ class ValueMagics(SessionMagics):
                     values[wish.target] = session.pull(wish.path, ranks=asked.ranks, lazy=False)
         gauge.stop()
         self.shell.push(values)
-        rows = [cards.moved(name, value, *notes[name]) for name, value in values.items()]
+        rows = [cards_transfer.moved(name, value, *notes[name]) for name, value in values.items()]
         where = "pulled" if asked.ranks is None else f"pulled from {processes_label(asked.ranks)}"
         self._meter.finish(gauge.card(rows, where))
 
@@ -136,20 +138,24 @@ class _Gauge:
         self._bytes = self._meter.moved_bytes - self._bytes
         self._moving = self._meter.moving_seconds - self._moving
 
-    def card(self, rows: Sequence[cards.Moved], where: str) -> Card:
+    def card(self, rows: Sequence[Moved], where: str) -> Card:
         """Describes what was moved."""
-        return cards.moved_card(rows, where, self._bytes, self._seconds, self._moving)
+        from jaxnb.display import cards_transfer
+
+        return cards_transfer.moved_card(rows, where, self._bytes, self._seconds, self._moving)
 
 
-def _pushed(session: Session, name: str, value: Any, placed: bool) -> cards.Moved:
+def _pushed(session: Session, name: str, value: Any, placed: bool) -> Moved:
     """Describes a pushed value as it is on the processes now."""
-    row = cards.moved(name, value)
+    from jaxnb.display import cards_transfer
+
+    row = cards_transfer.moved(name, value)
     if not placed:
         is_array = row.type.startswith("NumPy ")
         return row.with_notes("NumPy there too; --spec makes a global array") if is_array else row
     layout = session.layout(name)
     dtypes = {array.dtype for _, array in layout.entries}
-    return row.as_placed(layout.entries, cards.narrowed(value, dtypes))
+    return row.as_placed(layout.entries, cards_transfer.narrowed(value, dtypes))
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from jaxnb.display.card import Card
 from jaxnb.display.cards_group import group_card
 from jaxnb.labels import capitalized, format_bytes, format_seconds, plural, processes_label
-from jaxnb.model import GroupInfo
+from jaxnb.model.group import GroupInfo
 from jaxnb.model.origins import Difference
 from jaxnb.provenance import names_text
 from jaxnb.recovery.messages import Recovered

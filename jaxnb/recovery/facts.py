@@ -8,7 +8,7 @@ from pathlib import Path
 
 from jaxnb.errors import UsageError
 from jaxnb.labels import processes_label
-from jaxnb.model import GroupInfo
+from jaxnb.model.group import GroupInfo
 
 
 @dataclass(frozen=True, slots=True)

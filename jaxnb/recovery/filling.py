@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from jaxnb.model import CallRequest
+from jaxnb.model.requests import CallRequest
 from jaxnb.recovery.messages import Filled, Gift, LostPart, Possession, Taken
 from jaxnb.recovery.saving import PACK_SECONDS, Asked
 

@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from jaxnb.errors import JaxnbError, RecoveryInterrupted, UsageError
 from jaxnb.labels import format_bytes, processes_label
-from jaxnb.model import CallRequest, GroupInfo
+from jaxnb.model.group import GroupInfo
+from jaxnb.model.requests import CallRequest
 from jaxnb.recovery.carrying import Carrier, Packed
 from jaxnb.recovery.directories import scratch_folder
 from jaxnb.recovery.facts import Facts, resized_notes

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple, Protocol
 
 from jaxnb.errors import JaxnbError, UsageError
 from jaxnb.labels import capitalized, paths_label, processes_label
-from jaxnb.model import CallRequest, GroupInfo
+from jaxnb.model.group import GroupInfo
+from jaxnb.model.requests import CallRequest
 from jaxnb.recovery.directories import (
     MANIFEST,
     put_in_place,

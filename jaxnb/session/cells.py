@@ -11,7 +11,7 @@ from functools import partial
 from jaxnb.deaths import dead_processes
 from jaxnb.errors import JaxnbError, RecoveryInterrupted
 from jaxnb.labels import Outputs
-from jaxnb.model import CellRequest
+from jaxnb.model.cells import CellRequest
 from jaxnb.model.origins import Difference
 from jaxnb.provenance import unequal_names_text
 from jaxnb.recovery.card import recovered_text

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from jaxnb import divergence, nans, programs, unequal
 from jaxnb.deaths import dead_processes
-from jaxnb.model import Dispatch, Divergence, Recording, Side
+from jaxnb.model.dispatches import Dispatch, Divergence, Recording, Side
 from jaxnb.model.origins import Difference
 from jaxnb.model.programs import ProgramDifference
 from jaxnb.model.replicas import UnequalInput

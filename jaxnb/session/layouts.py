@@ -8,7 +8,8 @@ from dataclasses import replace
 from jaxnb.arrays import each_its_own, merged, placing
 from jaxnb.errors import UsageError
 from jaxnb.layout import ArrayLayout
-from jaxnb.model import ArrayInfo, LayoutReply
+from jaxnb.model.layout import ArrayInfo
+from jaxnb.model.transfers import LayoutReply
 from jaxnb.moving import request_for
 from jaxnb.paths import parse_path
 from jaxnb.provenance import apart_text

@@ -17,7 +17,8 @@ from jaxnb.launch.placement import Placement, place
 from jaxnb.lifecycle import Lifecycle, Phase
 from jaxnb.lockstep.serials import Serials
 from jaxnb.members import process_infos
-from jaxnb.model import GroupInfo, ProcessInfo, ProcessReport, SessionState, StreamChunk
+from jaxnb.model.cells import StreamChunk
+from jaxnb.model.group import GroupInfo, ProcessInfo, ProcessReport, SessionState
 from jaxnb.options import StartOptions, default_launcher
 from jaxnb.outcome import (
     closed_error,

@@ -14,7 +14,8 @@ from jaxnb.deaths import Death
 from jaxnb.lockstep.interrupting import interrupt
 from jaxnb.lockstep.looking import Looker
 from jaxnb.lockstep.place import conductor_beside
-from jaxnb.model import CellRequest, Whereabouts
+from jaxnb.model.cells import CellRequest
+from jaxnb.model.whereabouts import Whereabouts
 from jaxnb.options import process_indices
 from jaxnb.session.life import Life
 from jaxnb.session.work import Work

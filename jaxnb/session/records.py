@@ -11,8 +11,8 @@ from jaxnb.answers import ending_of
 from jaxnb.callers import levels_to_caller
 from jaxnb.errors import DivergenceWarning, NanWarning, PitfallWarning
 from jaxnb.history import CellHistory, record_of
-from jaxnb.model import Pitfall
 from jaxnb.model.cells import code_seconds
+from jaxnb.model.pitfalls import Pitfall
 from jaxnb.outcome import outcome_of
 from jaxnb.pitfalls import Said, describe
 from jaxnb.replaying import Replayable

@@ -9,10 +9,12 @@ from functools import partial, reduce
 from typing import Any, Literal
 
 from jaxnb.answers import place_of
-from jaxnb.model import CellReply, CellRequest, Divergence, PackRequest, Pitfall, ValueInfo
-from jaxnb.model.dispatches import Cause
+from jaxnb.model.cells import CellReply, CellRequest, ValueInfo
+from jaxnb.model.dispatches import Cause, Divergence
 from jaxnb.model.origins import Difference
+from jaxnb.model.pitfalls import Pitfall
 from jaxnb.model.replicas import UnequalInput
+from jaxnb.model.transfers import PackRequest
 from jaxnb.nans import FirstNan
 from jaxnb.pulling import CellKey, Puller
 from jaxnb.result import CellResult, Gather, ProcessResult

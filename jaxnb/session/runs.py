@@ -13,7 +13,7 @@ from jaxnb import checking
 from jaxnb.deaths import Death
 from jaxnb.errors import UsageError
 from jaxnb.labels import Outputs
-from jaxnb.model import CellRequest
+from jaxnb.model.cells import CellRequest
 from jaxnb.outcome import cell_error, error_of
 from jaxnb.result import CellResult
 from jaxnb.session.cells import Cells

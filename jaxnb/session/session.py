@@ -12,8 +12,11 @@ from jaxnb.comparison import Comparison
 from jaxnb.deaths import Death
 from jaxnb.history import CellHistory
 from jaxnb.labels import Outputs
-from jaxnb.model import CellRequest, CheckMode, Recording, SessionState, Whereabouts
+from jaxnb.model.cells import CellRequest
+from jaxnb.model.dispatches import CheckMode, Recording
+from jaxnb.model.group import SessionState
 from jaxnb.model.nans import CheckNans
+from jaxnb.model.whereabouts import Whereabouts
 from jaxnb.options import StartOptions, one_of_checks, one_of_nans, process_indices
 from jaxnb.recovery.messages import Recovered
 from jaxnb.result import CellResult

@@ -12,12 +12,9 @@ from jaxnb.compiling import compile_on
 from jaxnb.errors import UsageError
 from jaxnb.layout import ArrayLayout
 from jaxnb.members import rows_without_numbers
-from jaxnb.model import (
-    CellRequest,
-    DeviceStats,
-    GroupInfo,
-    ProcessInfo,
-)
+from jaxnb.model.cells import CellRequest
+from jaxnb.model.group import GroupInfo, ProcessInfo
+from jaxnb.model.statistics import DeviceStats
 from jaxnb.moving import Meter, Mover, no_meter
 from jaxnb.options import process_indices
 from jaxnb.planning import plan

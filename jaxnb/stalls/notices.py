@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from jaxnb.labels import capitalized, processes_label
-from jaxnb.model import StackEntry, Whereabouts
+from jaxnb.model.whereabouts import StackEntry, Whereabouts
 
 
 def lost_text(processes: Sequence[int], seconds: float, press: str) -> str:

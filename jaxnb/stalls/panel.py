@@ -9,7 +9,8 @@ from typing import Protocol
 
 from jaxnb.deaths import Death
 from jaxnb.lockstep.looking import Looker
-from jaxnb.model import AtWork, CellRequest, StackEntry, Wait, Waits, Whereabouts
+from jaxnb.model.cells import CellRequest
+from jaxnb.model.whereabouts import AtWork, StackEntry, Wait, Waits, Whereabouts
 from jaxnb.running import RunningCell
 from jaxnb.stalls.notices import lost_text, still_text
 from jaxnb.stalls.places import is_called_back, is_idle, waits_for_others

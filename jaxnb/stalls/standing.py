@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from jaxnb.model import AtWork, StackEntry, Whereabouts
+from jaxnb.model.whereabouts import AtWork, StackEntry, Whereabouts
 from jaxnb.stalls.places import is_compiling, waits, waits_for_others
 
 IDLE_CPU = 0.05

@@ -27,7 +27,8 @@ from ipyparallel.client.client import unpack_message
 from ipyparallel.error import EngineError
 
 from jaxnb.engine.flood import DROPPED_MESSAGE
-from jaxnb.model import CellRequest, CheckRequest, Request, RichOutput, StreamChunk, StreamName
+from jaxnb.model.cells import CellRequest, RichOutput, StreamChunk, StreamName
+from jaxnb.model.requests import CheckRequest, Request
 from jaxnb.wire.frames import dump, load
 from jaxnb.wire.signing import HAS_END_KEY, METADATA_KEY, digest
 

@@ -12,7 +12,8 @@ from typing import Any
 
 from jaxnb.engine import children, interrupts, plain_text
 from jaxnb.engine.requests import Responder, failure
-from jaxnb.model import CallRequest, CellRequest, JointRequest
+from jaxnb.model.cells import CellRequest
+from jaxnb.model.requests import CallRequest, JointRequest
 from jaxnb.wire.frames import dump, load
 from jaxnb.wire.signing import HAS_END_KEY, METADATA_KEY, digest
 

@@ -13,7 +13,9 @@ from typing import Any
 import zmq
 from jupyter_client.session import Session
 
-from jaxnb.model import DeviceStats, ProcessReport, SentinelAddress, SentinelFault, Whereabouts
+from jaxnb.model.group import ProcessReport
+from jaxnb.model.statistics import DeviceStats
+from jaxnb.model.whereabouts import SentinelAddress, SentinelFault, Whereabouts
 from jaxnb.wire.frames import load
 from jaxnb.wire.signing import METADATA_KEY, digest
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from jaxnb.errors import CellError, JaxnbError
-from jaxnb.model import CheckRequest
+from jaxnb.model.requests import CheckRequest
 from jaxnb.moving import no_meter
 from jaxnb.recovery.messages import Recovered
 from jaxnb.session import Session

@@ -19,7 +19,8 @@ import pytest
 from faults.shared import cleared, pressing_beside
 from jaxnb.display.merge import MergedLine
 from jaxnb.errors import CellError, CellTimeoutError
-from jaxnb.model import CellRequest, Whereabouts
+from jaxnb.model.cells import CellRequest
+from jaxnb.model.whereabouts import Whereabouts
 from jaxnb.result import CellResult
 from jaxnb.session import Session
 from jaxnb.sinks import NoSink

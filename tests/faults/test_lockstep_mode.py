@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 import jaxnb
-from jaxnb.display import cards
+from jaxnb.display import cards_waits
 from jaxnb.errors import CellTimeoutError, ProcessDiedError
 from jaxnb.lockstep.connections import connected
 from jaxnb.lockstep.place import conductor_beside
-from jaxnb.model import Waits
+from jaxnb.model.whereabouts import Waits
 from jaxnb.result import CellResult
 from jaxnb.session import Session
 from jaxnb.sinks import NoSink
@@ -343,7 +343,7 @@ class Panel(NoSink):
         self._call = call
 
     def waits(self, waits: Waits) -> None:
-        is_first, self.text = not self.text, cards.waits_card(waits).text
+        is_first, self.text = not self.text, cards_waits.waits_card(waits).text
         if is_first:
             self._call()
 

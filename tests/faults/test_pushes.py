@@ -21,7 +21,8 @@ from jaxnb.errors import (
     NotEnoughMemoryError,
     SessionClosedError,
 )
-from jaxnb.model import CallRequest, Chunk, RequestFailed
+from jaxnb.model.requests import CallRequest, RequestFailed
+from jaxnb.model.transfers import Chunk
 from jaxnb.moving import request_for
 from jaxnb.session import Session
 from jaxnb.transport.client import Exchange, Reply, _Sent

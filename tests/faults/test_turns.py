@@ -21,7 +21,7 @@ from jaxnb.errors import (
     SessionBrokenError,
     SessionClosedError,
 )
-from jaxnb.model import CheckRequest, RequestFailed
+from jaxnb.model.requests import CheckRequest, RequestFailed
 from jaxnb.moving import request_for
 from jaxnb.session import Session
 from jaxnb.sinks import NoSink

@@ -17,7 +17,7 @@ import jaxnb
 from faults import shared
 from faults.shared import cleared
 from jaxnb.errors import CellError, CellTimeoutError, SessionBrokenError
-from jaxnb.model import Waits
+from jaxnb.model.whereabouts import Waits
 from jaxnb.result import CellResult
 from jaxnb.session import Session
 from jaxnb.sinks import NoSink, SaysWaits, StderrNotices

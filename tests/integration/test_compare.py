@@ -9,7 +9,7 @@ import pytest
 
 from integration.test_collectives import well_formed
 from jaxnb.comparison import Comparison
-from jaxnb.display.cards import cell_card
+from jaxnb.display.cards_cell import cell_card
 from jaxnb.errors import CellError, NotCompiledError, UsageError
 from jaxnb.session import Session
 from jaxnb.stalls.places import waits_in_python

@@ -26,7 +26,7 @@ from jaxnb.lockstep.messages import End, Explanation, Go, Stop, Word
 from jaxnb.lockstep.process_agreeing import Lockstep, as_intent
 from jaxnb.lockstep.process_line import ConductorGoneError, Line
 from jaxnb.lockstep.sealed import DRAWN_BYTES, HEAD, HungUpError, SealedConnection
-from jaxnb.model import Dispatch
+from jaxnb.model.dispatches import Dispatch
 from jaxnb.model.origins import Argument
 from jaxnb_fixtures import PATIENT_SECONDS, until
 

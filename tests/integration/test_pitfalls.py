@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from jaxnb.errors import CellError, PitfallWarning
-from jaxnb.model import Pitfall
+from jaxnb.model.pitfalls import Pitfall
 from jaxnb.pitfalls import Said
 from jaxnb.session import Session
 from jaxnb.sinks import NoSink

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 from integration.conftest import gate_runs
 from jaxnb import pulling
-from jaxnb.display import cards
+from jaxnb.display import cards_transfer
 from jaxnb.errors import (
     ArrayGoneError,
     JaxnbError,
@@ -33,7 +33,7 @@ from jaxnb.errors import (
     UsageError,
 )
 from jaxnb.gathered import GatheredArray
-from jaxnb.model import Record
+from jaxnb.model.record import Record
 from jaxnb.moving import Move
 from jaxnb.pulling import EAGER_BYTES, NotMovedWarning, OriginsDifferWarning, ReplicasDifferWarning
 from jaxnb.result import Agreement, PerProcess
@@ -1035,7 +1035,7 @@ def test_part_of_a_global_array(session: Session) -> None:
     session.run(MESH + "x = make((8, 6), 'data')\ny = make((8, 6));")
     part = session.pull("x", ranks=[1, 2])
     assert "only processes 1-2 asked: parts of processes 0,3 cannot be" in " ".join(
-        cards.gathered_card(part).text.split()
+        cards_transfer.gathered_card(part).text.split()
     )
     assert_same(part[2:6], whole((8, 6))[2:6])
     with pytest.raises(JaxnbError, match=(

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from jaxnb.asking import Channel
 from jaxnb.errors import JaxnbError, NotEnoughMemoryError, UsageError
-from jaxnb.model import CallRequest, JointRequest
+from jaxnb.model.requests import CallRequest, JointRequest
 from jaxnb.pulling import NotMovedWarning
 from jaxnb.result import PerProcess
 from jaxnb.session import Session

@@ -28,7 +28,7 @@ from jaxnb.errors import (
     UsageError,
 )
 from jaxnb.gathered import GatheredArray
-from jaxnb.model import ArrayInfo
+from jaxnb.model.layout import ArrayInfo
 from jaxnb.result import Agreement, CellResult
 from jaxnb.session import Session
 from jaxnb_fixtures import PATIENT_SECONDS, until

@@ -24,7 +24,8 @@ from jaxnb.errors import SessionBrokenError, StartError
 from jaxnb.launch.folder import make_folder
 from jaxnb.launch.forkclient import ForkServerClient
 from jaxnb.launch.placement import place
-from jaxnb.model import DeviceInfo, JoinRequest, ProcessReport
+from jaxnb.model.group import DeviceInfo, ProcessReport
+from jaxnb.model.requests import JoinRequest
 from jaxnb.options import StartOptions
 from jaxnb.session import Session
 from jaxnb.starting import verify

@@ -11,7 +11,7 @@ import pytest
 from integration.test_sentinel import running, wait_for
 from jaxnb.display.cards_stats import stats_card
 from jaxnb.errors import ProcessDiedError
-from jaxnb.model import DeviceStats
+from jaxnb.model.statistics import DeviceStats
 from jaxnb.session import Session
 from jaxnb.stalls.places import waits_in_jax
 from jaxnb_fixtures import assert_usable

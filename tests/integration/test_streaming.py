@@ -11,7 +11,7 @@ import pytest
 from jaxnb.display.merge import MergedLine
 from jaxnb.errors import CellError, JaxnbError
 from jaxnb.labels import Outputs
-from jaxnb.model import RichOutput
+from jaxnb.model.cells import RichOutput
 from jaxnb.session import Session
 from jaxnb.sinks import NoSink
 from jaxnb_fixtures import PATIENT_SECONDS

@@ -10,7 +10,7 @@ from jaxnb.display.floods import dropped_texts, flood_text
 from jaxnb.engine import allowance, bundles
 from jaxnb.engine.allowance import TAIL_CHARS, Allowance, share_of
 from jaxnb.labels import format_count, plural
-from jaxnb.model import RichOutput, StreamChunk
+from jaxnb.model.cells import RichOutput, StreamChunk
 from jaxnb.strays import MAX_CHARS, MAX_STRAYS, Strays
 from jaxnb.transport.client import Display, Dropped, Exchange
 

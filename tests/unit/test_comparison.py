@@ -9,24 +9,22 @@ import pytest
 
 from jaxnb import comparing
 from jaxnb.comparison import Comparison
-from jaxnb.display.cards import comparison_card
+from jaxnb.display.cards_comparison import comparison_card
 from jaxnb.errors import JaxnbError, UsageError
 from jaxnb.insight import ranking
 from jaxnb.insight.outputs import LARGE_BYTES, spec_text, warnings_of
 from jaxnb.magics.comparing import CompareParser, _variants
-from jaxnb.model import (
-    Collective,
-    CompiledReport,
-    Memory,
-    MeshInfo,
+from jaxnb.model.cells import ProcessError
+from jaxnb.model.collectives import Collective, CompiledReport, Memory, Part
+from jaxnb.model.comparisons import (
+    ComparisonReport,
+    LeafLayout,
     OutputWarning,
-    Part,
-    ProcessError,
     Timing,
     Variant,
     VariantFailure,
 )
-from jaxnb.model.comparisons import ComparisonReport, LeafLayout
+from jaxnb.model.layout import MeshInfo
 
 MESH = MeshInfo(("data", "model"), (4, 2), ("Auto", "Auto"), tuple(range(8)))
 GATHER = Collective(

@@ -6,15 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from jaxnb.display.cards import collectives_card
-from jaxnb.model import (
-    Collective,
-    CompiledReport,
-    Memory,
-    MeshInfo,
-    Part,
-    SourceLine,
-)
+from jaxnb.display.cards_collectives import collectives_card
+from jaxnb.model.collectives import Collective, CompiledReport, Memory, Part, SourceLine
+from jaxnb.model.layout import MeshInfo
 
 MESH = MeshInfo(("data", "model"), (2, 4), ("Auto", "Auto"), tuple(range(8)))
 ONE = Collective(

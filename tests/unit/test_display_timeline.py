@@ -8,9 +8,14 @@ from dataclasses import replace
 import pytest
 
 from jaxnb.display._bars import MAX_LINES, dominant, ticks
-from jaxnb.display.cards import Card, cell_card, history_card, timeline_card, timing_card
+from jaxnb.display.card import Card
+from jaxnb.display.cards_cell import cell_card
+from jaxnb.display.cards_history import history_card
+from jaxnb.display.cards_timeline import timeline_card
+from jaxnb.display.cards_timing import timing_card
 from jaxnb.labels import format_precisely
-from jaxnb.model import CallSite, CellRecord, Late, ProcessTimeline, Span, Straggler, Timeline
+from jaxnb.model.history import CellRecord
+from jaxnb.model.timeline import CallSite, Late, ProcessTimeline, Span, Straggler, Timeline
 from jaxnb.result import CellResult, ProcessResult
 from jaxnb.timing import timing_of
 from unit.test_display_cards import EVIL, Tags

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from jaxnb.divergence import describe, disagreement, first_swapped, refused, sides, swapped
-from jaxnb.model import Dispatch, Recording, Trail
-from jaxnb.model.dispatches import Shapes
+from jaxnb.model.dispatches import Dispatch, Recording, Shapes, Trail
 
 ALL = (0, 1, 2)
 

@@ -17,7 +17,7 @@ from jaxnb.errors import (
     SessionClosedError,
     UsageError,
 )
-from jaxnb.model import ProcessError
+from jaxnb.model.cells import ProcessError
 from jaxnb.outcome import cell_error
 from jaxnb.result import CellResult, ProcessResult
 

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from jaxnb.model import StreamChunk
+from jaxnb.model.cells import StreamChunk
 from jaxnb.transport.client import Exchange
 
 

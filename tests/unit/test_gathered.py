@@ -15,7 +15,7 @@ from hypothesis.extra.numpy import basic_indices
 
 from jaxnb.errors import ArrayGoneError
 from jaxnb.gathered import ArrayKey, GatheredArray, Wanted
-from jaxnb.model import ArrayInfo, ShardInfo
+from jaxnb.model.layout import ArrayInfo, ShardInfo
 
 KEY = ArrayKey("h", 0, "x", "x", (0, 1), 0)
 

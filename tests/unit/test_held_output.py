@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jaxnb.held_output import Ended, Held, HeldOutput
-from jaxnb.model import RichOutput, StreamChunk
+from jaxnb.model.cells import RichOutput, StreamChunk
 from jaxnb.transport.client import ClearOutput, Display
 
 

@@ -12,7 +12,9 @@ import pytest
 
 from jaxnb.errors import CellTimeoutError, ProcessDiedError, UsageError
 from jaxnb.history import MAX_CELLS, CellHistory, record_of
-from jaxnb.model import CellMemory, CellRecord, ProcessError, Trail
+from jaxnb.model.cells import CellMemory, ProcessError
+from jaxnb.model.dispatches import Trail
+from jaxnb.model.history import CellRecord
 from jaxnb.nans import FirstNan
 from jaxnb.outcome import outcome_of
 from jaxnb.result import CellResult, ProcessResult

@@ -19,7 +19,8 @@ from jaxnb.insight.groups import participants, read_groups, read_pairs
 from jaxnb.insight.instructions import arrays, dtype_name, read
 from jaxnb.insight.program import from_text
 from jaxnb.insight.wire import sent_bytes
-from jaxnb.model import MeshInfo, SourceLine
+from jaxnb.model.collectives import SourceLine
+from jaxnb.model.layout import MeshInfo
 from jaxnb_programs import GPU_TEXT
 
 

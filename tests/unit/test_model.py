@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib
 import inspect
 import json
 import pickle
+import pkgutil
 import types
 import typing
 from collections.abc import Mapping
@@ -18,11 +20,18 @@ from hypothesis import strategies as st
 
 from jaxnb import model
 from jaxnb.launch.engine_start import EngineStart, command, prepare
+from jaxnb.model.cells import CellRequest, ProcessError, ValueInfo
+from jaxnb.model.requests import JoinRequest
 
+MODULES = [
+    importlib.import_module(f"{model.__name__}.{found.name}")
+    for found in pkgutil.iter_modules(model.__path__)
+]
 CLASSES = [
     kind
-    for _, kind in inspect.getmembers(model, dataclasses.is_dataclass)
-    if kind.__module__.startswith(model.__name__)
+    for module in MODULES
+    for _, kind in inspect.getmembers(module, dataclasses.is_dataclass)
+    if kind.__module__ == module.__name__
 ]
 
 
@@ -52,7 +61,7 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:
 
 def test_all_are_covered() -> None:
     assert len(CLASSES) >= 18
-    assert model.CellRequest in CLASSES
+    assert CellRequest in CLASSES
 
 
 @pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
@@ -75,10 +84,8 @@ def test_is_frozen_and_documented(kind: type) -> None:
         assert [f.name for f in dataclasses.fields(kind) if f"{f.name}:" not in documented] == []
 
 
-@given(values_of(model.JoinRequest), values_of(model.JoinRequest))
-def test_starts_cross_to_the_fork_server_as_json(
-    join: model.JoinRequest, other: model.JoinRequest
-) -> None:
+@given(values_of(JoinRequest), values_of(JoinRequest))
+def test_starts_cross_to_the_fork_server_as_json(join: JoinRequest, other: JoinRequest) -> None:
     starts = [
         EngineStart({"A": "ä"}, "{}", "id-0", join, "/tmp"),
         EngineStart({}, "", "id-1", other, "/"),
@@ -89,19 +96,19 @@ def test_starts_cross_to_the_fork_server_as_json(
 
 
 def test_an_error_reads_as_python_writes_it() -> None:
-    assert str(model.ProcessError("ValueError", "boom", "", "")) == "ValueError: boom"
-    assert str(model.ProcessError("KeyboardInterrupt", "", "", "")) == "KeyboardInterrupt"
+    assert str(ProcessError("ValueError", "boom", "", "")) == "ValueError: boom"
+    assert str(ProcessError("KeyboardInterrupt", "", "", "")) == "KeyboardInterrupt"
 
 
 def test_long_fields_stay_out_of_the_repr() -> None:
-    error = model.ProcessError("ValueError", "boom", "a long traceback", "with colours", 3)
+    error = ProcessError("ValueError", "boom", "a long traceback", "with colours", 3)
     assert "traceback" not in repr(error)
-    value = model.ValueInfo("int", b"digest", b"payload", "", {"text/plain": "1"})
+    value = ValueInfo("int", b"digest", b"payload", "", {"text/plain": "1"})
     assert "payload'" not in repr(value)
     assert "digest'" not in repr(value)
 
 
 def test_every_run_of_a_cell_has_a_name_of_its_own() -> None:
-    one, other = model.CellRequest(3, "x"), model.CellRequest(3, "x")
+    one, other = CellRequest(3, "x"), CellRequest(3, "x")
     assert one.request_id
     assert one.request_id != other.request_id

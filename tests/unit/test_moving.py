@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from jaxnb import moving
 from jaxnb.asking import Channel
 from jaxnb.errors import JaxnbError
-from jaxnb.model import Exposure, MemoryPass
+from jaxnb.model.transfers import Exposure, MemoryPass
 from jaxnb.moving import Move, Mover, boxes
 
 shapes = st.lists(st.integers(0, 7), max_size=4).map(tuple)

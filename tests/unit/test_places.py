@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from jaxnb.model import Dispatch, StackEntry, Whereabouts
-from jaxnb.model.dispatches import Shapes
+from jaxnb.model.dispatches import Dispatch, Shapes
+from jaxnb.model.whereabouts import StackEntry, Whereabouts
 from jaxnb.stalls.notices import line_text
 from jaxnb.stalls.panel import waits_of
 from jaxnb.stalls.places import (

@@ -8,7 +8,7 @@ import pytest
 
 from jaxnb.errors import UsageError
 from jaxnb.insight.definitions import Definitions, statement_text
-from jaxnb.model import CellRequest
+from jaxnb.model.cells import CellRequest
 
 
 def taken(plan: str, *cells: str) -> list[tuple[str, str]]:

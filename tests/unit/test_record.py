@@ -7,7 +7,7 @@ import pickle
 
 import pytest
 
-from jaxnb.model import Record
+from jaxnb.model.record import Record
 
 POINT = Record("Point", {"x": 1, "y": [2]})
 

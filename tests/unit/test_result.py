@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxnb.errors import JaxnbError
-from jaxnb.model import ArrayInfo, ProcessError, ShardInfo, ValueInfo
+from jaxnb.model.cells import ProcessError, ValueInfo
+from jaxnb.model.layout import ArrayInfo, ShardInfo
 from jaxnb.result import Agreement, CellResult, PerProcess, ProcessResult
 
 A, B = b"a" * 16, b"b" * 16

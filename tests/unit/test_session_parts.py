@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from jaxnb.errors import SessionBrokenError
-from jaxnb.model import CellReply, CellRequest, Divergence, ProcessError, StreamChunk
+from jaxnb.model.cells import CellReply, CellRequest, ProcessError, StreamChunk
+from jaxnb.model.dispatches import Divergence
 from jaxnb.running import Collected, RunningCell
 from jaxnb.session.results import Findings, Ran, Results
 from jaxnb.session.work import Work

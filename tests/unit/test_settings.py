@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from jaxnb.model import CellReply, ProcessReport
+from jaxnb.model.cells import CellReply
+from jaxnb.model.group import ProcessReport
 from jaxnb.settings import KnownSettings, as_pitfalls, differences, refusal
 
 pytestmark = pytest.mark.unit

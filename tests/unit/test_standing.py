@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from jaxnb.model import StackEntry, Whereabouts
+from jaxnb.model.whereabouts import StackEntry, Whereabouts
 from jaxnb.stalls.standing import Standing
 
 LINE = StackEntry("<cell 7>", 5, "<module>", "float(f(x))", 7)

@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
-from jaxnb.display import cards
+from jaxnb.display import cards_stats_live
+from jaxnb.display.card import Card
 from jaxnb.display.stats_history import SAMPLES, StatsHistory, blocks, cpu_percent, points
 from jaxnb.errors import SessionBrokenError
 from jaxnb.magics import stats as magic
-from jaxnb.model import DeviceInfo, DeviceStats
+from jaxnb.model.group import DeviceInfo
+from jaxnb.model.statistics import DeviceStats
 from jaxnb_fixtures import PATIENT_SECONDS
 
 
@@ -58,7 +60,7 @@ def test_the_panel_is_as_wide_as_a_terminal(gpu: bool) -> None:
         if gpu:
             rows = [replace(r, utilization_percent=100.0, temperature_celsius=101) for r in rows]
         history.add([*rows[:3], replace(rows[3], note="process 3: killed by SIGKILL")])
-    card = cards.live_stats_card(history, "Words.")
+    card = cards_stats_live.live_stats_card(history, "Words.")
     assert max(map(len, card.text.splitlines())) <= 80
     assert "process 3: killed by SIGKILL" in card.text
     assert "process 3: killed by SIGKILL" in card.html
@@ -68,7 +70,7 @@ def test_the_panel_is_as_wide_as_a_terminal(gpu: bool) -> None:
 def test_only_so_many_devices_have_a_row() -> None:
     history = StatsHistory()
     history.add([row(p) for p in range(70)])
-    assert "6 more devices not shown." in cards.live_stats_card(history, "").text
+    assert "6 more devices not shown." in cards_stats_live.live_stats_card(history, "").text
 
 
 @dataclass
@@ -93,12 +95,12 @@ class FakeSession:
 
 
 @pytest.fixture
-def shown(monkeypatch: pytest.MonkeyPatch) -> queue.Queue[cards.Card]:
+def shown(monkeypatch: pytest.MonkeyPatch) -> queue.Queue[Card]:
     monkeypatch.setattr(magic, "PERIOD_SECONDS", 0.001)
     return queue.Queue()
 
 
-def ending(panel: magic.LivePanel, shown: queue.Queue[cards.Card]) -> str:
+def ending(panel: magic.LivePanel, shown: queue.Queue[Card]) -> str:
     """Waits until the panel has ended, and returns its last card."""
     panel._thread.join(PATIENT_SECONDS)
     assert not panel.is_running
@@ -107,7 +109,7 @@ def ending(panel: magic.LivePanel, shown: queue.Queue[cards.Card]) -> str:
     return last.text
 
 
-def test_a_panel_ends_with_its_group(shown: queue.Queue[cards.Card]) -> None:
+def test_a_panel_ends_with_its_group(shown: queue.Queue[Card]) -> None:
     session = FakeSession()
     panel = magic.LivePanel(session, shown.put)
     assert "every second" in shown.get(timeout=PATIENT_SECONDS).text
@@ -117,25 +119,25 @@ def test_a_panel_ends_with_its_group(shown: queue.Queue[cards.Card]) -> None:
     assert all(session.asked)
 
 
-def test_a_panel_ends_with_a_restart(shown: queue.Queue[cards.Card]) -> None:
+def test_a_panel_ends_with_a_restart(shown: queue.Queue[Card]) -> None:
     session = FakeSession()
     panel = magic.LivePanel(session, shown.put)
     session.generation = 1
     assert "restarted. `%spmd_stats --live`" in ending(panel, shown)
 
 
-def test_a_panel_ends_with_what_the_session_says(shown: queue.Queue[cards.Card]) -> None:
+def test_a_panel_ends_with_what_the_session_says(shown: queue.Queue[Card]) -> None:
     session = FakeSession(error=SessionBrokenError("It is being restarted."))
     assert "It is being restarted." in ending(magic.LivePanel(session, shown.put), shown)
 
 
-def test_another_panel_takes_its_place(shown: queue.Queue[cards.Card]) -> None:
+def test_another_panel_takes_its_place(shown: queue.Queue[Card]) -> None:
     panel = magic.LivePanel(FakeSession(), shown.put)
     panel.stop("Goes on below.")
     assert "Goes on below." in ending(panel, shown)
 
 
-def test_a_panel_ends_when_no_cell_runs(shown: queue.Queue[cards.Card]) -> None:
+def test_a_panel_ends_when_no_cell_runs(shown: queue.Queue[Card]) -> None:
     now = [0.0]
     session = FakeSession(state="busy")
     panel = magic.LivePanel(session, shown.put, clock=lambda: now[0])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from jaxnb.errors import UsageError
 from jaxnb.insight.spans import Interval, painted, shortened, union_seconds
-from jaxnb.model import SPAN_KINDS, Activity, CallSite, Span, SpanKind
+from jaxnb.model.timeline import SPAN_KINDS, Activity, CallSite, Span, SpanKind
 from jaxnb.timelines import MAX_CELLS, Timelines, Told, made
 
 STEP = CallSite("jit(step)", 5, (0, 1))

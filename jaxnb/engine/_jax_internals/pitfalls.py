@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Protocol
 
-from jaxnb.model import PitfallKind
+from jaxnb.model.pitfalls import PitfallKind
 
 
 @dataclass(slots=True)

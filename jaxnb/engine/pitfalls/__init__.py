@@ -21,7 +21,7 @@ from jaxnb.engine.pitfalls.moved import Moves
 from jaxnb.engine.pitfalls.raised import explained
 from jaxnb.engine.pitfalls.traced import Pmaps
 from jaxnb.lockstep.process_handlers import is_of_handler
-from jaxnb.model import Pitfall, PitfallKind
+from jaxnb.model.pitfalls import Pitfall, PitfallKind
 
 MAX_PITFALLS = 16
 """So many of a cell are told of: more are no help to anybody."""

@@ -16,7 +16,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jaxnb.engine._jax_internals.pitfalls import Lowering, constants
 from jaxnb.engine.pitfalls._words import nbytes_of, pitfall, type_of
 from jaxnb.labels import format_bytes, plural
-from jaxnb.model import Pitfall, PitfallKind
+from jaxnb.model.pitfalls import Pitfall, PitfallKind
 
 CONSTANT_BYTES = 16 << 20
 """In all of one computation. Masks, tables of positions and the like are closed over on purpose,

@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxnb.engine.pitfalls._words import pitfall, type_of
 from jaxnb.labels import format_bytes, plural
-from jaxnb.model import Pitfall, PitfallKind
+from jaxnb.model.pitfalls import Pitfall, PitfallKind
 
 GATHERED_BYTES = 1 << 20
 """Less than this, of all that one line puts, is as quick as the message that it takes anyway: step

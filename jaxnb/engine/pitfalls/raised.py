@@ -8,7 +8,7 @@ import traceback
 from jaxnb.engine._jax_internals.pitfalls import iterates_over_parts
 from jaxnb.engine.pitfalls._words import pitfall
 from jaxnb.engine.pitfalls.moved import ONE_MESH, in_words
-from jaxnb.model import Pitfall
+from jaxnb.model.pitfalls import Pitfall
 
 _FETCH = "Fetching value for `jax.Array` that spans non-addressable"
 _DEVICES = re.compile(r"device ids \[([\d, ]+)\]")

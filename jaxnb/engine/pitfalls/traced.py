@@ -9,7 +9,7 @@ import jax
 
 from jaxnb.engine.pitfalls._words import pitfall
 from jaxnb.labels import plural
-from jaxnb.model import Pitfall, PitfallKind
+from jaxnb.model.pitfalls import Pitfall, PitfallKind
 
 
 class Pmaps:

@@ -15,7 +15,7 @@ import psutil
 from faults.shared import Finger
 from faults.table.axes import PROCESSES
 from faults.table.rows import Row
-from jaxnb.model import Whereabouts
+from jaxnb.model.whereabouts import Whereabouts
 from jaxnb.recovery.messages import Recovered
 from jaxnb.session import Session
 from jaxnb.sinks import NoSink
