@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 import socket
 import time
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import jax
+import psutil
 
 from jaxnb.engine import bootstrap, naming
 from jaxnb.engine.live_arrays import LiveArrays
@@ -138,20 +137,14 @@ def _as_ranges(ids: Iterable[int]) -> tuple[tuple[int, int], ...]:
     return tuple(ranges)
 
 
-def rss_bytes() -> int | None:
-    """Returns this process's resident memory; None where the system does not tell so."""
-    try:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-    except (OSError, ValueError, IndexError):
-        return None
-    return pages * os.sysconf("SC_PAGE_SIZE")
+def rss_bytes() -> int:
+    """Returns this process's resident memory."""
+    return int(psutil.Process().memory_info().rss)
 
 
 def pss_bytes() -> int | None:
     """Returns the same with shared pages divided among those who share them, or None."""
     try:
-        text = Path("/proc/self/smaps_rollup").read_text()
-    except OSError:
+        return getattr(psutil.Process().memory_full_info(), "pss", None)  # of Linux only
+    except psutil.AccessDenied:
         return None
-    found = re.search(r"^Pss:\s+(\d+) kB", text, re.MULTILINE)
-    return int(found[1]) * 1024 if found else None
