@@ -138,8 +138,9 @@ class Mover:
         direct: Callable[[_Piece], None],
         chunks: Callable[[Channel, Sequence[Move], Callable[[int], None], str], None],
     ) -> None:
-        near = [move for move in moves if self._is_near(move.access)]
-        far = [move for move in moves if not self._is_near(move.access)]
+        within_reach = {id(access) for access in _accesses(moves) if self._is_near(access)}
+        near = [move for move in moves if id(move.access) in within_reach]
+        far = [move for move in moves if id(move.access) not in within_reach]
         total = sum(move.exposure.nbytes for move in moves)
         done = 0
         with self._meter()(label, total) as tick:
@@ -157,6 +158,11 @@ class Mover:
         if access not in self._reach:
             self._reach[access] = memory.is_within_reach(access.pid, access.address, access.nonce)
         return self._reach[access]
+
+
+def _accesses(moves: Sequence[Move]) -> Iterable[MemoryPass]:
+    """Returns how memory is reached, once for each process."""
+    return {id(move.access): move.access for move in moves}.values()
 
 
 def _in_threads(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import uuid
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -309,14 +309,17 @@ class Puller:
         if not wanted:
             return []
         require_not_deleted(wanted)
-        plans = [_plan(each, channel.able, channel.in_cells) for each in wanted]
+        alike: _Alike = {}
+        able = set(channel.able)
+        plans = [_plan(each, able, channel.in_cells, alike) for each in wanted]
         names = list(dict.fromkeys(each.key.name for each in wanted))
         label = f"{whose(wanted[0].key)} was pulled" if len(names) == 1 else "arrays were pulled"
-        _require_memory(sum(plan.nbytes for plan in plans), names[0])
+        nbytes = sum(plan.nbytes for plan in plans)
+        _require_memory(nbytes, names[0])
         transfer = uuid.uuid4().hex
         requests = _expose_requests(transfer, plans)
         try:
-            answers = channel.ask(requests, nbytes=sum(plan.nbytes for plan in plans))
+            answers = channel.ask(requests, nbytes=nbytes)
             require_there(wanted, answers)
             channel.require(answers, label)
             targets = [plan.allocate() for plan in plans]
@@ -359,28 +362,36 @@ class _Plan:
         return self.wanted.region.finish(taken, len(self.wanted.info.word_shape))
 
 
-def _plan(wanted: Wanted, able: Iterable[int], in_cells: Mapping[int, str]) -> _Plan:
+_Alike = dict[Any, tuple[tuple[Piece, ...], Any]]
+"""What was found for a region of arrays that lie alike: they share their shards' descriptions."""
+
+
+def _plan(wanted: Wanted, able: set[int], in_cells: Mapping[int, str], alike: _Alike) -> _Plan:
     """Chooses who gives which part: the first replica of those that can be reached.
 
     Raises:
         JaxnbError: Parts are on processes that cannot give them.
     """
     shards = wanted.info.shards if wanted.shard is None else (wanted.shard,)
-    able = set(able)
-    givers = able & set(wanted.key.processes)
-    found, lost = pieces(wanted.region, shards, givers)
-    if lost:
-        raise JaxnbError(lost_text(wanted, lost, able, in_cells))
-    return _Plan(wanted, tuple(found))
+    key = id(shards), wanted.region, wanted.key.processes
+    if key not in alike:
+        givers = able & set(wanted.key.processes)
+        found, lost = pieces(wanted.region, shards, givers)
+        if lost:
+            raise JaxnbError(lost_text(wanted, lost, able, in_cells))
+        alike[key] = tuple(found), shards  # held, so that their id stays their own
+    return _Plan(wanted, alike[key][0])
 
 
 def _expose_requests(transfer: str, plans: Sequence[_Plan]) -> dict[int, CallRequest]:
     parts: dict[tuple[int, str], list[PartRequest]] = {}
+    slices: dict[int, Any] = {}  # by the id of a piece, which several plans may have
     for plan in plans:
         for piece in plan.pieces:
-            slices = tuple((s.start, s.stop, s.step) for s in piece.source)
-            key = plan.wanted.key
-            part = PartRequest(key.index, piece.shard.device_id, slices)
+            key, number = plan.wanted.key, id(piece)
+            if number not in slices:
+                slices[number] = tuple((s.start, s.stop, s.step) for s in piece.source)
+            part = PartRequest(key.index, piece.shard.device_id, slices[number])
             parts.setdefault((piece.shard.process_index, key.holder), []).append(part)
     holders = {holder for _, holder in parts}
     assert len(holders) <= 1  # a read is of the arrays of one pull or cell

@@ -16,8 +16,12 @@ def merged(arrays: Sequence[ArrayInfo]) -> ArrayInfo:
     corners that it holds.
     """
     digests = {s.device_id: s.digest for a in arrays for s in a.shards if s.digest}
-    shards = tuple(replace(s, digest=digests.get(s.device_id, b"")) for s in arrays[0].shards)
+    shards = arrays[0].shards
+    if digests:
+        shards = tuple(replace(s, digest=digests.get(s.device_id, b"")) for s in shards)
     corner = dict(pair for a in arrays for pair in a.corner)
+    if not (digests or corner):
+        return arrays[0]
     return replace(arrays[0], shards=shards, corner=tuple(sorted(corner.items())))
 
 

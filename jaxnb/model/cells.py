@@ -18,7 +18,7 @@ from jaxnb.model.timeline import Activity
 StreamName = Literal["stdout", "stderr"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ValueInfo:
     """The value of a cell's last expression on one process.
 
@@ -53,7 +53,7 @@ NO_ANSWER = "NoAnswer"
 """What stands for the error of a process that was given up while it was in the cell."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ProcessError:
     """An exception that a cell raised on one process.
 
@@ -88,7 +88,7 @@ class ProcessError:
         return f"raised {self.type_name}{f' at line {self.line}' if self.line else ''}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RichOutput:
     """One rich output (a figure, an HTML table) that a cell displayed on one process.
 
@@ -105,7 +105,7 @@ class RichOutput:
     update: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CellRequest:
     """One cell, on its way to a process.
 
@@ -141,7 +141,7 @@ class CellRequest:
     check_nans: CheckNans = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CellMemory:
     """What a cell changed on one device.
 
@@ -183,7 +183,7 @@ def code_seconds(seconds: float, error: ProcessError | None) -> float:
     return seconds if error is None or error.seconds is None else min(seconds, error.seconds)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CellReply:
     """What a process answers to a :class:`CellRequest`, beside its streamed output.
 
@@ -222,7 +222,7 @@ class CellReply:
     refused: tuple[int | None, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StreamChunk:
     """A piece of text that a process wrote, as it arrived."""
 

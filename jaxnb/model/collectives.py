@@ -21,7 +21,7 @@ CollectiveKind = Literal[
 CompileStage = Literal["prepared", "evaluated", "traced", "lowered", "compiled", "read"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SourceLine:
     """The line of a program that an operation comes from.
 
@@ -41,7 +41,7 @@ class SourceLine:
         return f"{self.file.replace(chr(92), '/').rpartition('/')[2]}:{self.line}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Part:
     """One array that a collective gives each device.
 
@@ -59,7 +59,7 @@ class Part:
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Collective:
     """One collective of a compiled program.
 
@@ -112,7 +112,7 @@ class Collective:
         return None if self.count is None else self.bytes * self.count
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class AxisTotal:
     """What all collectives over the same axes move in one call.
 
@@ -131,7 +131,7 @@ class AxisTotal:
     at_most: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Memory:
     """What XLA has planned to use of each device's memory.
 
@@ -148,7 +148,7 @@ class Memory:
     alias_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CompiledReport:
     """What a call compiles to.
 
@@ -181,7 +181,7 @@ class CompiledReport:
     fingerprint: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Compiled:
     """A call was compiled.
 
@@ -194,7 +194,7 @@ class Compiled:
     report: CompiledReport
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class NotCompiled:
     """A call could not be compiled; what was raised on the way.
 

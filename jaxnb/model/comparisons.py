@@ -14,7 +14,7 @@ ComparisonStage = Literal["placed", "traced", "lowered", "compiled", "read", "ag
 Column = Literal["bytes", "memory", "compile", "time"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LeafLayout:
     """One array among a function's arguments or outputs, and how it is split.
 
@@ -41,7 +41,7 @@ class LeafLayout:
     replicated: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class OutputWarning:
     """An output that is laid out in a way that nobody has asked for.
 
@@ -67,7 +67,7 @@ class OutputWarning:
     argument: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Timing:
     """How long the calls of a function took; of each call the slowest process counts.
 
@@ -88,7 +88,7 @@ class Timing:
     slowest: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class VariantFailure:
     """Why a variant has no numbers, or no time.
 
@@ -103,7 +103,7 @@ class VariantFailure:
     error: ProcessError | None = field(default=None, repr=False)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Variant:
     """A function under one sharding.
 
@@ -139,7 +139,7 @@ class Variant:
         return None if self.timing is None else self.timing.median
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ComparisonReport:
     """A function under several shardings.
 

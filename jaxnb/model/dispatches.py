@@ -44,7 +44,7 @@ _ENDS = {
 _MOST_SHAPES = 4
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Shapes:
     """Types and shapes of values: ``float32[8], int, … 5 more``.
 
@@ -71,7 +71,7 @@ class Shapes:
         return ", ".join([*shown, *more]) or "()"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Trail:
     """What one process dispatched in a cell to one set of processes, in short.
 
@@ -90,7 +90,7 @@ class Trail:
     site_sum: int = field(default=0, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Dispatch:
     """One dispatch of a computation that spans processes.
 
@@ -157,7 +157,7 @@ class Dispatch:
         return f"{self.signature()}{line}{_ENDS[self.end]}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Recording:
     """The dispatches of one process in its last cell.
 
@@ -174,7 +174,7 @@ class Recording:
     refused: Dispatch | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Side:
     """Processes that did the same where processes parted.
 
@@ -190,7 +190,7 @@ class Side:
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Divergence:
     """Where the processes of a cell were about to part; nothing of that has run.
 

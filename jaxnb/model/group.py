@@ -13,7 +13,7 @@ SessionState = Literal["starting", "ready", "busy", "broken", "closed"]
 ProcessState = Literal["ready", "busy", "dead"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class DeviceInfo:
     """One device as JAX names it.
 
@@ -30,7 +30,7 @@ class DeviceInfo:
     kind: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ProcessReport:
     """What one process sees once it has joined: its answer to the check at the start.
 
@@ -69,7 +69,7 @@ class ProcessReport:
     settings: Settings = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ProcessInfo:
     """One process of the group, now.
 
@@ -92,7 +92,7 @@ class ProcessInfo:
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class GroupInfo:
     """The whole group, for cards and ``%spmd_status``.
 

@@ -17,7 +17,7 @@ was looked for, and found. ``"suspect"``: its value is made of parts of differen
 meanwhile."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CellRecord:
     """What is kept of a cell that was run.
 

@@ -11,7 +11,7 @@ MAX_DIGEST_BYTES = 64 << 20
 would have to be copied to the host. Arrays in host memory are compared whatever their size."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class MeshInfo:
     """A ``jax.sharding.Mesh`` as data.
 
@@ -28,7 +28,7 @@ class MeshInfo:
     device_ids: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ShardInfo:
     """One shard of an array: which device holds which part.
 
@@ -48,7 +48,7 @@ class ShardInfo:
     digest: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ArrayInfo:
     """A ``jax.Array`` as one process describes it, its data left where they are.
 
@@ -102,7 +102,7 @@ class ArrayInfo:
     gone: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ArrayLeaf:
     """Stands in a pickled value for an array that is described beside it.
 

@@ -9,7 +9,7 @@ CheckNans = Literal[False, True, "inf"]
 """Whether a cell's results are looked at: not; for NaN; for NaN and Inf."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class NanPlace:
     """An array with NaN or Inf in it.
 
@@ -30,7 +30,7 @@ class NanPlace:
     name: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class NanFound:
     """The first computation of a cell with NaN or Inf in its results, on one process.
 

@@ -44,7 +44,7 @@ Origin = tuple[int, Made]
 """An array's own number, ``base`` plus its place among the results, and what made it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Argument:
     """A global array, or host data, that was given to a dispatch.
 
@@ -67,7 +67,7 @@ class Argument:
         return cls(plain["position"], plain["name"], plain["number"], Made(*plain["made"]))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Difference:
     """One place at which processes used, or hold, arrays that are not parts of one array.
 

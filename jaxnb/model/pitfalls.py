@@ -23,7 +23,7 @@ _PAGES = "https://jaxnb.readthedocs.io/en/latest/pitfalls"
 PITFALL_KINDS: tuple[PitfallKind, ...] = get_args(PitfallKind)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Pitfall:
     """One cause, once: where it is, what it does, and what to type instead.
 

@@ -8,7 +8,7 @@ from jaxnb.model.collectives import Compiled, NotCompiled
 from jaxnb.model.comparisons import ComparisonReport
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PlanPiece:
     """Code to run before a call is planned: a cell, or the definitions taken from one.
 
@@ -23,7 +23,7 @@ class PlanPiece:
     whole: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PlanRequest:
     """Asks a scratch process with many CPU devices to compile a call, without running it.
 
@@ -40,7 +40,7 @@ class PlanRequest:
     compares: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PlanReply:
     """What a scratch process answers.
 

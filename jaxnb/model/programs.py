@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ProgramLine:
     """One operation of a compiled program, or one fact about it.
 
@@ -18,7 +18,7 @@ class ProgramLine:
     source: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ProgramDifference:
     """What differs between two programs that processes dispatched in place of one another.
 

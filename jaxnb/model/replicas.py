@@ -10,7 +10,7 @@ Index = tuple[tuple[int, int], ...]
 """For each dimension the half-open ``(start, stop)``."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ReplicaTrail:
     """What one process digested in a cell of parts that the same processes hold, in short.
 
@@ -26,7 +26,7 @@ class ReplicaTrail:
     digest: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ReplicaPart:
     """A part of an array that several devices hold, as one process sees it.
 
@@ -41,7 +41,7 @@ class ReplicaPart:
     digests: tuple[tuple[int, str], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class DigestedArray:
     """An array whose replicas a process digested, as it was first given to a dispatch.
 
@@ -79,7 +79,7 @@ class DigestedArray:
         return self.processes, self.number, self.position
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class UnequalInput:
     """An array whose replicas differ, as it was first given to a dispatch.
 

@@ -10,7 +10,7 @@ from jaxnb.model.cells import CellRequest, ProcessError
 from jaxnb.model.dispatches import CheckMode
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class JoinRequest:
     """Tells a process who it is; it joins the group and builds its backend.
 
@@ -42,12 +42,12 @@ class JoinRequest:
     timeout_seconds: int = 60
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CheckRequest:
     """Asks a process what it sees, a ``psum`` over all devices included."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RequestFailed:
     """A request that raised on the process, other than a cell: jaxnb's own fault or the system's.
 
@@ -60,7 +60,7 @@ class RequestFailed:
     error: ProcessError
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class JointRequest:
     """Asks several processes one thing; code of the user's may compute over them to answer it.
 
@@ -77,7 +77,7 @@ class JointRequest:
     request: CallRequest
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CallRequest:
     """Asks a process to call a function of jaxnb's, and to answer with what it returns.
 

@@ -11,7 +11,7 @@ MOST_LARGEST = 5
 """Of so many of the largest arrays is told for each device."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LargeArray:
     """One of the largest live arrays on a device.
 
@@ -37,7 +37,7 @@ class LargeArray:
         return -self.nbytes, not self.name, self.name or ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class DeviceStats:
     """One device's memory and load, with those of the process that owns it.
 

@@ -15,7 +15,7 @@ a result is there, or another process."""
 SPAN_KINDS: tuple[SpanKind, ...] = get_args(SpanKind)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Span:
     """A piece of a main thread's time.
 
@@ -35,7 +35,7 @@ class Span:
         return self.stop - self.start
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CallSite:
     """From where a computation over several processes is dispatched.
 
@@ -53,7 +53,7 @@ class CallSite:
         return f"`{self.name}`" + (f" at line {self.line}" if self.line is not None else "")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Activity:
     """What one process tells of its main thread in a cell; times are since the cell began there.
 
@@ -97,7 +97,7 @@ class Activity:
             yield number, self.sites[origin], start, stop
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Late:
     """A dispatch to which one process came last.
 
@@ -116,7 +116,7 @@ class Late:
     waited: Mapping[int, float]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Straggler:
     """A process for which others had to wait.
 
@@ -139,7 +139,7 @@ class Straggler:
         return max(self.waited.values(), default=0.0)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ProcessTimeline:
     """One process in a cell.
 
@@ -174,7 +174,7 @@ class ProcessTimeline:
         return found
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Timeline:
     """What each process did in a cell, when, and who kept the others waiting.
 

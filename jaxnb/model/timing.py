@@ -15,7 +15,7 @@ def middle_half(seconds: Sequence[float]) -> tuple[float, float]:
     return low, high
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ProcessTiming:
     """The calls of a timed cell on one process; times in seconds.
 
@@ -52,7 +52,7 @@ class ProcessTiming:
         return max(self.repeats, default=None)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CellTiming:
     """The calls of a timed cell.
 

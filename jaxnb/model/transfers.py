@@ -17,7 +17,7 @@ SliceInfo = tuple[int, int | None, int]
 """The arguments of a ``slice``."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class MemoryPass:
     """Lets the notebook find out whether it can reach a process's memory.
 
@@ -32,7 +32,7 @@ class MemoryPass:
     nonce: bytes = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Exposure:
     """A buffer of a process, open to the notebook until the transfer is released.
 
@@ -47,7 +47,7 @@ class Exposure:
     nbytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PackRequest:
     """Which value is wanted: its structure, and the descriptions of its arrays.
 
@@ -67,7 +67,7 @@ class PackRequest:
     eager_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Packed:
     """A value, its data still in the process.
 
@@ -109,7 +109,7 @@ class Packed:
     is_array: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class NotFound:
     """A process does not have what the path names.
 
@@ -124,7 +124,7 @@ class NotFound:
     is_lost: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PartRequest:
     """A box of one shard.
 
@@ -139,7 +139,7 @@ class PartRequest:
     slices: tuple[SliceInfo, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ExposeRequest:
     """Which parts of arrays a process is to keep in host memory, where the notebook reads them.
 
@@ -154,7 +154,7 @@ class ExposeRequest:
     parts: tuple[PartRequest, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Exposed:
     """Buffers that the notebook may read, or write to, until the transfer is released.
 
@@ -174,7 +174,7 @@ GoneReason = Literal["dropped", "deleted", "unreduced"]
 has a summand of it only."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Gone:
     """An array that was described earlier cannot be read.
 
@@ -191,7 +191,7 @@ class Gone:
     axes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Chunk:
     """Bytes of an exposed buffer.
 
@@ -202,7 +202,7 @@ class Chunk:
     data: Any = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LayoutReply:
     """The arrays of a value, their data left where they are.
 
@@ -221,7 +221,7 @@ class LayoutReply:
     again: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class HostArray:
     """An array of the notebook, on its way to the processes.
 
@@ -234,7 +234,7 @@ class HostArray:
     dtype: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PlaceRequest:
     """Asks a process to make room for values that are about to be pushed.
 
@@ -260,7 +260,7 @@ class PlaceRequest:
     place: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Refused:
     """What was to be pushed does not fit; nothing was moved.
 
@@ -273,7 +273,7 @@ class Refused:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Placed:
     """A process is ready to receive what is pushed.
 

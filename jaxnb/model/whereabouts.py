@@ -8,7 +8,7 @@ from typing import Literal
 from jaxnb.model.dispatches import Cause, Dispatch
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SentinelAddress:
     """How to reach a process's sentinel.
 
@@ -22,7 +22,7 @@ class SentinelAddress:
     token: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SentinelFault:
     """A sentinel that was asked something, and failed: its process is not silent.
 
@@ -43,7 +43,7 @@ class SentinelFault:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StackEntry:
     """One call on a Python stack.
 
@@ -67,7 +67,7 @@ class StackEntry:
         return f"at line {self.line}: `{self.source}`" if self.source else f"at line {self.line}"
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, repr=False)
 class Whereabouts:
     """Where a process is.
 
@@ -118,7 +118,7 @@ class Whereabouts:
         return next((entry for entry in reversed(self.stack) if entry.cell is not None), None)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Wait:
     """Processes that wait at one place.
 
@@ -133,7 +133,7 @@ class Wait:
     last_dispatch: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class AtWork:
     """Processes of a cell that do not wait for others, while others wait for them.
 
@@ -152,7 +152,7 @@ class AtWork:
     has_left: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Waits:
     """A running cell in which processes wait.
 

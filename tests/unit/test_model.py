@@ -77,7 +77,7 @@ def test_pickles_whole(kind: type, data: st.DataObject) -> None:
 @pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
 def test_is_frozen_and_documented(kind: type) -> None:
     assert kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
-    assert "__slots__" in vars(kind)
+    assert "__slots__" not in vars(kind)  # pickle takes three times as long with them
     documented = inspect.getdoc(kind) or ""
     assert documented
     if "Attributes:" in documented:
