@@ -96,7 +96,7 @@ class Pusher:
         # The pickle goes with the first message; what it leaves out of band comes later.
         pickled = sum(len(package.request.skeleton) for package in packages.values())
         _require_memory(pickled, label)
-        answers = channel.ask(
+        answers = channel.ask_together(
             {
                 i: request_for("place", request=each.request, is_interruptible=True)
                 for i, each in packages.items()

@@ -150,3 +150,10 @@ def _text(what: Any) -> str:
         return str(what)
     dtype, shape = what
     return f"{dtype}[{','.join(map(str, shape))}]"
+
+
+def require_there(arguments: Iterable[Any]) -> None:
+    """Raises what JAX does for an array that was deleted: before others make the dispatch."""
+    for each in arguments:
+        if getattr(each, "is_deleted", bool)():
+            each.addressable_data(0)

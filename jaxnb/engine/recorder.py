@@ -340,6 +340,7 @@ class Recorder:
         """Notes a dispatch once all of its processes are about to make it; no other one waits."""
         if self._process_index not in entry.known.processes:
             return
+        inputs.require_there(arguments)
         # A signal's handler may dispatch, too, while this one waits.
         outer, self._making.attempt = self._making.attempt, entry
         if self._making.is_main:

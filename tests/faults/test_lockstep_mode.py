@@ -112,6 +112,16 @@ def test_uneven_loops_and_calls_that_are_skipped(group: Session) -> None:
     assert "processes 1,3: were not asked to run the cell" in asked
 
 
+def test_an_array_that_is_deleted_on_one_process_begins_nothing(group: Session) -> None:
+    result = failed(
+        group,
+        "d = step(x)\nfor _ in range(3): total(d)\nif process_index == 1: d.delete()\n"
+        "float(total(d))",
+    )
+    assert "Array has been deleted" in result.errors[1].message
+    assert "process 1: raised RuntimeError at line 4" in told(result)
+
+
 def test_what_a_cell_runs_within_itself_does_not_end_it(group: Session) -> None:
     result = failed(group, "get_ipython().run_cell('1 / 0', silent=True)\nlater = float(total(x))")
     assert {e.type_name for e in result.errors.values()} == {"ZeroDivisionError"}

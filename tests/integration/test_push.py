@@ -870,6 +870,8 @@ def test_what_makes_a_pushed_value_may_compute_over_the_processes(session: Sessi
     session.push(ones=np.ones(8, np.float32), spec="data")
     session.push(y=_Summed())
     assert session.run("y").value == 8.0
+    session.push(z=[np.ones(8), _Summed()], spec=[("data",), ()])
+    assert session.run("z[1]").value == 8.0
 
 
 @pytest.mark.parametrize(

@@ -301,6 +301,19 @@ print(count(hooks))
     assert found[5].startswith("(5, ")
 
 
+def test_a_function_is_not_looked_at() -> None:
+    """Its repr, or that of what its method is of, is code of the user's."""
+    code = """
+class Net:
+    def __repr__(self): raise AttributeError("not set up yet")
+    def told(self, x): return x * 2
+f = jax.jit(Net().told)
+for _ in range(3): print(f(jnp.ones(2)))
+print(count(hooks))
+"""
+    assert python(code) == ["[2. 2.]", "[2. 2.]", "[2. 2.]", "(3, 1)"]
+
+
 def test_errors_are_jaxs() -> None:
     """Of checks for NaN, of callbacks, of a callee: raised, told of, and the next call is right."""
     code = """

@@ -118,7 +118,8 @@ class Shortcut:
         rest = jaxpr.effects, jaxpr.consts, profiler, constants
         if (data := own.fastpath_data(compiled, tree, used, flat, *rest)) is None:
             return ()
-        first, name = [(results, data, False)], getattr(fun, "__qualname__", str(fun))
+        # Not str(fun): that runs the user's code.
+        first, name = [(results, data, False)], getattr(fun, "__qualname__", type(fun).__name__)
 
         def miss(*now: Any) -> Any:  # these need another program, unless they are the first
             return first.pop() if first else (own.call(traced, now, name, (), {})[0], None, False)
