@@ -14,7 +14,7 @@ from jaxnb import checking
 from jaxnb.cluster import LOOPBACK, ProcessGroup
 from jaxnb.deaths import Death, describe_death, last_lines
 from jaxnb.errors import SessionBrokenError, StartError
-from jaxnb.labels import capitalized, processes_label
+from jaxnb.labels import capitalized, plural, processes_label
 from jaxnb.launch.placement import Placement
 from jaxnb.model.cells import ProcessError
 from jaxnb.model.group import ProcessReport
@@ -114,7 +114,7 @@ class Starter:
 
     def _launch(self, address: str) -> None:
         n = self._placement.num_processes
-        self.progress("launching", f"{n} processes")
+        self.progress("launching", plural(n, "process"))
         try:
             self._group.start_processes(n, self._joins(address))
         except SessionBrokenError as error:
@@ -141,7 +141,7 @@ class Starter:
 
     def _join(self, transport: Transport, address: str) -> list[ProcessReport]:
         n = self._placement.num_processes
-        self.progress("joining", f"{n} processes")
+        self.progress("joining", plural(n, "process"))
         self._wait_for_registration(transport)
         if self._group.launcher != "fork":
             joins = dict(enumerate(self._joins(address)))

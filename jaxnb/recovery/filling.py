@@ -43,6 +43,9 @@ def fill(channel: Asked, living: Collection[int], died: Collection[int]) -> Fill
         if reason := why_not({i: possessions.get(name) for i, possessions in found.items()}):
             missing[name] = reason
     names = [name for name in found[min(living)] if name not in missing]
+    # Until it is: an interrupt may end this.
+    early = dict.fromkeys(names, "it was interrupted before the others had given it") | missing
+    ask({i: CallRequest(f"{_PROCESS}.note_missing", {"missing": early}) for i in died})
     filled = _give(ask, names, sorted(living), sorted(died))
     missing = {name: why for name, why in missing.items() if name not in _NO_NAME}
     missing |= filled.missing
@@ -66,9 +69,9 @@ def why_not(held: Mapping[int, Possession | None]) -> str:
     possessions = [possession for possession in held.values() if possession is not None]
     if without:
         return f"process {without[0]} does not have it either"
-    for possession in possessions:
-        if not possession.digest:
-            return possession.reason
+    for i, possession in held.items():
+        if possession is not None and not possession.digest:
+            return f"process {i} cannot give it: {possession.reason}"
     if len({possession.digest for possession in possessions}) > 1:
         return "differs by process"
     if len({possession.origins for possession in possessions}) > 1:

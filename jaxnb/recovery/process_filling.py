@@ -17,7 +17,7 @@ import jax
 
 from jaxnb.engine.canonical import canonical_digest
 from jaxnb.engine.layouts import Layout, layout_of
-from jaxnb.engine.lost import LostValue
+from jaxnb.engine.lost import LostValue, loss_of
 from jaxnb.engine.origins import ORIGINS
 from jaxnb.engine.packing import is_found_by_name
 from jaxnb.engine.this_process import ThisProcess
@@ -99,6 +99,8 @@ def note_missing(process: ThisProcess, *, missing: Mapping[str, str]) -> None:
 
 
 def _possession(name: str, value: Any) -> Possession:
+    if type(value) is LostValue:
+        return Possession(b"", loss_of(value)[1])
     package = _Package({name: value})
     if len(package.packed.lost) > len(package.spread.lost):  # others than what was before
         return Possession(b"", package.packed.lost[0].reason)

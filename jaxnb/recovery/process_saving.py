@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 
-from jaxnb.engine.lost import loss_of
+from jaxnb.engine.lost import LostValue, loss_of
 from jaxnb.engine.this_process import ThisProcess
 from jaxnb.engine.value_paths import paths_to
 from jaxnb.recovery import files, process_variables
@@ -65,7 +65,7 @@ def check(process: ThisProcess, *, path: str, expected: str) -> Refused | None:
         is_same = files.digest(Path(path)) == expected
     except OSError as error:
         return Refused(f"could not read its file ({error.strerror or error})")
-    return None if is_same else Refused("has a file that is not as it was written: do not use it")
+    return None if is_same else Refused("found its file not as it was written: do not use it")
 
 
 def fits(process: ThisProcess, *, names: Sequence[str], resized: Resized) -> Refused | None:
@@ -101,8 +101,13 @@ def load(
         if resized.process != process.index:
             without |= process_variables.OWN_PARTS
     met = process_variables.binder(process.shell, names, without)
-    with jax.transfer_guard("allow"), resizing(how):
-        unpacked = unpack(contents.pickle, contents.buffers, contents.names, met)
+    try:
+        with jax.transfer_guard("allow"), resizing(how):
+            unpacked = unpack(contents.pickle, contents.buffers, contents.names, met)
+    except KeyboardInterrupt:
+        if not names:
+            _note_untaken(process, contents.names, Path(path).parent)
+        raise
     chosen = process_variables.bind(process.shell, unpacked.variables, names)
     lost = [part for part in unpacked.lost if part.path in chosen]
     if names:  # what they share with other variables was met there
@@ -115,6 +120,16 @@ def load(
     else:
         lost += process_variables.bind_in_modules(unpacked.variables)
     return Taken(tuple(chosen), tuple(lost))
+
+
+def _note_untaken(process: ThisProcess, names: Iterable[str], folder: Path) -> None:
+    """Has each use of variables raise that an interrupt has kept from being bound here."""
+    for name in names:
+        if name.isidentifier() and name not in process.shell.user_ns:
+            why = "it was interrupted as it took its variables"
+            text = f"`{name}` is not on process {process.index}: {why}"
+            advice = f"`%spmd_load {folder}` binds it."
+            process.shell.user_ns[name] = LostValue(text, advice, kind="value", reason=why)
 
 
 def _resizing(shell: Any, resized: Resized) -> Resizing:

@@ -94,8 +94,9 @@ class Recovery:
                 found = self._in_new_group(carried, unended, started)
             except KeyboardInterrupt:
                 raise KeyboardInterrupt(
-                    "Interrupted while the new processes took the variables: not all are there. "
-                    f"They are in {folder}: `%spmd_load {folder}` binds them. Remove it then."
+                    "Interrupted while the new processes took the variables: not all are there, "
+                    "and those that are not say so when they are used. All are in "
+                    f"{folder}: `%spmd_load {folder}` binds them. Remove it then."
                 ) from None
             except JaxnbError as error:
                 reason = str(error).partition(" Type `%")[0]
@@ -146,11 +147,13 @@ class Recovery:
             filled = fill(channel, files.keys(), died)
         lost = [*told.lost, *losses({i: answer.lost for i, answer in taken.items()})]
         lost += losses(filled.lost)
-        known = {each.path for each in lost}
+        known: dict[str, set[int]] = {}
+        for each in lost:
+            known.setdefault(each.path, set()).update(each.processes)
         lost += [
-            Lost(name, told.variables.get(name, "state"), died, why)
+            Lost(name, told.variables.get(name, "state"), who, why)
             for name, why in filled.missing.items()
-            if name not in known
+            if (who := tuple(sorted(set(died) - known.get(name, set()))))
         ]
         gone = {each.path for each in lost}
         return Recovered(

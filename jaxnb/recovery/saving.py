@@ -232,7 +232,8 @@ class Saver:
         """Writes what tells of the files in a directory; returns what it tells."""
         variables: dict[str, str] = {}
         for answer in measured.values():
-            variables |= answer.variables
+            for name, text in answer.variables.items():
+                variables.setdefault(name, text)
         lost = losses({i: answer.lost for i, answer in measured.items()})
         only = _only_on({i: answer.variables for i, answer in measured.items()})
         manifest = {

@@ -27,6 +27,7 @@ from ipyparallel.client.client import unpack_message
 from ipyparallel.error import EngineError
 
 from jaxnb.engine.flood import DROPPED_MESSAGE
+from jaxnb.labels import capitalized, processes_label
 from jaxnb.model.cells import CellRequest, RichOutput, StreamChunk, StreamName
 from jaxnb.model.requests import CheckRequest, Request
 from jaxnb.wire.frames import dump, load
@@ -240,8 +241,9 @@ class Transport:
                 break
             left = deadline - time.monotonic()
             if left <= 0:
+                who = capitalized(processes_label(missing))
                 raise TimeoutError(
-                    f"Processes {missing} did not register with the ipyparallel controller in time"
+                    f"{who} did not register with the ipyparallel controller in time"
                 )
             # A future of ipyparallel's that its notification of the next engine resolves.
             arrival = self._client.wait_for_engines(

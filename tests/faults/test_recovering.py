@@ -158,6 +158,51 @@ def test_an_interrupt_while_it_packs_changes_nothing(group: Session) -> None:
     assert_usable(group)
 
 
+def test_what_an_interrupt_keeps_from_a_new_process_says_so(group: Session, tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    group.run(
+        "class Slow:\n    def __setstate__(self, state):\n"
+        f"        if process_index == 1 and os.path.exists({str(tmp_path)!r}):\n"
+        f"            open({str(there)!r}, 'w').close()\n"
+        "            signal.pause()\n"
+        "        self.__dict__.update(state)\n"
+        "import signal\nslow = Slow(); slow.number = 3; after = process_index"
+    )
+
+    def press() -> None:
+        until(there.exists, "process 1 was taking it")
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=press)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt, match="not all are there") as caught:
+        group.recover()
+    thread.join()
+    folder = Path(str(caught.value).partition("%spmd_load ")[2].partition("`")[0])
+    advice = f"`after` is not on process 1.*%spmd_load {folder}"
+    with pytest.raises(CellError, match=advice):
+        group.run("after + 1")
+    there.unlink()
+    tmp_path.rmdir()
+    assert [each.processes for each in group.recover().lost if each.path == "after"] == [(1,)]
+    group.load(folder)
+    assert group.run("after").per_process[1].value == 1
+    assert group.run("slow.number").value == 3
+    for each in folder.iterdir():
+        each.unlink()
+    folder.rmdir()
+
+
+def test_what_a_second_process_loses_is_named_too(group: Session) -> None:
+    group.run("own = process_index")
+    kill(group, 1)
+    lost = {each.processes: each.reason for each in kill(group, 2).lost if each.path == "own"}
+    assert lost == {
+        (1,): "differs by process",
+        (2,): "process 1 cannot give it: differs by process",
+    }
+
+
 def test_without_room_for_a_second_copy_nothing_changes(
     group: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
