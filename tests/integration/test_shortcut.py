@@ -252,7 +252,9 @@ print(count(hooks), len(ways()))
 for _ in range(20): jax.jit(told)(jnp.ones(3))
 print(len(ways()))  # nothing is kept of each
 """
-    assert python(code) == ["(4, 1) 1", "(4, 1) 2", "2"]
+    first, donated, last = python(code)
+    assert (first, last) == ("(4, 1) 1", "2")
+    assert donated in ("(4, 1) 2", "(4, 2) 2")  # JAX 0.11 keeps a program of them a call later
 
 
 def test_keys_on_other_devices_are_told_apart() -> None:

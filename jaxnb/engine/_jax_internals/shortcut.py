@@ -26,15 +26,14 @@ def _names() -> Any:
     from jax._src.interpreters import pxla
     from jax._src.lib import _jax  # type: ignore[attr-defined]
 
-    fastpath_data = inspect.unwrap(pjit._get_fastpath_data)  # not that of hook_dispatches
     inspect.signature(pjit._run_python_pjit).bind(*range(5))
-    inspect.signature(fastpath_data).bind(*range(8))
+    inspect.signature(pjit._get_fastpath_data).bind(*range(8))
     of_program = pxla.JitGlobalCppCacheKeys(), tree_util.dispatch_registry, pxla.cc_shard_arg
     return SimpleNamespace(
         Array=array.ArrayImpl,
         call=pjit._run_python_pjit,
         evict=pjit.jit_evict_fn,
-        fastpath_data=fastpath_data,
+        fastpath_data=inspect.unwrap(pjit._get_fastpath_data),  # not that of hook_dispatches
         flatten=tree_util.tracing_registry.flatten,
         is_outermost=core.trace_state_clean,
         is_checked=dispatch.needs_check_special,
@@ -111,7 +110,7 @@ class Shortcut:
         Empty if it is not recorded, or JAX would not run it in C++.
         """
         own, hooks = self._jax, self._hooks
-        results, flat, tree, used, jaxpr, compiled, profiler, constants = found
+        _, flat, tree, used, jaxpr, compiled, profiler, constants = found
         execute = None if constants else getattr(compiled, "unsafe_call", None)
         if execute is None or hooks.looks_at_values or not hooks.is_recorded(execute):
             return ()
@@ -119,13 +118,15 @@ class Shortcut:
         if (data := own.fastpath_data(compiled, tree, used, flat, *rest)) is None:
             return ()
         # Not str(fun): that runs the user's code.
-        first, name = [(results, data, False)], getattr(fun, "__qualname__", type(fun).__name__)
+        first, name = [found], getattr(fun, "__qualname__", type(fun).__name__)
 
-        def miss(*now: Any) -> Any:  # these need another program, unless they are the first
-            return first.pop() if first else (own.call(traced, now, name, (), {})[0], None, False)
+        def miss(*now: Any) -> Any:
+            found = first.pop() if first else own.call(traced, now, name, (), {})
+            return found[0], data if found[5] is compiled else None, False
 
         run, tell = own.make(name, miss), hooks.again(execute, arguments)
-        run(*arguments)  # C++ keeps the program, for arguments of these kinds
+        # C++ keeps the program for arguments of these kinds; at the next call if they were donated.
+        run(*arguments)
 
         def make(depth: int, arguments: Sequence[Any]) -> Any:
             tell(arguments)
