@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from jaxnb.labels import processes_label, ranks_label
+from jaxnb.labels import capitalized, processes_label, ranks_label
 from jaxnb.model.dispatches import (
     Dispatch,
     Divergence,
@@ -21,6 +21,24 @@ NOTHING_RAN = "Nothing of it has run on any of them"
 
 MOST_ARGUMENTS = 2
 """So many arguments of other shapes are told one by one."""
+
+
+def apart_text(at: Mapping[int, Dispatch | None], about: Dispatch) -> str:
+    """Returns what is said where processes have failed to make what others have begun.
+
+    Args:
+        at: Process index to what it was about to dispatch.
+        about: One of these.
+    """
+    who: dict[str, list[int]] = {}
+    for index, each in sorted(at.items()):
+        if each is not None and each.failed:
+            who.setdefault(each.failed, []).append(index)
+    said = "; ".join(f"{processes_label(those)} failed in {what}" for what, those in who.items())
+    return (
+        f"{capitalized(said)}, which others have begun: collectives would meet the wrong ones from "
+        f"there on. So `{about.name}` was stopped. {NOTHING_RAN}."
+    )
 
 
 def swapped(trails: Mapping[int, Iterable[Trail]]) -> list[Processes]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from jaxnb.engine.looks import quickly_back
 from jaxnb.engine.origins import ORIGINS
 from jaxnb.engine.this_process import ThisProcess
+from jaxnb.lockstep.ends import Ends
 from jaxnb.model.dispatches import Recording
 from jaxnb.model.origins import Argument
 from jaxnb.model.programs import ProgramLine
@@ -17,6 +18,11 @@ from jaxnb.model.statistics import DeviceStats
 def recording(process: ThisProcess) -> Recording:
     """Returns what it has dispatched in its cell."""
     return process.recorder.recording()
+
+
+def ends(process: ThisProcess) -> Ends:
+    """Returns how its last dispatches have ended, those of earlier cells too."""
+    return process.recorder.launches.ends()
 
 
 def arguments(process: ThisProcess, processes: Sequence[int], number: int) -> list[Argument]:

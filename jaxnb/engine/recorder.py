@@ -8,8 +8,11 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
+
+import jax
 
 from jaxnb.engine import inputs
 from jaxnb.engine._jax_internals import dispatch as internals
@@ -19,6 +22,7 @@ from jaxnb.engine._jax_internals.shortcut import Shortcut
 from jaxnb.engine.calls import MASK, end_of, line_in, place_in
 from jaxnb.engine.in_lockstep import InLockstep
 from jaxnb.engine.known import Known, known_of
+from jaxnb.engine.launches import Launches
 from jaxnb.engine.origins import ORIGINS, number_of
 from jaxnb.engine.programs import Programs
 from jaxnb.engine.recorded import (
@@ -101,6 +105,7 @@ class Recorder:
         settings: This process's settings that change programs.
         missing: Why nothing is recorded in this process; empty if it is.
         programs: What was dispatched, for people.
+        launches: What became of the last dispatches.
         reduced: What works less well than it should with this JAX, and why, as sentences.
         waited: Takes since when the main thread has waited for others, where that was in vain.
     """
@@ -109,6 +114,7 @@ class Recorder:
         self._process_index, self._num_processes = process_index, lockstep.num_processes
         self.lockstep = lockstep
         self._cell = CellSoFar(has_ended=True)
+        self.launches = Launches()
         self.replicas = Replicas(process_index)
         self._known: weakref.WeakKeyDictionary[Any, Known] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
@@ -347,9 +353,11 @@ class Recorder:
             entry.number = self._count(entry.known.processes) + 1
             cell.refused = entry
         self._digest(entry, arguments)
-        word = Word(
-            entry.known.processes, entry.known.program, as_digest(entry.inputs), entry.line or 0
-        )
+        known = entry.known
+        program, failed = known.program, self.launches.failures(known.processes).number
+        if failed:
+            program = as_digest(hash((known.fingerprint, failed)))
+        word = Word(known.processes, program, as_digest(entry.inputs), entry.line or 0)
         intent = Intent(word, partial(self._as_told, entry), replicas_as_text(entry.replicas))
         try:
             self.lockstep.agree(intent, self.depth(), is_main=self._making.is_main)
@@ -372,7 +380,8 @@ class Recorder:
         """Returns what this thread is about to dispatch, with the number that it has now."""
         if self._making.is_main:
             entry.number = self._count(entry.known.processes) + 1
-        return as_dispatch(entry)
+        failed = self.launches.failures(entry.known.processes).last
+        return replace(as_dispatch(entry), failed=failed)
 
     @contextlib.contextmanager
     def _barrier(self, name: str, processes: Sequence[int] | None) -> Iterator[None]:
@@ -413,6 +422,7 @@ class Recorder:
                 # Of integers only, which have the same hash in every process.
                 trail.sites = hash((trail.sites, entry.site))
                 trail.site_sum = (trail.site_sum + entry.site) & MASK
+                self.launches.add(cell, entry)
             cell.ring.append(entry)
 
     def _note(self, cell: CellSoFar, entry: Entry) -> None:
@@ -433,7 +443,11 @@ class Recorder:
     def made(self, depth: int, results: Sequence[Any], written: Sequence[Any]) -> None:
         """Gives the results of a dispatch their origins."""
         entries = self._making.entries
-        if len(entries) > depth and (made := entries[depth].made) is not None:
+        if len(entries) <= depth:
+            return
+        if results and isinstance(results[0], jax.Array):
+            entries[depth].result = weakref.ref(results[0])
+        if (made := entries[depth].made) is not None:
             ORIGINS.dispatched(made, results)
             if written:
                 ORIGINS.replaced(made, written)
@@ -454,6 +468,8 @@ class Recorder:
         """Notes what was raised while dispatches were made."""
         for entry in self._making.entries[depth:]:
             entry.end = end_of(error)
+            if entry.number and entry.result is None and entry.end != "interrupted":
+                self.launches.note_failed(entry)
 
     def done(self, depth: int) -> None:
         """Notes that dispatches have ended.

@@ -190,6 +190,7 @@ class Runner:
             replicas=self._recorder.replicas.trails(),
             settings=self._recorder.settings.changes(),
             refused=self._recorder.refused_at(),
+            has_failed=self._recorder.launches.settle(),
             **features.told(cell),
         )
 

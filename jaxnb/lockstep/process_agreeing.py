@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from jaxnb.divergence import disagreement, sides, unequal_replicas_text
+from jaxnb.divergence import apart_text, disagreement, sides, unequal_replicas_text
 from jaxnb.errors import DivergenceError, JaxnbError
 from jaxnb.labels import processes_label
 from jaxnb.lockstep.messages import End, Explanation, Go, Stop, Word
@@ -262,6 +262,8 @@ class Lockstep:
         absent = [q for q in about.processes if q not in at]
         all_at = at | dict.fromkeys(absent)
         notes |= dict.fromkeys(absent, "had not come to it by then")
+        if len({each.failed for each in at.values() if each is not None}) > 1:
+            raise DivergenceError(apart_text(at, about))
         if len(programs) > 1 and (found := differences(settings)):
             raise DivergenceError(refusal(found, about.name))
         if len(programs) > 1 or None in at.values():

@@ -111,6 +111,8 @@ class Dispatch:
         collectives: Whether processes wait for each other in it.
         replicas: Digests of its replicated arguments that nothing has compared yet: the processes
             that hold the same parts, and a number that is to be equal on these.
+        failed: The last one over these processes that this process had agreed on before, and then
+            could not make, in words; empty if there was none.
         end: ``"failed"`` if it raised; ``"broken"`` if its collective did, as connections were
             lost or shut; ``"interrupted"`` if an interrupt struck while it was made: then it
             may run or not; else empty.
@@ -128,6 +130,7 @@ class Dispatch:
     host: int = field(default=0, repr=False)
     site: int = field(default=0, repr=False)
     collectives: bool = False
+    failed: str = ""
     end: DispatchEnd = ""
     replicas: tuple[tuple[Processes, int], ...] = field(default=(), repr=False)
 

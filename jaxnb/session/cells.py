@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -11,6 +12,7 @@ from functools import partial
 from jaxnb.deaths import dead_processes
 from jaxnb.errors import JaxnbError, RecoveryInterrupted
 from jaxnb.labels import Outputs
+from jaxnb.lockstep.ends import Half
 from jaxnb.model.cells import CellRequest
 from jaxnb.model.origins import Difference
 from jaxnb.provenance import unequal_names_text
@@ -31,6 +33,12 @@ from jaxnb.transport.client import Exchange
 
 WATCH_AFTER_SECONDS = 0.05
 """In a cell that runs for longer the processes look at their main threads now and then."""
+
+ENDS_SECONDS = 1.0
+"""So long a computation that has failed on one process may go on on others."""
+
+PAUSE_SECONDS = 0.05
+"""How soon it is looked again whether it does."""
 
 WATCH_SECONDS = 0.2
 """The cell's output waits so long at most: who does not answer in time may watch all the same."""
@@ -112,6 +120,7 @@ class Cells:
         request = replace(request, serial=next(self._life.serials))
         running = self._send(request, sink, outputs, interrupted)
         collected, supervisor = self._wait(running, timeout)
+        half = self._half_made(collected, supervisor.interrupted)
         self._settings.replied(collected.replies, collected.silent)
         was_cut = supervisor.interrupted or bool(self._life.deaths)
         found = self._examiner.examine(
@@ -119,7 +128,10 @@ class Cells:
         )
         is_alike = not (was_cut or collected.errors)
         tell_names = partial(unequal_names_text, request.cell, has_ended_alike=is_alike)
-        if supervisor.gave_up or self._is_out_of_step(collected, supervisor.interrupted):
+        if half is not None:
+            running.notice(f"{half}.")
+        is_apart = half is not None or self._is_out_of_step(collected, supervisor.interrupted)
+        if supervisor.gave_up or is_apart:
             wait = 0.0 if supervisor.gave_up else COME_BACK_SECONDS
             names = self._mend(running, found.unequal_names, tell_names, wait)
             found = replace(found, unequal_names=names)
@@ -163,6 +175,22 @@ class Cells:
             self._work.end(running)
             collected = running.finish()
         return collected, supervisor
+
+    def _half_made(self, collected: Collected, was_interrupted: bool) -> Half | None:
+        """Returns a dispatch that some processes wait in for ever, as it has failed on others.
+
+        It is looked for where something went wrong. What has failed after the processes had met
+        in it ends on the others, too: that is waited for.
+        """
+        life = self._life
+        is_ready = life.lifecycle.state == "ready" and not life.deaths
+        has_failed = any(each.has_failed for each in collected.replies.values())
+        if not (has_failed or collected.errors or was_interrupted) or not is_ready:
+            return None
+        deadline = time.monotonic() + ENDS_SECONDS
+        while (half := self._reach.half_made()) is not None and time.monotonic() < deadline:
+            Exchange().get(PAUSE_SECONDS)
+        return half
 
     def _is_out_of_step(self, collected: Collected, was_interrupted: bool) -> bool:
         """Whether collectives may be pending on some processes that others have not begun.

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from jaxnb.deaths import Death
+from jaxnb.lockstep.ends import Half
 from jaxnb.lockstep.looking import Looker
 from jaxnb.model.cells import CellRequest
 from jaxnb.model.whereabouts import AtWork, StackEntry, Wait, Waits, Whereabouts
@@ -49,6 +50,9 @@ class Reaches(Protocol):
 
     def where(self, processes: Iterable[int]) -> dict[int, Whereabouts]:
         """Returns where processes' main threads are, for those that tell."""
+
+    def half_made(self) -> Half | None:
+        """Returns a dispatch that has failed on some processes, and is pending on others."""
 
     def looker(self, request: CellRequest) -> Looker | None:
         """Returns what asks the conductor who waits in a cell; None where it is not asked."""
@@ -158,7 +162,7 @@ class Panel:
 
     def _reason(self, others: Collection[int]) -> Reason:
         """Returns why all in the cell wait, as far as is known."""
-        if (known := self._fault()) is not None:
+        if (known := self._half() or self._fault()) is not None:
             return known
         if not self._is_sure():
             return Reason("")
@@ -169,6 +173,11 @@ class Panel:
         if self._looker is None or (asking and awaited(asking, waits) - asking <= set(others)):
             return left_reason(self._running.how_others_left(others))
         return main_reason(waits)
+
+    def _half(self) -> Reason | None:
+        """Returns what is said of a computation that others have begun than have failed in it."""
+        half = self._group.half_made()
+        return None if half is None else Reason(f"{half}.", "missing")
 
     def _fault(self) -> Reason | None:
         """Returns what the conductor's answer, or its silence, tells to be wrong; None if nothing.
@@ -193,7 +202,7 @@ class Panel:
         those = {i: standing.found[i] for i in waiters}
         work = self._awaited(waiters, standing.at_work())
         is_silent = self._looker is not None and self._looker.silent() is not None
-        if (is_silent or not work) and (reason := self._fault()):
+        if reason := self._half() or (self._fault() if is_silent or not work else None):
             shown = waits_of(those, seconds, reason.text, standing.silent, is_all=False)
             self._running.show_waits(replace(shown, computes=True, why=reason.cause))
             return
