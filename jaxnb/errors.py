@@ -35,10 +35,12 @@ class RecoveryInterrupted(KeyboardInterrupt):
         recovered: What it has done.
     """
 
+    TOO_LATE = (
+        "Interrupted; but the processes were replaced all the same, which cannot stop half-way."
+    )
+
     def __init__(self, recovered: Recovered) -> None:
-        super().__init__(
-            "Interrupted; but the processes were replaced all the same, which cannot stop half-way."
-        )
+        super().__init__(f"{self.TOO_LATE} {recovered}")
         self.recovered = recovered
 
 

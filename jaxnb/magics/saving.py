@@ -52,7 +52,7 @@ class SavingMagics(SessionMagics):
         if asked is None:
             return
         session, folder = self._started(), _folder(asked.folder)
-        with plain_interrupt("Interrupted. Nothing was saved."):
+        with plain_interrupt("Interrupted."):
             self._show(session.save(folder, asked.names, overwrite=asked.overwrite))
 
     @line_magic
@@ -62,7 +62,7 @@ class SavingMagics(SessionMagics):
         if asked is None:
             return
         session, folder = self._started(), _folder(asked.folder)
-        with plain_interrupt("Interrupted. Variables may have been bound on some processes."):
+        with plain_interrupt("Interrupted."):
             self._show(session.load(folder, asked.names))
 
     def _show(self, saved: SavedState) -> None:

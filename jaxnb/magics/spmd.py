@@ -130,7 +130,7 @@ class SpmdMagics(SessionMagics):
                     recovered = session.recover(progress, **size)
             except RecoveryInterrupted as error:  # what was lost is told now or never
                 progress.show(recovered_card(session.group, error.recovered))
-                raise
+                raise KeyboardInterrupt(error.TOO_LATE) from None
         progress.show(recovered_card(session.group, recovered))
 
     @line_magic

@@ -79,9 +79,15 @@ class Reader:
         return True
 
 
+_TRACEBACK = "Traceback (most recent call last):"
+
+
 def _said(error: Exception) -> str:
     """Returns what has become of a computation: what XLA says, said once."""
-    text = str(error).partition("\n")[0]
+    lines = str(error).strip().splitlines() or [""]
+    text = lines[0]
+    if text.endswith(_TRACEBACK):  # of a callback
+        text = text.removesuffix(_TRACEBACK) + lines[-1]
     if "onnection" in text:  # of gloo, with another address on each process
         return "was broken off"
     parts = text.split(": ")

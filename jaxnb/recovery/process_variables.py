@@ -169,10 +169,11 @@ def _is_of_shell(shell: Any, name: str, value: Any) -> bool:
     """Whether IPython has bound a name: what it keeps of cells, and what it and jaxnb put there."""
     if shell.user_ns_hidden.get(name, _NOTHING) is value or name in _OF_MODULES:
         return True
-    if found := re.fullmatch(r"_(i?)(\d+)", name):
-        kept = shell.user_ns.get("In" if found[1] else "Out")
+    if found := re.fullmatch(r"_i(\d+)", name):  # as it was typed: in In it is transformed
+        return type(value) is str and int(found[1]) < len(shell.user_ns.get("In", ()))
+    if found := re.fullmatch(r"_(\d+)", name):
         try:
-            return kept[int(found[2])] is value
+            return shell.user_ns.get("Out")[int(found[1])] is value
         except (LookupError, TypeError):
             return False
     return _OF_IPYTHON.fullmatch(name) is not None

@@ -7,12 +7,13 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from jaxnb.errors import JaxnbError, UsageError
+from jaxnb.errors import JaxnbError, ProcessDiedError, UsageError
 from jaxnb.labels import capitalized, paths_label, processes_label
 from jaxnb.model.group import GroupInfo
 from jaxnb.model.requests import CallRequest
@@ -106,17 +107,20 @@ class Saver:
         """
         started = time.perf_counter()
         target = target_of(folder, overwrite=overwrite)
+        unchanged = f"Nothing was saved: {target} is as it was."
         try:
-            measured = self._all("measure", "packed", names=tuple(names))
+            with _noted(unchanged):
+                measured = self._all("measure", "packed", names=tuple(names))
             _require_names({i: answer.missing for i, answer in measured.items()})
             nbytes = sum(answer.nbytes for answer in measured.values())
             require_room(target.parent, nbytes)
             partial = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
             try:
-                written = self._all("write", "saved", nbytes, folder=str(partial))
-                _require_done(written, "Nothing was saved")
-                told = self.write_manifest(partial, measured, written)
-                put_in_place(partial, target)
+                with _noted(unchanged):
+                    written = self._all("write", "saved", nbytes, folder=str(partial))
+                    _require_done(written, "Nothing was saved")
+                    told = self.write_manifest(partial, measured, written)
+                    put_in_place(partial, target)
             finally:
                 shutil.rmtree(partial, ignore_errors=True)
         finally:
@@ -141,8 +145,11 @@ class Saver:
             JaxnbError: A file is not as it was written, or a process gave no answer; nothing was
                 loaded.
         """
+        with _noted("Variables may have been bound on some processes."):
+            return self._load(Path(folder).expanduser().absolute(), names)
+
+    def _load(self, path: Path, names: Sequence[str]) -> SavedState:
         started = time.perf_counter()
-        path = Path(folder).expanduser().absolute()
         manifest = _read_manifest(path)
         saved_by = Facts(**manifest["group"])
         notes = require_fit(path, saved_by, self.facts)
@@ -250,6 +257,16 @@ class Saver:
             file.flush()
             os.fsync(file.fileno())
         return Told(variables, lost, only)
+
+
+@contextmanager
+def _noted(state: str) -> Iterator[None]:
+    """Notes what state things are in with what ends the block from outside."""
+    try:
+        yield
+    except (ProcessDiedError, KeyboardInterrupt) as error:
+        error.add_note(state)
+        raise
 
 
 def _only_on(variables: Mapping[int, Mapping[str, str]]) -> dict[str, list[int]]:

@@ -140,6 +140,7 @@ def test_a_failure_that_nobody_looked_at_is_found_by_who_waits_after_it(group: S
             group.run("z = float(total(x, host))", sink=sink, interrupted=sink.interrupted)
         assert "collectives have met the wrong ones since" in sink.notices[0]
         assert "Process 1 failed in `jit(called_before)` at line 1 of cell" in sink.notices[0]
+    assert "calling callback: ValueError: no." in sink.notices[-1]
     assert_new_group(group, before, sink.notices)
 
 

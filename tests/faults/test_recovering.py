@@ -203,6 +203,36 @@ def test_what_a_second_process_loses_is_named_too(group: Session) -> None:
     }
 
 
+def test_what_ends_a_save_from_outside_leaves_the_directory_as_it_was(
+    group: Session, tmp_path: Path
+) -> None:
+    saved, there = tmp_path / "state", tmp_path / "there"
+    group.save(saved, ["mine"])
+    before = (saved / "variables.json").read_bytes()
+    group.run(
+        "import time\nclass Ends:\n    def __reduce__(self):\n"
+        f"        if process_index == 1: open({str(there)!r}, 'w').close(); ended()\n"
+        "        return int, ()\nends = Ends()\ndef ended(): time.sleep(1000)"
+    )
+
+    def press() -> None:
+        until(there.exists, "process 1 was packing it")
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=press)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt) as interrupted:
+        group.save(saved, ["ends"], overwrite=True)
+    thread.join()
+    group.run("def ended(): os._exit(3)")
+    with pytest.raises(ProcessDiedError) as died:
+        group.save(saved, ["ends"], overwrite=True)
+    for each in (interrupted, died):
+        assert each.value.__notes__ == [f"Nothing was saved: {saved} is as it was."]
+    assert (saved / "variables.json").read_bytes() == before
+    assert sorted(tmp_path.iterdir()) == [saved, there]
+
+
 def test_without_room_for_a_second_copy_nothing_changes(
     group: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:

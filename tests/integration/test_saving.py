@@ -208,7 +208,7 @@ def test_what_was_lost_before_is_named_again(other: Session, tmp_path: Path) -> 
 
 
 def test_what_one_process_alone_has(session: Session, other: Session, tmp_path: Path) -> None:
-    session.run("alone = 1", ranks=[2])
+    session.run("%env A=1\nalone = 1", ranks=[2])  # which In has otherwise than _i
     (tmp_path / "empty").mkdir()
     assert "Only on process 2: `alone`." in str(session.save(tmp_path / "empty"))
     assert "Only on process 2: `alone`." in str(other.load(tmp_path / "empty"))
