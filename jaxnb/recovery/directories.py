@@ -40,9 +40,8 @@ def scratch_folder(nbytes: int) -> Iterator[Path]:
             error.add_note(f"{folder}, which had the variables, has been removed meanwhile.")
         elif any(folder.iterdir()):
             error.add_note(
-                "Not all of the new processes have their variables. These are in "
-                f"{folder}: `%spmd_load {folder}` binds them in a group of this size. Then remove "
-                "it."
+                f"The variables are in {folder}: in a group of this size (`%spmd_start`, unless "
+                f"there still is one), `%spmd_load {folder}` binds them. Then remove it."
             )
         else:
             folder.rmdir()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import platform
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from jaxnb.errors import UsageError
 from jaxnb.labels import processes_label
 from jaxnb.model.group import GroupInfo
+from jaxnb.recovery.messages import Lost
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,22 @@ def require_fit(path: Path, saved: Facts, now: Facts) -> tuple[str, ...]:
     if saved.jax == now.jax:
         return ()
     return (f"Saved with JAX {saved.jax}, loaded with {now.jax}.",)
+
+
+def lost_here(lost: Iterable[Lost], before: int, now: int) -> list[Lost]:
+    """Returns what processes have lost that take what others had packed.
+
+    Args:
+        lost: What those had not packed.
+        before: How many there were.
+        now: How many there are; further ones take what the first had.
+    """
+    found = []
+    for each in lost:
+        who = tuple(i for i in range(now) if (i if i < before else 0) in each.processes)
+        if who:
+            found.append(replace(each, processes=who))
+    return found
 
 
 def resized_notes(before: tuple[int, int], now: tuple[int, int], gone: str) -> tuple[str, ...]:

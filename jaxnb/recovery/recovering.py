@@ -16,7 +16,7 @@ from jaxnb.model.group import GroupInfo
 from jaxnb.model.requests import CallRequest
 from jaxnb.recovery.carrying import Carrier, Packed
 from jaxnb.recovery.directories import scratch_folder
-from jaxnb.recovery.facts import Facts, resized_notes
+from jaxnb.recovery.facts import Facts, lost_here, resized_notes
 from jaxnb.recovery.files import arrays_in
 from jaxnb.recovery.filling import fill
 from jaxnb.recovery.fitting import MisfitError, require_all_fit
@@ -145,7 +145,8 @@ class Recovery:
         if died and files:
             self.progress("giving variables", f"to {processes_label(died)}")
             filled = fill(channel, files.keys(), died)
-        lost = [*told.lost, *losses({i: answer.lost for i, answer in taken.items()})]
+        lost = lost_here(told.lost, before.num_processes, saver.num_processes)
+        lost += losses({i: answer.lost for i, answer in taken.items()})
         lost += losses(filled.lost)
         known: dict[str, set[int]] = {}
         for each in lost:

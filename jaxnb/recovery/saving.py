@@ -24,7 +24,7 @@ from jaxnb.recovery.directories import (
     require_room,
     target_of,
 )
-from jaxnb.recovery.facts import Facts, require_fit, resized_notes
+from jaxnb.recovery.facts import Facts, lost_here, require_fit, resized_notes
 from jaxnb.recovery.files import name_of
 from jaxnb.recovery.messages import (
     Lost,
@@ -167,7 +167,8 @@ class Saver:
         if without := [i for i in range(saved_by.num_processes) if i not in found]:
             notes += (f"{capitalized(processes_label(without))} had died, and saved nothing.",)
         notes += resized_notes(saved_by.size, self.facts.size, "is not loaded")
-        saved = [*map(_lost, manifest["lost"])]
+        saved_lost = map(_lost, manifest["lost"])
+        saved = lost_here(saved_lost, saved_by.num_processes, self.num_processes)
         bound = tuple(dict.fromkeys(name for answer in taken.values() for name in answer.names))
         lost = [each for each in saved if not names or each.variable in bound]
         lost += losses({i: answer.lost for i, answer in taken.items()})

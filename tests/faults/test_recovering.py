@@ -262,7 +262,7 @@ def test_where_new_processes_cannot_start_the_variables_are_in_files(
         session.recover(fail)
     assert session.state == "closed"
     (note,) = caught.value.__notes__
-    folder = Path(note.partition("These are in ")[2].partition(":")[0])
+    folder = Path(note.partition("variables are in ")[2].partition(":")[0])
     again = make_session(2)
     again.load(folder)
     assert again.run("own").per_process[1].value == 1

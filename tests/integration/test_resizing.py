@@ -299,3 +299,15 @@ def test_more_processes_than_memory_has_room_for_are_refused(session: Session) -
             start()
     assert [process.pid for process in session.processes] == pids
     assert_usable(session)
+
+
+def test_losses_are_those_of_the_processes_that_there_are(
+    make_session: Callable[..., Session], tmp_path: Path
+) -> None:
+    session = make_session(4)
+    session.run("gone = (i for i in range(2)) if process_index in (0, 3) else 1")
+    session.save(tmp_path / "state")
+    assert [each.processes for each in session.recover(num_processes=2).lost] == [(0,)]
+    assert [each.processes for each in session.load(tmp_path / "state").lost] == [(0,)]
+    lost = session.recover(num_processes=3).lost
+    assert [each.processes for each in lost] == [(0, 2)]

@@ -277,7 +277,7 @@ def test_what_was_packed_is_not_lost_where_a_restart_fails(other: Session) -> No
     with pytest.raises(RuntimeError) as caught:
         other.recover(fail)
     (note,) = caught.value.__notes__
-    folder = Path(note.partition("These are in ")[2].partition(":")[0])
+    folder = Path(note.partition("variables are in ")[2].partition(":")[0])
     assert other.load(folder).names
     assert other.run("own").per_process[3].value == 3
     shutil.rmtree(folder)
