@@ -55,8 +55,8 @@ def in_a_group(folder: str, name: str, check: Any) -> tuple[dict[str, str], str]
     failed = {}
     for index, (tests, _) in enumerate(values):
         for test, text in tests:
-            name = test.split(".")[-1].split()[0]
-            failed.setdefault(name, f"process {index}: {text.strip().splitlines()[-1]}")
+            short = test.split(".")[-1].split()[0]
+            failed.setdefault(short, f"process {index}: {text.strip().splitlines()[-1]}")
     return failed, f"{values[0][1]} run"
 
 

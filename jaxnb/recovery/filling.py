@@ -45,12 +45,16 @@ def fill(channel: Asked, living: Collection[int], died: Collection[int]) -> Fill
     names = [name for name in found[min(living)] if name not in missing]
     # Until it is: an interrupt may end this.
     early = dict.fromkeys(names, "it was interrupted before the others had given it") | missing
-    ask({i: CallRequest(f"{_PROCESS}.note_missing", {"missing": early}) for i in died})
+    _note_missing(ask, early, died)
     filled = _give(ask, names, sorted(living), sorted(died))
+    if filled.missing:
+        _note_missing(ask, filled.missing, died)
     missing = {name: why for name, why in missing.items() if name not in _NO_NAME}
-    missing |= filled.missing
+    return Filled(filled.names, {**missing, **filled.missing}, filled.lost)
+
+
+def _note_missing(ask: Ask, missing: Mapping[str, str], died: Collection[int]) -> None:
     ask({i: CallRequest(f"{_PROCESS}.note_missing", {"missing": missing}) for i in died})
-    return Filled(filled.names, missing, filled.lost)
 
 
 def _ask(channel: Asked, requests: Mapping[int, CallRequest]) -> dict[int, Any]:

@@ -86,16 +86,7 @@ def take(process: ThisProcess, *, gift: Gift, pieces: Sequence[Piece]) -> Taken:
 
 def note_missing(process: ThisProcess, *, missing: Mapping[str, str]) -> None:
     """Has each use of variables that are missing here raise, with the reason."""
-    lost = {
-        name: LostValue(
-            f"`{name}` is not on process {process.index} since it is new: {why}",
-            kind="value",
-            reason=why,
-        )
-        for name, why in missing.items()
-        if name.isidentifier()
-    }
-    process.shell.push(lost)
+    process_variables.bind_lost(process, missing, " since it is new")
 
 
 def _possession(name: str, value: Any) -> Possession:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 
-from jaxnb.engine.lost import LostValue, loss_of
+from jaxnb.engine.lost import loss_of
 from jaxnb.engine.this_process import ThisProcess
 from jaxnb.engine.value_paths import paths_to
 from jaxnb.recovery import files, process_variables
@@ -106,7 +106,10 @@ def load(
             unpacked = unpack(contents.pickle, contents.buffers, contents.names, met)
     except KeyboardInterrupt:
         if not names:
-            _note_untaken(process, contents.names, Path(path).parent)
+            untaken = [name for name in contents.names if name not in process.shell.user_ns]
+            why = "it was interrupted as it took its variables"
+            advice = f"`%spmd_load {Path(path).parent}` binds it."
+            process_variables.bind_lost(process, dict.fromkeys(untaken, why), advice=advice)
         raise
     chosen = process_variables.bind(process.shell, unpacked.variables, names)
     lost = [part for part in unpacked.lost if part.path in chosen]
@@ -120,16 +123,6 @@ def load(
     else:
         lost += process_variables.bind_in_modules(unpacked.variables)
     return Taken(tuple(chosen), tuple(lost))
-
-
-def _note_untaken(process: ThisProcess, names: Iterable[str], folder: Path) -> None:
-    """Has each use of variables raise that an interrupt has kept from being bound here."""
-    for name in names:
-        if name.isidentifier() and name not in process.shell.user_ns:
-            why = "it was interrupted as it took its variables"
-            text = f"`{name}` is not on process {process.index}: {why}"
-            advice = f"`%spmd_load {folder}` binds it."
-            process.shell.user_ns[name] = LostValue(text, advice, kind="value", reason=why)
 
 
 def _resizing(shell: Any, resized: Resized) -> Resizing:

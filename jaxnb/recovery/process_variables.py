@@ -17,7 +17,8 @@ import numpy as np
 from jaxnb import recover_hooks
 from jaxnb.engine import ambient
 from jaxnb.engine.held import HELD, LARGE_VALUES
-from jaxnb.engine.lost import LostValue
+from jaxnb.engine.lost import MAKE_AGAIN, LostValue
+from jaxnb.engine.this_process import ThisProcess
 from jaxnb.recovery import process_modules
 from jaxnb.recovery.messages import LostPart
 from jaxnb.recovery.process_arrays import is_array
@@ -249,6 +250,26 @@ def bind(shell: Any, variables: Mapping[str, Any], names: Sequence[str] = ()) ->
     }
     shell.push(found)
     return found
+
+
+def bind_lost(
+    process: ThisProcess, reasons: Mapping[str, str], since: str = "", advice: str = MAKE_AGAIN
+) -> None:
+    """Has each use of variables raise that are not here.
+
+    Args:
+        process: This process.
+        reasons: Why each is not; other names are left out.
+        since: Since when, as the end of a clause.
+        advice: What to type.
+    """
+    place = f"is not on process {process.index}{since}"
+    lost = {
+        name: LostValue(f"`{name}` {place}: {why}", advice, kind="value", reason=why)
+        for name, why in reasons.items()
+        if name.isidentifier()
+    }
+    process.shell.push(lost)
 
 
 def bind_in_modules(variables: Mapping[str, Any]) -> list[LostPart]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import jax
 import pytest
 
 pytestmark = pytest.mark.timing
@@ -252,9 +253,8 @@ print(count(hooks), len(ways()))
 for _ in range(20): jax.jit(told)(jnp.ones(3))
 print(len(ways()))  # nothing is kept of each
 """
-    first, donated, last = python(code)
-    assert (first, last) == ("(4, 1) 1", "2")
-    assert donated in ("(4, 1) 2", "(4, 2) 2")  # JAX 0.11 keeps a program of them a call later
+    donated = "(4, 1) 2" if jax.__version_info__ < (0, 11) else "(4, 2) 2"  # C++ keeps it later
+    assert python(code) == ["(4, 1) 1", donated, "2"]
 
 
 def test_keys_on_other_devices_are_told_apart() -> None:
