@@ -184,7 +184,8 @@ def test_what_an_interrupt_keeps_from_a_new_process_says_so(group: Session, tmp_
         group.run("after + 1")
     there.unlink()
     tmp_path.rmdir()
-    assert [each.processes for each in group.recover().lost if each.path == "after"] == [(1,)]
+    (who,) = (each.processes for each in group.recover().lost if each.path == "after")
+    assert 1 in who  # others may have been taking theirs, too
     group.load(folder)
     assert group.run("after").per_process[1].value == 1
     assert group.run("slow.number").value == 3
