@@ -32,7 +32,7 @@ class Feature:
     """Something that looks on while cells run, and tells of it with the reply.
 
     Made as the process joins the group. What looks at dispatches as well is a
-    :class:`~jaxnb.engine.recorder.Watch`. A subclass leaves out what it does not do.
+    :class:`~jaxnb.engine.watch.Watch`. A subclass leaves out what it does not do.
     """
 
     def begin(self, cell: CellHere) -> None:

@@ -96,7 +96,7 @@ class NanWatch(Feature):
         inputs: tuple[NanPlace, ...],
         results: Sequence[Any],
     ) -> None:
-        """Looks at the results of a computation; see :class:`~jaxnb.engine.recorder.Watch`."""
+        """Looks at the results of a computation; see :class:`~jaxnb.engine.watch.Watch`."""
         outputs = self._places(results)
         if outputs:
             seconds = time.monotonic() - self._started

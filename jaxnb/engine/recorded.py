@@ -77,6 +77,11 @@ class CellSoFar:
     refused_at: dict[int | None, None] = field(default_factory=dict)  # the lines
     is_agreed: bool = True  # with the other processes, before it is made
 
+    def count(self, processes: Processes) -> int:
+        """Returns how many the main thread has dispatched over these processes."""
+        trail = self.trails.get(processes)
+        return 0 if trail is None else trail.count
+
 
 class Making(threading.local):
     """What a thread is dispatching; something may be dispatched within a dispatch."""

@@ -8,9 +8,8 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from functools import partial
-from typing import Any, Protocol
+from contextlib import AbstractContextManager
+from typing import Any
 
 import jax
 
@@ -19,6 +18,7 @@ from jaxnb.engine._jax_internals import dispatch as internals
 from jaxnb.engine._jax_internals.barriers import hook_barriers
 from jaxnb.engine._jax_internals.lanes import separate_main_thread
 from jaxnb.engine._jax_internals.shortcut import Shortcut
+from jaxnb.engine.agreement import Agreement
 from jaxnb.engine.calls import MASK, end_of, line_in, place_in
 from jaxnb.engine.in_lockstep import InLockstep
 from jaxnb.engine.known import Known, known_of
@@ -37,57 +37,11 @@ from jaxnb.engine.recorded import (
 from jaxnb.engine.replicas import Replicas
 from jaxnb.engine.settings import OwnSettings
 from jaxnb.engine.shapes import shapes_of
-from jaxnb.errors import DivergenceError
-from jaxnb.lockstep.messages import Word
-from jaxnb.lockstep.process_agreeing import Intent, as_digest, as_intent, replicas_as_text
+from jaxnb.engine.watch import Watch
 from jaxnb.model.cells import CellRequest
-from jaxnb.model.dispatches import CheckMode, Dispatch, Processes, Recording, Trail
+from jaxnb.model.dispatches import CheckMode, Processes, Recording, Trail
 from jaxnb.model.origins import Argument, Made
 from jaxnb.model.requests import JointRequest
-
-
-def _not_told(_: float) -> None:
-    pass
-
-
-class Watch(Protocol):
-    """What looks at the values of computations, before and after their dispatch.
-
-    Attributes:
-        is_on: Whether the next computation is to be looked at.
-    """
-
-    is_on: bool
-
-    def require_seen(self, missing: str) -> None:
-        """Raises if the cell asks to look at what nothing is told of.
-
-        Args:
-            missing: Why nothing is; empty if it is.
-        """
-
-    def before(self, arguments: Sequence[Any]) -> Any:
-        """Looks at the arguments of a computation; returns what :meth:`after` is given."""
-
-    def after(
-        self,
-        name: str,
-        processes: Processes,
-        number: int,
-        line: int | None,
-        inputs: Any,
-        results: Sequence[Any],
-    ) -> None:
-        """Looks at the results of a computation; waits for them.
-
-        Args:
-            name: Its name.
-            processes: Those that it spans.
-            number: Which dispatch over these it is; 0 if that is not counted.
-            line: The cell's line.
-            inputs: What :meth:`before` has returned.
-            results: Its results.
-        """
 
 
 class Recorder:
@@ -106,8 +60,8 @@ class Recorder:
         missing: Why nothing is recorded in this process; empty if it is.
         programs: What was dispatched, for people.
         launches: What became of the last dispatches.
+        agreement: Lets them be made once all processes are about to.
         reduced: What works less well than it should with this JAX, and why, as sentences.
-        waited: Takes since when the main thread has waited for others, where that was in vain.
     """
 
     def __init__(self, process_index: int, lockstep: InLockstep, watch: Watch) -> None:
@@ -122,7 +76,9 @@ class Recorder:
         self.programs = Programs()
         self._has_fast_paths = self._has_slow_paths = self._has_looked = False
         self._watch, self.look_before = watch, watch.before
-        self.waited: Callable[[float], None] = _not_told
+        self.agreement = Agreement(
+            process_index, lockstep, self.replicas, self._making, self.launches
+        )
         self.missing = internals.hook_dispatches(self)
         ORIGINS.install(self.depth)
         lockstep.arguments = self.arguments
@@ -337,78 +293,11 @@ class Recorder:
         origins = ORIGINS.of_arguments(arguments)
         given = hash((digest, *ORIGINS.numbers(origins)))
         entry = Entry(0, known, line, seconds, given, digest, site, origins, of_host)
-        if cell.is_agreed:
-            self._agree(cell, entry, arguments)
-        else:
+        if not cell.is_agreed:
             self._note(cell, entry)
-
-    def _agree(self, cell: CellSoFar, entry: Entry, arguments: Sequence[Any]) -> None:
-        """Notes a dispatch once all of its processes are about to make it; no other one waits."""
-        if self._process_index not in entry.known.processes:
-            return
-        inputs.require_there(arguments)
-        # A signal's handler may dispatch, too, while this one waits.
-        outer, self._making.attempt = self._making.attempt, entry
-        if self._making.is_main:
-            entry.number = self._count(entry.known.processes) + 1
-            cell.refused = entry
-        self._digest(entry, arguments)
-        known = entry.known
-        program, failed = known.program, self.launches.failures(known.processes).number
-        if failed:
-            program = as_digest(hash((known.fingerprint, failed)))
-        word = Word(known.processes, program, as_digest(entry.inputs), entry.line or 0)
-        intent = Intent(word, partial(self._as_told, entry), replicas_as_text(entry.replicas))
-        try:
-            self.lockstep.agree(intent, self.depth(), is_main=self._making.is_main)
-        except BaseException as error:
-            if self._making.is_main:
-                cell.refused = entry
-                self.waited(cell.started + entry.seconds)
-            if isinstance(error, DivergenceError) and self._making.is_main:
-                cell.refused_at[entry.line] = None
-            if entry.replicas:
-                self.replicas.forget(entry.known.processes, entry.number)
-            raise
-        finally:
-            self._making.attempt = outer
-        if self._making.is_main:
-            cell.refused = outer
-        self._note(cell, entry)
-
-    def _as_told(self, entry: Entry) -> Dispatch:
-        """Returns what this thread is about to dispatch, with the number that it has now."""
-        if self._making.is_main:
-            entry.number = self._count(entry.known.processes) + 1
-        failed = self.launches.failures(entry.known.processes).last
-        return replace(as_dispatch(entry), failed=failed)
-
-    @contextlib.contextmanager
-    def _barrier(self, name: str, processes: Sequence[int] | None) -> Iterator[None]:
-        """Agrees on a barrier that the cell's own code comes to, as on a dispatch."""
-        cell, depth = self._cell, self.depth()
-        who = tuple(sorted(processes or range(self._num_processes)))
-        takes_part = self._process_index in who and len(who) > 1
-        if not (self._making.is_main and self.lockstep.is_in_cell and takes_part):
-            yield
-            return
-        line = line_in(sys._getframe(3), cell.name)
-        said = f"the barrier {name!r} of the coordination service"
-        number, seconds = self._count(who) + 1, time.monotonic() - cell.started
-        key = number_of(f"barrier {name}")
-        what = Dispatch(number, said, key, None, None, who, line, seconds)
-        try:
-            self.lockstep.agree(as_intent(what), depth, is_main=True)
-            yield
-        finally:
-            self.lockstep.done(depth)
-
-    def _digest(self, entry: Entry, arguments: Sequence[Any]) -> None:
-        """Digests the replicas among a dispatch's arguments that nothing has compared yet."""
-        if unseen := self.replicas.unseen(entry.origins):
-            known = entry.known
-            dispatch = known.processes, entry.number, known.name, entry.line
-            entry.replicas = self.replicas.digest(unseen, arguments, entry.origins, dispatch)
+        elif self._process_index in entry.known.processes:
+            self.agreement.reach(cell, entry, arguments, self.depth())
+            self._note(cell, entry)
 
     def _add(self, cell: CellSoFar, entry: Entry) -> None:
         """Counts a dispatch, if it is the main thread's: others' come in any order."""
@@ -488,9 +377,8 @@ class Recorder:
             del entries[depth:]
         self.lockstep.done(depth)  # last: from here on a signal's handler may raise
 
-    def _count(self, processes: Processes) -> int:
-        trail = self._cell.trails.get(processes)
-        return 0 if trail is None else trail.count
+    def _barrier(self, name: str, processes: Sequence[int] | None) -> AbstractContextManager[None]:
+        return self.agreement.barrier(self._cell, name, processes, self.depth())
 
     def seen(self, executable: Any) -> Known:
         """Returns what is the same for all dispatches of an executable."""

@@ -110,6 +110,7 @@ class Responder:
             nans = NanWatch(index)
             recorder = Recorder(index, lockstep, nans)
             timekeeper = Timekeeper()
+            recorder.agreement.waited = timekeeper.waited
             times = Times(timekeeper, recorder)
             features.register([MemoryOfCells(), times, AmbientMesh(), Pitfalls(), Rounds(), nans])
             recover_hooks.begin()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -65,13 +65,7 @@ class WatchedCell:
 
 
 class Recorded(Protocol):
-    """What :class:`Times` needs of the recorder.
-
-    Attributes:
-        waited: Takes since when the main thread has waited for others, where that was in vain.
-    """
-
-    waited: Callable[[float], None]
+    """What :class:`Times` needs of the recorder."""
 
     @property
     def started(self) -> float:
@@ -158,7 +152,6 @@ class Times(Feature):
 
     def __init__(self, timekeeper: Timekeeper, recorder: Recorded) -> None:
         self._timekeeper, self._recorder = timekeeper, recorder
-        recorder.waited = timekeeper.waited
         self._activity: Activity | None = None
 
     def begin(self, cell: CellHere) -> None:
