@@ -10,7 +10,7 @@ from jaxnb.divergence import NOTHING_RAN
 from jaxnb.labels import Outputs, one_line
 from jaxnb.model.cells import NO_ANSWER, CellReply, ProcessError, StreamChunk, ValueInfo
 from jaxnb.model.requests import RequestFailed
-from jaxnb.transport.client import Event
+from jaxnb.transport.events import Event
 
 PIECE_CHARS = 1 << 18
 """Longer text is taken in pieces, so that a step can end between them."""

@@ -16,7 +16,8 @@ from jaxnb.labels import processes_label
 from jaxnb.model.cells import ProcessError
 from jaxnb.model.requests import Request, RequestFailed
 from jaxnb.outcome import death_error
-from jaxnb.transport.client import Exchange, Reply, Transport
+from jaxnb.transport.client import Transport
+from jaxnb.transport.events import Exchange, Reply
 
 REPLY_SECONDS = 30.0
 """How long a process may be silent when all it has to do is to answer."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import shutil
@@ -20,6 +19,7 @@ from traitlets.config import Config
 
 from jaxnb.deaths import Death
 from jaxnb.errors import SessionBrokenError, StartError
+from jaxnb.launch.background import BackgroundLoop
 from jaxnb.launch.engine_start import EngineStart
 from jaxnb.launch.folder import make_folder
 from jaxnb.launch.forkclient import ForkServerClient
@@ -40,44 +40,6 @@ class _IppCluster(ipp.Cluster):  # type: ignore[misc]
         self, set_id: str, position: int, pid: int, status: int | None, output: str
     ) -> None:
         self.on_ended(set_id, position, pid, status, output[-16384:])
-
-
-class _Loop:
-    """An event loop in a thread of its own, for ipyparallel's coroutines.
-
-    The notebook kernel's own loop is busy running the cell that waits for them.
-    """
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="jaxnb-cluster", daemon=True)
-        try:
-            self._thread.start()
-        except BaseException:
-            self.close()
-            raise
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        try:
-            self._loop.run_forever()
-            # What still waits for a process that has ended: asyncio complains of tasks that
-            # are dropped.
-            tasks = asyncio.all_tasks(self._loop)
-            for task in tasks:
-                task.cancel()
-            self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
-        finally:
-            self._loop.close()
-
-    def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-
-    def close(self) -> None:
-        with contextlib.suppress(RuntimeError):  # it is closed already
-            self._loop.call_soon_threadsafe(self._loop.stop)
-        if self._thread.is_alive():
-            self._thread.join(5)
 
 
 class ProcessGroup:
@@ -122,7 +84,7 @@ class ProcessGroup:
         try:
             if launcher == "fork":
                 self._fork_server = ForkServerClient(self.directory, self._on_fork_event)
-            self._loop = _Loop()
+            self._loop = BackgroundLoop()
             self._cluster = self._make_cluster()
         except BaseException:
             self._close_half_made()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from jaxnb.model.cells import StreamChunk
-from jaxnb.transport.client import ClearOutput, Display
+from jaxnb.transport.events import ClearOutput, Display
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ from jaxnb.model.whereabouts import Waits
 from jaxnb.pitfalls import merged
 from jaxnb.sinks import NoSink, OutputSink
 from jaxnb.timing import timing_of
-from jaxnb.transport.client import ClearOutput, Display, Dropped, Event, Exchange, Reply
+from jaxnb.transport.events import ClearOutput, Display, Dropped, Event, Exchange, Reply
 
 TICK_SECONDS = 0.05
 """How often output that waits for its twins is looked at again."""

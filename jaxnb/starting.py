@@ -20,7 +20,8 @@ from jaxnb.model.cells import ProcessError
 from jaxnb.model.group import ProcessReport
 from jaxnb.model.requests import CheckRequest, JoinRequest, Request, RequestFailed
 from jaxnb.options import StartOptions
-from jaxnb.transport.client import Exchange, Output, Reply, Transport, wait_for
+from jaxnb.transport.client import Transport, wait_for
+from jaxnb.transport.events import Exchange, Output, Reply
 
 Progress = Callable[[str, str], None]
 """Takes each stage of a start, a restart or a recovery: its name and a detail."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from jaxnb.labels import plural, processes_label
 
 if TYPE_CHECKING:
-    from jaxnb.transport.client import Dropped
+    from jaxnb.transport.events import Dropped
 
 
 def flood_text(event: Dropped) -> str:

@@ -16,7 +16,7 @@ from jaxnb.errors import JaxnbError
 from jaxnb.labels import processes_label
 from jaxnb.recovery.messages import Measured, Refused, StateFile
 from jaxnb.recovery.meter import Meter
-from jaxnb.transport.client import Exchange
+from jaxnb.transport.events import Exchange
 
 PAUSE_SECONDS = 0.02
 """How soon a process is asked again how far it is."""

@@ -29,7 +29,7 @@ from jaxnb.sinks import OutputSink
 from jaxnb.stalls.supervisor import Supervisor
 from jaxnb.starting import untold
 from jaxnb.timing import calls_to_come
-from jaxnb.transport.client import Exchange
+from jaxnb.transport.events import Exchange
 
 WATCH_AFTER_SECONDS = 0.05
 """In a cell that runs for longer the processes look at their main threads now and then."""

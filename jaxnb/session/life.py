@@ -32,7 +32,8 @@ from jaxnb.session.work import Work
 from jaxnb.sigint import sigint_held
 from jaxnb.sizes import Size, require_room
 from jaxnb.starting import Progress, Start, Starter, jax_environment
-from jaxnb.transport.client import Output, Transport
+from jaxnb.transport.client import Transport
+from jaxnb.transport.events import Output
 from jaxnb.wire.sentinels import Sentinels
 
 FREE_SECONDS = 30.0

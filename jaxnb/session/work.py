@@ -13,7 +13,7 @@ from jaxnb.running import RunningCell
 from jaxnb.sigint import sigint_sets
 from jaxnb.sinks import OutputSink, StderrNotices
 from jaxnb.strays import Strays
-from jaxnb.transport.client import Output
+from jaxnb.transport.events import Output
 from jaxnb.turns import WAITS_FOR, Turns
 
 

@@ -13,11 +13,10 @@ exercised by every cell of the tests; ``_update_engines`` has a test of its own.
 from __future__ import annotations
 
 import logging
-import queue
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any
@@ -26,10 +25,10 @@ from ipyparallel import Client
 from ipyparallel.client.client import unpack_message
 from ipyparallel.error import EngineError
 
-from jaxnb.engine.flood import DROPPED_MESSAGE
 from jaxnb.labels import capitalized, processes_label
-from jaxnb.model.cells import CellRequest, RichOutput, StreamChunk, StreamName
+from jaxnb.model.cells import CellRequest
 from jaxnb.model.requests import CheckRequest, Request
+from jaxnb.transport.events import Exchange, Output, Reply, event_of
 from jaxnb.wire.frames import dump, load
 from jaxnb.wire.signing import HAS_END_KEY, METADATA_KEY, digest
 
@@ -38,89 +37,6 @@ ASK_SECONDS = 0.5
 
 REQUESTS_KEPT = 10_000
 """Output of a thread that one of so many requests started is still told by its process."""
-
-
-@dataclass(frozen=True, slots=True)
-class Display:
-    """A rich output of a process."""
-
-    process_index: int
-    output: RichOutput
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """A process has answered: all its output has been received before."""
-
-    process_index: int
-    answer: Any
-
-
-@dataclass(frozen=True, slots=True)
-class ClearOutput:
-    """A process asked for its output so far to be cleared."""
-
-    process_index: int
-    wait: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Dropped:
-    """A process has written more than a cell keeps.
-
-    Attributes:
-        process_index: The process.
-        name: Of which stream.
-        lines: How many lines were not sent; none yet when that begins.
-        characters: How many characters.
-        most_lines: How many lines it sends of a cell.
-        most_characters: How many characters.
-    """
-
-    process_index: int
-    name: StreamName
-    lines: int
-    characters: int
-    most_lines: int
-    most_characters: int
-
-
-Output = StreamChunk | Display | ClearOutput | Dropped
-Event = Output | Reply
-
-
-class Exchange:
-    """One request to several processes, and what comes back, as a queue of events.
-
-    Events of one process come in the order in which it sent them, and its :class:`Reply`
-    last.
-    """
-
-    def __init__(self) -> None:
-        # Not a SimpleQueue: if a signal's handler returns after the time-out of its get(), that
-        # waits without end (CPython 3.11), and an interrupt would be lost.
-        self.events: queue.Queue[Event | None] = queue.Queue()
-
-    def get(self, timeout_seconds: float) -> Event | None:
-        """Returns the next event, or None after ``timeout_seconds`` or a :meth:`wake`."""
-        try:
-            return self.events.get(timeout=timeout_seconds)
-        except queue.Empty:
-            return None
-
-    def drain(self) -> Iterator[Event]:
-        """Yields the events that have come, without waiting; a :meth:`wake` ends nothing."""
-        while True:
-            try:
-                event = self.events.get_nowait()
-            except queue.Empty:
-                return
-            if event is not None:
-                yield event
-
-    def wake(self) -> None:
-        """Makes a waiting :meth:`get` return."""
-        self.events.put(None)
 
 
 @dataclass(slots=True, eq=False)
@@ -348,7 +264,7 @@ class Transport:
         sent = self._requests.get(message["parent_header"]["msg_id"])
         if sent is None:
             return  # another client's, or older than a restart
-        if (event := _event(message)) is not None:
+        if (event := event_of(message)) is not None:
             take = self._on_stray if sent.exchange is None else sent.exchange.events.put
             take(replace(event, process_index=sent.process_index))
         elif message["content"].get("execution_state") == "idle":
@@ -398,26 +314,3 @@ def _loaded(frames: list[Any]) -> Any:
         return load(frames)
     except Exception as unreadable:  # whoever waits must not wait for ever
         return unreadable
-
-
-def _event(message: Mapping[str, Any]) -> Output | None:
-    """Returns the output in a message, its process yet to be named; None for no output."""
-    content = message["content"]
-    match message["header"]["msg_type"]:
-        case "stream":
-            return StreamChunk(-1, content["name"], content["text"])
-        case "display_data" | "update_display_data" as kind:
-            return Display(
-                -1,
-                RichOutput(
-                    content["data"],
-                    content.get("metadata", {}),
-                    content.get("transient", {}).get("display_id"),
-                    update=kind == "update_display_data",
-                ),
-            )
-        case "clear_output":
-            return ClearOutput(-1, content.get("wait", False))
-        case msg_type if msg_type == DROPPED_MESSAGE:
-            return Dropped(-1, **content)
-    return None

@@ -16,7 +16,7 @@ from jaxnb.model.requests import CheckRequest
 from jaxnb.moving import no_meter
 from jaxnb.recovery.messages import Recovered
 from jaxnb.session import Session
-from jaxnb.transport import client
+from jaxnb.transport import client, events
 from jaxnb.wire.signing import digest
 from jaxnb_fixtures import CLEAR, PATIENT_SECONDS, LostVariablesError, WrongNumbersError
 
@@ -50,7 +50,7 @@ def assert_kept(session: Session, code: str, value: object = None) -> None:
 
 def answer_to_forged(session: Session, frames: list[Any], signed: list[Any]) -> object:
     """Returns what process 0 answers to a request whose buffers are not those that were signed."""
-    transport, exchange = session._life.transport, client.Exchange()
+    transport, exchange = session._life.transport, events.Exchange()
 
     def digest_of(*buffers: Any) -> str:
         return digest(*(signed if list(buffers) == frames else buffers))
@@ -60,7 +60,7 @@ def answer_to_forged(session: Session, frames: list[Any], signed: list[Any]) -> 
         patch.setattr(client, "digest", digest_of)
         transport.send_to(exchange, 0, CheckRequest())
     reply = exchange.get(PATIENT_SECONDS)
-    assert isinstance(reply, client.Reply)
+    assert isinstance(reply, events.Reply)
     return reply.answer
 
 

@@ -25,7 +25,8 @@ from jaxnb.model.requests import CallRequest, RequestFailed
 from jaxnb.model.transfers import Chunk
 from jaxnb.moving import request_for
 from jaxnb.session import Session
-from jaxnb.transport.client import Exchange, Reply, _Sent
+from jaxnb.transport.client import _Sent
+from jaxnb.transport.events import Exchange, Reply
 from jaxnb.wire.frames import dump
 from jaxnb.wire.signing import METADATA_KEY, digest
 from jaxnb_fixtures import assert_usable

@@ -19,6 +19,7 @@ import pytest
 import jaxnb
 from jaxnb import cluster
 from jaxnb.errors import StartError
+from jaxnb.launch.background import BackgroundLoop
 from jaxnb.launch.forkclient import ForkServerClient
 from jaxnb_fixtures import PATIENT_SECONDS, assert_usable, processes_of_tests, still_running
 
@@ -131,7 +132,7 @@ def test_an_interrupt_during_the_start_leaves_nothing(launcher: str, where: str)
 
 
 @pytest.mark.parametrize("launcher", ONE_LAUNCHER)
-@pytest.mark.parametrize("step", ["_Loop", "_IppCluster"])
+@pytest.mark.parametrize("step", ["BackgroundLoop", "_IppCluster"])
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
 def test_a_group_that_cannot_be_made_leaves_nothing(
     launcher: str, step: str, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
@@ -148,8 +149,8 @@ STEPS = [
     (ForkServerClient, "request"),
     (ForkServerClient, "close"),
     (subprocess.Popen, "wait"),
-    (cluster._Loop, "submit"),
-    (cluster._Loop, "close"),
+    (BackgroundLoop, "submit"),
+    (BackgroundLoop, "close"),
     (shutil, "rmtree"),
 ]
 
@@ -199,6 +200,7 @@ def test_a_close_that_is_interrupted_can_be_repeated(
 def test_a_child_that_the_notebook_forked_does_not_hold_up_the_end() -> None:
     code = """
 import os, jaxnb
+from jaxnb.launch.background import BackgroundLoop
 from jaxnb.launch.forkclient import ForkServerClient
 close = ForkServerClient.close
 ForkServerClient.close = lambda self: close(self, timeout_seconds=3600)  # else it would kill

@@ -12,7 +12,7 @@ from jaxnb.engine.allowance import TAIL_CHARS, Allowance, share_of
 from jaxnb.labels import format_count, plural
 from jaxnb.model.cells import RichOutput, StreamChunk
 from jaxnb.strays import MAX_CHARS, MAX_STRAYS, Strays
-from jaxnb.transport.client import Display, Dropped, Exchange
+from jaxnb.transport.events import Display, Dropped, Exchange
 
 
 def written(given: Allowance, texts: list[str], seconds: float = 0.0) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jaxnb.held_output import Ended, Held, HeldOutput
 from jaxnb.model.cells import RichOutput, StreamChunk
-from jaxnb.transport.client import ClearOutput, Display
+from jaxnb.transport.events import ClearOutput, Display
 
 
 def display(process_index: int) -> Display:

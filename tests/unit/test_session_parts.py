@@ -15,7 +15,7 @@ from jaxnb.running import Collected, RunningCell
 from jaxnb.session.results import Findings, Ran, Results
 from jaxnb.session.work import Work
 from jaxnb.sinks import NoSink
-from jaxnb.transport.client import Exchange, Reply
+from jaxnb.transport.events import Exchange, Reply
 
 
 def running(number: int = 7) -> RunningCell:
