@@ -9,13 +9,11 @@ from __future__ import annotations
 import io
 import itertools
 import pickle
-import sys
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from pickle import whichmodule  # type: ignore[attr-defined]
-from types import BuiltinFunctionType, FunctionType
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -29,6 +27,7 @@ from jaxnb.recovery.messages import LostPart
 from jaxnb.recovery.process_arrays import Check, PartLostError, is_array, wait
 from jaxnb.recovery.process_code import CodePickler
 from jaxnb.recovery.process_listing import Listing
+from jaxnb.recovery.process_reducing import OwnObjects, checked, with_elements
 from jaxnb.recovery.process_spread import Spread
 
 MOST_ASKED = 5
@@ -285,7 +284,7 @@ class StatePickler(CodePickler):
         super().__init__(file, protocol=5, buffer_callback=out_of_band)
         self._out_of_band, self._listing = out_of_band, listing
         self._check, self._lost, self._answers, self._steps = check, lost, answers, steps
-        self._own, self._spread = _OwnObjects(), spread
+        self._own, self._spread = OwnObjects(), spread
         self.stand_in: LostValue | None = None
 
     def reducer_override(self, value: Any) -> Any:
@@ -339,7 +338,7 @@ class StatePickler(CodePickler):
         if found is NotImplemented:
             found = adjacent(value)
         if found is not NotImplemented:
-            return _checked(value, found)
+            return checked(value, found)
         if isinstance(value, type | FunctionType):
             return NotImplemented  # by its name
         return self._said_by(value)
@@ -367,89 +366,14 @@ class StatePickler(CodePickler):
         for left in reversed(range(MOST_ASKED)):
             found = value.__reduce_ex__(5) if reduce is None else reduce(value)
             try:
-                return _with_elements(_checked(value, found))
+                return with_elements(checked(value, found))
             except RuntimeError:  # changed size during iteration
                 if not left:
                     raise
         raise AssertionError
 
 
-def _with_elements(found: Any) -> Any:
-    """Takes the elements out of iterators at once: what fails there is this object's."""
-    if not isinstance(found, tuple) or len(found) < 4:
-        return found
-    elements = (each if each is None else iter([*each]) for each in found[3:5])
-    return (*found[:3], *elements, *found[5:])
-
-
 def _not_theirs() -> tuple[type[BaseException], ...]:
     """Returns what is raised while code of the user's runs, and does not come from there."""
     is_main = threading.current_thread() is threading.main_thread()
     return (MemoryError, KeyboardInterrupt) if is_main else (MemoryError,)
-
-
-def _checked(value: Any, found: Any) -> Any:
-    """Returns what an object says of how to pickle it, if pickle takes it.
-
-    Raises:
-        pickle.PicklingError: It does not.
-    """
-    if isinstance(found, str):
-        if isinstance(value, BuiltinFunctionType) or _is_global(value, found):
-            return found
-        raise pickle.PicklingError(f"cannot be found by its name, {found}")
-    if not (isinstance(found, tuple) and 2 <= len(found) <= 6 and callable(found[0])):
-        raise pickle.PicklingError(f"its __reduce__ returned {type(found).__name__}")
-    if not isinstance(found[1], tuple):
-        raise pickle.PicklingError("its __reduce__ returned no tuple of arguments")
-    return found
-
-
-def _is_global(value: Any, name: str) -> bool:
-    home = whichmodule(value, name)
-    if home == "__main__":  # it is not bound yet when it is needed
-        return False
-    module: Any = sys.modules.get(home)
-    for part in name.split("."):
-        module = getattr(module, part, None)
-    return module is value
-
-
-class _OwnObjects:
-    """Finds objects that are a library's own: ``jax.config``, ``sys.stdout``.
-
-    A copy of one would be another object than that which the library goes on to use.
-    """
-
-    def __init__(self) -> None:
-        self._names: dict[str, dict[int, str]] = {}
-
-    def reduced(self, value: Any) -> Any:
-        """Returns what imports an object; NotImplemented if no module has it."""
-        for name in ("stdin", "stdout", "stderr"):
-            if value is getattr(sys, name):
-                return _attribute, ("sys", name)
-        if getattr(type(value), "_instance", None) is value and hasattr(type(value), "instance"):
-            return _attribute_of, (
-                type(value),
-                "instance",
-            )  # IPython's shell, of which there is one
-        kind = type(value)
-        home = kind.__module__
-        if isinstance(value, type | FunctionType) or home in ("builtins", "__main__"):
-            return NotImplemented
-        if home not in self._names:
-            inside = vars(sys.modules[home]) if home in sys.modules else {}
-            self._names[home] = {
-                id(each): name for name, each in inside.items() if type(each).__module__ == home
-            }
-        found = self._names[home].get(id(value))
-        return NotImplemented if found is None else (_attribute, (home, found))
-
-
-def _attribute_of(kind: type, name: str) -> Any:
-    return getattr(kind, name)()
-
-
-def _attribute(module: str, name: str) -> Any:
-    return getattr(__import__(module, fromlist=[name]), name)
