@@ -23,21 +23,20 @@ MOST_ARGUMENTS = 2
 """So many arguments of other shapes are told one by one."""
 
 
-def apart_text(at: Mapping[int, Dispatch | None], about: Dispatch) -> str:
-    """Returns what is said where processes have failed to make what others have begun.
+def apart_text(at: Mapping[int, Dispatch], name: str) -> str:
+    """Returns what is said where a computation has failed on some processes only.
 
     Args:
         at: Process index to what it was about to dispatch.
-        about: One of these.
+        name: What was stopped.
     """
-    who: dict[str, list[int]] = {}
-    for index, each in sorted(at.items()):
-        if each is not None and each.failed:
-            who.setdefault(each.failed, []).append(index)
-    said = "; ".join(f"{processes_label(those)} failed in {what}" for what, those in who.items())
+    most = max(at.values(), key=lambda each: each.failures)
+    failed = [i for i, each in sorted(at.items()) if each.failures == most.failures]
     return (
-        f"{capitalized(said)}, which others have begun: collectives would meet the wrong ones from "
-        f"there on. So `{about.name}` was stopped. {NOTHING_RAN}."
+        f"{capitalized(processes_label(failed))} failed in {most.failed}, which others had begun, "
+        f"too: what comes after it may meet the wrong collectives. So `{name}` was stopped. "
+        f"{NOTHING_RAN}. `%spmd_recover` makes new processes with the variables, if the end of the "
+        "cell has not."
     )
 
 

@@ -35,7 +35,7 @@ class Agreement:
         lockstep: Asks the conductor.
         replicas: Digests replicas that nothing has compared yet.
         making: What this thread is dispatching.
-        launches: What became of the last dispatches.
+        launches: Knows what has failed of what was dispatched.
 
     Attributes:
         waited: Takes since when the main thread has waited for others, where that was in vain.
@@ -66,6 +66,8 @@ class Agreement:
             DivergenceError: They are about to make another, or none.
             KeyboardInterrupt: The cell is interrupted.
         """
+        if self._making.is_main:
+            self._launches.settle()
         inputs.require_there(arguments)
         # A signal's handler may dispatch, too, while this one waits.
         outer, self._making.attempt = self._making.attempt, entry
@@ -74,9 +76,9 @@ class Agreement:
             entry.number = cell.count(known.processes) + 1
             cell.refused = entry
         self._digest(entry, arguments)
-        program, failed = known.program, self._launches.failures(known.processes).number
-        if failed:
-            program = as_digest(hash((known.fingerprint, failed)))
+        program, failed = known.program, self._launches.failures(known.processes)
+        if failed.how_many:
+            program = as_digest(hash((known.fingerprint, failed.number)))
         word = Word(known.processes, program, as_digest(entry.inputs), entry.line or 0)
         intent = Intent(word, partial(self._as_told, cell, entry), replicas_as_text(entry.replicas))
         try:
@@ -99,8 +101,8 @@ class Agreement:
         """Returns what this thread is about to dispatch, with the number that it has now."""
         if self._making.is_main:
             entry.number = cell.count(entry.known.processes) + 1
-        failed = self._launches.failures(entry.known.processes).last
-        return replace(as_dispatch(entry), failed=failed)
+        failed = self._launches.failures(entry.known.processes)
+        return replace(as_dispatch(entry), failed=failed.last, failures=failed.how_many)
 
     def _digest(self, entry: Entry, arguments: Sequence[Any]) -> None:
         """Digests the replicas among a dispatch's arguments that nothing has compared yet."""
@@ -126,6 +128,7 @@ class Agreement:
         if not (self._making.is_main and self._lockstep.is_in_cell and takes_part):
             yield
             return
+        self._launches.settle()
         line = line_in(sys._getframe(1), cell.name)
         said = f"the barrier {name!r} of the coordination service"
         number, seconds = cell.count(who) + 1, time.monotonic() - cell.started

@@ -1,71 +1,119 @@
-"""The last computations that this process has made with others, and what became of them."""
+"""Which computations this process has failed to make, of those that all had agreed on."""
 
 from __future__ import annotations
 
+import threading
 from collections import deque
-from typing import NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
+import jax
+
+from jaxnb.engine._jax_internals.dispatch import is_of_results
+from jaxnb.engine.calls import MASK
 from jaxnb.engine.recorded import CellSoFar, Entry
-from jaxnb.lockstep.ends import Begun, Ends, Key
+from jaxnb.errors import JaxnbError
+from jaxnb.lockstep.failures import NONE, Failures
 from jaxnb.model.dispatches import Processes
 
-LAST = 64
-"""So many are remembered beyond the end of their cell: one may fail after that."""
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Outstanding:
+    """A computation that calls Python back, and may fail in that; its results are held."""
 
-class Failures(NamedTuple):
-    """What this process has failed to make of what was agreed on.
-
-    Attributes:
-        number: Equal on processes that have failed to make the same; 0 for nothing.
-        last: The last of these, in words.
-    """
-
-    number: int = 0
-    last: str = ""
+    entry: Entry
+    key: int
+    text: str
+    results: Sequence[Any]
 
 
 class Launches:
-    """Remembers the main thread's dispatches in which processes wait for each other.
+    """Counts what has failed on this process of what spans several, and has them meet.
 
-    One that fails as it is made on one process is made by the others all the same, and the next
-    one's collectives would meet those in which they wait: what was agreed on alike is made alike
-    from then on only where the same had failed.
+    A computation that fails here may be made by the others all the same. What is dispatched next
+    would meet, on the others, that in which they still wait: one result would be another's. So
+    nothing more is agreed on over processes on which not the same has failed.
+
+    Most failures show as a computation is dispatched. One that calls Python back may fail later:
+    the main thread waits for it before its next dispatch, and as the cell ends, so that all know
+    by then.
     """
 
     def __init__(self) -> None:
-        self._last: deque[tuple[Begun, Entry]] = deque(maxlen=LAST)
+        self._lock = threading.Lock()
         self._failures: dict[Processes, Failures] = {}
+        self._outstanding: deque[_Outstanding] = deque()
 
-    def add(self, cell: CellSoFar, entry: Entry) -> None:
-        """Takes a dispatch that is about to be made; nobody else adds or settles meanwhile."""
-        known = entry.known
-        if known.collectives:
-            key = Key(cell.run, known.processes, entry.number)
-            self._last.append((Begun(key, known.name, cell.number, entry.line), entry))
+    def made(self, cell: CellSoFar, entry: Entry, results: Sequence[Any]) -> None:
+        """Takes the results of a dispatch; holds them if it may fail yet."""
+        if entry.known.calls_back:
+            self._outstanding.append(_outstanding(cell, entry, results))
 
-    def note_failed(self, entry: Entry) -> None:
-        """Takes that one was not made, as it raised."""
-        for begun, each in reversed(self._last):
-            if each is entry:
-                before = self.failures(begun.key.processes)
-                number = hash((before.number, *begun.key.flat())) or 1
-                self._failures[begun.key.processes] = Failures(number, str(begun))
-                return
+    def note_failed(self, cell: CellSoFar, entry: Entry, error: BaseException) -> None:
+        """Takes what a dispatch has raised, before it was made or in the end.
+
+        ``jax_debug_nans`` looks at the results of what was made, and runs it again step by step.
+        """
+        is_after = is_of_results(error) or isinstance(error, JaxnbError)
+        if entry.known.collectives and not is_after:
+            self._note(_outstanding(cell, entry, ()))
+
+    def settle(self) -> None:
+        """Waits for what calls Python back; for the main thread: a callback may dispatch, too.
+
+        Raises:
+            KeyboardInterrupt: It was interrupted; what it waited for is still outstanding.
+        """
+        while self._outstanding:
+            each = self._outstanding[0]
+            try:
+                jax.block_until_ready(each.results)
+                if not each.results:  # whose end is known by its effects
+                    jax.effects_barrier()
+            except Exception:  # which whoever uses the results is told of
+                self._note(each)
+            self._outstanding.popleft()
 
     def failures(self, processes: Processes) -> Failures:
-        """Returns what was not made of what spans these processes."""
-        return self._failures.get(processes, Failures())
+        """Returns what has failed of what spans these processes."""
+        return self._failures.get(processes, NONE)
 
-    def settle(self) -> bool:
-        """Forgets what has come to its end; returns whether any of the rest has failed."""
-        fates = [(each, each[1].fate()) for each in self._last]
-        self._last = deque((each for each, fate in fates if fate), maxlen=LAST)
-        return any(fate == "failed" for _, fate in fates)
+    def told(self) -> dict[Processes, Failures]:
+        """Returns what has failed, by the processes that it spans; waits for nothing.
 
-    def ends(self) -> Ends:
-        """Returns what became of them, without waiting; from any thread."""
-        found: dict[str, list[Begun]] = {"": [], "failed": [], "pending": []}
-        for begun, entry in list(self._last):
-            found[entry.fate()].append(begun)
-        return Ends(tuple(found["failed"]), tuple(found["pending"]))
+        What is outstanding counts if one of this process's devices has failed in it.
+        """
+        with self._lock:
+            found = dict(self._failures)
+        for each in list(self._outstanding):
+            if any(map(_has_failed, each.results)):
+                processes = each.entry.known.processes
+                found[processes] = found.get(processes, NONE).with_one(each.key, each.text)
+        return found
+
+    def _note(self, each: _Outstanding) -> None:
+        processes = each.entry.known.processes
+        with self._lock:
+            before = self._failures.get(processes, NONE)
+            self._failures[processes] = before.with_one(each.key, each.text)
+
+
+def _outstanding(cell: CellSoFar, entry: Entry, results: Sequence[Any]) -> _Outstanding:
+    known = entry.known
+    # Of a thread's nobody knows how many came before: it is known by what it computes.
+    which = (cell.run, entry.number) if entry.number else (known.fingerprint, entry.inputs)
+    line = "" if entry.line is None else f" at line {entry.line}"
+    text = f"`{known.name}`{line} of cell [{cell.number}]"
+    return _Outstanding(entry, hash((*which, *known.processes)) & MASK, text, results)
+
+
+def _has_failed(result: Any) -> bool:
+    """Whether the computation of an array has failed on a device of this process."""
+    for shard in result.addressable_shards:
+        try:
+            if shard.data.is_ready():
+                shard.data.block_until_ready()
+        except RuntimeError:
+            return not shard.data.is_deleted()
+    return False

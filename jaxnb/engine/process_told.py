@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from jaxnb.engine.looks import quickly_back
 from jaxnb.engine.origins import ORIGINS
 from jaxnb.engine.this_process import ThisProcess
-from jaxnb.lockstep.ends import Ends
-from jaxnb.model.dispatches import Recording
+from jaxnb.lockstep.failures import Failures
+from jaxnb.model.dispatches import Processes, Recording
 from jaxnb.model.origins import Argument
 from jaxnb.model.programs import ProgramLine
 from jaxnb.model.replicas import DigestedArray
@@ -20,9 +20,9 @@ def recording(process: ThisProcess) -> Recording:
     return process.recorder.recording()
 
 
-def ends(process: ThisProcess) -> Ends:
-    """Returns how its last dispatches have ended, those of earlier cells too."""
-    return process.recorder.launches.ends()
+def failures(process: ThisProcess) -> dict[Processes, Failures]:
+    """Returns what has failed of what it has dispatched, by the processes that it spans."""
+    return process.recorder.launches.told()
 
 
 def arguments(process: ThisProcess, processes: Sequence[int], number: int) -> list[Argument]:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import threading
-import weakref
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from jaxnb.engine.inputs import HostInput, arguments_of_host
 from jaxnb.engine.known import Known
@@ -44,21 +43,7 @@ class Entry:
     replicas: tuple[tuple[Processes, int], ...] = ()  # of its arguments that are new
     end: DispatchEnd = ""
     stop: float = 0.0  # when the call has returned, if it is the main thread's
-    result: weakref.ref[Any] | None = None  # the first, once it is made
-
-    def fate(self) -> Literal["", "failed", "pending"]:
-        """Returns what became of it, without waiting; empty if it has ended, or nobody can tell."""
-        if self.result is None:
-            return "failed" if self.end in ("failed", "broken") else "" if self.stop else "pending"
-        if (result := self.result()) is None:  # nobody has it any more
-            return ""
-        try:
-            if not result.is_ready():
-                return "pending"
-            result.block_until_ready()
-        except RuntimeError:
-            return "" if result.is_deleted() else "failed"
-        return ""
+    is_made: bool = False
 
 
 @dataclass(slots=True)

@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-import jax
-
 from jaxnb.engine import inputs
 from jaxnb.engine._jax_internals import dispatch as internals
 from jaxnb.engine._jax_internals.barriers import hook_barriers
@@ -59,7 +57,7 @@ class Recorder:
         settings: This process's settings that change programs.
         missing: Why nothing is recorded in this process; empty if it is.
         programs: What was dispatched, for people.
-        launches: What became of the last dispatches.
+        launches: What has failed of what was dispatched.
         agreement: Lets them be made once all processes are about to.
         reduced: What works less well than it should with this JAX, and why, as sentences.
     """
@@ -311,7 +309,6 @@ class Recorder:
                 # Of integers only, which have the same hash in every process.
                 trail.sites = hash((trail.sites, entry.site))
                 trail.site_sum = (trail.site_sum + entry.site) & MASK
-                self.launches.add(cell, entry)
             cell.ring.append(entry)
 
     def _note(self, cell: CellSoFar, entry: Entry) -> None:
@@ -334,8 +331,8 @@ class Recorder:
         entries = self._making.entries
         if len(entries) <= depth:
             return
-        if results and isinstance(results[0], jax.Array):
-            entries[depth].result = weakref.ref(results[0])
+        entries[depth].is_made = True
+        self.launches.made(self._cell, entries[depth], results)
         if (made := entries[depth].made) is not None:
             ORIGINS.dispatched(made, results)
             if written:
@@ -357,8 +354,8 @@ class Recorder:
         """Notes what was raised while dispatches were made."""
         for entry in self._making.entries[depth:]:
             entry.end = end_of(error)
-            if entry.number and entry.result is None and entry.end != "interrupted":
-                self.launches.note_failed(entry)
+            if entry.end != "interrupted" and not entry.is_made:
+                self.launches.note_failed(self._cell, entry, error)
 
     def done(self, depth: int) -> None:
         """Notes that dispatches have ended.

@@ -170,6 +170,8 @@ class Runner:
             else:
                 with self._repeated(request.calls, calls):
                     await self._run_in_shell(_as_numbered(request))
+            if self._error is None:
+                self._recorder.launches.settle()
         # An interrupt between IPython's own handlers; or strict mode cannot reach the others.
         except (Exception, KeyboardInterrupt) as error:
             self._keep_error(error)
@@ -190,7 +192,7 @@ class Runner:
             replicas=self._recorder.replicas.trails(),
             settings=self._recorder.settings.changes(),
             refused=self._recorder.refused_at(),
-            has_failed=self._recorder.launches.settle(),
+            has_failed=bool(self._recorder.launches.told()),
             **features.told(cell),
         )
 

@@ -262,8 +262,9 @@ class Lockstep:
         absent = [q for q in about.processes if q not in at]
         all_at = at | dict.fromkeys(absent)
         notes |= dict.fromkeys(absent, "had not come to it by then")
-        if len({each.failed for each in at.values() if each is not None}) > 1:
-            raise DivergenceError(apart_text(at, about))
+        those = {i: each for i, each in at.items() if each is not None}
+        if len({(each.failed, each.failures) for each in those.values()}) > 1:
+            raise DivergenceError(apart_text(those, about.name))
         if len(programs) > 1 and (found := differences(settings)):
             raise DivergenceError(refusal(found, about.name))
         if len(programs) > 1 or None in at.values():

@@ -203,8 +203,8 @@ class CellReply:
         settings: Those that change programs, and are not what they were as it joined.
         nan: Its first computation with a NaN in the results, if that was looked for.
         refused: The cell's lines, each once, at which the processes did not agree.
-        has_failed: A computation has, in which processes wait for each other; the cell need not
-            have raised that: nobody may have looked at its results yet.
+        has_failed: A computation has, in which processes wait for each other, in this cell or
+            before; nobody need have looked at its results yet.
     """
 
     process_index: int

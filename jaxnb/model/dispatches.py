@@ -111,8 +111,9 @@ class Dispatch:
         collectives: Whether processes wait for each other in it.
         replicas: Digests of its replicated arguments that nothing has compared yet: the processes
             that hold the same parts, and a number that is to be equal on these.
-        failed: The last one over these processes that this process had agreed on before, and then
-            could not make, in words; empty if there was none.
+        failed: The last one over these processes that all had agreed on before, and that then
+            failed on this process, in words; empty if there was none.
+        failures: How many there were.
         end: ``"failed"`` if it raised; ``"broken"`` if its collective did, as connections were
             lost or shut; ``"interrupted"`` if an interrupt struck while it was made: then it
             may run or not; else empty.
@@ -131,6 +132,7 @@ class Dispatch:
     site: int = field(default=0, repr=False)
     collectives: bool = False
     failed: str = ""
+    failures: int = 0
     end: DispatchEnd = ""
     replicas: tuple[tuple[Processes, int], ...] = field(default=(), repr=False)
 

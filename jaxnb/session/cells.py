@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -12,7 +11,7 @@ from functools import partial
 from jaxnb.deaths import dead_processes
 from jaxnb.errors import JaxnbError, RecoveryInterrupted
 from jaxnb.labels import Outputs
-from jaxnb.lockstep.ends import Half
+from jaxnb.lockstep.failures import Apart
 from jaxnb.model.cells import CellRequest
 from jaxnb.model.origins import Difference
 from jaxnb.provenance import unequal_names_text
@@ -33,12 +32,6 @@ from jaxnb.transport.events import Exchange
 
 WATCH_AFTER_SECONDS = 0.05
 """In a cell that runs for longer the processes look at their main threads now and then."""
-
-ENDS_SECONDS = 1.0
-"""So long a computation that has failed on one process may go on on others."""
-
-PAUSE_SECONDS = 0.05
-"""How soon it is looked again whether it does."""
 
 WATCH_SECONDS = 0.2
 """The cell's output waits so long at most: who does not answer in time may watch all the same."""
@@ -120,17 +113,22 @@ class Cells:
         request = replace(request, serial=next(self._life.serials))
         running = self._send(request, sink, outputs, interrupted)
         collected, supervisor = self._wait(running, timeout)
-        half = self._half_made(collected, supervisor.interrupted)
+        apart = self._apart(collected, supervisor.interrupted)
         self._settings.replied(collected.replies, collected.silent)
         was_cut = supervisor.interrupted or bool(self._life.deaths)
         found = self._examiner.examine(
-            running, collected, sink, was_cut=was_cut, was_interrupted=supervisor.interrupted
+            running,
+            collected,
+            sink,
+            was_cut=was_cut,
+            was_interrupted=supervisor.interrupted,
+            is_apart=apart is not None,
         )
         is_alike = not (was_cut or collected.errors)
         tell_names = partial(unequal_names_text, request.cell, has_ended_alike=is_alike)
-        if half is not None:
-            running.notice(f"{half}.")
-        is_apart = half is not None or self._is_out_of_step(collected, supervisor.interrupted)
+        if apart is not None:
+            running.notice(f"{apart}.")
+        is_apart = apart is not None or self._is_out_of_step(collected, supervisor.interrupted)
         if supervisor.gave_up or is_apart:
             wait = 0.0 if supervisor.gave_up else COME_BACK_SECONDS
             names = self._mend(running, found.unequal_names, tell_names, wait)
@@ -176,21 +174,17 @@ class Cells:
             collected = running.finish()
         return collected, supervisor
 
-    def _half_made(self, collected: Collected, was_interrupted: bool) -> Half | None:
-        """Returns a dispatch that some processes wait in for ever, as it has failed on others.
+    def _apart(self, collected: Collected, was_interrupted: bool) -> Apart | None:
+        """Returns the processes of which not the same has failed: nothing more is let run on them.
 
-        It is looked for where something went wrong. What has failed after the processes had met
-        in it ends on the others, too: that is waited for.
+        It is looked for where something went wrong.
         """
         life = self._life
-        is_ready = life.lifecycle.state == "ready" and not life.deaths
         has_failed = any(each.has_failed for each in collected.replies.values())
-        if not (has_failed or collected.errors or was_interrupted) or not is_ready:
+        if not (has_failed or collected.errors or was_interrupted):
             return None
-        deadline = time.monotonic() + ENDS_SECONDS
-        while (half := self._reach.half_made()) is not None and time.monotonic() < deadline:
-            Exchange().get(PAUSE_SECONDS)
-        return half
+        is_ready = life.lifecycle.state == "ready" and not life.deaths
+        return self._reach.apart() if is_ready else None
 
     def _is_out_of_step(self, collected: Collected, was_interrupted: bool) -> bool:
         """Whether collectives may be pending on some processes that others have not begun.

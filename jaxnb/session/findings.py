@@ -40,6 +40,7 @@ class Examiner:
         *,
         was_cut: bool,
         was_interrupted: bool,
+        is_apart: bool,
     ) -> Findings:
         """Returns what is found, and tells it beside the cell's output, but for unequal names.
 
@@ -49,6 +50,7 @@ class Examiner:
             sink: Where its output goes: a script is warned instead, and a card shows programs.
             was_cut: Whether it was interrupted, or a process has died.
             was_interrupted: Whether it was interrupted, for whatever reason.
+            is_apart: Whether a computation has failed on some processes only.
         """
         is_script = isinstance(sink, ScriptNotices)
         is_recorded = self._reach.is_recorded(collected.request)
@@ -74,7 +76,7 @@ class Examiner:
         first_nan = nans.first_of(collected.request.cell, seen)
         if first_nan is not None and not is_script:
             running.notice(str(first_nan))
-        if was_interrupted and not names and is_recorded:
+        if was_interrupted and not (names or is_apart) and is_recorded:
             last = self._last_of_all(collected)
             if last is not None:
                 running.notice(stopped_text(last))

@@ -11,7 +11,7 @@ from typing import Any
 
 from jaxnb.asking import Channel
 from jaxnb.deaths import Death
-from jaxnb.lockstep.ends import Half, half_made
+from jaxnb.lockstep.failures import Apart, apart
 from jaxnb.lockstep.interrupting import interrupt
 from jaxnb.lockstep.looking import Looker
 from jaxnb.lockstep.place import conductor_beside
@@ -26,8 +26,8 @@ from jaxnb.wire.sentinels import TOLD
 TOLD_SECONDS = 5.0
 """To look through compiled programs for collectives takes a while."""
 
-HALF_MADE_SECONDS = 0.5
-"""Who does not answer by then is not known to have failed, nor to wait."""
+FAILURES_SECONDS = 0.5
+"""Who does not answer by then is not known to have failed."""
 
 
 class Reach:
@@ -141,10 +141,10 @@ class Reach:
         seconds = TOLD_SECONDS if seconds is None else seconds
         return self._life.sentinels.ask(processes, f"{TOLD}.{function}", seconds=seconds, **data)
 
-    def half_made(self) -> Half | None:
-        """Returns a dispatch that has failed on some processes, and is pending on others."""
+    def apart(self) -> Apart | None:
+        """Returns the processes of which not the same has failed; None if there are none."""
         living = set(range(self.num_processes)) - self._life.lifecycle.dead
-        return half_made(self.told(living, "ends", HALF_MADE_SECONDS))
+        return apart(self.told(living, "failures", FAILURES_SECONDS))
 
     # ---------------------------------------------------------------------- the conductor
 

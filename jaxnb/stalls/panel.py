@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from jaxnb.deaths import Death
-from jaxnb.lockstep.ends import Half
+from jaxnb.lockstep.failures import Apart
 from jaxnb.lockstep.looking import Looker
 from jaxnb.model.cells import CellRequest
 from jaxnb.model.whereabouts import AtWork, StackEntry, Wait, Waits, Whereabouts
@@ -51,8 +51,8 @@ class Reaches(Protocol):
     def where(self, processes: Iterable[int]) -> dict[int, Whereabouts]:
         """Returns where processes' main threads are, for those that tell."""
 
-    def half_made(self) -> Half | None:
-        """Returns a dispatch that has failed on some processes, and is pending on others."""
+    def apart(self) -> Apart | None:
+        """Returns the processes of which not the same has failed; None if there are none."""
 
     def looker(self, request: CellRequest) -> Looker | None:
         """Returns what asks the conductor who waits in a cell; None where it is not asked."""
@@ -162,7 +162,7 @@ class Panel:
 
     def _reason(self, others: Collection[int]) -> Reason:
         """Returns why all in the cell wait, as far as is known."""
-        if (known := self._half() or self._fault()) is not None:
+        if (known := self._failure() or self._fault()) is not None:
             return known
         if not self._is_sure():
             return Reason("")
@@ -174,10 +174,10 @@ class Panel:
             return left_reason(self._running.how_others_left(others))
         return main_reason(waits)
 
-    def _half(self) -> Reason | None:
-        """Returns what is said of a computation that others have begun than have failed in it."""
-        half = self._group.half_made()
-        return None if half is None else Reason(f"{half}.", "missing")
+    def _failure(self) -> Reason | None:
+        """Returns what is said of a computation that has failed on some processes only, so far."""
+        apart = self._group.apart()
+        return None if apart is None else Reason(f"{apart}.", "missing")
 
     def _fault(self) -> Reason | None:
         """Returns what the conductor's answer, or its silence, tells to be wrong; None if nothing.
@@ -202,7 +202,7 @@ class Panel:
         those = {i: standing.found[i] for i in waiters}
         work = self._awaited(waiters, standing.at_work())
         is_silent = self._looker is not None and self._looker.silent() is not None
-        if reason := self._half() or (self._fault() if is_silent or not work else None):
+        if reason := self._failure() or (self._fault() if is_silent or not work else None):
             shown = waits_of(those, seconds, reason.text, standing.silent, is_all=False)
             self._running.show_waits(replace(shown, computes=True, why=reason.cause))
             return

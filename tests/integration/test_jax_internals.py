@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -264,6 +265,12 @@ def fails(depth, what): print(depth, what); raise OSError
 hooks.told.clear()
 try: dispatch.told_how_it_ends(hooks, fails, "made")
 except OSError: print(hooks.told)
+kinds, kept = set(), hooks.failed
+hooks.failed = lambda depth, error: kinds.add(dispatch.is_of_results(error))
+jax.config.update("jax_debug_nans", True)
+try: jax.jit(f)(np.full(3, np.nan, np.float32), 2.0)
+except FloatingPointError: print(kinds, dispatch.is_of_results(ValueError()))
+jax.config.update("jax_debug_nans", False); hooks.failed = kept
 dispatch.more_caches.append(lambda: print("cleared"))
 dispatch.replace(np, "sin", lambda x: 7); print(np.sin(0), np.sin.__name__)
 dispatch.choose_paths_again()
@@ -626,6 +633,8 @@ def test_an_executable_tells_what_it_is(python: Python) -> None:
         "[] None (0, 1)",
         "7 made",
         "[(7, 'OSError')]",
+        mock.ANY,  # what JAX prints
+        "{True} False",
         "7 sin",
         "cleared",
         "cleared",

@@ -304,6 +304,14 @@ def executable_results(executable: Any) -> Sequence[Any]:
     return executable.out_handler.out_avals  # type: ignore[no-any-return]
 
 
+def is_of_results(error: BaseException) -> bool:
+    """Whether JAX has raised it as it looked at results, by ``jax_debug_nans`` or the like."""
+    from jax._src import api_util
+
+    own = getattr(api_util, "InternalFloatingPointError", FloatingPointError)
+    return isinstance(error, own | FloatingPointError)
+
+
 def key_words(key: Any) -> Any:
     """Returns the array of integers of a PRNG key array, without computing anything.
 
