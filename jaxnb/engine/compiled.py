@@ -17,6 +17,7 @@ from jax.sharding import NamedSharding
 
 from jaxnb.engine._jax_internals import hlo
 from jaxnb.engine.layouts import mesh_and_spec
+from jaxnb.engine.trees import require_tree
 from jaxnb.insight import table
 from jaxnb.insight.calls import parse_call, taken_apart
 from jaxnb.insight.program import Program
@@ -128,6 +129,7 @@ def _jitted(function: Any, arguments: Any, keywords: Any, name: str) -> Any:
 
     So `jnp.sum(x, axis=0)` is what it is when it is called.
     """
+    require_tree((arguments, keywords))
     leaves, tree = jax.tree.flatten((arguments, keywords))
     places = [i for i, leaf in enumerate(leaves) if hasattr(leaf, "shape")]
 

@@ -21,6 +21,7 @@ from jaxnb.engine.layouts import unreduced_axes
 from jaxnb.engine.lost import LostArray, text_of
 from jaxnb.engine.origins import ORIGINS
 from jaxnb.engine.packing import Package, is_array, is_spread
+from jaxnb.engine.trees import NotATreeError, require_tree
 from jaxnb.model.layout import ArrayInfo
 from jaxnb.model.transfers import (
     Exposed,
@@ -250,7 +251,10 @@ def not_found(process_index: int, error: NotFoundError) -> NotFound:
 
 def _flat(name: str, value: Any) -> list[tuple[Any, Any]]:
     try:
+        require_tree(value)
         return jax.tree_util.tree_flatten_with_path(value)[0]
+    except NotATreeError as error:
+        raise NotFoundError(f"has `{name}`, and {error}. Lay out a part of it") from error
     except ValueError as error:
         raise NotFoundError(
             f"has `{name}`, which is no pytree: JAX sorts the keys of dicts, and these cannot be "

@@ -15,6 +15,7 @@ from jaxnb.arrays.dtypes import largest_overflow, numpy_dtype
 from jaxnb.engine import meshes
 from jaxnb.engine.exposures import Exposures
 from jaxnb.engine.origins import ORIGINS
+from jaxnb.engine.trees import require_tree
 from jaxnb.errors import UsageError
 from jaxnb.headroom import available_bytes
 from jaxnb.model.transfers import Exposure, Placed, PlaceRequest, Refused
@@ -189,6 +190,7 @@ def _require_leaves(slots: list[_Slot], trees: Iterable[list[Any]]) -> None:
 
 def _leaves(name: str, value: Any) -> list[Any]:
     try:
+        require_tree(value)
         return jax.tree.leaves(value)
     except Exception as error:  # keys of a dict that have no order; a class may raise anything
         raise UsageError(

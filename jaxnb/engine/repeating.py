@@ -11,6 +11,7 @@ from typing import Any
 import jax
 
 from jaxnb.engine.timekeeper import Timekeeper
+from jaxnb.engine.trees import require_tree
 
 
 class Repeats:
@@ -128,8 +129,9 @@ class Repeats:
 
 def _arrays(value: Any) -> list[jax.Array]:
     try:
+        require_tree(value)
         leaves = jax.tree.leaves(value)
-    except (TypeError, ValueError):  # a dict whose keys have no order
+    except (TypeError, ValueError):  # a dict whose keys have no order; what holds itself
         return []
     return [each for each in leaves if isinstance(each, jax.Array) and not each.is_deleted()]
 

@@ -14,6 +14,7 @@ from jax.sharding import Mesh, NamedSharding
 
 from jaxnb.engine.layouts import dtype_facts
 from jaxnb.engine.meshes import find_mesh
+from jaxnb.engine.trees import NotATreeError, require_tree
 from jaxnb.errors import UsageError
 from jaxnb.labels import plural, type_label
 from jaxnb.model.comparisons import LeafLayout
@@ -94,6 +95,10 @@ def given(function: Any, arguments: Any, keywords: Mapping[str, Any]) -> Given:
             "`jaxnb.compare(f, (x, w), specs=...)`; of one argument `(x,)`."
         )
     arguments = tuple(arguments)
+    try:
+        require_tree((arguments, keywords))
+    except NotATreeError as error:
+        raise UsageError(f"JAX cannot take an argument apart: {error}. Nothing was run.") from error
     with_paths, tree = jax.tree_util.tree_flatten_with_path(arguments)
     leaves = tuple(leaf for _, leaf in with_paths)
     names = _names(function, len(arguments))

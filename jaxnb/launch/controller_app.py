@@ -20,9 +20,9 @@ HEARTBEAT_MS = 100
 """The hub counts an engine as registered at the second beat after it came, so the period is
 what a start waits for (ipyparallel's default of 3 s costs a start 5 s)."""
 
-MISSED_BEATS = 600
-"""Beats an engine may miss (60 s). A dead process is noticed by its launcher at once; this is
-for hosts that vanish, and must outlast a process that is stopped or starved for a while."""
+MISSED_BEATS = 10**9
+"""Beats an engine may miss: any number. A dead process is noticed by its launcher at once; one that
+is stopped goes on where it was."""
 
 
 def controller_config(cluster_dir: str, cluster_id: str) -> Config:

@@ -47,7 +47,7 @@ def write(process: ThisProcess, *, folder: str) -> StateFile | Refused:
     try:
         found = files.write(path, packed.names, packed.pickle, packed.buffers, packed.arrays)
     except OSError as error:
-        return Refused(f"could not write its file ({error.strerror or error})")
+        return Refused(f"could not write to {path.parent.parent} ({error.strerror or error})")
     finally:
         drop(process)
     return StateFile(path.name, path.stat().st_size, found)

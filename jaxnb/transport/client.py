@@ -210,8 +210,7 @@ class Transport:
     def forget(self, process_index: int) -> None:
         """Tells the controller that a process has ended.
 
-        Its requests in flight end with an error, here and for every other client; left
-        alone, the hub would find out by heartbeats, a minute later.
+        Its requests in flight end with an error, here and for every other client.
         """
         engine_id = self.engine_ids.pop(process_index, None)
         if engine_id is not None:

@@ -219,3 +219,19 @@ def test_what_is_no_pytree_is_nobodys_fault(session: Session) -> None:
     with pytest.raises(UsageError, match="no pytree: JAX sorts the keys of dicts") as caught:
         session.layout("odd")
     assert "process 0 " not in str(caught.value).lower()
+
+
+def test_what_holds_itself_is_refused(session: Session) -> None:
+    """JAX's own code would leave the process at Python's limit of recursion for good."""
+    session.run("""
+ring = {"w": jnp.ones(2)}; ring["me"] = ring
+deep = jnp.ones(2)
+for _ in range(2000): deep = [deep]
+""")
+    before = [each.pid for each in session.processes]
+    with pytest.raises(UsageError, match="`ring`, and it holds itself"):
+        session.layout("ring")
+    with pytest.raises(UsageError, match="`deep`, and it is nested over 300 deep"):
+        session.layout("deep")
+    assert session.layout("ring['w']")
+    assert [each.pid for each in session.processes] == before

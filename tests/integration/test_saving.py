@@ -103,7 +103,7 @@ def test_what_is_not_saved(
 def test_a_full_disk_leaves_what_was_there(session: Session, saved: Path) -> None:
     session.run("import resource\nlimit = resource.getrlimit(resource.RLIMIT_FSIZE)")
     session.run("resource.setrlimit(resource.RLIMIT_FSIZE, (65536, limit[1]))", ranks=[2])
-    with pytest.raises(JaxnbError, match=r"^Process 2 could not write its file .*Nothing was sav"):
+    with pytest.raises(JaxnbError, match=r"^Process 2 could not write to .*Nothing was sav"):
         session.save(saved, overwrite=True)
     session.run("resource.setrlimit(resource.RLIMIT_FSIZE, limit)")
     assert [*saved.parent.iterdir()] == [saved]
