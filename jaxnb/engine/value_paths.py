@@ -10,7 +10,7 @@ import site
 import sys
 import sysconfig
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import (
@@ -94,6 +94,31 @@ def paths_to(variables: Mapping[str, Any], wanted: set[int]) -> dict[int, Found]
                 if id(part) not in seen and not isinstance(part, _PLAIN)
             ]
         level = below
+    return found
+
+
+def holders_of(variables: Mapping[str, Any], wanted: Iterable[int]) -> dict[int, list[str]]:
+    """Returns which variables hold objects, by the ids of these; all are looked through once."""
+    parents: dict[int, list[int]] = {}
+    seen: set[int] = set()
+    left = list(variables.values())
+    while left:
+        value = left.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        for _, part in _parts(value):
+            if not isinstance(part, _PLAIN):
+                parents.setdefault(id(part), []).append(id(value))
+                left.append(part)
+    found = {}
+    for key in wanted:
+        above, todo = {key}, [key]
+        while todo:
+            new = set(parents.get(todo.pop(), ())) - above
+            above |= new
+            todo += new
+        found[key] = [name for name, value in variables.items() if id(value) in above]
     return found
 
 

@@ -31,12 +31,14 @@ class LostPart:
         type: What it is: ``"generator"``, ``"float32[4, 2]"``.
         reason: Why it is lost.
         is_old: It was lost before, and that was told.
+        also: Other variables that hold it.
     """
 
     path: str
     type: str
     reason: str
     is_old: bool = False
+    also: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return f"`{self.path}` ({self.type}): {self.reason}"
@@ -124,6 +126,7 @@ class Lost:
         processes: The processes that have lost it.
         reason: Why.
         is_old: It was lost before, and that was told.
+        also: Other variables that hold it.
     """
 
     path: str
@@ -131,6 +134,7 @@ class Lost:
     processes: tuple[int, ...]
     reason: str
     is_old: bool = False
+    also: tuple[str, ...] = ()
 
     @property
     def variable(self) -> str:
@@ -139,7 +143,8 @@ class Lost:
         return found[0] if found else ""
 
     def __str__(self) -> str:
-        return f"`{self.path}` ({self.type}) on {processes_label(self.processes)}: {self.reason}"
+        where = f"{_also([self])} on {processes_label(self.processes)}"
+        return f"`{self.path}` ({self.type}){where}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -355,9 +360,9 @@ def losses_text(lost: Sequence[Lost], beginning: str, then: str) -> list[str]:
     """Returns what is lost, and what to do; nothing if nothing is."""
     if not lost:
         return []
-    alike: dict[tuple[tuple[int, ...], str], list[Lost]] = {}
+    alike: dict[tuple[object, ...], list[Lost]] = {}
     for each in lost:
-        alike.setdefault((each.processes, each.reason), []).append(each)
+        alike.setdefault((each.processes, each.reason, each.also), []).append(each)
     told = [_told(those) for those in list(alike.values())[:MOST_NAMED]]
     if len(alike) > MOST_NAMED:
         left = sum(map(len, list(alike.values())[MOST_NAMED:]))
@@ -371,7 +376,14 @@ def _told(lost: Sequence[Lost]) -> str:
     if len(lost) == 1:
         return str(first)
     paths = paths_label([each.path for each in lost], most=MOST_NAMED)
-    return f"{paths} on {processes_label(first.processes)}: {first.reason}"
+    return f"{paths}{_also(lost)} on {processes_label(first.processes)}: {first.reason}"
+
+
+def _also(lost: Sequence[Lost]) -> str:
+    """Returns which other variables hold what is lost; empty if none does."""
+    told = {each.variable for each in lost}
+    names = dict.fromkeys(name for each in lost for name in each.also if name not in told)
+    return f", also in {paths_label(names, most=MOST_NAMED)}," if names else ""
 
 
 def losses(lost: Mapping[int, tuple[LostPart, ...]]) -> tuple[Lost, ...]:
@@ -381,6 +393,6 @@ def losses(lost: Mapping[int, tuple[LostPart, ...]]) -> tuple[Lost, ...]:
         for part in parts:
             who.setdefault(part, []).append(index)
     return tuple(
-        Lost(part.path, part.type, tuple(processes), part.reason, part.is_old)
+        Lost(part.path, part.type, tuple(processes), part.reason, part.is_old, part.also)
         for part, processes in who.items()
     )

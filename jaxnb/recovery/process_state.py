@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import itertools
 import pickle
+import re
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from jaxnb.engine.lost import MAKE_AGAIN, MAKE_ANEW, LostArray, LostValue, loss_of, reduced_whole
-from jaxnb.engine.value_paths import Found, is_of_user, paths_to
+from jaxnb.engine.value_paths import Found, holders_of, is_of_user, paths_to
 from jaxnb.pickling import OutOfBand, adjacent
 from jaxnb.recovery import process_arrays
 from jaxnb.recovery.fitting import SavedArray
@@ -76,12 +77,14 @@ class _Lost:
     reason: str
     name: str
     path: str = ""
+    also: tuple[str, ...] = ()
     shards: tuple[tuple[Any, Any], ...] = ()
 
     @property
     def part(self) -> LostPart:
         is_old = isinstance(self.value, LostValue)
-        return LostPart(self.path or self.name, _type_text(self.value), self.reason, is_old)
+        kind = _type_text(self.value)
+        return LostPart(self.path or self.name, kind, self.reason, is_old, self.also)
 
     @property
     def stand_in(self) -> LostValue:
@@ -157,6 +160,7 @@ def pack(
             _lose(lost, variables[each.name], each.reason, each.name)
         packed = once()
         _name_lost(variables, lost)
+    _note_others(variables, lost)
     found = dict.fromkeys(each.part for each in lost.values() if each.path)
     arrays = listing.named(variables) if listing is not None else ()
     return PackedState(*packed, tuple(found), arrays)
@@ -222,6 +226,21 @@ def _name_lost(variables: Mapping[str, Any], lost: dict[int, _Lost]) -> None:
         else:
             each.path = ""  # it is told with the whole
             _lose(lost, whole, f"has {_a(each)}: {each.reason}", each.name)
+
+
+def _note_others(variables: Mapping[str, Any], lost: Mapping[int, _Lost]) -> None:
+    """Notes which other variables hold what is lost; those of IPython's are of no interest."""
+    wanted = {id(each.value): each for each in lost.values() if each.path}
+    if not wanted:
+        return
+    own = {name: value for name, value in variables.items() if _is_own(name)}
+    for key, names in holders_of(own, wanted).items():
+        path = wanted[key].path
+        wanted[key].also = tuple(n for n in names if not re.match(rf"{n}\b", path))
+
+
+def _is_own(name: str) -> bool:
+    return name.isidentifier() and not name.startswith("_") and name not in ("In", "Out")
 
 
 def _a(each: _Lost) -> str:

@@ -358,4 +358,5 @@ def _read_manifest(path: Path) -> dict[str, Any]:
 
 
 def _lost(plain: Mapping[str, Any]) -> Lost:
-    return Lost(**{**plain, "processes": tuple(plain["processes"])})
+    tuples = {name: tuple(plain[name]) for name in ("processes", "also")}
+    return Lost(**{**plain, **tuples})
