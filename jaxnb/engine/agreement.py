@@ -77,7 +77,7 @@ class Agreement:
             cell.refused = entry
         self._digest(entry, arguments)
         program, failed = known.program, self._launches.failures(known.processes)
-        if failed.how_many:
+        if failed.keys:
             program = as_digest(hash((known.fingerprint, failed.number)))
         word = Word(known.processes, program, as_digest(entry.inputs), entry.line or 0)
         intent = Intent(word, partial(self._as_told, cell, entry), replicas_as_text(entry.replicas))
@@ -102,7 +102,7 @@ class Agreement:
         if self._making.is_main:
             entry.number = cell.count(entry.known.processes) + 1
         failed = self._launches.failures(entry.known.processes)
-        return replace(as_dispatch(entry), failed=failed.last, failures=failed.how_many)
+        return replace(as_dispatch(entry), failed=failed.last, failures=len(failed.keys))
 
     def _digest(self, entry: Entry, arguments: Sequence[Any]) -> None:
         """Digests the replicas among a dispatch's arguments that nothing has compared yet."""

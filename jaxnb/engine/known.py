@@ -29,7 +29,7 @@ class Known:
     fingerprint: int = 0
     program: bytes = b""  # the same, as words have it
     collectives: bool = False
-    calls_back: bool = False  # it has collectives, and calls Python back, which may raise
+    calls_back: bool = False  # it calls Python back, which may raise
     arguments: Shapes | None = None  # None until it is dispatched
     results: Shapes | None = None
     kept: tuple[int, ...] | None = None  # which arguments it uses; None for all
@@ -47,7 +47,7 @@ def known_of(executable: Any, programs: Programs) -> Known:
         known.fingerprint = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest())
         known.program = as_digest(known.fingerprint)
         known.collectives = _COLLECTIVE.search(text) is not None
-        known.calls_back = known.collectives and _CALLS_BACK.search(text) is not None
+        known.calls_back = _CALLS_BACK.search(text) is not None
         options = internals.executable_options(executable)
         facts = [f"devices {order}", *(f"compiler_options {each[1:]}" for each in options)]
         programs.keep(known.fingerprint, executable, text, facts)

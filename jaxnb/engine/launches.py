@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -41,7 +42,7 @@ class Launches:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal's handler may dispatch, too
         self._failures: dict[Processes, Failures] = {}
         self._outstanding: deque[_Outstanding] = deque()
 
@@ -62,18 +63,16 @@ class Launches:
     def settle(self) -> None:
         """Waits for what calls Python back; for the main thread: a callback may dispatch, too.
 
+        A signal's handler may dispatch meanwhile, and wait for the same.
+
         Raises:
             KeyboardInterrupt: It was interrupted; what it waited for is still outstanding.
         """
-        while self._outstanding:
-            each = self._outstanding[0]
-            try:
-                jax.block_until_ready(each.results)
-                if not each.results:  # whose end is known by its effects
-                    jax.effects_barrier()
-            except Exception:  # which whoever uses the results is told of
+        for each in list(self._outstanding):
+            if _fails(each.results):
                 self._note(each)
-            self._outstanding.popleft()
+            with contextlib.suppress(ValueError):  # a handler has waited for it
+                self._outstanding.remove(each)
 
     def failures(self, processes: Processes) -> Failures:
         """Returns what has failed of what spans these processes."""
@@ -108,12 +107,24 @@ def _outstanding(cell: CellSoFar, entry: Entry, results: Sequence[Any]) -> _Outs
     return _Outstanding(entry, hash((*which, *known.processes)) & MASK, text, results)
 
 
+def _fails(results: Sequence[Any]) -> bool:
+    """Waits for results; whether their computation fails. Of what is deleted nothing is known."""
+    there = [each for each in results if not each.is_deleted()]
+    try:
+        jax.block_until_ready(there)
+        if not results:  # whose end is known by its effects
+            jax.effects_barrier()
+    except Exception:  # which whoever uses the results is told of
+        return not any(each.is_deleted() for each in there)
+    return False
+
+
 def _has_failed(result: Any) -> bool:
-    """Whether the computation of an array has failed on a device of this process."""
-    for shard in result.addressable_shards:
-        try:
+    """Whether the computation of an array has failed on a device of this process by now."""
+    try:
+        for shard in result.addressable_shards:
             if shard.data.is_ready():
                 shard.data.block_until_ready()
-        except RuntimeError:
-            return not shard.data.is_deleted()
+    except RuntimeError:
+        return not result.is_deleted()
     return False

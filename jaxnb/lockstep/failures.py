@@ -12,26 +12,29 @@ _MASK = (1 << 61) - 1
 
 
 class Failures(NamedTuple):
-    """What a process has failed to make of what spans the same processes.
+    """What has failed on a process of what spans the same processes.
 
     Attributes:
-        number: Equal on processes that have failed to make the same, in whatever order.
-        how_many: How many these are.
+        keys: A number for each, the same on all processes.
         last: The last of these, in words.
     """
 
-    number: int = 0
-    how_many: int = 0
+    keys: frozenset[int] = frozenset()
     last: str = ""
 
+    @property
+    def number(self) -> int:
+        """A number for all of them."""
+        return sum(self.keys) & _MASK
+
     def with_one(self, key: int, text: str) -> Failures:
-        """Returns these and one more.
+        """Returns these and one, unless it is one of these.
 
         Args:
-            key: Its number, the same on all processes.
+            key: Its number.
             text: It, in words.
         """
-        return Failures((self.number + key) & _MASK, self.how_many + 1, text)
+        return self if key in self.keys else Failures(self.keys | {key}, text)
 
 
 NONE = Failures()
@@ -66,8 +69,8 @@ def apart(told: Mapping[int, Mapping[Processes, Failures]]) -> Apart | None:
     """
     for processes in sorted({each for its in told.values() for each in its}):
         here = {i: told[i].get(processes, NONE) for i in processes if i in told}
-        if len({each[:2] for each in here.values()}) > 1:
-            most = max(here.values(), key=lambda each: each.how_many)
-            failed = [i for i, each in here.items() if each[:2] == most[:2]]
+        if len({each.keys for each in here.values()}) > 1:
+            most = max(here.values(), key=lambda each: len(each.keys))
+            failed = [i for i, each in here.items() if each.keys == most.keys]
             return Apart(most.last, failed, [i for i in here if i not in failed])
     return None

@@ -177,6 +177,11 @@ def note(a):
 noted = mapped(note, ())
 odd = {1}; noted(x); right = float(total(x, host))
 """
+POISONED = """
+alone = mapped(called, P("d"))
+odd = {1}; y = alone(x * 10)
+right = float(total(y, host))
+"""
 ON_ONE_DEVICE = """
 some = of((np.arange(n) == n - 1).astype(np.float32))
 odd = {1}; y = called_before(some)
@@ -190,8 +195,9 @@ odd = {1}; y = called_before(some)
         "odd = {1}; called_before(x); right = float(total(x, host))",  # nobody has its result
         NO_RESULT,
         ON_ONE_DEVICE,
+        POISONED,
     ],
-    ids=["flaky", "dropped", "no result", "one device of two"],
+    ids=["flaky", "dropped", "no result", "one device of two", "of an argument"],
 )
 def test_a_callback_that_raises_is_waited_for(group: Session, code: str) -> None:
     """Else the next sum would meet the one that process 0 waits in, and be wrong."""
@@ -209,6 +215,32 @@ def test_the_error_of_a_callback_is_named_with_what_it_has_cost(group: Session) 
     group.run("odd = {1}; y = called_after(x)", sink=sink)
     assert "calling callback: ValueError: no." in sink.notices[-1]
     assert_new_group(group, before, sink.notices)
+
+
+def test_what_is_deleted_has_not_failed(group: Session) -> None:
+    before, sink = pids(group), Presses()
+    group.run("y = called_after(x)\nif process_index == 0: y.delete()", sink=sink)
+    with pytest.raises(CellError, match="KeyError: 'mine'"):
+        group.run("y = called_after(x); y.delete(); raise KeyError('mine')", sink=sink)
+    assert group.run("float(total(x, host)) == kept").value is True
+    assert (pids(group), sink.notices) == (before, [])
+
+
+def test_a_handler_may_dispatch_while_a_callback_is_waited_for(group: Session) -> None:
+    group.run("""
+import signal
+handled = []
+signal.signal(signal.SIGUSR1, lambda *_: handled.append(float(total(x, host))))
+slow = {0: 0.5, 1: 0.5}
+def call(a):
+    signal.pthread_kill(main, signal.SIGUSR1); time.sleep(0.5)
+    return np.asarray(a)
+import threading; main = threading.main_thread().ident
+waited = mapped(lambda a: called(a + jax.lax.psum(a.sum(), "d")), P("d"))
+y = waited(x); z = float(total(x, host))
+signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+""")
+    assert group.run("z == kept and {*handled} == {kept}").value is True
 
 
 def test_a_nan_that_one_process_looks_for_has_not_failed(group: Session) -> None:

@@ -48,6 +48,11 @@ def test_what_all_have_that_tell_is_no_matter(
     assert apart(told) is None
 
 
+def test_one_counts_once() -> None:
+    """An interrupt may have it noted again."""
+    assert TWO.with_one(17, "`jit(f)`") == TWO
+
+
 @given(st.lists(st.integers(0, (1 << 61) - 1), max_size=5).flatmap(
     lambda keys: st.tuples(st.just(keys), st.permutations(keys))
 ))  # fmt: skip
