@@ -12,7 +12,6 @@ from typing import Any
 import jax
 
 from jaxnb.engine._jax_internals.dispatch import is_of_results
-from jaxnb.engine.calls import MASK
 from jaxnb.engine.recorded import CellSoFar, Entry
 from jaxnb.errors import JaxnbError
 from jaxnb.lockstep.failures import NONE, Failures
@@ -23,14 +22,14 @@ from jaxnb.model.dispatches import Processes
 class _Outstanding:
     """A computation that calls Python back, and may fail in that; its results are held."""
 
-    entry: Entry
+    processes: Processes
     key: int
     text: str
     results: Sequence[Any]
 
 
 class Launches:
-    """Counts what has failed on this process of what spans several, and has them meet.
+    """Remembers what has failed on this process of what spans several.
 
     A computation that fails here may be made by the others all the same. What is dispatched next
     would meet, on the others, that in which they still wait: one result would be another's. So
@@ -87,15 +86,14 @@ class Launches:
             found = dict(self._failures)
         for each in list(self._outstanding):
             if any(map(_has_failed, each.results)):
-                processes = each.entry.known.processes
-                found[processes] = found.get(processes, NONE).with_one(each.key, each.text)
+                before = found.get(each.processes, NONE)
+                found[each.processes] = before.with_one(each.key, each.text)
         return found
 
     def _note(self, each: _Outstanding) -> None:
-        processes = each.entry.known.processes
         with self._lock:
-            before = self._failures.get(processes, NONE)
-            self._failures[processes] = before.with_one(each.key, each.text)
+            before = self.failures(each.processes)
+            self._failures[each.processes] = before.with_one(each.key, each.text)
 
 
 def _outstanding(cell: CellSoFar, entry: Entry, results: Sequence[Any]) -> _Outstanding:
@@ -104,7 +102,7 @@ def _outstanding(cell: CellSoFar, entry: Entry, results: Sequence[Any]) -> _Outs
     which = (cell.run, entry.number) if entry.number else (known.fingerprint, entry.inputs)
     line = "" if entry.line is None else f" at line {entry.line}"
     text = f"`{known.name}`{line} of cell [{cell.number}]"
-    return _Outstanding(entry, hash((*which, *known.processes)) & MASK, text, results)
+    return _Outstanding(known.processes, hash((*which, *known.processes)), text, results)
 
 
 def _fails(results: Sequence[Any]) -> bool:

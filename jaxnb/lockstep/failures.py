@@ -8,8 +8,6 @@ from typing import NamedTuple
 from jaxnb.labels import capitalized, processes_label
 from jaxnb.lockstep.messages import Processes
 
-_MASK = (1 << 61) - 1
-
 
 class Failures(NamedTuple):
     """What has failed on a process of what spans the same processes.
@@ -25,7 +23,7 @@ class Failures(NamedTuple):
     @property
     def number(self) -> int:
         """A number for all of them."""
-        return sum(self.keys) & _MASK
+        return sum(self.keys)
 
     def with_one(self, key: int, text: str) -> Failures:
         """Returns these and one, unless it is one of these.

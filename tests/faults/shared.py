@@ -16,6 +16,7 @@ from jaxnb.model.requests import CheckRequest
 from jaxnb.moving import no_meter
 from jaxnb.recovery.messages import Recovered
 from jaxnb.session import Session
+from jaxnb.stalls import panel
 from jaxnb.transport import client, events
 from jaxnb.wire.signing import digest
 from jaxnb_fixtures import CLEAR, PATIENT_SECONDS, LostVariablesError, WrongNumbersError
@@ -30,6 +31,12 @@ def cleared(session: Session) -> Session:
     except JaxnbError:
         session.restart()
     return session
+
+
+def show_waits_soon(patch: pytest.MonkeyPatch) -> None:
+    """Has the panel look more often, and show waits after a second."""
+    patch.setattr(panel, "LOOK_SECONDS", 0.1)
+    patch.setattr(panel, "ALL_WAIT_SECONDS", 1.0)
 
 
 def assert_kept(session: Session, code: str, value: object = None) -> None:

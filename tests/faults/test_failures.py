@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import jaxnb
-from faults.shared import cleared
+from faults.shared import cleared, show_waits_soon
 from faults.test_waits import Presses
 from jaxnb.errors import CellError
 from jaxnb.session import Session
-from jaxnb.stalls import panel
 
 DEVICES = 2
 """So many each: a dispatch returns before its collectives have run."""
@@ -61,8 +60,7 @@ def shared_group() -> Iterator[Session]:
 
 @pytest.fixture
 def group(shared_group: Session, monkeypatch: pytest.MonkeyPatch) -> Session:
-    monkeypatch.setattr(panel, "LOOK_SECONDS", 0.1)
-    monkeypatch.setattr(panel, "ALL_WAIT_SECONDS", 1.0)
+    show_waits_soon(monkeypatch)
     session = cleared(shared_group)
     session.run(SETUP)
     return session

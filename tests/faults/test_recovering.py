@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from faults.shared import missing, without_replica
+from faults.shared import missing, pressing_beside, without_replica
 from jaxnb.errors import (
     CellError,
     JaxnbError,
@@ -142,6 +142,16 @@ def test_what_is_pending_for_ever_is_lost_and_named(group: Session) -> None:
     assert_usable(group)
 
 
+def once(there: Path) -> Callable[[Callable[[], None]], None]:
+    """Returns what presses Interrupt as soon as a process has made a file."""
+
+    def press(interrupt: Callable[[], None]) -> None:
+        until(there.exists, f"a process has made {there}")
+        interrupt()
+
+    return press
+
+
 def test_an_interrupt_while_it_packs_changes_nothing(group: Session) -> None:
     pids = [process.pid for process in group.processes]
 
@@ -169,15 +179,11 @@ def test_what_an_interrupt_keeps_from_a_new_process_says_so(group: Session, tmp_
         "import signal\nslow = Slow(); slow.number = 3; after = process_index"
     )
 
-    def press() -> None:
-        until(there.exists, "process 1 was taking it")
-        os.kill(os.getpid(), signal.SIGINT)
-
-    thread = threading.Thread(target=press)
-    thread.start()
-    with pytest.raises(KeyboardInterrupt, match="not all are there") as caught:
+    with (
+        pressing_beside(once(there)),
+        pytest.raises(KeyboardInterrupt, match="not all are there") as caught,
+    ):
         group.recover()
-    thread.join()
     folder = Path(str(caught.value).partition("%spmd_load ")[2].partition("`")[0])
     advice = f"`after` is not on process 1.*%spmd_load {folder}"
     with pytest.raises(CellError, match=advice):
@@ -216,15 +222,8 @@ def test_what_ends_a_save_from_outside_leaves_the_directory_as_it_was(
         "        return int, ()\nends = Ends()\ndef ended(): time.sleep(1000)"
     )
 
-    def press() -> None:
-        until(there.exists, "process 1 was packing it")
-        os.kill(os.getpid(), signal.SIGINT)
-
-    thread = threading.Thread(target=press)
-    thread.start()
-    with pytest.raises(KeyboardInterrupt) as interrupted:
+    with pressing_beside(once(there)), pytest.raises(KeyboardInterrupt) as interrupted:
         group.save(saved, ["ends"], overwrite=True)
-    thread.join()
     group.run("def ended(): os._exit(3)")
     with pytest.raises(ProcessDiedError) as died:
         group.save(saved, ["ends"], overwrite=True)

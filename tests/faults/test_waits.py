@@ -15,7 +15,7 @@ import pytest
 
 import jaxnb
 from faults import shared
-from faults.shared import cleared
+from faults.shared import cleared, show_waits_soon
 from jaxnb.errors import CellError, CellTimeoutError, SessionBrokenError
 from jaxnb.model.whereabouts import Waits
 from jaxnb.result import CellResult
@@ -114,8 +114,7 @@ def shared_group() -> Iterator[Session]:
 
 @pytest.fixture
 def group(shared_group: Session, monkeypatch: pytest.MonkeyPatch) -> Session:
-    monkeypatch.setattr(panel, "LOOK_SECONDS", 0.1)
-    monkeypatch.setattr(panel, "ALL_WAIT_SECONDS", 1.0)
+    show_waits_soon(monkeypatch)
     session = cleared(shared_group)
     session.run(SETUP)
     return session
