@@ -12,7 +12,7 @@ The seed decides what is done in which order, and is printed: the same one does 
 from __future__ import annotations
 
 import argparse
-import os
+import contextlib
 import random
 import re
 import signal
@@ -24,7 +24,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -55,7 +55,9 @@ LENGTHS = (1, 30, 777, 20_000, 300_000)
 
 WAITS_FOR_ITS_TURN = re.compile(r"waits for cell \[\d+\] to end")
 
-SAID_OF_INTERRUPTS = re.compile("New processes in|.* did not answer the interrupt within")
+SAID_OF_INTERRUPTS = re.compile(
+    "New processes in|.* did not answer the interrupt within|.* stopped at the same step"
+)
 
 ENDLESS = [
     "while True: float(total(x))",
@@ -134,6 +136,7 @@ class Soak:
         folder: For files that cells read.
         steps: How often ``steps`` was counted up.
         cells: How many cells were run.
+        pids: Of the processes; they change with a recovery only.
     """
 
     session: Session
@@ -141,6 +144,15 @@ class Soak:
     folder: Path
     steps: int = 0
     cells: int = 0
+    pids: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Takes down which processes there are."""
+        self.pids = self.current_pids()
+
+    def current_pids(self) -> list[int]:
+        """The processes that there are now."""
+        return [process.pid for process in self.session.processes]
 
     @property
     def devices(self) -> int:
@@ -405,18 +417,23 @@ def interrupt(soak: Soak) -> None:
     require(found <= {"KeyboardInterrupt"}, f"{code!r} raised {found}")
     said = [text for text in sink.notices if not SAID_OF_INTERRUPTS.match(text)]
     require(not said, f"jaxnb said: {said}")
+    if any(text.startswith("New processes in") for text in sink.notices):
+        soak.pids = soak.current_pids()
     soak.value("float(total(x))", soak.sum_of_x)
 
 
 def recover(soak: Soak) -> None:
-    """The group formed anew: all variables are still there."""
+    """New processes: all variables are still there."""
     recovered = soak.session.recover()
     require(not recovered.lost, f"recover() lost {recovered.lost}")
+    soak.pids = soak.current_pids()
     soak.value("float(total(steps))", float(soak.steps * soak.devices))
     soak.value("float(total(x))", soak.sum_of_x)
 
 
-WORK: dict[Callable[[Soak], None], int] = {
+Work = Callable[[Soak], None]
+
+WORK: dict[Work, int] = {
     dispatch: 6,
     compile_anew: 4,
     compute: 4,
@@ -449,62 +466,70 @@ def say(text: str) -> None:
     print(text, flush=True)
 
 
-def memory(session: Session) -> list[int]:
-    """Resident bytes of this process and of those of the group."""
-    pids = [os.getpid(), *(process.pid for process in session.processes)]
-    return [psutil.Process(pid).memory_info().rss for pid in pids]
+def memory() -> dict[str, int]:
+    """Resident bytes of the notebook's process and of all that it has started, by pid and name."""
+    own = psutil.Process()
+    resident = {}
+    for process in (own, *own.children(recursive=True)):
+        with contextlib.suppress(psutil.NoSuchProcess):  # a background cell's child has ended
+            name = f"{process.pid} {' '.join(process.cmdline())[-30:]}"
+            resident[name] = process.memory_info().rss
+    return resident
 
 
-def require_same_processes(soak: Soak, pids: list[int]) -> None:
+def require_same_processes(soak: Soak) -> None:
     """Fails if the group is not ready, or if a process was replaced."""
     require(soak.session.state == "ready", f"the group is {soak.session.state}")
-    now = [process.pid for process in soak.session.processes]
-    require(now == pids, f"the processes are {now}, and were {pids}")
+    now = soak.current_pids()
+    require(now == soak.pids, f"the processes are {now}, and were {soak.pids}")
 
 
-def work_through(soak: Soak, minutes: float, done: Counter[str]) -> list[int]:
-    """Does all kinds of work once, then any until the time is over.
+def work_through(
+    soak: Soak, kinds: dict[Work, int], minutes: float, done: Counter[str]
+) -> dict[str, int]:
+    """Does each kind of work once, then any until the time is over.
 
     Returns:
-        Memory after the first round: what came before is caches filling.
+        Memory in the tenth minute, or after the first round if that takes longer or there are no
+        ten: what came before is caches filling.
     """
-    session = soak.session
-    pids = [process.pid for process in session.processes]
-    deadline = time.monotonic() + 60 * minutes
-    told = time.monotonic()
-    first = soak.chance.sample(list(WORK), len(WORK))
-    early: list[int] = []
-    while first or time.monotonic() < deadline:
-        work = first.pop() if first else soak.chance.choices(list(WORK), list(WORK.values()))[0]
-        began = time.monotonic()
+    began = told = time.monotonic()
+    first = soak.chance.sample(list(kinds), len(kinds))
+    early: dict[str, int] = {}
+    while first or time.monotonic() < began + 60 * minutes:
+        work = first.pop() if first else soak.chance.choices(list(kinds), list(kinds.values()))[0]
+        since = time.monotonic()
         try:
             work(soak)
-            require_same_processes(soak, pids)
+            require_same_processes(soak)
         except Exception as error:
             error.add_note(
                 f"in `{work.__name__}`, work {done.total() + 1} and about cell {soak.cells}, "
-                f"{time.monotonic() - began:.1f} s after it began"
+                f"{time.monotonic() - since:.1f} s after it began"
             )
             raise
         done[work.__name__] += 1
-        if not first and not early:
-            early = memory(session)
+        spent = (time.monotonic() - began) / 60
+        if not first and not early and spent > min(minutes / 2, 10):
+            early = memory()
         if time.monotonic() - told > REPORT_SECONDS:
             told = time.monotonic()
-            left = (deadline - told) / 60
-            say(f"  {left:.0f} min to go: {done.total()} works, {soak.cells} cells")
+            total = sum(memory().values()) / 1e6
+            say(f"  {spent:.0f} min: {done.total()} works, {soak.cells} cells, {total:.0f} MB")
     return early
 
 
-def summarize(soak: Soak, done: Counter[str], early: list[int], seconds: float) -> None:
+def summarize(soak: Soak, done: Counter[str], early: dict[str, int], seconds: float) -> None:
     """Prints what was done, and how memory grew."""
     say(f"{done.total()} works in {soak.cells} cells, {seconds / 60:.1f} min, no false alarm:")
     say("  " + ", ".join(f"{name} {count}" for name, count in done.most_common()))
-    names = ["notebook", *(f"process {i}" for i in range(PROCESSES))]
-    say("memory after the first round of all kinds, and at the end:")
-    for name, before, now in zip(names, early, memory(soak.session), strict=True):
-        grown = (now - before) / 1e6
-        say(f"  {name}: {before / 1e6:.0f} MB, {now / 1e6:.0f} MB ({grown:+.0f} MB)")
+    late = memory()
+    total, now = sum(early.values()), sum(late.values())
+    say("memory in the tenth minute (or halfway), and at the end:")
+    say(f"  all: {total / 1e6:.0f} MB, {now / 1e6:.0f} MB ({now / total - 1:+.1%})")
+    for name in early.keys() & late.keys():
+        grown = (late[name] - early[name]) / 1e6
+        say(f"  {name}: {early[name] / 1e6:.0f} MB, {late[name] / 1e6:.0f} MB ({grown:+.0f} MB)")
 
 
 def _terminated(signum: int, frame: FrameType | None) -> NoReturn:
@@ -518,6 +543,9 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=5.0)
     parser.add_argument("--seed", type=int, default=None, help="any by default")
     parser.add_argument("--devices", type=int, default=None, help="of a process; 1 or 2 by seed")
+    parser.add_argument(
+        "--same-processes", action="store_true", help="never recover: how memory grows shows then"
+    )
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, _terminated)
     warnings.simplefilter("error", UserWarning)
@@ -526,6 +554,7 @@ def main() -> int:
     devices = chance.choice([1, 2])
     devices = arguments.devices or devices
     say(f"soak: seed {seed}, {arguments.minutes:g} min, {PROCESSES} processes × {devices} devices")
+    kinds = {w: n for w, n in WORK.items() if w is not recover or not arguments.same_processes}
     done: Counter[str] = Counter()
     began = time.monotonic()
     settings: dict[str, Any] = {"devices_per_process": devices, "platform": "cpu"}
@@ -536,7 +565,7 @@ def main() -> int:
         soak = Soak(session, chance, Path(folder))
         try:
             soak.run(SETUP)
-            early = work_through(soak, arguments.minutes, done)
+            early = work_through(soak, kinds, arguments.minutes, done)
         except Exception as error:
             say(f"FAILED with seed {seed} after {dict(done)}: {type(error).__name__}: {error}")
             say("\n".join(getattr(error, "__notes__", [])))
