@@ -135,6 +135,7 @@ class Soak:
         chance: Decides.
         folder: For files that cells read.
         steps: How often ``steps`` was counted up.
+        is_steady: Nothing is done that changes the processes.
         cells: How many cells were run.
         pids: Of the processes; they change with a recovery only.
     """
@@ -142,6 +143,7 @@ class Soak:
     session: Session
     chance: random.Random
     folder: Path
+    is_steady: bool
     steps: int = 0
     cells: int = 0
     pids: list[int] = field(init=False)
@@ -401,7 +403,8 @@ def interrupt(soak: Soak) -> None:
     timer = threading.Timer(seconds, interrupted.set)
     timer.start()
     found: set[str] = set()
-    check: CheckMode = soak.chance.choice(["strict", "off"])
+    # An unchecked cell that one interrupt does not end, two end, and processes change.
+    check: CheckMode = soak.chance.choice(["strict", "strict" if soak.is_steady else "off"])
     try:
         limit = seconds + INTERRUPT_TIMEOUT_SECONDS
         soak.session.run(code, check=check, sink=sink, interrupted=interrupted, timeout=limit)
@@ -562,7 +565,7 @@ def main() -> int:
         tempfile.TemporaryDirectory(prefix="jaxnb-soak-") as folder,
         jaxnb.start(PROCESSES, **settings) as session,
     ):
-        soak = Soak(session, chance, Path(folder))
+        soak = Soak(session, chance, Path(folder), arguments.same_processes)
         try:
             soak.run(SETUP)
             early = work_through(soak, kinds, arguments.minutes, done)
