@@ -12,7 +12,7 @@ from typing import Any
 
 from jaxnb.deaths import Death, dead_processes
 from jaxnb.errors import JaxnbError
-from jaxnb.labels import processes_label
+from jaxnb.labels import capitalized, processes_label
 from jaxnb.model.cells import ProcessError
 from jaxnb.model.requests import Request, RequestFailed
 from jaxnb.outcome import death_error
@@ -64,6 +64,10 @@ class Unanswered:
 
 
 _CAN_END = "Interrupt ends the wait, and variables are kept."
+_MAY_TAKE_LONG = (
+    "It may take long to compute, to compile, or to pickle a value or make it again (a class's "
+    "`__reduce__`, `__setstate__`)"
+)
 _TOO_LATE = "It can no longer be undone: Interrupt takes effect when it has ended."
 
 SendSignal = Callable[[list[int], int], None]
@@ -83,6 +87,7 @@ class Channel:
         give_up: Called with processes that are left in what nobody waits for any more.
         notice: Shows the user a sentence.
         joined: Makes one question of those that processes are asked together.
+        stopped: Returns which of some processes are stopped, as a clause; empty if none is.
     """
 
     def __init__(
@@ -96,9 +101,10 @@ class Channel:
         give_up: Callable[[list[int]], None],
         notice: Callable[[str], None],
         joined: Callable[[Mapping[int, Any]], Mapping[int, Request]],
+        stopped: Callable[[Iterable[int]], str],
     ) -> None:
         self._transport = transport
-        self._joined = joined
+        self._joined, self._stopped = joined, stopped
         self._deaths = deaths
         self.in_cells = in_cells
         self.num_processes = num_processes
@@ -215,11 +221,16 @@ class Channel:
             for index in list(pending):
                 lost = self._lost(index)
                 if late and lost is None:
-                    lost = Unanswered(index, f"gave no answer within {patience:.0f} s")
+                    lost = self._silent(index, patience)
                 if lost is not None:
                     patience = self._patience_after(lost, patience, heard_at)
                     del pending[index]
                     yield index, lost
+
+    def _silent(self, index: int, patience: float) -> Unanswered:
+        stopped = self._stopped([index])
+        why = f" ({stopped})" if stopped else ""
+        return Unanswered(index, f"gave no answer within {patience:.0f} s{why}")
 
     def _patience_after(self, answer: object, patience: float, heard_at: float) -> float:
         """Returns how long who has not answered may be silent yet, counted from ``heard_at``.
@@ -235,10 +246,9 @@ class Channel:
         if self._has_told or time.monotonic() - heard_at < QUIET_SECONDS:
             return
         self._has_told = True
+        why = capitalized(self._stopped(pending)) or _MAY_TAKE_LONG
         self._notice(
-            f"waits for {processes_label(pending)}: no answer for {QUIET_SECONDS:g} s. It may "
-            "take long to compute, to compile, or to pickle a value or make it again (a class's "
-            "`__reduce__`, `__setstate__`). "
+            f"waits for {processes_label(pending)}: no answer for {QUIET_SECONDS:g} s. {why}. "
             f"{_TOO_LATE if self._must_finish else _CAN_END}"
         )
 

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import tempfile
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -24,6 +24,7 @@ from jaxnb.launch.engine_start import EngineStart
 from jaxnb.launch.folder import make_folder
 from jaxnb.launch.forkclient import ForkServerClient
 from jaxnb.launch.programs import command_line
+from jaxnb.launch.stopped import stopped_text
 from jaxnb.model.requests import JoinRequest
 
 T = TypeVar("T")
@@ -248,6 +249,11 @@ class ProcessGroup:
             launchers = self._cluster.engines[set_id].launchers
             if str(position) in launchers:
                 launchers[str(position)].signal(sig)
+
+    def stopped_text(self, process_indices: Iterable[int]) -> str:
+        """Returns which of the processes are stopped, by SIGSTOP say; empty if none is."""
+        known = dict(enumerate(self.pids))
+        return stopped_text({i: known[i] for i in process_indices if i in known})
 
     def stop_processes(self) -> None:
         """Ends the processes and the coordination service; the controller stays."""

@@ -119,18 +119,19 @@ def type_label(dtype: object, shape: Iterable[int]) -> str:
     return f"{dtype}[{','.join(map(str, shape))}]"
 
 
-def paths_label(paths: Iterable[str], most: int = 8) -> str:
+def paths_label(paths: Iterable[str], most: int = 8, what: str = "array") -> str:
     """Returns paths by the variables that they begin with: ``"`params` (6 arrays) and `loss`"``.
 
     Args:
-        paths: Where arrays are: ``"params[0]['w']"``.
+        paths: Where they are: ``"params[0]['w']"``.
         most: So many variables are named; of the others it is said how many there are.
+        what: What is there.
     """
     by_variable: dict[str, list[str]] = {}
     for path in dict.fromkeys(paths):
         by_variable.setdefault(_ROOT.match(path).group(), []).append(path)  # type: ignore[union-attr]
     said = [
-        f"`{each[0]}`" if len(each) == 1 else f"`{variable}` ({len(each)} arrays)"
+        f"`{each[0]}`" if len(each) == 1 else f"`{variable}` ({plural(len(each), what)})"
         for variable, each in by_variable.items()
     ]
     if len(said) > most:

@@ -205,12 +205,18 @@ def forked_error() -> UsageError:
     )
 
 
-def out_of_step_error() -> SessionBrokenError:
-    """Returns the error for a cell on a group whose processes did not come back."""
+def out_of_step_error(unended: Collection[int] = ()) -> SessionBrokenError:
+    """Returns the error for a cell on a group whose processes did not come back.
+
+    Args:
+        unended: Those that did not, as far as that is known.
+    """
+    why = "processes did not answer an interrupt, or a restart was interrupted"
+    if unended:
+        why = f"{processes_label(unended)} did not end what ran before"
     return SessionBrokenError(
-        "The group is out of step: processes did not answer an interrupt, or a restart was "
-        "interrupted. Nothing was run. Type `%spmd_recover` to form it anew with the variables, or "
-        "`%spmd_restart` for fresh processes."
+        f"The group is out of step: {why}. Nothing was run. Type `%spmd_recover` to form it anew "
+        "with the variables, or `%spmd_restart` for fresh processes."
     )
 
 

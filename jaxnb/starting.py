@@ -37,6 +37,9 @@ MAX_SECONDS = 24 * 3600
 DEATH_SECONDS = 2.0
 """A death is known so much later at most than its first effects are seen."""
 
+STOPPED_SECONDS = 2.0
+"""So often it is looked whether a process is stopped, so that all wait for it."""
+
 OUTPUT_SECONDS = 0.5
 """What a process has written comes a few milliseconds after its answer, or never."""
 
@@ -77,6 +80,7 @@ class Starter:
         self._deaths = deaths
         self._on_output = on_output
         self._doing = "was starting"
+        self._looked_at = time.monotonic()
         self._deadline = time.monotonic() + min(options.timeout, MAX_SECONDS)
 
     @property
@@ -254,7 +258,7 @@ class Starter:
         return future.result()
 
     def check_alive(self) -> None:
-        """Gives up if anything has died.
+        """Gives up if anything has died; tells of who is stopped.
 
         Raises:
             StartError: It names the process and shows its last lines.
@@ -266,6 +270,10 @@ class Starter:
                 + f" while the group {self._doing}."
                 + last_lines(deaths[0])
             )
+        if time.monotonic() - self._looked_at > STOPPED_SECONDS:
+            self._looked_at = time.monotonic()
+            if stopped := self._group.stopped_text(range(len(self._group.pids))):
+                self.progress("waiting", stopped)
 
 
 def verify(reports: Sequence[ProcessReport], placement: Placement) -> None:

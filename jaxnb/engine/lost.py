@@ -160,6 +160,16 @@ def text_of(lost: LostValue) -> tuple[str, str]:
     return lost._what, f"{lost._advice}{more}"
 
 
+def set_text(lost: LostValue, what: str) -> None:
+    """Has a value tell something else of what it was and why it is lost.
+
+    Args:
+        lost: The value.
+        what: See :class:`LostValue`.
+    """
+    lost._what = what
+
+
 def reduced_whole(lost: LostValue) -> tuple[Any, ...]:
     """Returns what pickle makes it of again, with the parts that this process still has."""
     if isinstance(lost, LostArray):

@@ -14,6 +14,7 @@ import psutil
 
 from jaxnb.errors import JaxnbError
 from jaxnb.labels import processes_label
+from jaxnb.launch.stopped import is_stopped
 from jaxnb.recovery.messages import Measured, Refused, StateFile
 from jaxnb.recovery.meter import Meter
 from jaxnb.transport.events import Exchange
@@ -70,17 +71,16 @@ class Silence:
     def __init__(self, now: float, cpu_seconds: float) -> None:
         self._begun, self._meter = now, Meter(COMPUTES, now, cpu_seconds)
 
-    def is_enough(self, now: float, cpu_seconds: float, *, is_stopped: bool) -> bool:
+    def is_enough(self, now: float, cpu_seconds: float) -> bool:
         """Looks at it again.
 
         Args:
             now: The time.
             cpu_seconds: What it has computed so far.
-            is_stopped: Whether it was stopped, by SIGSTOP.
         """
         idle_seconds = self._meter.idle_seconds(now, cpu_seconds)
         too_long = now - self._begun > COMPUTING_SECONDS
-        return is_stopped or too_long or idle_seconds > SILENT_SECONDS
+        return too_long or idle_seconds > SILENT_SECONDS
 
 
 class Carrier:
@@ -181,7 +181,7 @@ class Carrier:
                     )
                 if answer is not None:
                     found[index] = answer
-            given_up |= dict.fromkeys(self._too_silent(left, answers), "did not answer")
+            given_up |= self._too_silent(left, answers)
             if self._interrupted.is_set():
                 raise KeyboardInterrupt(
                     "Interrupted while the variables were packed. Nothing has changed. Try again, "
@@ -191,25 +191,28 @@ class Carrier:
                 Exchange().get(PAUSE_SECONDS)
         return found
 
-    def _too_silent(self, asked: Collection[int], answers: Collection[int]) -> list[int]:
+    def _too_silent(self, asked: Collection[int], answers: Collection[int]) -> dict[int, str]:
+        """Returns who of those that were asked is given up, and why."""
         for index in answers:
             self._silences.pop(index, None)
-        return [i for i in asked if i not in answers and self._is_too_silent(i)]
+        silent = {i: self._why_given_up(i) for i in asked if i not in answers}
+        return {i: why for i, why in silent.items() if why}
 
-    def _is_too_silent(self, index: int) -> bool:
-        now = time.monotonic()
+    def _why_given_up(self, index: int) -> str:
+        now, pid = time.monotonic(), self._pids[index]
         try:
-            process = psutil.Process(self._pids[index])
-            times, status = process.cpu_times(), process.status()
+            times = psutil.Process(pid).cpu_times()
         except psutil.Error:  # it has just ended
-            return False
-        cpu_seconds = times.user + times.system
+            return ""
+        cpu_seconds, stopped = times.user + times.system, is_stopped(pid)
         if index not in self._silences:
             self._silences[index] = Silence(now, cpu_seconds)
-            self._notice(
-                f"process {index} does not answer; it is ended by force if it has not in "
-                f"{COMPUTING_SECONDS:g} s. Interrupt ends the wait, and changes nothing."
-            )
-        silence = self._silences[index]
-        is_stopped = status == psutil.STATUS_STOPPED
-        return silence.is_enough(now, cpu_seconds, is_stopped=is_stopped)
+            if not stopped:
+                self._notice(
+                    f"process {index} does not answer; it is ended by force if it has not in "
+                    f"{COMPUTING_SECONDS:g} s. Interrupt ends the wait, and changes nothing."
+                )
+        if stopped:  # nobody knows how long that lasts
+            return "was stopped"
+        is_enough = self._silences[index].is_enough(now, cpu_seconds)
+        return "did not answer" if is_enough else ""

@@ -77,6 +77,9 @@ def why_not(held: Mapping[int, Possession | None]) -> str:
         if possession is not None and not possession.digest:
             return f"process {i} cannot give it: {possession.reason}"
     if len({possession.digest for possession in possessions}) > 1:
+        broken = [(i, each.lost[0]) for i, each in held.items() if each is not None and each.lost]
+        if broken:
+            return "process {} has lost a part of it, `{}`".format(*min(broken))
         return "differs by process"
     if len({possession.origins for possession in possessions}) > 1:
         apart = zip(possessions[0].arrays, *(each.origins for each in possessions), strict=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -17,7 +17,10 @@ from jaxnb.labels import (
 )
 
 MOST_NAMED = 8
-"""So many things that are lost are told one by one."""
+"""So many things that are lost are told one by one, with the reason."""
+
+MOST_LISTED = 40
+"""So many variables that are lost besides are named; to use one tells the reason."""
 
 USING_ONE = " Using one raises an error; run the cells again that made them."
 
@@ -200,6 +203,7 @@ class Possession:
         arrays: The arrays in it that are spread over processes, as paths.
         replicas: Digests of their shards that others hold too: (array, box) to digest.
         origins: The numbers of where they come from; None for one of which that is not known.
+        lost: Parts of it that are lost there, as paths.
     """
 
     digest: bytes
@@ -208,6 +212,7 @@ class Possession:
     arrays: tuple[str, ...] = ()
     replicas: Mapping[tuple[int, Box], bytes] = field(default_factory=dict)
     origins: tuple[int | None, ...] = ()
+    lost: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,7 +345,7 @@ class Recovered:
             )
         told += losses_text([each for each in self.lost if not each.is_old], "Lost", USING_ONE)
         if old := dict.fromkeys(each.path for each in self.lost if each.is_old):
-            told.append(f"Lost before, and still: {paths_label(old, most=MOST_NAMED)}.")
+            told.append(f"Lost before, and still: {_paths(old)}.")
         told += [f"jaxnb.on_recover: {text}." for text in self.hook_errors]
         for printed, those in by_text(self.hook_output).items():
             told.append(f"jaxnb.on_recover printed on {processes_label(those)}: {printed.strip()}")
@@ -365,8 +370,8 @@ def losses_text(lost: Sequence[Lost], beginning: str, then: str) -> list[str]:
         alike.setdefault((each.processes, each.reason, each.also), []).append(each)
     told = [_told(those) for those in list(alike.values())[:MOST_NAMED]]
     if len(alike) > MOST_NAMED:
-        left = sum(map(len, list(alike.values())[MOST_NAMED:]))
-        told.append(f"and {left} more")
+        left = [each.path for those in list(alike.values())[MOST_NAMED:] for each in those]
+        told.append(f"and {len(left)} more, {_paths(left, most=MOST_LISTED)}")
     return [f"{beginning}: {'; '.join(told)}.{then}"]
 
 
@@ -375,8 +380,12 @@ def _told(lost: Sequence[Lost]) -> str:
     first = lost[0]
     if len(lost) == 1:
         return str(first)
-    paths = paths_label([each.path for each in lost], most=MOST_NAMED)
+    paths = _paths(each.path for each in lost)
     return f"{paths}{_also(lost)} on {processes_label(first.processes)}: {first.reason}"
+
+
+def _paths(paths: Iterable[str], most: int = MOST_NAMED) -> str:
+    return paths_label(paths, most, what="part")
 
 
 def _also(lost: Sequence[Lost]) -> str:

@@ -80,7 +80,7 @@ def take(process: ThisProcess, *, gift: Gift, pieces: Sequence[Piece]) -> Taken:
     with given(parts, gift.origins, gift.class_ids), jax.transfer_guard("allow"):
         unpacked = unpack(gift.pickle, buffers, gift.names, met)
     bound = process_variables.bind(process.shell, unpacked.variables)
-    lost = [part for part in unpacked.lost if part.path in bound]
+    lost = unpacked.lost_of(bound)
     return Taken(tuple(bound), (*lost, *process_variables.bind_in_modules(unpacked.variables)))
 
 
@@ -107,6 +107,7 @@ def _possession(name: str, value: Any) -> Possession:
         origins=tuple(
             None if origin is None else origin[0] for origin in map(ORIGINS.of, package.arrays)
         ),
+        lost=tuple(part.path for part in package.packed.lost),
     )
 
 

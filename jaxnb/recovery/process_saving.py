@@ -112,7 +112,7 @@ def load(
             process_variables.bind_lost(process, dict.fromkeys(untaken, why), advice=advice)
         raise
     chosen = process_variables.bind(process.shell, unpacked.variables, names)
-    lost = [part for part in unpacked.lost if part.path in chosen]
+    lost = unpacked.lost_of(chosen)
     if names:  # what they share with other variables was met there
         found = paths_to(chosen, {*map(id, unpacked.stand_ins)})
         lost += [

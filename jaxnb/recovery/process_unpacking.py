@@ -5,12 +5,13 @@ from __future__ import annotations
 import io
 import pickle
 import pickletools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any, ClassVar
 
-from jaxnb.engine.lost import LostValue
+from jaxnb.engine.lost import LostValue, loss_of, set_text
+from jaxnb.engine.value_paths import Found, paths_to
 from jaxnb.errors import ValueGoneError
 from jaxnb.recovery.messages import LostPart
 from jaxnb.recovery.process_state import lost_text, reason_of
@@ -25,13 +26,17 @@ class Unpacked:
 
     Attributes:
         variables: Names and values.
-        lost: What could not be made again here, beside what could not be packed.
+        lost: By name, what could not be made again here, beside what could not be packed.
         stand_ins: What is in its place.
     """
 
     variables: Mapping[str, Any]
-    lost: tuple[LostPart, ...] = field(default=())
+    lost: Mapping[str, tuple[LostPart, ...]] = field(default_factory=dict)
     stand_ins: tuple[LostValue, ...] = field(default=())
+
+    def lost_of(self, names: Container[str]) -> list[LostPart]:
+        """Returns what was lost under some names."""
+        return [part for name, parts in self.lost.items() if name in names for part in parts]
 
 
 def unpack(
@@ -89,7 +94,7 @@ def _unpack_patiently(
         met(name, value)
         patient.name_lost(name)
         start += size
-    return Unpacked(found, tuple(dict.fromkeys(patient.lost)), tuple(patient.stand_ins))
+    return Unpacked(found, patient.named(found), tuple(patient.stand_ins))
 
 
 def _numbered(data: bytes) -> int:
@@ -101,22 +106,42 @@ class _PatientUnpickler(_Unpickler):  # type: ignore[misc]
     """Goes on where something cannot be made, with a stand-in; in Python, so slower than C's.
 
     Attributes:
-        lost: What could not be made.
-        stand_ins: What is in its place.
+        stand_ins: What is in the place of what could not be made.
     """
 
     dispatch: ClassVar = dict(_Unpickler.dispatch)
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self.lost: list[LostPart] = []
         self.stand_ins: list[LostValue] = []
-        self._new: list[tuple[str, str]] = []
+        self._lost: dict[str, list[LostValue]] = {}
+        self._new: list[LostValue] = []
 
     def name_lost(self, name: str) -> None:
         """Notes under which name what was lost since the last call is."""
-        self.lost += [LostPart(name, kind, reason) for kind, reason in self._new]
-        self._new.clear()
+        if self._new:
+            self._lost[name], self._new = self._new, []
+
+    def named(self, variables: Mapping[str, Any]) -> dict[str, tuple[LostPart, ...]]:
+        """Returns what was lost, by name, and has each stand-in tell where it is.
+
+        Args:
+            variables: All that was made.
+        """
+        paths = paths_to(variables, {*map(id, self.stand_ins)})
+        for each in self.stand_ins:
+            if found := paths.get(id(each)):
+                set_text(each, lost_text(LostPart(found.path, *loss_of(each))))
+        return {name: tuple(self._parts(name, variables[name], paths)) for name in self._lost}
+
+    def _parts(self, name: str, value: Any, paths: Mapping[int, Found]) -> list[LostPart]:
+        """Returns what was lost under a name, each thing once: where it is, if that is known."""
+        parts: dict[tuple[str, str], LostPart] = {}
+        for each in self._lost[name]:
+            found = paths.get(id(each))
+            path = name if found is None or found.chain[0] is not value else found.path
+            parts.setdefault(loss_of(each), LostPart(path, *loss_of(each)))
+        return [*parts.values()]
 
     def find_class(self, module: str, name: str) -> Any:
         """Returns what a name stands for, or a stand-in for it."""
@@ -128,11 +153,11 @@ class _PatientUnpickler(_Unpickler):  # type: ignore[misc]
     def stand_in(self, kind: str, error: BaseException) -> LostValue:
         """Returns what takes the place of something that cannot be made, and notes it."""
         reason = reason_of(error)
+        made = LostValue(lost_text(LostPart(kind, "in a value", reason)), kind=kind, reason=reason)
+        self.stand_ins.append(made)
         if not isinstance(error, ValueGoneError):  # of another one, which was told
-            self._new.append((kind, reason))
-        text = lost_text(LostPart(kind, "in a value", reason))
-        self.stand_ins.append(LostValue(text, kind=kind, reason=reason))
-        return self.stand_ins[-1]
+            self._new.append(made)
+        return made
 
     def make(self, load: Callable[[Any], None], made_of: int) -> None:
         """Runs a step of the pickle that makes or fills an object; if it raises, that is lost.

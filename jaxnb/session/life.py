@@ -144,7 +144,7 @@ class Life:
         if self.lifecycle.phase is Phase.STARTING:
             raise restarting_error()
         if self._transport is None or self.lifecycle.phase is Phase.STOPPED:
-            raise out_of_step_error()
+            raise out_of_step_error(self._work.unended())
         return self._transport
 
     # ---------------------------------------------------------------------- whether it may be asked
@@ -180,7 +180,9 @@ class Life:
             return
         if deaths:
             raise death_error(deaths[0], self.num_processes, None, others=deaths[1:])
-        raise out_of_step_error() if state == "broken" else restarted_error()
+        if state == "broken":
+            raise out_of_step_error(self._work.unended())
+        raise restarted_error()
 
     def require_unchanged(self, generation: int) -> None:
         """Raises if the processes of a generation have been ended, or are about to be."""

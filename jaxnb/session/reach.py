@@ -97,6 +97,7 @@ class Reach:
             self._give_up,
             StderrNotices().notice,
             lambda requests: life.serials.joint(life.options.check, requests),
+            life.cluster.stopped_text,
         )
 
     def _give_up(self, indices: Iterable[int]) -> None:

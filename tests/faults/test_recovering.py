@@ -122,7 +122,7 @@ def test_who_is_stopped_beside_a_death_counts_for_dead(group: Session) -> None:
     os.kill(group.processes[0].pid, signal.SIGSTOP)
     recovered = kill(group, 2)
     assert recovered.died == (0, 2)
-    assert recovered.given_up == {0: "did not answer"}
+    assert recovered.given_up == {0: "was stopped"}
     assert "x" in without_replica(recovered)
     assert missing(recovered, 0, 2)["mine"].startswith("one process alone holds it")
     group.run("assert (mine[0], plain) == (process_index, process_index)", ranks=[1])
@@ -136,6 +136,8 @@ def test_what_is_pending_for_ever_is_lost_and_named(group: Session) -> None:
     with pytest.raises(CellError):
         group.run(code, check="off", timeout=1)
     if group.state != "ready":
+        with pytest.raises(SessionBrokenError, match="process 1 did not end what ran before"):
+            group.run("1")
         group.recover()
     group.run("assert float(total(before)) == expected + x.size")
     group.run(CHECK)
@@ -150,6 +152,24 @@ def once(there: Path) -> Callable[[Callable[[], None]], None]:
         interrupt()
 
     return press
+
+
+def test_what_others_lost_a_part_of_is_not_given_and_says_so(group: Session) -> None:
+    group.run("import threading\nmodel = {'n': 1, 'lock': process_index or threading.Lock()}")
+    recovered = kill(group, 2)
+    assert missing(recovered, 2)["model"] == "process 0 has lost a part of it, `model['lock']`"
+
+
+def test_what_cannot_be_made_is_named_by_its_path(group: Session) -> None:
+    group.run(
+        "class Odd:\n    def __setstate__(self, state):\n        raise ValueError('no')\n"
+        "odd = {'parts': [1, Odd()]}\nodd['parts'][1].x = 1"
+    )
+    (lost,) = group.recover().lost
+    assert (lost.path, lost.type) == ("odd['parts'][1]", "Odd")
+    assert "no" in lost.reason
+    with pytest.raises(CellError, match=r"`odd\['parts'\]\[1\]` \(Odd\) was not carried over"):
+        group.run("odd['parts'][1].x")
 
 
 def test_an_interrupt_while_it_packs_changes_nothing(group: Session) -> None:

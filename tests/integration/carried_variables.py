@@ -365,7 +365,7 @@ def unpack(path):
             found[name] = bool(eval(check, space))
         except Exception as error:
             found[name] = f"{type(error).__name__}: {error}"
-    print(json.dumps([found, [str(part) for part in unpacked.lost]]))
+    print(json.dumps([found, [str(part) for part in unpacked.lost_of(unpacked.variables)]]))
 
 
 if __name__ == "__main__":

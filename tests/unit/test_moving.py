@@ -49,6 +49,7 @@ class Group:
             lambda: None,
             lambda text: None,
             dict,
+            lambda indices: "",
         )
         self._nonce = np.frombuffer(os.urandom(16), np.uint8)
 

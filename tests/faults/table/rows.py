@@ -105,7 +105,7 @@ IN_CPP = (
     "{others} did not end the cell",
 )
 REPLACED = (
-    "Process {which} did not answer, and was ended by force",
+    "Process {which} was stopped, and was ended by force",
     "nobody else had a replica",
     "{mine}",
 )

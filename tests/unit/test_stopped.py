@@ -1,0 +1,38 @@
+"""Who is stopped is told with what lets it go on."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import psutil
+
+from jaxnb.launch.stopped import is_stopped, stopped_text
+from jaxnb.recovery.messages import MOST_NAMED, Lost, Recovered
+
+
+def test_who_is_stopped_is_told_with_the_command() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        process = psutil.Process(child.pid)
+        assert not is_stopped(child.pid)
+        process.suspend()
+        os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WNOWAIT)
+        assert is_stopped(child.pid)
+        assert stopped_text({0: os.getpid(), 2: child.pid}) == (
+            f"process 2 is stopped: `kill -CONT {child.pid}` lets it go on"
+        )
+        process.resume()
+        child.kill()
+    assert not is_stopped(child.pid)
+    assert stopped_text({0: os.getpid(), 2: child.pid}) == ""
+
+
+def test_all_that_is_lost_is_named() -> None:
+    lost = [Lost(f"v{i}", "lock", (0,), f"reason {i}") for i in range(MOST_NAMED)]
+    lost += [Lost(f"state['{i}']", "lock", (0,), f"reason {i}") for i in range(100, 103)]
+    lost += [Lost("other", "lock", (0,), "another reason")]
+    lost += [Lost(f"old[{i}]", "lock", (0,), "a reason", is_old=True) for i in range(2)]
+    text = str(Recovered((), (), tuple(lost), 0.5))
+    assert "`v7` (lock) on process 0: reason 7; and 4 more, `state` (3 parts) and `other`." in text
+    assert "Lost before, and still: `old` (2 parts)." in text
