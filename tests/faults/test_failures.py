@@ -180,6 +180,7 @@ alone = mapped(called, P("d"))
 odd = {1}; y = alone(x * 10)
 right = float(total(y, host))
 """
+DROPPED = "odd = {1}; called_before(x); right = float(total(x, host))"  # nobody has its result
 ON_ONE_DEVICE = """
 some = of((np.arange(n) == n - 1).astype(np.float32))
 odd = {1}; y = called_before(some)
@@ -189,13 +190,12 @@ odd = {1}; y = called_before(some)
 @pytest.mark.parametrize(
     "code",
     [
-        FLAKY,
-        "odd = {1}; called_before(x); right = float(total(x, host))",  # nobody has its result
-        NO_RESULT,
-        ON_ONE_DEVICE,
-        POISONED,
+        pytest.param(FLAKY, id="flaky"),
+        pytest.param(DROPPED, id="dropped", marks=pytest.mark.thorough),
+        pytest.param(NO_RESULT, id="no result"),
+        pytest.param(ON_ONE_DEVICE, id="one device of two", marks=pytest.mark.thorough),
+        pytest.param(POISONED, id="of an argument"),
     ],
-    ids=["flaky", "dropped", "no result", "one device of two", "of an argument"],
 )
 def test_a_callback_that_raises_is_waited_for(group: Session, code: str) -> None:
     """Else the next sum would meet the one that process 0 waits in, and be wrong."""

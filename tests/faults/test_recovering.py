@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from faults.shared import missing, pressing_beside, without_replica
+import jaxnb
+from faults.shared import cleared, missing, pressing_beside, without_replica
 from jaxnb.errors import (
     CellError,
     JaxnbError,
@@ -79,9 +80,15 @@ many = [jnp.full(2, i) for i in range(1000)]
 """
 
 
+@pytest.fixture(scope="module")
+def shared_group() -> Iterator[Session]:
+    with jaxnb.start(3, platform="cpu", devices_per_process=2) as session:
+        yield session
+
+
 @pytest.fixture
-def group(make_session: Callable[..., Session]) -> Session:
-    session = make_session(3, devices_per_process=2)
+def group(shared_group: Session) -> Session:
+    session = cleared(shared_group)
     session.run(SETUP)
     return session
 
