@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from jaxnb.errors import CellError, JaxnbError
     from jaxnb.gathered import GatheredArray
     from jaxnb.model.dispatches import CheckMode
-    from jaxnb.result import PerProcess
+    from jaxnb.per_process import PerProcess
     from jaxnb.session import Session
 
 __all__ = [
@@ -41,7 +41,7 @@ _HOMES = {
     "Comparison": "jaxnb.comparison",
     "GatheredArray": "jaxnb.gathered",
     "JaxnbError": "jaxnb.errors",
-    "PerProcess": "jaxnb.result",
+    "PerProcess": "jaxnb.per_process",
 }
 
 

@@ -10,12 +10,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from jaxnb.deaths import Death, dead_processes
+from jaxnb.deaths import Death, dead_processes, death_error
 from jaxnb.errors import JaxnbError
 from jaxnb.labels import capitalized, processes_label
 from jaxnb.model.cells import ProcessError
 from jaxnb.model.requests import Request, RequestFailed
-from jaxnb.outcome import death_error
 from jaxnb.transport.client import Transport
 from jaxnb.transport.events import Exchange, Reply
 
@@ -383,7 +382,7 @@ class Channel:
         died = next((a.death for a in missing if a.death is not None), None)
         if died is not None:
             was_dead = died.index in self._dead_before
-            raise death_error(died, self.num_processes, None, doing="" if was_dead else doing)
+            raise death_error(died, self.num_processes, "" if was_dead else doing)
         for answer in missing:
             raise JaxnbError(
                 f"Process {answer.process_index} of {self.num_processes} {answer.reason}, so "

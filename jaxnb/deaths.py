@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from jaxnb.chatter import quiet
+from jaxnb.errors import ProcessDiedError, SessionBrokenError
 
 LAST_LINES = 20
 STACK_LINES = 8
@@ -151,3 +152,50 @@ def _current_stack(dump: list[str]) -> list[str]:
             break
         stack.append(line)
     return stack
+
+
+def death_error(
+    death: Death,
+    num_processes: int,
+    doing: str = "",
+    others: Sequence[Death] = (),
+    before: str = "",
+    after: str = "",
+) -> SessionBrokenError:
+    """Returns the error for a death.
+
+    Args:
+        death: Who died and how.
+        num_processes: Size of the group.
+        doing: What went on: ``"`x` was pulled"``.
+        others: Who died besides.
+        before: What there is to say of what came before, as a sentence.
+        after: What there is to say at the end.
+    """
+    when = f" while {doing}" if doing else ""
+    died = f"{describe_death(death, num_processes)}{when}."
+    if death.role != "engine":
+        return SessionBrokenError(
+            f"{died} Type `%spmd_restart` for fresh processes; variables are lost."
+            f"{last_lines(death)}"
+        )
+    hint = ""
+    if death.out_of_memory:
+        hint = " Likely out of memory: the kernel has just killed a process for want of it."
+    it, gets = ("them", "they get") if others else ("it", "it gets")
+    then = (
+        f"Type `%spmd_recover` to replace {it}: the other processes that live keep their "
+        f"variables, and {gets} what those hold equal. `%spmd_restart` gives fresh processes."
+    )
+    if len(dead_processes((death, *others))) == num_processes:
+        what = "No process is left" if num_processes > 1 else "It was the only one"
+        then = f"{what}, and all variables are lost. Type `%spmd_restart` for fresh processes."
+    told = f"{died}{_died_too(others, num_processes)}{hint}{before} {then}{after}"
+    message = f"{told}{last_lines(death)}"
+    return ProcessDiedError(message, process_index=death.index, pid=death.pid)
+
+
+def _died_too(others: Sequence[Death], num_processes: int) -> str:
+    """Returns who else died, as sentences; each says how."""
+    ordered = sorted(others, key=lambda each: each.index)
+    return "".join(f" {describe_death(each, num_processes)} too." for each in ordered)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from jaxnb.answers import FOLLOW, raised
-from jaxnb.deaths import Death, dead_processes, describe_death, last_lines
+from jaxnb.deaths import Death, dead_processes, death_error
 from jaxnb.display.cards_error import (
     WELL_AFTER_SECONDS,
     ErrorGroup,
@@ -113,9 +113,7 @@ def error_of(
     """
     if deaths:
         seconds = max(0.0, deaths[0].at - began)
-        return death_error(
-            deaths[0], result.num_processes, result, seconds=seconds, others=deaths[1:]
-        )
+        return cell_death_error(deaths[0], result.num_processes, result, seconds, deaths[1:])
     if timed_out_after is not None:
         return timeout_error(result, timed_out_after, state)
     error = None if unshown is None else unshown_error(result.cell, unshown)
@@ -262,50 +260,33 @@ def _struck_text(result: CellResult) -> str:
     return f"That struck {', '.join(struck)}. " if struck else ""
 
 
-def death_error(
+def cell_death_error(
     death: Death,
     num_processes: int,
-    result: CellResult | None,
-    doing: str = "",
-    seconds: float = 0.0,
+    result: CellResult,
+    seconds: float,
     others: Sequence[Death] = (),
 ) -> SessionBrokenError:
-    """Returns the error for a death.
+    """Returns the error for a death in a cell.
 
     Args:
         death: Who died and how.
         num_processes: Size of the group.
-        result: The cell that was running, if one was.
-        doing: What else went on: ``"`x` was pulled"``.
-        seconds: How long after the cell had begun it did.
+        result: What the cell did until then.
+        seconds: How long after it had begun that was.
         others: Who died besides.
     """
-    when = f" while {doing}" if doing else ""
-    if result is not None:
-        when = f" while it ran cell [{result.cell}], {seconds:.1f} s after it began"
-    died = f"{describe_death(death, num_processes)}{when}."
-    if death.role != "engine":
-        return SessionBrokenError(
-            f"{died} Type `%spmd_restart` for fresh processes; variables are lost."
-            f"{last_lines(death)}"
-        )
-    hint, printed = "", " What it printed last may be missing." if result is not None else ""
-    if death.out_of_memory:
-        hint = " Likely out of memory: the kernel has just killed a process for want of it."
-    it, gets = ("them", "they get") if others else ("it", "it gets")
-    then = (
-        f"Type `%spmd_recover` to replace {it}: the other processes that live keep their "
-        f"variables, and {gets} what those hold equal. `%spmd_restart` gives fresh processes."
+    before = _raised_before(result, dead_processes((death, *others)), seconds)
+    error = death_error(
+        death,
+        num_processes,
+        f"it ran cell [{result.cell}], {seconds:.1f} s after it began",
+        others,
+        before,
+        " What it printed last may be missing.",
     )
-    if len(dead_processes((death, *others))) == num_processes:
-        what = "No process is left" if num_processes > 1 else "It was the only one"
-        then = f"{what}, and all variables are lost. Type `%spmd_restart` for fresh processes."
-    dead = dead_processes((death, *others))
-    before = "" if result is None else _raised_before(result, dead, seconds)
-    told = f"{died}{_died_too(others, num_processes)}{hint}{before} {then}{printed}"
-    message = f"{told}{last_lines(death)}"
-    error = ProcessDiedError(message, process_index=death.index, pid=death.pid)
-    error.result = result
+    if isinstance(error, ProcessDiedError):
+        error.result = result
     return error
 
 
@@ -318,9 +299,3 @@ def _raised_before(result: CellResult, dead: Collection[int], seconds: float) ->
     }
     clauses = "; ".join(f"{processes_label(who)} {what}" for what, who in raised(errors).items())
     return f" Before that, {clauses}." if clauses else ""
-
-
-def _died_too(others: Sequence[Death], num_processes: int) -> str:
-    """Returns who else died, as sentences; each says how."""
-    ordered = sorted(others, key=lambda each: each.index)
-    return "".join(f" {describe_death(each, num_processes)} too." for each in ordered)

@@ -42,10 +42,10 @@ from jaxnb.packed import (
     small_data,
 )
 from jaxnb.paths import Path, parse_path
+from jaxnb.per_process import Gather, PerProcess
 from jaxnb.provenance import pull_text
 from jaxnb.refusals import lost_text, require_not_deleted, require_there, whose
 from jaxnb.replicas import replicas_text
-from jaxnb.result import Gather, PerProcess
 from jaxnb.unpickling import unpickle
 
 SMALL_BYTES = 1 << 20

@@ -25,9 +25,9 @@ from jaxnb.model.layout import ArrayLeaf
 from jaxnb.model.record import NotMoved
 from jaxnb.model.transfers import HostArray, Placed, PlaceRequest, Refused
 from jaxnb.moving import Move, Mover, request_for
+from jaxnb.per_process import PerProcess
 from jaxnb.pickling import OutOfBand, adjacent
 from jaxnb.pulling import Group
-from jaxnb.result import PerProcess
 
 
 class Pusher:

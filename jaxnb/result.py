@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 from math import inf
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal
 
 from jaxnb.arrays import differing, lying, merged
 from jaxnb.callers import levels_to_caller
@@ -21,10 +21,11 @@ from jaxnb.model.pitfalls import Pitfall
 from jaxnb.model.replicas import UnequalInput
 from jaxnb.model.timing import CellTiming
 from jaxnb.nans import FirstNan
+from jaxnb.per_process import Gather, PerProcess
 from jaxnb.unpickling import unpickle
 
 if TYPE_CHECKING:
-    from jaxnb.gathered import GatheredArray
+    pass
 
 
 class Agreement(Enum):
@@ -38,17 +39,6 @@ class Agreement(Enum):
     REPLICAS_DIFFER = "JAX takes the array as replicated, but its replicas differ"
     UNVERIFIED = "one replicated array, whose bytes were not compared (too large)"
     UNCOMPARED = "the values have no canonical bytes to compare"
-
-
-class PerProcess(dict[int, Any]):
-    """Values that differ by process: process index to value."""
-
-    def __repr__(self) -> str:
-        return f"PerProcess({super().__repr__()})"
-
-
-Gather: TypeAlias = "Callable[[int, ArrayInfo], GatheredArray]"
-"""Makes an array that stayed on the processes from its index in the value, and description."""
 
 
 @dataclass(frozen=True)

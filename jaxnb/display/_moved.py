@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 from jaxnb.arrays import total_bytes
 from jaxnb.labels import one_line, plural
 from jaxnb.model.layout import ArrayInfo
-from jaxnb.result import PerProcess
+from jaxnb.per_process import PerProcess
 
 if TYPE_CHECKING:
     from jaxnb.gathered import GatheredArray

@@ -31,6 +31,10 @@ class Card:
         return {"text/html": self.html, "text/plain": self.text}
 
 
+NOTHING = Card("", "")
+"""A card that shows nothing."""
+
+
 @cache
 def _environment() -> Environment:
     # Imported late: only a session that displays HTML pays for Jinja2.

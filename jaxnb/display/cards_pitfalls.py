@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from jaxnb.display._text import joined, middle, wrapped
-from jaxnb.display.card import Card, render
-from jaxnb.display.cards_value import NOTHING
+from jaxnb.display.card import NOTHING, Card, render
 from jaxnb.pitfalls import who
 from jaxnb.result import CellResult
 

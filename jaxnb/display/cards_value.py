@@ -9,7 +9,7 @@ from typing import Any
 from jaxnb.arrays import each_its_own
 from jaxnb.display._rich import Said, grouped, is_rich, view_of
 from jaxnb.display._text import joined, labelled
-from jaxnb.display.card import Card, render, stacked
+from jaxnb.display.card import NOTHING, Card, render, stacked
 from jaxnb.display.cards_array import (
     array_card,
     array_facts,
@@ -21,8 +21,6 @@ from jaxnb.labels import Outputs, plural, processes_label, ranks_label
 from jaxnb.model.cells import ValueInfo
 from jaxnb.model.layout import ArrayInfo
 from jaxnb.result import Agreement, CellResult, ProcessResult
-
-NOTHING = Card("", "")
 
 
 def value_card(result: CellResult, outputs: Outputs = "merged") -> Card:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import linecache
 import os
 import traceback
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding
 
 from jaxnb.engine._jax_internals import hlo
+from jaxnb.engine.aside import keep_lines
 from jaxnb.engine.layouts import mesh_and_spec
 from jaxnb.engine.trees import require_tree
 from jaxnb.insight import table
@@ -50,12 +50,6 @@ def collectives(code: str, namespace: dict[str, Any], process_index: int) -> Com
     """
     keep_lines(_CODE, code.strip())
     return compile_call(parse_call(code), namespace, process_index, _CODE)
-
-
-def keep_lines(file: str, code: str) -> None:
-    """Lets tracebacks show the lines of code that is in no file."""
-    lines = [f"{line}\n" for line in code.splitlines()]
-    linecache.cache[file] = (len(code), None, lines, file)
 
 
 def compile_call(

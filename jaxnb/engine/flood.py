@@ -22,9 +22,7 @@ from contextlib import nullcontext
 from typing import Any
 
 from jaxnb.engine.allowance import Allowance, share_of
-
-DROPPED_MESSAGE = "jaxnb_dropped"
-"""The type of the messages that tell the notebook what was not sent."""
+from jaxnb.engine.plain_text import DROPPED_MESSAGE
 
 FLUSHES, FLUSHES_PER_SECOND = 50, 50.0
 """How many flushes are done at once, and how often after those. Each takes a round trip to

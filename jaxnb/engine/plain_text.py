@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from jaxnb.engine.flood import DROPPED_MESSAGE
+DROPPED_MESSAGE = "jaxnb_dropped"
+"""The type of the messages that tell the notebook what was not sent."""
 
 OUTPUT_TYPES = frozenset(
     ("stream", "display_data", "update_display_data", "clear_output", DROPPED_MESSAGE)

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 
 from jaxnb.engine import bootstrap, compiled
+from jaxnb.engine.aside import keep_lines
 from jaxnb.insight.calls import require_call
 from jaxnb.model.collectives import Compiled, NotCompiled
 from jaxnb.model.comparisons import ComparisonReport
@@ -49,9 +50,9 @@ def _answer(request: PlanRequest) -> Compiled | NotCompiled | ComparisonReport:
     namespace.update(bootstrap.namespace())
     try:
         for piece in request.pieces:
-            compiled.keep_lines(piece.name, piece.whole)
+            keep_lines(piece.name, piece.whole)
             exec(compile(piece.code, piece.name, "exec", dont_inherit=True), namespace)
-        compiled.keep_lines(request.call.name, request.call.whole)
+        keep_lines(request.call.name, request.call.whole)
         if request.compares:
             code = compile(request.call.code.strip(), request.call.name, "eval")
             report: ComparisonReport = eval(code, namespace).report

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from jaxnb.engine.exposures import Exposures
-from jaxnb.engine.pushes import Pushes
-from jaxnb.engine.recorder import Recorder
-from jaxnb.engine.sampling import Sampler
-from jaxnb.engine.stats import Statistics
-from jaxnb.model.transfers import PackRequest
+if TYPE_CHECKING:  # it is what all others are given, and stands below them
+    from collections.abc import Callable
+
+    from jaxnb.engine.exposures import Exposures
+    from jaxnb.engine.pushes import Pushes
+    from jaxnb.engine.recorder import Recorder
+    from jaxnb.engine.sampling import Sampler
+    from jaxnb.engine.stats import Statistics
+    from jaxnb.model.transfers import PackRequest
 
 
 @dataclass(frozen=True, slots=True)

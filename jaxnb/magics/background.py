@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.display import display
 
-from jaxnb.display.card import Card, stacked
+from jaxnb.display.card import NOTHING, Card, stacked
 from jaxnb.display.cards_waits import BACKGROUND_INTERRUPT
 from jaxnb.display.merge import LineLimiter, MergedLine
 from jaxnb.errors import CellError, JaxnbError, UsageError
@@ -28,8 +28,6 @@ LINES_SHOWN = 200
 CARD_SECONDS = 0.2
 """Shortest time between two showings of a card whose lines change. What comes too soon is in the
 next; the last is shown when the cell ends."""
-
-NOTHING = Card("", "")
 
 
 class CardView:

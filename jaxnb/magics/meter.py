@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from IPython.display import DisplayHandle, display
 
-from jaxnb.display.card import Card
+from jaxnb.display.card import NOTHING, Card
 from jaxnb.magics.sinks import LIVE_SECONDS, is_notebook
 
 if TYPE_CHECKING:
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 QUIET_SECONDS = 1.0
 """Transfers that are over sooner show nothing."""
-
-NOTHING = Card("", "")
 
 
 class Place(Protocol):

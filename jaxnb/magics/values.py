@@ -17,7 +17,7 @@ from jaxnb.magics import value_arguments
 from jaxnb.magics.base import SessionMagics
 from jaxnb.magics.interrupts import plain_interrupt
 from jaxnb.magics.meter import TransferMeter
-from jaxnb.result import PerProcess
+from jaxnb.per_process import PerProcess
 
 if TYPE_CHECKING:
     from jaxnb.display.cards_transfer import Moved

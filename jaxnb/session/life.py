@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from jaxnb import checking
 from jaxnb.cluster import ProcessGroup
-from jaxnb.deaths import Death, OomKills
+from jaxnb.deaths import Death, OomKills, death_error
 from jaxnb.errors import SessionBrokenError, SessionClosedError, StartError
 from jaxnb.launch.gpus import visible_gpus
 from jaxnb.launch.placement import Placement, place
@@ -22,7 +22,6 @@ from jaxnb.model.group import GroupInfo, ProcessInfo, ProcessReport, SessionStat
 from jaxnb.options import StartOptions, default_launcher
 from jaxnb.outcome import (
     closed_error,
-    death_error,
     forked_error,
     out_of_step_error,
     restarted_error,
@@ -179,7 +178,7 @@ class Life:
         if state == "ready" and generation == self.generation:
             return
         if deaths:
-            raise death_error(deaths[0], self.num_processes, None, others=deaths[1:])
+            raise death_error(deaths[0], self.num_processes, others=deaths[1:])
         if state == "broken":
             raise out_of_step_error(self._work.unended())
         raise restarted_error()
@@ -196,7 +195,7 @@ class Life:
         """Raises if a process that serves the group has died."""
         for death in self.lifecycle.deaths:
             if death.role != "engine":
-                raise death_error(death, self.num_processes, None)
+                raise death_error(death, self.num_processes)
 
     # ---------------------------------------------------------------------- start, restart, end
 

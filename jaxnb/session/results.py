@@ -16,8 +16,9 @@ from jaxnb.model.pitfalls import Pitfall
 from jaxnb.model.replicas import UnequalInput
 from jaxnb.model.transfers import PackRequest
 from jaxnb.nans import FirstNan
+from jaxnb.per_process import Gather
 from jaxnb.pulling import CellKey, Puller
-from jaxnb.result import CellResult, Gather, ProcessResult
+from jaxnb.result import CellResult, ProcessResult
 from jaxnb.running import Collected, RunningCell
 from jaxnb.stalls.supervisor import Supervisor
 from jaxnb.timing import joined

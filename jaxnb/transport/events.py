@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from jaxnb.engine.flood import DROPPED_MESSAGE
+from jaxnb.engine.plain_text import DROPPED_MESSAGE
 from jaxnb.model.cells import RichOutput, StreamChunk, StreamName
 
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from jaxnb.gathered import GatheredArray
-from jaxnb.result import Agreement, PerProcess
+from jaxnb.per_process import PerProcess
+from jaxnb.result import Agreement
 from jaxnb.session import Session
 
 MAKE = """

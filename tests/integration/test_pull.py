@@ -35,8 +35,9 @@ from jaxnb.errors import (
 from jaxnb.gathered import GatheredArray
 from jaxnb.model.record import Record
 from jaxnb.moving import Move
+from jaxnb.per_process import PerProcess
 from jaxnb.pulling import EAGER_BYTES, NotMovedWarning, OriginsDifferWarning, ReplicasDifferWarning
-from jaxnb.result import Agreement, PerProcess
+from jaxnb.result import Agreement
 from jaxnb.session import Session
 from jaxnb_arrays import ALL, DTYPES, MESH, SOME, assert_same, dtype_of, open_bytes, whole
 from jaxnb_fixtures import PATIENT_SECONDS, until

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from jaxnb.asking import Channel
 from jaxnb.errors import JaxnbError, NotEnoughMemoryError, UsageError
 from jaxnb.model.requests import CallRequest, JointRequest
+from jaxnb.per_process import PerProcess
 from jaxnb.pulling import NotMovedWarning
-from jaxnb.result import PerProcess
 from jaxnb.session import Session
 from jaxnb_arrays import ALL, DTYPES, MESH, SOME, assert_same, dtype_of, open_bytes, whole
 from jaxnb_fixtures import assert_usable

@@ -11,7 +11,7 @@ from jaxnb.display import cards_transfer
 from jaxnb.display._moved import leaves, type_of
 from jaxnb.gathered import ArrayKey, GatheredArray
 from jaxnb.model.layout import ArrayInfo, MeshInfo, ShardInfo
-from jaxnb.result import PerProcess
+from jaxnb.per_process import PerProcess
 
 MESH = MeshInfo(("x",), (2,), ("Auto",), (0, 8))
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxnb.deaths import Death, OomKills
-from jaxnb.outcome import death_error
+from jaxnb.deaths import Death, OomKills, death_error
 
 DEATH = Death("engine", 1, 31337, -9, "")
 
@@ -33,7 +32,7 @@ def test_where_no_counter_may_be_read_nothing_is_said(tmp_path: Path) -> None:
 
 def test_what_is_said() -> None:
     plain, of_memory = (
-        str(death_error(replace(DEATH, out_of_memory=oom), 4, None)) for oom in (False, True)
+        str(death_error(replace(DEATH, out_of_memory=oom), 4)) for oom in (False, True)
     )
     assert "memory" not in plain
     assert "Likely out of memory" in of_memory
@@ -44,11 +43,11 @@ def test_what_is_said() -> None:
 
 def test_all_who_died_are_named() -> None:
     other = replace(DEATH, index=3, pid=99, status=7)
-    text = str(death_error(DEATH, 4, None, others=[other]))
+    text = str(death_error(DEATH, 4, others=[other]))
     assert "Process 3 of 4 (pid 99) ended with exit status 7 too." in text
     assert "the other processes that live keep their variables" in text
     nobody = [replace(DEATH, index=i) for i in (3, 0, 2)]
-    text = str(death_error(DEATH, 4, None, others=nobody))
+    text = str(death_error(DEATH, 4, others=nobody))
     assert text.index("Process 0 ") < text.index("Process 2 ") < text.index("Process 3 ")
     assert "No process is left, and all variables are lost. Type `%spmd_restart`" in text
     assert "keep their variables" not in text

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from jaxnb.errors import JaxnbError
 from jaxnb.model.cells import ProcessError, ValueInfo
 from jaxnb.model.layout import ArrayInfo, ShardInfo
-from jaxnb.result import Agreement, CellResult, PerProcess, ProcessResult
+from jaxnb.per_process import PerProcess
+from jaxnb.result import Agreement, CellResult, ProcessResult
 
 A, B = b"a" * 16, b"b" * 16
 
