@@ -194,6 +194,7 @@ def try_all() -> None:
     from jaxnb.engine.in_lockstep import InLockstep
     from jaxnb.engine.nans import NanWatch
     from jaxnb.engine.recorder import Recorder
+    from jaxnb.engine.replicas import Replicas
 
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", 2)
@@ -212,7 +213,7 @@ def try_all() -> None:
         undo, said = _Undo(), "works"
         do(undo)
         try:
-            recorder = Recorder(0, InLockstep(0, 1, Path), NanWatch(0))
+            recorder = Recorder(0, InLockstep(0, 1, Path), NanWatch(0), Replicas(0))
             jitted = jax.jit(total_of)
             ahead: list[Any] = []
 

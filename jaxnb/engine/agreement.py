@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jaxnb.engine import inputs
 from jaxnb.engine.calls import line_in
@@ -16,11 +16,13 @@ from jaxnb.engine.in_lockstep import InLockstep
 from jaxnb.engine.launches import Launches
 from jaxnb.engine.origins import number_of
 from jaxnb.engine.recorded import CellSoFar, Entry, Making, as_dispatch
-from jaxnb.engine.replicas import Replicas
 from jaxnb.errors import DivergenceError
 from jaxnb.lockstep.messages import Word
 from jaxnb.lockstep.process_agreeing import Intent, as_digest, as_intent, replicas_as_text
 from jaxnb.model.dispatches import Dispatch
+
+if TYPE_CHECKING:
+    from jaxnb.engine.replicas import Replicas
 
 
 def _not_told(_: float) -> None:

@@ -9,7 +9,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jaxnb.engine import inputs
 from jaxnb.engine._jax_internals import dispatch as internals
@@ -32,7 +32,6 @@ from jaxnb.engine.recorded import (
     arguments_given,
     as_dispatch,
 )
-from jaxnb.engine.replicas import Replicas
 from jaxnb.engine.settings import OwnSettings
 from jaxnb.engine.shapes import shapes_of
 from jaxnb.engine.watch import Watch
@@ -40,6 +39,9 @@ from jaxnb.model.cells import CellRequest
 from jaxnb.model.dispatches import CheckMode, Processes, Recording, Trail
 from jaxnb.model.origins import Argument, Made
 from jaxnb.model.requests import JointRequest
+
+if TYPE_CHECKING:
+    from jaxnb.engine.replicas import Replicas
 
 
 class Recorder:
@@ -51,6 +53,7 @@ class Recorder:
         process_index: This process.
         lockstep: Agrees with the other processes before a dispatch.
         watch: Looks at the values of computations.
+        replicas: Digests arrays that are replicated, before their first use.
 
     Attributes:
         lockstep: Agrees with the other processes before a dispatch.
@@ -62,21 +65,21 @@ class Recorder:
         reduced: What works less well than it should with this JAX, and why, as sentences.
     """
 
-    def __init__(self, process_index: int, lockstep: InLockstep, watch: Watch) -> None:
+    def __init__(
+        self, process_index: int, lockstep: InLockstep, watch: Watch, replicas: Replicas
+    ) -> None:
         self._process_index, self._num_processes = process_index, lockstep.num_processes
         self.lockstep = lockstep
         self._cell = CellSoFar(has_ended=True)
         self.launches = Launches()
-        self.replicas = Replicas(process_index)
+        self.replicas = replicas
         self._known: weakref.WeakKeyDictionary[Any, Known] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
         self._making = Making()
         self.programs = Programs()
         self._has_fast_paths = self._has_slow_paths = self._has_looked = False
         self._watch, self.look_before = watch, watch.before
-        self.agreement = Agreement(
-            process_index, lockstep, self.replicas, self._making, self.launches
-        )
+        self.agreement = Agreement(process_index, lockstep, replicas, self._making, self.launches)
         self.missing = internals.hook_dispatches(self)
         ORIGINS.install(self.depth)
         lockstep.arguments = self.arguments

@@ -17,6 +17,7 @@ from jaxnb.engine.nans import NanWatch
 from jaxnb.engine.pitfalls import Pitfalls
 from jaxnb.engine.pushes import Pushes
 from jaxnb.engine.recorder import Recorder
+from jaxnb.engine.replicas import Replicas
 from jaxnb.engine.runner import Runner
 from jaxnb.engine.sampling import Sampler
 from jaxnb.engine.sleeping import sleeps_in
@@ -108,7 +109,7 @@ class Responder:
             where = identity.bind_host, identity.socket_folder
             lockstep = InLockstep(index, identity.num_processes, bootstrap.conductor)
             nans = NanWatch(index)
-            recorder = Recorder(index, lockstep, nans)
+            recorder = Recorder(index, lockstep, nans, Replicas(index))
             timekeeper = Timekeeper()
             recorder.agreement.waited = timekeeper.waited
             times = Times(timekeeper, recorder)

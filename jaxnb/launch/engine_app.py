@@ -18,8 +18,9 @@ from traitlets.config import Config
 
 from jaxnb.launch import lifeline
 from jaxnb.launch.engine_start import IDENTITY
+from jaxnb.launch.programs import ENDPOINT
 
-INSTALL_ENDPOINT = "__import__('jaxnb.transport.endpoint', fromlist=['install']).install()"
+INSTALL_ENDPOINT = f"__import__('{ENDPOINT}', fromlist=['install']).install()"
 """Run in the engine at its start, by ipyparallel's own ``startup_command``."""
 
 
@@ -125,7 +126,7 @@ def run(config: Config, controller: str = "") -> None:
     Engine.controller = controller
     # IPython would log a failure of the start-up command and go on; here it ends the process,
     # and the launcher shows why.
-    importlib.import_module("jaxnb.transport.endpoint")
+    importlib.import_module(ENDPOINT)
     Engine.launch_instance(argv=[], config=config)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import sys
 
+from jaxnb.launch.programs import ENDPOINT
+
 # What ipykernel, IPython and ipyparallel import only once a kernel is made.
 _LATE_IMPORTS = (
     "IPython.core.completerlib",
@@ -20,11 +22,10 @@ _LATE_IMPORTS = (
 def preload() -> None:
     """Imports the engine, jax, and what those import late; starts no backend and no thread."""
     _without_debugpy("ipykernel.debugger")
-    for name in _LATE_IMPORTS:
+    for name in (*_LATE_IMPORTS, ENDPOINT):
         importlib.import_module(name)
     import jaxnb.engine.coordination
-    import jaxnb.launch.engine_start
-    import jaxnb.transport.endpoint  # noqa: F401
+    import jaxnb.launch.engine_start  # noqa: F401
     from jaxnb.engine import _jax_internals
 
     _jax_internals.preload()

@@ -6,6 +6,10 @@ import os
 import sys
 from pathlib import Path
 
+ENDPOINT = "jaxnb.transport.endpoint"
+"""The module by which a process answers the notebook. It stands above all features, so it is named
+here and imported by its name."""
+
 _ROOT = Path(__file__).resolve().parents[2]
 
 
