@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import jaxnb
+from jaxnb.cells.sinks import NoSink
 from jaxnb.errors import ProcessDiedError
 from jaxnb.model.dispatches import CheckMode
 from jaxnb.model.whereabouts import Whereabouts
 from jaxnb.session import Session
-from jaxnb.sinks import NoSink
-from jaxnb.stalls.places import waits_in_jax
+from jaxnb.session.places import waits_in_jax
 
 ABSENT = 1
 GIVE_UP_SECONDS = 60.0
@@ -97,7 +97,7 @@ PYTHON_PATH = """
 import gc, inspect
 from jax._src import pjit
 from jax._src.interpreters import pxla
-from jaxnb.engine._jax_internals.shortcut import Shortcut
+from jaxnb.compat.jax_shortcut import Shortcut
 own = next(each._jax for each in gc.get_objects() if type(each) is Shortcut)
 pjit._run_python_pjit = own.call
 around = pxla.ExecuteReplicated.__call__

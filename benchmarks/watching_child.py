@@ -22,7 +22,7 @@ WINDOW_SECONDS = 20.0
 
 CELLS = """
 import gc, time
-from jaxnb.engine.cell_memory import MemoryOfCells
+from jaxnb.profile.process_cell_memory import MemoryOfCells
 memory = MemoryOfCells()
 def around():
     memory.begin()

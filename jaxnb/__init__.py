@@ -12,12 +12,12 @@ from jaxnb._version import __version__
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from jaxnb.collectives import Collectives
-    from jaxnb.comparison import Comparison
+    from jaxnb.arrays.gathered import GatheredArray
+    from jaxnb.arrays.per_process import PerProcess
+    from jaxnb.compiled.collectives import Collectives
+    from jaxnb.compiled.comparison import Comparison
     from jaxnb.errors import CellError, JaxnbError
-    from jaxnb.gathered import GatheredArray
     from jaxnb.model.dispatches import CheckMode
-    from jaxnb.per_process import PerProcess
     from jaxnb.session import Session
 
 __all__ = [
@@ -37,11 +37,11 @@ __all__ = [
 
 _HOMES = {
     "CellError": "jaxnb.errors",
-    "Collectives": "jaxnb.collectives",
-    "Comparison": "jaxnb.comparison",
-    "GatheredArray": "jaxnb.gathered",
+    "Collectives": "jaxnb.compiled.collectives",
+    "Comparison": "jaxnb.compiled.comparison",
+    "GatheredArray": "jaxnb.arrays.gathered",
     "JaxnbError": "jaxnb.errors",
-    "PerProcess": "jaxnb.per_process",
+    "PerProcess": "jaxnb.arrays.per_process",
 }
 
 
@@ -135,7 +135,7 @@ def plan(call: str, *, devices: int, setup: str = "") -> Collectives:
         NotCompiledError: The code raised, or the call cannot be compiled.
         JaxnbError: The scratch process ended early.
     """
-    from jaxnb import planning
+    from jaxnb.compiled import planning
 
     return planning.plan(f"{setup}\n{call}" if setup else call, devices=devices)
 
@@ -188,7 +188,7 @@ def compare(
         UsageError: There is nothing to compare; nothing was run.
         JaxnbError: A call raised on some processes, and others did not come back from it.
     """
-    from jaxnb import comparing
+    from jaxnb.compiled import comparing
 
     return comparing.compare_here(
         function, args, kwargs, specs, mesh, meshes, out_specs, repeats, run
@@ -211,9 +211,9 @@ def on_recover(function: Any) -> Any:
     Returns:
         The function.
     """
-    from jaxnb import recover_hooks
+    from jaxnb.recovery import hooks
 
-    return recover_hooks.add(function)
+    return hooks.add(function)
 
 
 def load_ipython_extension(shell: Any) -> None:

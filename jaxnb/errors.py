@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from jaxnb.cells.result import CellResult
     from jaxnb.recovery.messages import Recovered
-    from jaxnb.result import CellResult
 
 
 class JaxnbError(Exception):
@@ -77,7 +77,7 @@ class CellError(JaxnbError):
     """A cell raised on at least one process.
 
     Attributes:
-        result: The :class:`~jaxnb.result.CellResult`, with what every process printed,
+        result: The :class:`~jaxnb.cells.result.CellResult`, with what every process printed,
             returned or raised.
     """
 

@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 
 import jaxnb
-from jaxnb.display.cards_array import array_card
+from jaxnb.arrays.card_array import array_card
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "_static" / "arrays"
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import jaxnb
-from jaxnb.result import CellResult
+from jaxnb.cells.result import CellResult
 
 PROCESSES, DEVICES = 4, 2
 SECONDS = 240.0

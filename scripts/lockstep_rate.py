@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from busy import busy_loops
 
 import jaxnb
-from jaxnb.result import CellResult
+from jaxnb.cells.result import CellResult
 from jaxnb.session import Session
 
 LIMIT_SECONDS = 1.0

@@ -33,12 +33,12 @@ import numpy as np
 import psutil
 
 import jaxnb
+from jaxnb.cells.result import CellResult
+from jaxnb.cells.sinks import NoSink, SaysWaits
 from jaxnb.errors import CellError, CellTimeoutError
 from jaxnb.model.dispatches import CheckMode
 from jaxnb.model.whereabouts import Waits
-from jaxnb.result import CellResult
 from jaxnb.session import Session
-from jaxnb.sinks import NoSink, SaysWaits
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 

@@ -19,7 +19,7 @@ from jax.experimental import io_callback
 from jax.experimental.xla_metadata import set_xla_metadata
 from jax.scipy import linalg
 
-from jaxnb.engine._jax_internals import dispatch
+from jaxnb.compat import jax_dispatch
 
 Program = tuple[Callable[..., Any], dict[str, Any]]
 
@@ -33,7 +33,7 @@ def start() -> None:
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", 4)
     MESH = jax.make_mesh((2, 2), ("a", "b"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
-    assert dispatch.note_compiler_options() == ""
+    assert jax_dispatch.note_compiler_options() == ""
 
 
 def over(*spec: Any) -> jax.sharding.NamedSharding:
@@ -46,7 +46,7 @@ def text(function: Callable[..., Any], arguments: int = 2, **settings: Any) -> s
     jitted = jax.jit(function, **settings)
     compiled = jitted.lower(*[matrix] * arguments).compile()
     executable = compiled._executable.unsafe_call
-    return f"{dispatch.executable_order(executable)} {dispatch.executable_text(executable)}"
+    return f"{jax_dispatch.executable_order(executable)} {jax_dispatch.executable_text(executable)}"
 
 
 def ffi(**attributes: Any) -> Callable[..., Any]:

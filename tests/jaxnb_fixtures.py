@@ -22,14 +22,14 @@ import pytest
 import jaxnb
 from jaxnb.errors import JaxnbError
 from jaxnb.session import Session
-from jaxnb.starting import Starter
+from jaxnb.session.starting import Starter
 from jaxnb_run_report import GROUPS
 
 TOKEN = "JAXNB_TEST_TOKEN"
 """In the environment of this process, and so of every process that a test starts."""
 
 CLEAR = """%reset -f
-import jaxnb.engine.bootstrap as b
+import jaxnb.launch.process_bootstrap as b
 get_ipython().push(b.namespace(), interactive=False)
 del b
 """

@@ -189,12 +189,12 @@ def try_all() -> None:
     import jax
     import jax.numpy as jnp
 
-    from jaxnb.engine import trial
-    from jaxnb.engine._jax_internals import dispatch as internals
-    from jaxnb.engine.in_lockstep import InLockstep
-    from jaxnb.engine.nans import NanWatch
-    from jaxnb.engine.recorder import Recorder
-    from jaxnb.engine.replicas import Replicas
+    from jaxnb.arrays.process_replicas import Replicas
+    from jaxnb.compat import jax_dispatch as internals
+    from jaxnb.lockstep import process_trial
+    from jaxnb.lockstep.process_lockstep import InLockstep
+    from jaxnb.lockstep.process_recorder import Recorder
+    from jaxnb.pitfalls.process_nans import NanWatch
 
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", 2)
@@ -221,8 +221,8 @@ def try_all() -> None:
                 ahead[:] = ahead or [jitted.lower(x).compile()]
                 return ahead[0](x)
 
-            calls = [jitted] * (trial.CALLS - 2) + [aot] * 2
-            total, found = trial.run(
+            calls = [jitted] * (process_trial.CALLS - 2) + [aot] * 2
+            total, found = process_trial.run(
                 recorder, calls, lambda: jax.jit(total_of), ones, is_alone=False
             )
             said = f"{float(total)} {len(found)} | {recorder.missing} | {recorder.reduced}"

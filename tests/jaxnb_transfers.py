@@ -16,10 +16,10 @@ import psutil
 import pytest
 
 from faults.shared import pressing_beside
-from jaxnb import asking, moving
+from jaxnb.arrays import moving
 from jaxnb.errors import JaxnbError, ProcessDiedError, SessionBrokenError, SessionClosedError
 from jaxnb.session import Session
-from jaxnb.transport import memory
+from jaxnb.wire import asking, memory
 from jaxnb_fixtures import PATIENT_SECONDS, until
 
 PROCESSES = 3

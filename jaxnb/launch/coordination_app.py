@@ -6,8 +6,7 @@ import os
 import sys
 import time
 
-from jaxnb.engine import coordination
-from jaxnb.launch import lifeline
+from jaxnb.launch import lifeline, process_coordination
 
 OUTLIVES_PROCESSES_SECONDS = 2.0
 
@@ -26,7 +25,7 @@ def main() -> None:
         os._exit(0)
 
     lifeline.watch_owner(int(owner_pid), end)
-    coordination.serve(folder, int(num_processes), os.dup(1))
+    process_coordination.serve(folder, int(num_processes), os.dup(1))
 
 
 if __name__ == "__main__":

@@ -52,8 +52,7 @@ def run(start: EngineStart, cluster_dir: str) -> None:
     the controller's start, and a failure to join ends the process with its reason as the
     last lines it wrote.
     """
-    from jaxnb.engine import bootstrap
-    from jaxnb.launch import engine_app
+    from jaxnb.launch import engine_app, process_bootstrap
 
     reseed()
     os.environ.clear()
@@ -61,7 +60,7 @@ def run(start: EngineStart, cluster_dir: str) -> None:
     os.chdir(start.directory)
     faulthandler.enable(2)  # before it joins: a plugin that JAX loads then may crash
     if start.join is not None:
-        bootstrap.join(start.join)
+        process_bootstrap.join(start.join)
     config = engine_app.engine_config(cluster_dir, start.identity)
     engine_app.run(config, start.connection_info)
 

@@ -18,8 +18,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from jaxnb.chatter import ChatterFilter
 from jaxnb.launch import lifeline
+from jaxnb.launch.chatter import ChatterFilter
 
 TAIL_BYTES = 16 << 10
 """How much of what a child wrote last is kept, to be shown when it dies."""

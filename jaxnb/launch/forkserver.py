@@ -123,14 +123,14 @@ class ForkServer(ForkLoop):
         self._await_line(read_fd, child, lambda line: {"connection": json.loads(line)})
 
     def _do_service(self, command: dict[str, Any]) -> None:
-        from jaxnb.engine import coordination
+        from jaxnb.launch import process_coordination
 
         read_fd, write_fd = os.pipe()
         num_processes = command["num_processes"]
         child = self._fork(
             "service",
             0,
-            lambda: coordination.serve(self._cluster_dir, num_processes, write_fd),
+            lambda: process_coordination.serve(self._cluster_dir, num_processes, write_fd),
             keep=(write_fd,),
         )
         os.close(write_fd)

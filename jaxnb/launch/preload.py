@@ -24,11 +24,9 @@ def preload() -> None:
     _without_debugpy("ipykernel.debugger")
     for name in (*_LATE_IMPORTS, ENDPOINT):
         importlib.import_module(name)
-    import jaxnb.engine.coordination
-    import jaxnb.launch.engine_start  # noqa: F401
-    from jaxnb.engine import _jax_internals
+    from jaxnb.compat import jax_internals
 
-    _jax_internals.preload()
+    jax_internals.preload()
 
 
 def _without_debugpy(module: str) -> None:

@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-ENDPOINT = "jaxnb.transport.endpoint"
+ENDPOINT = "jaxnb.session.process_endpoint"
 """The module by which a process answers the notebook. It stands above all features, so it is named
 here and imported by its name."""
 

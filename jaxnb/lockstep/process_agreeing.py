@@ -11,19 +11,19 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from jaxnb.divergence import apart_text, disagreement, sides, unequal_replicas_text
 from jaxnb.errors import DivergenceError, JaxnbError
 from jaxnb.labels import processes_label
+from jaxnb.lockstep.divergence import apart_text, disagreement, sides, unequal_replicas_text
 from jaxnb.lockstep.messages import End, Explanation, Go, Stop, Word
 from jaxnb.lockstep.process_line import ConductorGoneError, Line
 from jaxnb.lockstep.process_signals import KeptSignals
 from jaxnb.lockstep.process_turns import Turns
+from jaxnb.lockstep.provenance import arguments_text, differ_in_number_only, differing_arguments
 from jaxnb.lockstep.replicas import unequal_replicas
+from jaxnb.lockstep.settings import differences, refusal
 from jaxnb.lockstep.wire import DIGEST_BYTES
 from jaxnb.model.dispatches import Dispatch
 from jaxnb.model.origins import Argument
-from jaxnb.provenance import arguments_text, differ_in_number_only, differing_arguments
-from jaxnb.settings import differences, refusal
 
 MAX_NAME_CHARS = 200
 """Of a longer name of a computation the others are told the beginning."""

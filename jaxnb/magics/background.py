@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.display import display
 
+from jaxnb.cells.card_waits import BACKGROUND_INTERRUPT
+from jaxnb.cells.merge import LineLimiter, MergedLine
+from jaxnb.cells.result import CellResult
 from jaxnb.display.card import NOTHING, Card, stacked
-from jaxnb.display.cards_waits import BACKGROUND_INTERRUPT
-from jaxnb.display.merge import LineLimiter, MergedLine
 from jaxnb.errors import CellError, JaxnbError, UsageError
 from jaxnb.labels import Outputs
 from jaxnb.magics.sinks import DisplayIds, Sink, is_notebook
 from jaxnb.model.cells import RichOutput
 from jaxnb.model.whereabouts import Waits
-from jaxnb.result import CellResult
 
 if TYPE_CHECKING:
     from jaxnb.session import Session
@@ -43,13 +43,13 @@ class CardView:
     interrupt_by = BACKGROUND_INTERRUPT
 
     def __init__(self, cell: int, holder: str, outputs: Outputs) -> None:
-        from jaxnb.display import cards_output
+        from jaxnb.cells import card_output
 
         self._cell = cell
         self._outputs = outputs
         self._since = time.strftime("%H:%M:%S")
         self._limiter = LineLimiter(head=0, tail=LINES_SHOWN, holder=holder)
-        self._columns = cards_output.DisplayColumns()
+        self._columns = card_output.DisplayColumns()
         self._first = 0
         self._shown_at = time.monotonic()
         self._is_behind = False
@@ -83,9 +83,9 @@ class CardView:
 
     def waits(self, waits: Waits) -> None:
         """Shows where all processes wait."""
-        from jaxnb.display import cards_waits
+        from jaxnb.cells import card_waits
 
-        self._waits = cards_waits.waits_card(waits, self.interrupt_by)
+        self._waits = card_waits.waits_card(waits, self.interrupt_by)
         self._handle.update(self._card())
 
     def display(self, process_index: int, output: RichOutput) -> None:
@@ -102,14 +102,14 @@ class CardView:
         self._handle.update(self._card(result, trouble))
 
     def _card(self, result: CellResult | None = None, trouble: str | None = None) -> Card:
-        from jaxnb.display import cards_live, cards_output
+        from jaxnb.cells import card_live, card_output
 
-        displays = cards_output.displays_card(
+        displays = card_output.displays_card(
             self._columns, self._first, self._outputs, with_first=True
         )
         shown = stacked([displays, self._waits])
         kept = self._limiter.kept()
-        return cards_live.background_card(self._cell, self._since, kept, shown, result, trouble)
+        return card_live.background_card(self._cell, self._since, kept, shown, result, trouble)
 
 
 class TerminalView(Sink):
@@ -125,21 +125,21 @@ class TerminalView(Sink):
     interrupt_by = BACKGROUND_INTERRUPT
 
     def __init__(self, cell: int, ids: DisplayIds, holder: str, outputs: Outputs) -> None:
-        from jaxnb.display import cards_live
+        from jaxnb.cells import card_live
 
         super().__init__(ids, holder)
         self._outputs = outputs
         self._since = time.strftime("%H:%M:%S")
         self._cell = cell
-        self._print(cards_live.background_card(cell, self._since, [], NOTHING, None, None))
+        self._print(card_live.background_card(cell, self._since, [], NOTHING, None, None))
 
     def end(self, result: CellResult | None, trouble: str | None) -> None:
         """Shows how the cell ended."""
-        from jaxnb.display import cards_live
+        from jaxnb.cells import card_live
 
         self._write(self._limiter.finish())
         rest = self.rest(self._outputs)
-        self._print(cards_live.background_card(self._cell, self._since, [], rest, result, trouble))
+        self._print(card_live.background_card(self._cell, self._since, [], rest, result, trouble))
 
     def _print(self, card: Card) -> None:
         # Standard output, as it is now: while a prompt is open, what writes above it.

@@ -17,7 +17,7 @@ from jaxnb.magics.sinks import DisplayIds, is_notebook, sink_for
 from jaxnb.magics.words import split_words, unquoted
 
 if TYPE_CHECKING:
-    from jaxnb.comparison import Comparison
+    from jaxnb.compiled.comparison import Comparison
 
 _EXAMPLE = "`data = P('data'), P()`"
 
@@ -104,7 +104,7 @@ class ComparingMagics(SessionMagics):
             return
         specs = _variants(parser, asked.spec, cell)
         if asked.plot:
-            from jaxnb.comparison import require_matplotlib
+            from jaxnb.compiled.comparison import require_matplotlib
 
             require_matplotlib()
         with plain_interrupt("Interrupted; nothing was changed."):
@@ -127,7 +127,7 @@ class ComparingMagics(SessionMagics):
             "run": not asked.no_run,
         }
         if asked.devices is not None and self._current() is None:
-            from jaxnb import comparing
+            from jaxnb.compiled import comparing
 
             code = comparing.code_of(asked.call, **{**settings, "run": False})
             return comparing.compare_planned(code, devices=asked.devices, label=asked.call)

@@ -64,6 +64,6 @@ class CompilingMagics(SessionMagics):
         number = self.shell.displayhook.prompt_count
         if session is not None:
             return session.collectives(code, devices=devices, cell=number, first_line=first_line)
-        from jaxnb import planning
+        from jaxnb.compiled import planning
 
         return planning.plan(code, devices=devices, name=f"<cell {number}>", first_line=first_line)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from jaxnb.display.card import Card
 
 if TYPE_CHECKING:
-    from jaxnb.gathered import GatheredArray
-    from jaxnb.per_process import PerProcess
+    from jaxnb.arrays.gathered import GatheredArray
+    from jaxnb.arrays.per_process import PerProcess
     from jaxnb.session import Session
 
 _Bundle = dict[str, Any]
@@ -25,9 +25,9 @@ def register(shell: Any, session: Callable[[], Session | None]) -> None:
     formatter = shell.display_formatter
     # By name, so that loading the extension need not import the classes.
     formatter.mimebundle_formatter.for_type_by_name(
-        "jaxnb.gathered", "GatheredArray", lambda array: _array_bundle(array, session())
+        "jaxnb.arrays.gathered", "GatheredArray", lambda array: _array_bundle(array, session())
     )
-    values = ("jaxnb.per_process", "PerProcess")
+    values = ("jaxnb.arrays.per_process", "PerProcess")
     formatter.formatters["text/html"].for_type_by_name(
         *values, lambda found: _values_card(found, shell).html
     )
@@ -38,16 +38,16 @@ def register(shell: Any, session: Callable[[], Session | None]) -> None:
 
 
 def _array_bundle(array: GatheredArray, session: Session | None) -> _Bundle:
-    from jaxnb.display import cards_transfer
+    from jaxnb.arrays import card_transfer
 
-    card = cards_transfer.gathered_card(array, _pulled_since(array, session))
+    card = card_transfer.gathered_card(array, _pulled_since(array, session))
     return {"text/plain": card.text, "text/html": card.html}
 
 
 def _values_card(values: PerProcess, shell: Any) -> Card:
-    from jaxnb.display import cards_transfer
+    from jaxnb.arrays import card_transfer
 
-    return cards_transfer.per_process_card(
+    return card_transfer.per_process_card(
         (i, _own_bundle(each, shell)) for i, each in values.items()
     )
 
@@ -59,7 +59,7 @@ def _print_values(values: PerProcess, printer: Any, shell: Any) -> None:
 
 
 def _own_bundle(value: Any, shell: Any) -> _Bundle:
-    from jaxnb.gathered import GatheredArray
+    from jaxnb.arrays.gathered import GatheredArray
 
     if isinstance(value, GatheredArray):  # a line, not a picture for each process
         return {"text/plain": repr(value)}

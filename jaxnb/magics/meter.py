@@ -14,7 +14,7 @@ from jaxnb.display.card import NOTHING, Card
 from jaxnb.magics.sinks import LIVE_SECONDS, is_notebook
 
 if TYPE_CHECKING:
-    from jaxnb.moving import Ticker
+    from jaxnb.arrays.moving import Ticker
 
 QUIET_SECONDS = 1.0
 """Transfers that are over sooner show nothing."""
@@ -34,7 +34,7 @@ class Place(Protocol):
 
 
 class TransferMeter:
-    """Shows the progress of transfers: a :data:`jaxnb.moving.Meter`.
+    """Shows the progress of transfers: a :data:`jaxnb.arrays.moving.Meter`.
 
     Nothing is shown of one that takes less than a second. At its end, good or bad, the bar is
     taken away.
@@ -58,7 +58,7 @@ class TransferMeter:
     @contextmanager
     def __call__(self, label: str, total_bytes: int) -> Iterator[Ticker]:
         """Shows one transfer; gives what takes the number of bytes done."""
-        from jaxnb.display import cards_transfer
+        from jaxnb.arrays import card_transfer
 
         started = self._clock()
         show_at = started + QUIET_SECONDS
@@ -73,7 +73,7 @@ class TransferMeter:
             show_at = now + LIVE_SECONDS
             with suppress(Exception):  # a front end that fails must not end the transfer
                 self._place.show(
-                    cards_transfer.transfer_card(label, done_bytes, total_bytes, now - started)
+                    card_transfer.transfer_card(label, done_bytes, total_bytes, now - started)
                 )
 
         try:

@@ -10,12 +10,12 @@ from typing import Any
 
 from IPython.display import DisplayHandle, clear_output, display, publish_display_data
 
+from jaxnb.cells.merge import LineLimiter, MergedLine
+from jaxnb.cells.sinks import SaysWaits
 from jaxnb.display.card import Card
-from jaxnb.display.merge import LineLimiter, MergedLine
 from jaxnb.labels import Outputs
 from jaxnb.model.cells import RichOutput
 from jaxnb.model.whereabouts import Waits
-from jaxnb.sinks import SaysWaits
 
 LIVE_SECONDS = 0.2
 """Shortest time between two showings of lines that are being rewritten."""
@@ -78,11 +78,11 @@ class Sink(SaysWaits):
     shows_cards = True
 
     def __init__(self, ids: DisplayIds | None = None, holder: str = "spmd.last_result") -> None:
-        from jaxnb.display import cards_output
+        from jaxnb.cells import card_output
 
         self._ids = ids or DisplayIds()
         self._holder = holder
-        self._columns = cards_output.DisplayColumns()
+        self._columns = card_output.DisplayColumns()
         self._first = 0
         self._limiter = LineLimiter(holder=holder)
 
@@ -118,9 +118,9 @@ class Sink(SaysWaits):
 
     def rest(self, outputs: Outputs = "merged") -> Card:
         """Returns what the processes displayed and was not shown yet."""
-        from jaxnb.display import cards_output
+        from jaxnb.cells import card_output
 
-        return cards_output.displays_card(self._columns, self._first, outputs)
+        return card_output.displays_card(self._columns, self._first, outputs)
 
     def notice(self, text: str) -> None:
         """Shows a sentence of jaxnb's own."""
@@ -185,7 +185,7 @@ class NotebookSink(Sink):
 
     def live(self, lines: list[MergedLine]) -> None:
         """Shows progress bars and unfinished lines, a few times a second at most."""
-        from jaxnb.display import cards_live
+        from jaxnb.cells import card_live
 
         now = time.monotonic()
         if lines and now - self._shown_at < LIVE_SECONDS:
@@ -196,26 +196,26 @@ class NotebookSink(Sink):
             if not lines:
                 return
             self._clear_if_asked()
-            self._handle = display(cards_live.live_card(lines), display_id=True)
+            self._handle = display(card_live.live_card(lines), display_id=True)
         else:
-            self._handle.update(cards_live.live_card(lines))
+            self._handle.update(card_live.live_card(lines))
 
     def waits(self, waits: Waits) -> None:
         """Shows where processes wait, in a place of its own."""
-        from jaxnb.display import cards_waits
+        from jaxnb.cells import card_waits
 
         if self._waits is None:
-            self._waits = display(cards_waits.waits_card(waits), display_id=True)
+            self._waits = display(card_waits.waits_card(waits), display_id=True)
         else:
-            self._waits.update(cards_waits.waits_card(waits))
+            self._waits.update(card_waits.waits_card(waits))
         if waits.has_ended and not waits.is_neutral:
             self._waits = None  # who waits again does so below
 
     def __exit__(self, *details: object) -> None:
-        from jaxnb.display import cards_live
+        from jaxnb.cells import card_live
 
         if self._handle is not None:
-            self._handle.update(cards_live.live_card([]))
+            self._handle.update(card_live.live_card([]))
         super().__exit__(*details)
 
 
@@ -276,13 +276,13 @@ class ProgressDisplay:
 
     def __call__(self, stage: str, detail: str) -> None:
         """Shows a stage."""
-        from jaxnb.display import cards_group
+        from jaxnb.launch import card_group
 
         if not self._updates:
             print(f"jaxnb: {stage} {detail}", file=sys.stderr, flush=True)
             return
         seconds = time.perf_counter() - self._started
-        self.show(cards_group.progress_card(stage, detail, seconds))
+        self.show(card_group.progress_card(stage, detail, seconds))
 
     def show(self, card: Card) -> None:
         """Shows a card in the place of the progress."""

@@ -9,6 +9,7 @@ from IPython.core.magic import cell_magic, line_magic, magics_class, no_var_expa
 from IPython.display import display, publish_display_data
 
 import jaxnb
+from jaxnb.cells.result import CellResult
 from jaxnb.display.card import Card
 from jaxnb.errors import CellError, ProcessDiedError, RecoveryInterrupted, UsageError
 from jaxnb.magics import arguments
@@ -18,7 +19,6 @@ from jaxnb.magics.interrupts import plain_interrupt
 from jaxnb.magics.meter import meter_for
 from jaxnb.magics.sinks import DisplayIds, ProgressDisplay, Sink, is_notebook, sink_for
 from jaxnb.model.cells import RichOutput
-from jaxnb.result import CellResult
 
 if TYPE_CHECKING:  # it loads ipyparallel, which `%load_ext` need not wait for
     from jaxnb.session import Session
@@ -54,7 +54,7 @@ class SpmdMagics(SessionMagics):
     @line_magic
     def spmd_start(self, line: str) -> None:
         """Starts JAX processes and joins them. `%spmd_start --help` lists the options."""
-        from jaxnb.display import cards_group
+        from jaxnb.launch import card_group
 
         parser = arguments.start_parser()
         asked = parser.asked(line)
@@ -73,7 +73,7 @@ class SpmdMagics(SessionMagics):
             self.session.meter = self.meter
             # What `spmd.run` runs is of the notebook's cell that calls it.
             self.session.count_cells_by(lambda: self.shell.displayhook.prompt_count)
-        progress.show(cards_group.start_card(self.session.group))
+        progress.show(card_group.start_card(self.session.group))
         if not isinstance(self.shell.user_ns.get(SESSION_NAME), (type(None), type(self.session))):
             return
         self.shell.push({SESSION_NAME: self.session}, interactive=False)
@@ -81,19 +81,19 @@ class SpmdMagics(SessionMagics):
     @line_magic
     def spmd_stop(self, line: str) -> None:
         """Ends all processes of the group."""
-        from jaxnb.display import cards_group
+        from jaxnb.launch import card_group
 
         if not _is_asked("%spmd_stop", "Ends all processes of the group.", line):
             return
         session, self.session = self._started(), None
         self.stopped = session
         seconds = _timed(session.close)
-        self._show(cards_group.stopped_card(seconds))
+        self._show(card_group.stopped_card(seconds))
 
     @line_magic
     def spmd_restart(self, line: str) -> None:
         """Replaces all processes by fresh ones. `%spmd_restart --help` lists the options."""
-        from jaxnb.display import cards_group
+        from jaxnb.launch import card_group
 
         parser = arguments.restart_parser()
         asked = parser.asked(line)
@@ -107,7 +107,7 @@ class SpmdMagics(SessionMagics):
             return
         with plain_interrupt(_NO_GROUP), ProgressDisplay(self.shell) as progress:
             replayed = session.restart(progress, replay=asked.replay, **size)
-        progress.show(cards_group.start_card(session.group, replayed if asked.replay else None))
+        progress.show(card_group.start_card(session.group, replayed if asked.replay else None))
 
     @line_magic
     def spmd_recover(self, line: str) -> None:
@@ -143,10 +143,10 @@ class SpmdMagics(SessionMagics):
     @line_magic
     def spmd_status(self, line: str) -> None:
         """Shows the group and its state."""
-        from jaxnb.display import cards_group
+        from jaxnb.launch import card_group
 
         if _is_asked("%spmd_status", "Shows the group and its state.", line):
-            self._show(cards_group.status_card(self._started().group))
+            self._show(card_group.status_card(self._started().group))
 
     # ------------------------------------------------------------------ running
 
@@ -219,19 +219,19 @@ class SpmdMagics(SessionMagics):
         self._finish(result, asked, sink)
 
     def _finish(self, result: CellResult, asked: argparse.Namespace, sink: Sink) -> None:
-        from jaxnb.display import cards_cell, cards_output
+        from jaxnb.cells import card_cell, card_output
 
         if asked.out:
             self.shell.push({asked.out: result})
         rest = sink.rest(asked.outputs)
         if rest.text:
             self._show(rest)
-        native = cards_output.native_value(result)
+        native = card_output.native_value(result)
         if native is not None:
             self._show(native)
-            self._show(cards_cell.below_card(result))
+            self._show(card_cell.below_card(result))
         else:
-            self._show(cards_cell.cell_card(result, asked.outputs))
+            self._show(card_cell.cell_card(result, asked.outputs))
 
     # ------------------------------------------------------------------ helpers
 

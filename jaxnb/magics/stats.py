@@ -72,7 +72,7 @@ class LivePanel:
         show: Callable[[Card], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        from jaxnb.display.stats_history import StatsHistory
+        from jaxnb.profile.stats_history import StatsHistory
 
         self._session = session
         self._show = show
@@ -99,7 +99,7 @@ class LivePanel:
         return self._thread.is_alive()
 
     def _go_on(self) -> None:
-        from jaxnb.display import cards_stats_live
+        from jaxnb.profile import card_stats_live
 
         ended = ""
         while not ended:
@@ -112,10 +112,10 @@ class LivePanel:
                     self._look()
                 except JaxnbError as error:  # stopped or restarted just now
                     ended = self._reason_to_stop() or str(error)
-        self._show(cards_stats_live.live_stats_card(self._history, ended, at=self._at, ended=True))
+        self._show(card_stats_live.live_stats_card(self._history, ended, at=self._at, ended=True))
 
     def _look(self) -> None:
-        from jaxnb.display import cards_stats_live
+        from jaxnb.profile import card_stats_live
 
         self._history.add(self._session.stats(brief=True))
         self._at = time.strftime("%H:%M:%S")
@@ -123,7 +123,7 @@ class LivePanel:
             f"Taken every second while cells run or hang, until {IDLE_MINUTES} minutes after the "
             "last. A saved notebook keeps the last look."
         )
-        self._show(cards_stats_live.live_stats_card(self._history, words, at=self._at))
+        self._show(card_stats_live.live_stats_card(self._history, words, at=self._at))
 
     def _reason_to_stop(self) -> str:
         session, now = self._session, self._clock()
@@ -166,7 +166,7 @@ class StatsMagics(SessionMagics):
     @line_magic
     def spmd_stats(self, line: str) -> None:
         """Shows memory and load of every device and process. `--help` lists the options."""
-        from jaxnb.display import cards_stats
+        from jaxnb.profile import card_stats
 
         parser = arguments.MagicParser("%spmd_stats", "Shows memory and load by device.")
         parser.add_argument("--live", action="store_true",
@@ -180,4 +180,4 @@ class StatsMagics(SessionMagics):
                 self._panel.stop("Goes on where `%spmd_stats --live` was typed again.")
             self._panel = LivePanel(session, place_in(self.shell))
             return
-        display(cards_stats.stats_card(session.stats(), ONE_LOOK if asked.live else ""))
+        display(card_stats.stats_card(session.stats(), ONE_LOOK if asked.live else ""))

@@ -7,11 +7,11 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
+from jaxnb.arrays.paths import parse_path
 from jaxnb.errors import UsageError
 from jaxnb.magics.arguments import ranks, variable
 from jaxnb.magics.words import NamesParser, spec
 from jaxnb.options import suggest
-from jaxnb.paths import parse_path
 
 _OF_IPYTHON = {"In", "Out", "get_ipython", "exit", "quit", "_", "__", "___"}
 

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.magic import line_magic, magics_class
 from IPython.display import display
 
+from jaxnb.arrays.per_process import PerProcess
 from jaxnb.display.card import Card
 from jaxnb.labels import plural, processes_label
 from jaxnb.magics import value_arguments
 from jaxnb.magics.base import SessionMagics
 from jaxnb.magics.interrupts import plain_interrupt
 from jaxnb.magics.meter import TransferMeter
-from jaxnb.per_process import PerProcess
 
 if TYPE_CHECKING:
-    from jaxnb.display.cards_transfer import Moved
+    from jaxnb.arrays.card_transfer import Moved
     from jaxnb.session import Session
 
 PULL_STATE = "No variable was changed; the group can be used."
@@ -49,7 +49,7 @@ class ValueMagics(SessionMagics):
 
         `--help` lists the options.
         """
-        from jaxnb.display import cards_transfer
+        from jaxnb.arrays import card_transfer
 
         parser = value_arguments.pull_parser()
         asked = parser.asked(line)
@@ -67,7 +67,7 @@ class ValueMagics(SessionMagics):
                     values[wish.target] = session.pull(wish.path, ranks=asked.ranks, lazy=False)
         gauge.stop()
         self.shell.push(values)
-        rows = [cards_transfer.moved(name, value, *notes[name]) for name, value in values.items()]
+        rows = [card_transfer.moved(name, value, *notes[name]) for name, value in values.items()]
         where = "pulled" if asked.ranks is None else f"pulled from {processes_label(asked.ranks)}"
         self._meter.finish(gauge.card(rows, where))
 
@@ -140,28 +140,28 @@ class _Gauge:
 
     def card(self, rows: Sequence[Moved], where: str) -> Card:
         """Describes what was moved."""
-        from jaxnb.display import cards_transfer
+        from jaxnb.arrays import card_transfer
 
-        return cards_transfer.moved_card(rows, where, self._bytes, self._seconds, self._moving)
+        return card_transfer.moved_card(rows, where, self._bytes, self._seconds, self._moving)
 
 
 def _pushed(session: Session, name: str, value: Any, placed: bool) -> Moved:
     """Describes a pushed value as it is on the processes now."""
-    from jaxnb.display import cards_transfer
+    from jaxnb.arrays import card_transfer
 
-    row = cards_transfer.moved(name, value)
+    row = card_transfer.moved(name, value)
     if not placed:
         is_array = row.type.startswith("NumPy ")
         return row.with_notes("NumPy there too; --spec makes a global array") if is_array else row
     layout = session.layout(name)
     dtypes = {array.dtype for _, array in layout.entries}
-    return row.as_placed(layout.entries, cards_transfer.narrowed(value, dtypes))
+    return row.as_placed(layout.entries, card_transfer.narrowed(value, dtypes))
 
 
 @contextmanager
 def _noted(notes: list[str]) -> Iterator[None]:
     """Puts what a pull warns of on its card; other warnings stay what they are."""
-    from jaxnb.pulling import NotMovedWarning, ReplicasDifferWarning
+    from jaxnb.arrays.pulling import NotMovedWarning, ReplicasDifferWarning
 
     noted = (ReplicasDifferWarning, NotMovedWarning)
     with warnings.catch_warnings(record=True) as caught:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from jaxnb.display.card import Card
-from jaxnb.display.cards_group import group_card
 from jaxnb.labels import capitalized, format_bytes, format_seconds, plural, processes_label
+from jaxnb.launch.card_group import group_card
+from jaxnb.lockstep.provenance import names_text
 from jaxnb.model.group import GroupInfo
 from jaxnb.model.origins import Difference
-from jaxnb.provenance import names_text
 from jaxnb.recovery.messages import Recovered
 
 

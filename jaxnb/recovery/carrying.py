@@ -17,7 +17,7 @@ from jaxnb.labels import processes_label
 from jaxnb.launch.stopped import is_stopped
 from jaxnb.recovery.messages import Measured, Refused, StateFile
 from jaxnb.recovery.meter import Meter
-from jaxnb.transport.events import Exchange
+from jaxnb.wire.events import Exchange
 
 PAUSE_SECONDS = 0.02
 """How soon a process is asked again how far it is."""

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from jaxnb.errors import JaxnbError, NotEnoughMemoryError, UsageError
-from jaxnb.headroom import available_bytes
 from jaxnb.labels import format_bytes
+from jaxnb.launch.headroom import available_bytes
 
 MANIFEST = "variables.json"
 """What tells of the files in a directory, for people too."""

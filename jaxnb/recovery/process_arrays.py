@@ -14,17 +14,17 @@ from jax.experimental.layout import Format
 from jax.sharding import Mesh, SingleDeviceSharding
 
 from jaxnb.arrays.dtypes import numpy_dtype
-from jaxnb.engine._jax_internals import exact_arrays as exact
-from jaxnb.engine._jax_internals.arrays import (
+from jaxnb.arrays.process_exposures import as_bytes
+from jaxnb.arrays.process_layouts import dtype_facts
+from jaxnb.compat import jax_exact_arrays as exact
+from jaxnb.compat.jax_arrays import (
     array_of_ref_now,
     buffer_of,
     device_arrays,
     host_words,
     is_deleted,
 )
-from jaxnb.engine.exposures import as_bytes
-from jaxnb.engine.layouts import dtype_facts
-from jaxnb.engine.origins import ORIGINS
+from jaxnb.lockstep.process_origins import ORIGINS
 from jaxnb.model.origins import Made, Origin
 
 Check = Callable[[jax.Array], None]

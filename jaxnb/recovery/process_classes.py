@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Any
 
-from jaxnb.engine.value_paths import has_class, is_of_user
+from jaxnb.arrays.process_value_paths import has_class, is_of_user
 from jaxnb.recovery.process_cells import CELL, names_of_cells
 
 _FUTURE = sum(getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)

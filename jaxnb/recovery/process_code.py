@@ -20,9 +20,10 @@ from typing import Any
 import cloudpickle
 import jax
 
-from jaxnb.engine import _jax_internals, packing
-from jaxnb.engine._jax_internals.pytrees import registration_of
-from jaxnb.engine.value_paths import is_of_user
+from jaxnb.arrays import process_packing
+from jaxnb.arrays.process_value_paths import is_of_user
+from jaxnb.compat import jax_internals
+from jaxnb.compat.jax_pytrees import registration_of
 from jaxnb.recovery.process_cells import names_of_cells
 from jaxnb.recovery.process_classes import reduced_class, statement_of
 
@@ -53,7 +54,7 @@ class CodePickler(cloudpickle.Pickler):  # type: ignore[misc]
             raise pickle.PicklingError("what lower(...).compile() gave: compile it again")
         if isinstance(value, jax.stages.Lowered):
             raise pickle.PicklingError("what lower(...) gave: lower it again")
-        settings = _jax_internals.jit_settings(value)
+        settings = jax_internals.jit_settings(value)
         if settings is not None:
             return _jitted, (value.__wrapped__, settings)
         return super().reducer_override(value)
@@ -104,7 +105,7 @@ def is_found_by_name(value: Any) -> bool:
     if home not in sys.modules and home.partition(".")[0] in sys.modules:
         with contextlib.suppress(ImportError):  # `numpy.rec`, which nobody has imported yet
             importlib.import_module(home)
-    return packing.is_found_by_name(value)
+    return process_packing.is_found_by_name(value)
 
 
 def _namespace(home: str) -> Any:
@@ -204,7 +205,7 @@ def _make_cached(function: Any, maxsize: int | None, typed: bool) -> Any:
 
 
 def _jitted(function: Any, settings: Any) -> Any:
-    return _jax_internals.jit_again(jax.jit(function), settings)
+    return jax_internals.jit_again(jax.jit(function), settings)
 
 
 def _make_function(

@@ -15,13 +15,12 @@ from typing import Any
 
 import jax
 
-from jaxnb.engine.canonical import canonical_digest
-from jaxnb.engine.layouts import Layout, layout_of
-from jaxnb.engine.lost import LostValue, loss_of
-from jaxnb.engine.origins import ORIGINS
-from jaxnb.engine.packing import is_found_by_name
-from jaxnb.engine.this_process import ThisProcess
-from jaxnb.engine.value_paths import paths_to
+from jaxnb.arrays.lost import LostValue, loss_of
+from jaxnb.arrays.process_canonical import canonical_digest
+from jaxnb.arrays.process_layouts import Layout, layout_of
+from jaxnb.arrays.process_packing import is_found_by_name
+from jaxnb.arrays.process_value_paths import paths_to
+from jaxnb.lockstep.process_origins import ORIGINS
 from jaxnb.recovery import process_arrays, process_variables
 from jaxnb.recovery.messages import Box, Gift, Piece, Possession, Taken
 from jaxnb.recovery.process_arrays import Part, plain_origin, wait
@@ -30,6 +29,7 @@ from jaxnb.recovery.process_modules import unwrapped
 from jaxnb.recovery.process_spread import Spread, given, own_place
 from jaxnb.recovery.process_state import pack
 from jaxnb.recovery.process_unpacking import unpack
+from jaxnb.wire.process_this import ThisProcess
 
 
 def survey(process: ThisProcess) -> dict[str, Possession]:

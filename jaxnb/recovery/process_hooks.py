@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import io
 
-from jaxnb import recover_hooks
-from jaxnb.engine.this_process import ThisProcess
+from jaxnb.recovery import hooks
 from jaxnb.recovery.messages import CalledHooks
+from jaxnb.wire.process_this import ThisProcess
 
 
 def call(process: ThisProcess) -> CalledHooks:
@@ -17,7 +17,7 @@ def call(process: ThisProcess) -> CalledHooks:
     runs that would show it.
     """
     raised, printed = [], io.StringIO()
-    for function in recover_hooks.functions():
+    for function in hooks.functions():
         try:
             with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
                 function()

@@ -9,13 +9,13 @@ from typing import Any
 import jax
 from jax.sharding import Mesh, NamedSharding
 
-from jaxnb.engine._jax_internals.arrays import is_deleted
-from jaxnb.engine.layouts import unreduced_axes
-from jaxnb.engine.origins import ORIGINS
-from jaxnb.engine.value_paths import paths_to
-from jaxnb.pickling import OutOfBand
+from jaxnb.arrays.process_layouts import unreduced_axes
+from jaxnb.arrays.process_value_paths import paths_to
+from jaxnb.compat.jax_arrays import is_deleted
+from jaxnb.lockstep.process_origins import ORIGINS
 from jaxnb.recovery.fitting import SavedArray, SavedPart
 from jaxnb.recovery.process_arrays import device_at, is_array, place_of, plain_origin
+from jaxnb.wire.pickling import OutOfBand
 
 
 class Listing:

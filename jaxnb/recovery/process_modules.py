@@ -16,7 +16,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, Sharding
 
-from jaxnb.engine.value_paths import is_of_user, parts_of
+from jaxnb.arrays.process_value_paths import is_of_user, parts_of
 
 _OF_JAX = (jax.Array, Mesh, Sharding, jax.Device)
 

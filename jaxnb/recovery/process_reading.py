@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxnb.engine.layouts import shards_of, unreduced_axes
+from jaxnb.arrays.process_layouts import shards_of, unreduced_axes
 from jaxnb.labels import processes_label
 from jaxnb.recovery.meter import Meter
 from jaxnb.recovery.process_arrays import PartLostError

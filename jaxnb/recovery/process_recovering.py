@@ -12,13 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from jaxnb.engine.this_process import ThisProcess
 from jaxnb.recovery import files, process_variables
 from jaxnb.recovery.messages import Measured, Refused, StateFile
 from jaxnb.recovery.meter import Meter
 from jaxnb.recovery.process_listing import Listing
 from jaxnb.recovery.process_reading import Reader
 from jaxnb.recovery.process_state import PackedState, Steps, pack
+from jaxnb.wire.process_this import ThisProcess
 
 COMPUTES = 0.1
 """Of a processor: who packs uses more, and who waits less."""

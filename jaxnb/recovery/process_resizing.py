@@ -14,10 +14,10 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from jaxnb.arrays import process_ambient
 from jaxnb.arrays.dtypes import numpy_dtype
-from jaxnb.engine import ambient
-from jaxnb.engine.exposures import as_bytes
-from jaxnb.engine.layouts import dtype_facts
+from jaxnb.arrays.process_exposures import as_bytes
+from jaxnb.arrays.process_layouts import dtype_facts
 from jaxnb.recovery import fitting, process_arrays
 from jaxnb.recovery.files import Contents
 from jaxnb.recovery.fitting import Box, MisfitError, SavedArray, SavedPart
@@ -107,7 +107,7 @@ class Resizing:
     def _of_user(self, mesh: Mapping[str, int]) -> Mesh | None:
         """Returns the mesh of the same axis names that the user has made here, if there is one."""
         alike = dict.fromkeys(each for each in self.meshes if {*each.axis_names} == {*mesh})
-        now: Mesh | None = ambient.mesh()
+        now: Mesh | None = process_ambient.mesh()
         if len(alike) > 1 and now in alike:
             return now
         if len(alike) > 1:
@@ -194,7 +194,7 @@ def _put_together(
 def meshes_of(namespace: Mapping[str, Any]) -> list[Mesh]:
     """Returns the meshes over all devices that are bound to names, each once."""
     found = [each for each in namespace.values() if isinstance(each, Mesh) and not each.empty]
-    if (now := ambient.mesh()) is not None:
+    if (now := process_ambient.mesh()) is not None:
         found.append(now)
     return [*dict.fromkeys(each for each in found if each.size == len(_devices_of(each)))]
 

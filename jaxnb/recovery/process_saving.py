@@ -8,9 +8,8 @@ from typing import Any
 
 import jax
 
-from jaxnb.engine.lost import loss_of
-from jaxnb.engine.this_process import ThisProcess
-from jaxnb.engine.value_paths import paths_to
+from jaxnb.arrays.lost import loss_of
+from jaxnb.arrays.process_value_paths import paths_to
 from jaxnb.recovery import files, process_variables
 from jaxnb.recovery.fitting import MisfitError
 from jaxnb.recovery.messages import LostPart, Measured, Refused, Resized, StateFile, Taken
@@ -18,6 +17,7 @@ from jaxnb.recovery.process_listing import Listing
 from jaxnb.recovery.process_resizing import Resizing, meshes_of, resizing
 from jaxnb.recovery.process_state import PackedState, pack
 from jaxnb.recovery.process_unpacking import unpack
+from jaxnb.wire.process_this import ThisProcess
 
 _waiting: PackedState | None = None
 """What :func:`measure` has packed and :func:`write` has not written yet."""

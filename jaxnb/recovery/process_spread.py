@@ -15,9 +15,9 @@ from typing import Any
 import jax
 from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 
-from jaxnb.engine._jax_internals.arrays import is_deleted
-from jaxnb.engine.layouts import dtype_facts
-from jaxnb.engine.lost import LostValue
+from jaxnb.arrays.lost import LostValue
+from jaxnb.arrays.process_layouts import dtype_facts
+from jaxnb.compat.jax_arrays import is_deleted
 from jaxnb.recovery import process_arrays
 from jaxnb.recovery.process_arrays import (
     Check,

@@ -19,9 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxnb.engine.lost import MAKE_AGAIN, MAKE_ANEW, LostArray, LostValue, loss_of, reduced_whole
-from jaxnb.engine.value_paths import Found, holders_of, is_of_user, paths_to
-from jaxnb.pickling import OutOfBand, adjacent
+from jaxnb.arrays.lost import MAKE_AGAIN, MAKE_ANEW, LostArray, LostValue, loss_of, reduced_whole
+from jaxnb.arrays.process_value_paths import Found, holders_of, is_of_user, paths_to
 from jaxnb.recovery import process_arrays
 from jaxnb.recovery.fitting import SavedArray
 from jaxnb.recovery.messages import LostPart
@@ -30,6 +29,7 @@ from jaxnb.recovery.process_code import CodePickler
 from jaxnb.recovery.process_listing import Listing
 from jaxnb.recovery.process_reducing import OwnObjects, checked, with_elements
 from jaxnb.recovery.process_spread import Spread
+from jaxnb.wire.pickling import OutOfBand, adjacent
 
 MOST_ASKED = 5
 """So often an object is asked that another thread changes meanwhile."""
@@ -274,7 +274,7 @@ def lost_text(part: LostPart) -> str:
 
 
 class StatePickler(CodePickler):
-    """Pickles values; of what cannot be pickled a :class:`~jaxnb.engine.lost.LostValue`.
+    """Pickles values; of what cannot be pickled a :class:`~jaxnb.arrays.lost.LostValue`.
 
     Args:
         file: Where to write.

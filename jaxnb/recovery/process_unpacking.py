@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any, ClassVar
 
-from jaxnb.engine.lost import LostValue, loss_of, set_text
-from jaxnb.engine.value_paths import Found, paths_to
+from jaxnb.arrays.lost import LostValue, loss_of, set_text
+from jaxnb.arrays.process_value_paths import Found, paths_to
 from jaxnb.errors import ValueGoneError
 from jaxnb.recovery.messages import LostPart
 from jaxnb.recovery.process_state import lost_text, reason_of

@@ -14,17 +14,16 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxnb import recover_hooks
-from jaxnb.engine import ambient
-from jaxnb.engine.held import HELD, LARGE_VALUES
-from jaxnb.engine.lost import MAKE_AGAIN, LostValue
-from jaxnb.engine.this_process import ThisProcess
-from jaxnb.recovery import process_modules
+from jaxnb.arrays import process_ambient
+from jaxnb.arrays.lost import MAKE_AGAIN, LostValue
+from jaxnb.arrays.process_held import HELD, LARGE_VALUES
+from jaxnb.recovery import hooks, process_modules
 from jaxnb.recovery.messages import LostPart
 from jaxnb.recovery.process_arrays import is_array
 from jaxnb.recovery.process_cells import set_sources_of_cells, sources_of_cells
 from jaxnb.recovery.process_modules import values_of_modules
 from jaxnb.recovery.process_state import reason_of
+from jaxnb.wire.process_this import ThisProcess
 
 _OF_IPYTHON = re.compile(r"_{1,3}|_i{1,3}|_[io]h|_dh|_exit_code")
 _OF_MODULES = {*vars(ModuleType("m")), "__builtin__", "__builtins__", "__annotations__", "__file__"}
@@ -115,14 +114,14 @@ PARTS: dict[str, Part] = {
         lambda _: np.random.get_state(), lambda _, found: np.random.set_state(found)
     ),
     "random.getstate()": Part(lambda _: random.getstate(), lambda _, found: random.setstate(found)),
-    "jax.set_mesh(…)": Part(lambda _: ambient.mesh(), lambda _, mesh: _set_mesh(mesh)),
+    "jax.set_mesh(…)": Part(lambda _: process_ambient.mesh(), lambda _, mesh: _set_mesh(mesh)),
 }
 """What is made before the variables, in order; it is set when it is met."""
 
 LAST_PARTS: dict[str, Part] = {
     "jaxnb.on_recover(…)": Part(
-        lambda _: recover_hooks.functions(),
-        lambda _, functions: recover_hooks.set_functions(functions),
+        lambda _: hooks.functions(),
+        lambda _, functions: hooks.set_functions(functions),
     ),
     "Out": Part(lambda shell: dict(shell.user_ns.get("Out", {})), _set_outputs),
     "the last values": Part(_last_values, _set_last_values),

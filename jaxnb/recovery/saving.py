@@ -46,7 +46,7 @@ _PROCESS = "jaxnb.recovery.process_saving"
 
 
 class Asked(Protocol):
-    """What processes are asked through: a :class:`~jaxnb.asking.Channel`."""
+    """What processes are asked through: a :class:`~jaxnb.wire.asking.Channel`."""
 
     num_processes: int
 

@@ -8,27 +8,27 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from jaxnb.deaths import dead_processes
+from jaxnb.cells.running import Collected, RunningCell
+from jaxnb.cells.sinks import OutputSink
+from jaxnb.cells.timing import calls_to_come
 from jaxnb.errors import JaxnbError, RecoveryInterrupted
 from jaxnb.labels import Outputs
+from jaxnb.launch.deaths import dead_processes
 from jaxnb.lockstep.failures import Apart
+from jaxnb.lockstep.provenance import unequal_names_text
+from jaxnb.lockstep.settings import KnownSettings
 from jaxnb.model.cells import CellRequest
 from jaxnb.model.origins import Difference
-from jaxnb.provenance import unequal_names_text
 from jaxnb.recovery.card import recovered_text
-from jaxnb.running import Collected, RunningCell
 from jaxnb.session.findings import Examiner
 from jaxnb.session.life import Life
 from jaxnb.session.reach import Reach
 from jaxnb.session.recovering import COME_BACK_SECONDS, Recoveries
 from jaxnb.session.results import Ran
+from jaxnb.session.starting import untold
+from jaxnb.session.supervisor import Supervisor
 from jaxnb.session.work import Work
-from jaxnb.settings import KnownSettings
-from jaxnb.sinks import OutputSink
-from jaxnb.stalls.supervisor import Supervisor
-from jaxnb.starting import untold
-from jaxnb.timing import calls_to_come
-from jaxnb.transport.events import Exchange
+from jaxnb.wire.events import Exchange
 
 WATCH_AFTER_SECONDS = 0.05
 """In a cell that runs for longer the processes look at their main threads now and then."""

@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from jaxnb import divergence, nans, programs, unequal
-from jaxnb.deaths import dead_processes
+from jaxnb.arrays import unequal
+from jaxnb.cells.outcome import caught_text, stopped_text
+from jaxnb.cells.running import Collected, RunningCell
+from jaxnb.cells.sinks import OutputSink, ScriptNotices
+from jaxnb.launch.deaths import dead_processes
+from jaxnb.lockstep import divergence, programs
+from jaxnb.lockstep.provenance import differing_arguments, differing_names, made_in
 from jaxnb.model.dispatches import Dispatch, Divergence, Recording, Side
 from jaxnb.model.origins import Difference
 from jaxnb.model.programs import ProgramDifference
 from jaxnb.model.replicas import UnequalInput
-from jaxnb.outcome import caught_text, stopped_text
-from jaxnb.provenance import differing_arguments, differing_names, made_in
-from jaxnb.running import Collected, RunningCell
+from jaxnb.pitfalls import nans
 from jaxnb.session.life import Life
 from jaxnb.session.reach import Reach
 from jaxnb.session.results import Findings
-from jaxnb.sinks import OutputSink, ScriptNotices
-from jaxnb.unequal_inputs import unequal_inputs, value_apart
+from jaxnb.session.unequal_inputs import unequal_inputs, value_apart
 
 
 class Examiner:

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from jaxnb.arrays import each_its_own, merged, placing
+from jaxnb.arrays.layout import ArrayLayout
+from jaxnb.arrays.moving import request_for
+from jaxnb.arrays.paths import parse_path
+from jaxnb.arrays.pulling import missing_error
 from jaxnb.errors import UsageError
-from jaxnb.layout import ArrayLayout
+from jaxnb.lockstep.provenance import apart_text
 from jaxnb.model.layout import ArrayInfo
 from jaxnb.model.transfers import LayoutReply
-from jaxnb.moving import request_for
-from jaxnb.paths import parse_path
-from jaxnb.provenance import apart_text
-from jaxnb.pulling import missing_error
 from jaxnb.session.reach import Reach
 
 _NAME_IT = (

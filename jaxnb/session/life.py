@@ -8,31 +8,31 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from jaxnb import checking
-from jaxnb.cluster import ProcessGroup
-from jaxnb.deaths import Death, OomKills, death_error
-from jaxnb.errors import SessionBrokenError, SessionClosedError, StartError
-from jaxnb.launch.gpus import visible_gpus
-from jaxnb.launch.placement import Placement, place
-from jaxnb.lifecycle import Lifecycle, Phase
-from jaxnb.lockstep.serials import Serials
-from jaxnb.members import process_infos
-from jaxnb.model.cells import StreamChunk
-from jaxnb.model.group import GroupInfo, ProcessInfo, ProcessReport, SessionState
-from jaxnb.options import StartOptions, default_launcher
-from jaxnb.outcome import (
+from jaxnb.cells.outcome import (
     closed_error,
     forked_error,
     out_of_step_error,
     restarted_error,
     restarting_error,
 )
+from jaxnb.cells.sigint import sigint_held
+from jaxnb.errors import SessionBrokenError, SessionClosedError, StartError
+from jaxnb.launch.cluster import ProcessGroup
+from jaxnb.launch.deaths import Death, OomKills, death_error
+from jaxnb.launch.gpus import visible_gpus
+from jaxnb.launch.placement import Placement, place
+from jaxnb.lockstep import checking
+from jaxnb.lockstep.serials import Serials
+from jaxnb.model.cells import StreamChunk
+from jaxnb.model.group import GroupInfo, ProcessInfo, ProcessReport, SessionState
+from jaxnb.options import StartOptions, default_launcher
+from jaxnb.session.lifecycle import Lifecycle, Phase
+from jaxnb.session.members import process_infos
+from jaxnb.session.sizes import Size, require_room
+from jaxnb.session.starting import Progress, Start, Starter, jax_environment
 from jaxnb.session.work import Work
-from jaxnb.sigint import sigint_held
-from jaxnb.sizes import Size, require_room
-from jaxnb.starting import Progress, Start, Starter, jax_environment
-from jaxnb.transport.client import Transport
-from jaxnb.transport.events import Output
+from jaxnb.wire.client import Transport
+from jaxnb.wire.events import Output
 from jaxnb.wire.sentinels import Sentinels
 
 FREE_SECONDS = 30.0

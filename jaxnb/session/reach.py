@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from jaxnb.asking import Channel
-from jaxnb.deaths import Death
+from jaxnb.cells.sinks import StderrNotices
+from jaxnb.launch.deaths import Death
 from jaxnb.lockstep.failures import Apart, apart
 from jaxnb.lockstep.interrupting import interrupt
 from jaxnb.lockstep.looking import Looker
@@ -20,7 +20,7 @@ from jaxnb.model.whereabouts import Whereabouts
 from jaxnb.options import process_indices
 from jaxnb.session.life import Life
 from jaxnb.session.work import Work
-from jaxnb.sinks import StderrNotices
+from jaxnb.wire.asking import Channel
 from jaxnb.wire.sentinels import TOLD
 
 TOLD_SECONDS = 5.0
@@ -135,7 +135,7 @@ class Reach:
 
         Args:
             processes: Their indices.
-            function: Which of ``jaxnb.engine.process_told`` is asked.
+            function: Which of ``jaxnb.session.process_told`` is asked.
             seconds: How long an answer may take.
             data: What it is given.
         """

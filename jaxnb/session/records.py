@@ -6,23 +6,23 @@ import warnings
 from collections.abc import Sequence
 from datetime import datetime
 
-from jaxnb import divergence
-from jaxnb.answers import ending_of
 from jaxnb.callers import levels_to_caller
+from jaxnb.cells.answers import ending_of
+from jaxnb.cells.outcome import outcome_of
+from jaxnb.cells.result import CellResult
+from jaxnb.cells.sinks import OutputSink, ScriptNotices
 from jaxnb.errors import DivergenceWarning, NanWarning, PitfallWarning
-from jaxnb.history import CellHistory, record_of
+from jaxnb.lockstep import divergence
+from jaxnb.lockstep.settings import KnownSettings, as_pitfalls
 from jaxnb.model.cells import code_seconds
 from jaxnb.model.pitfalls import Pitfall
-from jaxnb.outcome import outcome_of
-from jaxnb.pitfalls import Said, describe
-from jaxnb.replaying import Replayable
-from jaxnb.result import CellResult
+from jaxnb.pitfalls.told import Said, describe
+from jaxnb.profile.timelines import Timelines, Told
+from jaxnb.session.history import CellHistory, record_of
 from jaxnb.session.life import Life
 from jaxnb.session.reach import Reach
+from jaxnb.session.replaying import Replayable
 from jaxnb.session.results import Ran
-from jaxnb.settings import KnownSettings, as_pitfalls
-from jaxnb.sinks import OutputSink, ScriptNotices
-from jaxnb.timelines import Timelines, Told
 
 
 class Records:

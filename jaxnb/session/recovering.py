@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from functools import partial
 
+from jaxnb.cells.sinks import StderrNotices
 from jaxnb.errors import UsageError
 from jaxnb.labels import capitalized, processes_label
 from jaxnb.recovery.carrying import Carrier
@@ -13,10 +14,9 @@ from jaxnb.recovery.messages import Recovered
 from jaxnb.recovery.recovering import Recovery, wait_for_cells
 from jaxnb.session.life import Life
 from jaxnb.session.reach import Reach
+from jaxnb.session.sizes import Size
+from jaxnb.session.starting import Progress
 from jaxnb.session.work import Work
-from jaxnb.sinks import StderrNotices
-from jaxnb.sizes import Size
-from jaxnb.starting import Progress
 
 COME_BACK_SECONDS = 1.0
 """How long a process that has been interrupted may take to leave its cell: to format its error,

@@ -8,20 +8,20 @@ from dataclasses import dataclass, replace
 from functools import partial, reduce
 from typing import Any, Literal
 
-from jaxnb.answers import place_of
+from jaxnb.arrays.per_process import Gather
+from jaxnb.arrays.pulling import CellKey, Puller
+from jaxnb.cells.answers import place_of
+from jaxnb.cells.result import CellResult, ProcessResult
+from jaxnb.cells.running import Collected, RunningCell
+from jaxnb.cells.timing import joined
 from jaxnb.model.cells import CellReply, CellRequest, ValueInfo
 from jaxnb.model.dispatches import Cause, Divergence
 from jaxnb.model.origins import Difference
 from jaxnb.model.pitfalls import Pitfall
 from jaxnb.model.replicas import UnequalInput
 from jaxnb.model.transfers import PackRequest
-from jaxnb.nans import FirstNan
-from jaxnb.per_process import Gather
-from jaxnb.pulling import CellKey, Puller
-from jaxnb.result import CellResult, ProcessResult
-from jaxnb.running import Collected, RunningCell
-from jaxnb.stalls.supervisor import Supervisor
-from jaxnb.timing import joined
+from jaxnb.pitfalls.nans import FirstNan
+from jaxnb.session.supervisor import Supervisor
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,19 +9,19 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 
-from jaxnb import checking
-from jaxnb.deaths import Death
+from jaxnb.cells.outcome import cell_error, error_of
+from jaxnb.cells.result import CellResult
+from jaxnb.cells.sinks import OutputSink
 from jaxnb.errors import UsageError
 from jaxnb.labels import Outputs
+from jaxnb.launch.deaths import Death
+from jaxnb.lockstep import checking
 from jaxnb.model.cells import CellRequest
-from jaxnb.outcome import cell_error, error_of
-from jaxnb.result import CellResult
 from jaxnb.session.cells import Cells
 from jaxnb.session.life import Life
 from jaxnb.session.records import Records, tell
 from jaxnb.session.results import Ran, Results
 from jaxnb.session.work import Work
-from jaxnb.sinks import OutputSink
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,33 +7,33 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Self
 
-from jaxnb import comparing
-from jaxnb.comparison import Comparison
-from jaxnb.deaths import Death
-from jaxnb.history import CellHistory
+from jaxnb.cells.result import CellResult
+from jaxnb.cells.sinks import OutputSink, ScriptNotices
+from jaxnb.cells.timing import first_calls
+from jaxnb.compiled import comparing
+from jaxnb.compiled.comparison import Comparison
 from jaxnb.labels import Outputs
+from jaxnb.launch.deaths import Death
+from jaxnb.lockstep.settings import KnownSettings
 from jaxnb.model.cells import CellRequest
 from jaxnb.model.dispatches import CheckMode, Recording
 from jaxnb.model.group import SessionState
 from jaxnb.model.nans import CheckNans
 from jaxnb.model.whereabouts import Whereabouts
 from jaxnb.options import StartOptions, one_of_checks, one_of_nans, process_indices
+from jaxnb.profile.timelines import CellTimeline
 from jaxnb.recovery.messages import Recovered
-from jaxnb.result import CellResult
 from jaxnb.session.cells import Cells
+from jaxnb.session.history import CellHistory
 from jaxnb.session.life import Life
 from jaxnb.session.reach import Reach
 from jaxnb.session.records import Records
 from jaxnb.session.recovering import Recoveries
 from jaxnb.session.results import Results
 from jaxnb.session.runs import Runs, Wanted
+from jaxnb.session.starting import Progress, untold
 from jaxnb.session.transfers import Transfers
 from jaxnb.session.work import Work
-from jaxnb.settings import KnownSettings
-from jaxnb.sinks import OutputSink, ScriptNotices
-from jaxnb.starting import Progress, untold
-from jaxnb.timelines import CellTimeline
-from jaxnb.timing import first_calls
 
 
 class Session(Transfers):

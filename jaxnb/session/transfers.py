@@ -7,23 +7,23 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from jaxnb.collectives import Collectives
-from jaxnb.compiling import compile_on
+from jaxnb.arrays.layout import ArrayLayout
+from jaxnb.arrays.moving import Meter, Mover, no_meter
+from jaxnb.arrays.pulling import Puller
+from jaxnb.arrays.pushing import Pusher
+from jaxnb.compiled.collectives import Collectives
+from jaxnb.compiled.compiling import compile_on
+from jaxnb.compiled.planning import plan
 from jaxnb.errors import UsageError
-from jaxnb.layout import ArrayLayout
-from jaxnb.members import rows_without_numbers
 from jaxnb.model.cells import CellRequest
 from jaxnb.model.group import GroupInfo, ProcessInfo
 from jaxnb.model.statistics import DeviceStats
-from jaxnb.moving import Meter, Mover, no_meter
 from jaxnb.options import process_indices
-from jaxnb.planning import plan
-from jaxnb.pulling import Puller
-from jaxnb.pushing import Pusher
 from jaxnb.recovery.messages import SavedState
 from jaxnb.recovery.saving import Saver
 from jaxnb.session.layouts import layout_of
 from jaxnb.session.life import Life
+from jaxnb.session.members import rows_without_numbers
 from jaxnb.session.reach import Reach
 
 NO_ANSWER = "does not answer: it is stopped, or keeps the lock of its Python interpreter"
@@ -96,7 +96,7 @@ class Transfers:
     def pull(self, name: str, *, ranks: Iterable[int] | None = None, lazy: bool = True) -> Any:
         """Brings a value from the processes to the notebook.
 
-        Every ``jax.Array`` in it becomes a :class:`~jaxnb.gathered.GatheredArray`, whose data
+        Every ``jax.Array`` in it becomes a :class:`jaxnb.GatheredArray`, whose data
         stay on the processes until they are used; those of small arrays come along. No
         collective is issued and nothing is computed: it works while the processes are out of
         step, and with what is left after one has died. Containers, pytrees and whatever can
@@ -117,7 +117,7 @@ class Transfers:
         Returns:
             The value if the processes agree on it; they are compared byte by byte, arrays that
             are spread over processes by layout. Else a
-            :class:`~jaxnb.result.PerProcess` of their values.
+            :class:`~jaxnb.cells.result.PerProcess` of their values.
 
         Raises:
             UsageError: The name does not exist on all of the processes, or is no name.
@@ -153,7 +153,7 @@ class Transfers:
                 lists of specs in the shape of the value. None with a mesh: replicated.
             mesh: Name of a mesh on the processes; by default the one there is.
             ranks: The processes to push to; all by default. Not with a spec or a mesh.
-            values: Name to value. A :class:`~jaxnb.result.PerProcess` gives each process
+            values: Name to value. A :class:`~jaxnb.cells.result.PerProcess` gives each process
                 its own.
 
         Raises:

@@ -6,15 +6,15 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
-from jaxnb.conversing import Conversations
+from jaxnb.cells.conversing import Conversations
+from jaxnb.cells.result import CellResult
+from jaxnb.cells.running import RunningCell
+from jaxnb.cells.sigint import sigint_sets
+from jaxnb.cells.sinks import OutputSink, StderrNotices
+from jaxnb.cells.strays import Strays
+from jaxnb.cells.turns import WAITS_FOR, Turns
 from jaxnb.errors import JaxnbError
-from jaxnb.result import CellResult
-from jaxnb.running import RunningCell
-from jaxnb.sigint import sigint_sets
-from jaxnb.sinks import OutputSink, StderrNotices
-from jaxnb.strays import Strays
-from jaxnb.transport.events import Output
-from jaxnb.turns import WAITS_FOR, Turns
+from jaxnb.wire.events import Output
 
 
 class Work:

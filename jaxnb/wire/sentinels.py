@@ -29,8 +29,8 @@ STATISTICS_SECONDS = 2.0
 MOST_AT_ONCE = 8
 """So many threads ask at once, and others wait: each has sockets to all processes."""
 
-WHERE = "jaxnb.engine.process_where.where"
-TOLD = "jaxnb.engine.process_told"
+WHERE = "jaxnb.session.process_where.where"
+TOLD = "jaxnb.session.process_told"
 """What processes tell of their cells and devices: ``f"{TOLD}.recording"``."""
 
 

@@ -11,13 +11,12 @@ from typing import Any
 
 import pytest
 
+from jaxnb.arrays.moving import no_meter
 from jaxnb.errors import CellError, JaxnbError
 from jaxnb.model.requests import CheckRequest
-from jaxnb.moving import no_meter
 from jaxnb.recovery.messages import Recovered
-from jaxnb.session import Session
-from jaxnb.stalls import panel
-from jaxnb.transport import client, events
+from jaxnb.session import Session, panel
+from jaxnb.wire import client, events
 from jaxnb.wire.signing import digest
 from jaxnb_fixtures import CLEAR, PATIENT_SECONDS, LostVariablesError, WrongNumbersError
 

@@ -9,11 +9,11 @@ from contextlib import contextmanager
 import psutil
 import pytest
 
-from jaxnb.engine.allowance import TAIL_CHARS, share_of
-from jaxnb.engine.bundles import MAX_TEXT_CHARS
+from jaxnb.cells.allowance import TAIL_CHARS, share_of
+from jaxnb.cells.process_bundles import MAX_TEXT_CHARS
+from jaxnb.cells.sinks import NoSink
 from jaxnb.errors import CellError
 from jaxnb.session import Session
-from jaxnb.sinks import NoSink
 from jaxnb_fixtures import assert_usable
 
 MIB = 1 << 20

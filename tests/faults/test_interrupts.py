@@ -17,15 +17,14 @@ import psutil
 import pytest
 
 from faults.shared import cleared, pressing_beside
-from jaxnb.display.merge import MergedLine
+from jaxnb.cells.merge import MergedLine
+from jaxnb.cells.result import CellResult
+from jaxnb.cells.sinks import NoSink
 from jaxnb.errors import CellError, CellTimeoutError
 from jaxnb.model.cells import CellRequest
 from jaxnb.model.whereabouts import Whereabouts
-from jaxnb.result import CellResult
-from jaxnb.session import Session
-from jaxnb.sinks import NoSink
-from jaxnb.stalls import supervisor
-from jaxnb.stalls.notices import line_text
+from jaxnb.session import Session, supervisor
+from jaxnb.session.notices import line_text
 from jaxnb_fixtures import PATIENT_SECONDS, assert_usable
 
 
@@ -140,12 +139,12 @@ def test_who_begins_late_is_interrupted_too(session: Session, late: int) -> None
 
 
 MISSES = """
-from jaxnb.engine import interrupts
-def allow(allow=interrupts.allow):
-    interrupts.allow = allow
+from jaxnb.lockstep import process_interrupts
+def allow(allow=process_interrupts.allow):
+    process_interrupts.allow = allow
     open({fifo!r}).close()
     allow()
-if process_index == 2: interrupts.allow = allow
+if process_index == 2: process_interrupts.allow = allow
 """
 
 

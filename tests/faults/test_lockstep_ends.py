@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 import jaxnb
+from jaxnb.cells.sinks import NoSink
 from jaxnb.errors import CellError, ProcessDiedError
-from jaxnb.session import Session
-from jaxnb.sinks import NoSink
-from jaxnb.stalls import panel
+from jaxnb.session import Session, panel
 from jaxnb_fixtures import PATIENT_SECONDS
 
 SETUP = """
@@ -71,22 +70,22 @@ def test_who_waits_for_one_that_a_handler_took_out_of_the_cell_is_told(
 ) -> None:
     """Of code that runs after the cell's own, too, which a handler may strike as well."""
     group.run(
-        "from jaxnb.engine import features\n"
+        "from jaxnb.wire import process_features\n"
         "class Late(Exception): pass\n"
         "def late(*_): raise Late\n"
-        "kept, handler = features.over, signal.signal(signal.SIGALRM, late)\n"
+        "kept, handler = process_features.over, signal.signal(signal.SIGALRM, late)\n"
         "def over(cell):\n    time.sleep(1)\n    return kept(cell)\n"
-        "features.over = over"
+        "process_features.over = over"
     )
     code = (
         f"if process_index == 0:\n    signal.setitimer(signal.ITIMER_REAL, {seconds})\n"
         f"    if {seconds} < 0.1: time.sleep(1000)\n"
-        "else:\n    features.over = kept\n    total(x)"
+        "else:\n    process_features.over = kept\n    total(x)"
     )
     try:
         assert "process 0" in divergence_of(group, code)
     finally:
-        group.run("features.over = kept; signal.signal(signal.SIGALRM, handler);")
+        group.run("process_features.over = kept; signal.signal(signal.SIGALRM, handler);")
 
 
 class Opens(NoSink):

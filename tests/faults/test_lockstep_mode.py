@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 import jaxnb
-from jaxnb.display import cards_waits
+from jaxnb.cells import card_waits
+from jaxnb.cells.result import CellResult
+from jaxnb.cells.sinks import NoSink
 from jaxnb.errors import CellTimeoutError, ProcessDiedError
 from jaxnb.lockstep.connections import connected
 from jaxnb.lockstep.place import conductor_beside
 from jaxnb.model.whereabouts import Waits
-from jaxnb.result import CellResult
 from jaxnb.session import Session
-from jaxnb.sinks import NoSink
 from jaxnb_fixtures import PATIENT_SECONDS
 
 SETUP = """
@@ -353,7 +353,7 @@ class Panel(NoSink):
         self._call = call
 
     def waits(self, waits: Waits) -> None:
-        is_first, self.text = not self.text, cards_waits.waits_card(waits).text
+        is_first, self.text = not self.text, card_waits.waits_card(waits).text
         if is_first:
             self._call()
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import jaxnb
-from jaxnb.engine.coordination import CONDUCTOR_HOST
+from jaxnb.launch.process_coordination import CONDUCTOR_HOST
 from jaxnb.lockstep.place import conductor_beside
 from jaxnb.session import Session
 from jaxnb_fixtures import PATIENT_SECONDS

@@ -39,7 +39,7 @@ ENDS = {
     "SIGKILL in a cell": "session.run('import time; print(1); time.sleep(1000)', sink=Sink())",
 }
 SINK = """
-from jaxnb.sinks import NoSink
+from jaxnb.cells.sinks import NoSink
 class Sink(NoSink):
     def lines(self, lines): print("ready", flush=True)
 """

@@ -19,7 +19,9 @@ import pytest
 
 import jaxnb
 from faults.shared import cleared, pressing_beside
-from jaxnb import asking, pulling
+from jaxnb.arrays import pulling
+from jaxnb.arrays.gathered import GatheredArray
+from jaxnb.cells.sinks import NoSink
 from jaxnb.errors import (
     ArrayGoneError,
     CellError,
@@ -30,9 +32,8 @@ from jaxnb.errors import (
     SessionBrokenError,
     SessionClosedError,
 )
-from jaxnb.gathered import GatheredArray
 from jaxnb.session import Session
-from jaxnb.sinks import NoSink
+from jaxnb.wire import asking
 from jaxnb_fixtures import PATIENT_SECONDS, assert_usable, processes_of_tests, still_running, until
 from jaxnb_transfers import (
     COLUMNS,
@@ -178,7 +179,7 @@ NOTEBOOK = """
 import signal
 from contextlib import contextmanager
 import numpy as np
-from jaxnb import moving
+from jaxnb.arrays import moving
 import jaxnb
 moving.PIECE_BYTES, moving.CHUNK_BYTES = 1 << 20, 1 << 18
 session = jaxnb.start(2, platform="cpu")

@@ -14,7 +14,8 @@ import zmq
 
 import jaxnb
 from faults.shared import answer_to_forged, cleared
-from jaxnb import pushing
+from jaxnb.arrays import pushing
+from jaxnb.arrays.moving import request_for
 from jaxnb.errors import (
     CellError,
     JaxnbError,
@@ -23,10 +24,9 @@ from jaxnb.errors import (
 )
 from jaxnb.model.requests import CallRequest, RequestFailed
 from jaxnb.model.transfers import Chunk
-from jaxnb.moving import request_for
 from jaxnb.session import Session
-from jaxnb.transport.client import _Sent
-from jaxnb.transport.events import Exchange, Reply
+from jaxnb.wire.client import _Sent
+from jaxnb.wire.events import Exchange, Reply
 from jaxnb.wire.frames import dump
 from jaxnb.wire.signing import METADATA_KEY, digest
 from jaxnb_fixtures import assert_usable

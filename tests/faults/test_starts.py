@@ -17,8 +17,8 @@ import psutil
 import pytest
 
 import jaxnb
-from jaxnb import cluster
 from jaxnb.errors import StartError
+from jaxnb.launch import cluster
 from jaxnb.launch.background import BackgroundLoop
 from jaxnb.launch.forkclient import ForkServerClient
 from jaxnb_fixtures import PATIENT_SECONDS, assert_usable, processes_of_tests, still_running
@@ -83,7 +83,7 @@ def test_a_start_that_takes_too_long() -> None:
 
 INTERRUPTED_START = """
 import gc, sys, jaxnb
-from jaxnb import starting
+from jaxnb.session import starting
 launcher, where = sys.argv[1:]
 
 def interrupt(stage, detail=""):

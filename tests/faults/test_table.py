@@ -24,11 +24,10 @@ from faults.table import DEVICES, IS_REPORT, PROCESSES, ROWS, Row, has_meaning, 
 from faults.table import code as codes
 from faults.table.scenes import SCENES
 from faults.table.stage import Stage
-from jaxnb import asking
 from jaxnb.errors import JaxnbError, ProcessDiedError, SessionBrokenError, StartError
 from jaxnb.labels import processes_label, ranks_label
-from jaxnb.session import Session
-from jaxnb.stalls import supervisor
+from jaxnb.session import Session, supervisor
+from jaxnb.wire import asking
 from jaxnb_fixtures import PATIENT_SECONDS, Left, assert_nothing_left, until, whereabouts
 from jaxnb_memory_group import memory_group
 from jaxnb_sampling import seed

@@ -15,6 +15,8 @@ import psutil
 import pytest
 
 from faults.shared import answer_to_forged
+from jaxnb.arrays.moving import request_for
+from jaxnb.cells.sinks import NoSink
 from jaxnb.errors import (
     CellError,
     JaxnbError,
@@ -22,10 +24,8 @@ from jaxnb.errors import (
     SessionClosedError,
 )
 from jaxnb.model.requests import CheckRequest, RequestFailed
-from jaxnb.moving import request_for
 from jaxnb.session import Session
-from jaxnb.sinks import NoSink
-from jaxnb.transport import client, events
+from jaxnb.wire import client, events
 from jaxnb_fixtures import PATIENT_SECONDS, assert_usable, still_running, until
 
 ENDLESS = "import time\nprint('in')\nwhile True: time.sleep(0.01)"

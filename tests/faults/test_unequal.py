@@ -17,8 +17,8 @@ import pytest
 import jaxnb
 from faults.unequal import ROWS, Row
 from faults.unequal.row import SETUP
+from jaxnb.cells.sinks import NoSink
 from jaxnb.session import Session
-from jaxnb.sinks import NoSink
 from jaxnb_fixtures import CLEAR
 from jaxnb_sampling import sampled, seed
 

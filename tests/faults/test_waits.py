@@ -16,12 +16,11 @@ import pytest
 import jaxnb
 from faults import shared
 from faults.shared import cleared, show_waits_soon
+from jaxnb.cells.result import CellResult
+from jaxnb.cells.sinks import NoSink, SaysWaits, StderrNotices
 from jaxnb.errors import CellError, CellTimeoutError, SessionBrokenError
 from jaxnb.model.whereabouts import Waits
-from jaxnb.result import CellResult
-from jaxnb.session import Session
-from jaxnb.sinks import NoSink, SaysWaits, StderrNotices
-from jaxnb.stalls import panel
+from jaxnb.session import Session, panel
 from jaxnb_fixtures import assert_usable
 
 PROCESSES = 3

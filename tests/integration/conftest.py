@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from jaxnb import unequal_inputs
-from jaxnb.display import merge
-from jaxnb.session import Session, reach
+from jaxnb.cells import merge
+from jaxnb.session import Session, reach, unequal_inputs
 from jaxnb.wire import sentinels
 from jaxnb_arrays import CLASSES
 from jaxnb_fixtures import PATIENT_SECONDS
@@ -22,7 +21,7 @@ from jaxnb_fixtures import PATIENT_SECONDS
 # IPython's own %reset collects garbage: up to a second a test for four processes on two cores.
 CLEAR = """
 def _clear(shell=get_ipython()):
-    import jaxnb.engine.bootstrap as bootstrap
+    import jaxnb.launch.process_bootstrap as bootstrap
     for name in list(shell.user_ns):
         if not name.startswith("_") and name not in shell.user_ns_hidden:
             del shell.user_ns[name]

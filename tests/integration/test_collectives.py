@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 import jaxnb
-from jaxnb.collectives import Collectives
+from jaxnb.compiled.collectives import Collectives
 from jaxnb.errors import JaxnbError, NotCompiledError, UsageError
 from jaxnb.model.collectives import Collective
 from jaxnb.session import Session

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from integration.test_collectives import well_formed
-from jaxnb.comparison import Comparison
-from jaxnb.display.cards_cell import cell_card
+from jaxnb.cells.card_cell import cell_card
+from jaxnb.compiled.comparison import Comparison
 from jaxnb.errors import CellError, NotCompiledError, UsageError
 from jaxnb.session import Session
-from jaxnb.stalls.places import waits_in_python
+from jaxnb.session.places import waits_in_python
 from jaxnb_fixtures import assert_usable, interrupt_when_read
 
 SETUP = """

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from jaxnb.display.merge import MergedLine
+from jaxnb.cells.merge import MergedLine
+from jaxnb.cells.sinks import NoSink
 from jaxnb.errors import CellError
 from jaxnb.session import Session
-from jaxnb.sinks import NoSink
 
 SETUP = """
 mesh = jax.make_mesh((jax.device_count(),), ("i",))

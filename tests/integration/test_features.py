@@ -18,15 +18,15 @@ FIELDS = {
 
 
 def test_these_are_all(session: Session) -> None:
-    code = "from jaxnb.engine import features; [type(f).__name__ for f in features.REGISTERED]"
+    code = "from jaxnb.wire.process_features import REGISTERED; [type(f).__name__ for f in REGISTERED]"
     assert session.run(code).value == [*FIELDS]
 
 
 @pytest.mark.parametrize("name", FIELDS)
 def test_cells_run_without(session: Session, name: str) -> None:
     session.run(
-        "from jaxnb.engine import features\nkept = list(features.REGISTERED)\n"
-        f"features.REGISTERED[:] = [f for f in kept if type(f).__name__ != {name!r}]"
+        "from jaxnb.wire import process_features\nkept = list(process_features.REGISTERED)\n"
+        f"process_features.REGISTERED[:] = [f for f in kept if type(f).__name__ != {name!r}]"
     )
     try:
         result = session.run("print('said')\ny = jax.jit(lambda v: v + 41)(jnp.ones(1000))\ny[0]")
@@ -37,5 +37,5 @@ def test_cells_run_without(session: Session, name: str) -> None:
             session.run("1 / 0")
         session.timeline()
     finally:
-        session.run("features.REGISTERED[:] = kept")
+        session.run("process_features.REGISTERED[:] = kept")
     assert session.run("jax.jit(lambda v: v + 40)(y)[0]").per_process[0].compiles > 0

@@ -18,22 +18,20 @@ from unittest import mock
 import pytest
 
 from integration.conftest import gate_runs
-from jaxnb.engine import _jax_internals
-from jaxnb.engine._jax_internals import (
-    arrays,
-    dispatch,
-    exact_arrays,
-    hlo,
-    pitfalls,
-    pytrees,
-)
+from jaxnb.compat import jax_arrays as arrays
+from jaxnb.compat import jax_dispatch as dispatch
+from jaxnb.compat import jax_exact_arrays as exact_arrays
+from jaxnb.compat import jax_hlo as hlo
+from jaxnb.compat import jax_internals as _jax_internals
+from jaxnb.compat import jax_pitfalls as pitfalls
+from jaxnb.compat import jax_pytrees as pytrees
 from jaxnb_programs import GPU_TEXT
 
 FORKS = str(Path(__file__).with_name("forked_python.py"))
 
 PRELUDE = """
 import atexit, os, shutil, socket, tempfile
-from jaxnb.engine import _jax_internals as internals
+from jaxnb.compat import jax_internals as internals
 from jaxnb.errors import StartError
 folder = tempfile.mkdtemp()
 atexit.register(shutil.rmtree, folder)
@@ -94,19 +92,18 @@ def is_private(node: ast.AST) -> bool:
 
 
 def test_private_names_are_used_in_this_module_only() -> None:
-    package = Path(_jax_internals.__file__).parents[2]
+    package = Path(_jax_internals.__file__).parents[1]
     users = {
         file.relative_to(package).as_posix()
         for file in package.rglob("*.py")
         for node in ast.walk(ast.parse(file.read_text()))
         if is_private(node)
     }
-    home = "engine/_jax_internals"
     modules = (
-        "arrays", "barriers", "dispatch", "exact_arrays", "hlo", "lanes", "pitfalls", "pytrees",
-        "shortcut",
+        "internals", "arrays", "barriers", "dispatch", "exact_arrays", "hlo", "lanes", "pitfalls",
+        "pytrees", "shortcut",
     )  # fmt: skip
-    assert users == {f"{home}/{name}.py" for name in ("__init__", *modules)}
+    assert users == {f"compat/jax_{name}.py" for name in modules}
 
 
 SERVICE = """
@@ -178,7 +175,7 @@ print(again is not f, int(again(1)), internals.jit_settings(again) is settings)
 """
 
 HOOKS = """
-from jaxnb.engine._jax_internals import dispatch
+from jaxnb.compat import jax_dispatch as dispatch
 import jax, numpy as np
 import jax.numpy as jnp
 
@@ -280,7 +277,7 @@ print(len(hooks.executables) - before, np.sin(0), dispatch.more_caches)
 )
 
 HLO = """
-from jaxnb.engine._jax_internals import hlo
+from jaxnb.compat import jax_hlo as hlo
 import jax, jax.numpy as jnp
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 4)
@@ -315,9 +312,9 @@ print([line.source for line in hlo.modules_lines(modules) if "all-to-all" in lin
 """
 
 PAIRS = f"""
-from jaxnb.engine._jax_internals import hlo
-from jaxnb.insight import table
-from jaxnb.insight.program import from_text
+from jaxnb.compat import jax_hlo as hlo
+from jaxnb.compiled import table
+from jaxnb.compat.xla_program import from_text
 from jax._src.lib import hlo as parser
 text = {GPU_TEXT!r}
 for program in (hlo.parsed(parser.hlo_module_from_text(text)), from_text(text)):
@@ -326,7 +323,7 @@ for program in (hlo.parsed(parser.hlo_module_from_text(text)), from_text(text)):
 """
 
 PITFALLS = """
-from jaxnb.engine._jax_internals import pitfalls
+from jaxnb.compat import jax_pitfalls as pitfalls
 import jax, numpy as np
 import jax.numpy as jnp
 jax.config.update("jax_platforms", "cpu")
@@ -377,7 +374,7 @@ print(raised(lambda: type(jnp.ones(2)).__iter__(Spread())), raised(fail))
 )
 
 EXACT = """
-from jaxnb.engine._jax_internals import exact_arrays as exact
+from jaxnb.compat import jax_exact_arrays as exact
 import jax, jax.numpy as jnp
 weak = jnp.asarray(2.0)
 again = exact.make_array(weak.aval, weak.sharding, [weak], committed=False)
@@ -391,7 +388,7 @@ print(type(ref) is type(jax.new_ref(1.0)), jax.jit(lambda r: r[...])(ref))
 """
 
 PYTREES = """
-from jaxnb.engine._jax_internals import pytrees
+from jaxnb.compat import jax_pytrees as pytrees
 import collections, dataclasses, jax
 tree = jax.tree_util
 @tree.register_dataclass
@@ -416,11 +413,11 @@ for kind in (Data, Keyed, Plain):
 """
 
 ARRAYS = """
-from jaxnb.engine._jax_internals import arrays
+from jaxnb.compat import jax_arrays as arrays
 import jax, jax.numpy as jnp, numpy as np
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 2)
-from jaxnb.engine._jax_internals import dispatch
+from jaxnb.compat import jax_dispatch as dispatch
 x, key = jnp.arange(3), jax.random.key(7)
 print(arrays.array_class() is type(x), isinstance(key, arrays.array_class()))
 ref = jax.new_ref(x)
@@ -464,7 +461,7 @@ print(Hooks.seen, arrays.buffer_of(ref).tolist())
 
 OF_TWO = """
 index = int(os.fork() == 0)
-from jaxnb.engine._jax_internals import arrays
+from jaxnb.compat import jax_arrays as arrays
 import jax, jax.numpy as jnp, numpy as np
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 2)
@@ -492,7 +489,7 @@ z = jax.make_array_from_single_device_arrays((8,), split, parts); print(take())
 here = jax.device_put(np.ones(2), jax.local_devices()[0]) + 1; print(take())
 print([arrays.host_words(each).tolist() for each in parts], take())
 parts.clear(); x.addressable_shards, y.addressable_data(0); print(parts)
-from jaxnb.engine._jax_internals import barriers
+from jaxnb.compat import jax_barriers as barriers
 import contextlib
 met = []
 @contextlib.contextmanager
@@ -508,7 +505,7 @@ internals.coordination_client().wait_at_barrier("end", 40_000)
 LANES = """
 import threading, jax, jax.numpy as jnp
 from jax._src import pjit
-from jaxnb.engine._jax_internals.lanes import separate_main_thread
+from jaxnb.compat.jax_lanes import separate_main_thread
 print(repr(separate_main_thread()), repr(separate_main_thread()))
 run, waits, go, traced = pjit._run_python_pjit, threading.Event(), threading.Event(), []
 def call(*rest):

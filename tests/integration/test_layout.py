@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from jaxnb.display.cards_value import value_card
+from jaxnb.cells.card_value import value_card
+from jaxnb.cells.result import Agreement
 from jaxnb.errors import UsageError
-from jaxnb.result import Agreement
 from jaxnb.session import Session
 
 
@@ -37,7 +37,7 @@ def test_arrays_that_each_process_has_for_itself_are_counted_on_each(session: Se
 
 def test_arrays_that_are_lost_are_not_taken_for_something_else(session: Session) -> None:
     session.run(
-        "from jaxnb.engine.lost import LostArray\n"
+        "from jaxnb.arrays.lost import LostArray\n"
         "gone = [LostArray('`gone` was lost') for _ in range(9)]\n"
         "some = {'w': jnp.ones(2), 'b': jnp.ones(2), 'lost': gone[0], 'step': 3}"
     )
@@ -135,7 +135,7 @@ def test_layouts_say_where_replicas_differ_and_where_parts_are_gone(session: Ses
 
 def test_no_card_says_same_of_what_was_not_compared(session: Session) -> None:
     session.run(
-        ODD_ONES + "from jaxnb.engine.lost import LostArray\nlost = LostArray('it is gone')"
+        ODD_ONES + "from jaxnb.arrays.lost import LostArray\nlost = LostArray('it is gone')"
     )
     assert session.run("[device]").agreement is Agreement.DIFFERENT
     assert session.run("[make(P(), host)]").agreement is Agreement.SAME

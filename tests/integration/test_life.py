@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import jaxnb
-from jaxnb import asking
 from jaxnb.errors import CellError, ProcessDiedError, RecoveryInterrupted
 from jaxnb.session import Session
+from jaxnb.wire import asking
 from jaxnb_fixtures import assert_usable
 
 Stages = list[tuple[str, str]]

@@ -76,7 +76,7 @@ else:
 
 @pytest.mark.timing
 def test_where_all_wait_is_shown_in_one_place(group: Notebook) -> None:
-    group.good("import jaxnb.stalls.panel as panel; panel.ALL_WAIT_SECONDS = 1.0")
+    group.good("import jaxnb.session.panel as panel; panel.ALL_WAIT_SECONDS = 1.0")
     cell = group.run(f"%%spmd --check off --timeout 5\n{CROSSED}")
     assert cell.reply["ename"] == "CellTimeoutError"
     assert cell.html.count("All processes wait") == 1
@@ -88,7 +88,7 @@ def test_where_all_wait_is_shown_in_one_place(group: Notebook) -> None:
 
 @pytest.mark.timing
 def test_where_all_wait_is_shown_in_the_card_of_a_background_cell(group: Notebook) -> None:
-    group.good("import jaxnb.stalls.panel as panel; panel.ALL_WAIT_SECONDS = 1.0")
+    group.good("import jaxnb.session.panel as panel; panel.ALL_WAIT_SECONDS = 1.0")
     group.good(
         "shown = []\nimport jaxnb.magics.background as background\n"
         "def note(view, waits, waits_before=background.CardView.waits):\n"

@@ -190,14 +190,14 @@ def test_push_variables_that_are_named_like_settings(nb: Notebook, name: str) ->
 
 def test_push_interrupted_too_late(nb: Notebook) -> None:
     nb.good(
-        "w = 'new'\nimport jaxnb.pushing\noriginal = jaxnb.pushing.request_for\n"
+        "w = 'new'\nimport jaxnb.arrays.pushing\noriginal = jaxnb.arrays.pushing.request_for\n"
         "def interrupting(function, **arguments):\n"
         "    if function == 'bind': signal.raise_signal(signal.SIGINT)\n"
         "    return original(function, **arguments)\n"
-        "jaxnb.pushing.request_for = interrupting"
+        "jaxnb.arrays.pushing.request_for = interrupting"
     )
     cell = nb.run("%spmd_push w")
-    nb.good("jaxnb.pushing.request_for = original")
+    nb.good("jaxnb.arrays.pushing.request_for = original")
     assert cell.error.traceback == [
         "KeyboardInterrupt: Interrupted too late: `w` was pushed, and the variables on the "
         "processes have their new values. The group can be used."
@@ -345,14 +345,14 @@ def test_a_pull_waits_for_a_background_cell_and_says_so(nb: Notebook, gate: Any)
     nb.good(f"%%spmd --async --out background\n{gate.wait}\nx = 'at last'")
     # What says so opens the gate.
     nb.good(
-        "import jaxnb.sinks\n"
-        "class Opening(jaxnb.sinks.StderrNotices):\n"
+        "import jaxnb.cells.sinks\n"
+        "class Opening(jaxnb.cells.sinks.StderrNotices):\n"
         "    def notice(self, text):\n"
         f"        super().notice(text); os.open({str(gate.path)!r}, os.O_RDWR)\n"
         "import jaxnb.session.reach; jaxnb.session.reach.StderrNotices = Opening"
     )
     cell = nb.good("%spmd_pull x")
-    nb.good("jaxnb.session.reach.StderrNotices = jaxnb.sinks.StderrNotices")
+    nb.good("jaxnb.session.reach.StderrNotices = jaxnb.cells.sinks.StderrNotices")
     assert re.search(r"jaxnb: waits for cell \[\d+\] to end \(to end that: ", cell.text)
     assert said(nb, "x") == "at last"
 
@@ -368,7 +368,10 @@ def test_an_interrupt_while_it_waits_is_one_line(nb: Notebook, gate: Any) -> Non
     cell = nb.run("%spmd_pull x")
     gate.open()
     nb.good("background.result();")
-    nb.good("import jaxnb.sinks; jaxnb.session.reach.StderrNotices = jaxnb.sinks.StderrNotices")
+    nb.good(
+        "from jaxnb.cells import sinks\n"
+        "jaxnb.session.reach.StderrNotices = sinks.StderrNotices"
+    )
     assert cell.error.traceback == [
         "KeyboardInterrupt: Interrupted before its turn came; nothing was run."
     ]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from jaxnb.errors import CellError, NanWarning, UsageError
-from jaxnb.nans import FirstNan
+from jaxnb.pitfalls.nans import FirstNan
 from jaxnb.session import Session
 from jaxnb_fixtures import PATIENT_SECONDS
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from jaxnb.display.cards_value import value_card
+from jaxnb.cells.card_value import value_card
+from jaxnb.cells.result import Agreement
 from jaxnb.errors import CellError
-from jaxnb.result import Agreement
 from jaxnb.session import Session
 
 SETUP = """

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from jaxnb.gathered import GatheredArray
-from jaxnb.per_process import PerProcess
-from jaxnb.result import Agreement
+from jaxnb.arrays.gathered import GatheredArray
+from jaxnb.arrays.per_process import PerProcess
+from jaxnb.cells.result import Agreement
 from jaxnb.session import Session
 
 MAKE = """

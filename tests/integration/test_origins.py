@@ -11,9 +11,9 @@ import psutil
 import pytest
 
 import jaxnb
-from jaxnb.pulling import OriginsDifferWarning
+from jaxnb.arrays.pulling import OriginsDifferWarning
+from jaxnb.cells.sinks import NoSink
 from jaxnb.session import Session
-from jaxnb.sinks import NoSink
 from jaxnb_fixtures import assert_usable
 
 SETUP = """

@@ -33,7 +33,7 @@ PRELUDE = """
 import contextlib, ctypes, glob, json, os, re, signal, socket, stat, sys, time, uuid
 import zmq, zmq.backend, zmq.sugar
 from jupyter_client.session import Session as Signer
-from jaxnb.transport import memory
+from jaxnb.wire import memory
 told = json.loads(sys.argv[1])
 signer = Signer(key=told.get("key", "").encode())
 signer.serialize(signer.msg("warm", {}))  # what is imported late could not be read any more
@@ -201,7 +201,7 @@ for url, token in told["sentinels"]:
     asker = context.socket(zmq.DEALER)
     asker.linger = 0
     asker.connect(url)
-    where = {"function": "jaxnb.engine.process_where.where", "data": {}}
+    where = {"function": "jaxnb.session.process_where.where", "data": {}}
     content = {"token": token, "sent": time.monotonic(), **where}
     asker.send_multipart(signer.serialize(signer.msg("ask", content)))
     if asker.poll(told["milliseconds"]):

@@ -49,5 +49,5 @@ def test_what_cannot_be_made_is_named(lost_and_found: tuple[Any, Any, Any]) -> N
         "`proxy` (Proxy): nested too deep",
         "`logged` (Logged): AttributeError: 'Logged' object has no attribute 'log'",
         "`exits` (Exits): SystemExit: 3",
-        "`fails` (Fails): ValueError: not here",
+        "`fails['it']` (Fails): ValueError: not here",
     ]

@@ -23,8 +23,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from integration.conftest import gate_runs
-from jaxnb import pulling
-from jaxnb.display import cards_transfer
+from jaxnb.arrays import card_transfer, pulling
+from jaxnb.arrays.gathered import GatheredArray
+from jaxnb.arrays.moving import Move
+from jaxnb.arrays.per_process import PerProcess
+from jaxnb.arrays.pulling import (
+    EAGER_BYTES,
+    NotMovedWarning,
+    OriginsDifferWarning,
+    ReplicasDifferWarning,
+)
+from jaxnb.arrays.record import Record
+from jaxnb.cells.result import Agreement
 from jaxnb.errors import (
     ArrayGoneError,
     JaxnbError,
@@ -32,12 +42,6 @@ from jaxnb.errors import (
     SessionClosedError,
     UsageError,
 )
-from jaxnb.gathered import GatheredArray
-from jaxnb.model.record import Record
-from jaxnb.moving import Move
-from jaxnb.per_process import PerProcess
-from jaxnb.pulling import EAGER_BYTES, NotMovedWarning, OriginsDifferWarning, ReplicasDifferWarning
-from jaxnb.result import Agreement
 from jaxnb.session import Session
 from jaxnb_arrays import ALL, DTYPES, MESH, SOME, assert_same, dtype_of, open_bytes, whole
 from jaxnb_fixtures import PATIENT_SECONDS, until
@@ -512,7 +516,7 @@ def test_processes_are_asked_for_first_replicas_only(
 ) -> None:
     session.run(MESH + "x = make((1024, 512), None, 'model')\nlocal = jnp.ones((512, 513));")
     asked: list[dict[int, Any]] = []
-    from jaxnb.asking import Channel
+    from jaxnb.wire.asking import Channel
 
     ask = Channel.ask
     monkeypatch.setattr(
@@ -1036,7 +1040,7 @@ def test_part_of_a_global_array(session: Session) -> None:
     session.run(MESH + "x = make((8, 6), 'data')\ny = make((8, 6));")
     part = session.pull("x", ranks=[1, 2])
     assert "only processes 1-2 asked: parts of processes 0,3 cannot be" in " ".join(
-        cards_transfer.gathered_card(part).text.split()
+        card_transfer.gathered_card(part).text.split()
     )
     assert_same(part[2:6], whole((8, 6))[2:6])
     with pytest.raises(JaxnbError, match=(

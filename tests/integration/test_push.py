@@ -16,12 +16,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from jaxnb.asking import Channel
+from jaxnb.arrays.per_process import PerProcess
+from jaxnb.arrays.pulling import NotMovedWarning
 from jaxnb.errors import JaxnbError, NotEnoughMemoryError, UsageError
 from jaxnb.model.requests import CallRequest, JointRequest
-from jaxnb.per_process import PerProcess
-from jaxnb.pulling import NotMovedWarning
 from jaxnb.session import Session
+from jaxnb.wire.asking import Channel
 from jaxnb_arrays import ALL, DTYPES, MESH, SOME, assert_same, dtype_of, open_bytes, whole
 from jaxnb_fixtures import assert_usable
 
@@ -57,7 +57,7 @@ def assert_not_bound(session: Session, name: str = "x", old: Any = "old") -> Non
 @pytest.fixture
 def no_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fails a test in which bytes are moved to the processes, or a name is bound."""
-    from jaxnb.moving import Mover
+    from jaxnb.arrays.moving import Mover
 
     def refuse(*_: Any) -> None:
         raise AssertionError("something was moved")
@@ -702,7 +702,7 @@ def test_an_interrupted_push_binds_nothing(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session.run(MESH + "x = 'old'")
-    from jaxnb.moving import Mover
+    from jaxnb.arrays.moving import Mover
 
     def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
@@ -768,7 +768,7 @@ def test_what_goes_in_the_first_message_counts_too(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session.run("x = 'old'")
-    monkeypatch.setattr("jaxnb.pushing.available_bytes", lambda: 1 << 24)
+    monkeypatch.setattr("jaxnb.arrays.pushing.available_bytes", lambda: 1 << 24)
     asked: list[Any] = []
     monkeypatch.setattr(Channel, "ask", lambda *args, **more: asked.append(args))
     with pytest.raises(NotEnoughMemoryError, match=r"`x` takes 19.1 MiB on the processes"):
@@ -782,7 +782,7 @@ def test_more_than_there_is_memory_for(
     session: Session, no_writes: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session.run(MESH + "x = 'old'")
-    monkeypatch.setattr("jaxnb.pushing.available_bytes", lambda: 1 << 20)
+    monkeypatch.setattr("jaxnb.arrays.pushing.available_bytes", lambda: 1 << 20)
     with pytest.raises(NotEnoughMemoryError, match=r"`x` takes 4.00 MiB on the processes"):
         session.push(x=whole((512, 512)), mesh="mesh")  # 1 MiB on each of 4 processes
     assert_not_bound(session)
@@ -831,7 +831,7 @@ def test_by_messages_where_memory_is_out_of_reach(
         return ask_all(self, kept, *settings)
 
     monkeypatch.setattr(Channel, "ask_all", spy)
-    monkeypatch.setattr("jaxnb.transport.memory.is_within_reach", lambda *_: False)
+    monkeypatch.setattr("jaxnb.wire.memory.is_within_reach", lambda *_: False)
     for mover in (session._pusher._mover, session._puller._mover):
         monkeypatch.setattr(mover, "_reach", {})
     arrays = {name: SOURCES[name] for name in ("strided", "big-endian")}

@@ -8,10 +8,10 @@ from typing import Any
 import psutil
 import pytest
 
-from jaxnb import asking
-from jaxnb.asking import Channel
+from jaxnb.cells.sinks import StderrNotices
 from jaxnb.session import Session, reach
-from jaxnb.sinks import StderrNotices
+from jaxnb.wire import asking
+from jaxnb.wire.asking import Channel
 
 SLOW = """
 class Slow:

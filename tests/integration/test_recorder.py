@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from integration.conftest import gate_runs
-from jaxnb.display import cards_cell
+from jaxnb.cells import card_cell
+from jaxnb.cells.result import CellResult
+from jaxnb.cells.sinks import NoSink
 from jaxnb.errors import CellError, DivergenceWarning, UsageError
 from jaxnb.model.whereabouts import Waits
-from jaxnb.result import CellResult
 from jaxnb.session import Session
-from jaxnb.sinks import NoSink
 from jaxnb_fixtures import CLEAR, assert_usable
 
 SETUP = """
@@ -228,7 +228,7 @@ def test_how_programs_differ_is_shown(group: Session, case: str) -> None:
     assert re.search(summary, text)
     assert shows(text, line)
     assert len(text.splitlines()) < 24
-    assert line.lstrip("-") in cards_cell.below_card(result).html.replace("&#34;", '"')
+    assert line.lstrip("-") in card_cell.below_card(result).html.replace("&#34;", '"')
 
 
 HEALTHY = {

@@ -19,7 +19,9 @@ import pytest
 
 import jaxnb
 from integration.conftest import gate_runs
-from jaxnb.display.cards_value import value_card
+from jaxnb.arrays.gathered import GatheredArray
+from jaxnb.cells.card_value import value_card
+from jaxnb.cells.result import Agreement, CellResult
 from jaxnb.errors import (
     CellError,
     CellTimeoutError,
@@ -27,9 +29,7 @@ from jaxnb.errors import (
     SessionClosedError,
     UsageError,
 )
-from jaxnb.gathered import GatheredArray
 from jaxnb.model.layout import ArrayInfo
-from jaxnb.result import Agreement, CellResult
 from jaxnb.session import Session
 from jaxnb_fixtures import PATIENT_SECONDS, until
 
@@ -352,7 +352,7 @@ def test_reading_a_pickled_array_needs_no_jax(session: Session) -> None:
 @pytest.mark.thorough
 def test_corners_of_large_shards_are_cut_on_the_device(session: Session) -> None:
     code = (
-        "import jaxnb.engine.shards as s, contextlib\n"
+        "import jaxnb.arrays.process_shards as s, contextlib\n"
         "def both(a):\n"
         "    whole = s.describe(a).corner\n"
         "    kept = s._is_in_host_memory, s.host_view, s.MAX_WHOLE_BYTES\n"
@@ -590,7 +590,7 @@ def test_all_raise_the_same(session: Session) -> None:
     assert len(tracebacks) == 1
     shown = "\n".join(raised.value._render_traceback_())
     assert shown.count("ZeroDivisionError: division by zero") <= 2  # once, and in the message
-    assert "jaxnb/engine/" not in tracebacks.pop()
+    assert "/jaxnb/" not in tracebacks.pop()
 
 
 def test_different_errors(session: Session) -> None:

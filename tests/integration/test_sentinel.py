@@ -28,7 +28,7 @@ from integration.conftest import Gate
 from jaxnb.errors import CellError, UsageError
 from jaxnb.model.whereabouts import SentinelAddress, SentinelFault, Whereabouts
 from jaxnb.session import Session
-from jaxnb.stalls.places import waits_in_jax
+from jaxnb.session.places import waits_in_jax
 from jaxnb.wire.frames import dump
 from jaxnb.wire.sentinels import ANSWER_SECONDS, MOST_AT_ONCE, WHERE, Sentinels
 from jaxnb.wire.signing import METADATA_KEY, digest
@@ -220,7 +220,7 @@ def test_what_is_not_ours_is_dropped_and_counted(make_session: Callable[..., Ses
             socket.send_multipart(message)
         until_dropped(session, len(garbage))
         assert not socket.poll(0)
-        for asked in ("unknown", "os.system", "jaxnb.engine.process_told.unknown"):
+        for asked in ("unknown", "os.system", "jaxnb.session.process_told.unknown"):
             socket.send_multipart(signed(key, address.token, asked))
             assert socket.poll(PATIENT_SECONDS * 1000)  # it says what is wrong with that
             fault = pickle.loads(socket.recv_multipart()[-1])
@@ -398,8 +398,8 @@ FAILING = """
 def fail(*args):
     raise ValueError("a fault of the sentinel's own")
 import gc
-import jaxnb.engine.process_where as where
-from jaxnb.engine.this_process import ThisProcess
+import jaxnb.session.process_where as where
+from jaxnb.wire.process_this import ThisProcess
 (this,) = (thing for thing in gc.get_objects() if type(thing) is ThisProcess)
 kept = {what}
 {what} = fail

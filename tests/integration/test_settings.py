@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import jaxnb
+from jaxnb.cells.result import CellResult
 from jaxnb.errors import CellError, PitfallWarning
-from jaxnb.result import CellResult
 from jaxnb.session import Session
 from jaxnb_fixtures import PATIENT_SECONDS
 

@@ -15,7 +15,7 @@ PRELUDE = """
 import gc, inspect, weakref
 import jax, jax.numpy as jnp, numpy as np
 from jax.sharding import NamedSharding
-from jaxnb.engine._jax_internals import dispatch, shortcut
+from jaxnb.compat import jax_dispatch, jax_shortcut
 
 jax.config.update("jax_num_cpu_devices", 2)
 
@@ -25,16 +25,16 @@ class Hooks:
     def __init__(self):
         self.told, self.python, self.noted, self.raised = [], 0, None, []
     def is_recorded(self, executable):
-        return "told" in dispatch.executable_name(executable)
+        return "told" in jax_dispatch.executable_name(executable)
     def depth(self): return 0
     def before(self, executable, arguments):
         if self.is_recorded(executable):
             self.python += 1
             if self.noted is not executable:
-                self.told.append(len(dispatch.executable_inputs(executable, arguments)))
+                self.told.append(len(jax_dispatch.executable_inputs(executable, arguments)))
             self.noted = None
     def again(self, executable, first):
-        used, count = len(dispatch.executable_inputs(executable, first)), len(first)
+        used, count = len(jax_dispatch.executable_inputs(executable, first)), len(first)
         def tell(arguments):
             assert len(arguments) == count
             self.told.append(used)
@@ -50,11 +50,11 @@ def count(hooks):
     return told, python
 
 hooks = Hooks()
-short = shortcut.Shortcut(hooks)
+short = jax_shortcut.Shortcut(hooks)
 """
 INSTALL = """
 WAY = "Shortcut._way.<locals>.<lambda>"
-assert dispatch.hook_dispatches(hooks) == ""
+assert jax_dispatch.hook_dispatches(hooks) == ""
 assert short.install() == ""
 def ways():
     gc.collect()
@@ -422,7 +422,7 @@ print(count(hooks))
 def test_without_a_name_all_take_the_python_path(home: str, name: str) -> None:
     install = f"""
 import {home} as home
-assert dispatch.hook_dispatches(hooks) == ""
+assert jax_dispatch.hook_dispatches(hooks) == ""
 kept = home.{name}; del home.{name}
 assert short.install()
 home.{name} = kept  # JAX itself needs it

@@ -19,17 +19,17 @@ import pytest
 from ipyparallel import Client
 
 from integration.conftest import gate_runs
-from jaxnb.engine.bootstrap import thread_pool_size
 from jaxnb.errors import SessionBrokenError, StartError
 from jaxnb.launch.folder import make_folder
 from jaxnb.launch.forkclient import ForkServerClient
 from jaxnb.launch.placement import place
+from jaxnb.launch.process_bootstrap import thread_pool_size
 from jaxnb.model.group import DeviceInfo, ProcessReport
 from jaxnb.model.requests import JoinRequest
 from jaxnb.options import StartOptions
 from jaxnb.session import Session
-from jaxnb.starting import verify
-from jaxnb.transport import client
+from jaxnb.session.starting import verify
+from jaxnb.wire import client
 from jaxnb_fixtures import PATIENT_SECONDS, assert_usable
 
 MakeSession = Callable[..., Session]

@@ -9,11 +9,11 @@ from collections.abc import Callable
 import pytest
 
 from integration.test_sentinel import running, wait_for
-from jaxnb.display.cards_stats import stats_card
 from jaxnb.errors import ProcessDiedError
 from jaxnb.model.statistics import DeviceStats
+from jaxnb.profile.card_stats import stats_card
 from jaxnb.session import Session
-from jaxnb.stalls.places import waits_in_jax
+from jaxnb.session.places import waits_in_jax
 from jaxnb_fixtures import assert_usable
 
 MESH = """

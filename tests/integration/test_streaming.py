@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from jaxnb.display.merge import MergedLine
+from jaxnb.cells.merge import MergedLine
+from jaxnb.cells.sinks import NoSink
 from jaxnb.errors import CellError, JaxnbError
 from jaxnb.labels import Outputs
 from jaxnb.model.cells import RichOutput
 from jaxnb.session import Session
-from jaxnb.sinks import NoSink
 from jaxnb_fixtures import PATIENT_SECONDS
 
 pytestmark = pytest.mark.usefixtures("exact_labels")

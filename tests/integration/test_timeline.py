@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from integration.conftest import Gate
+from jaxnb.cells.result import CellResult
+from jaxnb.cells.sinks import NoSink
 from jaxnb.errors import CellError, UsageError
-from jaxnb.result import CellResult
 from jaxnb.session import Session
-from jaxnb.sinks import NoSink
 from jaxnb_fixtures import assert_usable, until
 
 SETUP = """

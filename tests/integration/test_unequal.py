@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from jaxnb.display.cards_error import error_groups
+from jaxnb.cells.card_error import error_groups
+from jaxnb.cells.result import Agreement, CellResult
 from jaxnb.errors import CellError
-from jaxnb.result import Agreement, CellResult
 from jaxnb.session import Session
 
 SETUP = """

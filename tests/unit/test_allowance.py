@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from jaxnb.display.floods import dropped_texts, flood_text
-from jaxnb.engine import allowance, bundles
-from jaxnb.engine.allowance import TAIL_CHARS, Allowance, share_of
+from jaxnb.cells import allowance, process_bundles
+from jaxnb.cells.allowance import TAIL_CHARS, Allowance, share_of
+from jaxnb.cells.floods import dropped_texts, flood_text
+from jaxnb.cells.strays import MAX_CHARS, MAX_STRAYS, Strays
 from jaxnb.labels import format_count, plural
 from jaxnb.model.cells import RichOutput, StreamChunk
-from jaxnb.strays import MAX_CHARS, MAX_STRAYS, Strays
-from jaxnb.transport.events import Display, Dropped, Exchange
+from jaxnb.wire.events import Display, Dropped, Exchange
 
 
 def written(given: Allowance, texts: list[str], seconds: float = 0.0) -> str:
@@ -96,15 +96,17 @@ def test_few_processes_have_larger_shares_and_many_have_enough():
 
 def test_a_long_repr_is_cut_and_that_is_said():
     text = "r" * 1_000_000
-    kept = bundles.bounded({"text/plain": text})["text/plain"]
-    assert len(kept) <= bundles.MAX_TEXT_CHARS
+    kept = process_bundles.bounded({"text/plain": text})["text/plain"]
+    assert len(kept) <= process_bundles.MAX_TEXT_CHARS
     assert kept.endswith("… 800 200 of 1 000 000 characters not shown")
-    assert bundles.shortened(kept) == kept
+    assert process_bundles.shortened(kept) == kept
 
 
 def test_large_html_is_left_out_and_that_is_said():
-    html = "h" * (bundles.MAX_DATA_CHARS + 1)
-    kept = bundles.bounded({"text/plain": "a table", "text/html": html, "image/png": "iVBOR"})
+    html = "h" * (process_bundles.MAX_DATA_CHARS + 1)
+    kept = process_bundles.bounded(
+        {"text/plain": "a table", "text/html": html, "image/png": "iVBOR"}
+    )
     assert kept == {
         "text/plain": "a table\n… its text/html is not shown: 33 554 433 characters",
         "image/png": "iVBOR",
@@ -114,9 +116,9 @@ def test_large_html_is_left_out_and_that_is_said():
 @pytest.mark.parametrize("kind", ["application/json", "application/vnd.plotly.v1+json"])
 def test_nested_data_count_whole(kind: str):
     data: dict[str, Any] = {"rows": [["x" * 1_000_000] * 40]}
-    assert kind not in bundles.bounded({kind: data})
+    assert kind not in process_bundles.bounded({kind: data})
     small = {"rows": [[1, None, "x"]]}
-    assert bundles.bounded({kind: small}) == {kind: small}
+    assert process_bundles.bounded({kind: small}) == {kind: small}
 
 
 # ------------------------------------------------------------------ the notebook's side

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxnb.engine.canonical import MAX_VISITED, TooManyError, in_one_order
+from jaxnb.arrays.process_canonical import MAX_VISITED, TooManyError, in_one_order
 
 
 class Pair(NamedTuple):

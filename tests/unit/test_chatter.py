@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxnb.chatter import MAX_PARTIAL_CHARS, ChatterFilter, quiet
+from jaxnb.launch.chatter import MAX_PARTIAL_CHARS, ChatterFilter, quiet
 
 
 def pieces_of(rank: int, peers: int) -> list[str]:

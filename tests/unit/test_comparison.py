@@ -7,12 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from jaxnb import comparing
-from jaxnb.comparison import Comparison
-from jaxnb.display.cards_comparison import comparison_card
+from jaxnb.compiled import comparing, ranking
+from jaxnb.compiled.card_comparison import comparison_card
+from jaxnb.compiled.comparison import Comparison
+from jaxnb.compiled.outputs import LARGE_BYTES, spec_text, warnings_of
 from jaxnb.errors import JaxnbError, UsageError
-from jaxnb.insight import ranking
-from jaxnb.insight.outputs import LARGE_BYTES, spec_text, warnings_of
 from jaxnb.magics.comparing import CompareParser, _variants
 from jaxnb.model.cells import ProcessError
 from jaxnb.model.collectives import Collective, CompiledReport, Memory, Part

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jaxnb.deaths import LAST_LINES, Death, describe_status, last_lines
+from jaxnb.launch.deaths import LAST_LINES, Death, describe_status, last_lines
 
 
 def test_the_words_before_a_dump_are_kept_and_the_dump_is_not() -> None:

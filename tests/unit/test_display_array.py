@@ -13,16 +13,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxnb.arrays import each_its_own, edge_indices
-from jaxnb.display import cards_array, cards_layout, cards_value
-from jaxnb.display._colors import process_color
-from jaxnb.display._draw_array import array_drawing
-from jaxnb.display._geometry import lengths
-from jaxnb.display._panels import picture
-from jaxnb.display._spec import split_axes
+from jaxnb.arrays import card_array, card_layout, each_its_own, edge_indices
+from jaxnb.arrays.colors import process_color
+from jaxnb.arrays.draw_array import array_drawing
+from jaxnb.arrays.geometry import lengths
+from jaxnb.arrays.panels import picture
+from jaxnb.arrays.spec import split_axes
+from jaxnb.cells import card_value
+from jaxnb.cells.result import CellResult, ProcessResult
 from jaxnb.model.cells import ValueInfo
 from jaxnb.model.layout import ArrayInfo, MeshInfo, ShardInfo
-from jaxnb.result import CellResult, ProcessResult
 
 
 def array(
@@ -80,7 +80,7 @@ def cell(array: ArrayInfo, processes: int, text: str = "") -> CellResult:
 
 
 def test_grid_in_text():
-    assert cards_array.array_card(array((4, 4), (2, 2))).text == (
+    assert card_array.array_card(array((4, 4), (2, 2))).text == (
         "float32[4, 4] · P('data') · mesh data 4 · 64 B, 16 B per device\n"
         "       0:2    2:4\n"
         "  0:2  P0 d0  P0 d1\n"
@@ -94,7 +94,7 @@ def test_grid_in_text():
 
 
 def test_replicas_are_labelled_and_look_stacked():
-    card = cards_array.array_card(array((8,), (2,), replicas=2, digest=lambda device: b"1"))
+    card = card_array.array_card(array((8,), (2,), replicas=2, digest=lambda device: b"1"))
     assert "2 replicas of each part, bytes compared" in card.text
     assert "P0 d0-1 ×2" in card.text
     for block in blocks_of(card.html):
@@ -104,13 +104,13 @@ def test_replicas_are_labelled_and_look_stacked():
 
 def test_holders_that_are_no_whole_processes_are_listed_one_by_one():
     shards = [ShardInfo(d, d // 2, ((d % 2 * 4, d % 2 * 4 + 4),), d // 2) for d in range(4)]
-    card = cards_array.array_card(replace(array((8,), (2,)), shards=tuple(shards)))
+    card = card_array.array_card(replace(array((8,), (2,)), shards=tuple(shards)))
     assert "P0 d0, P1 d2 ×2" in card.text
     assert words(blocks_of(card.html)[0]) == ["P0 d0", "P1 d2", "×2"]
 
 
 def test_replicas_on_whole_processes_are_ranges():
-    card = cards_array.array_card(array((8,), (1,), replicas=8))
+    card = card_array.array_card(array((8,), (1,), replicas=8))
     assert words(blocks_of(card.html)[0]) == ["processes 0-3", "devices 0-7", "×8"]
     assert "8 replicas of the whole array" in card.text
 
@@ -133,7 +133,7 @@ def test_panels_of_any_number_of_dimensions(
     assert (len(cut.panels), cut.left_out) == (found, more)
     parts = {part for panel in cut.panels for line in panel.parts for part in line if part}
     assert len(parts) == prod(cuts) - more
-    card = cards_array.array_card(array(shape, cuts))
+    card = card_array.array_card(array(shape, cuts))
     assert max(map(len, card.text.splitlines())) <= 80
 
 
@@ -155,7 +155,7 @@ def test_panels_of_any_number_of_dimensions(
 )
 def test_every_block_says_which_process_and_device(shape: tuple[int, ...], cuts: tuple[int, ...]):
     pictured = array(shape, cuts)
-    found = blocks_of(cards_array.array_card(pictured).html)
+    found = blocks_of(card_array.array_card(pictured).html)
     assert len(found) == prod(cuts)
     for block in found:
         process, device = re.findall(r"(?:process |device |[Pd])(\d+)", " ".join(words(block)))
@@ -166,7 +166,7 @@ def test_every_block_says_which_process_and_device(shape: tuple[int, ...], cuts:
 
 
 def test_the_corner_of_each_panel_is_named():
-    svg = pictures(cards_array.array_card(array((4, 4, 8, 8), (2, 2, 2, 2))).html)[0]
+    svg = pictures(card_array.array_card(array((4, 4, 8, 8), (2, 2, 2, 2))).html)[0]
     assert {"[0:2, 0:2, :, :]", "[0:2, 2:4, :, :]", "[2:4, 0:2, :, :]"} <= set(words(svg))
     assert words(blocks_of_svg(svg)[0]) == ["process 0", "device 0"]
 
@@ -174,20 +174,20 @@ def test_the_corner_of_each_panel_is_named():
 def test_axes_name_the_mesh_axis_that_splits_them():
     mesh = MeshInfo(("data", "model"), (4, 2), ("Auto", "Explicit"), tuple(range(8)))
     pictured = replace(array((8, 6), (4, 2)), mesh=mesh, spec="P('data', 'model')")
-    picture_svg, mesh_svg = pictures(cards_array.array_card(pictured).html)
+    picture_svg, mesh_svg = pictures(card_array.array_card(pictured).html)
     assert {"dim 0 · 8 over data", "dim 1 · 6 over model", "0", "2", "3", "8"} <= set(
         words(picture_svg)
     )
     assert {"data · 4 · Auto", "model · 2 · Explicit"} <= set(words(mesh_svg))
     assert [words(block) for block in blocks_of_svg(mesh_svg)] == [[str(i)] for i in range(8)]
     unknown = replace(pictured, spec="P(UNCONSTRAINED)")
-    assert "dim 0 · 8" in words(pictures(cards_array.array_card(unknown).html)[0])
+    assert "dim 0 · 8" in words(pictures(card_array.array_card(unknown).html)[0])
 
 
 def test_a_mesh_of_many_axes_is_small_multiples_and_capped():
     mesh = MeshInfo(tuple("abcd"), (3, 5, 20, 2), ("Auto",) * 4, tuple(range(600)))
     pictured = replace(array((8,), (2,)), mesh=mesh, spec="P('a')")
-    svg = pictures(cards_array.array_card(pictured).html)[1]
+    svg = pictures(card_array.array_card(pictured).html)[1]
     assert len(blocks_of_svg(svg)) == 8 * 16 * 2
     assert {"a 0, b 0", "a 1, b 2", "… 344 more devices"} <= set(words(svg))
 
@@ -211,7 +211,7 @@ def test_spec_text_is_read(spec: str | None, ndim: int, axes: tuple[tuple[str, .
 
 
 def test_the_picture_describes_itself():
-    svg = pictures(cards_array.array_card(array((8,), (2,))).html)[0]
+    svg = pictures(card_array.array_card(array((8,), (2,))).html)[0]
     assert svg.get("role") == "img"
     assert svg.get("aria-label") == "float32[8], P('data'), 2 parts on 2 devices of 1 process"
 
@@ -225,7 +225,7 @@ def test_blocks_are_as_long_as_their_parts():
     first, second, third = (shape.width for shape in drawing.shapes)
     assert first == pytest.approx(1.5 * second, abs=2)
     assert third >= 60  # its label is readable all the same
-    card = cards_array.array_card(uneven)
+    card = card_array.array_card(uneven)
     assert "P0 d0 48 B, P1 d1 32 B, P2 d2 16 B" in card.text
     assert "width:66.7%" in card.html
     for shape, after in pairwise(drawing.shapes):
@@ -249,7 +249,7 @@ def test_labels_are_readable_on_every_colour(page: tuple[int, ...], ink: tuple[i
         )
         return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
-    assert "fill-opacity:.36" in cards_array.array_card(array((8,), (2,))).html
+    assert "fill-opacity:.36" in card_array.array_card(array((8,), (2,))).html
     for process in range(64):
         color = process_color(process)
         tint = [int(color[i : i + 2], 16) for i in (1, 3, 5)]
@@ -261,17 +261,17 @@ def test_labels_are_readable_on_every_colour(page: tuple[int, ...], ink: tuple[i
 
 def test_256_devices_fit_into_a_notebook():
     mesh = MeshInfo(("data", "model"), (16, 16), ("Auto",) * 2, tuple(range(256)))
-    card = cards_array.array_card(replace(array((64, 64), (16, 16)), mesh=mesh))
+    card = card_array.array_card(replace(array((64, 64), (16, 16)), mesh=mesh))
     assert len(card.html) < 150_000
 
 
 def test_replicas_where_it_is_gone_are_not_counted():
     whole = array((8,), (1,), replicas=8, digest=lambda device: b"1")
-    text = cards_array.array_card(replace(whole, gone=(2,))).text
+    text = card_array.array_card(replace(whole, gone=(2,))).text
     assert "P0-1,3 d0-3,6-7 ×6" in text
     assert "6 replicas of the whole array, bytes compared" in text
     split = replace(array((8,), (4,)), gone=(1,))  # nobody else has those
-    assert "P1 d2" in cards_array.array_card(split).text
+    assert "P1 d2" in card_array.array_card(split).text
 
 
 def test_what_processes_have_each_for_themselves_are_copies():
@@ -283,28 +283,28 @@ def test_what_processes_have_each_for_themselves_are_copies():
         )
         for i in range(4)
     }
-    text = cards_array.array_card(each_its_own(list(arrays.values()))).text
+    text = card_array.array_card(each_its_own(list(arrays.values()))).text
     assert "(P process, d device, × copies)" in text
     assert "process-local: each of 4 processes has its own" in text
     assert "32 B on each process" not in text  # it is on each device
     assert (
         "their values are not compared"
-        in cards_layout.layout_card([("x", each_its_own(list(arrays.values())))]).text
+        in card_layout.layout_card([("x", each_its_own(list(arrays.values())))]).text
     )
     alike = cell(arrays[0], 4, "Array(…)")
     for i, ran in alike.per_process.items():
         info = replace(ran.value_info, array=arrays[i], digest=b"same")
         alike.per_process[i] = replace(ran, value_info=info)
-    assert "P0-3 d0-7 ×8" in cards_value.value_card(alike).text
+    assert "P0-3 d0-7 ×8" in card_value.value_card(alike).text
 
 
 def test_a_thousand_parts_are_shortened_and_that_is_said():
-    card = cards_array.array_card(array((1024, 4), (1024, 1)))
+    card = card_array.array_card(array((1024, 4), (1024, 1)))
     assert "… 1 009 more parts" in card.text
     assert "… 993 more parts" in card.html
     assert len(card.html) < 30_000
     assert max(map(len, card.text.splitlines())) <= 80
-    both = cards_array.array_card(array((64, 64), (40, 40)))
+    both = card_array.array_card(array((64, 64), (40, 40)))
     assert "… 1 375 more parts" in both.html
     assert len(both.html) < 150_000
 
@@ -340,7 +340,7 @@ def arrays(draw: st.DrawFn) -> ArrayInfo:
 
 
 def assert_readable(pictured: ArrayInfo):
-    card = cards_array.array_card(pictured)
+    card = card_array.array_card(pictured)
     assert max(map(len, card.text.splitlines())) <= 80
     for svg in pictures(card.html):
         assert svg.tag == f"{SVG}svg"
@@ -360,31 +360,30 @@ def test_any_of_many_arrays_is_80_columns_and_well_formed(pictured: ArrayInfo):
 
 
 def test_deleted_arrays_say_so_and_show_no_values():
-    card = cards_array.array_card(replace(array((4,), (2,)), deleted=True))
+    card = card_array.array_card(replace(array((4,), (2,)), deleted=True))
     assert "deleted" in card.text
     assert "0  1  2  3" not in card.text
     assert " B" not in card.text  # nothing is left of it
     assert (
-        "replicas of"
-        not in cards_array.array_card(replace(array((4,), (1,), 4), deleted=True)).text
+        "replicas of" not in card_array.array_card(replace(array((4,), (1,), 4), deleted=True)).text
     )
 
 
 def test_an_empty_array():
-    card = cards_array.array_card(array((0, 4), (1, 1)))
+    card = card_array.array_card(array((0, 4), (1, 1)))
     assert "float32[0, 4]" in card.text
     assert "0 B" in card.text
 
 
 def test_sharded_value_is_an_array_card():
-    card = cards_value.value_card(cell(array((8,), (4,)), 2))
+    card = card_value.value_card(cell(array((8,), (4,)), 2))
     assert card.text.startswith("float32[8] · P('data')")
     assert process_color(1) in card.html
 
 
 def test_who_has_not_run_the_cell_may_hold_nothing():
     some = cell(array((8,), (8,)), 2)
-    text = " ".join(cards_value.value_card(some).text.split())
+    text = " ".join(card_value.value_card(some).text.split())
     assert text.endswith(
         "as processes 0-1 made it: processes 2-3 have not run the cell, and may hold none of it"
     )
@@ -392,18 +391,18 @@ def test_who_has_not_run_the_cell_may_hold_nothing():
 
 def test_replicated_value_is_shown_once_with_its_layout():
     whole = array((2,), (1,), replicas=4, digest=lambda device: b"1")
-    card = cards_value.value_card(cell(whole, 2, "Array([0., 1.])"))
+    card = card_value.value_card(cell(whole, 2, "Array([0., 1.])"))
     assert card.text == (
         "Array([0., 1.])\n— float32[2] · P('data') · mesh data 4 · 8 B on each device\n"
         "  same on 2 processes, bytes compared"
     )
     unknown = replace(whole, shards=tuple(replace(s, digest=b"") for s in whole.shards))
-    assert "bytes not compared" in cards_value.value_card(cell(unknown, 2, "x")).text
+    assert "bytes not compared" in card_value.value_card(cell(unknown, 2, "x")).text
 
 
 def test_replicas_that_differ_warn_and_name_the_processes():
     split = array((2,), (1,), replicas=8, digest=lambda device: b"a" if device < 2 else b"b")
-    card = cards_value.value_card(cell(split, 4, "Array([0., 1.])"))
+    card = card_value.value_card(cell(split, 4, "Array([0., 1.])"))
     assert "Replicas differ in 1 part of float32[2]." in card.text
     assert "[0:2]  [0] ≠ [1-3]" in card.text
     assert "jaxnb-warn" in card.html
@@ -422,9 +421,9 @@ def test_text_from_the_process_is_escaped():
     )
     differing = array((2,), (1,), replicas=4, digest=lambda device: bytes([device]))
     made = [
-        cards_array.array_card(bad, evil),
-        cards_array.array_card(replace(bad, spec=None, mesh=None, sharding=evil)),
-        cards_value.value_card(cell(replace(differing, spec=evil, dtype=evil), 2, evil)),
+        card_array.array_card(bad, evil),
+        card_array.array_card(replace(bad, spec=None, mesh=None, sharding=evil)),
+        card_value.value_card(cell(replace(differing, spec=evil, dtype=evil), 2, evil)),
     ]
     for card in made:
         assert "<script" not in card.html

@@ -13,27 +13,21 @@ from pathlib import Path
 import pytest
 
 from jaxnb import display
-from jaxnb.display import (
-    cards_cell,
-    cards_error,
-    cards_group,
-    cards_output,
-    cards_stats,
-    cards_value,
-    cards_waits,
-)
+from jaxnb.cells import card_cell, card_error, card_output, card_value, card_waits
+from jaxnb.cells.card_live import background_card, live_card
+from jaxnb.cells.merge import MergedLine
+from jaxnb.cells.result import CellResult, ProcessResult
 from jaxnb.display.card import Card
-from jaxnb.display.cards_live import background_card, live_card
-from jaxnb.display.merge import MergedLine
+from jaxnb.launch import card_group
 from jaxnb.model.cells import ProcessError, RichOutput, ValueInfo
 from jaxnb.model.dispatches import Divergence
 from jaxnb.model.group import DeviceInfo, GroupInfo, ProcessInfo
 from jaxnb.model.replicas import DigestedArray, UnequalInput
 from jaxnb.model.statistics import DeviceStats
 from jaxnb.model.whereabouts import AtWork, StackEntry, Wait, Waits
+from jaxnb.profile import card_stats
 from jaxnb.recovery.card import recovered_card
 from jaxnb.recovery.messages import Lost, Recovered
-from jaxnb.result import CellResult, ProcessResult
 
 EVIL = "<script>alert(1)</script>\"'"
 
@@ -108,7 +102,7 @@ def value(text: str, digest: bytes = b"", **other: str) -> ValueInfo:
 
 
 def test_start_card_in_text():
-    assert str(cards_group.start_card(group(2))) == (
+    assert str(card_group.start_card(group(2))) == (
         "2 processes × 2 CPU devices = 4 devices · ready in 1.4 s\n"
         "JAX 0.10.2 · collectives gloo · launcher fork · check strict\n"
         "  process    pid  host   devices\n"
@@ -118,7 +112,7 @@ def test_start_card_in_text():
 
 
 def test_a_card_is_html_and_text():
-    card = cards_group.start_card(group())
+    card = card_group.start_card(group())
     assert card._repr_mimebundle_(include=None, exclude=None) == {
         "text/html": card.html,
         "text/plain": card.text,
@@ -126,21 +120,21 @@ def test_a_card_is_html_and_text():
 
 
 def test_many_processes_fold():
-    card = cards_group.start_card(group(9))
+    card = card_group.start_card(group(9))
     assert "details" in Tags(card.html).seen
     assert "9 processes on node0" in card.text
     assert "31300" not in card.text
 
 
 def test_status_tells_the_dead_even_when_folded():
-    text = str(cards_group.status_card(group(12, state="broken", detail="killed by SIGKILL")))
+    text = str(card_group.status_card(group(12, state="broken", detail="killed by SIGKILL")))
     assert "broken · 3 cells run, last [7]" in text
     assert "dead: killed by SIGKILL" in text
 
 
 def test_status_tells_the_cell_that_runs():
     running = replace(group(state="busy"), cells_run=4, running_cell=8)
-    text = str(cards_group.status_card(running))
+    text = str(card_group.status_card(running))
     assert "busy · 4 cells run, last [7] · [8] is running" in text
 
 
@@ -150,8 +144,8 @@ def test_where_all_wait_is_shown_now_and_afterwards() -> None:
         (Wait((0, 2), place, "4: jit(f) f32[8] -> f32[]"), Wait((1,), None, "")), 12.3, "P."
     )
     now, then = (
-        cards_waits.waits_card(waits),
-        cards_waits.waits_card(replace(waits, has_ended=True)),
+        card_waits.waits_card(waits),
+        card_waits.waits_card(replace(waits, has_ended=True)),
     )
     assert now.text == (
         "All processes have waited for 12 s and used no processor: processes 0,2 at line 3: "
@@ -162,15 +156,15 @@ def test_where_all_wait_is_shown_now_and_afterwards() -> None:
         assert words in now.html
     assert "All processes waited<" in then.html
     assert "Interrupt" not in then.html + then.text
-    assert "125 s" not in cards_waits.waits_card(replace(waits, seconds=125.0)).text
+    assert "125 s" not in card_waits.waits_card(replace(waits, seconds=125.0)).text
 
 
 def test_who_does_not_answer_is_shown_beside_who_waits() -> None:
     place = StackEntry("<cell 7>", 3, "<module>", "y = f(x)", 7)
     waits = Waits((Wait((0,), place, ""),), 12.3, "", (1, 2))
     now, then = (
-        cards_waits.waits_card(waits),
-        cards_waits.waits_card(replace(waits, has_ended=True)),
+        card_waits.waits_card(waits),
+        card_waits.waits_card(replace(waits, has_ended=True)),
     )
     assert now.text == (
         "Process 0 has waited for 12 s and used no processor: process 0 at line 3: `y = f(x)`. "
@@ -182,7 +176,7 @@ def test_who_does_not_answer_is_shown_beside_who_waits() -> None:
     assert "Interrupt ends" not in now.html + now.text
     assert "Process 0 waited<" in then.html
     assert "Processes 1-2 had not answered for 12 s." in then.html
-    alone = cards_waits.waits_card(Waits((), 12.3, "", (0,)))
+    alone = card_waits.waits_card(Waits((), 12.3, "", (0,)))
     assert "No answer yet<" in alone.html
     assert "no processor" not in alone.html + alone.text
     assert alone.text.startswith("Process 0 has not answered for 12 s: it is stopped, or")
@@ -191,7 +185,7 @@ def test_who_does_not_answer_is_shown_beside_who_waits() -> None:
 
 def test_who_waits_while_others_have_left_is_named() -> None:
     waits = Waits((Wait((1, 2), None, ""),), 12.3, "", is_all=False)
-    card = cards_waits.waits_card(waits)
+    card = card_waits.waits_card(waits)
     assert "Processes 1-2 wait<" in card.html
     assert card.text.startswith("Processes 1-2 have waited for 12 s")
 
@@ -206,7 +200,7 @@ def test_who_waits_for_whom_is_shown_as_facts_and_goes_away() -> None:
         is_all=False,
         at_work=(AtWork((2,), sleeps, "asleep", 5.1),),
     )
-    card = cards_waits.waits_card(found)
+    card = card_waits.waits_card(found)
     assert card.text == (
         "Process 2 has been at line 3: `time.sleep(1000)` for 5 s, asleep. Waiting for it for 4 s: "
         "processes 0-1,3 at line 5: `float(loss)`. This may be as it should be; Interrupt ends the "
@@ -214,9 +208,9 @@ def test_who_waits_for_whom_is_shown_as_facts_and_goes_away() -> None:
     )
     assert "Processes 0-1,3 wait for process 2<" in card.html
     assert "asleep for 5 s" in card.html
-    gone = cards_waits.waits_card(replace(found, has_ended=True))
+    gone = card_waits.waits_card(replace(found, has_ended=True))
     assert (gone.html, gone.text) == ("", "")
-    failed = cards_waits.waits_card(replace(found, has_failed=True))
+    failed = card_waits.waits_card(replace(found, has_failed=True))
     assert "may be as it should be" not in failed.text + failed.html
 
 
@@ -231,24 +225,24 @@ def test_nothing_from_a_process_becomes_markup():
     asleep = AtWork((1,), None, "asleep", 1.0)
     made = [
         recovered_card(group(), recovered),
-        cards_group.start_card(group(text=EVIL)),
-        cards_group.status_card(group(text=EVIL, detail=EVIL)),
-        cards_group.start_card(group(9, text=EVIL)),
-        cards_group.progress_card(EVIL, EVIL, 1.0),
-        cards_stats.stats_card([stats]),
-        cards_waits.waits_card(Waits((Wait((0,), evil_line, EVIL),), 1.0, EVIL)),
-        cards_waits.waits_card(Waits((), 1.0, "", at_work=(AtWork((0,), evil_line, EVIL, 1.0),))),
-        cards_waits.waits_card(Waits((Wait((0,), evil_line, ""),), 1.0, "", at_work=(asleep,))),
-        cards_error.error_card(cell([None, None], errors={0: error})),
-        cards_cell.cell_card(cell([value(EVIL, b"1")] * 2)),
-        cards_cell.cell_card(cell([value(EVIL, b"1"), value(EVIL, b"2"), None])),
-        cards_value.value_card(cell([value(EVIL, image_png=EVIL)])),
-        cards_output.displays_card({1: [RichOutput({"text/plain": EVIL})]}, 0),
+        card_group.start_card(group(text=EVIL)),
+        card_group.status_card(group(text=EVIL, detail=EVIL)),
+        card_group.start_card(group(9, text=EVIL)),
+        card_group.progress_card(EVIL, EVIL, 1.0),
+        card_stats.stats_card([stats]),
+        card_waits.waits_card(Waits((Wait((0,), evil_line, EVIL),), 1.0, EVIL)),
+        card_waits.waits_card(Waits((), 1.0, "", at_work=(AtWork((0,), evil_line, EVIL, 1.0),))),
+        card_waits.waits_card(Waits((Wait((0,), evil_line, ""),), 1.0, "", at_work=(asleep,))),
+        card_error.error_card(cell([None, None], errors={0: error})),
+        card_cell.cell_card(cell([value(EVIL, b"1")] * 2)),
+        card_cell.cell_card(cell([value(EVIL, b"1"), value(EVIL, b"2"), None])),
+        card_value.value_card(cell([value(EVIL, image_png=EVIL)])),
+        card_output.displays_card({1: [RichOutput({"text/plain": EVIL})]}, 0),
         background_card(
             1,
             "now",
             [],
-            cards_output.displays_card({0: [text(EVIL)]}, 0, with_first=True),
+            card_output.displays_card({0: [text(EVIL)]}, 0, with_first=True),
             None,
             EVIL,
         ),
@@ -273,30 +267,28 @@ def test_no_template_passes_text_through():
 
 
 def test_same_value_is_shown_once_and_says_that_bytes_were_compared():
-    card = cards_cell.cell_card(cell([value("42", b"x")] * 4))
+    card = card_cell.cell_card(cell([value("42", b"x")] * 4))
     assert card.text == "42\n— same on 4 processes, bytes compared\n4 processes · 0.31 s"
     assert card.html.count("42") == 1
 
 
 def test_value_of_one_process_of_many_is_named():
-    card = cards_value.value_card(cell([value("42", b"x")], num_processes=4))
+    card = card_value.value_card(cell([value("42", b"x")], num_processes=4))
     assert card.text == "42\n— process 0"
-    assert cards_value.value_card(cell([value("42", b"x")])).text == "42"
+    assert card_value.value_card(cell([value("42", b"x")])).text == "42"
 
 
 def test_values_that_differ_are_a_table_with_equal_ones_merged():
-    card = cards_value.value_card(
-        cell([value("3", b"1"), value("4", b"2"), value("4", b"2"), None])
-    )
+    card = card_value.value_card(cell([value("3", b"1"), value("4", b"2"), value("4", b"2"), None]))
     assert card.text == "[0]   3\n[1-2] 4\n[3]   no value"
     assert Tags(card.html).seen.count("tr") == 3
-    card = cards_value.value_card(cell([value("4", b"2"), value("4", b"2"), None]))
+    card = card_value.value_card(cell([value("4", b"2"), value("4", b"2"), None]))
     assert card.text == "[0-1] 4\n[2]   no value"
 
 
 def test_values_of_some_processes_or_that_differ_are_marked_too():
     for values in ([value("3", b"1"), None], [value("3", b"1"), value("4", b"2")]):
-        card = cards_value.value_card(
+        card = card_value.value_card(
             replace(cell(values), suspect="is made of parts of different arrays: x")
         )
         assert card.text.endswith("\n— it is made of parts of different arrays: x")
@@ -304,24 +296,22 @@ def test_values_of_some_processes_or_that_differ_are_marked_too():
 
 
 def test_values_that_look_the_same_but_are_not():
-    card = cards_value.value_card(cell([value("nan", b"1"), value("nan", b"2")]))
+    card = card_value.value_card(cell([value("nan", b"1"), value("nan", b"2")]))
     assert " ".join(card.text.split()) == (
         "[0-1] nan — they look the same, but their bytes differ, or which of their parts are "
         "one object, or deleted"
     )
-    card = cards_value.value_card(cell([value("nan", b"1"), value("nan", b"2"), value("0", b"3")]))
+    card = card_value.value_card(cell([value("nan", b"1"), value("nan", b"2"), value("0", b"3")]))
     assert "— some look the same, but their bytes differ" in card.text
 
 
 def test_outputs_all_and_first():
     result = cell([value("4", b"2")] * 2)
-    assert cards_value.value_card(result, "all").text == "[0] 4\n[1] 4"
+    assert card_value.value_card(result, "all").text == "[0] 4\n[1] 4"
     differing = cell([value("3", b"1"), value("4", b"2")])
-    assert cards_value.value_card(differing, "first").text.startswith(
-        "[0] 3\n— the first process's"
-    )
+    assert card_value.value_card(differing, "first").text.startswith("[0] 3\n— the first process's")
     raised = cell([None, value("4", b"2")], errors={0: ProcessError("E", "no", "", "")})
-    assert cards_value.value_card(raised, "first").text == (
+    assert card_value.value_card(raised, "first").text == (
         "[1] 4\n— process 0 has no value: this is another process's"
     )
 
@@ -330,7 +320,7 @@ def test_rich_values_show_the_first_and_the_others_a_click_away():
     result = cell(
         [value("frame", text_html=f"<table><tr><td>{i // 2}</td></tr></table>") for i in range(4)]
     )
-    card = cards_value.value_card(result)
+    card = card_value.value_card(result)
     tags = Tags(card.html)
     assert tags.seen.count("details") == 1
     assert "<td>0</td>" in card.html
@@ -339,13 +329,13 @@ def test_rich_values_show_the_first_and_the_others_a_click_away():
 
 
 def test_no_value_is_no_card():
-    assert cards_value.value_card(cell([None])).html == ""
-    assert cards_cell.cell_card(cell([None])).text == "1 process · 0.31 s"
+    assert card_value.value_card(cell([None])).html == ""
+    assert card_cell.cell_card(cell([None])).text == "1 process · 0.31 s"
 
 
 def test_footer_names_the_straggler_and_the_compilation():
     result = cell([None] * 4, seconds=[0.12, 0.12, 0.31, 0.12], compile_seconds=0.2)
-    card = cards_cell.footer_card(result)
+    card = card_cell.footer_card(result)
     assert card.text == (
         "4 processes · 0.31 s · slowest 2 (0.31 s, others 0.12 s) · compiled in 0.20 s"
     )
@@ -353,23 +343,21 @@ def test_footer_names_the_straggler_and_the_compilation():
 
 
 def test_footer_is_quiet_about_small_differences_and_two_slow_ones():
-    assert cards_cell.straggler(cell([None] * 3, seconds=[0.001, 0.001, 0.02])) is None
-    assert cards_cell.straggler(cell([None] * 3, seconds=[1.0, 0.1, 1.0])) is None
-    assert cards_cell.straggler(cell([None], seconds=[1.0])) is None
+    assert card_cell.straggler(cell([None] * 3, seconds=[0.001, 0.001, 0.02])) is None
+    assert card_cell.straggler(cell([None] * 3, seconds=[1.0, 0.1, 1.0])) is None
+    assert card_cell.straggler(cell([None], seconds=[1.0])) is None
 
 
 def test_to_format_an_error_makes_nobody_slow():
     error = ProcessError("KeyError", "'k'", "", "", 3, seconds=0.01)
     result = cell([None] * 3, errors={1: error}, seconds=[0.004, 0.2, 0.004])
-    assert cards_cell.straggler(result) is None
+    assert card_cell.straggler(result) is None
     late = replace(error, seconds=0.19)
-    assert (
-        cards_cell.straggler(cell([None] * 3, errors={1: late}, seconds=[0.004, 0.2, 0.004])) == 1
-    )
+    assert card_cell.straggler(cell([None] * 3, errors={1: late}, seconds=[0.004, 0.2, 0.004])) == 1
 
 
 def test_footer_names_a_part_of_the_group():
-    assert cards_cell.footer_card(cell([None] * 2, num_processes=4)).text.startswith(
+    assert card_cell.footer_card(cell([None] * 2, num_processes=4)).text.startswith(
         "processes 0-1 of 4 · "
     )
 
@@ -381,24 +369,24 @@ def test_errors_that_differ_only_in_ports_and_addresses_are_one():
 
     errors = {i: lost(36000 + i, 0x7F0000000000 + i) for i in range(3)}
     result = cell([None] * 4, errors={**errors, 3: lost(1, 2)})
-    assert [g.processes for g in cards_error.error_groups(result)] == [
+    assert [g.processes for g in card_error.error_groups(result)] == [
         (0, 1, 2),
         (3,),
     ]  # 0x2 is short
     other = replace(errors[1], traceback=errors[1].traceback.replace("py:1000", "py:1001"))
     result = cell([None] * 2, errors={0: errors[0], 1: other})
-    assert len(cards_error.error_groups(result)) == 2
+    assert len(card_error.error_groups(result)) == 2
 
 
 def test_errors_of_which_other_lines_are_shown_around_are_one():
     short = "Cell In[2], line 3, in R.f\n----> 3 def f(self): raise E\n\nE: no"
     more = "Cell In[2], line 3, in R.f\n      2 class R:\n----> 3     def f(self): raise E\n\nE: no"
     errors = {i: ProcessError("E", "no", text, "", 3) for i, text in enumerate([short, more])}
-    assert [g.processes for g in cards_error.error_groups(cell([None] * 2, errors=errors))] == [
+    assert [g.processes for g in card_error.error_groups(cell([None] * 2, errors=errors))] == [
         (0, 1)
     ]
     other = replace(errors[1], traceback=more.replace("R.f", "R.g"))
-    assert len(cards_error.error_groups(cell([None] * 2, errors={**errors, 1: other}))) == 2
+    assert len(card_error.error_groups(cell([None] * 2, errors={**errors, 1: other}))) == 2
 
 
 def test_of_a_long_message_the_beginning_is_shown_once():
@@ -406,7 +394,7 @@ def test_of_a_long_message_the_beginning_is_shown_once():
         said = f"not equal. {'expected ' * 200}got {i}"
         return ProcessError("AssertionError", said, f"line 3\nAssertionError: {said}", "", 3)
 
-    text = cards_error.error_card(cell([None] * 4, errors={i: unequal(i) for i in range(4)})).text
+    text = card_error.error_card(cell([None] * 4, errors={i: unequal(i) for i in range(4)})).text
     assert text.startswith("AssertionError on processes 0-3 · line 3\nline 3\nAssertionError: not ")
     assert text.endswith(
         "…\n… 316 more characters, in `spmd.last_result.per_process[0].error.message`; the "
@@ -419,7 +407,7 @@ def test_who_was_left_behind_comes_last():
     behind = ProcessError("DivergenceError", "They do not agree", "", "", 4)
     cause = ProcessError("NameError", "name 'x' is not defined", "its traceback", "", 3)
     result = cell([None] * 2, errors={0: behind, 1: cause}, seconds=[1.0, 2.0])
-    assert [g.processes for g in cards_error.error_groups(result)] == [(1,), (0,)]
+    assert [g.processes for g in card_error.error_groups(result)] == [(1,), (0,)]
 
 
 def digested(name: str) -> DigestedArray:
@@ -431,10 +419,8 @@ def test_a_refusal_whose_reason_is_told_above_is_short():
     error = ProcessError("DivergenceError", "They do not agree", "a long story", "", 5)
     found = tuple(UnequalInput(digested(name), (), ((0,), (1,)), False) for name in ("a", "b"))
     result = replace(cell([None] * 2, errors={0: error, 1: error}), unequal=found)
-    assert cards_error.error_card(result).text.endswith(
-        "a long story"
-    )  # it may have another reason
-    card = cards_error.error_card(replace(result, divergence=Divergence(7, 1, "inputs", ())))
+    assert card_error.error_card(result).text.endswith("a long story")  # it may have another reason
+    card = card_error.error_card(replace(result, divergence=Divergence(7, 1, "inputs", ())))
     assert card.text == (
         "DivergenceError on processes 0-1 · line 5\n`a`, `b` are not equal on all processes, as "
         "was told above. The computation has run on none of them, and what was computed before is "
@@ -446,16 +432,16 @@ def test_a_refusal_whose_reason_is_told_above_is_short():
 def test_the_footer_tells_interrupts_from_errors():
     errors = {i: ProcessError("KeyboardInterrupt", "", "", "") for i in (0, 1)}
     errors[2] = ProcessError("ValueError", "no", "", "")
-    text = cards_cell.footer_card(cell([None] * 3, errors=errors)).text
+    text = card_cell.footer_card(cell([None] * 3, errors=errors)).text
     assert text.endswith(" · error on 2 · interrupted on 0-1")
 
 
 def test_an_ordinary_cell_is_small_and_quick():
     result = cell([value("42", b"x")] * 4, seconds=[0.12, 0.12, 0.31, 0.12], compile_seconds=0.2)
-    assert len(cards_cell.cell_card(result).html) < 1500
+    assert len(card_cell.cell_card(result).html) < 1500
     begin = time.process_time()
     for _ in range(100):
-        cards_cell.cell_card(result)
+        card_cell.cell_card(result)
     assert (time.process_time() - begin) / 100 < 0.02
 
 
@@ -465,9 +451,9 @@ def test_errors_show_once_per_traceback_with_the_cause_first():
     result = cell(
         [None] * 4, errors={0: late, 1: cause, 2: late, 3: late}, seconds=[2.1, 0.1, 2.2, 2.2]
     )
-    groups = cards_error.error_groups(result)
+    groups = card_error.error_groups(result)
     assert [g.processes for g in groups] == [(1,), (0, 2, 3)]
-    card = cards_error.error_card(result)
+    card = card_error.error_card(result)
     assert card.text == (
         "ValueError on process 1, first · line 3 · after 0.10 s\nthe traceback\n\n"
         "RuntimeError on processes 0,2-3 · line 5 · after 2.1 s\nlate traceback"
@@ -477,12 +463,12 @@ def test_errors_show_once_per_traceback_with_the_cause_first():
         0: replace(cause, seconds=0.5, at=9.5),
         1: replace(cause, type_name="E", seconds=0.1, at=9.1),
     }
-    groups = cards_error.error_groups(cell([None] * 2, errors=own, seconds=[0.6, 1.5]))
+    groups = card_error.error_groups(cell([None] * 2, errors=own, seconds=[0.6, 1.5]))
     assert [(g.processes, g.seconds) for g in groups] == [((1,), 0.1), ((0,), 0.5)]
-    assert "\x1b[31m" in cards_error.error_card(result, ansi=True).text
+    assert "\x1b[31m" in card_error.error_card(result, ansi=True).text
     assert "\x1b" not in card.html
     assert Tags(card.html).seen.count("details") == 2
-    assert cards_error.error_card(cell([None])).html == ""
+    assert card_error.error_card(cell([None])).html == ""
 
 
 def test_stats_say_where_the_figures_are_from():
@@ -491,7 +477,7 @@ def test_stats_say_where_the_figures_are_from():
         DeviceStats(d, "n", 1, 5 << 30, 6 << 30, 80 << 30, "memory_stats", 12, 1 << 30, 300 << 20)
         for d in devices
     ]
-    card = cards_stats.stats_card(stats)
+    card = card_stats.stats_card(stats)
     assert "memory_stats()" in card.text
     assert card.text.count("300 MiB / 1.00 GiB") == 2
     assert max(map(len, card.text.splitlines())) <= 80
@@ -508,21 +494,21 @@ def test_an_interrupt_of_what_had_parted_is_not_the_cause(interrupted_at, first)
     parted = ProcessError("DivergenceError", "they do not agree", "", "", 2)
     interrupted = ProcessError("KeyboardInterrupt", "", "", "", 3)
     result = cell([None] * 2, errors={0: parted, 1: interrupted}, seconds=[1.0, interrupted_at])
-    assert cards_error.error_groups(result)[0].processes == (first,)
+    assert card_error.error_groups(result)[0].processes == (first,)
 
 
 def test_what_the_first_process_displayed_too_is_not_shown_again():
     same = [text("a"), text("b")]
-    assert cards_output.displays_card({0: same, 1: same, 2: same[:1]}, 0) == Card("", "")
+    assert card_output.displays_card({0: same, 1: same, 2: same[:1]}, 0) == Card("", "")
     # One output more of either does not bring the others out of step.
-    assert cards_output.displays_card({0: [text("x"), *same], 1: same}, 0).text == ""
-    with_more = cards_output.displays_card({0: same, 1: [text("x"), *same]}, 0)
+    assert card_output.displays_card({0: [text("x"), *same], 1: same}, 0).text == ""
+    with_more = card_output.displays_card({0: same, 1: [text("x"), *same]}, 0)
     assert with_more.text == (
         "— above: what process 0 displayed; below: what others did and it did not\n[1] x"
     )
     assert "above: what process 0" in with_more.html
-    assert cards_output.displays_card({0: same, 1: [text("x")]}, 0, "first").text == ""
-    all_of_them = cards_output.displays_card({0: same, 1: same}, 0, "all")
+    assert card_output.displays_card({0: same, 1: [text("x")]}, 0, "first").text == ""
+    all_of_them = card_output.displays_card({0: same, 1: same}, 0, "all")
     assert all_of_them.text == "— above: what process 0 displayed\n[1] a\n[1] b"
 
 
@@ -530,23 +516,23 @@ def test_outputs_that_differ_from_the_firsts_are_a_click_away():
     figures = {
         i: [RichOutput({"image/png": f"data{min(i, 2)}", "text/plain": "fig"})] for i in range(4)
     }
-    card = cards_output.displays_card(figures, 0)
+    card = card_output.displays_card(figures, 0)
     assert Tags(card.html).seen.count("img") == 2
     assert Tags(card.html).seen.count("details") == 2
     assert "<summary>processes 2-3</summary>" in card.html
     assert "data0" not in card.html
     assert "<details open>" not in card.html
-    assert Tags(cards_output.displays_card(figures, 0, with_first=True).html).seen.count("img") == 3
+    assert Tags(card_output.displays_card(figures, 0, with_first=True).html).seen.count("img") == 3
 
 
 def test_with_nothing_of_the_first_process_the_next_ones_output_is_open():
-    card = cards_output.displays_card({1: [text("one")], 2: [text("two")]}, 0)
+    card = card_output.displays_card({1: [text("one")], 2: [text("two")]}, 0)
     assert card.html.count("<details open>") == 1
     assert card.html.count("<details>") == 1
 
 
 def test_updates_take_the_place_of_what_they_update():
-    columns = cards_output.DisplayColumns()
+    columns = card_output.DisplayColumns()
     update = text("2", display_id="a", update=True)
     for output in (text("1", display_id="a"), text("x"), update):
         columns.add(0, output)
@@ -557,7 +543,7 @@ def test_updates_take_the_place_of_what_they_update():
 
 
 def test_what_a_process_cleared_is_gone():
-    columns = cards_output.DisplayColumns()
+    columns = card_output.DisplayColumns()
     columns.add(0, text("a"))
     columns.add(1, text("a"))
     columns.drop(0, wait=True)
@@ -578,14 +564,15 @@ def test_lines_being_rewritten_begin_below_each_other():
 
 def test_native_value():
     latex = ValueInfo("sympy.Expr", b"1", None, "", {"text/latex": "$x$", "text/plain": "x"})
-    assert cards_output.native_value(cell([latex] * 2)) == RichOutput(latex.mimebundle)
-    assert cards_output.native_value(cell([value("42", b"1")] * 2)) is None
+    assert card_output.native_value(cell([latex] * 2)) == RichOutput(latex.mimebundle)
+    assert card_output.native_value(cell([value("42", b"1")] * 2)) is None
 
 
 def test_importing_the_cards_loads_no_front_end():
     code = (
-        "import sys; from jaxnb.display import cards_cell, cards_error, cards_group, cards_live, "
-        "cards_output, cards_stats, cards_value, cards_waits; "
+        "import sys; from jaxnb.cells import card_cell, card_error, card_live, card_output; "
+        "from jaxnb.cells import card_value, card_waits; from jaxnb.launch import card_group; "
+        "from jaxnb.profile import card_stats; "
         "heavy = {'jax', 'IPython', 'ipyparallel', 'jinja2', 'numpy'} & set(sys.modules); "
         "sys.exit(str(heavy) if heavy else 0)"
     )
@@ -593,5 +580,5 @@ def test_importing_the_cards_loads_no_front_end():
 
 
 def test_the_first_value_says_where_the_others_are():
-    card = cards_value.value_card(cell([value("3", b"1"), value("4", b"2")]), "first")
+    card = card_value.value_card(cell([value("3", b"1"), value("4", b"2")]), "first")
     assert card.text.endswith("the others are in `spmd.last_result.per_process`")

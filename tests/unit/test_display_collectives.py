@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from jaxnb.display.cards_collectives import collectives_card
+from jaxnb.compiled.card_collectives import collectives_card
 from jaxnb.model.collectives import Collective, CompiledReport, Memory, Part, SourceLine
 from jaxnb.model.layout import MeshInfo
 

@@ -7,17 +7,17 @@ from dataclasses import replace
 
 import pytest
 
-from jaxnb.display._bars import MAX_LINES, dominant, ticks
+from jaxnb.cells.card_cell import cell_card
+from jaxnb.cells.card_timing import timing_card
+from jaxnb.cells.result import CellResult, ProcessResult
+from jaxnb.cells.timing import timing_of
 from jaxnb.display.card import Card
-from jaxnb.display.cards_cell import cell_card
-from jaxnb.display.cards_history import history_card
-from jaxnb.display.cards_timeline import timeline_card
-from jaxnb.display.cards_timing import timing_card
 from jaxnb.labels import format_precisely
 from jaxnb.model.history import CellRecord
 from jaxnb.model.timeline import CallSite, Late, ProcessTimeline, Span, Straggler, Timeline
-from jaxnb.result import CellResult, ProcessResult
-from jaxnb.timing import timing_of
+from jaxnb.profile.bars import MAX_LINES, dominant, ticks
+from jaxnb.profile.card_timeline import timeline_card
+from jaxnb.session.card_history import history_card
 from unit.test_display_cards import EVIL, Tags
 from unit.test_history import record
 

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jaxnb.display import cards_transfer
-from jaxnb.display._moved import leaves, type_of
-from jaxnb.gathered import ArrayKey, GatheredArray
+from jaxnb.arrays import card_transfer
+from jaxnb.arrays.gathered import ArrayKey, GatheredArray
+from jaxnb.arrays.moved import leaves, type_of
+from jaxnb.arrays.per_process import PerProcess
 from jaxnb.model.layout import ArrayInfo, MeshInfo, ShardInfo
-from jaxnb.per_process import PerProcess
 
 MESH = MeshInfo(("x",), (2,), ("Auto",), (0, 8))
 
@@ -60,7 +60,7 @@ def gathered(index: Any = (), here: bool = False, **changes: Any) -> GatheredArr
 
 
 def test_an_array_that_is_here_shows_its_values() -> None:
-    card = cards_transfer.gathered_card(gathered(here=True))
+    card = card_transfer.gathered_card(gathered(here=True))
     assert card.text.splitlines() == [
         "float32[4, 2] · P('x', None) · mesh x 2 · 32 B, 16 B per device",
         "[[0., 1.],",
@@ -74,35 +74,35 @@ def test_an_array_that_is_here_shows_its_values() -> None:
 
 def test_an_array_that_is_there_shows_its_corners() -> None:
     corner = tuple(((i, j), f"{i}{j}!") for i in range(4) for j in range(2))
-    card = cards_transfer.gathered_card(gathered(corner=corner))
+    card = card_transfer.gathered_card(gathered(corner=corner))
     assert "31!" in card.text
     assert "31!" in card.html
     assert card.text.endswith("\n— data stay on the processes until used")
-    without = cards_transfer.gathered_card(gathered())
+    without = card_transfer.gathered_card(gathered())
     assert len(without.text.splitlines()) == 2
 
 
 def test_a_slice_says_what_it_is() -> None:
-    card = cards_transfer.gathered_card(gathered(np.s_[1:3, 0], here=True))
+    card = card_transfer.gathered_card(gathered(np.s_[1:3, 0], here=True))
     assert card.text.splitlines()[0].startswith("x[1:3, 0], shape (2,), of float32[4, 2] · P('x'")
     assert card.text.splitlines()[-1] == "[2., 4.]"
     assert "x[1:3, 0], shape (2,), of" in card.html
     # Corners are of the whole array.
     corner = (((0, 0), "0!"),)
-    there = cards_transfer.gathered_card(gathered(np.s_[1:3, 0], corner=corner))
+    there = card_transfer.gathered_card(gathered(np.s_[1:3, 0], corner=corner))
     assert "0!" not in there.text + there.html
 
 
 def test_a_deleted_array() -> None:
-    card = cards_transfer.gathered_card(gathered(deleted=True))
+    card = card_transfer.gathered_card(gathered(deleted=True))
     assert "deleted: its buffers" in card.html
 
 
 def test_it_says_after_which_cell_it_was_pulled() -> None:
-    card = cards_transfer.gathered_card(gathered(here=True), "pulled <b>after</b>")
+    card = card_transfer.gathered_card(gathered(here=True), "pulled <b>after</b>")
     assert "— pulled <b>after</b>" in card.text
     assert "<b>after" not in card.html
-    there = cards_transfer.gathered_card(gathered(), "pulled after cell [3]")
+    there = card_transfer.gathered_card(gathered(), "pulled after cell [3]")
     assert "until used, and while it is there: pulled after cell [3]" in " ".join(
         there.text.split()
     )
@@ -110,7 +110,7 @@ def test_it_says_after_which_cell_it_was_pulled() -> None:
 
 def test_what_went_with_its_processes_is_said_to_be_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(NoReader, "generation", 1)
-    card = cards_transfer.gathered_card(gathered())
+    card = card_transfer.gathered_card(gathered())
     assert "its data are gone with the processes" in " ".join(card.text.split())
     assert "until used" not in card.html
 
@@ -143,16 +143,16 @@ def test_a_container_that_holds_itself() -> None:
 
 def test_narrowed_dtypes() -> None:
     value = {"w": np.zeros(1), "n": [np.zeros(1, np.int64)], "f": np.zeros(1, np.float32)}
-    assert cards_transfer.narrowed(value, {"float32", "int32"}) == (
+    assert card_transfer.narrowed(value, {"float32", "int32"}) == (
         "float64 → float32, int64 → int32: jax_enable_x64 is off",
     )
-    assert cards_transfer.narrowed(value, {"float64", "int64", "float32"}) == ()
-    assert cards_transfer.narrowed(3.0, {"float32"}) == ()
+    assert card_transfer.narrowed(value, {"float64", "int64", "float32"}) == ()
+    assert card_transfer.narrowed(3.0, {"float32"}) == ()
 
 
 def test_one_value() -> None:
-    rows = [cards_transfer.moved("x", gathered(), "a note")]
-    card = cards_transfer.moved_card(rows, "pulled", 32 << 20, 0.5)
+    rows = [card_transfer.moved("x", gathered(), "a note")]
+    card = card_transfer.moved_card(rows, "pulled", 32 << 20, 0.5)
     assert card.text == (
         "x: float32[4, 2] · P('x', None) · 32 B · pulled · 0.50 s · 64.0 MiB/s\n  a note"
     )
@@ -160,8 +160,8 @@ def test_one_value() -> None:
 
 
 def test_several_values_with_the_same_note() -> None:
-    rows = [cards_transfer.moved(name, np.zeros(2), "the same") for name in "ab"]
-    lines = cards_transfer.moved_card(rows, "pushed to 2 processes", 0, 0.01).text.splitlines()
+    rows = [card_transfer.moved(name, np.zeros(2), "the same") for name in "ab"]
+    lines = card_transfer.moved_card(rows, "pushed to 2 processes", 0, 0.01).text.splitlines()
     assert lines == [
         "2 values · 32 B · pushed to 2 processes · 10 ms",
         "  a  NumPy float64[2]    16 B",
@@ -172,25 +172,25 @@ def test_several_values_with_the_same_note() -> None:
 
 def test_an_array_of_several_processes_counts_once() -> None:
     one, other = np.zeros(256, np.float32), np.ones(256, np.float32)
-    found = cards_transfer.moved("x", PerProcess({0: one, 1: one, 2: other, 3: other}))
+    found = card_transfer.moved("x", PerProcess({0: one, 1: one, 2: other, 3: other}))
     assert found.size_bytes == one.nbytes + other.nbytes
 
 
 def test_names_and_values_stay_text() -> None:
-    rows = [cards_transfer.moved("<i>", "<b>"), cards_transfer.moved("y", {}, "<u>")]
+    rows = [card_transfer.moved("<i>", "<b>"), card_transfer.moved("y", {}, "<u>")]
     for card in (
-        cards_transfer.moved_card(rows, "<s>", 0, 0.1),
-        cards_transfer.moved_card(rows[:1], "<s>", 0, 0.1),
+        card_transfer.moved_card(rows, "<s>", 0, 0.1),
+        card_transfer.moved_card(rows[:1], "<s>", 0, 0.1),
     ):
         assert not any(tag in card.html for tag in ("<i>", "<b>'", "<u>", "<s>"))
 
 
 def test_values_by_process() -> None:
     bundles = [(0, {"text/plain": "1"}), (1, {"text/plain": "<b>"}), (2, {"text/plain": "1"})]
-    card = cards_transfer.per_process_card(bundles)
+    card = card_transfer.per_process_card(bundles)
     assert card.text == "[0,2] 1\n[1]   <b>"
     assert "<b>" not in card.html.replace("<b></b>", "")
-    rich = cards_transfer.per_process_card(
+    rich = card_transfer.per_process_card(
         [(0, {"text/html": "<table></table>", "text/plain": "t"})]
     )
     assert "<table></table>" in rich.html

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from jaxnb.divergence import describe, disagreement, first_swapped, refused, sides, swapped
+from jaxnb.lockstep.divergence import describe, disagreement, first_swapped, refused, sides, swapped
 from jaxnb.model.dispatches import Dispatch, Recording, Shapes, Trail
 
 ALL = (0, 1, 2)

@@ -7,6 +7,8 @@ import inspect
 import pytest
 
 from jaxnb import errors
+from jaxnb.cells.outcome import cell_error
+from jaxnb.cells.result import CellResult, ProcessResult
 from jaxnb.errors import (
     CellError,
     CellTimeoutError,
@@ -18,8 +20,6 @@ from jaxnb.errors import (
     UsageError,
 )
 from jaxnb.model.cells import ProcessError
-from jaxnb.outcome import cell_error
-from jaxnb.result import CellResult, ProcessResult
 
 RESULT = CellResult(3, "1/0", {}, 4, 0.1)
 

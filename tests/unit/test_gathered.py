@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import basic_indices
 
+from jaxnb.arrays.gathered import ArrayKey, GatheredArray, Wanted
 from jaxnb.errors import ArrayGoneError
-from jaxnb.gathered import ArrayKey, GatheredArray, Wanted
 from jaxnb.model.layout import ArrayInfo, ShardInfo
 
 KEY = ArrayKey("h", 0, "x", "x", (0, 1), 0)

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from jaxnb import headroom
+from jaxnb.launch import headroom
 
 MIB = 1 << 20
 
@@ -103,12 +103,12 @@ def test_the_host_is_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 0 < headroom.available_bytes() <= psutil.virtual_memory().total
 
 
-ASK = "from jaxnb.headroom import available_bytes; print(available_bytes())"
+ASK = "from jaxnb.launch.headroom import available_bytes; print(available_bytes())"
 
 
 def test_the_limit_of_the_address_space_is_one() -> None:
     code = (
-        "import psutil, resource; from jaxnb.headroom import available_bytes\n"
+        "import psutil, resource; from jaxnb.launch.headroom import available_bytes\n"
         f"limit = psutil.Process().memory_info().vms + {100 * MIB}\n"
         "resource.setrlimit(resource.RLIMIT_AS, (limit, limit)); print(available_bytes())"
     )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from jaxnb.held_output import Ended, Held, HeldOutput
+from jaxnb.cells.held_output import Ended, Held, HeldOutput
 from jaxnb.model.cells import RichOutput, StreamChunk
-from jaxnb.transport.events import ClearOutput, Display
+from jaxnb.wire.events import ClearOutput, Display
 
 
 def display(process_index: int) -> Display:

@@ -10,15 +10,9 @@ from typing import Any
 
 import pytest
 
-from jaxnb.errors import CellTimeoutError, ProcessDiedError, UsageError
-from jaxnb.history import MAX_CELLS, CellHistory, record_of
-from jaxnb.model.cells import CellMemory, ProcessError
-from jaxnb.model.dispatches import Trail
-from jaxnb.model.history import CellRecord
-from jaxnb.nans import FirstNan
-from jaxnb.outcome import outcome_of
-from jaxnb.result import CellResult, ProcessResult
-from jaxnb.timing import (
+from jaxnb.cells.outcome import outcome_of
+from jaxnb.cells.result import CellResult, ProcessResult
+from jaxnb.cells.timing import (
     LEAST_REPEATS,
     MOST_REPEATS,
     calls_to_come,
@@ -26,6 +20,12 @@ from jaxnb.timing import (
     joined,
     timing_of,
 )
+from jaxnb.errors import CellTimeoutError, ProcessDiedError, UsageError
+from jaxnb.model.cells import CellMemory, ProcessError
+from jaxnb.model.dispatches import Trail
+from jaxnb.model.history import CellRecord
+from jaxnb.pitfalls.nans import FirstNan
+from jaxnb.session.history import MAX_CELLS, CellHistory, record_of
 
 
 def process(index: int, seconds: float = 0.5, stdout: str = "") -> ProcessResult:

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jaxnb.compat.xla_frames import Frames
+from jaxnb.compat.xla_groups import participants, read_groups, read_pairs
+from jaxnb.compat.xla_instructions import arrays, dtype_name, read
+from jaxnb.compat.xla_program import from_text
+from jaxnb.compiled import table
+from jaxnb.compiled.axes import Along, axes_of_groups, axes_of_pairs
+from jaxnb.compiled.calls import parse_call, taken_apart
+from jaxnb.compiled.sent import sent_bytes
 from jaxnb.errors import UsageError
-from jaxnb.insight import table
-from jaxnb.insight.axes import Along, axes_of_groups, axes_of_pairs
-from jaxnb.insight.calls import parse_call, taken_apart
-from jaxnb.insight.frames import Frames
-from jaxnb.insight.groups import participants, read_groups, read_pairs
-from jaxnb.insight.instructions import arrays, dtype_name, read
-from jaxnb.insight.program import from_text
-from jaxnb.insight.wire import sent_bytes
 from jaxnb.model.collectives import SourceLine
 from jaxnb.model.layout import MeshInfo
 from jaxnb_programs import GPU_TEXT

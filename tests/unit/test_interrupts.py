@@ -10,7 +10,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from jaxnb.engine import interrupts
+from jaxnb.lockstep import process_interrupts
 
 CONTEXT = """
 class set_mesh:
@@ -38,12 +38,12 @@ def test_an_interrupt_leaves_nothing_set_that_jax_sets_for_a_while(now: int) -> 
     names = {"state": state, "come": come, "came": came, "now": now, "spin": lambda: None}
     exec(compile(CONTEXT, f"{Path(jax.__file__).parent}/contexts.py", "exec"), names)
     before = signal.getsignal(signal.SIGINT)
-    interrupts.allow()
+    process_interrupts.allow()
     try:
         with pytest.raises(KeyboardInterrupt):
             exec(compile(USES, "<cell 1>", "exec"), names)
     finally:
-        interrupts.ignore()
+        process_interrupts.ignore()
         signal.signal(signal.SIGINT, before)
     assert came == [now]
     assert state == []
@@ -53,7 +53,7 @@ def test_what_is_entered_next_is_seen() -> None:
     seen: list[bool] = []
 
     def look() -> contextlib.nullcontext[None]:
-        seen.append(interrupts.is_in_context_manager_of_jax(sys._getframe(1)))
+        seen.append(process_interrupts.is_in_context_manager_of_jax(sys._getframe(1)))
         return contextlib.nullcontext()
 
     with look():

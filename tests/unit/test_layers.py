@@ -55,21 +55,12 @@ def test_every_contract_is_kept(copy: Path) -> None:
     [
         ("model", "import jaxnb.session", "Imports go down the layers"),
         pytest.param(
-            "engine/runner",
-            "from jaxnb import display",
+            "cells/process_runner",
+            "from jaxnb import compiled",
             "Imports go down the layers",
             marks=pytest.mark.thorough,
         ),
-        ("session", "import jax.numpy as jnp", "jax is imported in jaxnb.engine only"),
-        ("engine/runner", "from jaxlib import _jax", "jaxlib is reached through jax only"),
-        ("session", "from IPython.display import HTML", "IPython is imported where"),
-        pytest.param(
-            "display/_shapes",
-            "import IPython",
-            "IPython is imported where",
-            marks=pytest.mark.thorough,
-        ),
-        ("session", "def f():\n    import ipyparallel", "ipyparallel is imported in"),
+        ("cells/process_runner", "from jaxlib import _jax", "jaxlib is reached through jax only"),
         pytest.param("stray", "", "Imports go down the layers", marks=pytest.mark.thorough),
     ],
 )

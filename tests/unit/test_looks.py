@@ -10,16 +10,17 @@ from types import ModuleType
 import jax
 import pytest
 
-from jaxnb.engine import looks, main_thread
-from jaxnb.engine.live_arrays import LiveArrays
+from jaxnb.cells import process_main_thread
+from jaxnb.profile import process_looks
+from jaxnb.profile.process_live_arrays import LiveArrays
 
 
 def others_may_look() -> bool:
     """Whether another thread may look now."""
 
     def try_it() -> bool:
-        if may := looks._lock.acquire(blocking=False):
-            looks._lock.release()
+        if may := process_looks._lock.acquire(blocking=False):
+            process_looks._lock.release()
         return may
 
     with ThreadPoolExecutor(1) as pool:
@@ -30,9 +31,9 @@ def others_may_look() -> bool:
     ("look", "module", "name"),
     [
         (LiveArrays().update, jax, "live_arrays"),
-        (main_thread.calls, sys, "_current_frames"),
-        (main_thread.innermost_file, sys, "_current_frames"),
-        (main_thread.entries_of_others, sys, "_current_frames"),
+        (process_main_thread.calls, sys, "_current_frames"),
+        (process_main_thread.innermost_file, sys, "_current_frames"),
+        (process_main_thread.entries_of_others, sys, "_current_frames"),
     ],
 )
 def test_one_looks_at_a_time(

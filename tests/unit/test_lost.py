@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxnb.engine.lost import LostArray
+from jaxnb.arrays.lost import LostArray
 from jaxnb.errors import ArrayGoneError
 
 LOST: Any = LostArray("`x` (float32[4]) lost the shards of process 1", (("here", "data"),))

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jaxnb.transport import memory
+from jaxnb.wire import memory
 
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="process_vm_readv is Linux's"

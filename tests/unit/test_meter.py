@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from jaxnb.display import cards_transfer
+from jaxnb.arrays import card_transfer
 from jaxnb.display.card import Card
 from jaxnb.magics.meter import NotebookPlace, TerminalPlace, TransferMeter
 
@@ -156,13 +156,13 @@ def test_a_cell_has_one_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     ("seconds", "done", "left"), [(1.0, 50, "1 s"), (30, 50, "30 s"), (90, 50, "1 min 30 s")]
 )
 def test_time_left(seconds: float, done: int, left: str) -> None:
-    assert cards_transfer.transfer_card("`x` was pushed", done, 100, seconds).text.endswith(
+    assert card_transfer.transfer_card("`x` was pushed", done, 100, seconds).text.endswith(
         f"{left} left"
     )
 
 
 def test_the_bar_is_markup_only_where_it_should_be() -> None:
-    card = cards_transfer.transfer_card("`<b>` was pushed", 1, 3, 2.0)
+    card = card_transfer.transfer_card("`<b>` was pushed", 1, 3, 2.0)
     assert "<b>`" not in card.html
     assert "pushing `&lt;b&gt;`" in card.html
     assert 'aria-valuenow="33"' in card.html
@@ -170,12 +170,10 @@ def test_the_bar_is_markup_only_where_it_should_be() -> None:
 
 @pytest.mark.parametrize("done", [0, 100])
 def test_both_ends_of_a_transfer(done: int) -> None:
-    text = cards_transfer.transfer_card(
-        f"{', '.join(['`a`'] * 40)} was pushed", done, 100, 0.0
-    ).text
+    text = card_transfer.transfer_card(f"{', '.join(['`a`'] * 40)} was pushed", done, 100, 0.0).text
     assert text.startswith("pushing `a`, `a`")
     assert len(text) < 80
-    assert cards_transfer.transfer_card("", 0, 0, 0.0).text
+    assert card_transfer.transfer_card("", 0, 0, 0.0).text
 
 
 def test_the_time_between_transfers_is_not_counted() -> None:

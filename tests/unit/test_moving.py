@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxnb import moving
-from jaxnb.asking import Channel
+from jaxnb.arrays import moving
+from jaxnb.arrays.moving import Move, Mover, boxes
 from jaxnb.errors import JaxnbError
 from jaxnb.model.transfers import Exposure, MemoryPass
-from jaxnb.moving import Move, Mover, boxes
+from jaxnb.wire.asking import Channel
 
 shapes = st.lists(st.integers(0, 7), max_size=4).map(tuple)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jaxnb.model.nans import NanFound, NanPlace
-from jaxnb.nans import first_of
+from jaxnb.pitfalls.nans import first_of
 
 pytestmark = pytest.mark.unit
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxnb.deaths import Death, OomKills, death_error
+from jaxnb.launch.deaths import Death, OomKills, death_error
 
 DEATH = Death("engine", 1, 31337, -9, "")
 

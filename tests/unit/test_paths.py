@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from jaxnb.arrays.paths import Step, parse_path
 from jaxnb.errors import UsageError
-from jaxnb.paths import Step, parse_path
 
 
 def steps(text: str) -> list[tuple[str, object]]:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from jaxnb.display import cards_cell, cards_pitfalls
+from jaxnb.cells import card_cell, card_pitfalls
+from jaxnb.cells.result import CellResult, ProcessResult
 from jaxnb.display.card import Card
 from jaxnb.model.pitfalls import PITFALL_KINDS, Pitfall
-from jaxnb.pitfalls import Said, describe, merged
-from jaxnb.result import CellResult, ProcessResult
+from jaxnb.pitfalls.told import Said, describe, merged
 
 ROOT = Path(__file__).parents[2]
 EVIL = "<script>alert(1)</script>\"'"
@@ -56,7 +56,7 @@ def test_sentences_name_processes_unless_all_saw_it() -> None:
 
 def test_the_card_has_line_advice_and_page() -> None:
     (each,) = merged({0: [pitfall()]})
-    card = cards_cell.cell_card(result(each))
+    card = card_cell.cell_card(result(each))
     assert "⚠ line 2: `x()` · process 0\n  It happens. Type `y`.\n" in card.text
     assert "/pitfalls/fetch.html" in card.text
     for text in (
@@ -68,18 +68,18 @@ def test_the_card_has_line_advice_and_page() -> None:
         "/pitfalls/fetch.html",
     ):
         assert text in card.html
-    assert cards_pitfalls.pitfalls_card(result()) == Card("", "")
+    assert card_pitfalls.pitfalls_card(result()) == Card("", "")
 
 
 def test_the_card_is_at_most_80_columns_wide_and_inert() -> None:
     long = pitfall(message="It happens. " * 30, source="f(" + "a" * 300 + EVIL + ")", advice=EVIL)
-    card = cards_pitfalls.pitfalls_card(result(long))
+    card = card_pitfalls.pitfalls_card(result(long))
     assert max(map(len, card.text.splitlines())) <= 80
     assert "<script>" not in card.html
 
 
 def test_a_pitfall_outside_the_cell_has_no_line() -> None:
-    card = cards_pitfalls.pitfalls_card(
+    card = card_pitfalls.pitfalls_card(
         result(*merged({0: [pitfall(line=None, source="")]}), processes=1)
     )
     assert card.text.startswith("⚠\n  It happens.")

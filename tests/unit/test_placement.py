@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from jaxnb.errors import UsageError
 from jaxnb.launch.placement import place
 from jaxnb.options import StartOptions
-from jaxnb.starting import Starter
+from jaxnb.session.starting import Starter
 
 FOUR_GPUS = ("0", "1", "2", "3")
 NETWORK_CHOSEN = {"NCCL_SOCKET_IFNAME": "eth0"}

@@ -8,9 +8,9 @@ import pytest
 
 from jaxnb.model.dispatches import Dispatch, Shapes
 from jaxnb.model.whereabouts import StackEntry, Whereabouts
-from jaxnb.stalls.notices import line_text
-from jaxnb.stalls.panel import waits_of
-from jaxnb.stalls.places import (
+from jaxnb.session.notices import line_text
+from jaxnb.session.panel import waits_of
+from jaxnb.session.places import (
     has_caught_interrupt,
     is_called_back,
     is_of_jax,
@@ -18,7 +18,7 @@ from jaxnb.stalls.places import (
     waits_in_jax,
     waits_in_python,
 )
-from jaxnb.stalls.standing import IDLE_CPU, stands_still
+from jaxnb.session.standing import IDLE_CPU, stands_still
 
 CELL = StackEntry("<cell 7>", 3, "<module>", "y = f(x)", 7)
 IN_JAX = StackEntry("/v/site-packages/jax/_src/array.py", 9, "ArrayImpl._value", "", None)
@@ -60,8 +60,8 @@ def test_other_waits_are_not(where: Whereabouts) -> None:
     [
         ("/v/jax/_src/pjit.py", True),
         ("/v/jax/experimental/multihost_utils.py", True),
-        ("/v/jaxnb/engine/_jax_internals/dispatch.py", True),
-        ("/v/jaxnb/engine/runner.py", False),
+        ("/v/jaxnb/compat/jax_dispatch.py", True),
+        ("/v/jaxnb/cells/process_runner.py", False),
         ("/home/me/jax_src/model.py", False),
         ("<cell 3>", False),
     ],
@@ -110,7 +110,7 @@ def test_who_waits_to_agree_waits_for_others() -> None:
 
 def test_who_waits_for_the_words_of_others_waits_for_others() -> None:
     """It asks for them again and again, in Python."""
-    told = StackEntry("/v/jaxnb/engine/together.py", 9, "told", "", None)
+    told = StackEntry("/v/jaxnb/wire/process_together.py", 9, "told", "", None)
     for where in at(CELL, told, call=""), at(CELL, told, index=1):
         assert waits_for_others(where)
         assert stands_still(where, where, 2.0)

@@ -6,8 +6,8 @@ import ast
 
 import pytest
 
+from jaxnb.compiled.definitions import Definitions, statement_text
 from jaxnb.errors import UsageError
-from jaxnb.insight.definitions import Definitions, statement_text
 from jaxnb.model.cells import CellRequest
 
 

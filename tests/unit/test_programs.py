@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from jaxnb.insight.listing import program_lines
+from jaxnb.compat.xla_listing import program_lines
+from jaxnb.lockstep.programs import MAX_LINES, difference, text_of
 from jaxnb.model.programs import ProgramLine
-from jaxnb.programs import MAX_LINES, difference, text_of
 
 HLO = """HloModule jit_f, is_scheduled=true, entry_computation_layout={(f32[2]{0})->f32[]}, num_a=4
 

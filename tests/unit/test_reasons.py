@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jaxnb.lockstep.messages import Asking, Lane, Word
-from jaxnb.stalls.reasons import awaited, main_reason, silent_reason, threads_reason
+from jaxnb.session.reasons import awaited, main_reason, silent_reason, threads_reason
 
 
 def asking(

@@ -7,7 +7,7 @@ import pickle
 
 import pytest
 
-from jaxnb.model.record import Record
+from jaxnb.arrays.record import Record
 
 POINT = Record("Point", {"x": 1, "y": [2]})
 

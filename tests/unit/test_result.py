@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jaxnb.arrays.per_process import PerProcess
+from jaxnb.cells.result import Agreement, CellResult, ProcessResult
 from jaxnb.errors import JaxnbError
 from jaxnb.model.cells import ProcessError, ValueInfo
 from jaxnb.model.layout import ArrayInfo, ShardInfo
-from jaxnb.per_process import PerProcess
-from jaxnb.result import Agreement, CellResult, ProcessResult
 
 A, B = b"a" * 16, b"b" * 16
 
@@ -241,8 +241,8 @@ def test_a_value_that_cannot_travel_says_why_and_where_it_is() -> None:
 
 def test_a_value_of_a_class_that_the_notebook_lacks_says_so() -> None:
     payload = pickle.dumps(PerProcess()).replace(b"PerProcess", b"NoSuchType")
-    one = process(1, ValueInfo("jaxnb.result.NoSuchType", A, payload, "", {}))
-    with pytest.raises(JaxnbError, match=r"process 1 .jaxnb.result.NoSuchType") as raised:
+    one = process(1, ValueInfo("jaxnb.cells.result.NoSuchType", A, payload, "", {}))
+    with pytest.raises(JaxnbError, match=r"process 1 .jaxnb.cells.result.NoSuchType") as raised:
         _ = one.value
     assert isinstance(raised.value.__cause__, AttributeError)
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
+from jaxnb.cells.running import Collected, RunningCell
+from jaxnb.cells.sinks import NoSink
 from jaxnb.errors import SessionBrokenError
 from jaxnb.model.cells import CellReply, CellRequest, ProcessError, StreamChunk
 from jaxnb.model.dispatches import Divergence
-from jaxnb.running import Collected, RunningCell
 from jaxnb.session.results import Findings, Ran, Results
 from jaxnb.session.work import Work
-from jaxnb.sinks import NoSink
-from jaxnb.transport.events import Exchange, Reply
+from jaxnb.wire.events import Exchange, Reply
 
 
 def running(number: int = 7) -> RunningCell:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from jaxnb.lockstep.settings import KnownSettings, as_pitfalls, differences, refusal
 from jaxnb.model.cells import CellReply
 from jaxnb.model.group import ProcessReport
-from jaxnb.settings import KnownSettings, as_pitfalls, differences, refusal
 
 pytestmark = pytest.mark.unit
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from jaxnb.display import cards_stats
-from jaxnb.display._memory import memory_text
+from jaxnb.cells.card_memory import memory_text
 from jaxnb.display.card import Card
 from jaxnb.model.cells import CellMemory
 from jaxnb.model.group import DeviceInfo
 from jaxnb.model.statistics import DeviceStats, LargeArray
+from jaxnb.profile import card_stats
 
 MIB = 1 << 20
 
@@ -49,7 +49,7 @@ def test_the_largest_arrays_are_told_once_with_who_holds_them() -> None:
     rows[3] = replace(
         rows[3], largest=(array("half", first=2), array(None, first=3), *rows[3].largest)
     )
-    card = cards_stats.stats_card(rows)
+    card = card_stats.stats_card(rows)
     assert row_of(card, "state") == "state['opt'][0] float32[512, 512] 1.00 MiB each device"
     assert row_of(card, "alone") == "alone float32[512, 512] 3.00 MiB device 0"
     assert row_of(card, "no name") == "(no name) float32[512, 512] 2.00 MiB device 1"
@@ -67,25 +67,25 @@ def test_where_an_array_is_its_sharding_says() -> None:
         replace(row, largest=tuple(array(f"x{i}{k}") for k in range(5)))
         for i, row in enumerate(stats())
     ]
-    assert row_of(cards_stats.stats_card(rows), "x00 ").endswith("each device")
+    assert row_of(card_stats.stats_card(rows), "x00 ").endswith("each device")
     # A process that tells of all it has, or of smaller ones, has no other.
     rows[3] = replace(rows[3], largest=(array("mine", first=2, last=2), array("", 2 * MIB)))
     rows[2] = replace(rows[2], largest=(array("mine", first=3, last=3), array("", 2 * MIB)))
-    card = cards_stats.stats_card(rows)
+    card = card_stats.stats_card(rows)
     assert row_of(card, "x00 ").endswith("process 0")
     assert row_of(card, "mine ").endswith("process 1")
     gone = [replace(r, source="none", largest=(), note="process 1: killed") for r in rows[2:]]
-    card = cards_stats.stats_card([*rows[:2], *gone])
+    card = card_stats.stats_card([*rows[:2], *gone])
     assert row_of(card, "x00 ").endswith("process 0")
 
 
 def test_load_and_warmth_have_columns_where_they_are_known() -> None:
-    card = cards_stats.stats_card(stats(utilization_percent=97.2, temperature_celsius=61))
+    card = card_stats.stats_card(stats(utilization_percent=97.2, temperature_celsius=61))
     assert row_of(card, "GPU °C").endswith("PSS / RSS GPU °C")
     assert card.text.count("97 % 61") == 4
     assert max(map(len, card.text.splitlines())) <= 80
     note = "NVML?"
-    card = cards_stats.stats_card(stats(gpu_note=note))
+    card = card_stats.stats_card(stats(gpu_note=note))
     assert card.text.count(note) == card.html.count(note) == 1
     assert "°C" not in card.text
 
@@ -100,7 +100,7 @@ def test_a_gpu_process_stands_beside_a_cpu_one_and_a_dead_one() -> None:
                 temperature_celsius=None, note="process 1: killed by SIGKILL")
         for r in rows[2:4]
     ]  # fmt: skip
-    card = cards_stats.stats_card(rows)
+    card = card_stats.stats_card(rows)
     assert "(NVIDIA H100, cpu)" in card.text
     assert "memory_stats() says" in card.text
     assert "this backend has no" in card.text

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxnb.errors import UsageError
-from jaxnb.insight.spans import Interval, painted, shortened, union_seconds
 from jaxnb.model.timeline import SPAN_KINDS, Activity, CallSite, Span, SpanKind
-from jaxnb.timelines import MAX_CELLS, Timelines, Told, made
+from jaxnb.profile.spans import Interval, painted, shortened, union_seconds
+from jaxnb.profile.timelines import MAX_CELLS, Timelines, Told, made
 
 STEP = CallSite("jit(step)", 5, (0, 1))
 
@@ -181,7 +181,7 @@ def test_the_last_cells_are_kept() -> None:
 
 
 def test_fewer_are_kept_where_they_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jaxnb.timelines.MAX_BYTES", 250)
+    monkeypatch.setattr("jaxnb.profile.timelines.MAX_BYTES", 250)
     kept = Timelines()
     for cell in (1, 2, 3):
         kept.note(cell, [told(activity(0.0, [(0.1, 0.2)] * 5))])  # 120 bytes

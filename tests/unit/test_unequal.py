@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from jaxnb import unequal
+from jaxnb.arrays import unequal
 from jaxnb.model.replicas import DigestedArray, ReplicaPart, ReplicaTrail, UnequalInput
 
 ALL = (0, 1, 2)

@@ -13,11 +13,11 @@ from faults.table import code
 from faults.table.axes import WAITS_IN_JAX, WAITS_IN_PYTHON
 from faults.table.rows import DEATHS
 from faults.table.stage import Stage
-from jaxnb.display import cards_value
+from jaxnb.cells import card_value
+from jaxnb.cells.result import CellResult
+from jaxnb.cells.sinks import StderrNotices
 from jaxnb.labels import processes_label
 from jaxnb.recovery.card import recovered_card
-from jaxnb.result import CellResult
-from jaxnb.sinks import StderrNotices
 from jaxnb_fixtures import until
 
 DEPUTY = 1
@@ -75,7 +75,7 @@ def _parted(stage: Stage, source: str) -> list[str]:
     stage.source, stage.cell = source, _next_cell(stage)
     stage.mark()
     result = stage.session.run(source, ranks=ranks)
-    return [] if result.value is None else [cards_value.value_card(result, "merged").text]
+    return [] if result.value is None else [card_value.value_card(result, "merged").text]
 
 
 def _next_cell(stage: Stage) -> int:

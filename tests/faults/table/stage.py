@@ -15,11 +15,11 @@ import psutil
 from faults.shared import Finger
 from faults.table.axes import PROCESSES
 from faults.table.rows import Row
+from jaxnb.cells.sinks import NoSink
 from jaxnb.model.whereabouts import Whereabouts
 from jaxnb.recovery.messages import Recovered
 from jaxnb.session import Session
-from jaxnb.sinks import NoSink
-from jaxnb.stalls.places import waits_for_others
+from jaxnb.session.places import waits_for_others
 from jaxnb_fixtures import until
 
 LOOKS = 5

@@ -1,0 +1,372 @@
+"""Bytes between the notebook's arrays and the processes' buffers, as fast as they go."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from queue import Empty, Queue
+from typing import Any, Protocol
+
+import numpy as np
+
+from jaxnb.model.requests import CallRequest
+from jaxnb.model.transfers import Chunk, Exposure, MemoryPass
+from jaxnb.wire import memory
+from jaxnb.wire.asking import TICK_SECONDS, Channel
+
+PIECE_BYTES = 16 << 20
+"""Threads look for an interrupt, and for other work, between pieces of this size."""
+
+SCRATCH_BYTES = 1 << 20
+"""What is not contiguous here goes through a buffer that fits a core's cache."""
+
+CHUNK_BYTES = 4 << 20
+"""Size of the messages where a process's memory is out of reach."""
+
+INLINE_BYTES = 1 << 20
+"""Less than this is not worth a thread."""
+
+MAX_THREADS = 4
+"""More do not copy faster than memory is."""
+
+
+class Ticker(Protocol):
+    """Takes how many bytes have been moved so far."""
+
+    def __call__(self, done_bytes: int) -> None:
+        """Takes the number."""
+
+
+Meter = Callable[[str, int], AbstractContextManager[Ticker]]
+"""Shows progress: made with what is done and the number of bytes."""
+
+
+@contextmanager
+def no_meter(label: str, total_bytes: int) -> Iterator[Ticker]:
+    """Shows nothing."""
+    yield lambda done_bytes: None
+
+
+def request_for(
+    function: str, /, *, is_interruptible: bool = False, **arguments: Any
+) -> CallRequest:
+    """Returns what asks a process for a step of a pull or push.
+
+    Args:
+        function: Its name in :mod:`jaxnb.arrays.process_moving`.
+        is_interruptible: It runs code of the user's, or waits for computations.
+        arguments: Its arguments.
+    """
+    return CallRequest(f"jaxnb.arrays.process_moving.{function}", arguments, is_interruptible)
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One buffer of a process and the array here that it is read into or written from.
+
+    Attributes:
+        process_index: The process.
+        access: Whether its memory is within reach.
+        transfer: The transfer that keeps the buffer open.
+        exposure: The buffer; its bytes are the array's elements in C order.
+        array: The array here; it need not be contiguous.
+        dtype: For a write: the dtype in the buffer.
+    """
+
+    process_index: int
+    access: MemoryPass
+    transfer: str
+    exposure: Exposure
+    array: np.ndarray[Any, Any]
+    dtype: np.dtype[Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """A part of a move, small enough to be done at once: a box, and where its bytes start."""
+
+    move: Move
+    offset: int
+    box: np.ndarray[Any, Any]
+
+    @property
+    def nbytes(self) -> int:
+        """Its bytes in the process, whose dtype may be narrower."""
+        return self.box.size * (self.move.dtype or self.box.dtype).itemsize
+
+
+class Mover:
+    """Moves bytes; remembers whose memory is within reach.
+
+    Args:
+        meter: Returns what shows progress.
+    """
+
+    def __init__(self, meter: Callable[[], Meter]) -> None:
+        self._meter = meter
+        self._reach: dict[MemoryPass, bool] = {}
+
+    def read(self, channel: Channel, moves: Sequence[Move], label: str) -> None:
+        """Fills the moves' arrays.
+
+        Raises:
+            KeyboardInterrupt: It was interrupted; the arrays hold anything.
+            ProcessDiedError: A process died.
+            JaxnbError: A process did not give its bytes.
+        """
+        self._move(channel, moves, label, _read_direct, _read_chunks)
+
+    def write(self, channel: Channel, moves: Sequence[Move], label: str) -> None:
+        """Fills the processes' buffers.
+
+        Raises:
+            KeyboardInterrupt: It was interrupted; the buffers hold anything.
+            ProcessDiedError: A process died.
+            JaxnbError: A process did not take its bytes.
+        """
+        self._move(channel, moves, label, _write_direct, _write_chunks)
+
+    def _move(
+        self,
+        channel: Channel,
+        moves: Sequence[Move],
+        label: str,
+        direct: Callable[[_Piece], None],
+        chunks: Callable[[Channel, Sequence[Move], Callable[[int], None], str], None],
+    ) -> None:
+        within_reach = {id(access) for access in _accesses(moves) if self._is_near(access)}
+        near = [move for move in moves if id(move.access) in within_reach]
+        far = [move for move in moves if id(move.access) not in within_reach]
+        total = sum(move.exposure.nbytes for move in moves)
+        done = 0
+        with self._meter()(label, total) as tick:
+
+            def add(nbytes: int) -> None:
+                nonlocal done
+                done += nbytes
+                tick(done)
+
+            _in_threads(channel, near, direct, add, label)
+            if far:
+                chunks(channel, far, add, label)
+
+    def _is_near(self, access: MemoryPass) -> bool:
+        if access not in self._reach:
+            self._reach[access] = memory.is_within_reach(access.pid, access.address, access.nonce)
+        return self._reach[access]
+
+
+def _accesses(moves: Sequence[Move]) -> Iterable[MemoryPass]:
+    """Returns how memory is reached, once for each process."""
+    return {id(move.access): move.access for move in moves}.values()
+
+
+def _in_threads(
+    channel: Channel,
+    moves: Sequence[Move],
+    work: Callable[[_Piece], None],
+    add: Callable[[int], None],
+    label: str,
+) -> None:
+    """Does all pieces, several at once; the calling thread waits, and looks for interrupts."""
+    pieces = [piece for move in moves for piece in _pieces(move, PIECE_BYTES)]
+    if sum(piece.box.nbytes for piece in pieces) < INLINE_BYTES:
+        for piece in pieces:
+            _finish(channel, _try(work, piece), add, label)
+        return
+    queue = _batches(pieces)
+    taking = threading.Lock()
+    outcomes: Queue[list[_Outcome]] = Queue()  # not a SimpleQueue, see Exchange
+    stopped = threading.Event()
+
+    def run() -> None:
+        while not stopped.is_set():
+            with taking:
+                batch = next(queue, ())
+            if not batch:
+                return
+            outcomes.put([_try(work, piece) for piece in batch])
+
+    count = min(MAX_THREADS, os.cpu_count() or 1, len(pieces))
+    threads = [threading.Thread(target=run, name=f"jaxnb-move-{i}") for i in range(count)]
+    for thread in threads:
+        thread.start()
+    try:
+        left = len(pieces)
+        while left:
+            for outcome in _next(channel, outcomes):
+                _finish(channel, outcome, add, label)
+                left -= 1
+    finally:
+        # Nothing may write into an array that its owner believes to be left alone.
+        stopped.set()
+        for thread in threads:
+            thread.join()
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """A piece that was moved, or why it was not."""
+
+    piece: _Piece
+    error: Exception | None = None
+
+
+def _try(work: Callable[[_Piece], None], piece: _Piece) -> _Outcome:
+    try:
+        work(piece)
+    except Exception as error:  # the thread that waits raises it
+        return _Outcome(piece, error)
+    return _Outcome(piece)
+
+
+def _batches(pieces: Iterable[_Piece]) -> Iterator[list[_Piece]]:
+    """Puts small pieces together: to hand one over to a thread costs as much as to copy it."""
+    batch: list[_Piece] = []
+    size = 0
+    for piece in pieces:
+        batch.append(piece)
+        size += piece.box.nbytes
+        if size >= INLINE_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _next(channel: Channel, outcomes: Queue[list[_Outcome]]) -> list[_Outcome]:
+    while True:
+        channel.check()
+        try:
+            return outcomes.get(timeout=TICK_SECONDS)
+        except Empty:
+            continue
+
+
+def _finish(channel: Channel, outcome: _Outcome, add: Callable[[int], None], label: str) -> None:
+    """Counts what was moved.
+
+    Raises:
+        ProcessDiedError: It was not moved, since the process had died.
+        Exception: It was not moved.
+    """
+    if isinstance(outcome.error, OSError):
+        index = outcome.piece.move.process_index
+        channel.require({index: channel.why_unreachable(index, outcome.error)}, label)
+    if outcome.error is not None:
+        raise outcome.error
+    add(outcome.piece.nbytes)
+
+
+def _pieces(move: Move, limit: int) -> Iterator[_Piece]:
+    """Cuts a move into boxes whose bytes are adjacent in the process."""
+    if not move.array.nbytes:
+        return
+    itemsize = (move.dtype or move.array.dtype).itemsize
+    offset = 0
+    for box in boxes(move.array, limit):
+        yield _Piece(move, offset, box)
+        offset += box.size * itemsize
+
+
+def boxes(array: np.ndarray[Any, Any], limit: int) -> Iterator[np.ndarray[Any, Any]]:
+    """Cuts an array into views of at most ``limit`` bytes, in C order of their elements."""
+    if array.nbytes <= limit or array.ndim == 0:
+        yield array
+        return
+    per_row = array.nbytes // len(array)
+    if per_row > limit and array.ndim > 1:  # a row of a vector would be a copy
+        for row in array:
+            yield from boxes(row, limit)
+        return
+    step = max(1, limit // max(1, per_row))
+    for start in range(0, len(array), step):
+        yield array[start : start + step]
+
+
+def _read_direct(piece: _Piece) -> None:
+    move = piece.move
+    pid, address = move.access.pid, move.exposure.address + piece.offset
+    if piece.box.flags.c_contiguous:
+        memory.read(pid, address, piece.box)
+        return
+    for box in boxes(piece.box, SCRATCH_BYTES):
+        scratch = np.empty(box.shape, box.dtype)
+        memory.read(pid, address, scratch)
+        box[...] = scratch
+        address += scratch.nbytes
+
+
+def _write_direct(piece: _Piece) -> None:
+    move = piece.move
+    pid, address = move.access.pid, move.exposure.address + piece.offset
+    dtype = move.dtype or piece.box.dtype
+    if piece.box.flags.c_contiguous and dtype == piece.box.dtype:
+        memory.write(pid, address, piece.box)
+        return
+    for box in boxes(piece.box, SCRATCH_BYTES):
+        scratch = _converted(box, dtype)
+        memory.write(pid, address, scratch)
+        address += scratch.nbytes
+
+
+def _read_chunks(
+    channel: Channel, moves: Sequence[Move], add: Callable[[int], None], label: str
+) -> None:
+    """Reads by messages: each process a few ahead."""
+    queues = _by_process(moves)
+    requests = {
+        index: (
+            request_for("read", **_room(p), start=p.offset, stop=p.offset + p.box.nbytes)
+            for p in pieces
+        )
+        for index, pieces in queues.items()
+    }
+    expected = {index: iter(pieces) for index, pieces in queues.items()}
+    for index, answer in channel.ask_all(requests):
+        channel.require({index: answer}, label)
+        assert isinstance(answer, Chunk)
+        box = next(expected[index]).box
+        box[...] = np.frombuffer(answer.data, dtype=box.dtype).reshape(box.shape)
+        add(box.nbytes)
+
+
+def _write_chunks(
+    channel: Channel, moves: Sequence[Move], add: Callable[[int], None], label: str
+) -> None:
+    """Writes by messages: each process a few ahead."""
+    queues = _by_process(moves)
+    requests = {
+        index: (request_for("write", **_room(p), start=p.offset, data=_payload(p)) for p in pieces)
+        for index, pieces in queues.items()
+    }
+    expected = {index: iter(pieces) for index, pieces in queues.items()}
+    for index, answer in channel.ask_all(requests):
+        channel.require({index: answer}, label)
+        add(next(expected[index]).nbytes)
+
+
+def _room(piece: _Piece) -> dict[str, Any]:
+    return {"transfer": piece.move.transfer, "buffer": piece.move.exposure.buffer}
+
+
+def _payload(piece: _Piece) -> pickle.PickleBuffer:
+    array = _converted(piece.box, piece.move.dtype or piece.box.dtype)
+    return pickle.PickleBuffer(array.reshape(-1).view(np.uint8).data)
+
+
+def _converted(box: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    # What overflows was refused before; infinities and NaN are as they are.
+    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+        return np.ascontiguousarray(box, dtype=dtype)
+
+
+def _by_process(moves: Iterable[Move]) -> dict[int, list[_Piece]]:
+    queues: dict[int, list[_Piece]] = {}
+    for move in moves:
+        queues.setdefault(move.process_index, []).extend(_pieces(move, CHUNK_BYTES))
+    return queues

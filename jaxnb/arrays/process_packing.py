@@ -1,0 +1,377 @@
+"""Values to bytes for the notebook, which need not have jax: arrays are described beside them."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import pickle
+import sys
+from collections.abc import Callable, Set
+from contextlib import suppress
+from dataclasses import fields, is_dataclass
+from types import FunctionType
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxnb.arrays import process_shards
+from jaxnb.arrays.lost import LostArray
+from jaxnb.arrays.process_canonical import (
+    TooManyError,
+    canonical_digest,
+    in_one_order,
+    is_pickled_by_fields,
+)
+from jaxnb.arrays.process_layouts import Layout, unreduced_axes
+from jaxnb.arrays.record import NotMoved, Record
+from jaxnb.compat.jax_arrays import array_of_ref_now
+from jaxnb.lockstep.process_digests import digest
+from jaxnb.model.layout import MAX_DIGEST_BYTES, ArrayInfo, ArrayLeaf
+from jaxnb.wire.pickling import OutOfBand, adjacent
+
+
+class Pickler(pickle.Pickler):
+    """Pickles values for a reader that need not have jax.
+
+    Args:
+        file: Where to write.
+        refers: Whether an array is left here and an :class:`~jaxnb.model.ArrayLeaf` put in its
+            place; others become NumPy arrays.
+        buffer_callback: Takes buffers out of band; returns whether they stay in it.
+
+    Attributes:
+        arrays: Those that were left here.
+        whole: Those that went whole, and that several devices of this process hold.
+        has_lost: Whether it has arrays that are lost.
+        has_deleted: Whether it has arrays that were deleted, or donated.
+    """
+
+    def __init__(
+        self,
+        file: Any,
+        refers: Callable[[jax.Array], bool],
+        buffer_callback: Callable[[pickle.PickleBuffer], Any] | None = None,
+    ) -> None:
+        super().__init__(file, protocol=5, buffer_callback=buffer_callback)
+        self._refers = refers
+        self.arrays: list[jax.Array] = []
+        self.whole: list[jax.Array] = []
+        self.has_lost = self.has_deleted = False
+
+    def reducer_override(self, value: Any) -> Any:
+        """Tells how to pickle what needs care; pickle asks for each object that is not plain.
+
+        Of a ref the array comes that it is to.
+        """
+        if (held := array_of_ref_now(value)) is not None:
+            value = held
+        if isinstance(value, jax.core.Tracer):
+            raise pickle.PicklingError("it is a tracer that left its transformation (jit, grad …)")
+        if isinstance(value, jax.Array):
+            self.has_deleted = self.has_deleted or value.is_deleted()
+            if self._refers(value):
+                self.arrays.append(value)
+                return ArrayLeaf, (len(self.arrays) - 1,)
+            if len(value.sharding.addressable_devices) > 1 and not value.is_deleted():
+                self.whole.append(value)
+            # What is named here is imported by the notebook, so nothing that imports jax.
+            return plain(value).__reduce_ex__(5)
+        if isinstance(value, type | FunctionType) or "__qualname__" in _own(value):
+            if _module(value) == "__main__":
+                # Its pickle would be its name: equal for functions that are not, and in the
+                # notebook the name of something else.
+                raise pickle.PicklingError(
+                    f"it refers to code defined in a cell: {value.__qualname__}"
+                )
+        elif type(value).__module__ == "__main__":
+            parts = parts_of(value)
+            if parts is not None:
+                return Record, (type(value).__qualname__, parts)
+        self.has_lost = self.has_lost or type(value) is LostArray
+        if _is_comparable_in_c_order(value):
+            return np.ascontiguousarray(value).__reduce_ex__(5)
+        return adjacent(value)
+
+
+class LeavingPickler(Pickler):
+    """Pickles a value without some of its parts: for these stands what names them.
+
+    Args:
+        left: Their ids.
+        settings: See :class:`Pickler`.
+    """
+
+    def __init__(self, left: Set[int], *settings: Any) -> None:
+        super().__init__(*settings)
+        self._left = left
+
+    def reducer_override(self, value: Any) -> Any:
+        """Tells how to pickle an object."""
+        if id(value) in self._left:
+            return NotMoved, (_named(value),)
+        return super().reducer_override(value)
+
+
+class Unpicklable:
+    """Finds what in a value cannot be pickled: the innermost parts to which a path leads.
+
+    Looked into are containers, named tuples, dataclasses and objects that are pickled by their
+    attributes; of other objects a part cannot be left out.
+
+    Args:
+        value: The value, of which it is known that it cannot be pickled: it is not tried again, as
+            that runs the user's code.
+        refers: See :class:`Pickler`.
+
+    Attributes:
+        parts: The parts, each with its path and why it cannot be pickled.
+    """
+
+    def __init__(self, value: Any, refers: Callable[[jax.Array], bool]) -> None:
+        self._refers = refers
+        self._seen: set[int] = {id(value)}
+        self.parts: list[tuple[Any, str, str]] = []
+        for step, part in _steps(value):
+            self._look(part, step)
+
+    def _look(self, value: Any, path: str) -> None:
+        if id(value) in self._seen:
+            return
+        self._seen.add(id(value))
+        why = self._why_not(value)
+        if not why:
+            return
+        known = len(self.parts)
+        for step, part in _steps(value):
+            self._look(part, path + step)
+        if len(self.parts) == known:
+            self.parts.append((value, path, why))
+
+    def _why_not(self, value: Any) -> str:
+        try:
+            Pickler(_Nowhere(), self._refers, lambda _: None).dump(value)
+        except Exception as error:  # a user's __reduce__ may raise anything; it is told
+            return str(error) or type(error).__name__
+        return ""
+
+
+def _steps(value: Any) -> list[tuple[str, Any]]:
+    """Returns the parts of a value that may be left out, with the way to each."""
+    if isinstance(value, type):
+        return []
+    if type(value) is dict:
+        keys = [(f", key {_named(key)}", key) for key in value if not _is_plain(key)]
+        return keys + [(f"[{_key_text(key)}]", part) for key, part in value.items()]
+    if type(value) in (set, frozenset):
+        return [(f", element {_named(part)}", part) for part in value]
+    if type(value) in (list, tuple):
+        return [(f"[{i}]", part) for i, part in enumerate(value)]
+    own = parts_of(value) if type(value).__module__ == "__main__" else None
+    if own is None and isinstance(value, tuple) and hasattr(value, "_fields"):
+        own = dict(zip(value._fields, value, strict=True))
+    if own is None and is_found_by_name(type(value)) and is_pickled_by_fields(type(value)):
+        own = vars(value)
+    return [(f".{name}", part) for name, part in (own or {}).items()]
+
+
+_PLAIN_KEYS = (str, int, float, bool, bytes, type(None))
+
+
+def _is_plain(key: Any) -> bool:
+    return type(key) in _PLAIN_KEYS or (type(key) is tuple and all(map(_is_plain, key)))
+
+
+def _key_text(key: Any) -> str:
+    """Returns a key as it is typed, or what it is: the same on all processes."""
+    return repr(key) if _is_plain(key) else _named(key)
+
+
+def _named(value: Any) -> str:
+    """Returns what an object is, in words that are the same on all processes."""
+    name = getattr(value, "__qualname__", None)
+    return f"{type(value).__name__} {name}" if isinstance(name, str) else type(value).__qualname__
+
+
+def is_found_by_name(value: type | FunctionType) -> bool:
+    """Whether a function or class can be imported: then all processes have the same."""
+    module = sys.modules.get(value.__module__ or "")
+    if module is None or value.__module__ == "__main__":
+        return False
+    found: Any = module
+    for part in value.__qualname__.split("."):
+        found = getattr(found, part, None)
+    return found is value
+
+
+def _is_comparable_in_c_order(value: Any) -> bool:
+    """Whether a value is an array of NumPy in Fortran's order, small enough to be copied.
+
+    Pickles keep that order, so that equal arrays would have other bytes, and count as different.
+    """
+    return (
+        type(value) is np.ndarray
+        and value.flags.fnc
+        and value.nbytes <= MAX_DIGEST_BYTES
+        and not value.dtype.hasobject
+    )
+
+
+def _own(value: Any) -> dict[str, Any]:
+    own = getattr(value, "__dict__", None)  # functools.wraps puts the names there
+    return own if isinstance(own, dict) else {}
+
+
+def _module(value: Any) -> Any:
+    return value.__module__ if isinstance(value, type | FunctionType) else _own(value)["__module__"]
+
+
+def parts_of(value: Any) -> dict[str, Any] | None:
+    """Returns the parts of an object by name; None if it is neither a dataclass nor a pytree."""
+    if is_dataclass(value) and not isinstance(value, type):
+        known = {f.name: getattr(value, f.name) for f in fields(value) if hasattr(value, f.name)}
+        return known | getattr(value, "__dict__", {})
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return dict(zip(value._fields, value, strict=True))
+    children = one_level(value)
+    if len(children) == 1 and children[0][1] is value:
+        return None
+    return {jax.tree_util.keystr(path, simple=True): part for path, part in children}
+
+
+def one_level(value: Any) -> list[tuple[Any, Any]]:
+    """Returns the direct parts of a pytree, with their key paths; a leaf is its own only part."""
+    parts: list[tuple[Any, Any]]
+    parts, _ = jax.tree_util.tree_flatten_with_path(value, is_leaf=lambda part: part is not value)
+    return parts
+
+
+def plain(array: jax.Array) -> Any:
+    """Returns an array that this process holds whole as NumPy; one that is deleted, described."""
+    if array.is_deleted():
+        return process_shards.describe(array, digests=False, corner=False)
+    return process_shards.host_view(
+        array if array.is_fully_addressable else array.addressable_data(0)
+    )
+
+
+def is_array(value: Any) -> bool:
+    """Whether a value is an array with data; a tracer passes for one, and has none."""
+    return isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer)
+
+
+class _Nowhere:
+    def write(self, data: Any) -> None:
+        """Forgets it."""
+
+
+def is_spread(array: jax.Array) -> bool:
+    """Whether this process cannot tell all of the array's elements by itself."""
+    if array.is_deleted():
+        return False
+    if unreduced_axes(array.sharding):  # the elements are sums over devices
+        return True
+    if array.is_fully_addressable:
+        return False
+    # A process whose devices are not in the mesh has no replica either.
+    return not (array.is_fully_replicated and array.addressable_shards)
+
+
+class Package:
+    """A value, pickled, with what was left out of the pickle.
+
+    Args:
+        value: Any value.
+        refers: See :class:`Pickler`.
+        whole: Whether what cannot be pickled fails, or is left here.
+
+    Raises:
+        Exception: The value cannot be pickled; a user's ``__reduce__`` may raise anything.
+
+    Attributes:
+        skeleton: The pickle.
+        buffers: What was left out of band, in order, as bytes.
+        arrays: The arrays that were left out.
+        infos: Their descriptions.
+        left: What else was left: the path to each part, and why it cannot be pickled.
+    """
+
+    def __init__(self, value: Any, refers: Callable[[jax.Array], bool], *, whole: bool) -> None:
+        self._value, self._refers = value, refers
+        self._left: frozenset[int] = frozenset()
+        self.left: tuple[tuple[str, str], ...] = ()
+        try:
+            self.skeleton, self.buffers, pickler = self._pickled(value)
+        except Exception:
+            parts = [] if whole else Unpicklable(value, refers).parts
+            if not parts:
+                raise
+            self._left = frozenset(id(part) for part, _, _ in parts)
+            self.left = tuple((path, why) for _, path, why in parts)
+            self.skeleton, self.buffers, pickler = self._pickled(value)
+        self.arrays = pickler.arrays
+        known: dict[Any, Layout] = {}
+        self.infos = tuple(
+            process_shards.describe(a, corner=False, known=known) for a in self.arrays
+        )
+
+    def _pickled(self, value: Any) -> tuple[bytes, list[np.ndarray[Any, Any]], Pickler]:
+        """Returns a value's pickle, what is out of band, and what has pickled it."""
+        file, out_of_band = io.BytesIO(), OutOfBand()
+        settings = (file, self._refers, out_of_band)
+        pickler = LeavingPickler(self._left, *settings) if self._left else Pickler(*settings)
+        pickler.dump(value)
+        return file.getvalue(), out_of_band.buffers, pickler
+
+    def _element(self, value: Any) -> bytes:
+        skeleton, buffers, _ = self._pickled(value)
+        return b"".join([canonical_digest(skeleton), *(buffer.data for buffer in buffers)])
+
+    def digest(self) -> bytes:
+        """Returns what is equal on two processes only if the values are, but for their arrays.
+
+        Of equal values it is equal, unless they have sets and too many parts to be sorted.
+        """
+        skeleton, buffers = self.skeleton, self.buffers
+        with suppress(TooManyError):
+            ordered = in_one_order(self._value, self._element)
+            if ordered is not self._value:
+                skeleton, buffers, _ = self._pickled(ordered)
+        total = hashlib.blake2b(skeleton, digest_size=16)
+        for buffer in buffers:
+            total.update(buffer.data)
+        return total.digest()
+
+    def array_digests(self) -> tuple[tuple[bytes, bytes], ...]:
+        """Returns for each array a digest of its layout, and one of its bytes.
+
+        An array of devices that are all this process's may be one that others know too, or
+        this process's own, equal to others'. Bytes of an array that is spread are not digested.
+        """
+        pairs = zip(self.arrays, self.infos, strict=True)
+        return tuple((layout_digest(info), bytes_digest(array, info)) for array, info in pairs)
+
+
+def array_digest(array: jax.Array, info: ArrayInfo) -> bytes:
+    """Digests an array: its bytes where this process alone holds it, else its layout."""
+    return bytes_digest(array, info) or layout_digest(info)
+
+
+def bytes_digest(array: jax.Array, info: ArrayInfo) -> bytes:
+    """Digests the elements of an array that this process alone holds; empty for others.
+
+    Which device holds it differs by process and is not part of the value.
+    """
+    if not info.fully_addressable or info.deleted:
+        return b""
+    return _facts(info) + digest(process_shards.host_view(array))
+
+
+def layout_digest(info: ArrayInfo) -> bytes:
+    """Digests what an array is and which devices hold it: equal for one global array."""
+    devices = info.mesh.device_ids if info.mesh else tuple(s.device_id for s in info.shards)
+    return _facts(info) + f"{info.sharding} {info.memory_kind} {devices}".encode()
+
+
+def _facts(info: ArrayInfo) -> bytes:
+    return f"{info.dtype} {info.shape} {info.deleted}".encode()

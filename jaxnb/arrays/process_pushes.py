@@ -1,0 +1,251 @@
+"""A process's side of a push: room for the bytes, then arrays built of them, then names."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxnb.arrays import Index, process_meshes
+from jaxnb.arrays.dtypes import largest_overflow, numpy_dtype
+from jaxnb.arrays.process_exposures import Exposures
+from jaxnb.arrays.process_trees import require_tree
+from jaxnb.arrays.unpickling import unpickle
+from jaxnb.errors import UsageError
+from jaxnb.launch.headroom import available_bytes
+from jaxnb.lockstep.process_origins import ORIGINS
+from jaxnb.model.transfers import Exposure, Placed, PlaceRequest, Refused
+
+_NUMBERS = (bool, int, float, complex, np.generic)
+
+
+@dataclass(eq=False)
+class _Slot:
+    """Stands in a pushed value for an array whose bytes are still to come."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    sharding: Any = None
+
+    def blocks(self) -> dict[Any, Index]:
+        """Returns which part each of this process's devices is to hold."""
+        indices = self.sharding.addressable_devices_indices_map(self.shape)
+        return {device: _bounds(index, self.shape) for device, index in indices.items()}
+
+    @property
+    def layout(self) -> str:
+        """How it lies over devices, the same on every process or wrong."""
+        devices = [device.id for device in self.sharding.mesh.devices.flat]
+        return f"{self.sharding} over devices {devices}"
+
+
+@dataclass
+class _Push:
+    request: PlaceRequest
+    slots: list[_Slot]
+    shardings: dict[str, list[Any]] = field(default_factory=dict)
+    out_of_band: tuple[Exposure, ...] = ()
+    blocks: dict[tuple[int, Index], Exposure] = field(default_factory=dict)
+    values: dict[str, Any] = field(default_factory=dict)
+
+
+class Pushes:
+    """The pushes that this process takes part in.
+
+    Args:
+        process_index: This process.
+        exposures: Keeps the bytes that come.
+    """
+
+    def __init__(self, process_index: int, exposures: Exposures) -> None:
+        self._process_index = process_index
+        self._exposures = exposures
+        self._open: dict[str, _Push] = {}
+
+    def place(self, request: PlaceRequest, namespace: Mapping[str, Any]) -> Placed | Refused:
+        """Checks that what is coming fits, and makes room for it; nothing has moved yet."""
+        push = _Push(request, [_slot(array.shape, array.dtype) for array in request.arrays])
+        try:
+            if request.place:
+                _lay_out(push, namespace)
+            return self._make_room(push)
+        except UsageError as error:
+            self.release(request.transfer)
+            return Refused(self._process_index, str(error))
+
+    def _make_room(self, push: _Push) -> Placed:
+        request, slots = push.request, push.slots
+        sizes = {
+            (k, part): math.prod(stop - start for start, stop in part) * slot.dtype.itemsize
+            for k, slot in enumerate(slots)
+            for part in slot.blocks().values()
+        }
+        needed, available = sum(sizes.values()) + sum(request.buffers), available_bytes()
+        if needed > available:
+            raise UsageError(
+                f"It needs {needed:,} bytes of memory in process {self._process_index}, where "
+                f"{available:,} bytes are free. Nothing was moved."
+            )
+        push.out_of_band = self._exposures.allocate(request.transfer, request.buffers, off=True)
+        rooms = self._exposures.allocate(request.transfer, sizes.values())
+        push.blocks = dict(zip(sizes, rooms, strict=True))
+        self._open[request.transfer] = push
+        return Placed(
+            process_index=self._process_index,
+            dtypes=tuple(str(slot.dtype) for slot in slots),
+            layouts=tuple(slot.layout for slot in slots),
+            out_of_band=push.out_of_band,
+            blocks=tuple((k, part, room) for (k, part), room in push.blocks.items()),
+            access=self._exposures.access,
+        )
+
+    def build(self, transfer: str) -> None:
+        """Makes the values out of the bytes that have come; they have no names yet."""
+        with ORIGINS.within(transfer, "a push"):
+            self._build(transfer)
+
+    def _build(self, transfer: str) -> None:
+        push = self._open[transfer]
+        arrays = [self._array(k, push) for k in range(len(push.slots))]
+        received = [self._exposures.buffer(transfer, room.buffer) for room in push.out_of_band]
+        values = unpickle(push.request.skeleton, received, arrays.__getitem__)
+        for name, placed in push.shardings.items():
+            leaves, structure = jax.tree.flatten(values[name])
+            filled = [_placed_number(*pair) for pair in zip(leaves, placed, strict=True)]
+            values[name] = jax.tree.unflatten(structure, filled)
+        jax.block_until_ready(arrays)
+        push.values = values
+
+    def _array(self, k: int, push: _Push) -> jax.Array:
+        slot, parts = push.slots[k], []
+        for device, part in slot.blocks().items():
+            data = self._exposures.buffer(push.request.transfer, push.blocks[k, part].buffer)
+            block = data.view(slot.dtype).reshape([stop - start for start, stop in part])
+            # On the CPU this memory becomes the array, uncopied: nobody may write to it again.
+            data.flags.writeable = block.flags.writeable = False
+            parts.append(jax.device_put(block, device))
+        return jax.make_array_from_single_device_arrays(
+            slot.shape, slot.sharding, parts, dtype=slot.dtype
+        )
+
+    def bind(self, transfer: str) -> dict[str, Any]:
+        """Returns the values by name, and ends the transfer."""
+        values = self._open[transfer].values
+        self.release(transfer)
+        return values
+
+    def release(self, transfer: str) -> None:
+        """Ends a transfer, finished or not."""
+        self._open.pop(transfer, None)
+        self._exposures.release(transfer)
+
+
+def _slot(shape: tuple[int, ...], dtype: str) -> _Slot:
+    return _Slot(shape, np.dtype(jax.dtypes.canonicalize_dtype(numpy_dtype(dtype))))
+
+
+def _bounds(index: tuple[slice, ...], shape: tuple[int, ...]) -> Index:
+    return tuple(s.indices(n)[:2] for s, n in zip(index, shape, strict=True))
+
+
+def _lay_out(push: _Push, namespace: Mapping[str, Any]) -> None:
+    """Gives every array of a push its sharding.
+
+    Raises:
+        UsageError: A spec does not fit, or JAX does not see an array in its container.
+    """
+    request = push.request
+    mesh = process_meshes.find_mesh(namespace, request.mesh)
+    # Only the structure counts: the buffers have their sizes, and no pages yet.
+    empty = [np.empty(size, dtype=np.uint8) for size in request.buffers]
+    values = unpickle(request.skeleton, empty, push.slots.__getitem__)
+    leaves = {name: _leaves(name, value) for name, value in values.items()}
+    _require_leaves(push.slots, leaves.values())
+    for name, value in values.items():
+        found = process_meshes.shardings(name, value, mesh, request.spec)
+        push.shardings[name] = found
+        for leaf, sharding in zip(leaves[name], found, strict=True):
+            if isinstance(leaf, _Slot):
+                _give(leaf, sharding, name)
+            else:
+                _number(leaf)
+
+
+def _require_leaves(slots: list[_Slot], trees: Iterable[list[Any]]) -> None:
+    seen = {id(leaf) for leaves in trees for leaf in leaves}
+    hidden = [slot for slot in slots if id(slot) not in seen]
+    if hidden:
+        raise UsageError(
+            f"An array of shape {hidden[0].shape} is inside an object that JAX does not take "
+            "apart (its class is no pytree), so it cannot be spread over devices. Nothing was "
+            "moved. Push it without spec and mesh, or register the class with "
+            "`jax.tree_util.register_dataclass`."
+        )
+
+
+def _leaves(name: str, value: Any) -> list[Any]:
+    try:
+        require_tree(value)
+        return jax.tree.leaves(value)
+    except Exception as error:  # keys of a dict that have no order; a class may raise anything
+        raise UsageError(
+            f"JAX cannot take `{name}` apart ({type(error).__name__}: {error}), so its arrays "
+            "cannot be spread over devices. Nothing was moved. Push it without spec and mesh."
+        ) from error
+
+
+def _give(slot: _Slot, sharding: Any, name: str) -> None:
+    if slot.sharding is not None and slot.sharding != sharding:
+        raise UsageError(
+            f"One array of `{name}` stands in two places with two specs, {slot.sharding.spec} "
+            f"and {sharding.spec}. Nothing was moved. Push a copy for one of them."
+        )
+    slot.sharding = sharding
+
+
+def _placed_number(leaf: Any, sharding: Any) -> Any:
+    """Makes a number a replicated array, as ``jax.device_put`` would; others stay."""
+    value = _number(leaf)
+    if value is None:
+        return leaf
+    parts = [jax.device_put(value, device) for device in sharding.addressable_devices]
+    return jax.make_array_from_single_device_arrays((), sharding, parts, dtype=value.dtype)
+
+
+def _number(leaf: Any) -> np.ndarray[Any, Any] | None:
+    """Returns a number in the dtype that JAX gives it; None for what is no number of JAX's.
+
+    Raises:
+        UsageError: It would not fit.
+    """
+    if not isinstance(leaf, _NUMBERS):
+        return None
+    value = np.asarray(leaf)
+    is_of_ml_dtypes = value.dtype.isbuiltin == 2
+    if value.dtype.char in "gG" or (value.dtype.kind not in "biufcO" and not is_of_ml_dtypes):
+        return None  # NumPy's text, dates and long doubles
+    if value.dtype.kind != "O":
+        dtype = jax.dtypes.canonicalize_dtype(value.dtype)
+        if _fits(value, dtype):
+            with np.errstate(over="ignore", under="ignore"):  # parts of a complex infinity too
+                return value.astype(dtype)
+    kind = "integer" if value.dtype.kind in "iuO" else "number"
+    wanted = jax.dtypes.canonicalize_dtype(np.int64 if value.dtype.kind == "O" else value.dtype)
+    raise UsageError(
+        f"The {kind} {leaf} does not fit in {wanted}, which JAX gives such numbers on the "
+        "processes. Nothing was moved. Push it without spec and mesh: then it stays a number of "
+        "Python's or NumPy's."
+    )
+
+
+def _fits(value: np.ndarray[Any, Any], dtype: Any) -> bool:
+    """Whether a number is still itself, but for rounding, in JAX's dtype."""
+    if dtype == value.dtype or value.dtype.kind not in "iufc":
+        return True
+    if value.dtype.kind in "iu":
+        return bool(np.array_equal(value.astype(dtype), value))
+    return largest_overflow(value, dtype) is None

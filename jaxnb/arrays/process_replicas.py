@@ -1,0 +1,274 @@
+"""Digests of replicas: of each array that did not come out of a recorded dispatch, once.
+
+JAX takes the devices' copies of a part to be equal and never checks. Results of a recorded dispatch
+need no look: the processes ran one program on the same inputs. All else that is replicated, on two
+devices or more, is digested as a recorded dispatch first uses it: before the dispatch, which may
+take the memory over. On an accelerator that copies the array to the host, once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxnb.arrays.process_layouts import Layout, dtype_facts, layout_of, unreduced_axes
+from jaxnb.compat.jax_arrays import device_arrays, host_words
+from jaxnb.labels import type_label
+from jaxnb.lockstep.process_digests import digest
+from jaxnb.lockstep.process_origins import ORIGINS
+from jaxnb.lockstep.provenance import origin_text
+from jaxnb.model.dispatches import Processes
+from jaxnb.model.origins import Origin
+from jaxnb.model.replicas import DigestedArray, ReplicaPart, ReplicaTrail
+
+MAX_DONE = 1 << 18
+"""So many arrays are remembered as compared; of more, those still used are compared again."""
+
+_DONE = "_jaxnb_digested"
+
+_FEWEST_CHUNKS_BYTES = 1 << 16
+
+
+@dataclass(slots=True)
+class _Looked:
+    """An array, as it was first given to a dispatch."""
+
+    processes: Processes
+    number: int
+    position: int
+    computation: str
+    line: int | None
+    origin: Origin
+    array: weakref.ref[Any]
+    type: str
+    dtype: str
+    layout: Layout
+    parts: tuple[ReplicaPart, ...]
+
+
+@dataclass(slots=True)
+class _Cell:
+    looked: list[_Looked] = field(default_factory=list)
+    trails: dict[Processes, tuple[int, int]] = field(default_factory=dict)
+    layouts: dict[Any, Layout] = field(default_factory=dict)
+
+
+class Replicas:
+    """What this process has digested of replicas, in the cell that runs or ran last.
+
+    Args:
+        process_index: This process.
+    """
+
+    def __init__(self, process_index: int) -> None:
+        self._me = process_index
+        self._done: set[int] = {0}  # by origin; 0 have all arrays of this process alone
+        self._cell = _Cell()
+        self._lock = threading.Lock()
+
+    def begin(self) -> None:
+        """Begins a cell."""
+        self._cell = _Cell()
+
+    def unseen(self, origins: Sequence[Origin]) -> list[int]:
+        """Returns which arguments of a dispatch may have to be digested: few, or none."""
+        done = self._done
+        return [
+            i for i, each in enumerate(origins) if each[1][1] != "dispatch" and each[0] not in done
+        ]
+
+    def digest(
+        self,
+        positions: Sequence[int],
+        arguments: Sequence[Any],
+        origins: Sequence[Origin],
+        dispatch: tuple[Processes, int, str, int | None],
+    ) -> tuple[tuple[Processes, int], ...]:
+        """Digests arguments that were not digested before; waits for them if they are computed.
+
+        Args:
+            positions: Which arguments.
+            arguments: All that is given to the dispatch.
+            origins: Their origins.
+            dispatch: The processes that it spans, its number, its name, its line.
+
+        Returns:
+            For each set of processes that hold the same parts a number, which is to be equal on
+            these; for this process alone if its own devices hold other bytes each.
+        """
+        found: dict[Processes, tuple[int, int]] = {}
+        for position in positions:
+            array = ORIGINS.array_of(arguments[position])
+            number = origins[position][0]
+            if array is None or _DONE in array.__dict__ or array.is_deleted():
+                continue
+            parts = self._parts_of(array)
+            self._remember(number)
+            array.__dict__[_DONE] = True
+            if not parts:
+                continue
+            processes, at, name, line = dispatch
+            looked = _Looked(
+                processes, at, position, name, line, origins[position], weakref.ref(array),
+                type_label(*_kind_of(arguments[position], array)),
+                dtype_facts(array.dtype).host_name,
+                self._cell.layouts[array.sharding, tuple(array.shape)], parts,
+            )  # fmt: skip
+            self._add(found, looked)
+        return tuple((processes, value) for processes, (_, value) in sorted(found.items()))
+
+    def _remember(self, number: int) -> None:
+        if len(self._done) > MAX_DONE:
+            self._done.clear()
+            self._done.add(0)
+        self._done.add(number)
+
+    def _add(self, found: dict[Processes, tuple[int, int]], looked: _Looked) -> None:
+        with self._lock:
+            trails = self._cell.trails
+            for k, part in enumerate(looked.parts):
+                digests = {each for _, each in part.digests}
+                value = int(min(digests)[:14], 16)
+                holders = part.processes
+                if len(digests) > 1:  # the devices of this process do not have the same
+                    holders = (self._me,)
+                elif len(holders) == 1:
+                    continue
+                for known in (found, trails):
+                    count, before = known.get(holders, (0, 0))
+                    step = hash((before, looked.number, looked.position, k, value))
+                    known[holders] = count + 1, step
+            self._cell.looked.append(looked)
+
+    def _parts_of(self, array: Any) -> tuple[ReplicaPart, ...]:
+        """Digests the parts of an array that are here and on another device too."""
+        sharding = array.sharding
+        if unreduced_axes(sharding):  # its devices hold summands, which differ
+            return ()
+        layout = layout_of(sharding, tuple(array.shape), self._cell.layouts)
+        by_index: dict[Any, list[Any]] = {}
+        for shard in layout.shards:
+            by_index.setdefault(shard.index, []).append(shard)
+        replicated = {index: held for index, held in by_index.items() if len(held) > 1}
+        shards = [shard for held in replicated.values() for shard in held]
+        mine = {shard.device_id for shard in shards if shard.process_index == self._me}
+        if not mine:
+            return ()
+        digests = _digests(array, mine)
+        parts = []
+        for index, held in replicated.items():
+            here = tuple(
+                (s.device_id, digests[s.device_id]) for s in held if s.device_id in digests
+            )
+            if here:
+                holders = tuple(sorted({shard.process_index for shard in held}))
+                parts.append(ReplicaPart(index, holders, here))
+        return tuple(parts)
+
+    def forget(self, processes: Processes, number: int) -> None:
+        """Has arrays digested again when they are used again: a dispatch of them was not made."""
+        with self._lock:
+            for each in self._cell.looked:
+                if (each.processes, each.number) == (processes, number):
+                    self._done.discard(each.origin[0])
+                    if (array := each.array()) is not None:
+                        array.__dict__.pop(_DONE, None)
+
+    # ------------------------------------------------------------------ what the notebook asks
+
+    def trails(self) -> tuple[ReplicaTrail, ...]:
+        """Returns what was digested in the cell, in short."""
+        with self._lock:
+            found = sorted(self._cell.trails.items())
+        return tuple(ReplicaTrail(processes, *counted) for processes, counted in found)
+
+    def digested(self) -> list[DigestedArray]:
+        """Returns the arrays that were digested in the cell, with the names they have now."""
+        with self._lock:
+            looked = list(self._cell.looked)
+        names = ORIGINS.names({each.origin[0] for each in looked})
+        return [
+            DigestedArray(
+                processes=each.processes,
+                number=each.number,
+                position=each.position,
+                computation=each.computation,
+                line=each.line,
+                name=names.get(each.origin[0], ""),
+                origin=each.origin[1].base,
+                made=origin_text(each.origin[1], each.origin[0]),
+                type=each.type,
+                dtype=each.dtype,
+                layout=each.layout.spec or each.layout.text,
+                parts=each.parts,
+            )
+            for each in looked
+        ]
+
+    def chunks(self, place: int, device: int) -> tuple[int, list[str]]:
+        """Returns digests of pieces of a replica.
+
+        Args:
+            place: Which of :meth:`digested`.
+            device: Whose.
+
+        Returns:
+            The size of a piece in bytes, and their digests; none if the array is gone.
+        """
+        data = self._data(place, device)
+        if data is None:
+            return 0, []
+        size = max(_FEWEST_CHUNKS_BYTES, -(-len(data) // 4096) // 64 * 64)
+        starts = range(0, len(data), size)
+        return size, [digest(data[s : s + size]).hex()[:16] for s in starts]
+
+    def piece(self, place: int, device: int, start: int, stop: int) -> bytes:
+        """Returns bytes of a replica; none if the array is gone."""
+        data = self._data(place, device)
+        return b"" if data is None else data[start:stop].tobytes()
+
+    def _data(self, place: int, device: int) -> Any:
+        with self._lock:
+            looked = self._cell.looked[place]
+        array = looked.array()
+        if array is None or array.is_deleted():
+            return None
+        with contextlib.suppress(RuntimeError):  # it was donated meanwhile
+            for data in device_arrays(array):
+                if _device_of(data) == device:
+                    return np.ascontiguousarray(host_words(data)).reshape(-1).view(np.uint8)
+        return None
+
+
+def _kind_of(value: Any, array: Any) -> tuple[Any, Any]:
+    """Returns dtype and shape of what was given: of keys theirs, not those of their words."""
+    is_key = isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
+    return (value.dtype, value.shape) if is_key else (array.dtype, array.shape)
+
+
+def _digests(array: Any, devices: set[int]) -> dict[int, str]:
+    """Digests what this process's devices hold; memory that they share once."""
+    found: dict[int, str] = {}
+    shared: dict[int, tuple[str, Any]] = {}  # with the memory, so that no other takes its place
+    for data in device_arrays(array):
+        device = _device_of(data)
+        if device not in devices:
+            continue
+        words = host_words(data)
+        place = words.ctypes.data if words.size else 0
+        if place not in shared:
+            shared[place] = digest(words).hex(), words
+        found[device] = shared[place][0]
+    return found
+
+
+def _device_of(data: Any) -> int:
+    return int(next(iter(data.sharding.device_set)).id)

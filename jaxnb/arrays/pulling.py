@@ -1,0 +1,476 @@
+"""Pulling: values and arrays from the processes into the notebook."""
+
+from __future__ import annotations
+
+import math
+import uuid
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from jaxnb.arrays import differing, merged
+from jaxnb.arrays.assembly import Piece, pieces
+from jaxnb.arrays.dtypes import numpy_dtype
+from jaxnb.arrays.gathered import ArrayKey, GatheredArray, Wanted
+from jaxnb.arrays.moving import Move, Mover, request_for
+from jaxnb.arrays.packed import (
+    agree,
+    alike,
+    fill_small,
+    is_one_array,
+    left_text,
+    of_different_arrays,
+    small_data,
+)
+from jaxnb.arrays.paths import Path, parse_path
+from jaxnb.arrays.per_process import Gather, PerProcess
+from jaxnb.arrays.refusals import lost_text, require_not_deleted, require_there, whose
+from jaxnb.arrays.regions import Region, view
+from jaxnb.arrays.replica_notes import replicas_text
+from jaxnb.arrays.unpickling import unpickle
+from jaxnb.callers import levels_to_caller
+from jaxnb.errors import (
+    ArrayGoneError,
+    DivergenceWarning,
+    JaxnbError,
+    NotEnoughMemoryError,
+    UsageError,
+)
+from jaxnb.labels import format_bytes, processes_label, ranks_label
+from jaxnb.launch.headroom import available_bytes
+from jaxnb.lockstep.provenance import pull_text
+from jaxnb.model.layout import ArrayInfo
+from jaxnb.model.requests import CallRequest
+from jaxnb.model.transfers import Exposed, ExposeRequest, NotFound, Packed, PackRequest, PartRequest
+from jaxnb.wire.asking import Channel, Unanswered
+
+SMALL_BYTES = 1 << 20
+"""So much fits anywhere: to find out what is free takes 0.6 ms."""
+
+EAGER_BYTES = 1 << 20
+"""Arrays of a pull that are smaller than this together come with their descriptions."""
+
+
+class ReplicasDifferWarning(UserWarning):
+    """JAX takes the replicas of an array to be equal, and they are not."""
+
+
+class NotMovedWarning(UserWarning):
+    """Parts of what was pulled cannot be pickled, and stayed on the processes."""
+
+
+class OriginsDifferWarning(UserWarning):
+    """What one name holds on several processes are parts of different arrays."""
+
+
+class Group(Protocol):
+    """What pulling and pushing need of a session."""
+
+    @property
+    def generation(self) -> int:
+        """How often the group has been restarted."""
+
+    @property
+    def last_cell(self) -> int:
+        """The number of the cell that has run last; 0 before the first."""
+
+    def channel(self) -> AbstractContextManager[Channel]:
+        """Waits until no cell runs, and keeps others out while the channel is used."""
+
+
+@dataclass(frozen=True, slots=True)
+class CellKey:
+    """Which cell a value is of.
+
+    Attributes:
+        cell: The cell's number.
+        generation: The group's when it ran.
+    """
+
+    cell: int
+    generation: int
+
+
+class Puller:
+    """Brings values and arrays to the notebook; what a :class:`GatheredArray` reads from.
+
+    Args:
+        group: The session.
+        mover: Moves the bytes.
+    """
+
+    def __init__(self, group: Group, mover: Mover) -> None:
+        self._group = group
+        self._mover = mover
+
+    # ------------------------------------------------------------------ values
+
+    def pull(self, text: str, ranks: Sequence[int] | None, *, lazy: bool) -> Any:
+        """Returns what a path names; see :meth:`jaxnb.session.Session.pull`."""
+        path = parse_path(text)
+        with self._group.channel() as channel:
+            packed = self._pack(channel, path, ranks)
+            value, arrays = self._values(channel, path, packed, by_ranks=ranks is not None)
+            if not lazy:
+                self._fill(channel, [array for array in arrays if not array.is_here])
+        apart = pull_text(path.text, of_different_arrays(path.text, packed))
+        for array in arrays:
+            if said := replicas_text(path.text, array.info):
+                warnings.warn(said, ReplicasDifferWarning, stacklevel=levels_to_caller())
+            elif array.info.suspect and not apart:
+                said = f"`{path.text}` {array.info.suspect}."
+                warnings.warn(said, DivergenceWarning, stacklevel=levels_to_caller())
+        if said := left_text(path.text, packed):
+            warnings.warn(said, NotMovedWarning, stacklevel=levels_to_caller())
+        if apart:
+            warnings.warn(apart, OriginsDifferWarning, stacklevel=levels_to_caller())
+        return value
+
+    def cell_value(
+        self, index: int, request: PackRequest, key: CellKey, gather: Gather | None
+    ) -> Any:
+        """Returns the value of a cell that was too large to travel with its result.
+
+        Args:
+            index: The process that has it.
+            request: What to ask it for.
+            key: Which cell it was.
+            gather: Makes the arrays in it that stayed on the processes.
+        """
+        name = f"The value of cell [{key.cell}] on process {index}"
+        with self._group.channel() as channel:
+            self._require_generation(key.generation, name)
+            answer = channel.ask_together(
+                {index: request_for("pack", request=request)}, nbytes=1 << 30
+            )[index]
+            if isinstance(answer, Unanswered):
+                raise JaxnbError(f"{name} could not be fetched: the process {answer.reason}.")
+            try:
+                return self._read_value(
+                    channel,
+                    answer,
+                    f"the value of cell [{key.cell}]",
+                    lambda k: gather(k, answer.arrays[k]) if gather else answer.arrays[k],
+                )
+            finally:
+                channel.tell({index: request_for("release", transfer=request.transfer)})
+
+    def gather(
+        self, request_id: str, key: CellKey, processes: Sequence[int], index: int, info: ArrayInfo
+    ) -> GatheredArray:
+        """Returns an array of a cell's value, its data still on the processes."""
+        name = f"the value of cell [{key.cell}]"
+        named = ArrayKey(request_id, index, name, "", tuple(processes), key.generation)
+        return GatheredArray(info, named, self)
+
+    def _pack(self, channel: Channel, path: Path, ranks: Sequence[int] | None) -> dict[int, Packed]:
+        """Asks the processes what the path names.
+
+        Without ``ranks`` all that are able to answer are asked: data can be rescued from what
+        is left of a group. One that is in a cell is asked all the same, and says so.
+        """
+        channel.require_living(f"`{path.text}` was pulled")
+        dead = set(range(channel.num_processes)) - set(channel.able) - set(channel.in_cells)
+        asked = [i for i in range(channel.num_processes) if i not in dead]
+        if ranks is not None:
+            asked = list(ranks)
+        transfer = uuid.uuid4().hex
+        asked_for = PackRequest(transfer=transfer, path=path.text, eager_bytes=EAGER_BYTES)
+        request = request_for("pack", request=asked_for)
+        try:
+            answers = channel.ask_together(dict.fromkeys(asked, request), nbytes=1 << 30)
+            self._require_packed(channel, path, answers)
+        except BaseException:
+            channel.tell(dict.fromkeys(asked, request_for("release", transfer=transfer)))
+            raise
+        return answers
+
+    def _require_packed(self, channel: Channel, path: Path, answers: Mapping[int, Any]) -> None:
+        if any(isinstance(answer, NotFound) for answer in answers.values()):
+            raise missing_error(path, answers)
+        unpickled = [a for a in answers.values() if isinstance(a, Unanswered) and a.error]
+        if unpickled:
+            first = unpickled[0]
+            raise JaxnbError(
+                f"`{path.text}` on process {first.process_index} cannot be brought to the "
+                f"notebook: {first.error}. Nothing was moved; it is still there. Pull "
+                "parts of it by their names, or what can be computed of it: "
+                f"`spmd.run({f'repr({path.text})'!r}).value`."
+            )
+        channel.require(answers, f"`{path.text}` was pulled")
+
+    def _values(
+        self, channel: Channel, path: Path, packed: Mapping[int, Packed], *, by_ranks: bool
+    ) -> tuple[Any, list[GatheredArray]]:
+        """Makes the value, or the values by process, and the list of the arrays in them."""
+        arrays: list[GatheredArray] = []
+        try:
+            if agree(packed.values()):
+                return self._agreed(channel, path, packed, arrays, by_ranks=by_ranks), arrays
+            found: dict[int, Any] = {}
+            for those in alike(packed):
+                value = self._agreed(channel, path, {i: packed[i] for i in those}, arrays)
+                found |= dict.fromkeys(those, value)
+            return PerProcess(sorted(found.items())), arrays
+        finally:
+            channel.tell(
+                {
+                    i: request_for("release", transfer=a.transfer)
+                    for i, a in packed.items()
+                    if a.buffers
+                }
+            )
+
+    def _agreed(
+        self,
+        channel: Channel,
+        path: Path,
+        packed: Mapping[int, Packed],
+        arrays: list[GatheredArray],
+        *,
+        by_ranks: bool = False,
+    ) -> Any:
+        """Makes a value that processes agree on; of what is not an array one of them gives it."""
+        first = next(iter(packed.values()))
+        # Only an array itself has subscripts left: a wrong one is said before anything moves.
+        region = (
+            _region(first.arrays[0].shape, path, first.subscripts) if first.subscripts else None
+        )
+
+        small = small_data(packed)
+
+        def array(index: int) -> GatheredArray:
+            info = merged([p.arrays[index] for p in packed.values()])
+            holders = tuple(packed)
+            if info.fully_addressable and not is_one_array(packed.values(), index):
+                owner = next((p for p in packed.values() if differing(p.arrays[index])), first)
+                info, holders = owner.arrays[index], (owner.process_index,)
+            key = ArrayKey(
+                first.transfer, index, path.without(first.subscripts),
+                path.without(first.subscripts), holders, self._group.generation, by_ranks,
+                not first.is_array, self._group.last_cell,
+            )  # fmt: skip
+            arrays.append(GatheredArray(info, key, self, region))
+            # At once: what is unpickled around it may use it.
+            if small is not None:
+                fill_small(arrays[-1], small, is_sliced=bool(first.subscripts))
+            return arrays[-1]
+
+        return self._read_value(channel, first, f"`{path.text}`", array)
+
+    def _read_value(
+        self, channel: Channel, packed: Packed, name: str, array: Callable[[int], Any]
+    ) -> Any:
+        """Reads a process's value: what its pickle leaves out of band, then the pickle."""
+        size = sum(exposure.nbytes for exposure in packed.buffers)
+        _require_memory(size, name)
+        buffers = [np.empty(exposure.nbytes, np.uint8) for exposure in packed.buffers]
+        moves = [
+            Move(packed.process_index, packed.access, packed.transfer, exposure, buffer)
+            for exposure, buffer in zip(packed.buffers, buffers, strict=True)
+        ]
+        self._mover.read(channel, moves, f"{name} was pulled")
+        try:
+            return unpickle(packed.skeleton, buffers, array)
+        except JaxnbError:  # of a pull: a class may use the arrays that it is made of
+            raise
+        except Exception as error:  # a class or a package that is missing here
+            raise JaxnbError(
+                f"{name} ({packed.type_name}) on process {packed.process_index} cannot be read "
+                f"in the notebook: {type(error).__name__}: {error}. What it is made of must be "
+                "importable here too. It is still there."
+            ) from error
+
+    # ------------------------------------------------------------------ arrays
+
+    @property
+    def generation(self) -> int:
+        """Which processes there are; see :class:`jaxnb.arrays.gathered.Reader`."""
+        return self._group.generation
+
+    def read(self, wanted: Sequence[Wanted]) -> list[np.ndarray[Any, Any]]:
+        """Returns data of arrays; see :class:`jaxnb.arrays.gathered.Reader`."""
+        with self._group.channel() as channel:
+            for each in wanted:
+                self._require_generation(each.key.generation, whose(each.key))
+            return self._read(channel, wanted)
+
+    def _fill(self, channel: Channel, arrays: Sequence[GatheredArray]) -> None:
+        """Brings the data of several arrays at once."""
+        data = self._read(channel, [array.wanted() for array in arrays])
+        for array, found in zip(arrays, data, strict=True):
+            array.keep(found)
+
+    def _read(self, channel: Channel, wanted: Sequence[Wanted]) -> list[np.ndarray[Any, Any]]:
+        if not wanted:
+            return []
+        require_not_deleted(wanted)
+        alike: _Alike = {}
+        able = set(channel.able)
+        plans = [_plan(each, able, channel.in_cells, alike) for each in wanted]
+        names = list(dict.fromkeys(each.key.name for each in wanted))
+        label = f"{whose(wanted[0].key)} was pulled" if len(names) == 1 else "arrays were pulled"
+        nbytes = sum(plan.nbytes for plan in plans)
+        _require_memory(nbytes, names[0])
+        transfer = uuid.uuid4().hex
+        requests = _expose_requests(transfer, plans)
+        try:
+            answers = channel.ask(requests, nbytes=nbytes)
+            require_there(wanted, answers)
+            channel.require(answers, label)
+            targets = [plan.allocate() for plan in plans]
+            self._mover.read(channel, _moves(transfer, plans, targets, answers), label)
+        finally:
+            channel.tell(dict.fromkeys(requests, request_for("release", transfer=transfer)))
+        return [plan.finish(target) for plan, target in zip(plans, targets, strict=True)]
+
+    def _require_generation(self, generation: int, whose: str) -> None:
+        if generation != self._group.generation:
+            raise ArrayGoneError(
+                f"{whose} is gone: the group was restarted since, and it had not been brought to "
+                "the notebook."
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """Who gives what of one wanted region."""
+
+    wanted: Wanted
+    pieces: tuple[Piece, ...]
+
+    @property
+    def _taken(self) -> tuple[int, ...]:
+        return self.wanted.region.taken_shape + self.wanted.info.word_shape
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the result."""
+        dtype = numpy_dtype(self.wanted.info.host_dtype)
+        return math.prod(self._taken) * dtype.itemsize
+
+    def allocate(self) -> np.ndarray[Any, Any]:
+        """Makes the array that the pieces fill."""
+        return np.empty(self._taken, numpy_dtype(self.wanted.info.host_dtype))
+
+    def finish(self, taken: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Returns the result as it was asked for."""
+        return self.wanted.region.finish(taken, len(self.wanted.info.word_shape))
+
+
+_Alike = dict[Any, tuple[tuple[Piece, ...], Any]]
+"""What was found for a region of arrays that lie alike: they share their shards' descriptions."""
+
+
+def _plan(wanted: Wanted, able: set[int], in_cells: Mapping[int, str], alike: _Alike) -> _Plan:
+    """Chooses who gives which part: the first replica of those that can be reached.
+
+    Raises:
+        JaxnbError: Parts are on processes that cannot give them.
+    """
+    shards = wanted.info.shards if wanted.shard is None else (wanted.shard,)
+    key = id(shards), wanted.region, wanted.key.processes
+    if key not in alike:
+        givers = able & set(wanted.key.processes)
+        found, lost = pieces(wanted.region, shards, givers)
+        if lost:
+            raise JaxnbError(lost_text(wanted, lost, able, in_cells))
+        alike[key] = tuple(found), shards  # held, so that their id stays their own
+    return _Plan(wanted, alike[key][0])
+
+
+def _expose_requests(transfer: str, plans: Sequence[_Plan]) -> dict[int, CallRequest]:
+    parts: dict[tuple[int, str], list[PartRequest]] = {}
+    slices: dict[int, Any] = {}  # by the id of a piece, which several plans may have
+    for plan in plans:
+        for piece in plan.pieces:
+            key, number = plan.wanted.key, id(piece)
+            if number not in slices:
+                slices[number] = tuple((s.start, s.stop, s.step) for s in piece.source)
+            part = PartRequest(key.index, piece.shard.device_id, slices[number])
+            parts.setdefault((piece.shard.process_index, key.holder), []).append(part)
+    holders = {holder for _, holder in parts}
+    assert len(holders) <= 1  # a read is of the arrays of one pull or cell
+    asked = {i: ExposeRequest(transfer, holder, tuple(p)) for (i, holder), p in parts.items()}
+    return {
+        i: request_for("expose", request=each, is_interruptible=True) for i, each in asked.items()
+    }
+
+
+def _moves(
+    transfer: str,
+    plans: Sequence[_Plan],
+    targets: Sequence[np.ndarray[Any, Any]],
+    answers: Mapping[int, Exposed],
+) -> list[Move]:
+    exposures = {i: iter(answer.buffers) for i, answer in answers.items()}
+    return [
+        Move(
+            piece.shard.process_index,
+            answers[piece.shard.process_index].access,
+            transfer,
+            next(exposures[piece.shard.process_index]),
+            view(target, piece.target),
+        )
+        for plan, target in zip(plans, targets, strict=True)
+        for piece in plan.pieces
+    ]
+
+
+def _require_memory(nbytes: int, name: str) -> None:
+    if nbytes <= SMALL_BYTES:
+        return
+    available = available_bytes()
+    if nbytes > available:
+        raise NotEnoughMemoryError(
+            f"{name} takes {format_bytes(nbytes)} in the notebook, where "
+            f"{format_bytes(available)} of memory are free. Nothing was moved. Pull a slice, "
+            "e.g. `x[:1000]`, or reduce it on the processes first."
+        )
+
+
+def missing_error(
+    path: Path, answers: Mapping[int, Any], *, is_layout: bool = False
+) -> UsageError | ArrayGoneError:
+    """Returns the error for a path that some processes do not have, or have lost.
+
+    Args:
+        path: The path.
+        answers: What the processes say.
+        is_layout: It was asked how it lies, not what it is.
+    """
+    missing = {i: a for i, a in answers.items() if isinstance(a, NotFound)}
+    reasons: dict[str, list[int]] = {}
+    for index, answer in missing.items():
+        reasons.setdefault(answer.reason, []).append(index)
+    parts = [
+        f"{processes_label(who)} {reason if len(who) == 1 else _plural(reason)}"
+        for reason, who in reasons.items()
+    ]
+    text = f"P{'; '.join(parts)[1:]}. Nothing was moved."
+    having = [i for i in answers if i not in missing]
+    if having:
+        who = processes_label(having)
+        then = f"`spmd.pull({path.text!r}, ranks={having})`"
+        if is_layout:
+            then = f"`%spmd --ranks {ranks_label(having)} {path.text}`"
+        text += f" For that of {who} type {then}."
+    is_lost = any(answer.is_lost for answer in missing.values())
+    return ArrayGoneError(text) if is_lost else UsageError(text)
+
+
+def _plural(reason: str) -> str:
+    return f"have{reason.removeprefix('has')}" if reason.startswith("has ") else reason
+
+
+def _region(shape: tuple[int, ...], path: Path, subscripts: int) -> Region:
+    try:
+        return Region.of(shape, path.last_keys(subscripts))
+    except (IndexError, TypeError) as error:  # as NumPy, or by a NotBasicIndexError
+        raise UsageError(
+            f"`{path.text}`: {error}; the array has shape {shape}. Nothing was moved."
+        ) from None

@@ -1,0 +1,344 @@
+"""Pushing: values and arrays from the notebook onto the processes."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import sys
+import threading
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+
+from jaxnb.arrays import is_spec, normalize_spec
+from jaxnb.arrays.dtypes import largest_overflow, numpy_dtype
+from jaxnb.arrays.gathered import GatheredArray
+from jaxnb.arrays.moving import Move, Mover, request_for
+from jaxnb.arrays.per_process import PerProcess
+from jaxnb.arrays.pulling import Group
+from jaxnb.arrays.record import NotMoved
+from jaxnb.arrays.regions import view
+from jaxnb.errors import JaxnbError, NotEnoughMemoryError, UsageError
+from jaxnb.labels import format_bytes, processes_label, ranks_label
+from jaxnb.launch.headroom import available_bytes
+from jaxnb.model.layout import ArrayLeaf
+from jaxnb.model.transfers import HostArray, Placed, PlaceRequest, Refused
+from jaxnb.wire.asking import Channel
+from jaxnb.wire.pickling import OutOfBand, adjacent
+
+
+class Pusher:
+    """Sends values and arrays to the processes.
+
+    Args:
+        group: The session.
+        mover: Moves the bytes.
+    """
+
+    def __init__(self, group: Group, mover: Mover) -> None:
+        self._group = group
+        self._mover = mover
+
+    def push(
+        self, values: Mapping[str, Any], spec: Any, mesh: str | None, ranks: Sequence[int]
+    ) -> None:
+        """Binds values to names on the processes; see :meth:`jaxnb.session.Session.push`."""
+        place = spec is not None or mesh is not None
+        if place and any(isinstance(value, PerProcess) for value in values.values()):
+            raise UsageError(
+                "Values that differ by process cannot be spread over a mesh: a global array is "
+                "one. Nothing was moved. Push them without spec and mesh."
+            )
+        packages = _packages(values, ranks, place=place, spec=_plain_spec(spec), mesh=mesh)
+        label = f"{', '.join(f'`{name}`' for name in values)} was pushed"
+        is_binding = threading.Event()
+        try:
+            self._send(packages, label, is_binding)
+        except KeyboardInterrupt:
+            if not is_binding.is_set():
+                raise
+            raise KeyboardInterrupt(
+                f"Interrupted too late: {label}, and the variables on the processes have their "
+                "new values. The group can be used."
+            ) from None
+
+    def _send(
+        self, packages: Mapping[int, _Package], label: str, is_binding: threading.Event
+    ) -> None:
+        """Sends packages, all or nothing; tells when there is no way back."""
+        transfer = next(iter(packages.values())).request.transfer
+        with self._group.channel() as channel:
+            try:
+                placed = self._place(channel, packages, label)
+                moves = _moves(packages, placed)
+                self._mover.write(channel, moves, label)
+                size = sum(move.exposure.nbytes for move in moves)
+                # A value is bound on all processes or, if one cannot make it, on none.
+                build = dict.fromkeys(
+                    packages, request_for("build", transfer=transfer, is_interruptible=True)
+                )
+                channel.require(channel.ask_together(build, nbytes=size), label)
+                channel.check()
+                is_binding.set()
+                with channel.uninterruptible():
+                    bind = dict.fromkeys(packages, request_for("bind", transfer=transfer))
+                    channel.require(channel.ask(bind), label)
+            except BaseException:
+                channel.tell(dict.fromkeys(packages, request_for("release", transfer=transfer)))
+                raise
+
+    def _place(
+        self, channel: Channel, packages: Mapping[int, _Package], label: str
+    ) -> dict[int, Placed]:
+        # The pickle goes with the first message; what it leaves out of band comes later.
+        pickled = sum(len(package.request.skeleton) for package in packages.values())
+        _require_memory(pickled, label)
+        answers = channel.ask_together(
+            {
+                i: request_for("place", request=each.request, is_interruptible=True)
+                for i, each in packages.items()
+            }
+        )
+        refused = [a for a in answers.values() if isinstance(a, Refused)]
+        if refused:
+            raise UsageError(refused[0].reason)
+        channel.require(answers, label)
+        _require_one_layout(answers)
+        _require_fitting_numbers(next(iter(packages.values())), next(iter(answers.values())))
+        needed = sum(
+            room.nbytes
+            for answer in answers.values()
+            for room in (*answer.out_of_band, *(room for _, _, room in answer.blocks))
+        )
+        _require_memory(needed, label)
+        return answers
+
+
+@dataclass(frozen=True, slots=True)
+class _Package:
+    """A push, ready to go.
+
+    Attributes:
+        request: What is asked of the processes first.
+        arrays: What becomes arrays of JAX.
+        buffers: What the pickle leaves out of band.
+    """
+
+    request: PlaceRequest
+    arrays: tuple[np.ndarray[Any, Any], ...]
+    buffers: tuple[np.ndarray[Any, Any], ...]
+
+
+class _Pickler(pickle.Pickler):
+    """Pickles what is pushed, its arrays of JAX as NumPy.
+
+    Args:
+        file: Where to write.
+        place: Leave arrays out, to become arrays of JAX.
+    """
+
+    def __init__(self, file: Any, place: bool) -> None:
+        self.out_of_band = OutOfBand()
+        super().__init__(file, protocol=5, buffer_callback=self.out_of_band)
+        self._place = place
+        self.arrays: list[np.ndarray[Any, Any]] = []
+
+    def reducer_override(self, value: Any) -> Any:
+        """Tells how to pickle arrays; pickle asks for each object that is not plain."""
+        if isinstance(value, GatheredArray) or _is_of_jax(value):
+            _require_no_keys(value)
+            return self._of_array(np.asarray(value))
+        if isinstance(value, NotMoved):
+            raise UsageError(
+                f"It holds {value!r}, which only stands for something on the processes: to push it "
+                "would put that in the other's place. Nothing was moved. Take it out first, or "
+                "change the value where it is, in a `%%spmd` cell."
+            )
+        if isinstance(value, np.ndarray) and self._place:
+            if isinstance(value, np.ma.MaskedArray):
+                raise UsageError(
+                    "A masked array would lose its mask as a jax.Array. Nothing was moved. Type "
+                    "`array.filled(...)` first."
+                )
+            return self._of_array(value)
+        return adjacent(value)
+
+    def _of_array(self, array: np.ndarray[Any, Any]) -> Any:
+        if not self._place:
+            return array.__reduce_ex__(5)
+        if not _is_numeric(array.dtype):
+            raise UsageError(
+                f"An array of dtype {array.dtype} cannot become a jax.Array. Nothing was moved. "
+                "Push it without spec and mesh: then it stays an array of NumPy's."
+            )
+        self.arrays.append(array)
+        return ArrayLeaf, (len(self.arrays) - 1,)
+
+
+def _is_numeric(dtype: np.dtype[Any]) -> bool:
+    """Whether JAX has arrays of a dtype, be its bytes in another order; not of long double."""
+    is_of_ml_dtypes = dtype.isbuiltin == 2
+    return is_of_ml_dtypes or (dtype.kind in "biufc" and dtype.char not in "gG")
+
+
+def _is_of_jax(value: Any) -> bool:
+    jax = sys.modules.get("jax")  # a notebook that has not imported it has no such array
+    return jax is not None and isinstance(value, jax.Array)
+
+
+def _require_no_keys(value: Any) -> None:
+    """Refuses PRNG keys: NumPy has none, and their words alone would not be keys there."""
+    info = value.info if isinstance(value, GatheredArray) else value
+    dtype = str(info.dtype)
+    if not dtype.startswith("key<"):
+        return
+    # Those of a GatheredArray are words already.
+    words = "np.asarray(keys)" if info is not value else "np.asarray(jax.random.key_data(keys))"
+    impl = dtype.removeprefix("key<").removesuffix(">")
+    raise UsageError(
+        f"PRNG keys ({dtype}) cannot be pushed as keys. Nothing was moved. Push their words, as "
+        f"jax.random.key_data gives them: `spmd.push(words={words})`, then type "
+        f"`%spmd keys = jax.random.wrap_key_data(words)`, with the `impl=` of the keys if it is "
+        f"not the default ({impl} in short)."
+    )
+
+
+def _packages(
+    values: Mapping[str, Any], ranks: Sequence[int], **settings: Any
+) -> dict[int, _Package]:
+    """Pickles what each process is to have: the same, or its own of what differs by process."""
+    transfer = uuid.uuid4().hex
+    own = {name: v for name, v in values.items() if isinstance(v, PerProcess)}
+    if not own:
+        return dict.fromkeys(ranks, _package(values, transfer, **settings))
+    for name, value in own.items():
+        if missing := sorted(set(ranks) - set(value)):
+            raise UsageError(
+                f"`{name}` has values for {processes_label(value)} and none for "
+                f"{processes_label(missing)}. Nothing was moved. Push it to these alone: `--ranks "
+                f"{ranks_label(value)}`, in Python `ranks={sorted(value)}`."
+            )
+    return {
+        i: _package(
+            {name: v[i] if name in own else v for name, v in values.items()}, transfer, **settings
+        )
+        for i in ranks
+    }
+
+
+def _package(
+    values: Mapping[str, Any], transfer: str, *, place: bool, spec: Any, mesh: str | None
+) -> _Package:
+    file = io.BytesIO()
+    pickler = _Pickler(file, place)
+    try:
+        pickler.dump(dict(values))
+    except JaxnbError:
+        raise
+    except Exception as error:  # a user's __reduce__ may raise anything
+        names = [name for name, value in values.items() if not _can_be_pickled(value, place)]
+        raise UsageError(
+            f"{_listed(names or values)} cannot be pickled "
+            f"({type(error).__name__}: {error}). Nothing was "
+            "moved. Push plain data (arrays, numbers, text, containers of them), or make the "
+            "object in a `%%spmd` cell."
+        ) from error
+    arrays, buffers = tuple(pickler.arrays), tuple(pickler.out_of_band.buffers)
+    request = PlaceRequest(
+        transfer=transfer,
+        skeleton=file.getvalue(),
+        arrays=tuple(HostArray(a.shape, a.dtype.name) for a in arrays),
+        buffers=tuple(buffer.nbytes for buffer in buffers),
+        spec=spec,
+        mesh=mesh,
+        place=place,
+    )
+    return _Package(request, arrays, buffers)
+
+
+def _can_be_pickled(value: Any, place: bool) -> bool:
+    try:
+        _Pickler(io.BytesIO(), place).dump(value)
+    except Exception:  # as in _package, which tells of the first
+        return False
+    return True
+
+
+def _plain_spec(spec: Any) -> Any:
+    """Returns a spec, or a container of specs, as plain data."""
+    if spec is None:
+        return None
+    if is_spec(spec):
+        return normalize_spec(spec)
+    if isinstance(spec, Mapping):
+        return {key: _plain_spec(part) for key, part in spec.items()}
+    if isinstance(spec, list):
+        return [_plain_spec(part) for part in spec]
+    return normalize_spec(spec)  # raises, and says what a spec is
+
+
+def _moves(packages: Mapping[int, _Package], placed: Mapping[int, Placed]) -> list[Move]:
+    moves = []
+    for index, answer in placed.items():
+        package = packages[index]
+        transfer = package.request.transfer
+        for buffer, room in zip(package.buffers, answer.out_of_band, strict=True):
+            moves.append(Move(index, answer.access, transfer, room, buffer))
+        for k, part, room in answer.blocks:
+            box = view(package.arrays[k], (slice(start, stop) for start, stop in part))
+            dtype = numpy_dtype(answer.dtypes[k])
+            moves.append(Move(index, answer.access, transfer, room, box, dtype))
+    return moves
+
+
+def _require_one_layout(answers: Mapping[int, Placed]) -> None:
+    layouts: dict[tuple[str, ...], list[int]] = {}
+    for index, answer in answers.items():
+        layouts.setdefault(answer.layouts, []).append(index)
+    if len(layouts) > 1:
+        parts = [f"{processes_label(who)}: {layout[0]}" for layout, who in layouts.items()]
+        raise UsageError(
+            f"The processes' meshes differ ({'; '.join(parts)}), so they would not make one "
+            "array. Nothing was moved. Make the mesh by the same code on all processes."
+        )
+
+
+def _require_memory(needed: int, label: str) -> None:
+    available = available_bytes()
+    if needed > available:
+        raise NotEnoughMemoryError(
+            f"{label.removesuffix(' was pushed')} takes {format_bytes(needed)} on the "
+            f"processes, where {format_bytes(available)} of memory are free. Nothing was "
+            "moved. Spread it over more devices: name a mesh axis in its spec."
+        )
+
+
+def _require_fitting_numbers(package: _Package, placed: Placed) -> None:
+    """Refuses numbers that would be others: JAX has 32 bits unless told otherwise."""
+    for array, name in zip(package.arrays, placed.dtypes, strict=True):
+        dtype = numpy_dtype(name)
+        if dtype.itemsize >= array.dtype.itemsize or not array.size:
+            continue
+        if array.dtype.kind in "iu":
+            limits = np.iinfo(dtype)
+            low, high = array.min(), array.max()
+            if low < limits.min or high > limits.max:
+                _refuse_numbers(array, dtype, f"its values ({low} to {high}) do not fit")
+        elif (largest := largest_overflow(array, dtype)) is not None:
+            _refuse_numbers(array, dtype, f"its values (up to {largest:.3g}) do not fit")
+
+
+def _refuse_numbers(array: np.ndarray[Any, Any], dtype: np.dtype[Any], why: str) -> NoReturn:
+    raise UsageError(
+        f"An {array.dtype} array becomes {dtype} on the processes, since jax_enable_x64 is off "
+        f"there, and {why}. Nothing was moved. Type "
+        "`%spmd jax.config.update('jax_enable_x64', True)` before the processes compute "
+        "anything, or convert the array."
+    )
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)

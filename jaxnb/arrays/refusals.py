@@ -1,0 +1,163 @@
+"""What a pull says of data that cannot be had."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from jaxnb.arrays.assembly import pieces
+from jaxnb.arrays.blocks import Index
+from jaxnb.arrays.gathered import ArrayKey, Wanted
+from jaxnb.arrays.regions import Region
+from jaxnb.errors import ArrayGoneError
+from jaxnb.labels import gone_label, plural, processes_label, ranks_label
+from jaxnb.model.layout import ArrayInfo
+from jaxnb.model.transfers import Gone
+
+
+def whose(key: ArrayKey) -> str:
+    """Returns an array's name as the subject of a sentence."""
+    if not key.path:
+        return key.name
+    return f"An array in `{key.name}`" if key.is_part else f"`{key.name}`"
+
+
+def _of(key: ArrayKey) -> str:
+    """Returns an array's name within a sentence."""
+    name = whose(key)
+    return name[0].lower() + name[1:]
+
+
+def lost_text(
+    wanted: Wanted, lost: Sequence[Index], able: Collection[int], in_cells: Mapping[int, str]
+) -> str:
+    """Returns what is to be said of parts that nobody can give.
+
+    Args:
+        wanted: What was asked for.
+        lost: The parts' indices in the array.
+        able: The processes that can answer.
+        in_cells: Process index to what it is doing, for those that live and cannot answer.
+    """
+    key = wanted.key
+    shards = wanted.info.shards if wanted.shard is None else (wanted.shard,)
+    holders = {shard.process_index for shard in shards if shard.index in lost}
+    who, subject = processes_label(sorted(holders)), _of(key)
+    if holders <= set(able):
+        return f"{_unasked_text(key, who)} Nothing was moved."
+    where = ", ".join(f"{start}:{stop}" for start, stop in lost[0])
+    first = "" if len(lost) == 1 else "the first "
+    dead = sorted(holders - set(able) - in_cells.keys())
+    advice = (
+        "`%spmd_recover` replaces who has died; what nobody else holds is lost."
+        if dead
+        else "`%spmd_status` shows the processes."
+    )
+    rest = _rest(wanted.info, set(able) & set(key.processes))
+    left = f"Its slice [{rest}] can" if rest else "Slices of the other parts can"
+    if not key.is_part:
+        advice = f"{left} still be pulled. {advice}"
+    return (
+        f"{plural(len(lost), 'part')} of {subject}, {first}[{where}], cannot be had: {who}, which "
+        f"held {'it' if len(lost) == 1 else 'them'}, {_absence(holders, able, in_cells)}. Nothing "
+        f"was moved. {advice}"
+    )
+
+
+def _absence(holders: set[int], able: Collection[int], in_cells: Mapping[int, str]) -> str:
+    """Returns why processes cannot be asked: they have died, or what each is doing."""
+    reasons: dict[str, list[int]] = {}
+    for index in sorted(holders - set(able)):
+        reasons.setdefault(in_cells.get(index, "has died"), []).append(index)
+    if unasked := sorted(holders & set(able)):
+        reasons["was not asked, as the values differ by process"] = unasked
+    if len(reasons) == 1:
+        reason, who = reasons.popitem()
+        return reason if len(who) == 1 else _of_several(reason)
+    return f"cannot give all: {_by_process(reasons)}"
+
+
+def _by_process(reasons: Mapping[str, Sequence[int]]) -> str:
+    """Returns ``"process 1 has died; processes 2-3 are in a cell"``."""
+    parts = [
+        f"{processes_label(who)} {reason if len(who) == 1 else _of_several(reason)}"
+        for reason, who in reasons.items()
+    ]
+    return "; ".join(parts)
+
+
+def _unasked_text(key: ArrayKey, holders: str) -> str:
+    """Says why those who have the parts could not be asked for them."""
+    made = f"{whose(key)} is what {processes_label(key.processes)} made of it"
+    unknown = f"so it is not known which array of {holders} has its other parts."
+    if key.by_ranks:
+        was = "was" if len(key.processes) == 1 else "were"
+        only = f"only {processes_label(key.processes)} {was} asked"
+        option = f"--ranks {ranks_label(key.processes)}"
+        return (
+            f"{made}: {only}, {unknown} Ask all: leave out `{option}` (in Python, "
+            "`ranks=`). Slices that these hold can be read."
+        )
+    if key.path:
+        anew = "ind it anew on all processes, by one cell."
+        advice = f"Pull the array by its own name; or b{anew}" if key.is_part else f"B{anew}"
+        return f"{made}: the values differ by process, {unknown} {advice}"
+    return (
+        f"{made}: on others it differs, or did not run, {unknown} Pull the array by its own name, "
+        "or use the value of the whole group."
+    )
+
+
+def _rest(info: ArrayInfo, able: Collection[int]) -> str:
+    """Returns the longest slice of the first dimension that misses the lost parts."""
+    shape, lost = info.shape, pieces(Region.whole(info.shape), info.shards, able)[1]
+    if not shape:
+        return ""
+    start, best = 0, (0, 0)
+    for low, high in [*sorted(index[0] for index in lost), (shape[0], shape[0])]:
+        best = max(best, (start, low), key=lambda part: part[1] - part[0])
+        start = max(start, high)
+    return f"{best[0]}:{best[1]}" if best[1] > best[0] else ""
+
+
+def require_not_deleted(wanted: Sequence[Wanted]) -> None:
+    """Refuses arrays that had no data when they were pulled.
+
+    Raises:
+        ArrayGoneError: One was deleted then. Pulling it once more would give the same.
+    """
+    for each in wanted:
+        if each.info.deleted:
+            raise ArrayGoneError(
+                f"{whose(each.key)} was already deleted, or donated to a computation, on "
+                f"{processes_label(each.key.processes)} when it was pulled: there is its shape, "
+                "and no data. Nothing was moved; make it again in a cell."
+            )
+
+
+def require_there(wanted: Sequence[Wanted], answers: Mapping[int, Any]) -> None:
+    """Refuses arrays that a process has no more.
+
+    Raises:
+        ArrayGoneError: It was dropped, deleted or donated since.
+    """
+    those = [answer for answer in answers.values() if isinstance(answer, Gone)]
+    if not those:
+        return
+    gone = those[0]
+    who = processes_label([each.process_index for each in those if each.reason == gone.reason])
+    key = next(each.key for each in wanted if each.key.index == gone.array)
+    # Of one that was deleted, or is unreduced, nothing else is to be had.
+    is_there = key.path and gone.reason == "dropped"
+    again = f"; `spmd.pull({key.path!r})` has what is there now" if is_there else ""
+    raise ArrayGoneError(
+        f"{whose(key)} {gone_label(gone.reason, gone.axes)} on {who}, and its data had not been "
+        f"brought to the notebook. Nothing was moved{again}."
+    )
+
+
+def _of_several(reason: str) -> str:
+    for one, several in (("has ", "have "), ("is ", "are "), ("was ", "were ")):
+        if reason.startswith(one):
+            return several + reason.removeprefix(one)
+    return reason

@@ -1,0 +1,100 @@
+"""Cards under a cell: the footer strip, and value with footer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import median
+
+from jaxnb.cells.card_divergence import divergence_card
+from jaxnb.cells.card_memory import memory_text
+from jaxnb.cells.card_pitfalls import pitfalls_card
+from jaxnb.cells.card_timing import timing_card
+from jaxnb.cells.card_value import value_card
+from jaxnb.cells.result import CellResult
+from jaxnb.display.card import Card, render, stacked
+from jaxnb.labels import Outputs, format_seconds, plural, ranks_label
+
+_STRAGGLER_RATIO = 1.5
+_STRAGGLER_SECONDS = 0.05
+_MAX_BARS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class _Bar:
+    process: int
+    seconds: float
+    percent: int
+    slow: bool
+
+
+def cell_card(result: CellResult, outputs: Outputs = "merged") -> Card:
+    """The value of a cell with what comes below it; that alone if it has no value."""
+    return stacked([value_card(result, outputs), below_card(result)])
+
+
+def below_card(result: CellResult) -> Card:
+    """How programs differ, what a cell did that JAX says nothing of, and the footer."""
+    return stacked([divergence_card(result), pitfalls_card(result), footer_card(result)])
+
+
+def footer_card(result: CellResult) -> Card:
+    """How long the cell took per process, who was slow, what was compiled and allocated."""
+    parts = [_who(result), format_seconds(result.seconds)]
+    slowest = straggler(result)
+    if slowest is not None:
+        own = result.per_process[slowest].code_seconds
+        others = median(r.code_seconds for i, r in result.per_process.items() if i != slowest)
+        parts.append(f"slowest {slowest} ({format_seconds(own)}, others {format_seconds(others)})")
+    if compiled := _compiled(result):
+        parts.append(compiled)
+    if changed := memory_text(result):
+        parts.append(changed)
+    interrupted = [i for i, e in result.errors.items() if e.type_name == "KeyboardInterrupt"]
+    if raised := result.errors.keys() - interrupted:
+        parts.append(f"error on {ranks_label(raised)}")
+    if interrupted:
+        parts.append(f"interrupted on {ranks_label(interrupted)}")
+    text = " · ".join(parts)
+    footer = Card(render("footer", parts=parts, bars=_bars(result, slowest)), text)
+    return footer if result.timing is None else stacked([timing_card(result.timing), footer])
+
+
+def straggler(result: CellResult) -> int | None:
+    """Returns the process that took clearly longer than the others, if one stands out."""
+    seconds = {i: r.code_seconds for i, r in result.per_process.items()}
+    if len(seconds) < 2:
+        return None
+    slowest = max(seconds, key=lambda i: seconds[i])
+    others = max(value for i, value in seconds.items() if i != slowest)
+    # Compared with the next slowest: with two slow ones neither stands out.
+    stands_out = seconds[slowest] > _STRAGGLER_RATIO * others
+    return slowest if stands_out and seconds[slowest] - others > _STRAGGLER_SECONDS else None
+
+
+def _who(result: CellResult) -> str:
+    ran = result.per_process
+    if len(ran) == result.num_processes:
+        return plural(len(ran), "process")
+    word = "process" if len(ran) == 1 else "processes"
+    return f"{word} {ranks_label(ran)} of {result.num_processes}"
+
+
+def _compiled(result: CellResult) -> str:
+    results = result.per_process.values()
+    seconds = max((r.compile_seconds for r in results), default=0.0)
+    count = max((int(getattr(r, "compiles", 0)) for r in results), default=0)
+    if seconds < 0.001 and not count:
+        return ""
+    return f"compiled {f'{count} ' if count else ''}in {format_seconds(seconds)}"
+
+
+def _bars(result: CellResult, slowest: int | None) -> list[_Bar]:
+    ran = result.per_process
+    seconds = {i: each.code_seconds for i, each in sorted(ran.items())}
+    longest = max(seconds.values(), default=0.0)
+    # Below a few milliseconds the differences are noise.
+    if len(ran) < 2 or len(ran) > _MAX_BARS or longest < 0.005:
+        return []
+    return [
+        _Bar(i, own, max(8, round(100 * own / longest)), i == slowest) for i, own in seconds.items()
+    ]

@@ -1,0 +1,188 @@
+"""The card of what a cell raised."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from jaxnb.cells.result import CellResult
+from jaxnb.display._ansi import ansi_runs, strip_ansi
+from jaxnb.display.card import NOTHING, Card, render
+from jaxnb.labels import format_count, format_seconds, one_line, plural_word, processes_label
+from jaxnb.model.cells import NO_ANSWER, ProcessError
+
+MOST_CHARS = 1500
+MOST_LINES = 24
+"""Of a longer message the beginning is shown: an array in full helps nobody."""
+
+SAME_CHARS = 300
+"""Longer messages than are shown are taken for the same if they begin alike so far."""
+
+WELL_AFTER_SECONDS = 0.5
+"""Processes count from when each of them began the cell."""
+
+_MOST_NAMES = 3
+
+_FLEETING = re.compile(
+    r"(?<= at )0x[0-9a-f]{6,}|(?<=\]):\d{2,5}\b|(?<=\d\.\d\.\d\.\d):\d{2,5}\b"
+    r"|(?<=localhost):\d{2,5}\b|(?<=\bpid )\d+\b",
+    re.IGNORECASE,
+)
+"""Addresses of objects, ports, process ids: errors that differ in nothing else are one."""
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorGroup:
+    """Processes that raised the same error.
+
+    Attributes:
+        processes: The processes, in order.
+        error: What they raised: the first one's.
+        seconds: Time from the start of the cell on a process to when its first one raised.
+        at: What to order them by.
+        lines: The lines of the cell at which they did.
+    """
+
+    processes: tuple[int, ...]
+    error: ProcessError
+    seconds: float
+    at: tuple[float, float]
+    lines: tuple[int, ...]
+
+    @property
+    def is_consequence(self) -> bool:
+        """Whether it followed, as others left these alone; else it may be the cause."""
+        return self.error.type_name == "DivergenceError"
+
+
+_AROUND = re.compile(r"^ *\d+ .*\n", re.MULTILINE)
+_BLANKS = re.compile(r"[ \t]+")
+"""The lines around the one that has raised, of which IPython shows now one, now another, and how
+far what it shows is indented."""
+
+
+def error_groups(result: CellResult) -> list[ErrorGroup]:
+    """Groups processes by what they raised; the earliest, and so the likely cause, first.
+
+    Those that others left without them, or left behind, come last. What differs only in ports,
+    addresses of objects and process ids, or beyond what is shown of a long message, is the same.
+    """
+    groups: dict[tuple[str, str, str], list[int]] = {}
+    for process, error in sorted(result.errors.items()):
+        message = _beginning(error.message)
+        if message != error.message:
+            message = message[:SAME_CHARS]
+        body = (error.traceback or error.traceback_ansi).replace(error.message, message)
+        shown = (
+            _FLEETING.sub("", message),
+            _BLANKS.sub(" ", _FLEETING.sub("", _AROUND.sub("", body))),
+        )
+        groups.setdefault((error.type_name, *shown), []).append(process)
+    found = [
+        ErrorGroup(
+            tuple(processes),
+            result.errors[processes[0]],
+            min(result.per_process[p].code_seconds for p in processes),
+            min(result.raised_at(p) for p in processes),
+            tuple(sorted({at for p in processes if (at := result.errors[p].line) is not None})),
+        )
+        for processes in groups.values()
+    ]
+    return sorted(
+        found, key=lambda group: (group.is_consequence and not _is_cause(group, found), group.at)
+    )
+
+
+def _is_cause(group: ErrorGroup, found: Sequence[ErrorGroup]) -> bool:
+    """Whether all that others raised is that they were interrupted, well after this."""
+    others = [each for each in found if not each.is_consequence]
+    return bool(others) and all(
+        each.error.type_name in ("KeyboardInterrupt", NO_ANSWER)
+        and each.seconds > group.seconds + WELL_AFTER_SECONDS
+        for each in others
+    )
+
+
+def _beginning(message: str) -> str:
+    """Returns a message, or as much of it as is shown."""
+    return "".join(message.splitlines(keepends=True)[:MOST_LINES])[:MOST_CHARS]
+
+
+def _body(result: CellResult, group: ErrorGroup, *, ansi: bool = False) -> str:
+    """Returns a traceback with its message; of a long one the beginning, and where the rest is."""
+    error, first = group.error, group.processes[0]
+    plain = error.traceback or strip_ansi(error.traceback_ansi)
+    text = (error.traceback_ansi if ansi else "") or plain
+    kept = _beginning(error.message)
+    if kept == error.message:
+        return text or error.message
+    more = len(error.message) - len(kept)
+    others = [p for p in group.processes if result.errors[p].message != error.message]
+    differ = f"; the messages of {processes_label(others)} differ in what follows" if others else ""
+    cut = (
+        f"{kept.rstrip()}…\n… {format_count(more)} more {plural_word(more, 'character')}, in "
+        f"`spmd.last_result.per_process[{first}].error.message`{differ}"
+    )
+    return (text if error.message in text else plain).replace(error.message, cut) or cut
+
+
+def refusal_text(result: CellResult, error: ProcessError) -> str:
+    """Returns what is said of a refused dispatch if why has been told with the cell's output.
+
+    That is where inputs are not equal: the notice names them, with where they differ. Empty for
+    other errors.
+    """
+    is_of_inputs = result.divergence is not None and result.divergence.cause == "input"
+    if error.type_name != "DivergenceError" or not (is_of_inputs and result.unequal):
+        return ""
+    names = list(dict.fromkeys(each.name for each in result.unequal))
+    more = len(names) - _MOST_NAMES
+    label = ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+    are = "are" if len(names) > 1 else "is"
+    return (
+        f"{label} {are} not equal on all processes, as was told above. The computation has run on "
+        "none of them, and what was computed before is valid."
+    )
+
+
+def error_card(result: CellResult, *, ansi: bool = False) -> Card:
+    """What a cell raised: once per distinct traceback, with the processes that raised it.
+
+    Args:
+        result: What the cell did.
+        ansi: The text variant keeps the traceback's ANSI colours.
+    """
+    groups = error_groups(result)
+    if not groups:
+        return NOTHING
+    html_groups = []
+    texts = []
+    for i, group in enumerate(groups):
+        error = group.error
+        details = _details(groups, i)
+        name = "Given up" if error.type_name == NO_ANSWER else error.type_name
+        told = refusal_text(result, error)
+        html_groups.append(
+            {
+                "type_name": name,
+                "message": told or one_line(strip_ansi(error.message), 300),
+                "details": details,
+                "runs": [] if told else ansi_runs(_body(result, group, ansi=True)),
+            }
+        )
+        body = told or _body(result, group, ansi=ansi)
+        texts.append(f"{name} on {details}\n{body}")
+    return Card(render("error", groups=html_groups), "\n\n".join(texts))
+
+
+def _details(groups: list[ErrorGroup], i: int) -> str:
+    """Returns which processes raised an error, at which line, and when if others raised others."""
+    group, several = groups[i], len(groups) > 1
+    where = f"line{'s' if len(group.lines) > 1 else ''} {', '.join(map(str, group.lines))}"
+    parts = (
+        processes_label(group.processes) + (", first" if several and i == 0 else ""),
+        where if group.lines else "",
+        f"after {format_seconds(group.seconds)}" if several else "",
+    )
+    return " · ".join(part for part in parts if part)

@@ -1,0 +1,202 @@
+"""The card of a cell's last expression."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from jaxnb.arrays import each_its_own
+from jaxnb.arrays.card_array import (
+    array_card,
+    array_facts,
+    array_type,
+    preview_text,
+    replicas_differ_card,
+)
+from jaxnb.cells.result import Agreement, CellResult, ProcessResult
+from jaxnb.display._rich import Said, grouped, is_rich, view_of
+from jaxnb.display._text import joined, labelled
+from jaxnb.display.card import NOTHING, Card, render, stacked
+from jaxnb.labels import Outputs, plural, processes_label, ranks_label
+from jaxnb.model.cells import ValueInfo
+from jaxnb.model.layout import ArrayInfo
+
+
+def value_card(result: CellResult, outputs: Outputs = "merged") -> Card:
+    """The value of a cell, in the way that its processes' values relate.
+
+    Args:
+        result: What the cell did.
+        outputs: ``"merged"``: equal values once; ``"all"``: one by one for each process;
+            ``"first"``: only the first process's.
+
+    Returns:
+        The card; an empty one if the cell has no value.
+    """
+    agreement, array = result.agreement, result.array
+    if agreement is Agreement.NO_VALUE:
+        return NOTHING
+    if agreement is Agreement.REPLICAS_DIFFER and array is not None:
+        return stacked([replicas_differ_card(array), by_process_card(result, outputs)])
+    if agreement is Agreement.SHARDED and array is not None:
+        return array_card(array, note=_not_run_note(result, array))
+    if agreement in (Agreement.SAME, Agreement.SUSPECT, Agreement.UNVERIFIED) and outputs != "all":
+        return _same_card(result, array)
+    return by_process_card(result, outputs)
+
+
+def _same_card(result: CellResult, array: ArrayInfo | None) -> Card:
+    if array is not None and array.deleted:
+        return array_card(array)
+    info = next(r.value_info for r in result.per_process.values() if r.value_info is not None)
+    view = view_of(info.mimebundle)
+    facts: list[str] = []
+    picture = NOTHING
+    if array is not None:
+        if not info.mimebundle:
+            view = view_of({"text/plain": preview_text(array)})
+        if not array.fully_addressable:
+            facts = [array_type(array), *array_facts(array)]
+        elif len(array.shards) > 1:
+            # The values stand above the picture already.
+            own = each_its_own([a for each in result.per_process.values() if (a := _array(each))])
+            picture = array_card(replace(own, corner=() if view.text else own.corner))
+        # What one device holds prints its own type, and has no layout to tell.
+    facts.append(_agreement_note(result, array))
+    if info.digest and len(result.per_process) > 1:
+        facts.append(info.digest_note)
+    facts = [fact for fact in facts if fact]
+    html = render("same", view=view, note=" · ".join(facts))
+    text = view.text or f"<{info.type_name}>"
+    card = Card(html, f"{text}\n— {joined(facts)}" if facts else text)
+    return stacked([card, picture]) if picture is not NOTHING else card
+
+
+def _not_run_note(result: CellResult, array: ArrayInfo) -> str:
+    """Returns which processes are to hold parts of an array, and have not run the cell."""
+    others = {shard.process_index for shard in array.shards} - result.per_process.keys()
+    if not others or array.deleted:
+        return ""
+    have = "has" if len(others) == 1 else "have"
+    made = f"as {processes_label(result.per_process)} made it"
+    return f"{made}: {processes_label(others)} {have} not run the cell, and may hold none of it"
+
+
+def _array(ran: ProcessResult) -> ArrayInfo | None:
+    return ran.value_info.array if ran.value_info is not None else None
+
+
+def _agreement_note(result: CellResult, array: ArrayInfo | None) -> str:
+    ran = result.per_process
+    if len(ran) == 1:
+        return processes_label(ran) if result.num_processes > 1 else ""
+    unverified = result.agreement is Agreement.UNVERIFIED
+    how = "bytes not compared (too large)" if unverified else "bytes compared"
+    if array is not None and array.deleted:
+        how = "bytes not compared"
+    elif any(each.value_info and each.value_info.has_lost for each in ran.values()):
+        how = "bytes compared of what is not lost"
+    elif (
+        any(each.value_info and each.value_info.arrays for each in ran.values()) and not unverified
+    ):
+        how = ""  # the value's own note says which arrays in it are not compared by bytes
+    if held := _holders_note(result, array):
+        return held
+    if result.agreement is Agreement.SUSPECT:
+        return f"equal bytes on {plural(len(ran), 'process')}, but it {_suspect(result)}"
+    relation = "replicated" if unverified else "same"
+    who = plural(len(ran), "process")
+    who = who if len(ran) == result.num_processes else processes_label(ran)
+    return ", ".join(filter(None, [f"{relation} on {who}", how]))
+
+
+def _holders_note(result: CellResult, array: ArrayInfo | None) -> str:
+    """Returns who holds an array that is not on all processes of the cell; empty for others."""
+    if array is None or array.deleted or not array.shards:
+        return ""
+    holders = {shard.process_index for shard in array.shards}
+    here = sorted(holders & result.per_process.keys())
+    if len(here) == len(result.per_process) or array.fully_addressable:
+        return ""
+    on = f"an array on {processes_label(holders)}"
+    if not here:
+        return f"{on}: none of it is on {processes_label(result.per_process)}"
+    if len(here) == 1:
+        return f"{on}: here {processes_label(here)} alone holds any"
+    compared = all(s.digest for s in array.shards if s.process_index in here)
+    return f"{on}, {'bytes compared' if compared else 'bytes not compared'}"
+
+
+def _suspect(result: CellResult) -> str:
+    return result.suspect
+
+
+_ALIKE = "look the same, but their bytes differ, or which of their parts are one object, or deleted"
+
+
+def by_process_card(result: CellResult, outputs: Outputs) -> Card:
+    """A table of the values by process, equal ones in one row; rich ones a click away."""
+    rows: list[Said] = []
+    entries = []
+    for process, each in sorted(result.per_process.items()):
+        if each.value_info is not None:
+            # With "all" no two are merged: a digest of their own keeps them apart.
+            key = str(process).encode() if outputs == "all" else _digest(process, each.value_info)
+            entries.append((process, _bundle(each.value_info), key))
+    rows = grouped(entries)
+    silent = [
+        i for i, r in sorted(result.per_process.items()) if r.value_info is None and not r.error
+    ]
+    notes = [_difference_note(result, rows, outputs)]
+    if outputs == "merged" and len(rows) > 1 and len({row.view.content for row in rows}) == 1:
+        who = tuple(sorted(process for row in rows for process in row.processes))
+        rows, notes = [Said(who, rows[0].view)], [f"they {_ALIKE}"]
+    if outputs == "first":
+        rows, silent = rows[:1], []
+        rows = [Said(rows[0].processes[:1], rows[0].view)]
+    rich = any(is_rich(bundle) for _, bundle, _ in entries)
+    notes += [f"it {_suspect(result)}" if result.suspect else ""]
+    note = joined([*filter(None, notes)])
+    html = render(
+        "by_process", rows=rows, silent=silent, rich=rich, note=note, opened=outputs == "all"
+    )
+    labels = [(f"[{ranks_label(row.processes)}]", row.view.text) for row in rows]
+    if silent:
+        labels.append((f"[{ranks_label(silent)}]", "no value"))
+    text = labelled(labels)
+    return Card(html, "\n".join([*text, *([f"— {note}"] if note else [])]))
+
+
+def _digest(process: int, info: ValueInfo) -> bytes:
+    """What tells this process's value from another's; empty if there is nothing."""
+    if info.digest or info.array is None:
+        return info.digest
+    return b"".join(s.digest for s in info.array.shards if s.process_index == process)
+
+
+def _bundle(info: ValueInfo) -> Mapping[str, Any]:
+    if info.mimebundle:
+        return info.mimebundle
+    if info.array is None:
+        return {"text/plain": f"<{info.type_name}>"}
+    return {"text/plain": " · ".join([array_type(info.array), *array_facts(info.array)])}
+
+
+def _difference_note(result: CellResult, rows: list[Said], outputs: str) -> str:
+    if outputs == "first" and len(result.per_process) > 1:
+        first = min(result.per_process)
+        if first not in rows[0].processes:
+            return f"process {first} has no value: this is another process's"
+        return "the first process's value; the others are in `spmd.last_result.per_process`"
+    if outputs == "merged" and len({row.view.content for row in rows}) < len(rows):
+        return f"some {_ALIKE}"
+    all_have_one = all(each.value_info is not None for each in result.per_process.values())
+    if result.agreement is Agreement.DIFFERENT and len(rows) == 1 and all_have_one:
+        return "shown the same, but they lie differently over the devices"
+    if result.agreement is Agreement.UNCOMPARED and outputs == "merged":
+        shown = "shown the same" if len(rows) == 1 else "shown by process"
+        notes = [r.value_info.digest_note for r in result.per_process.values() if r.value_info]
+        why = next(filter(None, notes), "objects of this type have no bytes that could be compared")
+        return f"{shown}; {why}"
+    return ""

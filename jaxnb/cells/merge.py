@@ -1,0 +1,221 @@
+"""Pure: the text streams of N processes to one stream of labelled lines.
+
+Time is passed in; nothing here sleeps, reads a clock or prints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from math import inf
+
+from jaxnb.cells.limit import LineLimiter
+from jaxnb.cells.merged import MergedLine
+from jaxnb.display._align import Alignment, LineQueue, common_prefix
+from jaxnb.display._lines import LineAssembler
+from jaxnb.model.cells import StreamName
+
+__all__ = ["LineLimiter", "MergedLine", "StreamMerger"]
+IN_STEP_SECONDS = 0.5
+"""A process that wrote something so recently is on its way, and will say the line soon."""
+
+IN_STEP_GRACE_SECONDS = 3.0
+"""How long a line waits for such a process: with more processes than cores, one that prints as
+fast as the others is up to a few time slices behind."""
+
+ROW_SECONDS = 0.1
+"""How long lines wait that differ on all processes: one of them may yet be said by another,
+in the piece of text that is on its way."""
+
+FLOOD_LINES = 500
+"""With more lines waiting than anyone can read, merging them is worth a longer wait."""
+
+_NAMES: tuple[StreamName, ...] = ("stdout", "stderr")
+
+
+@dataclass(slots=True)
+class _Process:
+    queue: LineQueue
+    lines: LineAssembler = field(default_factory=LineAssembler)
+    fed: float = -inf
+
+
+class StreamMerger:
+    """Merges what N processes write into lines that say who wrote them.
+
+    The same line from several processes comes out once, with all of them; lines that differ
+    come out each, in the order of the processes. Within one stream of a process lines never
+    change their order, none is lost and none comes twice. A line that all unfinished processes
+    have reached comes out at once; otherwise it waits for the others, at most
+    ``grace_seconds``, or :data:`IN_STEP_GRACE_SECONDS` while those others are writing too.
+
+    Standard output and error are merged apart: a process's kernel sends each by itself, in
+    pieces whose order does not tell which line was written first.
+
+    A twin that arrives after its line came out is simply a line of its own. Processes whose
+    lines are more than :data:`~jaxnb.display._align.LOOK_AHEAD` apart are not lined up.
+    """
+
+    def __init__(
+        self, processes: Iterable[int], *, grace_seconds: float = 0.25, label_width: int = 0
+    ) -> None:
+        """Prepares to merge.
+
+        Args:
+            processes: Their process indices.
+            grace_seconds: How long a line waits for the other processes.
+            label_width: Labels are padded to this many columns.
+        """
+        indices = sorted(set(processes))
+        self._streams = {
+            name: _Stream(name, indices, grace_seconds, label_width) for name in _NAMES
+        }
+
+    def feed(self, process_index: int, name: StreamName, text: str, now: float) -> None:
+        """Takes a chunk of text that arrived at ``now``, cut anywhere.
+
+        Raises:
+            KeyError: The process is not one of those being merged.
+        """
+        self._streams[name].feed(process_index, text, now)
+
+    def drain(self, now: float, about: float = inf) -> list[MergedLine]:
+        """Returns, and forgets, the lines that can be decided at ``now``.
+
+        Args:
+            now: The time.
+            about: Return as soon as there are so many, of each stream; a few more may come.
+        """
+        return [line for stream in self._streams.values() for line in stream.drain(now, about)]
+
+    def is_waiting(self, process_index: int) -> bool:
+        """Whether complete lines of this process have not come out yet."""
+        return any(stream.is_waiting(process_index) for stream in self._streams.values())
+
+    def end_line(self, process_index: int) -> None:
+        """Ends the line that this process is writing, as if it had written its newline."""
+        for stream in self._streams.values():
+            stream.end_line(process_index)
+
+    def finish(self, process_index: int) -> None:
+        """Says that this process writes nothing more: what it left open counts as lines."""
+        for stream in self._streams.values():
+            stream.finish(process_index)
+
+    def close(self, now: float) -> list[MergedLine]:
+        """Finishes every process and returns all that is left."""
+        return [line for stream in self._streams.values() for line in stream.close(now)]
+
+    def live(self) -> list[MergedLine]:
+        """Returns the lines still being written: progress bars, and lines without an end.
+
+        They are not forgotten: each comes out of :meth:`drain` when it is complete.
+        """
+        return [line for stream in self._streams.values() for line in stream.live()]
+
+
+class _Stream:
+    """Standard output, or standard error, of all processes."""
+
+    def __init__(
+        self, name: StreamName, processes: list[int], grace_seconds: float, label_width: int
+    ) -> None:
+        self._name = name
+        self._grace_seconds = grace_seconds
+        self._label_width = label_width
+        self._processes = {p: _Process(LineQueue(p)) for p in processes}
+        self._last = -inf
+        self._first = inf
+
+    def feed(self, process_index: int, text: str, now: float) -> None:
+        process = self._processes[process_index]
+        process.queue.finished = False
+        self._last = now
+        if text:
+            process.fed = now
+            self._first = min(self._first, now)
+        lines = process.lines.feed(text, process.queue.take_back)
+        if lines:
+            process.queue.extend(lines, now)
+
+    def drain(self, now: float, about: float) -> list[MergedLine]:
+        patient = self._is_flood() or self._someone_is_on_the_way(now)
+        grace = IN_STEP_GRACE_SECONDS if patient else self._grace_seconds
+        return self._drain(now - grace, now - ROW_SECONDS, about)
+
+    def is_waiting(self, process_index: int) -> bool:
+        return bool(self._processes[process_index].queue)
+
+    def _someone_is_on_the_way(self, now: float) -> bool:
+        late = [p for p in self._processes.values() if not p.queue and not p.queue.finished]
+        # One that has written nothing yet is as far as the first who has.
+        return any(now - max(p.fed, self._first) < IN_STEP_SECONDS for p in late)
+
+    def _is_flood(self) -> bool:
+        return any(len(p.queue) > FLOOD_LINES for p in self._processes.values())
+
+    def end_line(self, process_index: int) -> None:
+        process = self._processes[process_index]
+        process.queue.extend(process.lines.finish(), self._last)
+
+    def finish(self, process_index: int) -> None:
+        self.end_line(process_index)
+        self._processes[process_index].queue.finished = True
+
+    def close(self, now: float) -> list[MergedLine]:
+        self._last = now
+        for process_index in self._processes:
+            self.finish(process_index)
+        return self._drain(inf, inf, inf)
+
+    def live(self) -> list[MergedLine]:
+        rows = {p: process.lines.open_rows() for p, process in self._processes.items()}
+        lines = []
+        for k in range(max(map(len, rows.values()), default=0)):
+            said_by: dict[str, list[int]] = {}
+            for p, texts in rows.items():
+                if k < len(texts):
+                    said_by.setdefault(texts[k], []).append(p)
+            lines += [self._line(frozenset(p), text) for text, p in said_by.items()]
+        return lines
+
+    def _line(self, processes: frozenset[int], text: str) -> MergedLine:
+        return MergedLine(self._name, processes, text, self._label_width)
+
+    def _drain(self, cutoff: float, row_cutoff: float, about: float) -> list[MergedLine]:
+        out: list[MergedLine] = []
+        while len(out) < about:
+            queues = [p.queue for p in self._processes.values() if p.queue or not p.queue.finished]
+            ready = [queue for queue in queues if queue]
+            if not ready:
+                return out
+            if len(ready) == len(queues):
+                if agreed := common_prefix(queues):
+                    self._show_agreed(queues, int(min(agreed, about)), out)
+                    continue
+            elif not any(queue.expired(cutoff) for queue in ready):
+                # Someone may still say any of these lines.
+                return out
+            if not self._align(queues, (cutoff, row_cutoff), out):
+                return out
+        return out
+
+    def _show_agreed(self, queues: list[LineQueue], count: int, out: list[MergedLine]) -> None:
+        everyone = frozenset(queue.process_index for queue in queues)
+        out += [self._line(everyone, text) for text in queues[0].peek(0, count)]
+        for queue in queues:
+            queue.pop(count)
+
+    def _align(
+        self, queues: list[LineQueue], cutoffs: tuple[float, float], out: list[MergedLine]
+    ) -> bool:
+        sets: dict[tuple[int, ...], frozenset[int]] = {}
+
+        def emit(positions: tuple[int, ...], text: str) -> None:
+            processes = sets.get(positions)
+            if processes is None:
+                processes = frozenset(queues[i].process_index for i in positions)
+                sets[positions] = processes
+            out.append(self._line(processes, text))
+
+        return Alignment(queues, *cutoffs, emit).run()

@@ -1,0 +1,301 @@
+"""From what happened in a cell to the error that tells it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+from jaxnb.cells.answers import FOLLOW, raised
+from jaxnb.cells.card_error import (
+    WELL_AFTER_SECONDS,
+    ErrorGroup,
+    error_card,
+    error_groups,
+)
+from jaxnb.cells.result import CellResult
+from jaxnb.errors import (
+    CellError,
+    CellTimeoutError,
+    JaxnbError,
+    ProcessDiedError,
+    SessionBrokenError,
+    SessionClosedError,
+    UsageError,
+)
+from jaxnb.labels import capitalized, one_line, plural_word, processes_label
+from jaxnb.launch.deaths import Death, dead_processes, death_error
+from jaxnb.model.cells import NO_ANSWER, CellReply, ProcessError
+from jaxnb.model.dispatches import Dispatch
+from jaxnb.model.history import CellOutcome
+
+MOST_FIRST_CHARS = 2000
+"""Of a longer first line of an error the beginning is said with the cell's error."""
+
+MOST_REPEATED_CHARS = 160
+"""A longer one is not said again below the traceback."""
+
+
+def cell_error(result: CellResult) -> CellError:
+    """Returns the error for a cell that raised on some process."""
+    groups = error_groups(result)  # which tells those apart, too, that came another way to it
+    return CellError(
+        _joined(result, [(_beginning(_of_one_line(g)), g) for g in groups]),
+        result=result,
+        rendering=error_card(result, ansi=True).text,
+        closing=_joined(result, [(_ending(_of_one_line(g)), g) for g in groups]),
+    )
+
+
+def _joined(result: CellResult, told: Sequence[tuple[str, ErrorGroup]]) -> str:
+    """Returns what processes did, each thing once: ``"process 2 raised …; processes 0-1 …"``."""
+    who: dict[str, list[int]] = {}
+    for what, group in told:
+        who.setdefault(what, []).extend(group.processes)
+    parts = [f"{processes_label(sorted(those))} {what}" for what, those in who.items()]
+    return f"{'; '.join(parts)} (cell [{result.cell}])"
+
+
+def _of_one_line(group: ErrorGroup) -> ProcessError:
+    """Returns what processes raised; without the line, if they raised it at several."""
+    return replace(group.error, line=None) if len(group.lines) > 1 else group.error
+
+
+def _beginning(error: ProcessError) -> str:
+    """Returns what is said of an error, in a line."""
+    return error.ending if error.type_name == NO_ANSWER else f"raised {_first_line(error)}"
+
+
+def _ending(error: ProcessError) -> str:
+    """Returns what is said of an error below its traceback: not again what is long."""
+    first = _beginning(error)
+    return first if len(first) <= MOST_REPEATED_CHARS else error.ending
+
+
+def _first_line(error: ProcessError) -> str:
+    """Returns an error's first line, with where it was raised unless it says that itself."""
+    first = one_line(str(error).partition("\n")[0], MOST_FIRST_CHARS)
+    place = f"at line {error.line}"
+    if error.line is None or re.search(rf"\b{place}\b", first):
+        return first
+    return f"{first} {place}"
+
+
+def unshown_error(cell: int, cause: Exception) -> JaxnbError:
+    """Returns the error for output that could not be shown as it came."""
+    error = JaxnbError(
+        f"Cell [{cell}] has run, but its output could not be shown: {type(cause).__name__}: {cause}"
+    )
+    error.__cause__ = cause
+    return error
+
+
+def error_of(
+    result: CellResult,
+    *,
+    deaths: Sequence[Death],
+    began: float,
+    timed_out_after: float | None,
+    unshown: Exception | None,
+    state: str,
+    raise_on_error: bool,
+) -> Exception | None:
+    """Returns what to raise after a cell, the cause first; None if nothing went wrong.
+
+    Args:
+        result: What the cell did.
+        deaths: Who died in it.
+        began: When it did, on ``time.monotonic()``.
+        timed_out_after: The time-out that it reached.
+        unshown: Why its output could not be shown.
+        state: The session's state now.
+        raise_on_error: Whether what a process raised counts.
+    """
+    if deaths:
+        seconds = max(0.0, deaths[0].at - began)
+        return cell_death_error(deaths[0], result.num_processes, result, seconds, deaths[1:])
+    if timed_out_after is not None:
+        return timeout_error(result, timed_out_after, state)
+    error = None if unshown is None else unshown_error(result.cell, unshown)
+    if not (result.errors and raise_on_error):
+        return error
+    failed = cell_error(result)
+    failed.__cause__ = error
+    return failed
+
+
+def stopped_text(last: Dispatch) -> str:
+    """Returns that all processes of an interrupted cell have stopped after the same dispatch."""
+    line = "" if last.line is None else f" at line {last.line}"
+    return (
+        f"{processes_label(last.processes)} stopped at the same step, after dispatch {last.number} "
+        f"of this cell, `{last.name}`{line}. No computation was broken off."
+    )
+
+
+def caught_text(replies: Mapping[int, CellReply]) -> str:
+    """Returns who has caught a refusal to compute and gone on; empty if nobody has."""
+    who = [i for i, reply in replies.items() if reply.refused and reply.error is None]
+    if not who:
+        return ""
+    lines = sorted({line for i in who for line in replies[i].refused if line is not None})
+    at = f" at {plural_word(len(lines), 'line')} {', '.join(map(str, lines))}" if lines else ""
+    return (
+        f"{capitalized(processes_label(who))} caught a DivergenceError{at} and went on: what was "
+        "refused there was not computed on any process."
+    )
+
+
+def outcome_of(
+    result: CellResult,
+    error: object,
+    *,
+    is_parted: bool,
+    was_abandoned: bool,
+    was_interrupted: bool,
+) -> CellOutcome:
+    """Returns how a cell ended, in a word.
+
+    Args:
+        result: What it did.
+        error: What was raised for it, or by a process in it; None if nothing was.
+        is_parted: Whether the processes parted, or were about to.
+        was_abandoned: Whether the session was restarted or closed meanwhile.
+        was_interrupted: Whether it was interrupted, for whatever reason.
+    """
+    if was_abandoned:
+        return "abandoned"
+    if isinstance(error, SessionBrokenError):
+        return "died"
+    if isinstance(error, CellTimeoutError):
+        return "timed out"
+    if was_interrupted and not _began_with_an_error(result):
+        return "interrupted"
+    kinds = {each.type_name for each in result.errors.values()}
+    if is_parted and (kinds == {"DivergenceError"} or error is None):
+        return "diverged"
+    if error is not None:
+        return "error"
+    if result.first_nan is not None:
+        return "nan"
+    return "suspect" if result.suspect else "ok"
+
+
+def _began_with_an_error(result: CellResult) -> bool:
+    """Whether the first process to raise raised something of its own, for which others waited."""
+    first = min(result.errors, key=result.raised_at, default=None)
+    return first is not None and result.errors[first].type_name not in FOLLOW
+
+
+def closed_error() -> SessionClosedError:
+    """Returns the error for the use of a closed session."""
+    return SessionClosedError(
+        "This session was closed. Type `%spmd_start` for a new one (in Python: `jaxnb.start()`)."
+    )
+
+
+def forked_error() -> UsageError:
+    """Returns the error for the use of a session in a child of its process."""
+    return UsageError(
+        "The group belongs to the process that has started it. This is a child that was forked "
+        "(`os.fork`, multiprocessing), where no answer of the group would come: run what needs the "
+        "group in its parent, or start another one here with `jaxnb.start()`."
+    )
+
+
+def out_of_step_error(unended: Collection[int] = ()) -> SessionBrokenError:
+    """Returns the error for a cell on a group whose processes did not come back.
+
+    Args:
+        unended: Those that did not, as far as that is known.
+    """
+    why = "processes did not answer an interrupt, or a restart was interrupted"
+    if unended:
+        why = f"{processes_label(unended)} did not end what ran before"
+    return SessionBrokenError(
+        f"The group is out of step: {why}. Nothing was run. Type `%spmd_recover` to form it anew "
+        "with the variables, or `%spmd_restart` for fresh processes."
+    )
+
+
+def restarted_error() -> SessionBrokenError:
+    """Returns the error for a cell whose group was restarted before its turn came."""
+    return SessionBrokenError(
+        "The group was restarted, or given another size, while the cell waited for its turn. "
+        "Nothing was run. Run the cell again if it still makes sense."
+    )
+
+
+def restarting_error() -> SessionBrokenError:
+    """Returns the error for asking processes that are just being replaced."""
+    return SessionBrokenError(
+        "The group is being restarted; the variables of before are gone. Try again when it is "
+        "ready: `%spmd_status` shows that."
+    )
+
+
+def timeout_error(result: CellResult, timeout: float, state: str) -> CellTimeoutError:
+    """Returns the error for a cell that was interrupted at its time-out."""
+    now = (
+        "The group is ready."
+        if state == "ready"
+        else "Some processes are still in it: type `%spmd_recover`, which ends them by force and "
+        "has new processes take the variables over, or `%spmd_restart` for fresh processes."
+    )
+    return CellTimeoutError(
+        f"Cell [{result.cell}] ran longer than its time-out of {timeout:g} s and was interrupted. "
+        f"{_struck_text(result)}{now}",
+        result=result,
+        rendering=error_card(result, ansi=True).text,
+    )
+
+
+def _struck_text(result: CellResult) -> str:
+    """Returns where an interrupt struck processes, as a sentence; empty if it struck none."""
+    at: dict[int, list[int]] = {}
+    for index, error in sorted(result.errors.items()):
+        if error.type_name == "KeyboardInterrupt" and error.line is not None:
+            at.setdefault(error.line, []).append(index)
+    struck = [f"{processes_label(who)} at line {line}" for line, who in sorted(at.items())]
+    return f"That struck {', '.join(struck)}. " if struck else ""
+
+
+def cell_death_error(
+    death: Death,
+    num_processes: int,
+    result: CellResult,
+    seconds: float,
+    others: Sequence[Death] = (),
+) -> SessionBrokenError:
+    """Returns the error for a death in a cell.
+
+    Args:
+        death: Who died and how.
+        num_processes: Size of the group.
+        result: What the cell did until then.
+        seconds: How long after it had begun that was.
+        others: Who died besides.
+    """
+    before = _raised_before(result, dead_processes((death, *others)), seconds)
+    error = death_error(
+        death,
+        num_processes,
+        f"it ran cell [{result.cell}], {seconds:.1f} s after it began",
+        others,
+        before,
+        " What it printed last may be missing.",
+    )
+    if isinstance(error, ProcessDiedError):
+        error.result = result
+    return error
+
+
+def _raised_before(result: CellResult, dead: Collection[int], seconds: float) -> str:
+    """Returns what processes had raised in the cell well before one died, as a sentence."""
+    errors = {
+        i: error
+        for i, error in result.errors.items()
+        if i not in dead and result.per_process[i].code_seconds < seconds - WELL_AFTER_SECONDS
+    }
+    clauses = "; ".join(f"{processes_label(who)} {what}" for what, who in raised(errors).items())
+    return f" Before that, {clauses}." if clauses else ""

@@ -1,0 +1,131 @@
+"""``!command`` in a cell, run without forking this process's Python.
+
+IPython runs it through ``os.forkpty``. In a process with a JAX backend, which has threads,
+that may deadlock, and JAX warns of it on every call; ``subprocess`` starts programs without
+running any Python in between.
+"""
+
+from __future__ import annotations
+
+import codecs
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from typing import Any, NoReturn
+
+from IPython.core import page
+from IPython.core.error import StdinNotImplementedError, UsageError
+
+from jaxnb.cells import process_bundles, process_flood
+from jaxnb.launch import process_bootstrap
+
+INTERRUPT_GRACE_SECONDS = 0.2
+"""A command that has not ended so long after SIGINT is killed, as IPython's own `!` does: an
+interrupt ends a cell within half a second."""
+
+
+def install(shell: Any) -> None:
+    """Makes ``!command`` of this shell run through :func:`run`, and ``exit()`` end nothing.
+
+    What would be shown in a pager is displayed.
+
+    What its cells print and display is kept within bounds from then on.
+    """
+
+    def system(command: str) -> None:
+        __tracebackhide__ = True  # the cell's line is what matters in a traceback
+        run(shell, command)
+
+    def ask_exit() -> None:
+        sys.stdout.write("exit() ends no process of the group; type %spmd_stop\n")
+
+    for kind in ("line", "cell"):
+        shell.register_magic_function(_nested, kind, "spmd")
+    shell.system = system
+    shell.ask_exit = ask_exit
+    # `step?`, `%page`: ipykernel puts their text into the reply, for a pager that the notebook has
+    # only for its own kernel. Displayed, it shows as other outputs do.
+    shell.set_hook("show_in_pager", page.as_hook(page.display_page), 0)
+    joined = process_bootstrap.joined()
+    process_flood.install(shell, joined.num_processes if joined else 1)
+    process_bundles.install(shell)
+
+
+def _nested(line: str, cell: str | None = None) -> NoReturn:
+    """Stands for ``%spmd`` in a cell.
+
+    Raises:
+        UsageError: Always.
+    """
+    raise UsageError(
+        "`%spmd` is the notebook's: what stands in a `%%spmd` cell runs on the processes already. "
+        "Leave it out."
+    )
+
+
+def no_input(prompt: object = "", stream: object = None) -> str:
+    """Stands for ``input`` and ``getpass`` in a cell.
+
+    Raises:
+        StdinNotImplementedError: Always: nobody is asked on behalf of several processes.
+    """
+    raise StdinNotImplementedError(
+        "The processes of a group have no standard input. Ask in a cell of the notebook itself, "
+        "and push what was answered: `%spmd_push NAME`."
+    )
+
+
+def run(shell: Any, command: str) -> None:
+    """Runs a shell command for the ``system`` of :func:`install`; streams to ``sys.stdout``.
+
+    Sets ``_exit_code`` in the namespace, as IPython does. Standard input is empty. An
+    interrupt reaches the command and all that it started; what ignores it is killed.
+    """
+    __tracebackhide__ = True
+    # The command's {names} are those of the caller of `system` above, as in IPython's own.
+    expanded = shell.var_expand(command, depth=2)
+    process = subprocess.Popen(
+        expanded,
+        shell=True,
+        executable=os.environ.get("SHELL") or None,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        process_group=0,
+    )
+    try:
+        _stream(process)
+        status = process.wait()
+    except KeyboardInterrupt:
+        _end(process)
+        raise
+    shell.user_ns["_exit_code"] = status
+
+
+def _stream(process: subprocess.Popen[bytes]) -> None:
+    __tracebackhide__ = True
+    assert process.stdout is not None
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    with process.stdout as stream:
+        while data := os.read(stream.fileno(), 1 << 16):
+            sys.stdout.write(decoder.decode(data))
+        sys.stdout.write(decoder.decode(b"", final=True))
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    try:
+        _signal(process, signal.SIGINT)
+        process.wait(INTERRUPT_GRACE_SECONDS)
+    except (
+        subprocess.TimeoutExpired,
+        KeyboardInterrupt,
+    ):  # another interrupt: the user is impatient
+        _signal(process, signal.SIGKILL)
+        process.wait()
+
+
+def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, number)

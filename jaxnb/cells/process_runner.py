@@ -1,0 +1,395 @@
+"""Runs a cell in this process as the IPython kernel would, and reports what it did."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Coroutine
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from types import FrameType, TracebackType
+from typing import Any
+
+import jax
+from ipykernel.displayhook import ZMQShellDisplayHook
+
+from jaxnb.arrays.process_held import HELD, LARGE_VALUES
+from jaxnb.arrays.process_naming import Names
+from jaxnb.cells import (
+    process_aside,
+    process_bundles,
+    process_children,
+    process_commands,
+    process_tracebacks,
+    process_values,
+)
+from jaxnb.cells.process_repeating import Repeats
+from jaxnb.compat.jax_arrays import is_deleted
+from jaxnb.errors import JaxnbError
+from jaxnb.lockstep import process_awaiting, process_interrupts
+from jaxnb.lockstep.process_origins import ORIGINS
+from jaxnb.lockstep.process_recorder import Recorder
+from jaxnb.model.cells import CellReply, CellRequest, ProcessError, ValueInfo
+from jaxnb.model.transfers import PackRequest
+from jaxnb.profile.process_timekeeper import Timekeeper
+from jaxnb.wire import process_features
+from jaxnb.wire.process_features import CellHere
+
+MAX_LARGE_VALUES = 16
+"""How many values that were too large to travel are kept for the notebook to fetch."""
+
+MAX_NAMED = 100_000
+"""So many objects are looked at for the names of arrays."""
+
+_NOTHING = object()
+_ONCE = nullcontext()
+
+
+class CapturingDisplayHook(ZMQShellDisplayHook):
+    """Keeps the last expression's value and its formats instead of publishing them."""
+
+    nothing = _NOTHING
+    value: Any = _NOTHING
+    bundle: dict[str, Any]
+    keeps_only = False
+    """Whether values are kept and not formatted: to format an array is to wait for it."""
+
+    def __call__(self, result: Any = None) -> None:
+        """Takes the value; IPython calls this for the last expression."""
+        if self.keeps_only:
+            self.value = _NOTHING if result is None else result
+            return
+        if result is not None and not self.quiet():  # type: ignore[no-untyped-call]
+            self.value = result
+        super().__call__(result)  # type: ignore[no-untyped-call]
+
+    def compute_format_data(self, result: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Formats the value; an array whose buffer is gone cannot be asked for its repr."""
+        if isinstance(result, jax.Array) and is_deleted(result):
+            return {"text/plain": "<jax.Array, deleted>"}, {}
+        return super().compute_format_data(result)  # type: ignore[no-any-return, no-untyped-call]
+
+    def finish_displayhook(self) -> None:
+        """Keeps what ipykernel would send to the front end here."""
+        self.bundle = dict((self.msg or {}).get("content", {}).get("data", {}))
+        self.msg = None
+
+    def take(self) -> tuple[Any, dict[str, Any]]:
+        """Returns the value and its formats, and forgets them."""
+        taken = self.value, getattr(self, "bundle", {})
+        self.value, self.bundle = _NOTHING, {}
+        return taken
+
+
+class Runner:
+    """Runs cells in the shell of this process's kernel.
+
+    Args:
+        kernel: The process's ipykernel (ipyparallel's subclass of it).
+        process_index: Who this process is.
+        recorder: Sees what cells dispatch.
+        timekeeper: Keeps what the main thread did when.
+    """
+
+    def __init__(
+        self,
+        kernel: Any,
+        process_index: int,
+        recorder: Recorder,
+        timekeeper: Timekeeper,
+    ) -> None:
+        self._kernel = kernel
+        self._recorder = recorder
+        self._timekeeper = timekeeper
+        self._shell = kernel.shell
+        self.process_index = process_index
+        self._error: ProcessError | None = None
+        self._began = 0.0
+        self._raised_at: float | None = None
+        self._raised: BaseException | None = None
+        self._code_name = ""
+        self._install_hooks()
+        ORIGINS.variables = lambda times: Names(MAX_NAMED).walk(
+            self._shell.user_ns, self._hidden(), times
+        )
+
+    def _install_hooks(self) -> None:
+        shell = self._shell
+        process_commands.install(shell)
+        self._kernel.raw_input = self._kernel.getpass = process_commands.no_input
+        process_tracebacks.install(shell)
+        old = shell.displayhook
+        hook = CapturingDisplayHook(  # type: ignore[no-untyped-call]
+            shell=shell, parent=shell, cache_size=shell.cache_size
+        )
+        hook.session, hook.pub_socket, hook.topic = old.session, old.pub_socket, old.topic
+        shell.displayhook = hook
+        shell.display_trap.hook = hook
+        # IPython documents _showtraceback as the method to replace in order to show an error
+        # elsewhere; ipykernel's publishes it, which would show it beside jaxnb's own.
+        shell._showtraceback = self._keep_traceback
+        show = shell.showtraceback
+
+        def showtraceback(*arguments: Any, **settings: Any) -> None:
+            if settings.get("running_compiled_code") and process_tracebacks.is_outermost(shell):
+                self._raised_at = time.monotonic()
+                self._tell_end(sys.exc_info()[1])
+                if process_tracebacks.has_group(sys.exc_info()[1]):
+                    return  # IPython would print it to standard error: it is kept below
+            show(*arguments, **settings)
+
+        shell.showtraceback = showtraceback
+        # A name of its own for the cell, the same on every process: ipykernel's has the pid in
+        # it, so no two processes' tracebacks would be equal.
+        shell.compile.get_code_name = lambda raw, transformed, number: self._code_name
+
+    def _hidden(self) -> set[str]:
+        names, hidden = self._shell.user_ns, self._shell.user_ns_hidden
+        return {name for name in hidden if hidden[name] is names.get(name)}
+
+    async def run(self, request: CellRequest) -> CellReply:
+        """Runs one cell; whatever it raises is in the reply."""
+        shell = self._shell
+        self._error = self._raised = self._raised_at = None
+        self._code_name = f"<cell {request.cell}>"
+        shell.displayhook.take()
+        shell.execution_count = request.cell
+        cell = CellHere(request, self._code_name, shell.user_ns)
+        process_features.begin(cell)
+        started = self._began = time.monotonic()
+        self._recorder.begin(request, self._code_name)
+        calls: list[float] = []
+        try:
+            self._recorder.meet(request)
+            if request.aside:
+                process_aside.evaluate(shell, request, self._code_name)
+            else:
+                with self._repeated(request.calls, calls):
+                    await self._run_in_shell(_as_numbered(request))
+            if self._error is None:
+                self._recorder.launches.settle()
+        # An interrupt between IPython's own handlers; or strict mode cannot reach the others.
+        except (Exception, KeyboardInterrupt) as error:
+            self._keep_error(error)
+        seconds = cell.seconds = time.monotonic() - started
+        try:  # a signal's handler of the user's may raise anywhere
+            cell.raised, self._raised = self._raised, None
+            process_features.over(cell)
+            value = self._take_value(request)  # it may compute over the processes
+        finally:
+            trails = self._recorder.end(self._ending())
+        return CellReply(
+            process_index=self.process_index,
+            value=value,
+            error=self._error,
+            seconds=seconds,
+            trails=trails,
+            calls=tuple(calls),
+            replicas=self._recorder.replicas.trails(),
+            settings=self._recorder.settings.changes(),
+            refused=self._recorder.refused_at(),
+            has_failed=bool(self._recorder.launches.told()),
+            **process_features.told(cell),
+        )
+
+    def _repeated(self, calls: int, seconds: list[float]) -> AbstractContextManager[None]:
+        """Has the shell run its next cell several times; 0 for once, as ever."""
+        if not calls:
+            return _ONCE
+        hook = self._shell.displayhook
+        return Repeats(self._shell, hook, calls, seconds, self._timekeeper).installed()
+
+    async def _run_in_shell(self, code: str) -> None:
+        """Runs code as ipykernel's ``do_execute`` does.
+
+        That one cannot be called: ipykernel 7 asks for the thread of its shell channel before
+        it runs a cell with ``await``, and ipyparallel's engines have none.
+        """
+        shell = self._shell
+        self._kernel._forward_input(allow_stdin=False)  # input() raises instead of hanging
+        try:
+            if (found := self._awaiting(code)) is None:
+                result = shell.run_cell(code, store_history=True)
+            else:
+                result = await self._run_task(
+                    shell.run_cell_async(code, store_history=True, **found)
+                )
+            if process_children.is_child():  # of an os.fork() in the cell
+                process_children.end(result and (result.error_before_exec or result.error_in_exec))
+            self._keep_error_of(result)
+        finally:
+            self._kernel._restore_input()
+
+    def _awaiting(self, code: str) -> dict[str, Any] | None:
+        """Returns what IPython has made of code that awaits; None for other code."""
+        has_own = bool(self._shell.input_transformers_post)  # which may make anything of anything
+        if not has_own and "await" not in code and "async" not in code:
+            return None  # IPython makes the same of it once more: not twice for every cell
+        made: dict[str, Any] = {"transformed_cell": code, "preprocessing_exc_tuple": None}
+        try:
+            made["transformed_cell"] = self._shell.transform_cell(code)
+        except Exception:  # IPython shows it as the cell's error
+            made["preprocessing_exc_tuple"] = sys.exc_info()
+        return made if self._shell.should_run_async(code, **made) else None
+
+    def _tell_end(self, error: BaseException | None) -> None:
+        """Tells who waits for this process what it has raised: to format that takes a while."""
+        name, line = type(error).__name__, _line_in_cell(error, self._code_name)
+        self._recorder.lockstep.end(ProcessError(name, "", "", "", line=line).ending)
+
+    def _ending(self) -> str:
+        return "had finished" if self._error is None else self._error.ending
+
+    def _keep_error_of(self, result: Any) -> None:
+        """Keeps an error that IPython has not shown.
+
+        A second SIGINT that strikes while IPython formats the first makes it give up.
+        """
+        error = result and (result.error_before_exec or result.error_in_exec)
+        if error is not None and self._error is None:
+            lines = [line.rstrip("\n") for line in traceback.format_exception(error)]
+            self._keep_traceback(type(error), error, lines)
+
+    async def _run_task(self, cell: Coroutine[Any, Any, Any]) -> Any:
+        """Runs a cell that awaits.
+
+        SIGINT raises KeyboardInterrupt in the cell's Python code, as it does in one that does
+        not await. While the cell is suspended, SIGINT cancels it: its code sees that at its
+        ``await``.
+        """
+        loop = asyncio.get_running_loop()
+        entered = interrupted = False
+
+        async def guarded() -> Any:
+            # A KeyboardInterrupt that leaves a task ends the event loop.
+            nonlocal entered
+            entered = True
+            try:
+                return await cell
+            except KeyboardInterrupt as error:  # between IPython's own handlers
+                self._keep_error(error)
+                return None
+            finally:
+                entered = False
+
+        task = ORIGINS.continue_in(asyncio.ensure_future(guarded()))
+
+        def on_sigint(_: int, frame: FrameType | None) -> None:
+            nonlocal interrupted
+            if process_interrupts.is_kept():
+                return
+            interrupted = True
+            error, current = process_interrupts.strike_by_signal(), asyncio.current_task(loop)
+            if current is task and entered:
+                raise error
+            # add_signal_handler would not run before the code returns to the loop. This
+            # handler runs at once, and writes to the pipe that the loop sleeps on.
+            loop.call_soon_threadsafe(task.cancel)
+            if current is not task and process_awaiting.is_in_cell(frame):
+                # A task that the cell started; see above for KeyboardInterrupt.
+                raise asyncio.CancelledError
+
+        previous = signal.signal(signal.SIGINT, on_sigint)
+        result = None
+        try:
+            with process_awaiting.cell(cell):
+                result = await task
+        except asyncio.CancelledError:  # interrupted before IPython could catch it
+            cell.close()
+            if not interrupted:
+                raise
+            self._keep_error(KeyboardInterrupt())
+        finally:
+            signal.signal(signal.SIGINT, previous)
+            self._shell.events.trigger("post_execute")
+            self._shell.events.trigger("post_run_cell", result)
+        if interrupted and self._error is not None and self._error.type_name == "CancelledError":
+            self._error = replace(self._error, type_name="KeyboardInterrupt")
+        return result
+
+    def large_value(self, request: PackRequest) -> Any:
+        """Returns the value of an earlier cell that was too large to travel with its result.
+
+        Raises:
+            JaxnbError: It is no longer here, or not what it was.
+        """
+        advice = "assign it to a name and pull that"
+        try:
+            value = LARGE_VALUES[request.cell]
+        except KeyError:
+            raise JaxnbError(
+                f"process {self.process_index} no longer holds it (the last "
+                f"{MAX_LARGE_VALUES} large values are kept); {advice}"
+            ) from None
+        if isinstance(value, jax.Array) and value.is_deleted():
+            raise JaxnbError(
+                f"it was deleted on process {self.process_index} since, or donated to a computation"
+            )
+        if request.digest and process_values.describe(value, {}, 0).digest != request.digest:
+            raise JaxnbError(
+                f"it was changed on process {self.process_index} since the cell ran; {advice}"
+            )
+        return value
+
+    def _take_value(self, request: CellRequest) -> ValueInfo | None:
+        value, bundle = self._shell.displayhook.take()
+        if value is _NOTHING or self._error is not None:
+            return None
+        info = process_values.describe(
+            value,
+            bundle,
+            request.max_payload_bytes,
+            hold=lambda arrays: HELD.hold(request.request_id, arrays),
+        )
+        if info.payload is None and not info.payload_note:
+            LARGE_VALUES[request.request_id] = value
+            while len(LARGE_VALUES) > MAX_LARGE_VALUES:
+                LARGE_VALUES.popitem(last=False)
+        return info
+
+    def _keep_error(self, error: BaseException) -> None:
+        """Keeps what was raised where IPython shows nothing."""
+        self._keep_traceback(type(error), error, traceback.format_exception_only(error))
+
+    def _keep_traceback(self, kind: type[BaseException], error: Any, lines: list[str]) -> None:
+        said = process_tracebacks.cause_first(str(error))
+        ansi = process_bundles.shortened("\n".join(lines).replace(str(error), said))
+        self._shell._last_traceback = lines
+        self._raised = error
+        at = self._raised_at or time.monotonic()
+        self._error = ProcessError(
+            type_name=kind.__name__,
+            message=process_bundles.shortened(said),
+            traceback=process_tracebacks.ANSI.sub("", ansi),
+            traceback_ansi=ansi,
+            line=_line_in_cell(error, self._code_name),
+            seconds=at - self._began,
+            at=at,
+        )
+
+
+def _as_numbered(request: CellRequest) -> str:
+    """Returns the code with lines before it, so that its lines count as the notebook's do.
+
+    IPython removes leading empty lines, so they are comments. A cell magic must stay first.
+    """
+    if request.code.lstrip().startswith("%%"):
+        return request.code
+    code = request.code.lstrip("\n")
+    blank = "#\n" * (len(request.code) - len(code))
+    return "# %%spmd\n" * (request.first_line - 1) + blank + code
+
+
+def _line_in_cell(error: Any, code_name: str) -> int | None:
+    if isinstance(error, SyntaxError) and error.filename == code_name:
+        return error.lineno
+    line = None
+    frame: TracebackType | None = getattr(error, "__traceback__", None)
+    while frame is not None:
+        if frame.tb_frame.f_code.co_filename == code_name:
+            line = frame.tb_lineno
+        frame = frame.tb_next
+    return line

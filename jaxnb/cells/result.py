@@ -1,0 +1,286 @@
+"""What a cell did, as its user holds it: :class:`CellResult` and :class:`ProcessResult`."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import cached_property
+from math import inf
+from typing import TYPE_CHECKING, Any, Literal
+
+from jaxnb.arrays import differing, lying, merged
+from jaxnb.arrays.per_process import Gather, PerProcess
+from jaxnb.arrays.unpickling import unpickle
+from jaxnb.callers import levels_to_caller
+from jaxnb.errors import DivergenceWarning, JaxnbError
+from jaxnb.model.cells import CellMemory, ProcessError, RichOutput, ValueInfo, code_seconds
+from jaxnb.model.dispatches import Cause, Divergence
+from jaxnb.model.layout import ArrayInfo
+from jaxnb.model.origins import Difference
+from jaxnb.model.pitfalls import Pitfall
+from jaxnb.model.replicas import UnequalInput
+from jaxnb.model.timing import CellTiming
+from jaxnb.pitfalls.nans import FirstNan
+
+if TYPE_CHECKING:
+    pass
+
+
+class Agreement(Enum):
+    """How the last expression's values of the processes relate."""
+
+    NO_VALUE = "no process has a value"
+    SAME = "every process has the same value, compared byte for byte"
+    SUSPECT = "equal in every byte, but computed of inputs that are not"
+    SHARDED = "one array, spread over processes"
+    DIFFERENT = "values differ by process"
+    REPLICAS_DIFFER = "JAX takes the array as replicated, but its replicas differ"
+    UNVERIFIED = "one replicated array, whose bytes were not compared (too large)"
+    UNCOMPARED = "the values have no canonical bytes to compare"
+
+
+@dataclass(frozen=True)
+class ProcessResult:
+    """What one process did in a cell.
+
+    Attributes:
+        process_index: The process.
+        value_info: The last expression's value as described by the process, or None.
+        stdout: All that it wrote to standard output.
+        stderr: All that it wrote to standard error.
+        displays: Its rich outputs in order.
+        error: What it raised, or None.
+        seconds: Wall time of the cell on it.
+        compile_seconds: Part of it that JAX spent lowering and compiling.
+        compiles: How many computations were compiled.
+        memory: What it changed on each of its devices; empty if it changed nothing on any.
+        fetch: Brings a value that was too large to travel with the reply.
+        gather: Makes an array that stayed on the processes from its index and description.
+    """
+
+    process_index: int
+    value_info: ValueInfo | None
+    stdout: str
+    stderr: str
+    displays: tuple[RichOutput, ...]
+    error: ProcessError | None
+    seconds: float
+    compile_seconds: float
+    compiles: int = 0
+    memory: tuple[CellMemory, ...] = ()
+    fetch: Callable[[Gather | None], Any] | None = field(default=None, repr=False, compare=False)
+    gather: Gather | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def code_seconds(self) -> float:
+        """How long the cell's own code ran; in ``seconds`` is the formatting of its error."""
+        return code_seconds(self.seconds, self.error)
+
+    @cached_property
+    def value(self) -> Any:
+        """The last expression's value; None if there was none.
+
+        A ``jax.Array`` that this process holds whole comes as a NumPy array. Of one that is
+        spread over processes the value here is this process's own view: reading what others
+        hold is an error, and :attr:`CellResult.value` has the whole. A large value is fetched
+        on the first access.
+
+        Raises:
+            JaxnbError: The value cannot be pickled, cannot be read here (a class that the cell
+                defined), or no longer exists on the process.
+        """
+        return self.value_as(self.gather)
+
+    def value_as(self, gather: Gather | None) -> Any:
+        """Returns the value, with its spread arrays made by ``gather``."""
+        info = self.value_info
+        if info is None:
+            return None
+        if info.array is not None and info.payload_note:  # spread over processes, or deleted
+            return info.array if gather is None or info.array.deleted else gather(0, info.array)
+        if info.payload is None and self.fetch is not None and not info.payload_note:
+            return self.fetch(gather)
+        if info.payload is None:
+            raise JaxnbError(
+                f"The value on process {self.process_index} ({info.type_name}) cannot be "
+                f"brought to the notebook: {info.payload_note}. It is still there, as `_`."
+            )
+
+        def array(index: int) -> Any:
+            return gather(index, info.arrays[index]) if gather else info.arrays[index]
+
+        try:
+            return unpickle(info.payload, (), array)
+        except Exception as error:  # a class of the cell, or a package that is missing here
+            raise JaxnbError(
+                f"The value on process {self.process_index} ({info.type_name}) cannot be read "
+                f"in the notebook: {type(error).__name__}: {error}. What it is made of must be "
+                "importable here too. It is still there, as `_`."
+            ) from error
+
+
+@dataclass(frozen=True, repr=False)
+class CellResult:
+    """What a cell did on every process it ran on.
+
+    Attributes:
+        cell: The cell's number.
+        code: Its source.
+        per_process: Process index to :class:`ProcessResult`, for the processes it ran on.
+        num_processes: Size of the group.
+        seconds: Wall time as seen from the notebook, transport included.
+        stdout: What all processes wrote to standard output, merged and labelled.
+        stderr: The same for standard error.
+        divergence: Where the processes were about to part, of which nothing has run, or in which
+            order they have dispatched that was not the same. None if they agreed, or if that was
+            not checked.
+        unequal_names: Names that hold parts of different arrays since this cell, which did not
+            end alike on all processes: arrays of different steps, after an interrupt.
+        pitfalls: What the cell did that JAX says nothing of; a cause that an earlier cell has
+            told of is left out.
+        first_nan: Where NaN appeared first, if that was looked for; None if nowhere.
+        timing: How long its calls took, if it was timed.
+        gather: Makes an array that stayed on the processes from its index and description.
+        unequal: Replicated inputs of its computations whose bytes differ by process.
+        cause: Why its processes diverged, or waited until they were interrupted, or one had
+            died, in a word: ``"program"``, ``"input"``, ``"order"``, ``"missing"``, ``"dead"``,
+            or ``"slow"``. Empty if they did not, or if it is not known.
+        suspect: Of what parts its value is made, if these are of different arrays; empty if they
+            are not, as far as is known.
+    """
+
+    cell: int
+    code: str
+    per_process: Mapping[int, ProcessResult]
+    num_processes: int
+    seconds: float
+    stdout: str = ""
+    stderr: str = ""
+    divergence: Divergence | None = None
+    unequal_names: tuple[Difference, ...] = ()
+    pitfalls: tuple[Pitfall, ...] = ()
+    first_nan: FirstNan | None = None
+    timing: CellTiming | None = None
+    gather: Gather | None = field(default=None, compare=False)
+    unequal: tuple[UnequalInput, ...] = ()
+    cause: Cause | Literal[""] = ""
+    suspect: str = ""
+
+    def __repr__(self) -> str:
+        outcome = f"errors on {sorted(self.errors)}" if self.errors else self.agreement.value
+        return (
+            f"<CellResult of cell [{self.cell}] on {len(self.per_process)} of "
+            f"{self.num_processes} processes, {self.seconds:.3g} s: {outcome}>"
+        )
+
+    @property
+    def errors(self) -> dict[int, ProcessError]:
+        """Process index to what it raised, for those that raised."""
+        return {i: r.error for i, r in self.per_process.items() if r.error is not None}
+
+    def raised_at(self, process: int) -> tuple[float, float]:
+        """Returns what to order processes by that raised, the first one first."""
+        error = self.errors[process]
+        return (inf if error.at is None else error.at, self.per_process[process].seconds)
+
+    @cached_property
+    def agreement(self) -> Agreement:
+        """How the values of the processes relate; from digests, nothing is fetched."""
+        found = self._agreement()
+        return Agreement.SUSPECT if found is Agreement.SAME and self.suspect else found
+
+    def _agreement(self) -> Agreement:
+        infos = [r.value_info for r in self.per_process.values()]
+        if all(info is None for info in infos):
+            return Agreement.NO_VALUE
+        if any(info is None for info in infos):
+            return Agreement.DIFFERENT
+        known = [info for info in infos if info is not None]
+        arrays = [info.array for info in known if info.array is not None]
+        if len(arrays) == len(known) and (
+            _is_one_array(arrays) or not any(a.fully_addressable for a in arrays)
+        ):
+            if len({(a.dtype, a.deleted, lying(a)) for a in arrays}) > 1:
+                return Agreement.DIFFERENT
+            if self._differing_parts():
+                return Agreement.REPLICAS_DIFFER
+            if not arrays[0].fully_replicated:
+                return Agreement.SHARDED
+            return Agreement.UNVERIFIED if self._uncompared_parts() else Agreement.SAME
+        if len({a.fully_addressable for a in arrays}) > 1:  # one of its own, and one of several
+            return Agreement.DIFFERENT
+        if len({info.type_name for info in known}) > 1 or len({a.deleted for a in arrays}) > 1:
+            return Agreement.DIFFERENT
+        if self._differing_parts():
+            return Agreement.REPLICAS_DIFFER
+        digests = {info.digest for info in known}
+        if b"" in digests:
+            return Agreement.SAME if len(known) == 1 else Agreement.UNCOMPARED
+        return Agreement.SAME if len(digests) == 1 else Agreement.DIFFERENT
+
+    @cached_property
+    def array(self) -> ArrayInfo | None:
+        """The last expression's array: all processes' descriptions of a global one as one.
+
+        Of arrays that each process holds for itself it is the first, or the first whose
+        replicas differ.
+        """
+        infos = [r.value_info for r in self.per_process.values() if r.value_info is not None]
+        arrays = [info.array for info in infos if info.array is not None]
+        if not arrays or len(arrays) != len(infos):
+            return None
+        if any(a.fully_addressable for a in arrays) and not _is_one_array(arrays):
+            return next((a for a in arrays if differing(a)), arrays[0])
+        return merged(arrays)
+
+    def _differing_parts(self) -> bool:
+        return self.array is not None and bool(differing(self.array))
+
+    def _uncompared_parts(self) -> bool:
+        array = self.array
+        if array is None or array.deleted or len(self.per_process) == 1:
+            return False
+        return any(not s.digest and s.process_index in self.per_process for s in array.shards)
+
+    def _holder(self) -> ProcessResult:
+        """Returns the first process that has the whole value; all but spread arrays are whole."""
+        results = list(self.per_process.values())
+        whole = (r for r in results if r.value_info and not r.value_info.payload_note)
+        return next(whole, results[0])
+
+    @cached_property
+    def value(self) -> Any:
+        """The last expression's value: one for the group if the processes agree.
+
+        Returns:
+            The value. An array that is spread over processes comes as a
+            :class:`jaxnb.GatheredArray`, whose data stay there until they are used.
+            Where the processes' values differ or cannot be compared, a
+            :class:`PerProcess` of them; None if the cell has no value. If it is made of parts
+            of different arrays, a :class:`~jaxnb.errors.DivergenceWarning` says so.
+        """
+        if self.suspect:
+            warnings.warn(
+                f"The value of cell [{self.cell}] {self.suspect}.",
+                DivergenceWarning,
+                stacklevel=levels_to_caller(),
+            )
+        match self.agreement:
+            case Agreement.NO_VALUE:
+                return None
+            case Agreement.SAME | Agreement.UNVERIFIED | Agreement.SUSPECT:
+                return self._holder().value_as(self.gather)
+            case Agreement.SHARDED:
+                array = self.array
+                if array is None or array.deleted or self.gather is None:
+                    return array
+                return self.gather(0, array)
+            case _:
+                return PerProcess({i: r.value for i, r in self.per_process.items()})
+
+
+def _is_one_array(arrays: Sequence[ArrayInfo]) -> bool:
+    """Whether processes mean one global array, though its devices may all be one process's."""
+    return len(arrays) > 1 and len({lying(a) for a in arrays}) == 1

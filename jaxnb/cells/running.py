@@ -1,0 +1,441 @@
+"""One cell on its way through the group: its output as it comes, its result at the end."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from jaxnb.cells.allowance import Allowance, share_of
+from jaxnb.cells.answers import (
+    as_reply,
+    mergers,
+    pieces,
+    raised,
+)
+from jaxnb.cells.floods import dropped_texts, flood_text
+from jaxnb.cells.held_output import Ended, HeldOutput, LineEnds
+from jaxnb.cells.merge import MergedLine, StreamMerger
+from jaxnb.cells.sinks import NoSink, OutputSink
+from jaxnb.cells.timing import timing_of
+from jaxnb.labels import Outputs, processes_label
+from jaxnb.model.cells import (
+    NO_ANSWER,
+    CellReply,
+    CellRequest,
+    ProcessError,
+    RichOutput,
+    StreamChunk,
+    StreamName,
+)
+from jaxnb.model.dispatches import Cause, Trail
+from jaxnb.model.pitfalls import Pitfall
+from jaxnb.model.timing import CellTiming
+from jaxnb.model.whereabouts import Waits
+from jaxnb.pitfalls.told import merged
+from jaxnb.wire.events import ClearOutput, Display, Dropped, Event, Exchange, Reply
+
+TICK_SECONDS = 0.05
+"""How often output that waits for its twins is looked at again."""
+
+STEP_SECONDS = 0.1
+"""How long one step takes output at most, however much there is: between steps someone looks at
+interrupts, time-outs and deaths."""
+
+STEP_LINES = 10_000
+"""How many lines one step merges, about."""
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """All that the processes of a cell have sent.
+
+    Attributes:
+        request: The cell.
+        replies: What each has answered; of one that has not, that it did not end the cell.
+        silent: Who has not answered itself: the dead, too.
+        displays: What each has displayed.
+        texts: Name of a stream to what each has written.
+        merged: Name of a stream to all that, merged and labelled.
+        seconds: How long it took, as seen from the notebook.
+    """
+
+    request: CellRequest
+    replies: Mapping[int, CellReply]
+    silent: frozenset[int]
+    displays: Mapping[int, tuple[RichOutput, ...]]
+    texts: Mapping[str, Mapping[int, str]]
+    merged: Mapping[str, str]
+    seconds: float
+
+    @property
+    def errors(self) -> dict[int, ProcessError]:
+        """What processes have raised, or were interrupted by, or that they did not end the cell."""
+        return {i: each.error for i, each in self.replies.items() if each.error is not None}
+
+    @property
+    def timing(self) -> CellTiming:
+        """How long its calls took on each process, if it is timed."""
+        return timing_of({i: reply.calls for i, reply in self.replies.items()})
+
+    @property
+    def trails(self) -> dict[int, tuple[Trail, ...]]:
+        """What each process dispatched to several, in short."""
+        return {i: reply.trails for i, reply in self.replies.items()}
+
+    @property
+    def pitfalls(self) -> tuple[Pitfall, ...]:
+        """What the processes saw of pitfalls, each cause once."""
+        return merged({i: reply.pitfalls for i, reply in self.replies.items()})
+
+
+class RunningCell:
+    """Collects what the processes of one cell send.
+
+    Args:
+        request: The cell.
+        exchange: Its exchange.
+        processes: The indices of the processes it runs on.
+        num_processes: Size of the group.
+        sink: Where its output goes.
+        interrupted: Set by whoever wants the cell interrupted.
+        outputs: ``"merged"``; ``"all"``: equal lines of several processes are shown for each;
+            ``"first"``: those of the first process only. The result holds all in any case.
+    """
+
+    def __init__(
+        self,
+        request: CellRequest,
+        exchange: Exchange,
+        processes: Iterable[int],
+        num_processes: int,
+        sink: OutputSink,
+        interrupted: threading.Event,
+        outputs: Outputs = "merged",
+    ) -> None:
+        self.request = request
+        self.exchange = exchange
+        self.waiting_for = set(processes)
+        self._processes = tuple(processes)
+        self._num_processes = num_processes
+        self._sink = sink
+        self.interrupted = interrupted
+        self._mergers = mergers(self._processes, outputs)
+        self._texts: Mapping[str, dict[int, list[str]]] = {
+            "stdout": defaultdict(list),
+            "stderr": defaultdict(list),
+        }
+        self._merged: dict[str, list[str]] = {"stdout": [], "stderr": []}
+        self._allowances: dict[tuple[int, StreamName], Allowance] = {}
+        self._pieces: deque[Event] = deque()
+        self._is_behind = False
+        self._dropped: dict[tuple[StreamName, int], Dropped] = {}
+        self._displays: dict[int, list[RichOutput]] = defaultdict(list)
+        self._replies: dict[int, CellReply] = {}
+        self._answered: set[int] = set()
+        self._live: list[MergedLine] = []
+        self._held = HeldOutput()
+        self.began = time.monotonic()
+        self._left_in_cell: set[int] | None = None
+        self.sink_error: Exception | None = None
+        self.abandoned: Exception | None = None
+        self.waits: Waits | None = None
+        self.wait_cause: Cause | Literal[""] = ""  # of the last wait that was shown
+        self._to_sink(lambda sink: sink.begin(self._processes))
+
+    @property
+    def seconds(self) -> float:
+        """Time since the cell was sent."""
+        return time.monotonic() - self.began
+
+    @property
+    def processes(self) -> tuple[int, ...]:
+        """The indices of the processes that the cell runs on."""
+        return self._processes
+
+    @property
+    def interrupt_by(self) -> str:
+        """How the user interrupts it."""
+        return self._sink.interrupt_by
+
+    @property
+    def silent(self) -> set[int]:
+        """The processes that have answered nothing themselves, and may never: the dead too."""
+        return set(self._processes) - self._answered
+
+    @property
+    def raised(self) -> Mapping[str, Sequence[int]]:
+        """What processes have raised that have left the cell, as clauses, and which ones."""
+        replies = self._replies.items()
+        return raised({i: each.error for i, each in replies if each.error is not None})
+
+    def how_others_left(self, others: Collection[int]) -> str:
+        """Returns what those did that are not in the cell, as a clause; empty if there are none.
+
+        Args:
+            others: Their indices; some may not have been asked to run it.
+        """
+        ends: dict[str, list[int]] = {}
+        for index in sorted(others):
+            reply = self._replies.get(index)
+            if reply is None:
+                end = "{have} not been asked to run the cell"
+            else:
+                end = "{have} finished" if reply.error is None else reply.error.ending
+            ends.setdefault(end, []).append(index)
+        return ", ".join(
+            f"{processes_label(who)} {end.replace('{have}', 'has' if len(who) == 1 else 'have')}"
+            for end, who in ends.items()
+        )
+
+    def abandon(self, reason: Exception) -> None:
+        """Makes the one who waits for this cell stop, and raise ``reason``."""
+        self.abandoned = reason
+        self.exchange.wake()
+
+    def step(self, timeout_seconds: float = TICK_SECONDS) -> None:
+        """Takes what has come, waiting for at most ``timeout_seconds`` if nothing has."""
+        # What has come in the meantime is taken together: merging by line is for people, and
+        # doing it for each message would cost more than the messages.
+        until = None
+        for event in self._arrived(0.0 if self._is_behind else timeout_seconds):
+            self._take(event)
+            now = time.perf_counter()
+            until = until or now + STEP_SECONDS
+            if now > until:
+                break
+        self._is_behind = bool(self._pieces)
+        until = time.perf_counter() + STEP_SECONDS
+        while self._show_merged() and self._show_held():
+            if time.perf_counter() > until:
+                self._is_behind = True
+                break
+        self._show_live()
+        self._to_sink(lambda sink: sink.tick())
+
+    def _show_merged(self) -> bool:
+        """Shows the lines that can be decided now; returns whether that were all of them."""
+        now, are_all = time.perf_counter(), True
+        for merger in self._distinct_mergers():
+            lines = merger.drain(now, STEP_LINES)
+            are_all &= len(lines) < STEP_LINES
+            self._show(lines)
+        self._is_behind |= not are_all
+        return are_all
+
+    def _arrived(self, timeout_seconds: float) -> Iterator[Event]:
+        """Yields what has come, in pieces that take no long time; waits if nothing has."""
+        if not self._pieces and timeout_seconds:
+            first = self.exchange.get(timeout_seconds)
+            if first is None:
+                return
+            self._pieces.extend(pieces(first))
+        while self._pieces:
+            yield self._pieces.popleft()
+        for event in self.exchange.drain():
+            self._pieces.extend(pieces(event))
+            while self._pieces:
+                yield self._pieces.popleft()
+
+    def _take(self, event: Event) -> None:
+        match event:
+            case StreamChunk(index) | Display(index) if index not in self._processes:
+                pass  # output of an earlier cell's thread, on a process that this cell leaves out
+            case StreamChunk(index, name, text):
+                self._write(index, name, self._allowance(index, name).take(text))
+            case Dropped():
+                self._note_dropped(event)
+            case Display(index, output):
+                self._displays[index].append(output)
+                if not output.update:
+                    self._feed(LineEnds(index))
+                self._held.put(event)
+            case ClearOutput(index):
+                self._feed(LineEnds(index))  # half a line is cleared too
+                self._held.put(event)
+            case Reply(index, answer):
+                if not isinstance(answer, BaseException):
+                    self._answered.add(index)
+                self._finish(index, answer)
+
+    def _write(self, index: int, name: StreamName, text: str) -> None:
+        if not text:
+            return
+        self._texts[name][index].append(text)
+        self._feed(StreamChunk(index, name, text))
+
+    def _feed(self, event: StreamChunk | LineEnds | Ended) -> None:
+        """Has text merged, or the end of it told, once what the process displayed before is out."""
+        index = event.process_index
+        if index not in self._mergers:
+            return
+        if self._held.holds(index):
+            self._held.put(event)
+        else:
+            self._merge(event)
+
+    def _merge(self, event: StreamChunk | LineEnds | Ended) -> None:
+        match event:
+            case StreamChunk(index, name, text):
+                self._mergers[index].feed(index, name, text, time.perf_counter())
+            case LineEnds(index):
+                self._mergers[index].end_line(index)
+            case Ended(index):
+                self._mergers[index].finish(index)
+
+    def _allowance(self, index: int, name: StreamName) -> Allowance:
+        """Returns what the notebook takes of a stream: more than Python code can send.
+
+        What C code writes, and threads of earlier cells, has no limit where it is written.
+        """
+        key = (index, name)
+        if key not in self._allowances:
+            lines, chars = share_of(self._num_processes)
+            self._allowances[key] = Allowance(2 * lines, 2 * chars, time.monotonic())
+        return self._allowances[key]
+
+    def _note_dropped(self, event: Dropped) -> None:
+        if not self._dropped:
+            self.notice(flood_text(event))
+        self._dropped[event.name, event.process_index] = event
+
+    def _end_floods(self) -> None:
+        """Takes the ends of what was too much for the notebook, and says what is missing."""
+        lines, chars = share_of(self._num_processes)
+        for (index, name), allowance in self._allowances.items():
+            if not allowance.is_pending:
+                continue
+            self._write(index, name, allowance.end())
+            told = self._dropped.get((name, index), Dropped(index, name, 0, 0, lines, chars))
+            self._dropped[name, index] = replace(
+                told,
+                lines=told.lines + allowance.dropped_lines,
+                characters=told.characters + allowance.dropped_chars,
+            )
+
+    def _finish(self, index: int, answer: object) -> None:
+        if index not in self.waiting_for:
+            return
+        self.waiting_for.discard(index)
+        self._feed(Ended(index))
+        reply = as_reply(index, answer, self.seconds)
+        self._replies[index] = reply
+
+    def _show_held(self) -> bool:
+        """Shows rich output once the lines that its process wrote before it are out.
+
+        Returns:
+            Whether there are more lines now.
+        """
+        has_merged = False
+        for event in self._held.ready(self._is_waiting):
+            match event:
+                case Display(index, output):
+                    self._to_sink(lambda sink, i=index, o=output: sink.display(i, o))  # type: ignore[misc]
+                case ClearOutput(index, wait):
+                    self._to_sink(lambda sink, i=index, w=wait: sink.clear(i, w))  # type: ignore[misc]
+                case _:
+                    self._merge(event)
+                    has_merged = True
+        return has_merged
+
+    def _is_waiting(self, index: int) -> bool:
+        return index in self._mergers and self._mergers[index].is_waiting(index)
+
+    def _distinct_mergers(self) -> list[StreamMerger]:
+        return list(dict.fromkeys(self._mergers.values()))
+
+    def _show(self, lines: list[MergedLine]) -> None:
+        if not lines:
+            return
+        for line in lines:
+            self._merged[line.name].append(line.labelled())
+        self._to_sink(lambda sink: sink.lines(lines))
+
+    def _show_live(self) -> None:
+        live = [line for merger in self._distinct_mergers() for line in merger.live()]
+        if live != self._live:
+            self._live = live
+            self._to_sink(lambda sink: sink.live(live))
+
+    def notice(self, text: str) -> None:
+        """Shows a sentence of jaxnb's own beside the output."""
+        self._to_sink(lambda sink: sink.notice(text))
+
+    def show_waits(self, waits: Waits) -> None:
+        """Shows where all processes wait, in the place where that was shown before."""
+        self.waits = waits
+        self.wait_cause = waits.cause
+        self._to_sink(lambda sink: sink.waits(waits))
+
+    def end_waits(self, *, by_itself: bool = False) -> None:
+        """Shows that the processes do not wait any more, if it was shown that they did.
+
+        Args:
+            by_itself: What they waited for has come: that they waited was nothing wrong.
+        """
+        if self.waits is not None:
+            self.show_waits(replace(self.waits, has_ended=True))
+            if by_itself:
+                self.wait_cause = ""
+            self.waits = None
+
+    def _to_sink(self, show: Callable[[OutputSink], None]) -> None:
+        """Shows something; a sink that fails must not leave processes unattended in a cell."""
+        try:
+            show(self._sink)
+        except Exception as error:
+            self.sink_error = error
+            self._sink = NoSink()
+
+    def still_in_cell(self, seconds: float = 0.0) -> set[int]:
+        """Returns the processes that have not answered, also after :meth:`finish`.
+
+        Args:
+            seconds: How long to wait for an answer.
+        """
+        if self._left_in_cell is None:
+            return set(self.waiting_for)
+        first = self.exchange.get(seconds) if seconds else None
+        for event in (first, *self.exchange.drain()):
+            if isinstance(event, Reply):
+                self._left_in_cell.discard(event.process_index)
+        return set(self._left_in_cell)
+
+    def finish(self) -> Collected:
+        """Shows what is left, and returns all that was received.
+
+        Processes that have not answered have an error that says so.
+        """
+        for event in self._arrived(0.0):
+            self._take(event)
+        self.end_waits()
+        self._end_floods()
+        self._left_in_cell = set(self.waiting_for)
+        for index in sorted(self.waiting_for):
+            silence = ProcessError(NO_ANSWER, "It did not end the cell.", "", "")
+            self._finish(index, CellReply(index, None, silence, self.seconds, 0.0, 0))
+        has_more = True
+        while has_more:
+            for merger in self._distinct_mergers():
+                self._show(merger.close(time.perf_counter()))
+            has_more = self._show_held()
+        self._show_live()
+        for text in dropped_texts(self._dropped.values()):
+            self.notice(text)
+        return Collected(
+            self.request,
+            {i: self._replies[i] for i in self._processes},
+            frozenset(self.silent),
+            {i: tuple(self._displays[i]) for i in self._processes},
+            {name: _whole(texts, self._processes) for name, texts in self._texts.items()},
+            {name: "".join(f"{line}\n" for line in lines) for name, lines in self._merged.items()},
+            self.seconds,
+        )
+
+
+def _whole(texts: Mapping[int, list[str]], processes: Iterable[int]) -> dict[int, str]:
+    return {i: "".join(texts.get(i, ())) for i in processes}

@@ -1,0 +1,1 @@
+"""What calls compile to: collectives, plans for devices nobody has, and comparisons."""

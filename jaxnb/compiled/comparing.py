@@ -1,0 +1,215 @@
+"""Comparing a function under several shardings: from objects, from text, for more devices."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from jaxnb.cells.result import CellResult
+from jaxnb.cells.sinks import OutputSink
+from jaxnb.compiled.calls import parse_call
+from jaxnb.compiled.comparison import Comparison
+from jaxnb.errors import CellError, JaxnbError, UsageError
+from jaxnb.model.cells import CellRequest
+from jaxnb.model.comparisons import ComparisonReport
+
+EXAMPLE = "specs={'data': \"P('data'), P()\"}"
+
+
+def compare_here(
+    function: Any,
+    args: Any,
+    kwargs: Mapping[str, Any] | None,
+    specs: Any,
+    mesh: Any,
+    meshes: Mapping[str, Any] | None,
+    out_specs: Mapping[str, Any] | None,
+    repeats: int | None,
+    run: bool,
+) -> Comparison:
+    """Compares on this process, and on all that run the same cell; see :func:`jaxnb.compare`."""
+    from jaxnb.compiled import process_comparing
+
+    meshes, out_specs = dict(meshes or {}), dict(out_specs or {})
+    _require_variants(specs, meshes, out_specs)
+    _require_repeats(repeats)
+    settings = process_comparing.Settings(
+        specs, mesh, meshes, out_specs, repeats, run, process_comparing.namespace()
+    )
+    return Comparison(process_comparing.compare(function, args, kwargs or {}, settings))
+
+
+def _require_variants(specs: Any, *others: Mapping[str, Any]) -> None:
+    if not isinstance(specs, Mapping) or not specs:
+        raise UsageError(
+            "Give each sharding a name: specs={'data': (P('data'), P()), 'whole': P()}. Nothing "
+            "was run."
+        )
+    names = [name for name in specs if not isinstance(name, str)]
+    if names:
+        raise UsageError(f"The name of a variant is text, not {names[0]!r}. Nothing was run.")
+    for other in others:
+        if unknown := [name for name in other if name not in specs]:
+            raise UsageError(
+                f"There is no variant {unknown[0]!r}: `specs` has {', '.join(map(repr, specs))}. "
+                "Nothing was run. One mesh for all variants is `mesh=mesh`."
+            )
+
+
+def require_no_setup(setup: str) -> None:
+    """Raises UsageError if a setup is given where nothing is planned."""
+    if setup:
+        raise UsageError(
+            "`setup` is for a plan: give `devices` too. Nothing was run. On the group's "
+            "own devices, run the setup as a cell."
+        )
+
+
+def _require_repeats(repeats: Any) -> None:
+    if repeats is None:
+        return
+    if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 1:
+        raise UsageError(f"`repeats` is a whole number from 1, not {repeats!r}. Nothing was run.")
+
+
+def code_of(
+    call: str,
+    specs: Any,
+    mesh: Any,
+    meshes: Mapping[str, Any] | None,
+    out_specs: Mapping[str, Any] | None,
+    repeats: int | None,
+    run: bool,
+) -> str:
+    """Returns the expression that compares on a process; everything in it was parsed.
+
+    Args:
+        call: The call, as an expression.
+        specs: Name to specs; each an expression, or specs as objects.
+        mesh: An expression, or axes and sizes.
+        meshes: Name to such.
+        out_specs: Name to specs.
+        repeats: How many calls to measure.
+        run: Whether to run anything.
+
+    Raises:
+        UsageError: Something is no expression.
+    """
+    parsed = parse_call(call)
+    meshes, out_specs = meshes or {}, out_specs or {}
+    _require_variants(specs, meshes, out_specs)
+    _require_repeats(repeats)
+    if any(each.arg is None for each in parsed.keywords):
+        raise UsageError("`**` has no place in a call to compare. Name its arguments.")
+    positional = ", ".join(ast.unparse(each) for each in parsed.args)
+    keywords = ", ".join(f"{k.arg!r}: {ast.unparse(k.value)}" for k in parsed.keywords)
+    parts = [
+        f"({ast.unparse(parsed.func)})",
+        f"({positional}{',' if positional else ''})",
+        f"kwargs={{{keywords}}}",
+        f"specs={_by_name('specs', specs)}",
+        f"mesh={expression('mesh', mesh)}",
+        f"meshes={_by_name('meshes', meshes)}",
+        f"out_specs={_by_name('out_specs', out_specs)}",
+        f"repeats={repeats!r}, run={bool(run)}",
+    ]
+    return f"__import__('jaxnb').compare({', '.join(parts)})"
+
+
+def _by_name(what: str, values: Mapping[str, Any]) -> str:
+    entries = [f"{name!r}: {expression(f'{what}[{name!r}]', v)}" for name, v in values.items()]
+    return f"{{{', '.join(entries)}}}"
+
+
+def expression(what: str, value: Any) -> str:
+    """Returns specs or a mesh as an expression.
+
+    Args:
+        what: What to call it in messages.
+        value: Text, which is one; ``jax.P``; containers, numbers and None.
+
+    Raises:
+        UsageError: It is no expression, or an object of the notebook.
+    """
+    if isinstance(value, str):
+        try:
+            return f"({ast.unparse(ast.parse(value.strip(), mode='eval').body)})"
+        except (SyntaxError, ValueError):
+            raise UsageError(
+                f"{what} is {value!r}, and no expression of Python. Nothing was run. Type e.g. "
+                f"{EXAMPLE}."
+            ) from None
+    if value is None or isinstance(value, int):
+        return repr(value)
+    if type(value).__name__ == "PartitionSpec":
+        return f"__import__('jax').P{tuple(value)!r}"
+    if isinstance(value, Mapping):
+        entries = [f"{key!r}: {expression(what, each)}" for key, each in value.items()]
+        return f"{{{', '.join(entries)}}}"
+    if isinstance(value, tuple | list):
+        return f"({''.join(f'{expression(what, each)}, ' for each in value)})"
+    raise UsageError(
+        f"{what} is an object of type {type(value).__name__}, which lives in this process. Nothing "
+        f"was run. Name what there is on the processes, as text: mesh='mesh', {EXAMPLE}."
+    )
+
+
+def compare_on(
+    run: Callable[..., CellResult], code: str, label: str, sink: OutputSink | None
+) -> Comparison:
+    """Compares on the processes of a group.
+
+    Args:
+        run: ``Session.run``, with its settings.
+        code: What :func:`code_of` returns.
+        label: What is shown in its place, where processes wait, or in tracebacks.
+        sink: Where output goes; without one it is printed in the end.
+
+    Raises:
+        UsageError: As on the processes.
+        CellError: A process raised.
+    """
+    try:
+        result = run(code, aside=label, sink=sink)
+    except CellError as error:
+        errors = error.result.errors
+        messages = {each.message for each in errors.values()}
+        kinds = {each.type_name for each in errors.values()}
+        if kinds == {"UsageError"} and len(messages) == 1:
+            raise UsageError(messages.pop()) from None
+        raise
+    if result.stdout and sink is None:
+        print(result.stdout, end="")  # noqa: T201  # what the function printed when it was traced
+    values = [each.value for each in result.per_process.values()]
+    first: Comparison = values[0]
+    if any(each != first for each in values):
+        raise JaxnbError(
+            "The processes describe what they compared differently, which is a fault of jaxnb. "
+            "Nothing was changed. `spmd.last_result.per_process` has what each says."
+        )
+    return first
+
+
+def compare_planned(
+    code: str, *, devices: int, setup: str = "", cells: Iterable[CellRequest] = (), label: str
+) -> Comparison:
+    """Compares what a call compiles to for devices that there need not be; nothing is run.
+
+    Args:
+        code: What :func:`code_of` returns.
+        devices: How many.
+        setup: Code to run first.
+        cells: Cells whose definitions may be taken along.
+        label: What to call it in messages.
+
+    Raises:
+        UsageError: As :func:`jaxnb.compiled.planning.plan`.
+        NotCompiledError: The setup raised.
+    """
+    from jaxnb.compiled import planning
+
+    whole = f"{setup}\n{code}" if setup else code
+    answer = planning.answer(whole, devices=devices, cells=cells, label=label)
+    assert isinstance(answer, ComparisonReport)
+    return Comparison(answer)

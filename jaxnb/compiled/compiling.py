@@ -1,0 +1,112 @@
+"""Asking all processes of a group what a call compiles to, and whether they agree."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from jaxnb.compiled.calls import parse_call
+from jaxnb.compiled.collectives import Collectives
+from jaxnb.errors import JaxnbError, NotCompiledError
+from jaxnb.labels import one_line, processes_label
+from jaxnb.model.collectives import Compiled, NotCompiled
+from jaxnb.model.requests import CallRequest
+from jaxnb.wire.asking import Channel
+
+COMPILE_SECONDS = 3600.0
+"""How long a process may compile; large programs take minutes. An interrupt ends it sooner."""
+
+_STAGES = {
+    "prepared": "the code before it raised",
+    "evaluated": "its function and arguments could not be evaluated",
+    "traced": "JAX could not trace it",
+    "lowered": "JAX could not lower it",
+    "compiled": "XLA could not compile it",
+    "read": "what XLA compiled could not be read",
+}
+
+
+def compile_on(channel: Channel, code: str) -> Collectives:
+    """Returns what a call compiles to on the processes of a group.
+
+    All of them compile it, as they may exchange something while they do.
+
+    Args:
+        channel: To the processes.
+        code: The call.
+
+    Raises:
+        UsageError: It is not a call.
+        NotCompiledError: It cannot be compiled on some process.
+        ProcessDiedError: A process died.
+        JaxnbError: The processes compiled different programs, or one gave no answer.
+    """
+    parse_call(code)
+    request = CallRequest("jaxnb.compiled.process_compiling.collectives", {"code": code})
+    everyone = dict.fromkeys(range(channel.num_processes), request)
+    answers = channel.ask_together(everyone, seconds=COMPILE_SECONDS)
+    channel.require(answers, f"`{one_line(code)}` was compiled")
+    failed = {i: a for i, a in answers.items() if isinstance(a, NotCompiled)}
+    if failed:
+        raise _failed(code, failed, channel.num_processes)
+    return Collectives(_agreed(code, answers).report)
+
+
+def _failed(code: str, failed: Mapping[int, NotCompiled], num_processes: int) -> NotCompiledError:
+    first = next(iter(failed.values()))
+    where = ""
+    if len(failed) < num_processes:
+        others = sorted(set(range(num_processes)) - set(failed))
+        where = (
+            f" on {processes_label(failed)}; {processes_label(others)} compiled it. The processes "
+            "have different variables"
+        )
+    advice = ""
+    if "device" in first.error.message:
+        advice = (
+            "If it is meant for more devices than the group has, plan it: `%%spmd_collectives "
+            "--devices N`, or `jaxnb.plan(..., devices=N)`."
+        )
+    return not_compiled(code, first, where, advice)
+
+
+def not_compiled(
+    code: str, answer: NotCompiled, where: str = "", advice: str = ""
+) -> NotCompiledError:
+    """Returns the error that says why a call could not be compiled.
+
+    Args:
+        code: The call.
+        answer: What a process answered.
+        where: On which processes, as the end of a sentence.
+        advice: What to type next.
+    """
+    said = str(answer.error).partition("\n")[0]
+    said += "" if said.endswith((".", "!", "?")) else "."
+    message = (
+        f"`{one_line(code)}` was not compiled: {_STAGES[answer.stage]}{where}. It was not run."
+    )
+    whole = " ".join(part for part in (message, said, advice) if part)
+    return NotCompiledError(whole, rendering=answer.error.traceback)
+
+
+def _agreed(code: str, answers: Mapping[int, Compiled]) -> Compiled:
+    """Returns one of the answers if all are the same.
+
+    Raises:
+        JaxnbError: They are not.
+    """
+    groups: dict[str, list[int]] = {}
+    for index, answer in answers.items():
+        groups.setdefault(answer.report.fingerprint, []).append(index)
+    if len(groups) > 1:
+        raise JaxnbError(
+            f"The processes compiled different programs for `{one_line(code)}`: "
+            f"{_listed(list(groups.values()))}. Run as it is, they would not do the same, and JAX "
+            "would not notice. Nothing was run. `%spmd` each of its arguments and its function to "
+            "see where they differ."
+        )
+    return answers[min(answers)]
+
+
+def _listed(groups: Sequence[Sequence[int]]) -> str:
+    return " ≠ ".join(processes_label(group) for group in groups)

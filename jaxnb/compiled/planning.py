@@ -1,0 +1,126 @@
+"""Compiling a call for devices that nobody has, in a scratch process with that many CPU devices.
+
+The code of the plan is run there, so it makes the mesh; a call's arguments can be
+``jax.ShapeDtypeStruct``, which need no data. Functions that cells of a group have defined are
+taken along by their text: definitions, not values, since a group's values are made for its own
+devices.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+
+from jaxnb.compiled.calls import EXAMPLE, require_call
+from jaxnb.compiled.collectives import Collectives
+from jaxnb.compiled.compiling import not_compiled
+from jaxnb.compiled.definitions import Definitions, statement_text
+from jaxnb.compiled.scratch import ask_scratch
+from jaxnb.errors import UsageError
+from jaxnb.labels import one_line
+from jaxnb.model.cells import CellRequest
+from jaxnb.model.collectives import Compiled, NotCompiled
+from jaxnb.model.comparisons import ComparisonReport
+from jaxnb.model.plans import PlanPiece, PlanRequest
+
+MAX_DEVICES = 65536
+
+
+def plan(
+    code: str,
+    *,
+    devices: int,
+    cells: Iterable[CellRequest] = (),
+    name: str = "<plan>",
+    first_line: int = 1,
+) -> Collectives:
+    """Compiles the call that is the last expression of ``code`` for ``devices`` devices.
+
+    Args:
+        code: What to run in the scratch process, and the call, which is not run.
+        devices: How many CPU devices the process has.
+        cells: Cells whose definitions may be taken along, in the order in which they have run.
+        name: The file name of the code in tracebacks.
+        first_line: The notebook's number of the first line of the code.
+
+    Raises:
+        UsageError: The last statement is not a call, or it needs a value that a cell has made
+            for the group's own devices.
+        NotCompiledError: The code raised, or the call cannot be compiled.
+        JaxnbError: The process ended early.
+    """
+    found = answer(code, devices=devices, cells=cells, name=name, first_line=first_line)
+    assert isinstance(found, Compiled)
+    return Collectives(found.report, planned=True)
+
+
+def answer(
+    code: str,
+    *,
+    devices: int,
+    cells: Iterable[CellRequest] = (),
+    name: str = "<plan>",
+    first_line: int = 1,
+    label: str = "",
+) -> Compiled | ComparisonReport:
+    """Asks a scratch process; see :func:`plan`.
+
+    Args:
+        code: As there.
+        devices: As there.
+        cells: As there.
+        name: As there.
+        first_line: As there.
+        label: The call is one of ``jaxnb.compare``, and is made; what to call it in messages.
+
+    Returns:
+        What the call compiles to, or what it has compared.
+    """
+    if isinstance(devices, bool) or not isinstance(devices, int):
+        raise UsageError(f"The number of devices must be a whole number, not {devices!r}.")
+    if not 1 <= devices <= MAX_DEVICES:
+        raise UsageError(
+            f"The number of devices must be from 1 to {MAX_DEVICES}, not {devices}. Nothing was "
+            "run."
+        )
+    numbered = "\n" * (first_line - 1) + code
+    body = _parsed(numbered, code)
+    pieces: list[PlanPiece] = []
+    known = Definitions(cells)
+    for statement, needed in known.along(body):
+        pieces += needed
+        pieces.append(PlanPiece(name, statement_text(numbered, statement), numbered))
+    request = PlanRequest(devices, tuple(pieces[:-1]), pieces[-1], compares=bool(label))
+    reply = ask_scratch(request)
+    if reply.output:
+        print(reply.output, end="")  # noqa: T201  # what the user's code has printed
+    call = one_line(label or ast.unparse(body[-1]))
+    if isinstance(reply.answer, NotCompiled):
+        advice = ""
+        if reply.answer.error.type_name == "UsageError":
+            raise UsageError(reply.answer.error.message)
+        if reply.answer.error.type_name == "NameError":
+            advice = (
+                f"A plan for {devices} devices is made in a process of its own. It has what the "
+                "plan's code makes, and the functions, classes and imports of %%spmd cells; other "
+                "variables have to be made in the plan."
+            )
+        raise not_compiled(call, reply.answer, f" for {devices} devices", advice)
+    return reply.answer
+
+
+def _parsed(numbered: str, code: str) -> list[ast.stmt]:
+    try:
+        body = ast.parse(numbered).body
+    except (SyntaxError, ValueError) as error:
+        line = f" at line {error.lineno}" if isinstance(error, SyntaxError) else ""
+        reason = error.msg if isinstance(error, SyntaxError) else str(error)
+        raise UsageError(
+            f"The plan is no Python{line}: {reason}. Nothing was run. A plan's code has no magics."
+        ) from None
+    if not body or not isinstance(body[-1], ast.Expr):
+        raise UsageError(
+            f"The last line of a plan has to be the call to compile: {EXAMPLE}. Nothing was run."
+        )
+    require_call(body[-1].value, ast.unparse(body[-1]))
+    return body

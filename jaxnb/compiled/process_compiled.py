@@ -1,0 +1,262 @@
+"""Lowers and compiles a call without running it, and tells what came out."""
+
+from __future__ import annotations
+
+import ast
+import os
+import traceback
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding
+
+from jaxnb.arrays.process_layouts import mesh_and_spec
+from jaxnb.arrays.process_trees import require_tree
+from jaxnb.cells.process_aside import keep_lines
+from jaxnb.compat import jax_hlo
+from jaxnb.compat.xla_program import Program
+from jaxnb.compiled import table
+from jaxnb.compiled.calls import parse_call, taken_apart
+from jaxnb.model.cells import ProcessError
+from jaxnb.model.collectives import (
+    Compiled,
+    CompiledReport,
+    CompileStage,
+    Memory,
+    NotCompiled,
+)
+from jaxnb.model.layout import MeshInfo
+
+MAX_NESTING = 50
+"""How deep JAX's own description of a function is searched."""
+
+_OWN = tuple(
+    f"{folder}{os.sep}" for folder in (Path(jax.__file__).parent, Path(__file__).parents[1])
+)
+_CODE = "<call>"
+
+
+def collectives(code: str, namespace: dict[str, Any], process_index: int) -> Compiled | NotCompiled:
+    """Compiles the call that ``code`` is; its function is not run, and nothing is donated.
+
+    The function and the arguments are evaluated, as a cell would evaluate them.
+
+    Args:
+        code: The call, as an expression.
+        namespace: Where its names are.
+        process_index: Who answers.
+    """
+    keep_lines(_CODE, code.strip())
+    return compile_call(parse_call(code), namespace, process_index, _CODE)
+
+
+def compile_call(
+    call: ast.Call, namespace: dict[str, Any], process_index: int, file: str
+) -> Compiled | NotCompiled:
+    """Compiles a call, as :func:`collectives` does, that stands in ``file``."""
+    stage: CompileStage = "evaluated"
+    try:
+        expression = compile(taken_apart(call), file, "eval")
+        function, arguments, keywords = eval(expression, namespace)
+        stage = "traced"
+        if isinstance(function, jax.stages.Compiled):
+            compiled, traced = function, None
+        else:
+            traced = _traced(function, arguments, keywords, call.func)
+            stage = "lowered"
+            lowered = traced.lower() if isinstance(traced, jax.stages.Traced) else traced
+            stage = "compiled"
+            compiled = lowered.compile()
+        stage = "read"
+        return Compiled(process_index, report_of((arguments, keywords), traced, compiled))
+    except (Exception, SystemExit) as error:
+        return NotCompiled(process_index, stage, described(error))
+
+
+def report_of(given: Any, traced: Any, compiled: Any) -> CompiledReport:
+    """Tells what a compiled call does.
+
+    Args:
+        given: Its arguments, a pytree.
+        traced: What tracing it has given; None if it was compiled before.
+        compiled: The ``jax.stages.Compiled``.
+    """
+    report = _report(compiled, _meshes(given, traced, compiled))
+    widened = report.platform == "cpu" and _has_bfloat16(given, traced)
+    return replace(report, widened=widened)
+
+
+def described(error: BaseException) -> ProcessError:
+    """Returns an exception as data, its traceback without the frames of JAX and jaxnb."""
+    frames = traceback.extract_tb(error.__traceback__)
+    mine = [f for f in frames if not f.filename.startswith(_OWN)]
+    head = ["Traceback (most recent call last):\n", *traceback.format_list(mine)] if mine else []
+    # JAX puts a note behind each error that it has taken frames out of the traceback.
+    text = "".join([*head, f"{type(error).__name__}: {error}"])
+    return ProcessError(type(error).__name__, str(error), text, text)
+
+
+def _traced(function: Any, arguments: Any, keywords: Any, node: ast.expr) -> Any:
+    """Traces a function, jitted if it is not; of what can only be lowered, that."""
+    if not callable(function):
+        kind = type(function).__name__
+        raise TypeError(f"`{ast.unparse(node)}` is of type {kind}, and cannot be called")
+    owner = getattr(function, "__self__", None)
+    if isinstance(owner, jax.Array) and isinstance(node, ast.Attribute):
+        # x.sum(): x is an argument, not a constant.
+        return _jitted(_call_method, (node.attr, owner, *arguments), keywords, node.attr)
+    if hasattr(function, "trace"):
+        return function.trace(*arguments, **keywords)
+    if hasattr(function, "lower"):
+        return function.lower(*arguments, **keywords)
+    return _jitted(function, arguments, keywords, getattr(function, "__name__", "call"))
+
+
+def _call_method(name: str, owner: Any, *arguments: Any, **keywords: Any) -> Any:
+    return getattr(owner, name)(*arguments, **keywords)
+
+
+def _jitted(function: Any, arguments: Any, keywords: Any, name: str) -> Any:
+    """Traces a function that is not jitted: what is no array in its arguments stays as it is.
+
+    So `jnp.sum(x, axis=0)` is what it is when it is called.
+    """
+    require_tree((arguments, keywords))
+    leaves, tree = jax.tree.flatten((arguments, keywords))
+    places = [i for i, leaf in enumerate(leaves) if hasattr(leaf, "shape")]
+
+    def call(*arrays: Any) -> Any:
+        given = list(leaves)
+        for place, array in zip(places, arrays, strict=True):
+            given[place] = array
+        positional, named = jax.tree.unflatten(tree, given)
+        return function(*positional, **named)
+
+    call.__name__ = call.__qualname__ = name
+    return jax.jit(call).trace(*[leaves[place] for place in places])
+
+
+def _report(compiled: Any, meshes: list[MeshInfo]) -> CompiledReport:
+    programs = jax_hlo.programs(compiled)
+    devices = jax_hlo.device_ids(compiled) or (meshes[0].device_ids if meshes else ())
+    devices = devices or tuple(range(programs[0].replicas * programs[0].partitions))
+    found = [each for program in programs for each in table.collectives(program, devices, meshes)]
+    costs = _costs(compiled)
+    return CompiledReport(
+        name=_name(programs),
+        platform=_platform(compiled),
+        num_devices=len(devices),
+        meshes=tuple(meshes),
+        collectives=tuple(found),
+        flops=costs.get("flops"),
+        accessed_bytes=costs.get("bytes accessed"),
+        memory=_memory(compiled),
+        has_loops=any(table.has_loops(program) for program in programs),
+        fingerprint=jax_hlo.fingerprint(compiled),
+    )
+
+
+def _name(programs: list[Program]) -> str:
+    """Returns a program's name as JAX shows it: of XLA's ``jit_step`` ``"jit(step)"``."""
+    name = programs[0].name
+    if name.strip("_") == "jit__lambda":  # XLA has no other characters
+        return "jit(<lambda>)"
+    return f"jit({name.removeprefix('jit_')})" if name.startswith("jit_") else name
+
+
+def _platform(compiled: Any) -> str:
+    devices = compiled.runtime_executable().local_devices()
+    return str(devices[0].platform) if devices else jax.default_backend()
+
+
+def _costs(compiled: Any) -> dict[str, float]:
+    try:
+        costs = compiled.cost_analysis()
+    except (NotImplementedError, RuntimeError):  # not every backend counts
+        return {}
+    if isinstance(costs, list):  # as older versions of JAX have it
+        costs = costs[0] if costs else {}
+    # XLA says -1 of what it cannot count.
+    return {key: float(value) for key, value in (costs or {}).items() if value >= 0}
+
+
+def _memory(compiled: Any) -> Memory | None:
+    try:
+        found = compiled.memory_analysis()
+    except (NotImplementedError, RuntimeError):
+        return None
+    if found is None:
+        return None
+    return Memory(
+        argument_bytes=found.argument_size_in_bytes,
+        output_bytes=found.output_size_in_bytes,
+        temporary_bytes=found.temp_size_in_bytes,
+        alias_bytes=found.alias_size_in_bytes,
+    )
+
+
+def _meshes(arguments: Any, traced: Any, compiled: Any) -> list[MeshInfo]:
+    """Returns the meshes that a program's shardings are on, each once.
+
+    Those of its arguments and results first; then those that JAX's description of the function
+    names, as that of a ``shard_map`` whose arguments have no sharding.
+    """
+    shardings = [getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(arguments)]
+    shardings += jax.tree.leaves((compiled.input_shardings, compiled.output_shardings))
+    meshes = [each.mesh for each in shardings if isinstance(each, NamedSharding)]
+    meshes += _named_meshes(traced)
+    # An AbstractMesh has no devices; a jit outside of any mesh names an empty one.
+    concrete = [
+        mesh
+        for mesh in dict.fromkeys(meshes)
+        if isinstance(mesh, jax.sharding.Mesh) and not mesh.empty
+    ]
+    infos = [mesh_and_spec(NamedSharding(mesh, jax.P()))[0] for mesh in concrete]
+    # Within a shard_map the same mesh has axes of other types.
+    known: dict[Any, MeshInfo] = {}
+    for info in infos:
+        if info is not None:
+            known.setdefault((info.axis_names, info.shape, info.device_ids), info)
+    return list(known.values())
+
+
+def equations(traced: Any) -> Iterator[Any]:
+    """Returns the equations of JAX's own description of a function, nested ones included."""
+    waiting = [(getattr(traced, "jaxpr", None), MAX_NESTING)]
+    while waiting:
+        jaxpr, depth = waiting.pop()
+        jaxpr = getattr(jaxpr, "jaxpr", jaxpr)  # of a closed one
+        for equation in getattr(jaxpr, "eqns", ()):
+            yield equation
+            inner = _values(equation) if depth else ()
+            waiting += [(v, depth - 1) for v in inner if hasattr(getattr(v, "jaxpr", v), "eqns")]
+
+
+def _values(equation: Any) -> Iterator[Any]:
+    for value in equation.params.values():
+        yield from value if isinstance(value, tuple | list) else (value,)
+
+
+def _named_meshes(traced: Any) -> Iterator[Any]:
+    """Returns the meshes that JAX's description of a function names."""
+    for equation in equations(traced):
+        for value in _values(equation):
+            if isinstance(value, jax.sharding.Mesh):
+                yield value
+            elif isinstance(value, NamedSharding):
+                yield value.mesh
+
+
+def _has_bfloat16(arguments: Any, traced: Any) -> bool:
+    found = [getattr(leaf, "dtype", None) for leaf in jax.tree.leaves(arguments)]
+    if jnp.bfloat16 in found:
+        return True
+    return any(
+        getattr(result.aval, "dtype", None) == jnp.bfloat16
+        for equation in equations(traced)
+        for result in equation.outvars
+    )

@@ -1,0 +1,287 @@
+"""A function's arguments, and the shardings that a variant gives them."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax.sharding import Mesh, NamedSharding
+
+from jaxnb.arrays.process_layouts import dtype_facts
+from jaxnb.arrays.process_meshes import find_mesh
+from jaxnb.arrays.process_trees import NotATreeError, require_tree
+from jaxnb.errors import UsageError
+from jaxnb.labels import plural, type_label
+from jaxnb.model.comparisons import LeafLayout
+
+AUTO = jax.sharding.AxisType.Auto
+
+
+@dataclass(frozen=True)
+class Given:
+    """A call to compare.
+
+    Attributes:
+        function: What is called.
+        leaves: The leaves of its positional arguments.
+        tree: Their structure.
+        places: Which leaves are arrays; the others stay what they are.
+        paths: What to call each leaf.
+        keys: The last part of each leaf's path in its container; empty for a whole argument.
+        keywords: Its keyword arguments, which have no arrays.
+        name: What to call the function.
+    """
+
+    function: Callable[..., Any]
+    leaves: tuple[Any, ...]
+    tree: Any
+    places: tuple[int, ...]
+    paths: tuple[str, ...]
+    keys: tuple[str, ...]
+    keywords: Mapping[str, Any]
+    name: str
+
+    @property
+    def arrays(self) -> list[Any]:
+        """The leaves that are arrays."""
+        return [self.leaves[place] for place in self.places]
+
+    @property
+    def without_data(self) -> list[str]:
+        """What to call the arrays that have a shape and no data."""
+        return [
+            self.paths[place]
+            for place in self.places
+            if isinstance(self.leaves[place], jax.ShapeDtypeStruct)
+        ]
+
+    def on_arrays(self) -> Callable[..., Any]:
+        """Returns a new function of the arrays alone; no cache of JAX knows it."""
+
+        def call(*arrays: Any) -> Any:
+            leaves = list(self.leaves)
+            for place, array in zip(self.places, arrays, strict=True):
+                leaves[place] = array
+            return self.function(*jax.tree.unflatten(self.tree, leaves), **self.keywords)
+
+        call.__name__ = call.__qualname__ = self.name
+        return call
+
+
+def given(function: Any, arguments: Any, keywords: Mapping[str, Any]) -> Given:
+    """Takes a call apart.
+
+    Raises:
+        UsageError: It is no call that can be compared.
+    """
+    if isinstance(function, str):
+        raise UsageError(
+            "A call in text is compared from the notebook: `spmd.compare('f(x, w)', specs=...)`,"
+            " with `spmd` as after `%spmd_start`, or `spmd = jaxnb.start()`. In a %%spmd cell, "
+            "type `jaxnb.compare(f, (x, w), specs=...)`."
+        )
+    if not callable(function):
+        raise UsageError(
+            f"{_kind(function)} cannot be called. Type `jaxnb.compare(f, (x, w), specs=...)`."
+        )
+    if not isinstance(arguments, tuple | list):
+        raise UsageError(
+            f"The arguments are one tuple, not {_kind(arguments)}: "
+            "`jaxnb.compare(f, (x, w), specs=...)`; of one argument `(x,)`."
+        )
+    arguments = tuple(arguments)
+    try:
+        require_tree((arguments, keywords))
+    except NotATreeError as error:
+        raise UsageError(f"JAX cannot take an argument apart: {error}. Nothing was run.") from error
+    with_paths, tree = jax.tree_util.tree_flatten_with_path(arguments)
+    leaves = tuple(leaf for _, leaf in with_paths)
+    names = _names(function, len(arguments))
+    paths = tuple(names[path[0].idx] + jax.tree_util.keystr(path[1:]) for path, _ in with_paths)
+    keys = tuple(jax.tree_util.keystr(path[1:][-1:]) for path, _ in with_paths)
+    for path, leaf in zip(paths, leaves, strict=True):
+        if isinstance(leaf, jax.Array) and leaf.is_deleted():
+            raise UsageError(
+                f"`{path}` was deleted, or donated to a computation. Nothing was run. Make it anew."
+            )
+    arrays = [k for k, v in keywords.items() if any(map(_is_array, jax.tree.leaves(v)))]
+    if arrays:
+        raise UsageError(
+            f"`{arrays[0]}` is an array given by keyword, for which specs have no place. Nothing "
+            "was run. Give arrays by position."
+        )
+    places = tuple(i for i, leaf in enumerate(leaves) if _is_array(leaf))
+    name = getattr(function, "__name__", None) or type(function).__name__
+    return Given(function, leaves, tree, places, paths, keys, dict(keywords), name)
+
+
+def _kind(value: Any) -> str:
+    return f"an object of type {type(value).__name__}"
+
+
+def _is_array(leaf: Any) -> bool:
+    return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
+
+
+def _names(function: Any, count: int) -> list[str]:
+    """Returns the names of a function's positional parameters, as far as it tells them."""
+    names: list[str] = []
+    with suppress(TypeError, ValueError):
+        kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        parameters = inspect.signature(function).parameters.values()
+        names = [p.name for p in parameters if p.kind in kinds][:count]
+    return names + [f"argument {place + 1}" for place in range(len(names), count)]
+
+
+def mesh_of(asked: Any, specs: Any, call: Given, namespace: Mapping[str, Any]) -> Mesh:
+    """Returns the mesh of a variant.
+
+    That is the one asked for, or made of the axes and sizes asked for; else the one that the
+    specs are on; else the one that the arguments are on; else that of ``jax.set_mesh``, or the
+    only one that has a name.
+
+    Raises:
+        UsageError: There is none, or more than one.
+        ValueError: It cannot be made.
+    """
+    if isinstance(asked, Mesh):
+        return asked
+    if isinstance(asked, Mapping):
+        names, sizes = tuple(asked), tuple(asked.values())
+        return jax.make_mesh(sizes, names, axis_types=(AUTO,) * len(names))
+    if asked is not None:
+        raise UsageError(
+            f"A mesh is a jax.sharding.Mesh, or axes with their sizes ({{'data': 4}}), not "
+            f"{_kind(asked)}."
+        )
+    for source in (_leaves(specs), [getattr(leaf, "sharding", None) for leaf in call.arrays]):
+        named = [each.mesh for each in source if isinstance(each, NamedSharding)]
+        meshes = {mesh for mesh in named if isinstance(mesh, Mesh)}
+        if len(meshes) == 1:
+            return meshes.pop()
+        if meshes:
+            raise UsageError("The arguments are on several meshes. Name one: `mesh=mesh`.")
+    try:
+        return find_mesh(namespace, None)
+    except UsageError as error:
+        said = str(error).replace("Nothing was moved. ", "").replace("mesh='", "mesh=")
+        raise UsageError(said.rstrip("'.") + ". Nothing was run.") from None
+
+
+def _is_spec(value: Any) -> bool:
+    return value is None or isinstance(value, jax.P | jax.sharding.Sharding)
+
+
+def _leaves(specs: Any) -> list[Any]:
+    return jax.tree.leaves(specs, is_leaf=_is_spec)
+
+
+def shardings(call: Given, specs: Any, mesh: Mesh) -> list[NamedSharding]:
+    """Returns the sharding that a variant gives each array.
+
+    Args:
+        call: The call.
+        specs: One spec for all arrays, or a tuple of one for each argument; of an argument that
+            is a pytree, one for all of it or a pytree of them. None leaves an array as it is.
+        mesh: The mesh.
+
+    Raises:
+        UsageError: The specs are not for these arguments, or do not fit their shapes.
+    """
+    number = len(call.tree.children())
+    if isinstance(specs, tuple | list) and len(specs) != number:
+        raise UsageError(
+            f"There {'is' if len(specs) == 1 else 'are'} {plural(len(specs), 'spec')} for "
+            f"{plural(number, 'argument')}. Give one for each, or one for "
+            "all without a tuple."
+        )
+    whole = jax.tree.unflatten(call.tree, call.leaves)
+    specs = tuple(specs) if isinstance(specs, list) else specs
+    try:
+        spread = jax.tree.leaves(
+            jax.tree.broadcast(specs, whole, is_leaf=_is_spec), is_leaf=_is_spec
+        )
+    except ValueError as error:
+        first = str(error).partition("\n")[0]
+        raise UsageError(f"The specs have other parts than the arguments: {first}") from None
+    return [_sharding(call.paths[i], call.leaves[i], spread[i], mesh) for i in call.places]
+
+
+def _sharding(path: str, leaf: Any, spec: Any, mesh: Mesh) -> NamedSharding:
+    if spec is None:
+        spec = getattr(leaf, "sharding", None)
+        if not isinstance(spec, NamedSharding) or len(spec.device_set) < 2:
+            spec = jax.P()
+    if isinstance(spec, jax.P):
+        spec = NamedSharding(mesh, spec)
+    if not isinstance(spec, NamedSharding):
+        raise UsageError(f"The spec of `{path}` is {_kind(spec)}, and no jax.P.")
+    if spec.mesh != mesh:
+        raise UsageError(f"`{path}` is on another mesh than this variant. Give it a spec.")
+    shape = tuple(leaf.shape)
+    if len(spec.spec) > len(shape):
+        raise UsageError(
+            f"{spec.spec} does not fit `{path}` of shape {shape}: it has {len(spec.spec)} entries "
+            f"for {len(shape)} dimensions."
+        )
+    axes = axes_of(spec, len(shape), only_splitting=False) or ()
+    for place, names in enumerate(axes):
+        parts = math.prod(mesh.shape[name] for name in names)
+        if shape[place] % parts:
+            raise UsageError(
+                f"{spec.spec} does not fit `{path}` of shape {shape}: {' × '.join(names)} would "
+                f"split the {shape[place]} of dimension {place} into {parts}."
+            )
+    return spec
+
+
+def axes_of(
+    sharding: Any, ndim: int, *, only_splitting: bool = True
+) -> tuple[tuple[str, ...], ...] | None:
+    """Returns for each dimension the mesh axes that split it; None if the sharding has no spec.
+
+    Args:
+        sharding: The sharding.
+        ndim: How many dimensions the array has.
+        only_splitting: Leave axes of size 1 out.
+    """
+    if not isinstance(sharding, NamedSharding):
+        return None
+    entries = [*sharding.spec.partitions, *[None] * ndim][:ndim]
+    found = []
+    for entry in entries:
+        names = entry if isinstance(entry, tuple) else (() if entry is None else (entry,))
+        kept = [str(n) for n in names if not only_splitting or sharding.mesh.shape[n] > 1]
+        found.append(tuple(kept))
+    return tuple(found)
+
+
+def out_shardings(specs: Any, mesh: Mesh) -> Any:
+    """Returns the output shardings that specs mean on a mesh; None leaves it to the compiler."""
+    return jax.tree.map(
+        lambda spec: NamedSharding(mesh, spec) if isinstance(spec, jax.P) else spec,
+        specs,
+        is_leaf=_is_spec,
+    )
+
+
+def layout(path: str, key: str, aval: Any, sharding: Any) -> LeafLayout:
+    """Describes how an array is split."""
+    shape = tuple(aval.shape)
+    bits = dtype_facts(aval.dtype).itemsize_bits
+    local = tuple(sharding.shard_shape(shape))
+    return LeafLayout(
+        path=path,
+        key=key,
+        type=type_label(aval.dtype, shape),
+        shape=shape,
+        nbytes=-(-math.prod(shape) * bits // 8),
+        device_bytes=-(-math.prod(local) * bits // 8),
+        axes=axes_of(sharding, len(shape)),
+        replicated=bool(sharding.is_fully_replicated) and len(sharding.device_set) > 1,
+    )

@@ -1,1 +1,0 @@
-"""What runs inside a process of the group. The only package that imports jax."""

@@ -1,1 +1,0 @@
-"""Compiled programs and shardings to tables. Pure: jax is not needed to read what it says."""

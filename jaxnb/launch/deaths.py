@@ -1,0 +1,201 @@
+"""Processes that ended without having been told to: who, how, and their last words."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import signal
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from jaxnb.errors import ProcessDiedError, SessionBrokenError
+from jaxnb.launch.chatter import quiet
+
+LAST_LINES = 20
+STACK_LINES = 8
+MAX_COLUMNS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """A process of the group, or one that serves it, that ended without being told to.
+
+    Attributes:
+        role: ``"engine"``, ``"controller"``, ``"service"`` or ``"fork server"``.
+        index: The process index, for an engine.
+        pid: Its process id.
+        status: Exit status; negative for a signal; None if unknown.
+        tail: What it wrote last to standard output and error.
+        out_of_memory: The kernel's counters say that it has killed a process for want of
+            memory since the last look, and this one was killed by SIGKILL.
+        at: When that was noticed, on ``time.monotonic()``.
+    """
+
+    role: str
+    index: int
+    pid: int
+    status: int | None
+    tail: str
+    out_of_memory: bool = False
+    at: float = field(default_factory=time.monotonic, compare=False)
+
+
+def dead_processes(deaths: Iterable[Death]) -> set[int]:
+    """Returns the indices of the processes that have died; what served the group left out."""
+    return {death.index for death in deaths if death.role == "engine"}
+
+
+class OomKills:
+    """The kernel's counters of processes that it has killed for want of memory.
+
+    Args:
+        files: Where they are; by default those of this process's control groups and of the
+            host, as far as they may be read.
+    """
+
+    def __init__(self, files: Sequence[Path] | None = None) -> None:
+        self._files = tuple(_oom_files() if files is None else files)
+        self._lock = threading.Lock()
+        self._seen = self._counts()
+
+    def judge(self, death: Death) -> Death:
+        """Returns a death with the kernel's word on it: whether memory was the reason."""
+        with self._lock:
+            now = self._counts()
+            grown = any(count > self._seen.get(file, count) for file, count in now.items())
+            self._seen = now
+        if not grown or death.status != -signal.SIGKILL:
+            return death
+        return replace(death, out_of_memory=True)
+
+    def _counts(self) -> dict[Path, int]:
+        found = {}
+        for file in self._files:
+            with contextlib.suppress(OSError):  # it is not there, or not for us
+                count = re.search(r"^oom_kill (\d+)$", file.read_text(), re.MULTILINE)
+                if count:
+                    found[file] = int(count[1])
+        return found
+
+
+def _oom_files() -> Iterator[Path]:
+    yield Path("/proc/vmstat")
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if not controllers:
+                root, name = "/sys/fs/cgroup", "memory.events"
+            elif "memory" in controllers.split(","):
+                root, name = "/sys/fs/cgroup/memory", "memory.oom_control"
+            else:
+                continue
+            # The limit that was reached may be one of a group further up.
+            own = Path(root, path.lstrip("/"))
+            yield from (group / name for group in (own, *own.parents) if group.is_relative_to(root))
+
+
+def describe_status(status: int | None) -> str:
+    """Returns how a process ended, in words: ``"was killed by SIGKILL"``."""
+    if status is None:
+        return "ended"
+    if status < 0:
+        try:
+            return f"was killed by {signal.Signals(-status).name}"
+        except ValueError:
+            return f"was killed by signal {-status}"
+    return f"ended with exit status {status}"
+
+
+def describe_death(death: Death, num_processes: int) -> str:
+    """Returns who died and how, as the beginning of a sentence."""
+    who = {
+        "engine": f"Process {death.index} of {num_processes}",
+        "controller": "The ipyparallel controller",
+        "service": "JAX's coordination service",
+        "fork server": "The fork server",
+    }[death.role]
+    return f"{who} (pid {death.pid}) {describe_status(death.status)}"
+
+
+def last_lines(death: Death) -> str:
+    """Returns the last lines that a dead process wrote past Python's streams; empty if none.
+
+    Those are a library's, or the interpreter's: what cells print is shown with the cells.
+
+    Of faulthandler's dump, which can be hundreds of lines, the kind of error and the stack of
+    the thread it came from are kept: what explains it stands before the dump.
+    """
+    lines = [line[:MAX_COLUMNS] for line in quiet(death.tail).splitlines() if line.strip()]
+    fatal = next((i for i, s in enumerate(lines) if s.startswith("Fatal Python error")), None)
+    if fatal is None:
+        kept = lines[-LAST_LINES:]
+    else:
+        kept = lines[max(0, fatal - LAST_LINES) : fatal + 1] + _current_stack(lines[fatal:])
+    return (
+        "\nThe last lines of its log (what cells print stands with them):\n"
+        + "\n".join(f"    {line}" for line in kept)
+        if kept
+        else ""
+    )
+
+
+def _current_stack(dump: list[str]) -> list[str]:
+    start = next((i for i, line in enumerate(dump) if line.startswith("Current thread")), None)
+    if start is None:
+        return []
+    stack = [dump[start]]
+    for line in dump[start + 1 : start + STACK_LINES]:
+        if not line.startswith("  "):
+            break
+        stack.append(line)
+    return stack
+
+
+def death_error(
+    death: Death,
+    num_processes: int,
+    doing: str = "",
+    others: Sequence[Death] = (),
+    before: str = "",
+    after: str = "",
+) -> SessionBrokenError:
+    """Returns the error for a death.
+
+    Args:
+        death: Who died and how.
+        num_processes: Size of the group.
+        doing: What went on: ``"`x` was pulled"``.
+        others: Who died besides.
+        before: What there is to say of what came before, as a sentence.
+        after: What there is to say at the end.
+    """
+    when = f" while {doing}" if doing else ""
+    died = f"{describe_death(death, num_processes)}{when}."
+    if death.role != "engine":
+        return SessionBrokenError(
+            f"{died} Type `%spmd_restart` for fresh processes; variables are lost."
+            f"{last_lines(death)}"
+        )
+    hint = ""
+    if death.out_of_memory:
+        hint = " Likely out of memory: the kernel has just killed a process for want of it."
+    it, gets = ("them", "they get") if others else ("it", "it gets")
+    then = (
+        f"Type `%spmd_recover` to replace {it}: the other processes that live keep their "
+        f"variables, and {gets} what those hold equal. `%spmd_restart` gives fresh processes."
+    )
+    if len(dead_processes((death, *others))) == num_processes:
+        what = "No process is left" if num_processes > 1 else "It was the only one"
+        then = f"{what}, and all variables are lost. Type `%spmd_restart` for fresh processes."
+    told = f"{died}{_died_too(others, num_processes)}{hint}{before} {then}{after}"
+    message = f"{told}{last_lines(death)}"
+    return ProcessDiedError(message, process_index=death.index, pid=death.pid)
+
+
+def _died_too(others: Sequence[Death], num_processes: int) -> str:
+    """Returns who else died, as sentences; each says how."""
+    ordered = sorted(others, key=lambda each: each.index)
+    return "".join(f" {describe_death(each, num_processes)} too." for each in ordered)

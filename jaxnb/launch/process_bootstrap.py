@@ -1,0 +1,188 @@
+"""Joining a process to its group, and checking that all of them see each other."""
+
+from __future__ import annotations
+
+import functools
+import os
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.extend.backend
+import jax.numpy as jnp
+import numpy as np
+
+from jaxnb.compat import jax_internals
+from jaxnb.errors import StartError
+from jaxnb.lockstep import process_trial
+from jaxnb.lockstep.place import conductor_beside
+from jaxnb.lockstep.process_recorder import Recorder
+from jaxnb.model.dispatches import Dispatch
+from jaxnb.model.group import DeviceInfo, ProcessReport
+from jaxnb.model.requests import JoinRequest
+
+_joined: JoinRequest | None = None
+_join_seconds = 0.0
+
+
+def joined() -> JoinRequest | None:
+    """Who this process is in its group; None before :func:`join`."""
+    return _joined
+
+
+def conductor() -> Path:
+    """Returns where the conductor of this process's group listens."""
+    assert _joined is not None
+    return conductor_beside(_joined.coordinator_address)
+
+
+def join(request: JoinRequest) -> None:
+    """Joins this process to the group that ``request`` describes and builds its backend.
+
+    Blocks until every process of the group has joined, since building the backend exchanges
+    the devices. A second call with the same request does nothing.
+
+    Raises:
+        StartError: The process has joined another group, or has used JAX before.
+    """
+    global _joined, _join_seconds
+    if _joined == request:
+        return
+    if _joined is not None:
+        raise StartError(
+            f"This process has already joined, as process {_joined.process_index} of "
+            f"{_joined.num_processes}."
+        )
+    if jax_internals.backends_are_initialized():
+        raise StartError(
+            "JAX has been used in this process before it could join a group; a backend "
+            "cannot be changed afterwards. Start fresh processes."
+        )
+    started = time.perf_counter()
+    os.environ.update(request.environment)
+    os.environ["NPROC"] = str(thread_pool_size(request))
+    jax.config.update("jax_platforms", _platforms(request.platform))
+    if request.platform == "cpu":
+        jax.config.update("jax_num_cpu_devices", request.devices_per_process)
+    jax.config.update("jax_cpu_collectives_implementation", request.collectives)
+    _connect(request)
+    if request.collectives == "gloo":
+        jax_internals.bind_gloo_to(request.bind_host)
+    jax.devices()  # makes the backends
+    _joined = request
+    _join_seconds = time.perf_counter() - started
+
+
+def _connect(request: JoinRequest) -> None:
+    jax_internals.connect_coordination_service(
+        request.coordinator_address,
+        request.process_index,
+        request.num_processes,
+        timeout_seconds=request.timeout_seconds,
+    )
+
+
+def _platforms(platform: str) -> str:
+    # The CPU stays available beside a GPU, as it does in plain JAX.
+    return {"cpu": "cpu", "gpu": "cuda,cpu"}.get(platform, platform)
+
+
+def thread_pool_size(request: JoinRequest) -> int:
+    """Returns how many threads XLA's CPU pool needs.
+
+    XLA sizes the pool by ``NPROC``, else by the cores. Each device of a process holds a
+    thread while it waits in a collective, so with as many devices as threads a collective
+    that nobody can join blocks the pool for good: two devices on two cores abort after 40 s.
+    """
+    asked = os.environ.get("NPROC", "")
+    at_least = max(4, 2 * request.devices_per_process)
+    return max(at_least, int(asked)) if asked.isdigit() else at_least
+
+
+def check(recorder: Recorder) -> ProcessReport:
+    """Asks JAX in this process what it sees, and sums a one from every device of the group.
+
+    Every process of the group must be asked at the same time: the sum waits for all. The recorder
+    is tried on it. What the user has set of JAX does not matter to it.
+    """
+    with jax.disable_jit(False), jax.transfer_guard("allow"):
+        return _check(recorder)
+
+
+def _check(recorder: Recorder) -> ProcessReport:
+    started = time.perf_counter()
+    mesh = jax.make_mesh((jax.device_count(),), ("all",), axis_types=(jax.sharding.AxisType.Auto,))
+    sharding = jax.sharding.NamedSharding(mesh, jax.P("all"))
+    ones = jax.make_array_from_callback(
+        (jax.device_count(),), sharding, lambda index: np.ones(1, np.float32)
+    )
+    with jax.set_mesh(None):  # the user's may have other devices
+        total, recorded = _sum_of_all(mesh, ones, recorder)
+    psum = float(total.addressable_data(0))
+    return ProcessReport(
+        process_index=jax.process_index(),
+        num_processes=jax.process_count(),
+        local_devices=tuple(device_info(d) for d in jax.local_devices()),
+        num_global_devices=jax.device_count(),
+        psum=psum,
+        pid=os.getpid(),
+        host=socket.gethostname(),
+        jax_version=jax.__version__,
+        join_seconds=_join_seconds,
+        check_seconds=time.perf_counter() - started,
+        unrecorded=recorder.missing,
+        reduced=recorder.reduced,
+        trial=recorded,
+    )
+
+
+def _sum_of_all(
+    mesh: jax.sharding.Mesh, ones: jax.Array, recorder: Recorder
+) -> tuple[jax.Array, tuple[Dispatch, ...]]:
+    """Adds the ones of all devices, a few times; returns the sum and what was recorded of that."""
+    is_alone = jax.process_count() == 1
+    everywhere = jax.sharding.NamedSharding(mesh, jax.P())
+    jitted = jax.jit(jnp.sum, out_shardings=everywhere)
+
+    @functools.cache
+    def compiled() -> jax.stages.Compiled:
+        found: jax.stages.Compiled = jitted.lower(ones).compile()  # which the first call has made
+        return found
+
+    def plain() -> Any:
+        return jax.jit(jnp.sum, out_shardings=everywhere)
+
+    def ahead_of_time(argument: jax.Array) -> Any:
+        return compiled()(argument)
+
+    calls: list[process_trial.Call] = [
+        *[jitted] * (process_trial.CALLS - 2),
+        ahead_of_time,
+        ahead_of_time,
+    ]
+    return process_trial.run(recorder, calls, plain, ones, is_alone=is_alone)
+
+
+def device_info(device: jax.Device) -> DeviceInfo:
+    """Describes a device as plain data."""
+    return DeviceInfo(
+        id=device.id,
+        process_index=device.process_index,
+        platform=device.platform,
+        kind=device.device_kind,
+    )
+
+
+def namespace() -> dict[str, object]:
+    """Returns the names that every process's namespace starts with."""
+    return {
+        "jax": jax,
+        "jnp": jnp,
+        "np": np,
+        "P": jax.P,
+        "NamedSharding": jax.sharding.NamedSharding,
+        "process_index": jax.process_index(),
+        "num_processes": jax.process_count(),
+    }

@@ -1,0 +1,159 @@
+"""Digests of what JAX takes as equal on all processes without looking."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxnb.compat import jax_dispatch
+from jaxnb.compat.jax_arrays import host_words
+from jaxnb.lockstep import process_digests
+from jaxnb.model.origins import Argument, Made, Origin
+
+_SMALL_BYTES = 4 << 10
+"""Up to here zlib is faster, which takes half a microsecond to be called."""
+
+_DIGEST = "_jaxnb_input"
+
+
+HostInput = tuple[int, Any]
+"""What a dispatch was given that no other process has a part of: its digest, 0 where it was not
+looked at, and what is said of it: its value if it is one number, else dtype and shape."""
+
+
+def digests_of(arguments: Iterable[Any]) -> tuple[int, tuple[HostInput, ...]]:
+    """Returns digests of the numbers, NumPy arrays and local arrays among arguments.
+
+    NumPy arrays are read each time, as JAX copies them each time. Arrays of JAX's on this process
+    alone are waited for and read once; on an accelerator they are not looked at: to copy each to
+    the host would stop what is queued there.
+
+    Args:
+        arguments: What is given to a computation.
+
+    Returns:
+        A checksum of all, 0 if there is none of these, and each by itself, in their order. It is
+        for accidents, not against malice.
+    """
+    found: list[HostInput] = []
+    for argument in arguments:
+        if isinstance(argument, jax.Array):
+            if argument.is_fully_addressable:
+                found.append(_of_local(argument))
+        elif isinstance(argument, int | float | complex):
+            found.append((zlib.crc32(repr(argument).encode()) or 1, argument))
+        elif _is_of_host(argument):
+            array = np.asarray(argument)
+            found.append((_of_host_array(array, 0), _said_of(array)))
+    if not found:
+        return 0, ()
+    return hash(tuple(each[0] for each in found)) or 1, tuple(found)
+
+
+def arguments_of_host(origins: Sequence[Origin], given: Sequence[HostInput]) -> list[Argument]:
+    """Returns, of what a dispatch was given, what is not a part of a global array.
+
+    Args:
+        origins: Those of all arguments, as :meth:`Origins.of_arguments` has them.
+        given: What :func:`digests_of` has returned for them.
+    """
+    places = [i for i, (number, _) in enumerate(origins) if not number]
+    if len(places) != len(given):  # some could not be looked at, on an accelerator
+        return []
+    return [
+        Argument(place, "", number, Made(number, "host", _text(what), 0, 0, None))
+        for place, (number, what) in zip(places, given, strict=True)
+        if number
+    ]
+
+
+def may_differ(argument: Any) -> bool:
+    """Whether an argument is looked at; so are all others of its type, shape and sharding."""
+    if isinstance(argument, jax.Array):
+        return _is_whole(argument)
+    return isinstance(argument, int | float | complex) or _is_of_host(argument)
+
+
+def _is_of_host(argument: Any) -> bool:
+    """Whether NumPy can look at an argument without a dispatch: a ref would be read by one."""
+    is_of_numpy = isinstance(argument, np.ndarray | np.generic)
+    return is_of_numpy or type(argument).__name__ == "TypedNdArray"
+
+
+def _is_key(array: jax.Array) -> bool:
+    return bool(jnp.issubdtype(array.dtype, jax.dtypes.prng_key))
+
+
+def _is_whole(array: jax.Array) -> bool:
+    """Whether an array is of this process alone, and may be looked at."""
+    device: Any = next(iter(array.sharding.device_set))
+    return bool(device.platform == "cpu" and array.is_fully_addressable)
+
+
+def _of_local(array: jax.Array) -> HostInput:
+    # A replica on each local device, or one device: any of them will do.
+    words = _looked_at(array)
+    if words is None:
+        return 0, None
+    if array.size != 1 or _is_key(array):
+        return _of_array(words), (array.dtype, array.shape)
+    host = host_words(words.addressable_data(0))
+    return _of_host_array(host, 0), _said_of(host)
+
+
+def _looked_at(array: jax.Array) -> jax.Array | None:
+    """Returns what is to be looked at of an array, of keys their words; None for nothing."""
+    if not _is_whole(array) or array.is_deleted():
+        return None
+    return jax_dispatch.key_words(array) if _is_key(array) else array
+
+
+def _of_array(array: jax.Array) -> int:
+    if array.size * array.dtype.itemsize <= _SMALL_BYTES:
+        return _of_parts(array)
+    known: int | None = array.__dict__.get(_DIGEST)
+    if known is None:  # JAX's arrays do not change
+        known = array.__dict__[_DIGEST] = _of_parts(array)
+    return known
+
+
+def _of_parts(array: jax.Array) -> int:
+    count = 1 if array.is_fully_replicated else array.sharding.num_devices
+    found = 0
+    for i in range(count):
+        found = _of_host_array(host_words(array.addressable_data(i)), found)
+    return found
+
+
+def _of_host_array(array: np.ndarray[Any, Any], before: int) -> int:
+    if array.dtype.hasobject:
+        return before
+    if array.nbytes > _SMALL_BYTES:
+        seed = before & 0xFFFFFFFFFFFFFFFF
+        return int.from_bytes(process_digests.digest(array, seed)[:7], "big") or 1
+    words = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return zlib.crc32(words.data, before & 0xFFFFFFFF) or 1
+
+
+def _said_of(array: np.ndarray[Any, Any]) -> Any:
+    is_number = array.size == 1 and not array.dtype.hasobject
+    return array.reshape(-1)[0] if is_number else (array.dtype, array.shape)
+
+
+def _text(what: Any) -> str:
+    if not isinstance(what, tuple):
+        return str(what)
+    dtype, shape = what
+    return f"{dtype}[{','.join(map(str, shape))}]"
+
+
+def require_there(arguments: Iterable[Any]) -> None:
+    """Raises what JAX does for an array that was deleted: before others make the dispatch."""
+    for each in arguments:
+        if getattr(each, "is_deleted", bool)():
+            each.addressable_data(0)

@@ -1,0 +1,128 @@
+"""Which computations this process has failed to make, of those that all had agreed on."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from jaxnb.compat.jax_dispatch import is_of_results
+from jaxnb.errors import JaxnbError
+from jaxnb.lockstep.failures import NONE, Failures
+from jaxnb.lockstep.process_recorded import CellSoFar, Entry
+from jaxnb.model.dispatches import Processes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Outstanding:
+    """A computation that calls Python back, and may fail in that; its results are held."""
+
+    processes: Processes
+    key: int
+    text: str
+    results: Sequence[Any]
+
+
+class Launches:
+    """Remembers what has failed on this process of what spans several.
+
+    A computation that fails here may be made by the others all the same. What is dispatched next
+    would meet, on the others, that in which they still wait: one result would be another's. So
+    nothing more is agreed on over processes on which not the same has failed.
+
+    Most failures show as a computation is dispatched. One that calls Python back may fail later:
+    the main thread waits for it before its next dispatch, and as the cell ends, so that all know
+    by then.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()  # a signal's handler may dispatch, too
+        self._failures: dict[Processes, Failures] = {}
+        self._outstanding: deque[_Outstanding] = deque()
+
+    def made(self, cell: CellSoFar, entry: Entry, results: Sequence[Any]) -> None:
+        """Takes the results of a dispatch; holds them if it may fail yet."""
+        if entry.known.calls_back:
+            self._outstanding.append(_outstanding(cell, entry, results))
+
+    def note_failed(self, cell: CellSoFar, entry: Entry, error: BaseException) -> None:
+        """Takes what a dispatch has raised, before it was made or in the end.
+
+        ``jax_debug_nans`` looks at the results of what was made, and runs it again step by step.
+        """
+        is_after = is_of_results(error) or isinstance(error, JaxnbError)
+        if entry.known.collectives and not is_after:
+            self._note(_outstanding(cell, entry, ()))
+
+    def settle(self) -> None:
+        """Waits for what calls Python back; for the main thread: a callback may dispatch, too.
+
+        A signal's handler may dispatch meanwhile, and wait for the same.
+
+        Raises:
+            KeyboardInterrupt: It was interrupted; what it waited for is still outstanding.
+        """
+        for each in list(self._outstanding):
+            if _fails(each.results):
+                self._note(each)
+            with contextlib.suppress(ValueError):  # a handler has waited for it
+                self._outstanding.remove(each)
+
+    def failures(self, processes: Processes) -> Failures:
+        """Returns what has failed of what spans these processes."""
+        return self._failures.get(processes, NONE)
+
+    def told(self) -> dict[Processes, Failures]:
+        """Returns what has failed, by the processes that it spans; waits for nothing.
+
+        What is outstanding counts if one of this process's devices has failed in it.
+        """
+        with self._lock:
+            found = dict(self._failures)
+        for each in list(self._outstanding):
+            if any(map(_has_failed, each.results)):
+                before = found.get(each.processes, NONE)
+                found[each.processes] = before.with_one(each.key, each.text)
+        return found
+
+    def _note(self, each: _Outstanding) -> None:
+        with self._lock:
+            before = self.failures(each.processes)
+            self._failures[each.processes] = before.with_one(each.key, each.text)
+
+
+def _outstanding(cell: CellSoFar, entry: Entry, results: Sequence[Any]) -> _Outstanding:
+    known = entry.known
+    # Of a thread's nobody knows how many came before: it is known by what it computes.
+    which = (cell.run, entry.number) if entry.number else (known.fingerprint, entry.inputs)
+    line = "" if entry.line is None else f" at line {entry.line}"
+    text = f"`{known.name}`{line} of cell [{cell.number}]"
+    return _Outstanding(known.processes, hash((*which, *known.processes)), text, results)
+
+
+def _fails(results: Sequence[Any]) -> bool:
+    """Waits for results; whether their computation fails. Of what is deleted nothing is known."""
+    there = [each for each in results if not each.is_deleted()]
+    try:
+        jax.block_until_ready(there)
+        if not results:  # whose end is known by its effects
+            jax.effects_barrier()
+    except Exception:  # which whoever uses the results is told of
+        return not any(each.is_deleted() for each in there)
+    return False
+
+
+def _has_failed(result: Any) -> bool:
+    """Whether the computation of an array has failed on a device of this process by now."""
+    try:
+        for shard in result.addressable_shards:
+            if shard.data.is_ready():
+                shard.data.block_until_ready()
+    except RuntimeError:
+        return not result.is_deleted()
+    return False

@@ -1,0 +1,128 @@
+"""This process's part in lockstep: what the conductor's line is told of JAX and of the cell."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from jaxnb.errors import DivergenceError
+from jaxnb.labels import processes_label
+from jaxnb.lockstep import process_handlers, process_interrupts
+from jaxnb.lockstep.process_agreeing import Intent, Lockstep
+from jaxnb.lockstep.process_exchanged import exchanged
+from jaxnb.lockstep.process_origins import ORIGINS
+from jaxnb.lockstep.process_settings import current
+from jaxnb.model.dispatches import Dispatch
+from jaxnb.model.origins import Argument
+
+
+def _nothing(processes: tuple[int, ...], number: int) -> list[Argument]:
+    return []
+
+
+class InLockstep:
+    """Has this process agree with the others before each dispatch over several of them.
+
+    Args:
+        process_index: This process.
+        num_processes: Size of the group.
+        conductor: Returns where the conductor listens.
+
+    Attributes:
+        arguments: Returns the global arrays that a dispatch is to be given here.
+        num_processes: Size of the group.
+        is_in_cell: The main thread runs a cell, or answers what several processes were asked.
+        is_answering: The main thread answers the notebook, be it to a cell or to anything else.
+    """
+
+    def __init__(
+        self, process_index: int, num_processes: int, conductor: Callable[[], Path]
+    ) -> None:
+        self._me, self.num_processes = process_index, num_processes
+        self._agreeing = Lockstep(process_index, num_processes, conductor, self)
+        self.is_in_cell = self.is_answering = self._is_leaving = False
+        self.arguments: Callable[[tuple[int, ...], int], list[Argument]] = _nothing
+        self.done = self._agreeing.done
+        process_interrupts.tell(self._agreeing.signals.keeps, self._took)
+        process_handlers.install(self)
+
+    def puts_off(self, number: int) -> bool:
+        """Takes a signal with a handler of the user's; returns whether that is called later."""
+        return self._agreeing.signals.puts_off(number)
+
+    def is_idle(self) -> bool:
+        """Whether the main thread answers nothing, so that no code of the user's runs in it."""
+        return not (self.is_answering or self.is_in_cell)
+
+    def begin(self, serial: int, ranks: Sequence[int]) -> None:
+        """Begins a cell, or the answer to something else that these processes were asked.
+
+        Raises:
+            OSError: The conductor has ended.
+        """
+        self._agreeing.begin(serial, ranks)
+        self._is_leaving = False
+        self.is_in_cell = True
+
+    def end(self, note: str) -> None:
+        """Tells who still waits for this process that it has left the cell, and how; once.
+
+        A signal's handler may raise meanwhile: then it is told, or the next call tells it.
+        """
+        if self.is_in_cell:
+            self._is_leaving = True  # what a handler dispatches from here on nobody waits for
+            self._agreeing.end(note)
+            self.is_in_cell = False
+
+    def _took(self) -> None:
+        """Tells of a signal that strikes a cell: the conductor of another one may be no more."""
+        if self.is_in_cell:
+            self._agreeing.took()
+
+    def agree(self, intent: Intent, depth: int, *, is_main: bool) -> None:
+        """Waits until all processes of a dispatch are about to make it, and it is its turn.
+
+        Raises:
+            DivergenceError: They are about to make another, or none; or it is the main thread's
+                and no cell runs in it, so nobody knows what the others do.
+            KeyboardInterrupt: The cell is interrupted.
+        """
+        if is_main and (self._is_leaving or not self.is_in_cell):
+            dispatch = intent.describe()
+            raise DivergenceError(
+                f"{dispatch} over {processes_label(dispatch.processes)} was to be dispatched while "
+                "no cell runs here: by a callback of the event loop, a signal's handler, a "
+                "finalizer, or as the process ends. Where the other processes are then is not "
+                "known, and nothing of it has run. Dispatch it in a cell (`await` a task there)."
+            )
+        self._agreeing.agree(intent, depth, is_main=is_main)
+
+    def settings(self) -> Mapping[str, str]:
+        """Returns the settings that change programs, as they are now."""
+        return current()
+
+    def exchanged(
+        self, stop: int, dispatch: Dispatch, others: Mapping[int, Dispatch]
+    ) -> tuple[dict[int, list[Argument]], bool]:
+        """Tells the others which arrays are given to a dispatch that was stopped here."""
+        mine = self.arguments(dispatch.processes, dispatch.number)
+        return exchanged(stop, self._me, dispatch, mine, others)
+
+    def are_one(self, given: Mapping[int, Sequence[Argument]]) -> None:
+        """Takes which arrays that processes give are parts of the same ones."""
+        ORIGINS.agree(given, self._me)
+
+    def interrupted(self) -> BaseException | None:
+        """Returns what an interrupt raises in the main thread now.
+
+        None where a handler of the user's own has taken it, and where their code ignores it.
+        """
+        handler = signal.getsignal(signal.SIGINT)
+        if handler is signal.SIG_IGN:
+            return None
+        if process_handlers.is_own(handler) or not callable(handler):
+            return process_interrupts.strike()
+        handler(signal.SIGINT, sys._getframe(1))
+        return None

@@ -1,0 +1,59 @@
+"""Programs that this process has dispatched, for when another has dispatched another one."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+from jaxnb.compat import jax_dispatch as internals
+from jaxnb.model.programs import ProgramLine
+
+MAX_PROGRAMS = 64
+"""So many are remembered, those that were compiled last. Code that jits a new function in each step
+of a loop makes thousands."""
+
+Lines = Callable[[], list[ProgramLine]]
+
+
+class Programs:
+    """Remembers programs longer than the functions live that they were compiled for.
+
+    A program without large constants is kept as XLA has it, which costs nothing until it is asked
+    for; of one with such constants the text is, which has a digest of them.
+    """
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[int, Lines] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def keep(self, fingerprint: int, executable: Any, text: str, facts: list[str]) -> None:
+        """Remembers a program.
+
+        Args:
+            fingerprint: What it is asked for by.
+            executable: As JAX dispatches it.
+            text: As processes compare it.
+            facts: What else tells it from others.
+        """
+        of_program = internals.executable_lines(executable)
+        before = [ProgramLine(each) for each in facts]
+        large = [line for line in text.splitlines() if line.startswith("large constant")]
+        after = [ProgramLine(each) for each in large]
+
+        def read() -> list[ProgramLine]:
+            return [*before, *of_program(), *after]
+
+        found = read() if large else None
+        with self._lock:
+            self._kept[fingerprint] = read if found is None else lambda: found
+            self._kept.move_to_end(fingerprint)
+            while len(self._kept) > MAX_PROGRAMS:
+                self._kept.popitem(last=False)
+
+    def lines(self, fingerprint: int) -> list[ProgramLine]:
+        """Returns a program for people; empty if it is not remembered. Any thread may ask."""
+        with self._lock:
+            kept = self._kept.get(fingerprint)
+        return kept() if kept is not None else []

@@ -1,0 +1,388 @@
+"""The recorder: what this process dispatches to more processes than itself."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+from jaxnb.compat import jax_dispatch as internals
+from jaxnb.compat.jax_barriers import hook_barriers
+from jaxnb.compat.jax_lanes import separate_main_thread
+from jaxnb.compat.jax_shortcut import Shortcut
+from jaxnb.lockstep import process_inputs
+from jaxnb.lockstep.process_agreement import Agreement
+from jaxnb.lockstep.process_calls import MASK, end_of, line_in, place_in
+from jaxnb.lockstep.process_known import Known, known_of
+from jaxnb.lockstep.process_launches import Launches
+from jaxnb.lockstep.process_lockstep import InLockstep
+from jaxnb.lockstep.process_origins import ORIGINS, number_of
+from jaxnb.lockstep.process_programs import Programs
+from jaxnb.lockstep.process_recorded import (
+    RING,
+    CellSoFar,
+    Entry,
+    Making,
+    TrailSoFar,
+    arguments_given,
+    as_dispatch,
+)
+from jaxnb.lockstep.process_settings import OwnSettings
+from jaxnb.lockstep.process_shapes import shapes_of
+from jaxnb.lockstep.process_watch import Watch
+from jaxnb.model.cells import CellRequest
+from jaxnb.model.dispatches import CheckMode, Processes, Recording, Trail
+from jaxnb.model.origins import Argument, Made
+from jaxnb.model.requests import JointRequest
+
+if TYPE_CHECKING:
+    from jaxnb.arrays.process_replicas import Replicas
+
+
+class Recorder:
+    """Sees every dispatch of a computation that spans processes.
+
+    What a process computes alone is not recorded, and stays on JAX's fast path.
+
+    Args:
+        process_index: This process.
+        lockstep: Agrees with the other processes before a dispatch.
+        watch: Looks at the values of computations.
+        replicas: Digests arrays that are replicated, before their first use.
+
+    Attributes:
+        lockstep: Agrees with the other processes before a dispatch.
+        settings: This process's settings that change programs.
+        missing: Why nothing is recorded in this process; empty if it is.
+        programs: What was dispatched, for people.
+        launches: What has failed of what was dispatched.
+        agreement: Lets them be made once all processes are about to.
+        reduced: What works less well than it should with this JAX, and why, as sentences.
+    """
+
+    def __init__(
+        self, process_index: int, lockstep: InLockstep, watch: Watch, replicas: Replicas
+    ) -> None:
+        self._process_index, self._num_processes = process_index, lockstep.num_processes
+        self.lockstep = lockstep
+        self._cell = CellSoFar(has_ended=True)
+        self.launches = Launches()
+        self.replicas = replicas
+        self._known: weakref.WeakKeyDictionary[Any, Known] = weakref.WeakKeyDictionary()
+        self._lock = threading.Lock()
+        self._making = Making()
+        self.programs = Programs()
+        self._has_fast_paths = self._has_slow_paths = self._has_looked = False
+        self._watch, self.look_before = watch, watch.before
+        self.agreement = Agreement(process_index, lockstep, replicas, self._making, self.launches)
+        self.missing = internals.hook_dispatches(self)
+        ORIGINS.install(self.depth)
+        lockstep.arguments = self.arguments
+        self.settings = OwnSettings()
+        self.reduced = () if self.missing else self._install()
+
+    def _install(self) -> tuple[str, ...]:
+        """Installs what the recorder can do without; returns what it has to do without."""
+        missing = (*internals.not_compared(), *ORIGINS.missing)
+        found = [f"Not compared: {each}." for each in missing]
+        if why := hook_barriers(self._barrier):
+            found.append(f"Not agreed on: barriers of the coordination service ({why}).")
+        if why := separate_main_thread():
+            found.append(f"A thread's first call may hold up the main thread's ({why}).")
+        if why := internals.note_compiler_options():
+            found.append(f"Not compared: compiler_options of jax.jit ({why}).")
+        if why := Shortcut(self).install():
+            found.append(f"A cached dispatch takes 30 µs and more longer than it has to ({why}).")
+        return tuple(found)
+
+    @contextlib.contextmanager
+    def on_trial(self) -> Iterator[None]:
+        """Records what is dispatched in the block, outside of any cell."""
+        kept = self._cell, self._has_fast_paths, self._has_slow_paths
+        mode: CheckMode = "off" if self.missing else "strict"
+        self._cell = CellSoFar(mode, "", time.monotonic(), is_agreed=False)
+        try:
+            yield
+        finally:
+            self._cell.mode = "off"
+            self._cell = kept[0]
+            self._has_fast_paths, self._has_slow_paths = kept[1:]
+
+    def take_out(self, why: str) -> None:
+        """Takes the hooks out of JAX: nothing is recorded from now on, as ``missing`` says."""
+        self.missing, self.reduced = why, ()
+        internals.unhook_dispatches()
+
+    def begin(self, request: CellRequest, code_name: str) -> None:
+        """Begins the recording of a cell.
+
+        Args:
+            request: The cell.
+            code_name: The file name of its code in tracebacks.
+        """
+        mode: CheckMode = "off" if self.missing else request.check
+        self._choose_paths(mode)
+        self._cell = CellSoFar(mode, code_name, time.monotonic(), number=request.cell)
+        self._cell.run = number_of(request.request_id)
+        self.replicas.begin()
+        ORIGINS.begin(request.request_id, request.cell, code_name)
+
+    def meet(self, request: CellRequest) -> None:
+        """Begins what concerns the other processes of a cell.
+
+        Raises:
+            OSError: The conductor has ended.
+            JaxnbError: What looks at values cannot.
+        """
+        self._watch.require_seen(self.missing)
+        if self._cell.mode == "strict":
+            self.lockstep.begin(request.serial, request.ranks)
+
+    def end(self, note: str) -> tuple[Trail, ...]:
+        """Ends the recording of a cell: what is dispatched later, by a thread, is not compared.
+
+        Args:
+            note: How the cell ended on this process, for those that still wait for it.
+
+        Returns:
+            What it has dispatched, in short.
+        """
+        try:
+            if self._cell.mode == "strict":
+                self.lockstep.end(note)
+        finally:
+            self._cell.has_ended = True
+            ORIGINS.end()
+        return self.trails()
+
+    def _choose_paths(self, mode: CheckMode) -> None:
+        """Has jitted functions take the paths that a mode needs, if they have others by now."""
+        has_others = self._has_slow_paths if mode == "off" else self._has_fast_paths
+        if has_others or self._watch.is_on or self._has_looked:
+            internals.choose_paths_again()
+            self._has_fast_paths = self._has_slow_paths = False
+        self._has_looked = self._watch.is_on
+
+    @contextlib.contextmanager
+    def joint(self, request: JointRequest) -> Iterator[None]:
+        """Has what the block dispatches agreed on by all that were asked the same."""
+        mode: CheckMode = "off" if self.missing else request.check
+        self._choose_paths(mode)
+        self._cell.mode = mode
+        note = "had finished"
+        try:
+            if mode == "strict":
+                with contextlib.suppress(OSError):  # without its service the group is no more
+                    self.lockstep.begin(request.serial, request.ranks)
+            yield
+        except BaseException as error:
+            note = f"raised {type(error).__name__}"
+            raise
+        finally:
+            self.lockstep.end(note)
+
+    def cell_seconds(self) -> float | None:
+        """Returns for how long a cell has been running; None if none is."""
+        cell = self._cell
+        return None if cell.has_ended else time.monotonic() - cell.started
+
+    @property
+    def started(self) -> float:
+        """When the last cell began, on ``time.monotonic()``: what its times are counted from."""
+        return self._cell.started
+
+    def entries(self) -> list[Entry]:
+        """Returns the last dispatches of the cell, oldest first."""
+        with self._lock:
+            return list(self._cell.ring)
+
+    def trails(self) -> tuple[Trail, ...]:
+        """Returns what the cell has dispatched so far, in short."""
+        with self._lock:
+            trails = self._cell.trails.items()
+            found = [Trail(p, t.count, t.sites, t.site_sum) for p, t in trails if t.count]
+        return tuple(sorted(found, key=lambda trail: trail.processes))
+
+    def refused_at(self) -> tuple[int | None, ...]:
+        """Returns at which lines of the cell the processes did not agree, each once."""
+        return tuple(self._cell.refused_at)
+
+    def recording(self, most: int = RING) -> Recording:
+        """Returns the last dispatches of the cell."""
+        with self._lock:
+            entries, refused = list(self._cell.ring)[-most:], self._cell.refused
+        return Recording(
+            self._process_index,
+            self.trails(),
+            tuple(as_dispatch(each, is_one_of_many=True) for each in entries),
+            None if refused is None else as_dispatch(refused),
+        )
+
+    # ------------------------------------------------------------------ what JAX tells
+
+    def is_recorded(self, executable: Any) -> bool:
+        """Whether an executable must be kept off JAX's fast path."""
+        if self._watch.is_on:
+            return True
+        if len(self.seen(executable).processes) < 2:
+            return False
+        if self._cell.mode == "off":
+            self._has_fast_paths = True
+            return False
+        self._has_slow_paths = True
+        return True
+
+    @property
+    def looks_at_values(self) -> bool:
+        """Whether arguments and results are looked at."""
+        return self._watch.is_on
+
+    def look_after(self, executable: Any, depth: int, had: Any, results: Sequence[Any]) -> None:
+        """Looks at the results of a computation; waits for them."""
+        known, entries = self.seen(executable), self._making.entries
+        number = entries[depth].number if len(entries) > depth else 0
+        line = line_in(sys._getframe(1), self._cell.name)
+        self._watch.after(known.name, known.processes, number, line, had, results)
+
+    def depth(self) -> int:
+        """Returns how many dispatches this thread is making."""
+        return len(self._making.entries)
+
+    def before(self, executable: Any, arguments: Sequence[Any]) -> None:
+        """Records a dispatch that is about to be made, if it spans processes."""
+        if self._cell.mode == "off":
+            return
+        if self._making.noted is executable:
+            self._making.noted = None
+            return
+        known = self.seen(executable)
+        if len(known.processes) < 2:
+            return
+        if known.arguments is None:
+            known.arguments = shapes_of(arguments)
+            known.results = shapes_of(internals.executable_results(executable))
+            known.kept = internals.executable_kept(executable, len(arguments))
+        used = internals.executable_inputs(executable, arguments)
+        self._record(known, used, used)
+
+    def again(self, executable: Any, arguments: Sequence[Any]) -> Callable[[Sequence[Any]], None]:
+        """Returns what records a dispatch of an executable that was recorded before."""
+        known = self.seen(executable)
+        used = internals.executable_inputs(executable, range(len(arguments)))
+        places = [i for i in used if process_inputs.may_differ(arguments[i])]
+
+        def tell(arguments: Sequence[Any]) -> None:
+            if self._cell.mode != "off":
+                looked_at = [arguments[i] for i in places]
+                kept = known.kept
+                given = arguments if kept is None else [arguments[i] for i in kept]
+                self._record(known, looked_at, given)
+                self._making.noted = executable
+
+        return tell
+
+    def _record(self, known: Known, looked_at: Sequence[Any], arguments: Sequence[Any]) -> None:
+        cell = self._cell
+        line, site = place_in(sys._getframe(2), cell.name)
+        seconds = time.monotonic() - cell.started
+        digest, of_host = process_inputs.digests_of(looked_at) if looked_at else (0, ())
+        origins = ORIGINS.of_arguments(arguments)
+        given = hash((digest, *ORIGINS.numbers(origins)))
+        entry = Entry(0, known, line, seconds, given, digest, site, origins, of_host)
+        if not cell.is_agreed:
+            self._note(cell, entry)
+        elif self._process_index in entry.known.processes:
+            self.agreement.reach(cell, entry, arguments, self.depth())
+            self._note(cell, entry)
+
+    def _add(self, cell: CellSoFar, entry: Entry) -> None:
+        """Counts a dispatch, if it is the main thread's: others' come in any order."""
+        known = entry.known
+        with self._lock:
+            if self._making.is_main:
+                trail = cell.trails.get(known.processes)
+                if trail is None:
+                    trail = cell.trails[known.processes] = TrailSoFar()
+                trail.count = entry.number = trail.count + 1
+                # Of integers only, which have the same hash in every process.
+                trail.sites = hash((trail.sites, entry.site))
+                trail.site_sum = (trail.site_sum + entry.site) & MASK
+            cell.ring.append(entry)
+
+    def _note(self, cell: CellSoFar, entry: Entry) -> None:
+        self._making.entries.append(entry)  # first: an interrupt may strike anywhere
+        self._add(cell, entry)
+        known = entry.known
+        if self._making.is_main:
+            base = hash((cell.run, entry.number, *known.processes))
+        elif all(made.base for number, made in entry.origins if number):
+            # Of a thread's nobody knows how many came before: it is known by what it computes.
+            base = hash((known.fingerprint, entry.inputs, *known.processes))
+        else:
+            base = 0
+        if base:
+            entry.made = Made(base, "dispatch", known.name, cell.number, entry.number, entry.line)
+        entry.origins = entry.of_host = ()  # their arguments are asked for before they run only
+
+    def made(self, depth: int, results: Sequence[Any], written: Sequence[Any]) -> None:
+        """Gives the results of a dispatch their origins."""
+        entries = self._making.entries
+        if len(entries) <= depth:
+            return
+        entries[depth].is_made = True
+        self.launches.made(self._cell, entries[depth], results)
+        if (made := entries[depth].made) is not None:
+            ORIGINS.dispatched(made, results)
+            if written:
+                ORIGINS.replaced(made, written)
+
+    def arguments(self, processes: Processes, number: int) -> list[Argument]:
+        """Returns what is given to a dispatch that waits to be let run, or was not let run.
+
+        Args:
+            processes: Those that it spans.
+            number: Which one over these it is in the cell.
+        """
+        entry = self._making.attempt or self._cell.refused
+        if entry is None or (entry.known.processes, entry.number) != (processes, number):
+            return []
+        return arguments_given(entry)
+
+    def failed(self, depth: int, error: BaseException) -> None:
+        """Notes what was raised while dispatches were made."""
+        for entry in self._making.entries[depth:]:
+            entry.end = end_of(error)
+            if entry.end != "interrupted" and not entry.is_made:
+                self.launches.note_failed(self._cell, entry, error)
+
+    def done(self, depth: int) -> None:
+        """Notes that dispatches have ended.
+
+        Raises:
+            BaseException: What a signal's handler raises that was put off until now.
+        """
+        making = self._making
+        making.noted = None
+        entries = making.entries
+        if len(entries) > depth:
+            if making.is_main:
+                stop = time.monotonic() - self._cell.started
+                for entry in entries[depth:]:
+                    entry.stop = stop
+            del entries[depth:]
+        self.lockstep.done(depth)  # last: from here on a signal's handler may raise
+
+    def _barrier(self, name: str, processes: Sequence[int] | None) -> AbstractContextManager[None]:
+        return self.agreement.barrier(self._cell, name, processes, self.depth())
+
+    def seen(self, executable: Any) -> Known:
+        """Returns what is the same for all dispatches of an executable."""
+        known = self._known.get(executable)
+        if known is None:
+            known = self._known[executable] = known_of(executable, self.programs)
+        return known

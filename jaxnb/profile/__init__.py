@@ -1,0 +1,1 @@
+"""What processes did when, and what they use: timelines and statistics."""

@@ -1,0 +1,126 @@
+"""What a cell changes: the bytes in use on each device, and their peak."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import resource
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from jaxnb.model.cells import CellMemory
+from jaxnb.profile.process_live_arrays import LiveArrays
+from jaxnb.wire.process_features import CellHere, Feature
+
+RESIDENT_NOISE_BYTES = 64 << 20
+"""A process's resident memory grows by less when it imports or compiles something: not told."""
+
+
+class MemoryOfCells(Feature):
+    """Measures memory before and after each cell; for the main thread.
+
+    Where the backend has ``memory_stats()``, its figures. Else the bytes of live arrays, and of
+    the process's resident memory the highest that it was in the cell: Linux is told to forget
+    the highest so far as a cell begins (so does ``ru_maxrss`` of ``getrusage``).
+    """
+
+    def __init__(self) -> None:
+        self._live = LiveArrays()
+        self._before: dict[int, tuple[int, int | None]] = {}
+        self._highest = HighestResident()
+        self._resident: int | None = None
+        self._peak: int | None = None
+
+    def begin(self, _: CellHere) -> None:
+        """Notes what is in use as a cell begins."""
+        self._before = self._in_use()
+        self._resident = self._peak = None
+        if any(peak is None for _, peak in self._before.values()):
+            self._resident = self._highest.forget()
+
+    def over(self, _: CellHere) -> None:
+        """Notes the highest so far, as the code has ended: what follows is not the cell's."""
+        self._peak = self._highest.bytes() if self._resident is not None else None
+
+    def told(self, _: CellHere) -> dict[str, Any]:
+        """Returns what the cell has changed on each device; nothing if it has changed nothing.
+
+        After what the cell shows was computed: before that nobody knows which arrays share memory.
+        """
+        return {"memory": self._changes()}
+
+    def _changes(self) -> tuple[CellMemory, ...]:
+        after = self._in_use()
+        highest = self._peak
+        if highest is not None and highest - (self._resident or 0) < RESIDENT_NOISE_BYTES:
+            highest = None
+        found = []
+        for device, (used, peak) in after.items():
+            before, earlier = self._before.get(device, (0, None))
+            if peak is None:  # of one process's devices nobody knows whose it was
+                found.append(CellMemory(device, before, used, highest, "process"))
+            else:
+                highest_ever = peak if peak != earlier else None
+                found.append(CellMemory(device, before, used, highest_ever))
+        has_changed = any(m.change_bytes or m.peak_bytes is not None for m in found)
+        return tuple(found) if has_changed else ()
+
+    def _in_use(self) -> dict[int, tuple[int, int | None]]:
+        """Returns device id to the bytes in use, and to the peak if the backend tells."""
+        found: dict[int, tuple[int, int | None]] = {}
+        silent = []
+        for device in jax.local_devices():
+            stats = device.memory_stats()
+            if stats:
+                found[device.id] = stats["bytes_in_use"], stats.get("peak_bytes_in_use", 0)
+            else:
+                silent.append(device.id)
+        if silent:
+            self._live.update()
+            totals = self._live.bytes_by_device()
+            found |= {device: (totals.get(device, 0), None) for device in silent}
+        return found
+
+
+class HighestResident:
+    """The most resident memory that this process has had since it was last asked to forget it.
+
+    Linux tells; elsewhere nobody does.
+    """
+
+    def __init__(self) -> None:
+        self._ask: Callable[[], int] | None = None
+
+    def forget(self) -> int | None:
+        """Begins anew; returns the resident memory now, or None where nobody tells."""
+        with contextlib.suppress(OSError, ValueError):  # not Linux, or not allowed
+            file = os.open("/proc/self/clear_refs", os.O_WRONLY)
+            try:
+                os.write(file, b"5")
+            finally:
+                os.close(file)
+            if self._ask is None:
+                # Where a process was started by exec, getrusage tells no less than its parent had.
+                is_right = _by_getrusage() <= 1.1 * _by_status()
+                self._ask = _by_getrusage if is_right else _by_status
+            return self._ask()
+        return None
+
+    def bytes(self) -> int | None:
+        """Returns the most since then."""
+        return self._ask() if self._ask is not None else None
+
+
+def _by_getrusage() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _by_status() -> int:
+    found = re.search(r"^VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
+    if found is None:
+        raise ValueError("/proc/self/status tells no VmHWM")
+    return int(found[1]) * 1024

@@ -1,0 +1,203 @@
+"""The timekeeper: what the main thread of this process did in a cell, as far as that is told."""
+
+from __future__ import annotations
+
+import threading
+import time
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import jax
+
+from jaxnb.model.dispatches import Trail
+from jaxnb.model.timeline import Activity, CallSite, Span, SpanKind
+from jaxnb.profile.spans import Interval, painted, shortened
+from jaxnb.wire.process_features import CellHere, Feature
+
+MAX_SPANS = 500
+"""So many spans of a cell are told of."""
+
+MAX_EVENTS = 20_000
+"""So many events are kept one by one; then what there is so far is shortened."""
+
+_COMPILED = "/jax/core/compile/backend_compile_duration"
+
+_KINDS: dict[str, SpanKind] = {
+    "/jax/core/compile/jaxpr_trace_duration": "tracing",
+    "/jax/core/compile/jaxpr_to_mlir_module_duration": "compiling",
+    _COMPILED: "compiling",
+}
+
+WAITS_LAYER, EVENTS_LAYER = 0, 1
+"""XLA's own threads compile while the main thread sleeps: that is compiling."""
+
+
+@dataclass(slots=True)
+class WatchedCell:
+    """A cell, as the timekeeper and the sampler see it; times are of ``time.monotonic()``.
+
+    Attributes:
+        request_id: Names the run.
+        started: When it began.
+        has_ended: Whether it has.
+        events: What JAX told of.
+        waits: When the main thread waited, as far as the sampler or jaxnb's own call saw.
+        sampled_from: When the sampler began to look.
+        sampling_fault: What ended its looking before the cell's end; empty for nothing.
+        dropped: How many spans were left out so far.
+        compile_seconds: What lowering and compiling took, in all threads; without tracing, whose
+            events of a function include those of the functions it calls.
+        compiles: How many computations the backend compiled.
+    """
+
+    request_id: str
+    started: float
+    has_ended: bool = False
+    events: list[Interval] = field(default_factory=list)
+    waits: list[Interval] = field(default_factory=list)
+    sampled_from: float | None = None
+    sampling_fault: str = ""
+    dropped: int = 0
+    compile_seconds: float = 0.0
+    compiles: int = 0
+
+
+class Recorded(Protocol):
+    """What :class:`Times` needs of the recorder."""
+
+    @property
+    def started(self) -> float:
+        """When the cell began, on ``time.monotonic()``."""
+
+    def entries(self) -> Iterable[Any]:
+        """Returns the last dispatches of the cell, oldest first."""
+
+    def trails(self) -> Iterable[Trail]:
+        """Returns what it has dispatched so far, in short."""
+
+
+class Timekeeper:
+    """Keeps what JAX and the sampler tell of the running cell.
+
+    A call that is compiled already costs nothing here: JAX tells of tracing and compiling only.
+
+    Attributes:
+        cell: The last cell.
+    """
+
+    def __init__(self) -> None:
+        self.cell = WatchedCell("", 0.0, has_ended=True)
+        jax.monitoring.register_event_duration_secs_listener(self._on_event)
+
+    def begin(self, request_id: str) -> None:
+        """Begins a cell."""
+        self.cell = WatchedCell(request_id, time.monotonic())
+
+    def waited(self, since: float) -> None:
+        """Takes that the main thread has waited for results, from ``since`` until now."""
+        self.cell.waits.append(Interval(WAITS_LAYER, since, time.monotonic(), "waiting"))
+
+    def _on_event(self, event: str, duration_secs: float, **_: str | int) -> None:
+        kind = _KINDS.get(event)
+        cell = self.cell
+        if kind is None or cell.has_ended:
+            return  # to describe a cell's value may compile something, which is not the cell's
+        if kind == "compiling":
+            cell.compile_seconds += duration_secs
+            cell.compiles += event == _COMPILED
+        if threading.current_thread() is not threading.main_thread():
+            return
+        now = time.monotonic()  # JAX tells when it has ended
+        cell.events.append(Interval(EVENTS_LAYER, now - duration_secs, now, kind))
+        if len(cell.events) > MAX_EVENTS:
+            spans, dropped = shortened(painted(cell.events), MAX_SPANS)
+            cell.dropped += dropped
+            cell.events = [Interval(EVENTS_LAYER, s.start, s.stop, s.kind) for s in spans]
+
+    def end(self, entries: Iterable[Any], dispatches: int, recorded_from: float) -> Activity:
+        """Ends the cell.
+
+        Args:
+            entries: The recorder's, of the computations over several processes.
+            dispatches: How many of them there were.
+            recorded_from: What the recorder's times are counted from.
+        """
+        cell = self.cell
+        cell.has_ended = True
+        started = cell.started
+        spans, dropped = shortened(painted([*cell.waits, *cell.events]), MAX_SPANS)
+        told = (Span(s.start - started, s.stop - started, s.kind) for s in spans)
+        from_cell = None if cell.sampled_from is None else cell.sampled_from - started
+        activity = Activity(
+            started,
+            tuple(told),
+            cell.dropped + dropped,
+            from_cell,
+            sampling_fault=cell.sampling_fault,
+        )
+        if not dispatches:
+            return activity
+        return _with_dispatches(activity, entries, dispatches, recorded_from - started)
+
+
+class Times(Feature):
+    """Tells what the main thread did in a cell, and how long compiling took.
+
+    Args:
+        timekeeper: Keeps it.
+        recorder: Has the cell's dispatches.
+    """
+
+    def __init__(self, timekeeper: Timekeeper, recorder: Recorded) -> None:
+        self._timekeeper, self._recorder = timekeeper, recorder
+        self._activity: Activity | None = None
+
+    def begin(self, cell: CellHere) -> None:
+        """Begins a cell."""
+        self._timekeeper.begin(cell.request.request_id)
+
+    def over(self, _: CellHere) -> None:
+        """Ends it: to describe its value is not its work."""
+        recorder = self._recorder
+        count = sum(trail.count for trail in recorder.trails())
+        self._activity = self._timekeeper.end(recorder.entries(), count, recorder.started)
+
+    def told(self, cell: CellHere) -> dict[str, Any]:
+        """Returns that."""
+        kept = self._timekeeper.cell
+        return {
+            "activity": self._activity,
+            "compile_seconds": min(kept.compile_seconds, cell.seconds),
+            "compiles": kept.compiles,
+        }
+
+
+def _with_dispatches(
+    activity: Activity, entries: Iterable[Any], dispatches: int, offset: float
+) -> Activity:
+    sites: dict[tuple[int, int | None], int] = {}
+    known: list[CallSite] = []
+    numbers, origins, starts, stops = array("I"), array("I"), array("d"), array("d")
+    for entry in entries:
+        # Every dispatch comes by here: no objects are made but one for each origin.
+        key = (id(entry.known), entry.line)
+        place = sites.get(key)
+        if place is None:
+            place = sites[key] = len(known)
+            what = entry.known
+            known.append(CallSite(what.name, entry.line, what.processes))
+        numbers.append(entry.number)
+        origins.append(place)
+        starts.append(entry.seconds + offset)
+        stops.append(entry.stop + offset if entry.stop else 0.0)
+    return replace(
+        activity,
+        sites=tuple(known),
+        numbers=numbers.tobytes(),
+        origins=origins.tobytes(),
+        starts=starts.tobytes(),
+        stops=stops.tobytes(),
+        dispatches=dispatches,
+    )

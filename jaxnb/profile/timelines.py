@@ -1,0 +1,215 @@
+"""The timelines of a session's last cells."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jaxnb.errors import UsageError
+from jaxnb.labels import ranks_label
+from jaxnb.model.timeline import Activity, ProcessTimeline, Timeline
+from jaxnb.profile.spans import Interval, painted
+from jaxnb.profile.stragglers import Arrival, Key, compared, stragglers
+
+MAX_CELLS = 200
+"""The timelines of the last so many cells are kept."""
+
+MAX_BYTES = 64 << 20
+"""What they take in this process's memory, about; then fewer are kept."""
+
+_DISPATCH_BYTES, _SPAN_BYTES = 24, 130
+
+_PYTHON, _DISPATCHING, _TOLD, _HELD = range(4)
+
+
+class CellTimeline(Timeline):
+    """A :class:`~jaxnb.model.Timeline` that a notebook shows as a picture, ``print`` as text."""
+
+    def __str__(self) -> str:
+        from jaxnb.profile import card_timeline
+
+        return card_timeline.timeline_card(self).text
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        from jaxnb.profile import card_timeline
+
+        card = card_timeline.timeline_card(self)
+        return {"text/plain": card.text, "text/html": card.html}
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What one process told of one request of a cell.
+
+    Attributes:
+        activity: What its main thread did; None if it did not come back to tell.
+        seconds: How long the request took there.
+        host: The host that it is on.
+        ending: How the cell ended on it; empty if it finished.
+    """
+
+    activity: Activity | None
+    seconds: float
+    host: str
+    ending: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    cell: int
+    requests: Sequence[Mapping[int, Told]]
+    nbytes: int
+
+
+def _nbytes(requests: Sequence[Mapping[int, Told]]) -> int:
+    told = [each.activity for request in requests for each in request.values()]
+    known = [each for each in told if each is not None]
+    return sum(_DISPATCH_BYTES * each.known + _SPAN_BYTES * len(each.spans) for each in known)
+
+
+class Timelines:
+    """What the processes told of the last cells; timelines are made when they are asked for."""
+
+    def __init__(self) -> None:
+        self._kept: deque[_Kept] = deque()
+        self._nbytes = 0
+
+    def note(self, cell: int, requests: Sequence[Mapping[int, Told]]) -> None:
+        """Keeps what the processes told of a cell: of one request, of several if it was timed."""
+        kept = _Kept(cell, requests, _nbytes(requests))
+        self._kept.append(kept)
+        self._nbytes += kept.nbytes
+        while len(self._kept) > MAX_CELLS or (self._nbytes > MAX_BYTES and len(self._kept) > 1):
+            self._nbytes -= self._kept.popleft().nbytes
+
+    def timeline(self, cell: int | None = None) -> CellTimeline:
+        """Returns a cell's timeline.
+
+        Args:
+            cell: The cell's number; the last of that number is meant. None for the last cell.
+
+        Raises:
+            UsageError: None is kept of such a cell.
+        """
+        for kept in reversed(self._kept):
+            if cell is None or kept.cell == cell:
+                return made(kept.cell, kept.requests)
+        if not self._kept:
+            raise UsageError("No cell has been run yet. Run one with `%%spmd`.")
+        known = ranks_label(kept.cell for kept in self._kept)
+        raise UsageError(
+            f"There is no timeline of cell [{cell}]: those of the last {MAX_CELLS} cells are kept "
+            f"(fewer, where they are large), now of {known}. `%spmd_history` lists what was run."
+        )
+
+
+def made(cell: int, requests: Sequence[Mapping[int, Told]]) -> CellTimeline:
+    """Returns the timeline of a cell.
+
+    Args:
+        cell: Its number.
+        requests: For each of its requests, process index to what it told.
+    """
+    begins = _begins(requests)
+    found = compared(_arrivals(requests, begins))
+    processes, missing = {}, {}
+    for index in requests[-1]:
+        told = [request[index] for request in requests if index in request]
+        if all(each.activity is None for each in told):
+            missing[index] = "it did not come back from the cell"
+        else:
+            processes[index] = _process(index, told, begins, found.held.get(index, []))
+    hosts = {told.host for request in requests for told in request.values()}
+    forgotten = max((_forgotten(request) for request in requests), default=0)
+    return CellTimeline(
+        cell=cell,
+        processes=processes,
+        missing=missing,
+        dispatches=found.dispatches,
+        forgotten=forgotten,
+        lates=tuple(found.lates),
+        stragglers=tuple(stragglers(found.lates)),
+        hosts=len(hosts),
+    )
+
+
+def _begins(requests: Sequence[Mapping[int, Told]]) -> dict[str, float]:
+    """Returns when the cell began on each host, on the host's own clock."""
+    begins: dict[str, float] = {}
+    for request in requests[:1]:
+        for told in request.values():
+            if told.activity is not None:
+                began = begins.get(told.host, told.activity.started)
+                begins[told.host] = min(began, told.activity.started)
+    return begins
+
+
+def _offset(told: Told, begins: Mapping[str, float]) -> float:
+    assert told.activity is not None
+    return told.activity.started - begins.get(told.host, told.activity.started)
+
+
+def _arrivals(
+    requests: Sequence[Mapping[int, Told]], begins: Mapping[str, float]
+) -> dict[int, dict[Key, Arrival]]:
+    found: dict[int, dict[Key, Arrival]] = {}
+    for place, request in enumerate(requests):
+        for index, told in request.items():
+            activity = told.activity
+            if activity is None:
+                continue
+            offset = _offset(told, begins)
+            mine = found.setdefault(index, {})
+            for number, site, start, stop in activity.calls():
+                key = (place, site.processes, number)
+                mine[key] = Arrival(start + offset, max(start, stop) + offset, site)
+    return found
+
+
+def _process(
+    index: int,
+    told: Sequence[Told],
+    begins: Mapping[str, float],
+    held: Sequence[tuple[float, float]],
+) -> ProcessTimeline:
+    intervals = [Interval(_HELD, start, stop, "waiting") for start, stop in held]
+    starts, stops, sampled = [], [], []
+    for each in told:
+        activity = each.activity
+        if activity is None:
+            continue
+        start = _offset(each, begins)
+        stop = start + each.seconds
+        starts.append(start)
+        stops.append(stop)
+        intervals.append(Interval(_PYTHON, start, stop, "python"))
+        for span in activity.spans:
+            # An event may have begun before the cell: another thread's lock was waited for.
+            one, other = max(start, start + span.start), min(stop, start + span.stop)
+            intervals.append(Interval(_TOLD, one, other, span.kind))
+        for _, _, began, ended in activity.calls():
+            if ended:
+                intervals.append(
+                    Interval(_DISPATCHING, start + began, min(stop, start + ended), "dispatching")
+                )
+        if activity.sampled_from is not None:
+            sampled.append(start + activity.sampled_from)
+    return ProcessTimeline(
+        process_index=index,
+        start=min(starts),
+        stop=max(stops),
+        spans=tuple(painted(intervals)),
+        sampled_from=min(sampled, default=None),
+        dropped=sum(each.activity.dropped for each in told if each.activity is not None),
+        ending=told[-1].ending,
+        sampling_fault=next(
+            (a.sampling_fault for each in told if (a := each.activity) and a.sampling_fault), ""
+        ),
+    )
+
+
+def _forgotten(request: Mapping[int, Told]) -> int:
+    activities = [told.activity for told in request.values() if told.activity is not None]
+    return max((each.dispatches - each.known for each in activities), default=0)

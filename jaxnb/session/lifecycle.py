@@ -1,0 +1,147 @@
+"""The state of a group and the deaths in it: one state machine behind one lock.
+
+Processes die when they like, and their deaths are reported from another thread, in the middle of
+whatever the session does. Each change of state therefore looks at the deaths under the same lock:
+none is lost while others are taken, and no group is called ready over one.
+"""
+
+from __future__ import annotations
+
+import enum
+import threading
+from collections.abc import Mapping
+
+from jaxnb.launch.deaths import Death, dead_processes
+from jaxnb.model.group import SessionState
+
+
+class Phase(enum.Enum):
+    """What a group is in."""
+
+    STARTING = "starting"
+    """Its processes are being started or restarted; a death is the start's to report."""
+    READY = "ready"
+    """Cells may be run on it."""
+    BROKEN = "broken"
+    """A process has died, or did not come back."""
+    STOPPED = "stopped"
+    """A restart has stopped its processes and has not got as far as new ones."""
+    CLOSING = "closing"
+    """It is being ended."""
+    CLOSED = "closed"
+    """It has ended; no process is left."""
+
+
+_NEXT: Mapping[Phase, frozenset[Phase]] = {
+    Phase.STARTING: frozenset({Phase.READY, Phase.BROKEN, Phase.STOPPED, Phase.CLOSING}),
+    Phase.READY: frozenset({Phase.STARTING, Phase.BROKEN, Phase.CLOSING}),
+    Phase.BROKEN: frozenset({Phase.STARTING, Phase.CLOSING}),
+    Phase.STOPPED: frozenset({Phase.STARTING, Phase.CLOSING}),
+    Phase.CLOSING: frozenset({Phase.CLOSED}),
+    Phase.CLOSED: frozenset(),
+}
+
+_SHOWN: Mapping[Phase, SessionState] = {
+    Phase.STARTING: "starting",
+    Phase.READY: "ready",
+    Phase.BROKEN: "broken",
+    Phase.STOPPED: "broken",
+    Phase.CLOSING: "broken",
+    Phase.CLOSED: "closed",
+}
+
+
+class Lifecycle:
+    """Holds a group's phase and its deaths. Safe to use from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._phase = Phase.STARTING
+        self._deaths: tuple[Death, ...] = ()
+
+    @property
+    def phase(self) -> Phase:
+        """What the group is in."""
+        return self._phase
+
+    @property
+    def state(self) -> SessionState:
+        """The same as users see it; ``"busy"`` is a ready group with a cell."""
+        return _SHOWN[self._phase]
+
+    @property
+    def is_open(self) -> bool:
+        """Nobody has begun to close it."""
+        return self._phase not in (Phase.CLOSING, Phase.CLOSED)
+
+    @property
+    def deaths(self) -> tuple[Death, ...]:
+        """The deaths that nothing has made good yet, in the order in which they were reported."""
+        return self._deaths
+
+    @property
+    def dead(self) -> set[int]:
+        """The processes among them."""
+        return dead_processes(self._deaths)
+
+    def note_death(self, death: Death) -> None:
+        """Notes a death; a group that was ready is broken from then on."""
+        with self._lock:
+            self._deaths = (*self._deaths, death)
+            if self._phase is Phase.READY:
+                self._phase = Phase.BROKEN
+
+    def mark_broken(self) -> bool:
+        """Notes that processes are out of step; returns whether the group was ready."""
+        return self._move(Phase.BROKEN, of=Phase.READY)
+
+    def begin_start(self) -> bool:
+        """Notes that its processes are being replaced; returns False if it is being closed."""
+        with self._lock:
+            if not self.is_open:
+                return False
+            self._phase = self._allowed(Phase.STARTING)
+            return True
+
+    def note_stopped(self) -> None:
+        """Notes that a restart has ended the processes; their deaths are of no interest now."""
+        with self._lock:
+            self._deaths = ()
+
+    def fail_start(self) -> None:
+        """Notes that a restart got no further than to stop the processes, if so far."""
+        self._move(Phase.STOPPED, of=Phase.STARTING)
+
+    def finish_start(self) -> bool:
+        """Notes that all processes have joined; returns whether the group is ready."""
+        return self._finish(Phase.STARTING)
+
+    def begin_close(self) -> bool:
+        """Notes that the group is being ended; returns False if it has been already."""
+        with self._lock:
+            if self._phase is Phase.CLOSED:
+                return False
+            self._phase = Phase.CLOSING
+            return True
+
+    def finish_close(self) -> None:
+        """Notes that the group has ended."""
+        self._move(Phase.CLOSED, of=Phase.CLOSING)
+
+    def _finish(self, before: Phase) -> bool:
+        with self._lock:
+            if self._phase is before:  # else somebody is closing it
+                self._phase = Phase.BROKEN if self._deaths else Phase.READY
+            return self._phase is Phase.READY
+
+    def _move(self, to: Phase, of: Phase | None = None) -> bool:
+        with self._lock:
+            if of is not None and self._phase is not of:
+                return False
+            self._phase = self._allowed(to)
+            return True
+
+    def _allowed(self, to: Phase) -> Phase:
+        if to is not self._phase and to not in _NEXT[self._phase]:
+            raise ValueError(f"a group that is {self._phase.value} cannot be {to.value}")
+        return to

@@ -1,0 +1,67 @@
+"""Pure: the processes of a group as they are now, from their reports and deaths."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from jaxnb.launch.deaths import Death, describe_status
+from jaxnb.model.group import ProcessInfo, ProcessReport
+from jaxnb.model.statistics import DeviceStats
+
+
+def process_infos(
+    reports: Iterable[ProcessReport],
+    deaths: Iterable[Death],
+    *,
+    busy: Collection[int],
+    engine_ids: Mapping[int, int],
+    closed: bool,
+) -> list[ProcessInfo]:
+    """Returns the processes, by process index.
+
+    Args:
+        reports: What each said at the start.
+        deaths: Who has died since.
+        busy: The process indices that are in a cell.
+        engine_ids: Process index to ipyparallel's number.
+        closed: The session has been closed.
+    """
+    dead = {death.index: death for death in deaths if death.role == "engine"}
+    infos = []
+    for report in reports:
+        index = report.process_index
+        ended = describe_status(dead[index].status) if index in dead else "stopped"
+        is_dead = closed or index in dead
+        infos.append(
+            ProcessInfo(
+                process_index=index,
+                pid=report.pid,
+                host=report.host,
+                devices=report.local_devices,
+                engine_id=engine_ids.get(index, -1),
+                state="dead" if is_dead else "busy" if index in busy else "ready",
+                detail=ended if is_dead else "",
+            )
+        )
+    return infos
+
+
+def rows_without_numbers(process: ProcessInfo, why: str) -> list[DeviceStats]:
+    """Returns a row for each device of a process that gave no statistics, saying why."""
+    note = f"process {process.process_index}: {process.detail or why}"
+    return [
+        DeviceStats(
+            device=device,
+            host=process.host,
+            pid=process.pid,
+            bytes_in_use=None,
+            peak_bytes=None,
+            limit_bytes=None,
+            source="none",
+            live_arrays=0,
+            process_rss_bytes=None,
+            process_pss_bytes=None,
+            note=note,
+        )
+        for device in process.devices
+    ]

@@ -1,0 +1,158 @@
+"""Pure: since when each process of a running cell has stood where it stands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+from jaxnb.model.whereabouts import AtWork, StackEntry, Whereabouts
+from jaxnb.session.places import is_compiling, waits, waits_for_others
+
+IDLE_CPU = 0.05
+"""A process that waits uses less processor time than this, per second: on a busy machine its
+heartbeat and the answers to where it is take up to 0.02."""
+
+COMPUTES = 0.5
+"""Who uses so much of a processor is said to compute."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Anchor:
+    """A process as it was when it came to where it is."""
+
+    at: float
+    where: Whereabouts
+
+
+class Standing:
+    """Remembers where processes were seen; times are those of ``time.monotonic()``.
+
+    Attributes:
+        found: Where each process is that answered last.
+        silent: The processes that did not answer.
+    """
+
+    def __init__(self) -> None:
+        self.found: Mapping[int, Whereabouts] = {}
+        self.silent: frozenset[int] = frozenset()
+        self._now = 0.0
+        self._still: dict[int, _Anchor] = {}
+        self._parked: dict[int, _Anchor] = {}
+        self._places: dict[int, _Anchor] = {}
+        self._silent_since: dict[int, float] = {}
+
+    def see(self, found: Mapping[int, Whereabouts], asked: Collection[int], now: float) -> None:
+        """Takes a look at processes.
+
+        Args:
+            found: Where those are that have answered.
+            asked: All that were asked: the rest is silent.
+            now: When that was.
+        """
+        self.found, self._now = found, now
+        self.silent = frozenset(asked) - found.keys()
+        self._silent_since = {i: self._silent_since.get(i, now) for i in self.silent}
+        self._still = {
+            i: _kept(self._still.get(i), where, now, _stood_still)
+            for i, where in found.items()
+            if waits(where)
+        }
+        self._parked = {
+            i: _Anchor(now, where) if anchor is None else anchor
+            for i, where in found.items()
+            # Who is awake for a moment, as JAX is five times a second, may wait for the lock of
+            # its interpreter then, which a thread of the user's has.
+            if (anchor := _still_parked(self._parked.get(i), where)) or waits_for_others(where)
+        }
+        self._places = {
+            i: _kept(self._places.get(i), where, now, _is_at_same_line)
+            for i, where in found.items()
+        }
+
+    def still_seconds(self, index: int) -> float:
+        """Returns for how long a process has done nothing but wait, at one place; 0 if it works."""
+        anchor = self._still.get(index)
+        return 0.0 if anchor is None else self._now - anchor.at
+
+    def all_still_seconds(self) -> float:
+        """Returns for how long all have waited that answer, or have been silent; 0 if one works."""
+        silent = [self._now - since for since in self._silent_since.values()]
+        return min([*silent, *map(self.still_seconds, self.found)], default=0.0)
+
+    def parked_seconds(self, index: int) -> float:
+        """Returns for how long a main thread has been where it waits, whatever other threads do."""
+        anchor = self._parked.get(index)
+        return 0.0 if anchor is None else self._now - anchor.at
+
+    def waiters(self, seconds: float) -> list[int]:
+        """Returns the processes whose main threads have waited for others for so long."""
+        return [i for i in sorted(self._parked) if self.parked_seconds(i) >= seconds]
+
+    def at_work(self) -> tuple[AtWork, ...]:
+        """Returns what those do that do not wait, those who do the same together."""
+        doing: dict[tuple[StackEntry | None, str], list[int]] = {}
+        for i, where in sorted(self.found.items()):
+            if i not in self._still and i not in self._parked:
+                doing.setdefault((where.in_cell, self._doing(i, where)), []).append(i)
+        return tuple(
+            AtWork(tuple(who), place, what, min(self._now - self._places[i].at for i in who))
+            for (place, what), who in doing.items()
+        )
+
+    def _doing(self, index: int, where: Whereabouts) -> str:
+        """Returns what a process is seen to do; empty if that tells nothing."""
+        anchor = self._places[index]
+        seconds = self._now - anchor.at
+        if where.sleeps_in == "sleep":
+            return "asleep"
+        if is_compiling(where):
+            return "compiling"
+        if seconds and where.cpu_seconds - anchor.where.cpu_seconds > COMPUTES * seconds:
+            return "computing"
+        return "waiting in C code" if where.sleeps_in == "futex" else ""
+
+
+IsSame = Callable[[_Anchor, Whereabouts, float], bool]
+
+
+def _kept(before: _Anchor | None, where: Whereabouts, now: float, is_same: IsSame) -> _Anchor:
+    return before if before and is_same(before, where, now) else _Anchor(now, where)
+
+
+def _stood_still(before: _Anchor, where: Whereabouts, now: float) -> bool:
+    return stands_still(before.where, where, now - before.at)
+
+
+def _still_parked(before: _Anchor | None, where: Whereabouts) -> _Anchor | None:
+    return before if before is not None and is_at_same_place(before.where, where) else None
+
+
+def _is_at_same_line(before: _Anchor, where: Whereabouts, now: float) -> bool:
+    return before.where.in_cell == where.in_cell
+
+
+def stands_still(before: Whereabouts, now: Whereabouts, seconds: float) -> bool:
+    """Whether a process has done nothing but wait, at one place.
+
+    It has used no processor, and none of its threads has waited for one for all of the time. A
+    loop that reads one result after the other at one line, and waits for each, looks the same.
+
+    Args:
+        before: Where it was ``seconds`` ago.
+        now: Where it is.
+        seconds: The time between.
+    """
+    # The time of threads that have ended is gone: then it has become less.
+    used = abs(now.cpu_seconds - before.cpu_seconds)
+    is_idle = used < IDLE_CPU * seconds and not before.runnable & now.runnable
+    return is_idle and waits(before) and waits(now) and is_at_same_place(before, now)
+
+
+def is_at_same_place(before: Whereabouts, now: Whereabouts) -> bool:
+    """Whether a process's main thread is in the same calls, and has dispatched nothing since."""
+    return before.stack == now.stack and _number(before) == _number(now)
+
+
+def _number(where: Whereabouts) -> tuple[tuple[int, ...], int] | None:
+    last = where.last_dispatch
+    return None if last is None else (last.processes, last.number)

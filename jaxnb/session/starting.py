@@ -1,0 +1,305 @@
+"""From nothing to a group that has been checked: every process asked what it sees."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import psutil
+
+from jaxnb.errors import SessionBrokenError, StartError
+from jaxnb.labels import capitalized, plural, processes_label
+from jaxnb.launch.cluster import LOOPBACK, ProcessGroup
+from jaxnb.launch.deaths import Death, describe_death, last_lines
+from jaxnb.launch.placement import Placement
+from jaxnb.lockstep import checking
+from jaxnb.model.cells import ProcessError
+from jaxnb.model.group import ProcessReport
+from jaxnb.model.requests import CheckRequest, JoinRequest, Request, RequestFailed
+from jaxnb.options import StartOptions
+from jaxnb.wire.client import Transport, wait_for
+from jaxnb.wire.events import Exchange, Output, Reply
+
+Progress = Callable[[str, str], None]
+"""Takes each stage of a start, a restart or a recovery: its name and a detail."""
+
+
+def untold(stage: str, detail: str) -> None:
+    """Says nothing of a stage."""
+
+
+MAX_SECONDS = 24 * 3600
+"""A start may take no longer, whatever was asked for: XLA takes no infinite time-out."""
+
+DEATH_SECONDS = 2.0
+"""A death is known so much later at most than its first effects are seen."""
+
+STOPPED_SECONDS = 2.0
+"""So often it is looked whether a process is stopped, so that all wait for it."""
+
+OUTPUT_SECONDS = 0.5
+"""What a process has written comes a few milliseconds after its answer, or never."""
+
+_WORDS = {psutil.STATUS_RUNNING: "computing", psutil.STATUS_SLEEPING: "waiting"}
+"""The kernel's words for what a process does, where ours say more; ``stopped`` stays."""
+
+
+def jax_environment() -> dict[str, str]:
+    """Returns what JAX reads of the environment when it is imported."""
+    return {k: v for k, v in os.environ.items() if k.startswith(("JAX_", "XLA_"))}
+
+
+class Starter:
+    """Starts, and starts again, the processes of one group.
+
+    Args:
+        group: Where the processes live.
+        options: What was asked for.
+        placement: Who gets what.
+        progress: Told of each stage: its name and a detail.
+        deaths: Returns who has died so far; a start gives up on the first.
+        on_output: Told of output that belongs to no running cell.
+    """
+
+    def __init__(
+        self,
+        group: ProcessGroup,
+        options: StartOptions,
+        placement: Placement,
+        progress: Progress,
+        deaths: Callable[[], Sequence[Death]],
+        on_output: Callable[[Output], None],
+    ) -> None:
+        self._group = group
+        self._options = options
+        self._placement = placement
+        self.progress = progress
+        self._deaths = deaths
+        self._on_output = on_output
+        self._doing = "was starting"
+        self._looked_at = time.monotonic()
+        self._deadline = time.monotonic() + min(options.timeout, MAX_SECONDS)
+
+    @property
+    def num_processes(self) -> int:
+        """Size of the group."""
+        return self._placement.num_processes
+
+    def start(self) -> tuple[Transport, list[ProcessReport]]:
+        """Starts services and processes.
+
+        Returns:
+            A transport bound to the processes, and what each process reported.
+
+        Raises:
+            StartError: With the reason; what had started is still there for the caller to end.
+        """
+        self.progress("starting", "ipyparallel controller and coordination service")
+        controller, service = self._group.start_services(self._placement.num_processes)
+        connection = self._await(controller, "the ipyparallel controller")
+        address = self._await(service, "JAX's coordination service")
+        self._launch(address)
+        transport = Transport(connection["client"], self._on_output)
+        try:
+            return transport, self._join(transport, address)
+        except BaseException:
+            transport.close()
+            raise
+
+    def restart(self, transport: Transport) -> list[ProcessReport]:
+        """Starts new processes beside the controller that is still running."""
+        self.progress("starting", "coordination service")
+        service = self._group.start_service(self._placement.num_processes)
+        address = self._await(service, "JAX's coordination service")
+        self._launch(address)
+        return self._join(transport, address)
+
+    def _launch(self, address: str) -> None:
+        n = self._placement.num_processes
+        self.progress("launching", plural(n, "process"))
+        try:
+            self._group.start_processes(n, self._joins(address))
+        except SessionBrokenError as error:
+            raise StartError(str(error)) from error
+
+    def _joins(self, address: str) -> list[JoinRequest]:
+        placement = self._placement
+        return [
+            JoinRequest(
+                process_index=index,
+                num_processes=placement.num_processes,
+                coordinator_address=address,
+                platform=placement.platform,
+                devices_per_process=placement.devices_per_process,
+                bind_host=LOOPBACK,
+                socket_folder=self._group.directory,
+                collectives=self._options.collectives,
+                bare=self._options.bare,
+                environment=placement.environments[index],
+                timeout_seconds=max(1, int(min(self._options.timeout, MAX_SECONDS))),
+            )
+            for index in range(placement.num_processes)
+        ]
+
+    def _join(self, transport: Transport, address: str) -> list[ProcessReport]:
+        n = self._placement.num_processes
+        self.progress("joining", plural(n, "process"))
+        self._wait_for_registration(transport)
+        if self._group.launcher != "fork":
+            joins = dict(enumerate(self._joins(address)))
+            self.ask(transport, joins, "join")
+        return self._check(transport)
+
+    def _check(self, transport: Transport) -> list[ProcessReport]:
+        n = self._placement.num_processes
+        self.progress("checking", "a psum over all devices")
+        while True:
+            answers = self.ask(transport, {i: CheckRequest() for i in range(n)}, "check")
+            unheard = transport.unheard(OUTPUT_SECONDS)
+            if not unheard:
+                break
+            if time.monotonic() > self._deadline:
+                raise StartError(f"Nothing that {processes_label(unheard)} wrote has come.")
+        reports = [answers[i] for i in range(n)]
+        verify(reports, self._placement)
+        reports = checking.judged(reports)
+        refusal = checking.refusal(reports, checking.TO_START)
+        if refusal and self._options.check == "strict":
+            raise StartError(refusal)
+        return reports
+
+    def ask(
+        self,
+        transport: Transport,
+        requests: Mapping[int, Request],
+        what: str,
+        *,
+        attempts: int = 1,
+    ) -> dict[int, Any]:
+        """Sends requests to processes and waits for all answers.
+
+        Args:
+            transport: The connection.
+            requests: The requests, by process index.
+            what: What they ask for, as a verb.
+            attempts: How often a process is asked whose attempt raises.
+
+        Raises:
+            StartError: A process could not do it, in time or at all; the message names it.
+        """
+        exchange = transport.send(requests)
+        answers: dict[int, Any] = {}
+        left = dict.fromkeys(requests, attempts)
+        errors: dict[int, ProcessError] = {}
+        while len(answers) < len(requests):
+            self.check_alive()
+            missing = sorted(set(requests) - set(answers))
+            if time.monotonic() > self._deadline:
+                raise StartError(
+                    f"Processes {missing} did not {what} within {self._options.timeout:g} s"
+                    f"{self._what_they_do()}."
+                )
+            event = exchange.get(0.1)
+            if not isinstance(event, Reply):
+                continue
+            if isinstance(event.answer, RequestFailed):
+                index = event.process_index
+                error = errors.setdefault(index, event.answer.error)  # the first says why
+                left[index] -= 1
+                if left[index]:
+                    transport.send_to(exchange, index, requests[index])
+                    continue
+                raise StartError(f"Process {index} could not {what}: {error}\n{error.traceback}")
+            if isinstance(event.answer, BaseException):
+                self._wait_for_news()  # of how it died, which says more
+                raise StartError(f"Process {event.process_index}: {event.answer}")
+            answers[event.process_index] = event.answer
+        return answers
+
+    def _wait_for_registration(self, transport: Transport) -> None:
+        try:
+            transport.wait_for(self._group.identities, self._deadline, self.check_alive)
+        except TimeoutError as error:
+            raise StartError(f"{error}{self._what_they_do()}.") from None
+
+    def _what_they_do(self) -> str:
+        """Returns what the processes do, if not all the same: the others wait for the odd one."""
+        doing: dict[str, list[int]] = {}
+        for index, pid in enumerate(self._group.pids):
+            with contextlib.suppress(psutil.Error):  # it has just ended
+                status = psutil.Process(pid).status()
+                doing.setdefault(_WORDS.get(status, status), []).append(index)
+        if len(doing) < 2:
+            return ""
+        parts = [
+            f"{processes_label(who)} {'is' if len(who) == 1 else 'are'} {what}"
+            for what, who in doing.items()
+        ]
+        return f": {', '.join(parts)}"
+
+    def _wait_for_news(self) -> None:
+        """Waits a moment for a death to be known; raises what :meth:`check_alive` raises."""
+        deadline = time.monotonic() + DEATH_SECONDS
+        while time.monotonic() < deadline:
+            self.check_alive()
+            Exchange().get(0.01)
+
+    def _await(self, future: Any, what: str) -> Any:
+        while not wait_for(future, 0.1):
+            self.check_alive()
+            if time.monotonic() > self._deadline:
+                raise StartError(f"{what} did not start within {self._options.timeout:g} s.")
+        error = future.exception()
+        if error is not None:
+            raise StartError(f"{capitalized(what)} could not be started.\n{error}")
+        return future.result()
+
+    def check_alive(self) -> None:
+        """Gives up if anything has died; tells of who is stopped.
+
+        Raises:
+            StartError: It names the process and shows its last lines.
+        """
+        deaths = self._deaths()
+        if deaths:
+            raise StartError(
+                describe_death(deaths[0], self._placement.num_processes)
+                + f" while the group {self._doing}."
+                + last_lines(deaths[0])
+            )
+        if time.monotonic() - self._looked_at > STOPPED_SECONDS:
+            self._looked_at = time.monotonic()
+            if stopped := self._group.stopped_text(range(len(self._group.pids))):
+                self.progress("waiting", stopped)
+
+
+def verify(reports: Sequence[ProcessReport], placement: Placement) -> None:
+    """Checks that all processes see one and the same group.
+
+    Raises:
+        StartError: Some see something else; the message says who sees what.
+    """
+    n = placement.num_processes
+    devices = n * placement.devices_per_process
+    for index, report in enumerate(reports):
+        seen = {
+            "its process index": (report.process_index, index),
+            "processes": (report.num_processes, n),
+            "local devices": (len(report.local_devices), placement.devices_per_process),
+            "global devices": (report.num_global_devices, devices),
+            "the sum of a one from every device": (report.psum, float(devices)),
+            "the version of JAX": (report.jax_version, reports[0].jax_version),
+        }
+        for what, (got, wanted) in seen.items():
+            if got != wanted:
+                raise StartError(
+                    f"Process {index} of {n} (pid {report.pid} on {report.host}) sees "
+                    f"{got} for {what}; it should be {wanted}."
+                )
+
+
+Start = Callable[[Starter], tuple[Transport, list[ProcessReport]]]
+"""Brings a group up; returns the connection, and what each process sees."""

@@ -1,0 +1,211 @@
+"""Decides for a running cell whether to go on waiting: interrupts, time-outs, deaths, silence."""
+
+from __future__ import annotations
+
+import time
+
+from jaxnb.cells.running import RunningCell
+from jaxnb.session.notices import silent_text
+from jaxnb.session.panel import Panel, Reaches
+from jaxnb.session.places import formats_its_error, has_caught_interrupt, is_out_of_it, waits_in_jax
+
+DEATH_GRACE_SECONDS = 0.3
+"""After a death the other processes may go on with their cell for so long."""
+
+INTERRUPT_GRACE_SECONDS = 3.0
+"""After this long without an answer to an interrupt the user is told who is silent."""
+
+IN_JAX_SECONDS = 1.0
+"""The same where all that are silent wait in JAX's C++ code, which does not look for signals."""
+
+CAUGHT_SECONDS = 0.5
+"""The user is told sooner of code that has caught the interrupt, and goes on for so long."""
+
+LAST_SECONDS = 0.5
+"""So long after the second interrupt who is still in the cell is given up."""
+
+LOOK_SECONDS = 0.5
+"""How often it is looked whether a silent process is on its way back."""
+
+AGAIN_SECONDS = 0.2
+"""How often it is looked who has missed an interrupt."""
+
+INTERRUPT_GAP_SECONDS = 1.0
+"""No second SIGINT sooner: one that strikes while IPython formats the traceback of the first
+would interrupt that."""
+
+
+class Supervisor:
+    """Decides, for one running cell, when to interrupt and when to stop waiting.
+
+    While nothing is wrong, a :class:`Panel` shows who waits for whom.
+
+    Args:
+        group: What runs it.
+        running: The cell.
+        timeout: Seconds after which it is interrupted, or None.
+
+    Attributes:
+        timed_out: It has reached its time-out.
+        gave_up: The user has interrupted it twice, and processes have not come back from it.
+    """
+
+    def __init__(self, group: Reaches, running: RunningCell, timeout: float | None) -> None:
+        self._group = group
+        self._running = running
+        self._timeout = timeout
+        self._interrupted_at: float | None = None
+        self._died_at: float | None = None
+        self._pressed_at: float | None = None
+        self._last_at: float | None = None  # when the user interrupted what a first did not end
+        self._told = False
+        self._looked_at = self._looked_late_at = 0.0
+        self._late: dict[int, float] = {}
+        self._panel = Panel(group, running)
+        self._is_in_step = False  # the conductor stops all, and no signal was sent since
+        self.timed_out = self.gave_up = False
+
+    def go_on(self) -> bool:
+        """Looks at interrupts, the clock and deaths; returns whether to go on waiting."""
+        running = self._running
+        if not running.waiting_for or running.abandoned is not None:
+            return False
+        if running.interrupted.is_set():
+            running.interrupted.clear()
+            self._interrupt_again()
+        if any(death.role != "engine" for death in self._group.deaths):
+            return False  # no answer can come any more
+        if self._group.deaths and self._interrupted_at is None and self._others_had_time():
+            self._strike()
+        if self._timeout is not None and not self.timed_out and running.seconds > self._timeout:
+            self.timed_out = True
+            self._interrupt()
+        if self._interrupted_at is None:
+            if not self._group.deaths:  # then broken connections end the waits of the others
+                self._panel.look()
+            return True
+        if not self._is_in_step:
+            self._interrupt_late(self._interrupted_at)
+        if self._last_at is not None:
+            return not self._is_given_up(self._last_at)
+        return self._look_at_silent(self._interrupted_at)
+
+    def close(self) -> None:
+        """Ends the watch over the cell."""
+        self._panel.close()
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the cell was interrupted, for whatever reason."""
+        return self._interrupted_at is not None
+
+    def _interrupt_again(self) -> None:
+        """Passes an interrupt on; the second one, once the user was told, is the last."""
+        now, pressed_at = time.monotonic(), self._pressed_at
+        if self._told and self._last_at is None:
+            self._last_at = now
+        elif pressed_at is not None and now - pressed_at < INTERRUPT_GAP_SECONDS:
+            return
+        self._pressed_at = now
+        self._interrupt()
+
+    def _interrupt(self) -> None:
+        """Interrupts the processes: after the same dispatch, if they agree on dispatches."""
+        running = self._running
+        if self._group.deaths or running.request.check == "off" or len(running.processes) < 2:
+            self._strike()
+            return
+        running.end_waits()
+        self._group.interrupt_in_lockstep(running.request)
+        self._interrupted_at, self._is_in_step = self._interrupted_at or time.monotonic(), True
+
+    def _strike(self) -> None:
+        """Interrupts processes where they are."""
+        self._running.end_waits()
+        self._group.send_interrupt(self._running.waiting_for)
+        self._interrupted_at, self._is_in_step = self._interrupted_at or time.monotonic(), False
+
+    def _interrupt_late(self, since: float) -> None:
+        """Interrupts who has missed the interrupt: it had not begun the cell.
+
+        Nobody else: code may catch an interrupt, and a second one would strike its handling. Each
+        process notes itself what it has missed. When it began the cell would tell less: to ask
+        takes some milliseconds, and in fewer than those it may have missed one and begun.
+        """
+        now = time.monotonic()
+        if now - max(since, self._looked_late_at) < AGAIN_SECONDS:
+            return
+        found = self._group.where(self._running.waiting_for)
+        self._looked_late_at = now = time.monotonic()
+        for index, where in found.items():
+            if where.cell_seconds is None or where.interrupted_seconds is not None:
+                continue
+            interrupted = max(since, self._late.get(index, since))
+            # It was told before now: the interrupt came no later than this.
+            if where.missed_seconds is not None and now - where.missed_seconds > interrupted:
+                self._late[index] = now
+                self._group.send_interrupt([index])
+
+    def _is_given_up(self, since: float) -> bool:
+        """Whether the last interrupt has not ended the cell; who formats its error is let finish.
+
+        Args:
+            since: When the user pressed it.
+        """
+        now = time.monotonic()
+        if now - since < LAST_SECONDS:
+            return False
+        waiting = self._running.waiting_for
+        if now - since < LAST_SECONDS + INTERRUPT_GRACE_SECONDS:
+            found = self._group.where(waiting)
+            if all(i in found and formats_its_error(found[i]) for i in waiting):
+                return False
+        self.gave_up = True
+        self._group.mark_out_of_step()
+        return True
+
+    @property
+    def _asks(self) -> bool:
+        """Whether somebody is there who decides."""
+        return not (self.timed_out or self._group.deaths)
+
+    def _others_had_time(self) -> bool:
+        """Whether those that outlived a death have had time to end their cell by themselves.
+
+        What waits in a collective with the dead gets an error from the broken connection.
+        """
+        if self._died_at is None:
+            self._died_at = time.monotonic()
+        return time.monotonic() - self._died_at > DEATH_GRACE_SECONDS
+
+    def _look_at_silent(self, since: float) -> bool:
+        """Says who did not end after the interrupt; returns whether to go on waiting.
+
+        After a while, unless all are on the way back; and sooner if it is known that they have
+        caught it, or wait in C++.
+        """
+        now = time.monotonic()
+        soonest = CAUGHT_SECONDS if self._asks else IN_JAX_SECONDS
+        if self._told or now - since < soonest or now - self._looked_at < LOOK_SECONDS:
+            return True
+        self._looked_at = now
+        found = self._group.where(self._running.waiting_for)
+        # Whose answer is on its way is not named beside one that is in the cell.
+        waiting = [i for i in self._running.waiting_for if not is_out_of_it(found.get(i))]
+        waiting = sorted(waiting or self._running.waiting_for)
+        those = [found[i] for i in waiting if i in found]
+        are_known = len(those) == len(waiting)
+        if are_known and all(map(formats_its_error, those)):
+            return True
+        caught = are_known and all(has_caught_interrupt(each, CAUGHT_SECONDS) for each in those)
+        are_in_jax = are_known and all(map(waits_in_jax, those))
+        grace = IN_JAX_SECONDS if are_in_jax and not caught else INTERRUPT_GRACE_SECONDS
+        if now - since <= grace and not (caught and self._asks):
+            return True
+        asks = self._told = self._asks
+        press = self._running.interrupt_by if asks else ""
+        text = silent_text(waiting, found, now - since, caught=caught, press=press)
+        self._running.notice(text)
+        if not asks:
+            self._group.mark_out_of_step()
+        return asks

@@ -1,1 +1,0 @@
-"""Watches over a running cell: where processes stand, what that means, and when it is ended."""

@@ -1,1 +1,0 @@
-"""Cells out, streams back: between the notebook and the processes, over ipyparallel."""

@@ -1,0 +1,390 @@
+"""Asking processes for something other than a cell, and knowing why one does not answer."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from jaxnb.errors import JaxnbError
+from jaxnb.labels import capitalized, processes_label
+from jaxnb.launch.deaths import Death, dead_processes, death_error
+from jaxnb.model.cells import ProcessError
+from jaxnb.model.requests import Request, RequestFailed
+from jaxnb.wire.client import Transport
+from jaxnb.wire.events import Exchange, Reply
+
+REPLY_SECONDS = 30.0
+"""How long a process may be silent when all it has to do is to answer."""
+
+BYTES_PER_SECOND = 50e6
+"""A process that has bytes to read, to digest or to copy may take longer by so much."""
+
+IN_FLIGHT = 3
+"""Requests that wait at a process, so that it has the next one when it has answered one."""
+
+TICK_SECONDS = 0.1
+
+FREE_SECONDS = 0.5
+"""How long to go on interrupting a process that was silent for too long."""
+
+NOTICE_SECONDS = 3.0
+"""After this long without an answer to an interrupt the user is told who is silent."""
+
+QUIET_SECONDS = 4.0
+"""After this long without any answer the user is told, once, who is waited for."""
+
+DEATH_SECONDS = 2.0
+"""A death is known so much later at most than its first effects are seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unanswered:
+    """Why a process gave no answer.
+
+    Attributes:
+        process_index: The process.
+        reason: Why, as the end of a sentence whose subject is the process.
+        death: How it died, if it did.
+        error: What it raised, if it did.
+    """
+
+    process_index: int
+    reason: str
+    death: Death | None = None
+    error: ProcessError | None = None
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+_CAN_END = "Interrupt ends the wait, and variables are kept."
+_MAY_TAKE_LONG = (
+    "It may take long to compute, to compile, or to pickle a value or make it again (a class's "
+    "`__reduce__`, `__setstate__`)"
+)
+_TOO_LATE = "It can no longer be undone: Interrupt takes effect when it has ended."
+
+SendSignal = Callable[[list[int], int], None]
+"""Sends a signal to processes."""
+
+
+class Channel:
+    """Asks processes, one conversation at a time.
+
+    Args:
+        transport: The connection.
+        deaths: Returns who has died so far.
+        in_cells: Process index to what it is doing, for those that cannot answer now.
+        num_processes: Size of the group.
+        interrupted: Set by whoever wants the conversation to end with KeyboardInterrupt.
+        send_signal: Sends a signal to processes.
+        give_up: Called with processes that are left in what nobody waits for any more.
+        notice: Shows the user a sentence.
+        joined: Makes one question of those that processes are asked together.
+        stopped: Returns which of some processes are stopped, as a clause; empty if none is.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        deaths: Callable[[], Sequence[Death]],
+        in_cells: Mapping[int, str],
+        num_processes: int,
+        interrupted: threading.Event,
+        send_signal: SendSignal,
+        give_up: Callable[[list[int]], None],
+        notice: Callable[[str], None],
+        joined: Callable[[Mapping[int, Any]], Mapping[int, Request]],
+        stopped: Callable[[Iterable[int]], str],
+    ) -> None:
+        self._transport = transport
+        self._joined, self._stopped = joined, stopped
+        self._deaths = deaths
+        self.in_cells = in_cells
+        self.num_processes = num_processes
+        self._interrupted = interrupted
+        self._send_signal = send_signal
+        self._give_up = give_up
+        self._notice = notice
+        self._dead_before = set(dead_processes(deaths()))
+        self._abandoned: Exception | None = None
+        self._must_finish = False
+        self._has_told = False
+
+    def abandon(self, reason: Exception) -> None:
+        """Makes the one who waits in this conversation stop, and raise ``reason``."""
+        self._abandoned = reason
+
+    def check(self) -> None:
+        """Ends the conversation if somebody wants that.
+
+        Raises:
+            KeyboardInterrupt: It was interrupted.
+            JaxnbError: It was abandoned.
+        """
+        if self._abandoned is not None:
+            raise self._abandoned
+        if self._interrupted.is_set() and not self._must_finish:
+            raise KeyboardInterrupt
+
+    @contextmanager
+    def uninterruptible(self) -> Iterator[None]:
+        """Lets no interrupt end what is asked in the block, since it cannot be undone.
+
+        The interrupt is not lost: the next :meth:`check` raises it.
+        """
+        self._must_finish = True
+        try:
+            yield
+        finally:
+            self._must_finish = False
+
+    @property
+    def able(self) -> list[int]:
+        """The processes that are alive and not in a cell."""
+        dead = dead_processes(self._deaths())
+        return [i for i in range(self.num_processes) if i not in dead and i not in self.in_cells]
+
+    def ask(
+        self, requests: Mapping[int, Request], nbytes: int = 0, seconds: float | None = None
+    ) -> dict[int, Any]:
+        """Sends a request to each process and waits for the answers.
+
+        Args:
+            requests: Process index to request.
+            nbytes: How much data the answers take to make.
+            seconds: How long a process may be silent besides; ``REPLY_SECONDS`` by default.
+
+        Returns:
+            Process index to answer; an :class:`Unanswered` where there is none.
+
+        Raises:
+            KeyboardInterrupt: It was interrupted.
+        """
+        answers = dict(self.ask_all({i: [r] for i, r in requests.items()}, nbytes, seconds))
+        return {i: answers[i] for i in requests}
+
+    def ask_together(
+        self, requests: Mapping[int, Any], nbytes: int = 0, seconds: float | None = None
+    ) -> dict[int, Any]:
+        """Does what :meth:`ask` does; code of the user's may compute over these processes."""
+        return self.ask(self._joined(requests), nbytes, seconds)
+
+    def ask_all(
+        self,
+        requests: Mapping[int, Iterable[Request]],
+        nbytes: int = 0,
+        seconds: float | None = None,
+    ) -> Iterator[tuple[int, Any]]:
+        """Sends several requests to each process, a few ahead; yields answers as they come.
+
+        Those of one process come in order. One that does not answer gives an
+        :class:`Unanswered`, and nothing after that.
+        """
+        exchange = Exchange()
+        left = {i: iter(queue) for i, queue in requests.items()}
+        pending = dict.fromkeys(left, 0)
+        for index in [i for i in pending if i in self.in_cells]:
+            del pending[index]
+            yield index, Unanswered(index, self.in_cells[index])
+        for index in pending:
+            pending[index] = sum(
+                self._send_next(exchange, index, left[index]) for _ in range(IN_FLIGHT)
+            )
+        patience = (REPLY_SECONDS if seconds is None else seconds) + nbytes / BYTES_PER_SECOND
+        heard_at = time.monotonic()
+        while pending := {i: count for i, count in pending.items() if count}:
+            try:
+                self.check()
+            except KeyboardInterrupt:
+                self._free_after_interrupt(pending, exchange)
+                raise
+            event = exchange.get(TICK_SECONDS)
+            if isinstance(event, Reply) and event.process_index in pending:
+                index = event.process_index
+                heard_at = time.monotonic()
+                pending[index] += self._send_next(exchange, index, left[index]) - 1
+                answer = self._as_answer(index, event.answer)
+                patience = self._patience_after(answer, patience, heard_at)
+                yield index, answer
+                continue
+            self._tell_who_is_quiet(pending, heard_at)
+            late = time.monotonic() > heard_at + patience
+            if late:
+                self._free_late(pending, exchange)
+            for index in list(pending):
+                lost = self._lost(index)
+                if late and lost is None:
+                    lost = self._silent(index, patience)
+                if lost is not None:
+                    patience = self._patience_after(lost, patience, heard_at)
+                    del pending[index]
+                    yield index, lost
+
+    def _silent(self, index: int, patience: float) -> Unanswered:
+        stopped = self._stopped([index])
+        why = f" ({stopped})" if stopped else ""
+        return Unanswered(index, f"gave no answer within {patience:.0f} s{why}")
+
+    def _patience_after(self, answer: object, patience: float, heard_at: float) -> float:
+        """Returns how long who has not answered may be silent yet, counted from ``heard_at``.
+
+        Once one has died it fails, whatever the others answer: nobody waits for a long pickle.
+        """
+        if not isinstance(answer, Unanswered) or answer.death is None or self._must_finish:
+            return patience
+        return min(patience, time.monotonic() - heard_at + DEATH_SECONDS)
+
+    def _tell_who_is_quiet(self, pending: Iterable[int], heard_at: float) -> None:
+        """Says who is waited for, if nobody has answered for a while: nothing need be wrong."""
+        if self._has_told or time.monotonic() - heard_at < QUIET_SECONDS:
+            return
+        self._has_told = True
+        why = capitalized(self._stopped(pending)) or _MAY_TAKE_LONG
+        self._notice(
+            f"waits for {processes_label(pending)}: no answer for {QUIET_SECONDS:g} s. {why}. "
+            f"{_TOO_LATE if self._must_finish else _CAN_END}"
+        )
+
+    def _send_next(self, exchange: Exchange, index: int, requests: Iterator[Request]) -> int:
+        """Sends the next request of a process; returns how many were sent: none after the last."""
+        request = next(requests, None)
+        if request is None:
+            return 0
+        if self._lost(index) is None:  # else what waits for the answer will notice
+            self._transport.send_to(exchange, index, request)
+        return 1
+
+    def _free_after_interrupt(self, pending: Mapping[int, int], exchange: Exchange) -> None:
+        """Interrupts processes until all have answered, or until the next interrupt.
+
+        Left alone, one that is in a loop would keep the next cell waiting for ever.
+        """
+        self._interrupted.clear()
+        started = time.monotonic()
+        told = False
+
+        def is_enough(busy: list[int]) -> bool:
+            nonlocal told
+            if not told and time.monotonic() - started > NOTICE_SECONDS:
+                told = True
+                self._interrupted.clear()
+                self._notice(
+                    f"{processes_label(busy)} did not answer the interrupt within "
+                    f"{NOTICE_SECONDS:g} s. Interrupt again to stop waiting; then "
+                    "`%spmd_recover` ends it by force and replaces it."
+                )
+            return self._interrupted.is_set() and told
+
+        if busy := self._free(pending, exchange, is_enough):
+            self._give_up(busy)
+        self._interrupted.set()
+
+    def _free_late(self, pending: Mapping[int, int], exchange: Exchange) -> None:
+        deadline = time.monotonic() + FREE_SECONDS
+        self._free(pending, exchange, lambda busy: time.monotonic() > deadline)
+
+    def _free(
+        self,
+        pending: Mapping[int, int],
+        exchange: Exchange,
+        is_enough: Callable[[list[int]], bool],
+    ) -> list[int]:
+        """Interrupts processes that are busy with what nobody waits for: a user's ``__reduce__``.
+
+        Again and again, if need be: one that has not begun with its request does not notice.
+
+        Returns:
+            Those that have not answered when it was enough.
+        """
+        counts = dict(pending)
+        while self._abandoned is None:
+            counts = {i: n for i, n in counts.items() if n and self._lost(i) is None}
+            if not counts or is_enough(sorted(counts)):
+                return sorted(counts)
+            self._send_signal(sorted(counts), signal.SIGINT)
+            event = exchange.get(TICK_SECONDS)
+            while event is not None:
+                if isinstance(event, Reply) and event.process_index in counts:
+                    counts[event.process_index] -= 1
+                event = exchange.get(0)
+        return []
+
+    def _lost(self, index: int) -> Unanswered | None:
+        """Returns why a process will never answer; None as far as is known now."""
+        for death in self._deaths():
+            if death.role != "engine" or death.index == index:
+                return Unanswered(index, "has died", death)
+        return None
+
+    def require_living(self, doing: str) -> None:
+        """Raises if no process is left to be asked.
+
+        Args:
+            doing: What they were to be asked for: ``"`x` was pulled"``.
+
+        Raises:
+            ProcessDiedError: All have died.
+        """
+        if not self.able and not self.in_cells:
+            self.require({i: self._lost(i) for i in range(self.num_processes)}, doing)
+
+    def tell(self, requests: Mapping[int, Request]) -> None:
+        """Sends requests whose answers nobody waits for, to those that can take them."""
+        if self._abandoned is not None:
+            return  # the processes have ended, or are about to
+        for index in set(requests) & set(self.able):
+            self._transport.send_to(Exchange(), index, requests[index])
+
+    def _as_answer(self, index: int, answer: Any) -> Any:
+        if isinstance(answer, RequestFailed):
+            return Unanswered(index, f"raised {answer.error}", error=answer.error)
+        if isinstance(answer, BaseException):
+            # The controller's word that it has ended, as a rule.
+            return self._why_lost(index, f"could not answer ({type(answer).__name__}: {answer})")
+        return answer
+
+    def why_unreachable(self, index: int, error: OSError) -> Unanswered:
+        """Returns why a process's memory is gone; waits a moment to be told of a death."""
+        return self._why_lost(index, f"did not give its data ({error})")
+
+    def _why_lost(self, index: int, reason: str) -> Unanswered:
+        deadline = time.monotonic() + DEATH_SECONDS
+        exchange = Exchange()
+        while (lost := self._lost(index)) is None and time.monotonic() < deadline:
+            exchange.get(0.01)
+            self.check()
+        return lost or Unanswered(index, reason)
+
+    def require(
+        self,
+        answers: Mapping[int, Any],
+        doing: str,
+        then: str = "and dropped. The group is as it was.",
+    ) -> None:
+        """Raises what kept the first process from answering, if one was kept.
+
+        Args:
+            answers: From :meth:`ask`.
+            doing: What the answers are for: ``"`x` was pulled"``.
+            then: What becomes of what others have answered.
+
+        Raises:
+            ProcessDiedError: It died.
+            JaxnbError: It was in a cell, was silent, or raised.
+        """
+        missing = [a for a in answers.values() if isinstance(a, Unanswered)]
+        died = next((a.death for a in missing if a.death is not None), None)
+        if died is not None:
+            was_dead = died.index in self._dead_before
+            raise death_error(died, self.num_processes, "" if was_dead else doing)
+        for answer in missing:
+            raise JaxnbError(
+                f"Process {answer.process_index} of {self.num_processes} {answer.reason}, so "
+                f"{doing} only in part, {then}"
+            )

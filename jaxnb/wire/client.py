@@ -1,0 +1,315 @@
+"""The notebook's end of the transport: requests to processes, their streams and replies back.
+
+ipyparallel's client connects, knows the engines, and reads its sockets in a thread of its own.
+What comes of jaxnb's requests is taken from it as it comes: its views offer neither a request that
+is not a pickled function nor output as it comes, and its futures cost as much as all else on the
+way. So this uses names that ipyparallel marks as its own: the streams ``_mux_stream`` and
+``_query_stream`` (the streams, not their sockets: a send past the stream swallows the wake-up for a
+reply that has just come) with ``_io_loop``, ``_send`` for questions to the hub, ``_engines``
+(identity by engine id) with ``_update_engines``, and the methods overridden below. Each is
+exercised by every cell of the tests; ``_update_engines`` has a test of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ipyparallel import Client
+from ipyparallel.client.client import unpack_message
+from ipyparallel.error import EngineError
+
+from jaxnb.labels import capitalized, processes_label
+from jaxnb.model.cells import CellRequest
+from jaxnb.model.requests import CheckRequest, Request
+from jaxnb.wire.events import Exchange, Output, Reply, event_of
+from jaxnb.wire.frames import dump, load
+from jaxnb.wire.signing import HAS_END_KEY, METADATA_KEY, digest
+
+ASK_SECONDS = 0.5
+"""So long a registration may go without notice; then the controller is asked."""
+
+REQUESTS_KEPT = 10_000
+"""Output of a thread that one of so many requests started is still told by its process."""
+
+
+@dataclass(slots=True, eq=False)
+class _Sent:
+    """A request to one process; for the client's thread.
+
+    Attributes:
+        process_index: The process.
+        identity: That of its engine.
+        exchange: Where what comes of it goes; None once all has come that is waited for.
+        has_output: Of a cell also the "idle" that follows its last output is waited for; it and
+            the reply come over two sockets, in either order.
+        has_ended: That has come.
+        reply: The reply, from when it has come until it is handed on.
+    """
+
+    process_index: int
+    identity: str
+    exchange: Exchange | None
+    has_output: bool
+    has_ended: bool = False
+    reply: Reply | None = None
+
+    def came(self) -> None:
+        """Hands on the reply if nothing else is waited for."""
+        is_all = self.reply is not None and (self.has_ended or not self.has_output)
+        if is_all and self.exchange is not None:
+            self.exchange.events.put(self.reply)
+            self.exchange = self.reply = None
+
+
+class _Client(Client):  # type: ignore[misc]
+    """ipyparallel's client, with what comes of jaxnb's requests handed on as it comes.
+
+    ipyparallel adds all text of a request up in the request's metadata, which is quadratic in
+    its length, drops what comes after the request has ended, and unpickles buffers, which no
+    signature covers.
+
+    Attributes:
+        on_output: Takes what came of a request while it ran.
+        on_reply: Takes the reply to a request.
+        on_ended: Takes the number and identity of an engine that has ended.
+    """
+
+    log = logging.getLogger("jaxnb")  # where a message goes that is not signed as it should be
+    on_output: Callable[[Mapping[str, Any]], None]
+    on_reply: Callable[[Mapping[str, Any]], None]
+    on_ended: Callable[[int, str], None]
+
+    @unpack_message  # type: ignore[untyped-decorator]
+    def _dispatch_iopub(self, message: Mapping[str, Any]) -> None:
+        if message["parent_header"]:
+            try:
+                self.on_output(message)
+                if message["header"]["msg_type"].startswith("comm_"):
+                    Client._dispatch_iopub.__wrapped__(self, message)
+                    self.metadata.pop(message["parent_header"]["msg_id"], None)
+            except Exception:  # raised further, no message would come any more
+                self.log.exception("a message that a process has sent could not be read")
+
+    @unpack_message  # type: ignore[untyped-decorator]
+    def _dispatch_reply(self, message: Mapping[str, Any]) -> None:
+        self.on_reply(message)
+
+    def _handle_stranded_msgs(self, engine: int, identity: str) -> None:
+        self.on_ended(engine, identity)
+
+
+class Transport:
+    """A connection to the group's processes through the ipyparallel controller.
+
+    Args:
+        connection: The controller's connection information for clients.
+        on_stray: Called, in the client's thread, for output that belongs to no request that
+            is still running: a thread of an earlier cell prints.
+    """
+
+    def __init__(self, connection: Mapping[str, Any], on_stray: Callable[[Output], None]) -> None:
+        self._client = _Client(dict(connection), timeout=30)
+        self._client.on_output, self._client.on_reply = self._route, self._take_reply
+        self._client.on_ended = self._take_end
+        self._on_stray = on_stray
+        self._requests: OrderedDict[str, _Sent] = OrderedDict()
+        self._uuids: dict[int, bytes] = {}
+        self._last: dict[int, _Sent] = {}  # to each process
+        self._ended = threading.Condition()
+        self.engine_ids: dict[int, int] = {}
+
+    @property
+    def key(self) -> bytes:
+        """The cluster's key, which messages are signed with."""
+        key: bytes = self._client.session.key
+        return key
+
+    # ------------------------------------------------------------------ engines
+
+    def wait_for(
+        self, identities: Mapping[int, str], deadline: float, check: Callable[[], None]
+    ) -> None:
+        """Waits until the processes have registered with the controller.
+
+        From then on requests go to them by process index.
+
+        Args:
+            identities: Process index to the identity its engine was given.
+            deadline: On ``time.monotonic()``.
+            check: Called a few times a second; raises to give up.
+
+        Raises:
+            TimeoutError: Some did not come in time; the message names them.
+        """
+        asked_at = time.monotonic()
+        while True:
+            check()
+            engine_ids = {uuid: engine for engine, uuid in list(self._client._engines.items())}
+            missing = [i for i, name in identities.items() if name not in engine_ids]
+            if not missing:
+                break
+            left = deadline - time.monotonic()
+            if left <= 0:
+                who = capitalized(processes_label(missing))
+                raise TimeoutError(
+                    f"{who} did not register with the ipyparallel controller in time"
+                )
+            # A future of ipyparallel's that its notification of the next engine resolves.
+            arrival = self._client.wait_for_engines(
+                len(self._client.ids) + 1, block=False, interactive=False
+            )
+            wait_for(arrival, min(left, 0.1))
+            if time.monotonic() - asked_at > ASK_SECONDS:
+                asked_at = time.monotonic()
+                self._ask_who_has_registered(identities.values())
+        uuids = {index: name.encode() for index, name in identities.items()}
+        new = {index for index, uuid in uuids.items() if self._uuids.get(index) != uuid}
+        self._uuids = uuids
+        self._last.clear()
+        # A thread of an earlier cell still prints under its request, where its process lives on.
+        for request, sent in list(self._requests.items()):
+            if sent.process_index in new:
+                self._requests.pop(request, None)
+        self.engine_ids = {index: engine_ids[name] for index, name in identities.items()}
+
+    def _ask_who_has_registered(self, names: Collection[str]) -> None:
+        """Asks the controller for its engines; the answer is taken in the client's thread.
+
+        Its notices do not reach a client whose subscription is still on the way: all engines
+        that register in that moment would be waited for in vain.
+        """
+        client = self._client
+
+        def take(answer: Future[Any]) -> None:
+            engines = answer.result()["content"]["engines"]
+            client._update_engines({i: name for i, name in engines.items() if name in names})
+
+        client._send(client._query_stream, "connection_request").add_done_callback(take)
+
+    def unheard(self, seconds: float) -> list[int]:
+        """Returns the processes of whose check no output came, nor the sign of its end.
+
+        That comes by a subscription, which reaches a new process some time after it has begun to
+        answer. A cell that was run before would be waited for without end.
+
+        Args:
+            seconds: How long to wait for it at most.
+        """
+        last = sorted(self._last.items())
+        with self._ended:
+            self._ended.wait_for(lambda: all(sent.has_ended for _, sent in last), seconds)
+        return [index for index, sent in last if not sent.has_ended]
+
+    def forget(self, process_index: int) -> None:
+        """Tells the controller that a process has ended.
+
+        Its requests in flight end with an error, here and for every other client.
+        """
+        engine_id = self.engine_ids.pop(process_index, None)
+        if engine_id is not None:
+            client = self._client
+            client._send(client._query_stream, "unregistration_request", content={"id": engine_id})
+
+    # ------------------------------------------------------------------ requests
+
+    def send(self, processes: Mapping[int, Request]) -> Exchange:
+        """Sends requests to processes, by process index.
+
+        Returns:
+            The exchange; it ends with a :class:`Reply` from each.
+        """
+        exchange = Exchange()
+        for index, request in processes.items():
+            self.send_to(exchange, index, request)
+        return exchange
+
+    def send_to(self, exchange: Exchange, index: int, request: Request) -> None:
+        """Sends a request to one process; what comes back comes into the exchange.
+
+        Replies to several requests to one process come in the order of the requests.
+        """
+        if self._client._closed:
+            raise OSError("the connection to the controller is closed")
+        session, frames = self._client.session, dump(request)
+        metadata: dict[str, Any] = {METADATA_KEY: digest(*frames)}
+        has_output = isinstance(request, CellRequest)
+        if has_output or isinstance(request, CheckRequest):  # after which :meth:`unheard` looks
+            metadata[HAS_END_KEY] = True
+        message = session.msg("apply_request", metadata=metadata)
+        identity = self._uuids[index]
+        sent = _Sent(index, identity.decode(), exchange, has_output)
+        self._last[index] = self._requests[message["header"]["msg_id"]] = sent
+        if len(self._requests) > REQUESTS_KEPT:
+            oldest = next(iter(self._requests))
+            if self._requests[oldest].exchange is None:
+                del self._requests[oldest]
+            else:  # it is waited for still
+                self._requests.move_to_end(oldest)
+
+        def send() -> None:
+            session.send(self._client._mux_stream, message, buffers=frames, ident=identity)
+
+        self._client._io_loop.add_callback(send)
+
+    def _route(self, message: Mapping[str, Any]) -> None:
+        """Hands on what came of a request while it ran."""
+        sent = self._requests.get(message["parent_header"]["msg_id"])
+        if sent is None:
+            return  # another client's, or older than a restart
+        if (event := event_of(message)) is not None:
+            take = self._on_stray if sent.exchange is None else sent.exchange.events.put
+            take(replace(event, process_index=sent.process_index))
+        elif message["content"].get("execution_state") == "idle":
+            with self._ended:
+                sent.has_ended = True
+                self._ended.notify_all()
+            sent.came()
+
+    def _take_reply(self, message: Mapping[str, Any]) -> None:
+        """Hands on a reply, unless its buffers are not those that were signed."""
+        buffers = [getattr(b, "buffer", b) for b in message["buffers"]]
+        if digest(*buffers) != message["metadata"].get(METADATA_KEY):
+            logging.getLogger("jaxnb").warning("dropped a reply whose buffers were not signed")
+            return
+        sent = self._requests.get(message["parent_header"]["msg_id"])
+        if sent is None or sent.exchange is None or sent.reply is not None:
+            return  # it has come before
+        sent.reply = Reply(sent.process_index, _loaded(buffers))
+        sent.came()
+
+    def _take_end(self, engine: int, identity: str) -> None:
+        """Answers what an engine that has ended was asked and has not answered."""
+        for sent in list(self._requests.values()):
+            if sent.identity == identity and sent.exchange is not None:
+                sent.has_output = False
+                if sent.reply is None:
+                    error = EngineError(f"Engine {engine!r} died while it ran a request")
+                    sent.reply = Reply(sent.process_index, error)
+                sent.came()
+
+    def close(self) -> None:
+        """Closes the connection; the processes run on."""
+        self._client.close(linger=0)
+
+
+def wait_for(future: Future[Any], seconds: float) -> bool:
+    """Waits for a future; returns whether it is done."""
+    try:
+        future.exception(timeout=seconds)
+    except TimeoutError:
+        return False
+    return True
+
+
+def _loaded(frames: list[Any]) -> Any:
+    try:
+        return load(frames)
+    except Exception as unreadable:  # whoever waits must not wait for ever
+        return unreadable

@@ -1,0 +1,117 @@
+"""What comes of a request to processes: output, and an answer from each."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from jaxnb.model.cells import RichOutput, StreamChunk, StreamName
+from jaxnb.wire.process_plain_text import DROPPED_MESSAGE
+
+
+@dataclass(frozen=True, slots=True)
+class Display:
+    """A rich output of a process."""
+
+    process_index: int
+    output: RichOutput
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A process has answered: all its output has been received before."""
+
+    process_index: int
+    answer: Any
+
+
+@dataclass(frozen=True, slots=True)
+class ClearOutput:
+    """A process asked for its output so far to be cleared."""
+
+    process_index: int
+    wait: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """A process has written more than a cell keeps.
+
+    Attributes:
+        process_index: The process.
+        name: Of which stream.
+        lines: How many lines were not sent; none yet when that begins.
+        characters: How many characters.
+        most_lines: How many lines it sends of a cell.
+        most_characters: How many characters.
+    """
+
+    process_index: int
+    name: StreamName
+    lines: int
+    characters: int
+    most_lines: int
+    most_characters: int
+
+
+Output = StreamChunk | Display | ClearOutput | Dropped
+Event = Output | Reply
+
+
+class Exchange:
+    """One request to several processes, and what comes back, as a queue of events.
+
+    Events of one process come in the order in which it sent them, and its :class:`Reply`
+    last.
+    """
+
+    def __init__(self) -> None:
+        # Not a SimpleQueue: if a signal's handler returns after the time-out of its get(), that
+        # waits without end (CPython 3.11), and an interrupt would be lost.
+        self.events: queue.Queue[Event | None] = queue.Queue()
+
+    def get(self, timeout_seconds: float) -> Event | None:
+        """Returns the next event, or None after ``timeout_seconds`` or a :meth:`wake`."""
+        try:
+            return self.events.get(timeout=timeout_seconds)
+        except queue.Empty:
+            return None
+
+    def drain(self) -> Iterator[Event]:
+        """Yields the events that have come, without waiting; a :meth:`wake` ends nothing."""
+        while True:
+            try:
+                event = self.events.get_nowait()
+            except queue.Empty:
+                return
+            if event is not None:
+                yield event
+
+    def wake(self) -> None:
+        """Makes a waiting :meth:`get` return."""
+        self.events.put(None)
+
+
+def event_of(message: Mapping[str, Any]) -> Output | None:
+    """Returns the output in a message, its process yet to be named; None for no output."""
+    content = message["content"]
+    match message["header"]["msg_type"]:
+        case "stream":
+            return StreamChunk(-1, content["name"], content["text"])
+        case "display_data" | "update_display_data" as kind:
+            return Display(
+                -1,
+                RichOutput(
+                    content["data"],
+                    content.get("metadata", {}),
+                    content.get("transient", {}).get("display_id"),
+                    update=kind == "update_display_data",
+                ),
+            )
+        case "clear_output":
+            return ClearOutput(-1, content.get("wait", False))
+        case msg_type if msg_type == DROPPED_MESSAGE:
+            return Dropped(-1, **content)
+    return None
