@@ -192,7 +192,7 @@ def try_all() -> None:
     from jaxnb.arrays.process_replicas import Replicas
     from jaxnb.compat import jax_dispatch as internals
     from jaxnb.lockstep import process_trial
-    from jaxnb.lockstep.process_lockstep import InLockstep
+    from jaxnb.lockstep.process_cell import InLockstep
     from jaxnb.lockstep.process_recorder import Recorder
     from jaxnb.pitfalls.process_nans import NanWatch
 

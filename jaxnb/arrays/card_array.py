@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from jaxnb.arrays import Block, blocks, bytes_per_device, differing, total_bytes
-from jaxnb.arrays.bytes import SizeRow, size_rows
+from jaxnb.arrays.card_sizes import SizeRow, size_rows
+from jaxnb.arrays.card_spec import replicating_axes
 from jaxnb.arrays.draw_array import array_drawing
 from jaxnb.arrays.draw_mesh import axis_types_label, mesh_drawing
-from jaxnb.arrays.spec import replicating_axes
-from jaxnb.arrays.text_picture import bytes_lines, mesh_line, preview_text, text_picture
-from jaxnb.display._text import joined, text_table, wrapped
+from jaxnb.arrays.draw_text import bytes_lines, mesh_line, preview_text, text_picture
 from jaxnb.display.card import Card, render
+from jaxnb.display.text import joined, text_table, wrapped
 from jaxnb.labels import format_bytes, plural, processes_label, ranks_label
 from jaxnb.model.layout import MAX_DIGEST_BYTES, ArrayInfo, MeshInfo
 

@@ -6,11 +6,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from jaxnb.arrays import bytes_per_device, differing, total_bytes
-from jaxnb.arrays.bytes import SizeRow, size_rows
 from jaxnb.arrays.card_array import array_card, array_type, copies_of
-from jaxnb.arrays.text_picture import bytes_lines
-from jaxnb.display._text import WIDTH, fitted_table, joined, middle
+from jaxnb.arrays.card_sizes import SizeRow, size_rows
+from jaxnb.arrays.draw_text import bytes_lines
 from jaxnb.display.card import Card, render
+from jaxnb.display.text import WIDTH, fitted_table, joined, middle
 from jaxnb.labels import (
     APART,
     format_bytes,

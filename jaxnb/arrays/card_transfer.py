@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from jaxnb.arrays.card_array import array_card, array_facts, array_type, preview_text
-from jaxnb.arrays.moved import Moved, moved, narrowed
-from jaxnb.display._rich import grouped, is_rich
-from jaxnb.display._text import WIDTH, fitted_table, joined, labelled, wrapped
+from jaxnb.arrays.card_moved import Moved, moved, narrowed
 from jaxnb.display.card import Card, render, stacked
+from jaxnb.display.rich import grouped, is_rich
+from jaxnb.display.text import WIDTH, fitted_table, joined, labelled, wrapped
 from jaxnb.labels import (
     format_bytes,
     format_seconds,

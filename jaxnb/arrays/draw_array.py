@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from jaxnb.arrays import Block, elements_bytes
-from jaxnb.arrays.drawing import Drawing, Shape, bands, centred, framed, moved
-from jaxnb.arrays.geometry import (
+from jaxnb.arrays.card_spec import dimension_label
+from jaxnb.arrays.draw_geometry import (
     LINE,
     Label,
     Span,
@@ -19,9 +19,9 @@ from jaxnb.arrays.geometry import (
     text_width,
     ticks,
 )
-from jaxnb.arrays.holders import LEVELS, Holders, devices_by_process, holders_of
-from jaxnb.arrays.panels import Panel, Picture, Place, index_label, picture
-from jaxnb.arrays.spec import dimension_label
+from jaxnb.arrays.draw_holders import LEVELS, Holders, devices_by_process, holders_of
+from jaxnb.arrays.draw_panels import Panel, Picture, Place, index_label, picture
+from jaxnb.arrays.draw_shapes import Drawing, Shape, bands, centred, framed, moved
 from jaxnb.labels import format_bytes
 from jaxnb.model.layout import ArrayInfo
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from itertools import islice, product
 from math import prod
 
-from jaxnb.arrays.drawing import Drawing, Shape, bands, centred, framed
-from jaxnb.arrays.geometry import LINE, Label, drawable, text_width
+from jaxnb.arrays.draw_geometry import LINE, Label, drawable, text_width
+from jaxnb.arrays.draw_shapes import Drawing, Shape, bands, centred, framed
 from jaxnb.labels import plural
 from jaxnb.model.layout import MeshInfo
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jaxnb.cells.result import CellResult
-from jaxnb.display._ansi import ansi_runs, strip_ansi
+from jaxnb.display.ansi import ansi_runs, strip_ansi
 from jaxnb.display.card import NOTHING, Card, render
 from jaxnb.labels import format_count, format_seconds, one_line, plural_word, processes_label
 from jaxnb.model.cells import NO_ANSWER, ProcessError

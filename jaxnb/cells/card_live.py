@@ -9,7 +9,7 @@ from jaxnb.cells.card_cell import cell_card
 from jaxnb.cells.card_error import error_card
 from jaxnb.cells.merge import MergedLine
 from jaxnb.cells.result import CellResult
-from jaxnb.display._ansi import ansi_runs
+from jaxnb.display.ansi import ansi_runs
 from jaxnb.display.card import Card, render, stacked
 from jaxnb.launch.card_group import progress_card
 

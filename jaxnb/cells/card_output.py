@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from jaxnb.cells.result import Agreement, CellResult
-from jaxnb.display._rich import View, needs_front_end, view_of
-from jaxnb.display._text import labelled
 from jaxnb.display.card import Card, render
+from jaxnb.display.rich import View, needs_front_end, view_of
+from jaxnb.display.text import labelled
 from jaxnb.labels import Outputs, processes_label, ranks_label
 from jaxnb.model.cells import RichOutput
 

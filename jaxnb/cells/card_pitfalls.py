@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from jaxnb.cells.result import CellResult
-from jaxnb.display._text import joined, middle, wrapped
 from jaxnb.display.card import NOTHING, Card, render
+from jaxnb.display.text import joined, middle, wrapped
 from jaxnb.pitfalls.told import who
 
 _MAX_SOURCE = 60

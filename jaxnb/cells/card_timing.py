@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from jaxnb.display._text import text_table, wrapped
 from jaxnb.display.card import Card, render
+from jaxnb.display.text import text_table, wrapped
 from jaxnb.labels import format_precisely, plural
 from jaxnb.model.timing import CellTiming, ProcessTiming
 

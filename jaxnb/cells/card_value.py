@@ -15,9 +15,9 @@ from jaxnb.arrays.card_array import (
     replicas_differ_card,
 )
 from jaxnb.cells.result import Agreement, CellResult, ProcessResult
-from jaxnb.display._rich import Said, grouped, is_rich, view_of
-from jaxnb.display._text import joined, labelled
 from jaxnb.display.card import NOTHING, Card, render, stacked
+from jaxnb.display.rich import Said, grouped, is_rich, view_of
+from jaxnb.display.text import joined, labelled
 from jaxnb.labels import Outputs, plural, processes_label, ranks_label
 from jaxnb.model.cells import ValueInfo
 from jaxnb.model.layout import ArrayInfo

@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import inf
 
-from jaxnb.cells.limit import LineLimiter
-from jaxnb.cells.merged import MergedLine
-from jaxnb.display._align import Alignment, LineQueue, common_prefix
-from jaxnb.display._lines import LineAssembler
+from jaxnb.cells.limited import LineLimiter
+from jaxnb.cells.merged_lines import MergedLine
+from jaxnb.display.align import Alignment, LineQueue, common_prefix
+from jaxnb.display.lines import LineAssembler
 from jaxnb.model.cells import StreamName
 
 __all__ = ["LineLimiter", "MergedLine", "StreamMerger"]
@@ -53,7 +53,7 @@ class StreamMerger:
     pieces whose order does not tell which line was written first.
 
     A twin that arrives after its line came out is simply a line of its own. Processes whose
-    lines are more than :data:`~jaxnb.display._align.LOOK_AHEAD` apart are not lined up.
+    lines are more than :data:`~jaxnb.display.align.LOOK_AHEAD` apart are not lined up.
     """
 
     def __init__(

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jaxnb.compiled import table
-from jaxnb.display._text import fitted_table, joined, middle, text_table, wrapped
 from jaxnb.display.card import Card, render
+from jaxnb.display.text import fitted_table, joined, middle, text_table, wrapped
 from jaxnb.labels import format_bytes, format_count, plural, plural_word, type_label
 from jaxnb.model.collectives import AxisTotal, Collective, CompiledReport, Part
 from jaxnb.model.layout import MeshInfo

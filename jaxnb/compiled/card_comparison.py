@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jaxnb.compiled import ranking
-from jaxnb.display._text import WIDTH, fitted_table, indented, joined, middle, wrapped
 from jaxnb.display.card import Card, render
+from jaxnb.display.text import WIDTH, fitted_table, indented, joined, middle, wrapped
 from jaxnb.labels import (
     format_bytes,
     format_count,

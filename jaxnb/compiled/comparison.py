@@ -96,9 +96,9 @@ class Comparison:
             JaxnbError: There is no matplotlib.
         """
         require_matplotlib()
-        from jaxnb.compiled import chart
+        from jaxnb.compiled import draw_chart
 
-        return chart.chart(self.report)
+        return draw_chart.chart(self.report)
 
     def __str__(self) -> str:
         from jaxnb.compiled import card_comparison

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from jaxnb.display._text import text_table
 from jaxnb.display.card import Card, render
+from jaxnb.display.text import text_table
 from jaxnb.labels import format_seconds, plural, ranks_label
 from jaxnb.model.group import DeviceInfo, GroupInfo, ProcessInfo
 

@@ -17,8 +17,7 @@ from traitlets import default
 from traitlets.config import Config
 
 from jaxnb.launch import lifeline
-from jaxnb.launch.engine_start import IDENTITY
-from jaxnb.launch.programs import ENDPOINT
+from jaxnb.launch.programs import ENDPOINT, IDENTITY
 
 INSTALL_ENDPOINT = f"__import__('{ENDPOINT}', fromlist=['install']).install()"
 """Run in the engine at its start, by ipyparallel's own ``startup_command``."""

@@ -10,9 +10,6 @@ from typing import Any
 
 from jaxnb.model.requests import JoinRequest
 
-IDENTITY = "JAXNB_IDENTITY"
-"""The environment variable that tells an engine's program the name it is routed by."""
-
 
 @dataclass(frozen=True, slots=True)
 class EngineStart:

@@ -15,9 +15,9 @@ from ipyparallel.cluster import launcher
 from traitlets import Any as AnyTrait
 from traitlets import Float, Integer, List
 
-from jaxnb.launch.engine_start import IDENTITY, EngineStart, command
+from jaxnb.launch.engine_start import EngineStart, command
 from jaxnb.launch.forkclient import ForkServerClient
-from jaxnb.launch.programs import command_line
+from jaxnb.launch.programs import IDENTITY, command_line
 
 STOP_GRACE_SECONDS = 2.0
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from jaxnb.display._text import fitted_table, text_table, wrapped
 from jaxnb.display.card import Card, render
+from jaxnb.display.text import fitted_table, text_table, wrapped
 from jaxnb.labels import (
     format_bytes,
     format_count,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from jaxnb.display._text import text_table, wrapped
 from jaxnb.display.card import Card, render
+from jaxnb.display.text import text_table, wrapped
 from jaxnb.labels import format_bytes, plural
 from jaxnb.profile.card_stats import gpu_notes, heading, load_text
 from jaxnb.profile.stats_history import SAMPLES, StatsHistory, Track, Values, blocks, points

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from jaxnb.display._text import WIDTH, joined, text_table, wrapped
 from jaxnb.display.card import Card, render
+from jaxnb.display.text import WIDTH, joined, text_table, wrapped
 from jaxnb.labels import format_count, format_seconds, plural, processes_label
 from jaxnb.model.timeline import SPAN_KINDS, ProcessTimeline, Straggler, Timeline
-from jaxnb.profile.bars import KIND_LABELS, Bars, bars, dominant, ticks
+from jaxnb.profile.draw_bars import KIND_LABELS, Bars, bars, dominant, ticks
 
 MAX_PROCESSES = 64
 """So many bars are shown: of more processes the first, and whom the others waited for."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from jaxnb.display._text import fitted_table, joined, wrapped
 from jaxnb.display.card import Card, render
+from jaxnb.display.text import fitted_table, joined, wrapped
 from jaxnb.labels import format_bytes, format_count, format_seconds, one_line, plural, ranks_label
 from jaxnb.model.history import CellRecord
 

@@ -16,7 +16,7 @@ from jaxnb.cells.process_sampling import Sampler
 from jaxnb.cells.process_sleeping import sleeps_in
 from jaxnb.errors import StartError
 from jaxnb.launch import process_bootstrap
-from jaxnb.lockstep.process_lockstep import InLockstep
+from jaxnb.lockstep.process_cell import InLockstep
 from jaxnb.lockstep.process_recorder import Recorder
 from jaxnb.model.cells import CellRequest, ProcessError
 from jaxnb.model.requests import (

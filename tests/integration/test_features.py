@@ -18,7 +18,9 @@ FIELDS = {
 
 
 def test_these_are_all(session: Session) -> None:
-    code = "from jaxnb.wire.process_features import REGISTERED; [type(f).__name__ for f in REGISTERED]"
+    code = (
+        "from jaxnb.wire.process_features import REGISTERED; [type(f).__name__ for f in REGISTERED]"
+    )
     assert session.run(code).value == [*FIELDS]
 
 

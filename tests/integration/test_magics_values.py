@@ -369,8 +369,7 @@ def test_an_interrupt_while_it_waits_is_one_line(nb: Notebook, gate: Any) -> Non
     gate.open()
     nb.good("background.result();")
     nb.good(
-        "from jaxnb.cells import sinks\n"
-        "jaxnb.session.reach.StderrNotices = sinks.StderrNotices"
+        "from jaxnb.cells import sinks\njaxnb.session.reach.StderrNotices = sinks.StderrNotices"
     )
     assert cell.error.traceback == [
         "KeyboardInterrupt: Interrupted before its turn came; nothing was run."

@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxnb.arrays import card_array, card_layout, each_its_own, edge_indices
-from jaxnb.arrays.colors import process_color
+from jaxnb.arrays.card_spec import split_axes
 from jaxnb.arrays.draw_array import array_drawing
-from jaxnb.arrays.geometry import lengths
-from jaxnb.arrays.panels import picture
-from jaxnb.arrays.spec import split_axes
+from jaxnb.arrays.draw_colors import process_color
+from jaxnb.arrays.draw_geometry import lengths
+from jaxnb.arrays.draw_panels import picture
 from jaxnb.cells import card_value
 from jaxnb.cells.result import CellResult, ProcessResult
 from jaxnb.model.cells import ValueInfo

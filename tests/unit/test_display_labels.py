@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxnb.display._ansi import Run, ansi_runs, strip_ansi
-from jaxnb.display._text import joined, labelled, text_table
+from jaxnb.display.ansi import Run, ansi_runs, strip_ansi
+from jaxnb.display.text import joined, labelled, text_table
 from jaxnb.labels import (
     format_bytes,
     format_seconds,

@@ -15,8 +15,8 @@ from jaxnb.display.card import Card
 from jaxnb.labels import format_precisely
 from jaxnb.model.history import CellRecord
 from jaxnb.model.timeline import CallSite, Late, ProcessTimeline, Span, Straggler, Timeline
-from jaxnb.profile.bars import MAX_LINES, dominant, ticks
 from jaxnb.profile.card_timeline import timeline_card
+from jaxnb.profile.draw_bars import MAX_LINES, dominant, ticks
 from jaxnb.session.card_history import history_card
 from unit.test_display_cards import EVIL, Tags
 from unit.test_history import record

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from jaxnb.arrays import card_transfer
+from jaxnb.arrays.card_moved import leaves, type_of
 from jaxnb.arrays.gathered import ArrayKey, GatheredArray
-from jaxnb.arrays.moved import leaves, type_of
 from jaxnb.arrays.per_process import PerProcess
 from jaxnb.model.layout import ArrayInfo, MeshInfo, ShardInfo
 

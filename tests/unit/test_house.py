@@ -41,8 +41,7 @@ def test_it_is_imported_at_home_only(package: str) -> None:
     strangers = [
         str(path)
         for path in modules()
-        if package in imported(path)
-        and not any(path.with_suffix("").match(home) for home in homes)
+        if package in imported(path) and not any(path.with_suffix("").match(home) for home in homes)
     ]
     assert strangers == []
 

@@ -6,10 +6,10 @@ import textwrap
 from collections.abc import Sequence
 
 from jaxnb.arrays import EDGE_ITEMS, PreviewSlice, blocks, preview
-from jaxnb.arrays.holders import devices_by_process, holders_of
-from jaxnb.arrays.panels import Panel, Picture, index_label, interval_label, picture
-from jaxnb.arrays.spec import dimension_label
-from jaxnb.display._text import WIDTH, middle, text_table
+from jaxnb.arrays.card_spec import dimension_label
+from jaxnb.arrays.draw_holders import devices_by_process, holders_of
+from jaxnb.arrays.draw_panels import Panel, Picture, index_label, interval_label, picture
+from jaxnb.display.text import WIDTH, middle, text_table
 from jaxnb.labels import one_line, plural, ranks_label
 from jaxnb.model.layout import ArrayInfo, MeshInfo
 

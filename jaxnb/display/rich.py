@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from jaxnb.display._ansi import strip_ansi
+from jaxnb.display.ansi import strip_ansi
 from jaxnb.display.card import trusted
 
 _IMAGES = ("image/png", "image/jpeg")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from jaxnb.arrays.panels import Place
+from jaxnb.arrays.draw_panels import Place
 
 LINE = 13
 """Height of a line of text."""

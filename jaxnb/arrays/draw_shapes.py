@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from jaxnb.arrays.colors import process_color
-from jaxnb.arrays.geometry import LINE, Label, text_width
+from jaxnb.arrays.draw_colors import process_color
+from jaxnb.arrays.draw_geometry import LINE, Label, text_width
 
 _MAX_BANDS = 12
 

@@ -15,8 +15,8 @@ from jaxnb.lockstep import process_inputs
 from jaxnb.lockstep.messages import Word
 from jaxnb.lockstep.process_agreeing import Intent, as_digest, as_intent, replicas_as_text
 from jaxnb.lockstep.process_calls import line_in
+from jaxnb.lockstep.process_cell import InLockstep
 from jaxnb.lockstep.process_launches import Launches
-from jaxnb.lockstep.process_lockstep import InLockstep
 from jaxnb.lockstep.process_origins import number_of
 from jaxnb.lockstep.process_recorded import CellSoFar, Entry, Making, as_dispatch
 from jaxnb.model.dispatches import Dispatch
