@@ -42,7 +42,9 @@ def canonical_digest(stream: bytes) -> bytes:
                 met = memo[int(argument or 0)]
             else:
                 met = ("TEXT" if name.endswith(_TEXTS) else name, argument)
-            total.update(repr(met).encode())
+            kind, of = met
+            # Python does not write integers of more than 4 300 digits as decimal numbers.
+            total.update(f"{kind} {hex(of) if type(of) is int else repr(of)};".encode())
     return total.digest()
 
 

@@ -91,7 +91,7 @@ def paths_to(variables: Mapping[str, Any], wanted: set[int]) -> dict[int, Found]
             below += [
                 Found(each.path + step, (*each.chain, part))
                 for step, part in _parts(value)
-                if id(part) not in seen and not isinstance(part, _PLAIN)
+                if id(part) not in seen and not issubclass(type(part), _PLAIN)
             ]
         level = below
     return found
@@ -108,7 +108,7 @@ def holders_of(variables: Mapping[str, Any], wanted: Iterable[int]) -> dict[int,
             continue
         seen.add(id(value))
         for _, part in _parts(value):
-            if not isinstance(part, _PLAIN):
+            if not issubclass(type(part), _PLAIN):
                 parents.setdefault(id(part), []).append(id(value))
                 left.append(part)
     found = {}
@@ -132,7 +132,7 @@ def has_class(value: Any, kind: type) -> bool:
             return True
         if id(each) not in seen:
             seen.add(id(each))
-            left += [part for _, part in _parts(each) if not isinstance(part, _PLAIN)]
+            left += [part for _, part in _parts(each) if not issubclass(type(part), _PLAIN)]
     return False
 
 

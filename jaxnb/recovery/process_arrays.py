@@ -27,8 +27,12 @@ from jaxnb.compat.jax_arrays import (
 from jaxnb.lockstep.process_origins import ORIGINS
 from jaxnb.model.origins import Made, Origin
 
-Check = Callable[[jax.Array], None]
+Check = Callable[[jax.Array], Sequence[jax.Array] | None]
 """Looks whether the elements of an array can be read, and may wait for them.
+
+Returns:
+    What each device of this process, in order, is to have, as arrays of one device: where the
+    computation has failed on some only, others may have replicas. None if each has its own.
 
 Raises:
     pickle.PicklingError: They cannot; the message says why.
@@ -86,17 +90,18 @@ def reduced(value: Any, check: Check) -> Any:
         pickle.PicklingError: It cannot be made again; the message says why.
         Exception: What JAX raised in the computation that was to give it.
     """
-    if isinstance(value, jax.core.Tracer):
+    kind = type(value)
+    if issubclass(kind, jax.core.Tracer):
         raise pickle.PicklingError("a tracer that left its transformation (jit, grad …)")
-    if isinstance(value, jax.Device):
+    if issubclass(kind, jax.Device):
         return _device, place_of(value)
-    if type(value) is Mesh and not value.empty:
+    if kind is Mesh and not value.empty:
         places = [place_of(device) for device in value.devices.flat]
         return _mesh, (places, dict(value.shape), tuple(value.axis_types))
     held = array_of_ref_now(value)
     if held is not None:
         return exact.make_ref, (held,)
-    if not isinstance(value, jax.Array):
+    if not issubclass(kind, jax.Array):
         return NotImplemented
     if jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key):
         return _keys, (buffer_of(value), jax.random.key_impl(value))
@@ -106,8 +111,8 @@ def reduced(value: Any, check: Check) -> Any:
 def _reduced_array(array: jax.Array, check: Check) -> Any:
     parts = None
     if not is_deleted(array):
-        check(array)
-        parts = [(place_of(device), *part) for device, *part in parts_of(array)]
+        whole = check(array)
+        parts = [(place_of(device), *part) for device, *part in parts_of(array, whole)]
     arguments = facts_of(array), array.sharding, plain_origin(ORIGINS.of(array)), parts
     return _array, arguments, added_attributes(array) or None
 
@@ -125,15 +130,21 @@ def plain_origin(origin: Origin | None) -> PlainOrigin | None:
     return (origin[0], tuple(origin[1])) if origin is not None and origin[1].base else None
 
 
-def parts_of(array: jax.Array) -> list[Part]:
-    """Returns what this process's devices hold of an array."""
-    return [_part(each) for each in device_arrays(array)]
+def parts_of(array: jax.Array, whole: Sequence[jax.Array] | None = None) -> list[Part]:
+    """Returns what this process's devices hold of an array.
+
+    Args:
+        array: The array.
+        whole: See :data:`Check`.
+    """
+    own = device_arrays(array)
+    return [_part(each, held) for each, held in zip(own, whole or own, strict=True)]
 
 
-def _part(array: jax.Array) -> Part:
-    """Returns what one device holds: the device, and its elements in host memory."""
+def _part(array: jax.Array, held: jax.Array) -> Part:
+    """Returns what one device is to have: the device, and the elements in host memory."""
     (device,) = array.sharding.device_set
-    words = host_words(array)
+    words = host_words(held)
     return device, words.dtype.name, words.shape, pickle.PickleBuffer(as_bytes(words).data)
 
 

@@ -50,9 +50,9 @@ class CodePickler(cloudpickle.Pickler):  # type: ignore[misc]
         if kind is typing.TypeVar:
             reduced = self.dispatch_table[kind](value)
             return self._with_own_id(reduced, -1) if len(reduced[1]) > 2 else reduced
-        if isinstance(value, jax.stages.Compiled):
+        if issubclass(type(value), jax.stages.Compiled):
             raise pickle.PicklingError("what lower(...).compile() gave: compile it again")
-        if isinstance(value, jax.stages.Lowered):
+        if issubclass(type(value), jax.stages.Lowered):
             raise pickle.PicklingError("what lower(...) gave: lower it again")
         settings = jax_internals.jit_settings(value)
         if settings is not None:
@@ -83,6 +83,8 @@ class CodePickler(cloudpickle.Pickler):  # type: ignore[misc]
             if not (isinstance(reduced, tuple) and len(reduced) == 6):  # the class of None
                 return reduced
             make, arguments, *_ = reduced = self._with_own_id(reduced, -2)
+            if "__slots__" in vars(kind):  # cloudpickle makes the class without
+                arguments[3]["__slots__"] = vars(kind)["__slots__"]
             if isinstance(arguments[0], type):  # its metaclass; of enumerations it stands nowhere
                 reduced = _make_class, (make, *arguments), *reduced[2:]
         make, arguments, state, _, _, fill = reduced

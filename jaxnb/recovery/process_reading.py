@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from jaxnb.arrays.process_layouts import shards_of, unreduced_axes
+from jaxnb.compat.jax_arrays import device_arrays
 from jaxnb.labels import processes_label
 from jaxnb.recovery.meter import Meter
 from jaxnb.recovery.process_arrays import PartLostError
@@ -45,21 +46,35 @@ class Reader:
     dead: frozenset[int]
     _gave_up: bool = field(default=False, init=False)
 
-    def __call__(self, array: Any) -> None:
+    def __call__(self, array: Any) -> list[jax.Array] | None:
         """Waits for an array as long as that is of use.
+
+        Returns:
+            See :data:`~jaxnb.recovery.process_arrays.Check`.
 
         Raises:
             pickle.PicklingError: It does not come, its computation failed, or parts of it are lost.
         """
+        reason = self._why_not_there(array)
+        whole = _from_replicas(array) if reason else None
+        if reason and whole is None:
+            raise pickle.PicklingError(reason)
+        if self.dead and _loses_shards(array, self.dead):
+            indices = (each.index for each in array.addressable_shards)
+            parts = map(np.asarray, whole or device_arrays(array))
+            raise PartLostError(
+                _gone_text(array, self.dead), tuple(zip(indices, parts, strict=True))
+            )
+        return whole
+
+    def _why_not_there(self, array: Any) -> str:
         if not (array.is_ready() or self._comes(array)):
-            raise pickle.PicklingError("its computation had not ended")
+            return "its computation had not ended"
         try:
             array.block_until_ready()
         except Exception as error:  # the computation's
-            raise pickle.PicklingError(f"its computation {_said(error)}") from None
-        if self.dead and _loses_shards(array, self.dead):
-            shards = [(each.index, np.asarray(each.data)) for each in array.addressable_shards]
-            raise PartLostError(_gone_text(array, self.dead), tuple(shards))
+            return f"its computation {_said(error)}"
+        return ""
 
     def _comes(self, array: Any) -> bool:
         """Waits for an array as long as something is computed; on a GPU nothing tells of that."""
@@ -77,6 +92,30 @@ class Reader:
                 return False
             time.sleep(LOOK_SECONDS)
         return True
+
+
+def _from_replicas(array: Any) -> list[jax.Array] | None:
+    """Returns what each device would have, if devices on which a computation ended have replicas.
+
+    It ends on each device by itself: where a process has died, it may have ended on some.
+
+    Returns:
+        Arrays of one device, in the order of the devices; None if a part is on no device.
+    """
+    if unreduced_axes(array.sharding):  # equal places, and a summand each
+        return None
+    parts = device_arrays(array)
+    places = array.sharding.addressable_devices_indices_map(tuple(array.shape))
+    boxes = [str(places[device]) for part in parts for device in part.sharding.device_set]
+    there = {box: part for box, part in zip(boxes, parts, strict=True) if _is_there(part)}
+    return [there[box] for box in boxes] if there.keys() >= {*boxes} else None
+
+
+def _is_there(part: Any) -> bool:
+    try:
+        return bool(part.is_ready()) and part.block_until_ready() is part
+    except Exception:  # the computation's
+        return False
 
 
 _TRACEBACK = "Traceback (most recent call last):"

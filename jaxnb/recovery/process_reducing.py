@@ -24,7 +24,7 @@ def checked(value: Any, found: Any) -> Any:
         pickle.PicklingError: It does not.
     """
     if isinstance(found, str):
-        if isinstance(value, BuiltinFunctionType) or _is_global(value, found):
+        if type(value) is BuiltinFunctionType or _is_global(value, found):
             return found
         raise pickle.PicklingError(f"cannot be found by its name, {found}")
     if not (isinstance(found, tuple) and 2 <= len(found) <= 6 and callable(found[0])):
@@ -32,6 +32,26 @@ def checked(value: Any, found: Any) -> Any:
     if not isinstance(found[1], tuple):
         raise pickle.PicklingError("its __reduce__ returned no tuple of arguments")
     return found
+
+
+def error_reduced(error: BaseException, found: Any) -> Any:
+    """Adds what pickle leaves out of an exception: what it was raised from.
+
+    Args:
+        error: The exception.
+        found: What it says itself of how to pickle it.
+    """
+    cause, context = error.__cause__, error.__context__
+    if (cause is None and context is None) or not isinstance(found, tuple) or len(found) > 3:
+        return found
+    own = found[2] if len(found) == 3 else None
+    return (*found[:2], (own, cause, context, error.__suppress_context__), None, None, _fill_error)
+
+
+def _fill_error(error: BaseException, state: tuple[Any, ...]) -> None:
+    own, error.__cause__, error.__context__, error.__suppress_context__ = state
+    if own is not None:
+        error.__setstate__(own)
 
 
 def _is_global(value: Any, name: str) -> bool:
@@ -62,7 +82,7 @@ class OwnObjects:
             return _attribute_of, (type(value), "instance")  # IPython's shell: there is one
         kind = type(value)
         home = kind.__module__
-        if isinstance(value, type | FunctionType) or home in ("builtins", "__main__"):
+        if issubclass(kind, type | FunctionType) or home in ("builtins", "__main__"):
             return NotImplemented
         if home not in self._names:
             inside = vars(sys.modules[home]) if home in sys.modules else {}

@@ -86,11 +86,11 @@ class Spread:
     def _array(self, array: jax.Array, check: Check) -> Any:
         if is_deleted(array) or not is_known(array.sharding):
             return NotImplemented
-        check(array)
+        whole = check(array)
         what = process_arrays.facts_of(array), _sharding(array.sharding)
         attributes = process_arrays.added_attributes(array) or None
         if _is_own(array.sharding.device_set):
-            return _own_array, (*what, own_parts(array)), attributes
+            return _own_array, (*what, own_parts(array, whole)), attributes
         self.is_common = True
         self.arrays.append(array)
         return _spread_array, (*what, len(self.arrays) - 1), attributes
@@ -106,9 +106,9 @@ class _ClassId:
         return _class_id, (self._number,)
 
 
-def own_parts(array: jax.Array) -> list[Part]:
+def own_parts(array: jax.Array, whole: Sequence[jax.Array] | None = None) -> list[Part]:
     """Returns what this process has of an array, by the places among its devices."""
-    parts = process_arrays.parts_of(array)
+    parts = process_arrays.parts_of(array, whole)
     return [(own_place(device), *part) for device, *part in parts]
 
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from types import FunctionType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from jaxnb.recovery.messages import LostPart
 from jaxnb.recovery.process_arrays import Check, PartLostError, is_array, wait
 from jaxnb.recovery.process_code import CodePickler
 from jaxnb.recovery.process_listing import Listing
-from jaxnb.recovery.process_reducing import OwnObjects, checked, with_elements
+from jaxnb.recovery.process_reducing import OwnObjects, checked, error_reduced, with_elements
 from jaxnb.recovery.process_spread import Spread
 from jaxnb.wire.pickling import OutOfBand, adjacent
 
@@ -71,7 +71,10 @@ class PackedState:
 
 @dataclass(slots=True)
 class _Lost:
-    """An object that cannot be packed; kept, so that its id stays its own."""
+    """An object that cannot be packed; kept, so that its id stays its own.
+
+    Of one that ``is_whole`` not even the type is asked: what asked it before has failed.
+    """
 
     value: Any
     reason: str
@@ -79,17 +82,19 @@ class _Lost:
     path: str = ""
     also: tuple[str, ...] = ()
     shards: tuple[tuple[Any, Any], ...] = ()
+    is_whole: bool = False
 
     @property
     def part(self) -> LostPart:
-        is_old = isinstance(self.value, LostValue)
+        is_old = issubclass(type(self.value), LostValue)
         kind = _type_text(self.value)
         return LostPart(self.path or self.name, kind, self.reason, is_old, self.also)
 
     @property
     def stand_in(self) -> LostValue:
-        if isinstance(self.value, LostValue):
-            return self.value
+        value = self.value
+        if issubclass(type(value), LostValue):
+            return cast(LostValue, value)
         if is_array(self.value):
             advice = MAKE_ANEW if self.shards else MAKE_AGAIN
             part = self.part
@@ -186,7 +191,7 @@ def _pack_once(
         pickler = StatePickler(file, out_of_band, check, lost, answers, steps, spread, listing)
         for name, value in variables.items():
             steps.name = name
-            is_lost = id(value) in lost and type(value) in _NOBODY_IS_ASKED_OF
+            is_lost = id(value) in lost and (lost[id(value)].is_whole or _is_plain(value))
             pickler.stand_in = lost[id(value)].stand_in if is_lost else None
             dumped = value if pickler.stand_in is None else pickler.stand_in
             try:
@@ -196,7 +201,8 @@ def _pack_once(
                 raise
             except BaseException as error:  # nested too deep, or code of the user's while it packs
                 # What the pickler remembers of this name was not written: from the beginning.
-                _lose(lost, value, reason_of(error), name)
+                was_known = id(value) in lost
+                _lose(lost, value, reason_of(error), name).is_whole = was_known
                 break
         else:
             sizes = (end - start for start, end in itertools.pairwise(ends))
@@ -255,7 +261,12 @@ def _type_text(value: Any) -> str:
         return loss_of(value)[0]
     if is_array(value):
         return f"{value.dtype}{list(value.shape)}"
-    return kind.__qualname__
+    return str.__str__(kind.__qualname__)  # it may be of a class of the user's
+
+
+def _is_plain(value: Any) -> bool:
+    kind = type(value)
+    return any(kind is each for each in _NOBODY_IS_ASKED_OF)  # its metaclass may compare
 
 
 def reason_of(error: BaseException) -> str:
@@ -341,7 +352,9 @@ class StatePickler(CodePickler):
     def _asked(self, value: Any) -> Any:
         if value is self.stand_in and value is not None:
             return self._of_stand_in(value)
-        if isinstance(value, LostValue):  # it is lost on the way further on too, and is told again
+        if issubclass(
+            type(value), LostValue
+        ):  # it is lost on the way further on too, and is told again
             if self._spread is not None:
                 self._spread.meet_lost(value)
             raise pickle.PicklingError(loss_of(value)[1])
@@ -350,7 +363,9 @@ class StatePickler(CodePickler):
             found = self._own.reduced(value)
         if found is not NotImplemented:
             return found
-        if isinstance(value, io.IOBase) and not isinstance(value, io.BytesIO | io.StringIO):
+        # Not isinstance, here and elsewhere: an object's `__class__` may be code of the user's.
+        kind = type(value)
+        if issubclass(kind, io.IOBase) and not issubclass(kind, io.BytesIO | io.StringIO):
             raise pickle.PicklingError("an open file")
         self._steps.asked = value
         found = super().reducer_override(value)
@@ -358,9 +373,10 @@ class StatePickler(CodePickler):
             found = adjacent(value)
         if found is not NotImplemented:
             return checked(value, found)
-        if isinstance(value, type | FunctionType):
+        if issubclass(kind, type | FunctionType):
             return NotImplemented  # by its name
-        return self._said_by(value)
+        found = self._said_by(value)
+        return error_reduced(value, found) if issubclass(kind, BaseException) else found
 
     def _of_jax(self, value: Any) -> Any:
         """Returns how an array, a device or a mesh is pickled; NotImplemented for whatever else."""

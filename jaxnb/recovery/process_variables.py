@@ -161,8 +161,17 @@ class Values(NamedTuple):
 
 def variables_of(shell: Any) -> dict[str, Any]:
     """Returns the user's own variables: what cells, and pushes, have bound."""
-    names = dict(shell.user_ns)
+    names = {str.__str__(k): v for k, v in [*shell.user_ns.items()] if isinstance(k, str)}
     return {name: value for name, value in names.items() if not _is_of_shell(shell, name, value)}
+
+
+def odd_names(shell: Any) -> tuple[LostPart, ...]:
+    """Returns what is in the namespace under something that is no text: nobody carries it."""
+    return tuple(
+        LostPart(f"globals()[…] ({type(k).__qualname__})", type(v).__qualname__, "it has no name")
+        for k, v in [*shell.user_ns.items()]
+        if not isinstance(k, str)
+    )
 
 
 def _is_of_shell(shell: Any, name: str, value: Any) -> bool:
@@ -231,7 +240,7 @@ def binder(
 
     def met(name: str, value: Any) -> None:
         part = _ALL.get(name)
-        if part is not None and not isinstance(value, LostValue):
+        if part is not None and not issubclass(type(value), LostValue):
             if (not names or part.follows) and name not in without:
                 part.set(shell, value)
         elif name.isidentifier() and part is None and not names:
@@ -283,7 +292,7 @@ def bind_in_modules(variables: Mapping[str, Any]) -> list[LostPart]:
 def _bound_in_module(path: str, value: Any) -> list[LostPart]:
     try:
         # What the import has made anew is better than nothing.
-        if not (isinstance(value, LostValue) and process_modules.has(path)):
+        if not (issubclass(type(value), LostValue) and process_modules.has(path)):
             process_modules.bind(path, value)
     except Exception as error:  # what the user's module raises
         return [LostPart(path, type(value).__qualname__, reason_of(error))]
@@ -313,9 +322,6 @@ def _text(value: Any) -> str:
         return f"class {value.__name__}"
     if issubclass(kind, ModuleType | FunctionType):
         return f"{kind.__name__} {value.__name__}"
-    sizes: Mapping[type, str] = {dict: "entries", list: "elements", tuple: "elements"}
-    return (
-        f"{kind.__qualname__} of {len(value)} {sizes[kind]}"
-        if kind in sizes
-        else (kind.__qualname__)
-    )
+    of = {dict: "entries", list: "elements", tuple: "elements"}.items()
+    units = [f" of {len(value)} {unit}" for each, unit in of if kind is each]
+    return "".join([f"{kind.__qualname__}", *units])

@@ -38,11 +38,20 @@ class OutOfBand:
 def adjacent(value: Any) -> Any:
     """Tells how to pickle an array of NumPy's whose elements do not lie side by side.
 
-    Out of band go adjacent bytes only, and pickle would copy such an array into the pickle.
+    Out of band go adjacent bytes only, and pickle would copy such an array into the pickle. What
+    repeats its elements (``np.broadcast_to``) is carried as what it repeats.
 
     Returns:
         What a ``reducer_override`` returns; NotImplemented for whatever else.
     """
+    if type(value) is np.ndarray and any(_repeats(value)):
+        once = value[tuple(slice(0, 1) if each else slice(None) for each in _repeats(value))]
+        return np.broadcast_to, (np.array(once), value.shape)
     if type(value) is np.ndarray and not (value.flags.forc or value.dtype.hasobject):
         return np.ascontiguousarray(value).__reduce_ex__(5)
     return NotImplemented
+
+
+def _repeats(array: np.ndarray[Any, Any]) -> list[bool]:
+    """Returns for each dimension whether all that is along it is the same element in memory."""
+    return [step == 0 and size > 1 for step, size in zip(array.strides, array.shape, strict=True)]
