@@ -43,6 +43,7 @@ from jaxnb.errors import (
 from jaxnb.labels import format_bytes, processes_label, ranks_label
 from jaxnb.launch.headroom import available_bytes
 from jaxnb.lockstep.provenance import pull_text
+from jaxnb.model.cells import ProcessError
 from jaxnb.model.layout import ArrayInfo
 from jaxnb.model.requests import CallRequest
 from jaxnb.model.transfers import Exposed, ExposeRequest, NotFound, Packed, PackRequest, PartRequest
@@ -192,15 +193,9 @@ class Puller:
     def _require_packed(self, channel: Channel, path: Path, answers: Mapping[int, Any]) -> None:
         if any(isinstance(answer, NotFound) for answer in answers.values()):
             raise missing_error(path, answers)
-        unpickled = [a for a in answers.values() if isinstance(a, Unanswered) and a.error]
-        if unpickled:
-            first = unpickled[0]
-            raise JaxnbError(
-                f"`{path.text}` on process {first.process_index} cannot be brought to the "
-                f"notebook: {first.error}. Nothing was moved; it is still there. Pull "
-                "parts of it by their names, or what can be computed of it: "
-                f"`spmd.run({f'repr({path.text})'!r}).value`."
-            )
+        for index, answer in answers.items():
+            if isinstance(answer, Unanswered) and answer.error is not None:
+                raise _unpacked_error(path, index, answer.error)
         channel.require(answers, f"`{path.text}` was pulled")
 
     def _values(
@@ -474,3 +469,17 @@ def _region(shape: tuple[int, ...], path: Path, subscripts: int) -> Region:
         raise UsageError(
             f"`{path.text}`: {error}; the array has shape {shape}. Nothing was moved."
         ) from None
+
+
+def _unpacked_error(path: Path, process_index: int, error: ProcessError) -> JaxnbError:
+    """Returns the error for a value that a process could not pack."""
+    if error.type_name in ("JaxRuntimeError", "XlaRuntimeError"):
+        return JaxnbError(
+            f"`{path.text}` is not there on process {process_index}, as what computes it has "
+            f"failed: {error}. Nothing was moved. Run the cell again that makes it."
+        )
+    return JaxnbError(
+        f"`{path.text}` on process {process_index} cannot be brought to the notebook: {error}. "
+        "Nothing was moved; it is still there. Pull parts of it by their names, or what can be "
+        f"computed of it: `spmd.run({f'repr({path.text})'!r}).value`."
+    )

@@ -123,6 +123,8 @@ def _silent_text(waits: Waits) -> str:
     who = processes_label(waits.silent).capitalize()
     if waits.has_ended:
         return f"{who} had not answered for {_whole(waits.seconds)}."
+    if waits.stopped:
+        return f"{capitalized(waits.stopped)}."
     it_is, it = ("it is", "it") if len(waits.silent) == 1 else ("they are", "them")
     return (
         f"{who} {_have(waits.silent)} not answered for {_whole(waits.seconds)}: {it_is} stopped, "

@@ -121,7 +121,7 @@ def _text_rows(rows: list[_Row], with_state: bool) -> str:
 def _row(process: ProcessInfo) -> _Row:
     state: str = process.state
     if process.detail:
-        state += f": {process.detail}"
+        state += f"{':' if state == 'dead' else ','} {process.detail}"
     return _Row(process.process_index, process.pid, process.host, _devices(process.devices), state)
 
 

@@ -171,6 +171,7 @@ class Waits:
         computes: Something in them uses a processor all the same: another thread.
         why: The reason in a word, where it is known.
         has_failed: The cell has raised on a process that has left it.
+        stopped: Which of the silent are stopped, by SIGSTOP say, as a clause; empty if none is.
     """
 
     waits: tuple[Wait, ...]
@@ -183,6 +184,7 @@ class Waits:
     computes: bool = False
     why: Cause | Literal[""] = ""
     has_failed: bool = False
+    stopped: str = ""
 
     @property
     def cause(self) -> Cause | Literal[""]:

@@ -13,7 +13,6 @@ from typing import Any, Protocol
 import psutil
 
 from jaxnb.errors import JaxnbError
-from jaxnb.labels import processes_label
 from jaxnb.launch.stopped import is_stopped
 from jaxnb.recovery.messages import Measured, Refused, StateFile
 from jaxnb.recovery.meter import Meter
@@ -146,9 +145,11 @@ class Carrier:
         told = {"folder": str(folder)}
         answers = self._until_all(packed.processes, "written", told, given_up)
         if missing := packed.processes.keys() - answers.keys():
+            ended = ((i, given_up.get(i, "has died")) for i in sorted(missing))
+            sentence = "; ".join(f"process {i} {reason}" for i, reason in ended)
             raise JaxnbError(
-                f"{processes_label(missing)} could not write the variables: it has died, or does "
-                "not answer. Nothing else has changed. Type `%spmd_recover` again."
+                f"The variables could not be written: {sentence}. Nothing else has changed. Type "
+                "`%spmd_recover` again."
             )
         return answers
 

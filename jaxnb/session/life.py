@@ -21,6 +21,7 @@ from jaxnb.launch.cluster import ProcessGroup
 from jaxnb.launch.deaths import Death, OomKills, death_error
 from jaxnb.launch.gpus import visible_gpus
 from jaxnb.launch.placement import Placement, place
+from jaxnb.launch.stopped import is_stopped
 from jaxnb.lockstep import checking
 from jaxnb.lockstep.serials import Serials
 from jaxnb.model.cells import StreamChunk
@@ -113,6 +114,7 @@ class Life:
             busy=self._work.in_cells(),
             engine_ids=self._transport.engine_ids if self._transport is not None else {},
             closed=self.lifecycle.phase is Phase.CLOSED,
+            stopped=[r.process_index for r in self.reports if is_stopped(r.pid)],
         )
 
     def info(self) -> GroupInfo:

@@ -16,6 +16,7 @@ def process_infos(
     busy: Collection[int],
     engine_ids: Mapping[int, int],
     closed: bool,
+    stopped: Collection[int] = (),
 ) -> list[ProcessInfo]:
     """Returns the processes, by process index.
 
@@ -25,6 +26,7 @@ def process_infos(
         busy: The process indices that are in a cell.
         engine_ids: Process index to ipyparallel's number.
         closed: The session has been closed.
+        stopped: The process indices that are stopped, by SIGSTOP say.
     """
     dead = {death.index: death for death in deaths if death.role == "engine"}
     infos = []
@@ -32,6 +34,7 @@ def process_infos(
         index = report.process_index
         ended = describe_status(dead[index].status) if index in dead else "stopped"
         is_dead = closed or index in dead
+        paused = f"stopped, `kill -CONT {report.pid}` lets it go on" if index in stopped else ""
         infos.append(
             ProcessInfo(
                 process_index=index,
@@ -40,7 +43,7 @@ def process_infos(
                 devices=report.local_devices,
                 engine_id=engine_ids.get(index, -1),
                 state="dead" if is_dead else "busy" if index in busy else "ready",
-                detail=ended if is_dead else "",
+                detail=ended if is_dead else paused,
             )
         )
     return infos

@@ -57,6 +57,9 @@ class Reaches(Protocol):
     def looker(self, request: CellRequest) -> Looker | None:
         """Returns what asks the conductor who waits in a cell; None where it is not asked."""
 
+    def stopped_text(self, processes: Iterable[int]) -> str:
+        """Returns which of processes are stopped, as a clause; empty if none is."""
+
     def send_interrupt(self, processes: Iterable[int]) -> None:
         """Sends SIGINT to processes."""
 
@@ -158,7 +161,11 @@ class Panel:
         standing = self._standing
         waits = waits_of(standing.found, waited, reason.text, standing.silent, is_all=is_all)
         computes = not standing.all_still_seconds()
-        self._running.show_waits(replace(waits, computes=computes, why=reason.cause))
+        self._show(replace(waits, computes=computes, why=reason.cause))
+
+    def _show(self, waits: Waits) -> None:
+        stopped = self._group.stopped_text(waits.silent) if waits.silent else ""
+        self._running.show_waits(replace(waits, stopped=stopped))
 
     def _reason(self, others: Collection[int]) -> Reason:
         """Returns why all in the cell wait, as far as is known."""
@@ -204,7 +211,7 @@ class Panel:
         is_silent = self._looker is not None and self._looker.silent() is not None
         if reason := self._failure() or (self._fault() if is_silent or not work else None):
             shown = waits_of(those, seconds, reason.text, standing.silent, is_all=False)
-            self._running.show_waits(replace(shown, computes=True, why=reason.cause))
+            self._show(replace(shown, computes=True, why=reason.cause))
             return
         if not work and (gone := tuple(sorted(self._others()))):
             doing = "what was dispatched may go on"
@@ -213,7 +220,7 @@ class Panel:
             shown = waits_of(those, seconds, "", standing.silent)
             has_failed = bool(self._running.raised)
             shown = replace(shown, is_all=False, at_work=work, has_failed=has_failed)
-            self._running.show_waits(shown)
+            self._show(shown)
 
     def _awaited(self, waiters: Collection[int], work: tuple[AtWork, ...]) -> tuple[AtWork, ...]:
         """Returns what those do for whom processes wait; what all do where that is not known."""

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from jaxnb.cells.sinks import StderrNotices
+from jaxnb.labels import processes_label
 from jaxnb.launch.deaths import Death
 from jaxnb.lockstep.failures import Apart, apart
 from jaxnb.lockstep.interrupting import interrupt
@@ -97,7 +98,7 @@ class Reach:
             self._give_up,
             StderrNotices().notice,
             lambda requests: life.serials.joint(life.options.check, requests),
-            life.cluster.stopped_text,
+            self.stopped_text,
         )
 
     def _give_up(self, indices: Iterable[int]) -> None:
@@ -108,7 +109,24 @@ class Reach:
         """Sends SIGINT to processes; one that runs nothing for the notebook ignores it."""
         self._life.cluster.signal(sorted(processes), signal.SIGINT)
 
+    def stopped_text(self, processes: Iterable[int]) -> str:
+        """Returns which of processes are stopped, as a clause; empty if none is."""
+        return self._life.cluster.stopped_text(processes)
+
     # ---------------------------------------------------------------------- around these
+
+    def where_told(self, processes: Iterable[int] | None) -> dict[int, Whereabouts]:
+        """Does what :meth:`where` does; says who has not answered, and why."""
+        found = self.where(processes)
+        missing = set(process_indices(processes, self.num_processes)) - found.keys()
+        dead = missing & self._life.lifecycle.dead
+        notice = StderrNotices().notice
+        if dead:
+            notice(f"{processes_label(dead)} {'has' if len(dead) == 1 else 'have'} died")
+        if silent := missing - dead:
+            holds = f"{processes_label(silent)} did not answer: C code keeps Python from running"
+            notice(self.stopped_text(silent) or holds)
+        return found
 
     def where(self, processes: Iterable[int] | None = None) -> dict[int, Whereabouts]:
         """Returns where the processes are: Python stacks, also while they wait in C++.

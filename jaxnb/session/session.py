@@ -113,12 +113,13 @@ class Session(Transfers):
     def where(self, processes: Iterable[int] | None = None) -> dict[int, Whereabouts]:
         """Returns where the processes are: Python stacks, also while they wait in C++.
 
-        A process that is dead, stopped, or keeps the lock of its interpreter is left out.
+        A process that is dead, stopped, or keeps the lock of its interpreter is left out, and
+        named on standard error.
 
         Args:
             processes: Their indices; all by default.
         """
-        return self._reach.where(processes)
+        return self._reach.where_told(processes)
 
     def recordings(self, processes: Iterable[int] | None = None) -> dict[int, Recording]:
         """Returns what processes have dispatched together in their last cell, or in this one.

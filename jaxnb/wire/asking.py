@@ -202,7 +202,12 @@ class Channel:
             try:
                 self.check()
             except KeyboardInterrupt:
-                self._free_after_interrupt(pending, exchange)
+                if left_over := self._free_after_interrupt(pending, exchange):
+                    raise KeyboardInterrupt(
+                        f"Interrupted. {capitalized(processes_label(left_over))} did not end what "
+                        f"{'it was' if len(left_over) == 1 else 'they were'} asked for: the group "
+                        "is out of step. Type `%spmd_recover` to go on with the variables."
+                    ) from None
                 raise
             event = exchange.get(TICK_SECONDS)
             if isinstance(event, Reply) and event.process_index in pending:
@@ -260,10 +265,15 @@ class Channel:
             self._transport.send_to(exchange, index, request)
         return 1
 
-    def _free_after_interrupt(self, pending: Mapping[int, int], exchange: Exchange) -> None:
+    def _free_after_interrupt(
+        self, pending: Mapping[int, int], exchange: Exchange
+    ) -> Sequence[int]:
         """Interrupts processes until all have answered, or until the next interrupt.
 
         Left alone, one that is in a loop would keep the next cell waiting for ever.
+
+        Returns:
+            Who has not answered.
         """
         self._interrupted.clear()
         started = time.monotonic()
@@ -284,6 +294,7 @@ class Channel:
         if busy := self._free(pending, exchange, is_enough):
             self._give_up(busy)
         self._interrupted.set()
+        return busy
 
     def _free_late(self, pending: Mapping[int, int], exchange: Exchange) -> None:
         deadline = time.monotonic() + FREE_SECONDS

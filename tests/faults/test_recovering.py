@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 import jaxnb
@@ -378,3 +379,81 @@ def test_where_nobody_is_left_to_be_asked(make_session: Callable[..., Session]) 
     for ask in (session.pull, session.layout):
         with pytest.raises(ProcessDiedError):
             ask("x")
+
+
+STEPS = """
+whole = NamedSharding(mesh, P())
+def spread(sharding):
+    return jax.make_array_from_callback(x.shape, sharding, lambda i: np.ones(x.shape)[i])
+@jax.jit
+def step(a, x): return a + (a * x).sum() / a.size
+w, data = spread(whole), spread(x.sharding)
+w = step(w, data)
+"""
+
+
+def test_what_one_device_has_serves_for_another_whose_computation_was_broken_off(
+    group: Session,
+) -> None:
+    """A process's devices end a computation each by itself: a death is between."""
+    group.run(STEPS)
+    with pytest.raises(ProcessDiedError):
+        group.run(
+            "import signal\nfor i in range(10):\n    w = step(w, data)\n    kept = w, i\n"
+            "    at = float(w.addressable_data(0)[0])\n"
+            "    if i == 6 and process_index == 2: os.kill(os.getpid(), signal.SIGKILL)"
+        )
+    gone = {each.path for each in group.recover().lost}
+    assert not gone & {"w", "kept", "at"}, gone
+    group.run("assert kept[1] == 6 and kept[0] is w and float(w[0]) == at == 2.0**8")
+
+
+ODD = """
+import weakref
+class Text(str): pass
+class Raises:
+    @property
+    def __class__(self): raise ValueError("told")
+class Slotted:
+    __slots__ = ("a",)
+raises, target = Raises(), type("Plain", (), {})()
+dead = weakref.proxy(target)
+del target
+named = type("Named", (), {"__reduce__": lambda self: 1 / 0})()
+type(named).__qualname__ = Text("Odd")
+globals()[Text("text")], globals()[3] = 1, 2
+long, wide, slotted = 10**5000, np.broadcast_to(np.float32(1), (10**6, 10**6)), Slotted()
+try:
+    try: 1 / 0
+    except ZeroDivisionError as cause: raise KeyError("k") from cause
+except KeyError as caught: error = caught
+"""
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_what_is_odd_costs_nothing_but_itself(group: Session, dies: bool) -> None:
+    group.run(ODD)
+    recovered = kill(group, 2) if dies else group.recover()
+    mine = {each.path for each in recovered.lost if 0 in each.processes}
+    assert {"raises", "dead", "named", "globals()[…] (int)"} <= mine
+    assert not mine & {"text", "long", "wide", "slotted", "error"}
+    group.run(
+        "assert text == 1 and long == 10**5000 and wide.shape == (10**6, 10**6)\n"
+        "assert not hasattr(slotted, '__dict__') and type(error.__cause__) is ZeroDivisionError"
+    )
+
+
+def test_who_is_stopped_is_named_wherever_one_looks(
+    group: Session, capsys: pytest.CaptureFixture[str]
+) -> None:
+    process = psutil.Process(group.processes[1].pid)
+    process.suspend()
+    goes_on = f"`kill -CONT {process.pid}` lets it go on"
+    try:
+        until(lambda: process.status() == psutil.STATUS_STOPPED, "it is stopped")
+        assert [each.detail for each in group.processes] == ["", f"stopped, {goes_on}", ""]
+        assert group.where().keys() == {0, 2}
+        assert f"process 1 is stopped: {goes_on}" in capsys.readouterr().err
+    finally:
+        process.resume()
+    assert_usable(group)
