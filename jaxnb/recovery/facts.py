@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from jaxnb.errors import UsageError
-from jaxnb.labels import processes_label
+from jaxnb.labels import paths_label, processes_label
 from jaxnb.model.group import GroupInfo
 from jaxnb.recovery.messages import Lost
 
@@ -87,13 +87,16 @@ def lost_here(lost: Iterable[Lost], before: int, now: int) -> list[Lost]:
     return found
 
 
-def resized_notes(before: tuple[int, int], now: tuple[int, int], gone: str) -> tuple[str, ...]:
+def resized_notes(
+    before: tuple[int, int], now: tuple[int, int], gone: str, differing: Sequence[str] | None = None
+) -> tuple[str, ...]:
     """Returns what there is to say of variables that come from a group of another size.
 
     Args:
         before: Its processes, and devices of each.
         now: Those of this group.
         gone: What becomes of what further processes had: ``"is not loaded"``.
+        differing: The variables that differed by process; None if that is not known.
     """
     if before == now:
         return ()
@@ -102,10 +105,15 @@ def resized_notes(before: tuple[int, int], now: tuple[int, int], gone: str) -> t
         f"Arrays over several processes lie on {has} × {each_has} devices now, not on {had} × "
         f"{each_had}."
     ]
-    if has > had:
-        hold = "holds" if has - had == 1 else "hold"
-        more = processes_label(range(had, has))
-        notes.append(f"Whatever else {more} {hold} is what process 0 had.")
-    elif has < had:
-        notes.append(f"Whatever else {processes_label(range(has, had))} had {gone}.")
-    return tuple(notes)
+    if has == had or differing == []:
+        return tuple(notes)
+    others = processes_label(range(min(had, has), max(had, has)))
+    if differing is not None:
+        what = f"{paths_label(differing, what='part')} differed by process: those of"
+        what += f" {others} are gone" if has < had else f" {others} are what process 0 had"
+    elif has > had:
+        what = f"Whatever else {others} {'holds' if has - had == 1 else 'hold'} is what process 0"
+        what += " had"
+    else:
+        what = f"Whatever else {others} had {gone}"
+    return (*notes, f"{what}.")

@@ -53,6 +53,19 @@ def fill(channel: Asked, living: Collection[int], died: Collection[int]) -> Fill
     return Filled(filled.names, {**missing, **filled.missing}, filled.lost)
 
 
+def differing(channel: Asked) -> list[str] | None:
+    """Returns the variables that differ by process; None if one does not tell."""
+    asked = {i: CallRequest(f"{_PROCESS}.survey", {}) for i in range(channel.num_processes)}
+    found = channel.ask_together(asked, 0, PACK_SECONDS)
+    if not all(type(possessions) is dict for possessions in found.values()):
+        return None
+    digests: dict[str, set[bytes | None]] = {}
+    for name in dict.fromkeys(name for possessions in found.values() for name in possessions):
+        held = (possessions.get(name) for possessions in found.values())
+        digests[name] = {None if each is None else each.digest for each in held}
+    return [name for name, those in digests.items() if len(those) > 1 and name.isidentifier()]
+
+
 def _note_missing(ask: Ask, missing: Mapping[str, str], died: Collection[int]) -> None:
     ask({i: CallRequest(f"{_PROCESS}.note_missing", {"missing": missing}) for i in died})
 

@@ -18,7 +18,7 @@ from jaxnb.recovery.carrying import Carrier, Packed
 from jaxnb.recovery.directories import scratch_folder
 from jaxnb.recovery.facts import Facts, lost_here, resized_notes
 from jaxnb.recovery.files import arrays_in
-from jaxnb.recovery.filling import fill
+from jaxnb.recovery.filling import differing, fill
 from jaxnb.recovery.fitting import MisfitError, require_all_fit
 from jaxnb.recovery.messages import CalledHooks, Filled, Lost, Recovered, StateFile, losses
 from jaxnb.recovery.saving import PACK_SECONDS, Asked, Saver, Told
@@ -36,6 +36,7 @@ class _Carried(NamedTuple):
     files: Mapping[int, StateFile]
     told: Told
     before: Facts
+    differing: list[str] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,7 @@ class Recovery:
                 half-way; all was done.
         """
         started = time.perf_counter()
+        apart = None if self.size is None else differing(self.channel(self.interrupted))
         with self._dropped_if_it_fails():
             self.progress("packing", "the variables")
             packed = self.carrier.pack()
@@ -86,7 +88,7 @@ class Recovery:
                 saver = Saver(self.channel(self.interrupted), self.group())
                 told = saver.write_manifest(folder, packed.processes, files)
                 self._require_fit(folder, files)
-                carried = _Carried(folder, packed, files, told, saver.facts)
+                carried = _Carried(folder, packed, files, told, saver.facts, apart)
             self.replace_all()
             was_interrupted = self.interrupted.is_set()
             self.interrupted.clear()
@@ -135,7 +137,7 @@ class Recovery:
     def _in_new_group(
         self, carried: _Carried, unended: Collection[int], started: float
     ) -> Recovered:
-        folder, packed, files, told, before = carried
+        folder, packed, files, told, before, apart = carried
         channel = self.channel(self.interrupted)
         died = tuple(i for i in range(before.num_processes) if i not in files)
         self.progress("unpacking", format_bytes(packed.nbytes))
@@ -167,7 +169,7 @@ class Recovery:
             packed.given_up,
             tuple(sorted(set(unended) - set(died))),
             *_call_hooks(channel),
-            resized_notes(before.size, saver.facts.size, "is gone"),
+            resized_notes(before.size, saver.facts.size, "is gone", apart),
         )
 
 

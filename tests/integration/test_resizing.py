@@ -281,7 +281,7 @@ def test_the_magic_changes_the_size(tmp_path: Path) -> None:
         notebook.good("%spmd a = process_index")
         shown = notebook.good("%spmd_restart --keep -n 3").text
         assert "3 processes" in shown
-        assert "Whatever else process 2 holds is what process 0 had" in shown
+        assert "`a` differed by process: those of process 2 are what process 0 had" in shown
         assert "3 processes × 2" in notebook.good(
             "%spmd_restart --devices-per-process 2"
         ).text.replace("\n", " ")

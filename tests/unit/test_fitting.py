@@ -88,3 +88,14 @@ def test_what_is_said_of_another_size() -> None:
         "Whatever else processes 2-3 hold is what process 0 had."
     )
     assert resized_notes((4, 1), (3, 1), "is gone")[1] == "Whatever else process 3 had is gone."
+
+
+def test_what_differed_by_process_is_named() -> None:
+    assert len(resized_notes((4, 1), (2, 1), "is gone", [])) == 1
+    assert len(resized_notes((4, 1), (4, 2), "is gone", ["mine"])) == 1
+    assert resized_notes((4, 1), (2, 1), "is gone", ["mine", "only"])[1] == (
+        "`mine` and `only` differed by process: those of processes 2-3 are gone."
+    )
+    assert resized_notes((2, 1), (3, 1), "is gone", ["mine"])[1] == (
+        "`mine` differed by process: those of process 2 are what process 0 had."
+    )
