@@ -14,6 +14,13 @@ MAX_PROGRAMS = 64
 """So many are remembered, those that were compiled last. Code that jits a new function in each step
 of a loop makes thousands."""
 
+MAX_CHARS = 1_000_000
+"""So long at most are the texts of all that are remembered: XLA has 15 to 40 bytes for each
+character, and those of large models would take gigabytes."""
+
+MIN_PROGRAMS = 4
+"""So many are remembered however long they are."""
+
 Lines = Callable[[], list[ProgramLine]]
 
 
@@ -25,7 +32,8 @@ class Programs:
     """
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[int, Lines] = OrderedDict()
+        self._kept: OrderedDict[int, tuple[int, Lines]] = OrderedDict()
+        self._chars = 0
         self._lock = threading.Lock()
 
     def keep(self, fingerprint: int, executable: Any, text: str, facts: list[str]) -> None:
@@ -47,13 +55,18 @@ class Programs:
 
         found = read() if large else None
         with self._lock:
-            self._kept[fingerprint] = read if found is None else lambda: found
-            self._kept.move_to_end(fingerprint)
-            while len(self._kept) > MAX_PROGRAMS:
-                self._kept.popitem(last=False)
+            self._chars -= self._kept.pop(fingerprint, (0, read))[0]
+            self._kept[fingerprint] = len(text), read if found is None else lambda: found
+            self._chars += len(text)
+            while self._is_too_much():
+                self._chars -= self._kept.popitem(last=False)[1][0]
 
     def lines(self, fingerprint: int) -> list[ProgramLine]:
         """Returns a program for people; empty if it is not remembered. Any thread may ask."""
         with self._lock:
             kept = self._kept.get(fingerprint)
-        return kept() if kept is not None else []
+        return kept[1]() if kept is not None else []
+
+    def _is_too_much(self) -> bool:
+        count = len(self._kept)
+        return count > MAX_PROGRAMS or (count > MIN_PROGRAMS and self._chars > MAX_CHARS)
