@@ -16,9 +16,13 @@ from traitlets.config import Config
 
 from jaxnb.launch import lifeline, relays
 
-HEARTBEAT_MS = 100
+HEARTBEAT_MS = 25
 """The hub counts an engine as registered at the second beat after it came, so the period is
-what a start waits for (ipyparallel's default of 3 s costs a start 5 s)."""
+what a start waits for (ipyparallel's default of 3 s costs a start 5 s). Beats are asked for while
+somebody registers only."""
+
+WAKE_SECONDS = 1.0
+"""So often the heart monitor is woken for as long as an engine is being registered."""
 
 MISSED_BEATS = 10**9
 """Beats an engine may miss: any number. A dead process is noticed by its launcher at once; one that
@@ -81,6 +85,22 @@ class Controller(IPController):  # type: ignore[misc]
         monitor = self.hub.monitor.socket
         monitor.setsockopt(zmq.UNSUBSCRIBE, b"")
         monitor.setsockopt(zmq.SUBSCRIBE, b"heartmonitor")
+        self._register = self.hub.query_handlers["registration_request"]
+        self.hub.query_handlers["registration_request"] = self._registered_while_hearts_beat
+        self._is_waking = False
+
+    def _registered_while_hearts_beat(self, *message: Any) -> Any:
+        """Begins to register an engine; hearts are asked to beat until all are registered."""
+        answer = self._register(*message)
+        if not self._is_waking:
+            self._wake_hearts()
+        return answer
+
+    def _wake_hearts(self) -> None:
+        os.kill(self.heartmonitor_process.pid, signal.SIGUSR1)
+        self._is_waking = bool(self.hub.incoming_registrations)
+        if self._is_waking:
+            self.loop.call_later(WAKE_SECONDS, self._wake_hearts)
 
     def save_connection_dict(self, fname: str, cdict: dict[str, Any]) -> None:
         """Keeps what a connection file is to hold: the file says that all is ready."""

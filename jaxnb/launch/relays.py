@@ -7,7 +7,9 @@ comes. And who connects before a socket is there tries again a tenth of a second
 
 from __future__ import annotations
 
+import asyncio
 import os
+import signal
 import threading
 import traceback
 from typing import Any
@@ -43,8 +45,16 @@ class Relay(ThreadMonitoredQueue):
             os._exit(1)
 
 
+AWAKE_SECONDS = 2.0
+"""For so long hearts are asked to beat after somebody has registered: three times at least."""
+
+
 def start_heart_monitor(process: Any) -> int:
     """Starts the process that hears the engines' hearts.
+
+    It asks them to beat after SIGUSR1 only, for :data:`AWAKE_SECONDS`: that a heart beats tells
+    that its engine can be registered, and nothing after that. To ask eight of them all the time
+    takes 1 % of a processor.
 
     Args:
         process: ipyparallel's, which has not been started. It is forked.
@@ -56,11 +66,13 @@ def start_heart_monitor(process: Any) -> int:
     run = process.run
 
     def tell_and_run() -> None:
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # it is awake at first
         start = HeartMonitor.start  # called once both sockets are bound
 
         def tell_and_start(monitor: Any) -> None:
             os.write(write_fd, b"\n")
             start(monitor)
+            _beat_when_woken(monitor)
 
         HeartMonitor.start = tell_and_start  # in the child, which has nothing else to do
         run()
@@ -69,6 +81,23 @@ def start_heart_monitor(process: Any) -> int:
     process.start()
     os.close(write_fd)
     return read_fd
+
+
+def _beat_when_woken(monitor: Any) -> None:
+    """Has a heart monitor, which has just started in this process, beat after SIGUSR1 only."""
+    loop = asyncio.get_running_loop()
+    sleeps: asyncio.TimerHandle | None = None
+
+    def wake() -> None:
+        nonlocal sleeps
+        if sleeps is not None:
+            sleeps.cancel()
+        sleeps = loop.call_later(AWAKE_SECONDS, monitor.caller.stop)
+        if not monitor.caller.is_running():
+            monitor.caller.start()
+
+    loop.add_signal_handler(signal.SIGUSR1, wake)
+    wake()  # a signal before now was lost
 
 
 def wait_until_it_listens(fd: int) -> None:
