@@ -83,8 +83,8 @@ class CodePickler(cloudpickle.Pickler):  # type: ignore[misc]
             if not (isinstance(reduced, tuple) and len(reduced) == 6):  # the class of None
                 return reduced
             make, arguments, *_ = reduced = self._with_own_id(reduced, -2)
-            if "__slots__" in vars(kind):  # cloudpickle makes the class without
-                arguments[3]["__slots__"] = vars(kind)["__slots__"]
+            if slots := vars(kind).get("__slots__"):  # cloudpickle makes the class without
+                arguments[3]["__slots__"] = slots
             if isinstance(arguments[0], type):  # its metaclass; of enumerations it stands nowhere
                 reduced = _make_class, (make, *arguments), *reduced[2:]
         make, arguments, state, _, _, fill = reduced
