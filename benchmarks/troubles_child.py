@@ -25,7 +25,7 @@ from jaxnb.errors import ProcessDiedError
 from jaxnb.model.dispatches import CheckMode
 from jaxnb.model.whereabouts import Whereabouts
 from jaxnb.session import Session
-from jaxnb.session.places import waits_in_jax
+from jaxnb.session.stack_meaning import waits_in_jax
 
 ABSENT = 1
 GIVE_UP_SECONDS = 60.0
@@ -97,7 +97,7 @@ PYTHON_PATH = """
 import gc, inspect
 from jax._src import pjit
 from jax._src.interpreters import pxla
-from jaxnb.compat.jax_shortcut import Shortcut
+from jaxnb.compat.jax_fast_path import Shortcut
 own = next(each._jax for each in gc.get_objects() if type(each) is Shortcut)
 pjit._run_python_pjit = own.call
 around = pxla.ExecuteReplicated.__call__

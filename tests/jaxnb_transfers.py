@@ -19,7 +19,7 @@ from faults.shared import pressing_beside
 from jaxnb.arrays import moving
 from jaxnb.errors import JaxnbError, ProcessDiedError, SessionBrokenError, SessionClosedError
 from jaxnb.session import Session
-from jaxnb.wire import asking, memory
+from jaxnb.wire import asking, peer_memory
 from jaxnb_fixtures import PATIENT_SECONDS, until
 
 PROCESSES = 3
@@ -54,9 +54,9 @@ def use_path(
 ) -> None:
     """Sends the data of a group through memory or through messages, in small pieces."""
     if path == "messages":
-        monkeypatch.setenv(memory.SWITCH, "0")
+        monkeypatch.setenv(peer_memory.SWITCH, "0")
     else:
-        monkeypatch.delenv(memory.SWITCH, raising=False)
+        monkeypatch.delenv(peer_memory.SWITCH, raising=False)
     if small:
         monkeypatch.setattr(moving, "PIECE_BYTES", PIECE_BYTES)
         monkeypatch.setattr(moving, "CHUNK_BYTES", PIECE_BYTES // 4)

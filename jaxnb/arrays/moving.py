@@ -15,7 +15,7 @@ import numpy as np
 
 from jaxnb.model.requests import CallRequest
 from jaxnb.model.transfers import Chunk, Exposure, MemoryPass
-from jaxnb.wire import memory
+from jaxnb.wire import peer_memory
 from jaxnb.wire.asking import TICK_SECONDS, Channel
 
 PIECE_BYTES = 16 << 20
@@ -156,7 +156,9 @@ class Mover:
 
     def _is_near(self, access: MemoryPass) -> bool:
         if access not in self._reach:
-            self._reach[access] = memory.is_within_reach(access.pid, access.address, access.nonce)
+            self._reach[access] = peer_memory.is_within_reach(
+                access.pid, access.address, access.nonce
+            )
         return self._reach[access]
 
 
@@ -292,11 +294,11 @@ def _read_direct(piece: _Piece) -> None:
     move = piece.move
     pid, address = move.access.pid, move.exposure.address + piece.offset
     if piece.box.flags.c_contiguous:
-        memory.read(pid, address, piece.box)
+        peer_memory.read(pid, address, piece.box)
         return
     for box in boxes(piece.box, SCRATCH_BYTES):
         scratch = np.empty(box.shape, box.dtype)
-        memory.read(pid, address, scratch)
+        peer_memory.read(pid, address, scratch)
         box[...] = scratch
         address += scratch.nbytes
 
@@ -306,11 +308,11 @@ def _write_direct(piece: _Piece) -> None:
     pid, address = move.access.pid, move.exposure.address + piece.offset
     dtype = move.dtype or piece.box.dtype
     if piece.box.flags.c_contiguous and dtype == piece.box.dtype:
-        memory.write(pid, address, piece.box)
+        peer_memory.write(pid, address, piece.box)
         return
     for box in boxes(piece.box, SCRATCH_BYTES):
         scratch = _converted(box, dtype)
-        memory.write(pid, address, scratch)
+        peer_memory.write(pid, address, scratch)
         address += scratch.nbytes
 
 

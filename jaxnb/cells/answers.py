@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from jaxnb.arrays import lying
-from jaxnb.cells.merge import StreamMerger
+from jaxnb.cells.merge_output import StreamMerger
 from jaxnb.labels import Outputs, one_line
 from jaxnb.lockstep.divergence import NOTHING_RAN
 from jaxnb.model.cells import NO_ANSWER, CellReply, ProcessError, StreamChunk, ValueInfo

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from jaxnb.cells.card_cell import cell_card
 from jaxnb.cells.card_error import error_card
-from jaxnb.cells.merge import MergedLine
+from jaxnb.cells.merge_output import MergedLine
 from jaxnb.cells.result import CellResult
 from jaxnb.display.ansi import ansi_runs
 from jaxnb.display.card import Card, render, stacked

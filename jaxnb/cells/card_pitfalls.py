@@ -5,7 +5,7 @@ from __future__ import annotations
 from jaxnb.cells.result import CellResult
 from jaxnb.display.card import NOTHING, Card, render
 from jaxnb.display.text import joined, middle, wrapped
-from jaxnb.pitfalls.told import who
+from jaxnb.pitfalls.already_told import who
 
 _MAX_SOURCE = 60
 

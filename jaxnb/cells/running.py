@@ -16,9 +16,9 @@ from jaxnb.cells.answers import (
     pieces,
     raised,
 )
-from jaxnb.cells.floods import dropped_texts, flood_text
+from jaxnb.cells.dropped_output import dropped_texts, flood_text
 from jaxnb.cells.held_output import Ended, HeldOutput, LineEnds
-from jaxnb.cells.merge import MergedLine, StreamMerger
+from jaxnb.cells.merge_output import MergedLine, StreamMerger
 from jaxnb.cells.sinks import NoSink, OutputSink
 from jaxnb.cells.timing import timing_of
 from jaxnb.labels import Outputs, processes_label
@@ -35,7 +35,7 @@ from jaxnb.model.dispatches import Cause, Trail
 from jaxnb.model.pitfalls import Pitfall
 from jaxnb.model.timing import CellTiming
 from jaxnb.model.whereabouts import Waits
-from jaxnb.pitfalls.told import merged
+from jaxnb.pitfalls.already_told import merged
 from jaxnb.wire.events import ClearOutput, Display, Dropped, Event, Exchange, Reply
 
 TICK_SECONDS = 0.05

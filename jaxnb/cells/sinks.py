@@ -7,7 +7,7 @@ from abc import abstractmethod
 from typing import Protocol
 
 from jaxnb.cells.card_waits import INTERRUPT, waits_text
-from jaxnb.cells.merge import MergedLine
+from jaxnb.cells.merge_output import MergedLine
 from jaxnb.model.cells import RichOutput
 from jaxnb.model.whereabouts import Waits
 

@@ -16,10 +16,10 @@ from jax.sharding import Mesh, NamedSharding
 from jaxnb.arrays.process_layouts import mesh_and_spec
 from jaxnb.compiled import (
     outputs,
-    process_agreeing,
     process_measuring,
     process_placing,
     process_variants,
+    process_variants_agreed,
     table,
 )
 from jaxnb.compiled.process_compiled import described, equations, report_of
@@ -212,11 +212,11 @@ def _together(made: _Made, *, will_run: bool) -> Variant:
         "fingerprint": row.report.fingerprint if row.report else "",
         "seconds": made.seconds,
         "host": socket.gethostname(),
-        "needs": used * len(process_agreeing.local_devices(made.mesh)),
-        "free": process_agreeing.free_bytes(made.mesh),
+        "needs": used * len(process_variants_agreed.local_devices(made.mesh)),
+        "free": process_variants_agreed.free_bytes(made.mesh),
     })  # fmt: skip
     words = {i: word for i, word in words.items() if word["here"]}
-    if (failure := process_agreeing.failure(words)) is not None:
+    if (failure := process_variants_agreed.failure(words)) is not None:
         return replace(row, report=None, failure=failure)
     if row.report is None:  # this process has no device of the mesh
         return replace(row, failure=None, compile_seconds=_most(words, "seconds"))
@@ -228,7 +228,7 @@ def _together(made: _Made, *, will_run: bool) -> Variant:
         memory_bytes=None if memory is None else used,
         compile_seconds=_most(words, "seconds"),
         warnings=made.warnings,
-        failure=process_agreeing.too_large(words) if will_run else None,
+        failure=process_variants_agreed.too_large(words) if will_run else None,
     )
 
 

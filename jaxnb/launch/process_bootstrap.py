@@ -17,7 +17,7 @@ import numpy as np
 from jaxnb.compat import jax_internals
 from jaxnb.errors import StartError
 from jaxnb.lockstep import process_trial
-from jaxnb.lockstep.place import conductor_beside
+from jaxnb.lockstep.conductor_address import conductor_beside
 from jaxnb.lockstep.process_recorder import Recorder
 from jaxnb.model.dispatches import Dispatch
 from jaxnb.model.group import DeviceInfo, ProcessReport

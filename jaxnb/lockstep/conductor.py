@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from jaxnb.lockstep.known import Process, Round, Waiting
+from jaxnb.lockstep.conductor_state import Process, Round, Waiting
 from jaxnb.lockstep.messages import (
     Answer,
     Asking,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from jaxnb.errors import DivergenceError
 from jaxnb.lockstep import process_inputs
 from jaxnb.lockstep.messages import Word
-from jaxnb.lockstep.process_agreeing import Intent, as_digest, as_intent, replicas_as_text
+from jaxnb.lockstep.process_ask_conductor import Intent, as_digest, as_intent, replicas_as_text
 from jaxnb.lockstep.process_calls import line_in
 from jaxnb.lockstep.process_cell import InLockstep
 from jaxnb.lockstep.process_launches import Launches

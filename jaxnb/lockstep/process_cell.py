@@ -10,7 +10,7 @@ from pathlib import Path
 from jaxnb.errors import DivergenceError
 from jaxnb.labels import processes_label
 from jaxnb.lockstep import process_handlers, process_interrupts
-from jaxnb.lockstep.process_agreeing import Intent, Lockstep
+from jaxnb.lockstep.process_ask_conductor import Intent, Lockstep
 from jaxnb.lockstep.process_exchanged import exchanged
 from jaxnb.lockstep.process_origins import ORIGINS
 from jaxnb.lockstep.process_settings import current

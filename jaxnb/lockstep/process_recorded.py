@@ -7,8 +7,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
+from jaxnb.lockstep.process_executables import Known
 from jaxnb.lockstep.process_inputs import HostInput, arguments_of_host
-from jaxnb.lockstep.process_known import Known
 from jaxnb.lockstep.process_origins import ORIGINS
 from jaxnb.model.dispatches import CheckMode, Dispatch, DispatchEnd, Processes
 from jaxnb.model.origins import Argument, Made, Origin

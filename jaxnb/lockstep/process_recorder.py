@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from jaxnb.compat import jax_dispatch as internals
 from jaxnb.compat.jax_barriers import hook_barriers
-from jaxnb.compat.jax_lanes import separate_main_thread
-from jaxnb.compat.jax_shortcut import Shortcut
+from jaxnb.compat.jax_fast_path import Shortcut
+from jaxnb.compat.jax_main_thread_calls import separate_main_thread
 from jaxnb.lockstep import process_inputs
 from jaxnb.lockstep.process_before_dispatch import Agreement
 from jaxnb.lockstep.process_calls import MASK, end_of, line_in, place_in
 from jaxnb.lockstep.process_cell import InLockstep
-from jaxnb.lockstep.process_known import Known, known_of
+from jaxnb.lockstep.process_executables import Known, known_of
 from jaxnb.lockstep.process_launches import Launches
 from jaxnb.lockstep.process_origins import ORIGINS, number_of
 from jaxnb.lockstep.process_programs import Programs

@@ -10,7 +10,7 @@ def load(shell: Any) -> None:
     from jaxnb.magics import formats
     from jaxnb.magics.comparing import ComparingMagics
     from jaxnb.magics.compiling import CompilingMagics
-    from jaxnb.magics.looking_back import LookingBackMagics
+    from jaxnb.magics.history import LookingBackMagics
     from jaxnb.magics.saving import SavingMagics
     from jaxnb.magics.spmd import SpmdMagics
     from jaxnb.magics.stats import StatsMagics

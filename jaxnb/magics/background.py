@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from IPython.display import display
 
 from jaxnb.cells.card_waits import BACKGROUND_INTERRUPT
-from jaxnb.cells.merge import LineLimiter, MergedLine
+from jaxnb.cells.merge_output import LineLimiter, MergedLine
 from jaxnb.cells.result import CellResult
 from jaxnb.display.card import NOTHING, Card, stacked
 from jaxnb.errors import CellError, JaxnbError, UsageError

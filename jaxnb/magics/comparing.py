@@ -12,7 +12,7 @@ from IPython.display import display
 from jaxnb.errors import UsageError
 from jaxnb.magics.arguments import MagicParser, variable
 from jaxnb.magics.base import SessionMagics
-from jaxnb.magics.interrupts import plain_interrupt
+from jaxnb.magics.shown_interrupts import plain_interrupt
 from jaxnb.magics.sinks import DisplayIds, is_notebook, sink_for
 from jaxnb.magics.words import split_words, unquoted
 

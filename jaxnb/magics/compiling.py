@@ -10,7 +10,7 @@ from IPython.display import display
 from jaxnb.errors import UsageError
 from jaxnb.magics import arguments
 from jaxnb.magics.base import SessionMagics
-from jaxnb.magics.interrupts import plain_interrupt
+from jaxnb.magics.shown_interrupts import plain_interrupt
 
 if TYPE_CHECKING:
     pass

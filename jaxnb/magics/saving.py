@@ -9,7 +9,7 @@ from jaxnb.display.card import Card, render
 from jaxnb.errors import UsageError
 from jaxnb.magics import arguments
 from jaxnb.magics.base import SessionMagics
-from jaxnb.magics.interrupts import plain_interrupt
+from jaxnb.magics.shown_interrupts import plain_interrupt
 from jaxnb.recovery.messages import SavedState
 
 

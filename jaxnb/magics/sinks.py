@@ -10,7 +10,7 @@ from typing import Any
 
 from IPython.display import DisplayHandle, clear_output, display, publish_display_data
 
-from jaxnb.cells.merge import LineLimiter, MergedLine
+from jaxnb.cells.merge_output import LineLimiter, MergedLine
 from jaxnb.cells.sinks import SaysWaits
 from jaxnb.display.card import Card
 from jaxnb.labels import Outputs

@@ -15,8 +15,8 @@ from jaxnb.errors import CellError, ProcessDiedError, RecoveryInterrupted, Usage
 from jaxnb.magics import arguments
 from jaxnb.magics.background import BackgroundCell
 from jaxnb.magics.base import SessionMagics
-from jaxnb.magics.interrupts import plain_interrupt
 from jaxnb.magics.meter import meter_for
+from jaxnb.magics.shown_interrupts import plain_interrupt
 from jaxnb.magics.sinks import DisplayIds, ProgressDisplay, Sink, is_notebook, sink_for
 from jaxnb.model.cells import RichOutput
 

@@ -16,8 +16,8 @@ from jaxnb.display.card import Card
 from jaxnb.labels import plural, processes_label
 from jaxnb.magics import value_arguments
 from jaxnb.magics.base import SessionMagics
-from jaxnb.magics.interrupts import plain_interrupt
 from jaxnb.magics.meter import TransferMeter
+from jaxnb.magics.shown_interrupts import plain_interrupt
 
 if TYPE_CHECKING:
     from jaxnb.arrays.card_transfer import Moved

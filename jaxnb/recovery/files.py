@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import xxhash
 
-from jaxnb.recovery.fitting import SavedArray
+from jaxnb.recovery.fit_to_size import SavedArray
 
 _MAGIC = b"jaxnb variables 2\n"
 _ALIGNMENT = 64

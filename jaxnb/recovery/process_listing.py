@@ -13,7 +13,7 @@ from jaxnb.arrays.process_layouts import unreduced_axes
 from jaxnb.arrays.process_value_paths import paths_to
 from jaxnb.compat.jax_arrays import is_deleted
 from jaxnb.lockstep.process_origins import ORIGINS
-from jaxnb.recovery.fitting import SavedArray, SavedPart
+from jaxnb.recovery.fit_to_size import SavedArray, SavedPart
 from jaxnb.recovery.process_arrays import device_at, is_array, place_of, plain_origin
 from jaxnb.wire.pickling import OutOfBand
 

@@ -18,9 +18,9 @@ from jaxnb.arrays import process_ambient
 from jaxnb.arrays.dtypes import numpy_dtype
 from jaxnb.arrays.process_exposures import as_bytes
 from jaxnb.arrays.process_layouts import dtype_facts
-from jaxnb.recovery import fitting, process_arrays
+from jaxnb.recovery import fit_to_size, process_arrays
 from jaxnb.recovery.files import Contents
-from jaxnb.recovery.fitting import Box, MisfitError, SavedArray, SavedPart
+from jaxnb.recovery.fit_to_size import Box, MisfitError, SavedArray, SavedPart
 from jaxnb.recovery.process_arrays import Part, Place
 from jaxnb.recovery.process_listing import box_of
 
@@ -70,7 +70,7 @@ class Resizing:
         """
         wanted = [array for array in self.arrays if not names or array.name in names]
         size = jax.process_count(), jax.local_device_count()
-        fitting.require_all_fit(wanted, size, self._sizes)
+        fit_to_size.require_all_fit(wanted, size, self._sizes)
 
     def device(self, place: Place) -> jax.Device:
         """Returns the device that stands for one of before.
@@ -94,7 +94,7 @@ class Resizing:
             if found is not None:
                 return found
             devices = jax.devices(places[0][0])
-            sizes = fitting.resized(mesh, len(devices))
+            sizes = fit_to_size.resized(mesh, len(devices))
             return jax.make_mesh((*sizes.values(),), (*sizes,), axis_types=types, devices=devices)
         is_own = {process for _, process, _ in places} == {self.process}
         find = self.device if is_own else process_arrays.device_at
@@ -102,7 +102,7 @@ class Resizing:
 
     def _sizes(self, mesh: Mapping[str, int]) -> Mapping[str, int]:
         found = self._of_user(mesh)
-        return fitting.resized(mesh, jax.device_count()) if found is None else dict(found.shape)
+        return fit_to_size.resized(mesh, jax.device_count()) if found is None else dict(found.shape)
 
     def _of_user(self, mesh: Mapping[str, int]) -> Mesh | None:
         """Returns the mesh of the same axis names that the user has made here, if there is one."""
@@ -145,7 +145,7 @@ class Resizing:
         for device, index in sharding.addressable_devices_indices_map(array.shape).items():
             box = box_of(index, array.shape)
             sizes = tuple(b - a for a, b in box)
-            if box in known and fitting.size_of(box):
+            if box in known and fit_to_size.size_of(box):
                 part, data = _only(known[box])
                 parts.append((device, part.dtype, sizes, data))
                 continue
@@ -176,7 +176,7 @@ def _put_together(
     whole = np.empty([b - a for a, b in box], kind)
     found = 0
     for other, replicas in known.items():
-        common = fitting.overlap(box, other)
+        common = fit_to_size.overlap(box, other)
         if common is None:
             continue
         part, data = _only(replicas)
@@ -184,9 +184,9 @@ def _put_together(
         if part.dtype != dtype or len(data) != math.prod(sizes) * kind.itemsize:
             raise pickle.PicklingError("its elements were saved in another form")
         values = np.frombuffer(data, kind).reshape(sizes)
-        whole[fitting.within(common, box)] = values[fitting.within(common, other)]
-        found += fitting.size_of(common)
-    if found != fitting.size_of(box):
+        whole[fit_to_size.within(common, box)] = values[fit_to_size.within(common, other)]
+        found += fit_to_size.size_of(common)
+    if found != fit_to_size.size_of(box):
         raise pickle.PicklingError("some of its elements are in no file")
     return whole
 

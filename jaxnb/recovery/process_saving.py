@@ -11,7 +11,7 @@ import jax
 from jaxnb.arrays.lost import loss_of
 from jaxnb.arrays.process_value_paths import paths_to
 from jaxnb.recovery import files, process_variables
-from jaxnb.recovery.fitting import MisfitError
+from jaxnb.recovery.fit_to_size import MisfitError
 from jaxnb.recovery.messages import LostPart, Measured, Refused, Resized, StateFile, Taken
 from jaxnb.recovery.process_listing import Listing
 from jaxnb.recovery.process_resizing import Resizing, meshes_of, resizing

@@ -22,12 +22,12 @@ import numpy as np
 from jaxnb.arrays.lost import MAKE_AGAIN, MAKE_ANEW, LostArray, LostValue, loss_of, reduced_whole
 from jaxnb.arrays.process_value_paths import Found, holders_of, is_of_user, paths_to
 from jaxnb.recovery import process_arrays
-from jaxnb.recovery.fitting import SavedArray
+from jaxnb.recovery.fit_to_size import SavedArray
 from jaxnb.recovery.messages import LostPart
 from jaxnb.recovery.process_arrays import Check, PartLostError, is_array, wait
 from jaxnb.recovery.process_code import CodePickler
 from jaxnb.recovery.process_listing import Listing
-from jaxnb.recovery.process_reducing import OwnObjects, checked, error_reduced, with_elements
+from jaxnb.recovery.process_reduce import OwnObjects, checked, error_reduced, with_elements
 from jaxnb.recovery.process_spread import Spread
 from jaxnb.wire.pickling import OutOfBand, adjacent
 

@@ -19,7 +19,7 @@ from jaxnb.recovery.directories import scratch_folder
 from jaxnb.recovery.facts import Facts, lost_here, resized_notes
 from jaxnb.recovery.files import arrays_in
 from jaxnb.recovery.filling import differing, fill
-from jaxnb.recovery.fitting import MisfitError, require_all_fit
+from jaxnb.recovery.fit_to_size import MisfitError, require_all_fit
 from jaxnb.recovery.messages import CalledHooks, Filled, Lost, Recovered, StateFile, losses
 from jaxnb.recovery.saving import PACK_SECONDS, Asked, Saver, Told
 

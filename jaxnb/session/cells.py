@@ -21,12 +21,12 @@ from jaxnb.model.cells import CellRequest
 from jaxnb.model.origins import Difference
 from jaxnb.recovery.card import recovered_text
 from jaxnb.session.findings import Examiner
-from jaxnb.session.life import Life
+from jaxnb.session.group import Life
+from jaxnb.session.interrupts_and_timeouts import Supervisor
 from jaxnb.session.reach import Reach
 from jaxnb.session.recovering import COME_BACK_SECONDS, Recoveries
 from jaxnb.session.results import Ran
 from jaxnb.session.starting import untold
-from jaxnb.session.supervisor import Supervisor
 from jaxnb.session.work import Work
 from jaxnb.wire.events import Exchange
 

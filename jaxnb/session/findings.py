@@ -17,7 +17,7 @@ from jaxnb.model.origins import Difference
 from jaxnb.model.programs import ProgramDifference
 from jaxnb.model.replicas import UnequalInput
 from jaxnb.pitfalls import nans
-from jaxnb.session.life import Life
+from jaxnb.session.group import Life
 from jaxnb.session.reach import Reach
 from jaxnb.session.results import Findings
 from jaxnb.session.unequal_inputs import unequal_inputs, value_apart

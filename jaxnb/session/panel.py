@@ -10,11 +10,10 @@ from typing import Protocol
 from jaxnb.cells.running import RunningCell
 from jaxnb.launch.deaths import Death
 from jaxnb.lockstep.failures import Apart
-from jaxnb.lockstep.looking import Looker
+from jaxnb.lockstep.who_waits import Looker
 from jaxnb.model.cells import CellRequest
 from jaxnb.model.whereabouts import AtWork, StackEntry, Wait, Waits, Whereabouts
 from jaxnb.session.notices import lost_text, still_text
-from jaxnb.session.places import is_called_back, is_idle, waits_for_others
 from jaxnb.session.reasons import (
     Reason,
     awaited,
@@ -23,7 +22,8 @@ from jaxnb.session.reasons import (
     silent_reason,
     threads_reason,
 )
-from jaxnb.session.standing import Standing
+from jaxnb.session.stack_meaning import is_called_back, is_idle, waits_for_others
+from jaxnb.session.standing_since import Standing
 
 LOOK_SECONDS = 1.0
 """How often the processes are looked at."""

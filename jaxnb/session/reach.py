@@ -12,14 +12,14 @@ from typing import Any
 from jaxnb.cells.sinks import StderrNotices
 from jaxnb.labels import processes_label
 from jaxnb.launch.deaths import Death
+from jaxnb.lockstep.conductor_address import conductor_beside
 from jaxnb.lockstep.failures import Apart, apart
-from jaxnb.lockstep.interrupting import interrupt
-from jaxnb.lockstep.looking import Looker
-from jaxnb.lockstep.place import conductor_beside
+from jaxnb.lockstep.interrupt_cell import interrupt
+from jaxnb.lockstep.who_waits import Looker
 from jaxnb.model.cells import CellRequest
 from jaxnb.model.whereabouts import Whereabouts
 from jaxnb.options import process_indices
-from jaxnb.session.life import Life
+from jaxnb.session.group import Life
 from jaxnb.session.work import Work
 from jaxnb.wire.asking import Channel
 from jaxnb.wire.sentinels import TOLD
@@ -153,7 +153,7 @@ class Reach:
 
         Args:
             processes: Their indices.
-            function: Which of ``jaxnb.session.process_told`` is asked.
+            function: Which of ``jaxnb.session.process_answers`` is asked.
             seconds: How long an answer may take.
             data: What it is given.
         """

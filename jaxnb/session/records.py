@@ -16,10 +16,10 @@ from jaxnb.lockstep import divergence
 from jaxnb.lockstep.settings import KnownSettings, as_pitfalls
 from jaxnb.model.cells import code_seconds
 from jaxnb.model.pitfalls import Pitfall
-from jaxnb.pitfalls.told import Said, describe
+from jaxnb.pitfalls.already_told import Said, describe
 from jaxnb.profile.timelines import Timelines, Told
+from jaxnb.session.group import Life
 from jaxnb.session.history import CellHistory, record_of
-from jaxnb.session.life import Life
 from jaxnb.session.reach import Reach
 from jaxnb.session.replaying import Replayable
 from jaxnb.session.results import Ran

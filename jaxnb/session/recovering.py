@@ -12,9 +12,9 @@ from jaxnb.labels import capitalized, processes_label
 from jaxnb.recovery.carrying import Carrier
 from jaxnb.recovery.messages import Recovered
 from jaxnb.recovery.recovering import Recovery, wait_for_cells
-from jaxnb.session.life import Life
+from jaxnb.session.group import Life
+from jaxnb.session.group_sizes import Size
 from jaxnb.session.reach import Reach
-from jaxnb.session.sizes import Size
 from jaxnb.session.starting import Progress
 from jaxnb.session.work import Work
 

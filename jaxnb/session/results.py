@@ -21,7 +21,7 @@ from jaxnb.model.pitfalls import Pitfall
 from jaxnb.model.replicas import UnequalInput
 from jaxnb.model.transfers import PackRequest
 from jaxnb.pitfalls.nans import FirstNan
-from jaxnb.session.supervisor import Supervisor
+from jaxnb.session.interrupts_and_timeouts import Supervisor
 
 
 @dataclass(frozen=True, slots=True)

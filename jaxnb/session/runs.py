@@ -18,7 +18,7 @@ from jaxnb.launch.deaths import Death
 from jaxnb.lockstep import checking
 from jaxnb.model.cells import CellRequest
 from jaxnb.session.cells import Cells
-from jaxnb.session.life import Life
+from jaxnb.session.group import Life
 from jaxnb.session.records import Records, tell
 from jaxnb.session.results import Ran, Results
 from jaxnb.session.work import Work

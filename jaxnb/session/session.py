@@ -24,8 +24,8 @@ from jaxnb.options import StartOptions, one_of_checks, one_of_nans, process_indi
 from jaxnb.profile.timelines import CellTimeline
 from jaxnb.recovery.messages import Recovered
 from jaxnb.session.cells import Cells
+from jaxnb.session.group import Life
 from jaxnb.session.history import CellHistory
-from jaxnb.session.life import Life
 from jaxnb.session.reach import Reach
 from jaxnb.session.records import Records
 from jaxnb.session.recovering import Recoveries

@@ -21,8 +21,8 @@ from jaxnb.model.statistics import DeviceStats
 from jaxnb.options import process_indices
 from jaxnb.recovery.messages import SavedState
 from jaxnb.recovery.saving import Saver
+from jaxnb.session.group import Life
 from jaxnb.session.layouts import layout_of
-from jaxnb.session.life import Life
 from jaxnb.session.members import rows_without_numbers
 from jaxnb.session.reach import Reach
 

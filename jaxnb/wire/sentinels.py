@@ -30,7 +30,7 @@ MOST_AT_ONCE = 8
 """So many threads ask at once, and others wait: each has sockets to all processes."""
 
 WHERE = "jaxnb.session.process_where.where"
-TOLD = "jaxnb.session.process_told"
+TOLD = "jaxnb.session.process_answers"
 """What processes tell of their cells and devices: ``f"{TOLD}.recording"``."""
 
 

@@ -17,13 +17,13 @@ import psutil
 import pytest
 
 from faults.shared import cleared, pressing_beside
-from jaxnb.cells.merge import MergedLine
+from jaxnb.cells.merge_output import MergedLine
 from jaxnb.cells.result import CellResult
 from jaxnb.cells.sinks import NoSink
 from jaxnb.errors import CellError, CellTimeoutError
 from jaxnb.model.cells import CellRequest
 from jaxnb.model.whereabouts import Whereabouts
-from jaxnb.session import Session, supervisor
+from jaxnb.session import Session, interrupts_and_timeouts
 from jaxnb.session.notices import line_text
 from jaxnb_fixtures import PATIENT_SECONDS, assert_usable
 
@@ -43,8 +43,8 @@ def session(
 def nobody_is_late(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a busy machine a healthy process may take longer than is told to the user."""
     if not request.node.get_closest_marker("timing"):
-        monkeypatch.setattr(supervisor, "CAUGHT_SECONDS", 3600.0)
-        monkeypatch.setattr(supervisor, "INTERRUPT_GRACE_SECONDS", 3600.0)
+        monkeypatch.setattr(interrupts_and_timeouts, "CAUGHT_SECONDS", 3600.0)
+        monkeypatch.setattr(interrupts_and_timeouts, "INTERRUPT_GRACE_SECONDS", 3600.0)
 
 
 BODIES = {
@@ -198,8 +198,8 @@ def test_an_interrupt_that_python_ignores_strikes_what_goes_on(
     session: Session, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """JAX has a callback of its own for collections, which any loop may be in."""
-    monkeypatch.setattr(supervisor, "CAUGHT_SECONDS", 3600.0)
-    monkeypatch.setattr(supervisor, "INTERRUPT_GRACE_SECONDS", 3600.0)
+    monkeypatch.setattr(interrupts_and_timeouts, "CAUGHT_SECONDS", 3600.0)
+    monkeypatch.setattr(interrupts_and_timeouts, "INTERRUPT_GRACE_SECONDS", 3600.0)
     sink = OnFirstLine(press_interrupt, session.num_processes)
     with pytest.raises(CellError) as caught:
         session.run(f"import gc, time\n{IGNORES[kind]}\nwhile True: pass", sink=sink)
@@ -214,7 +214,9 @@ def test_an_interrupt_in_jaxs_own_callback_strikes_at_once(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Most of this loop's time is JAX's: it was printed there."""
-    monkeypatch.setattr(supervisor, "AGAIN_SECONDS", 3600.0)  # after which it is sent again
+    monkeypatch.setattr(
+        interrupts_and_timeouts, "AGAIN_SECONDS", 3600.0
+    )  # after which it is sent again
     code = "import gc\nprint('in')\nwhile True: gc.collect(0)"
     for _ in range(10):
         sink = OnFirstLine(press_interrupt, session.num_processes)
@@ -389,8 +391,8 @@ def test_a_loop_that_swallows_interrupts_is_told_of_and_ended_by_a_second(
     make_session: Callable[..., Session], monkeypatch: pytest.MonkeyPatch, caught: str, spin: str
 ) -> None:
     """What it has computed comes along."""
-    monkeypatch.setattr(supervisor, "INTERRUPT_GRACE_SECONDS", 3600.0)
-    monkeypatch.setattr(supervisor, "CAUGHT_SECONDS", 0.5)
+    monkeypatch.setattr(interrupts_and_timeouts, "INTERRUPT_GRACE_SECONDS", 3600.0)
+    monkeypatch.setattr(interrupts_and_timeouts, "CAUGHT_SECONDS", 0.5)
     session = make_session(4)
     session.run("mine = process_index; same = 5")
     pid = session.processes[2].pid
@@ -428,7 +430,7 @@ while True:
 def test_who_was_read_while_it_went_on_is_told_to_hold_another_step(
     make_session: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervisor, "CAUGHT_SECONDS", 0.5)
+    monkeypatch.setattr(interrupts_and_timeouts, "CAUGHT_SECONDS", 0.5)
     session = make_session(4)
     session.run("mesh = jax.make_mesh((4,), ('d',), axis_types=(jax.sharding.AxisType.Auto,))")
     sink = PressWhenTold(press_interrupt)
@@ -455,7 +457,7 @@ def test_a_loop_that_swallows_the_interrupt_of_what_it_awaits_is_told_of(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is awaited may clean up: that looks the same, so only the user can tell."""
-    monkeypatch.setattr(supervisor, "INTERRUPT_GRACE_SECONDS", 3600.0)
+    monkeypatch.setattr(interrupts_and_timeouts, "INTERRUPT_GRACE_SECONDS", 3600.0)
     pid = session.processes[2].pid
     sink = PressWhenTold(press_interrupt)
     with pytest.raises(CellError, match="process 2 did not end the cell"):
@@ -509,7 +511,7 @@ async def group():
 def test_what_is_awaited_may_clean_up(
     session: Session, monkeypatch: pytest.MonkeyPatch, code: str
 ) -> None:
-    monkeypatch.setattr(supervisor, "INTERRUPT_GRACE_SECONDS", 3600.0)
+    monkeypatch.setattr(interrupts_and_timeouts, "INTERRUPT_GRACE_SECONDS", 3600.0)
     session.run("import time; saved = []")
     sink = OnFirstLine(press_interrupt, session.num_processes)
     with pytest.raises(CellError, match=r"KeyboardInterrupt|CancelledError|ExceptionGroup"):
@@ -556,7 +558,7 @@ def test_who_goes_on_elsewhere_is_told_of_and_a_second_interrupt_strikes_that(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may be about to end, in a cell of a plain notebook too."""
-    monkeypatch.setattr(supervisor, "INTERRUPT_GRACE_SECONDS", 3600.0)
+    monkeypatch.setattr(interrupts_and_timeouts, "INTERRUPT_GRACE_SECONDS", 3600.0)
     pids = [process.pid for process in session.processes]
     sink = PressWhenTold(press_interrupt)
     with pytest.raises(CellError) as caught:
@@ -588,7 +590,7 @@ finally:
 def test_who_cleans_up_after_an_interrupt_may_end_by_itself(
     session: Session, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, wait: str
 ) -> None:
-    monkeypatch.setattr(supervisor, "INTERRUPT_GRACE_SECONDS", 3600.0)
+    monkeypatch.setattr(interrupts_and_timeouts, "INTERRUPT_GRACE_SECONDS", 3600.0)
     gate = tmp_path / "gate"
     os.mkfifo(gate)
     opened: list[int] = []

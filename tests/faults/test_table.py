@@ -26,7 +26,7 @@ from faults.table.scenes import SCENES
 from faults.table.stage import Stage
 from jaxnb.errors import JaxnbError, ProcessDiedError, SessionBrokenError, StartError
 from jaxnb.labels import processes_label, ranks_label
-from jaxnb.session import Session, supervisor
+from jaxnb.session import Session, interrupts_and_timeouts
 from jaxnb.wire import asking
 from jaxnb_fixtures import PATIENT_SECONDS, Left, assert_nothing_left, until, whereabouts
 from jaxnb_memory_group import memory_group
@@ -35,8 +35,8 @@ from jaxnb_sampling import seed
 # The report is not about how long jaxnb waits before it acts by itself. The tests have it wait as
 # long as for a user: a short wait takes who is only slow for one who is stuck.
 PATIENCE = {
-    (supervisor, "INTERRUPT_GRACE_SECONDS"): 1.5,
-    (supervisor, "LOOK_SECONDS"): 0.1,
+    (interrupts_and_timeouts, "INTERRUPT_GRACE_SECONDS"): 1.5,
+    (interrupts_and_timeouts, "LOOK_SECONDS"): 0.1,
     (asking, "NOTICE_SECONDS"): 0.5,
 }
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from jaxnb.cells import merge
+from jaxnb.cells import merge_output
 from jaxnb.session import Session, reach, unequal_inputs
 from jaxnb.wire import sentinels
 from jaxnb_arrays import CLASSES
@@ -84,10 +84,10 @@ def exact_labels(monkeypatch: pytest.MonkeyPatch) -> None:
     Those waits have unit tests.
     """
     monkeypatch.setitem(
-        merge.StreamMerger.__init__.__kwdefaults__, "grace_seconds", PATIENT_SECONDS
+        merge_output.StreamMerger.__init__.__kwdefaults__, "grace_seconds", PATIENT_SECONDS
     )
     for name in ("ROW_SECONDS", "IN_STEP_GRACE_SECONDS"):
-        monkeypatch.setattr(merge, name, PATIENT_SECONDS)
+        monkeypatch.setattr(merge_output, name, PATIENT_SECONDS)
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jaxnb.cells.merge import MergedLine
+from jaxnb.cells.merge_output import MergedLine
 from jaxnb.cells.sinks import NoSink
 from jaxnb.errors import CellError
 from jaxnb.session import Session

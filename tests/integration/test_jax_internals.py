@@ -100,8 +100,8 @@ def test_private_names_are_used_in_this_module_only() -> None:
         if is_private(node)
     }
     modules = (
-        "internals", "arrays", "barriers", "dispatch", "exact_arrays", "hlo", "lanes", "pitfalls",
-        "pytrees", "shortcut",
+        "internals", "arrays", "barriers", "dispatch", "exact_arrays", "fast_path", "hlo",
+        "main_thread_calls", "pitfalls", "pytrees",
     )  # fmt: skip
     assert users == {f"compat/jax_{name}.py" for name in modules}
 
@@ -505,7 +505,7 @@ internals.coordination_client().wait_at_barrier("end", 40_000)
 LANES = """
 import threading, jax, jax.numpy as jnp
 from jax._src import pjit
-from jaxnb.compat.jax_lanes import separate_main_thread
+from jaxnb.compat.jax_main_thread_calls import separate_main_thread
 print(repr(separate_main_thread()), repr(separate_main_thread()))
 run, waits, go, traced = pjit._run_python_pjit, threading.Event(), threading.Event(), []
 def call(*rest):

@@ -18,14 +18,14 @@ from types import FrameType
 
 import pytest
 
-from jaxnb.lockstep import looking
 from jaxnb.lockstep import loop as loops
+from jaxnb.lockstep import who_waits
 from jaxnb.lockstep.connections import connected, listening
-from jaxnb.lockstep.looking import Looker
 from jaxnb.lockstep.messages import End, Explanation, Go, Stop, Word
-from jaxnb.lockstep.process_agreeing import Lockstep, as_intent
-from jaxnb.lockstep.process_line import ConductorGoneError, Line
+from jaxnb.lockstep.process_ask_conductor import Lockstep, as_intent
+from jaxnb.lockstep.process_connection import ConductorGoneError, Line
 from jaxnb.lockstep.sealed import DRAWN_BYTES, HEAD, HungUpError, SealedConnection
+from jaxnb.lockstep.who_waits import Looker
 from jaxnb.model.dispatches import Dispatch
 from jaxnb.model.origins import Argument
 from jaxnb_fixtures import PATIENT_SECONDS, until
@@ -300,7 +300,7 @@ def test_a_conductor_that_does_not_answer_is_silent_after_a_while(
         looker = Looker(tmp_path / "lock", COUNT)
         looker.look()
         assert (looker.waits, looker.silent()) == (None, None)
-        monkeypatch.setattr(looking, "SILENT_SECONDS", 0.0)
+        monkeypatch.setattr(who_waits, "SILENT_SECONDS", 0.0)
         silent = looker.silent()
         assert silent is not None
         assert silent[1] == os.getpid()
@@ -425,7 +425,7 @@ def test_who_only_connects_keeps_nobody_out(tmp_path: Path) -> None:
 DIES = """
 import sys
 from pathlib import Path
-from jaxnb.lockstep.process_line import Line
+from jaxnb.lockstep.process_connection import Line
 line = Line(Path(sys.argv[1]), 3, 4)
 line.begin(3, (0, 1, 2, 3))
 print("begun", flush=True)

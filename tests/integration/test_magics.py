@@ -20,7 +20,7 @@ from jaxnb_kernels import new_code_cell, notebook_client
 HTML = "text/html"
 
 EXACT_LABELS = (
-    "import jaxnb.cells.merge as m; m.ROW_SECONDS = m.IN_STEP_GRACE_SECONDS = 90.0; "
+    "import jaxnb.cells.merge_output as m; m.ROW_SECONDS = m.IN_STEP_GRACE_SECONDS = 90.0; "
     "m.StreamMerger.__init__.__kwdefaults__['grace_seconds'] = 90.0; del m"
 )
 """Has a line wait for its twins from other processes, however late they come on a busy machine."""

@@ -33,7 +33,7 @@ PRELUDE = """
 import contextlib, ctypes, glob, json, os, re, signal, socket, stat, sys, time, uuid
 import zmq, zmq.backend, zmq.sugar
 from jupyter_client.session import Session as Signer
-from jaxnb.wire import memory
+from jaxnb.wire import peer_memory
 told = json.loads(sys.argv[1])
 signer = Signer(key=told.get("key", "").encode())
 signer.serialize(signer.msg("warm", {}))  # what is imported late could not be read any more
@@ -232,7 +232,7 @@ def look(what, read):
             found.append(what)
 target = numpy.zeros(told["size"], numpy.uint8)
 def directly():
-    memory.read(told["pid"], told["address"], target)
+    peer_memory.read(told["pid"], told["address"], target)
     return target.tobytes().decode() == told["secret"]
 def by_file():
     with open(f"/proc/{told['pid']}/mem", "rb", 0) as file:

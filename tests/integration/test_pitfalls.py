@@ -9,7 +9,7 @@ import pytest
 from jaxnb.cells.sinks import NoSink
 from jaxnb.errors import CellError, PitfallWarning
 from jaxnb.model.pitfalls import Pitfall
-from jaxnb.pitfalls.told import Said
+from jaxnb.pitfalls.already_told import Said
 from jaxnb.session import Session
 
 SETUP = """

@@ -831,7 +831,7 @@ def test_by_messages_where_memory_is_out_of_reach(
         return ask_all(self, kept, *settings)
 
     monkeypatch.setattr(Channel, "ask_all", spy)
-    monkeypatch.setattr("jaxnb.wire.memory.is_within_reach", lambda *_: False)
+    monkeypatch.setattr("jaxnb.wire.peer_memory.is_within_reach", lambda *_: False)
     for mover in (session._pusher._mover, session._puller._mover):
         monkeypatch.setattr(mover, "_reach", {})
     arrays = {name: SOURCES[name] for name in ("strided", "big-endian")}

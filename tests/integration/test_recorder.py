@@ -431,10 +431,10 @@ class InterruptsWhoWaits(NoSink):
 
 def test_who_cannot_begin_says_so_and_strands_nobody(group: Session) -> None:
     group.run(
-        "from jaxnb.lockstep import process_agreeing\n"
-        "kept = process_agreeing.Lockstep.begin\n"
+        "from jaxnb.lockstep import process_ask_conductor\n"
+        "kept = process_ask_conductor.Lockstep.begin\n"
         "def begin(*arguments): raise OSError('no file can be opened')\n"
-        "if process_index == 1: process_agreeing.Lockstep.begin = begin"
+        "if process_index == 1: process_ask_conductor.Lockstep.begin = begin"
     )
     sink = InterruptsWhoWaits(group)
     with pytest.raises(CellError) as caught:
@@ -443,7 +443,7 @@ def test_who_cannot_begin_says_so_and_strands_nobody(group: Session) -> None:
     assert (errors[1].type_name, errors[1].message) == ("OSError", "no file can be opened")
     assert errors[0].type_name == "KeyboardInterrupt"
     assert "Process 1 raised OSError" in sink.reason
-    group.run("process_agreeing.Lockstep.begin = kept", check="off")
+    group.run("process_ask_conductor.Lockstep.begin = kept", check="off")
     with no_alarm():
         assert group.run("float(total(x))").divergence is None
     assert_usable(group)

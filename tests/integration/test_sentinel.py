@@ -28,7 +28,7 @@ from integration.conftest import Gate
 from jaxnb.errors import CellError, UsageError
 from jaxnb.model.whereabouts import SentinelAddress, SentinelFault, Whereabouts
 from jaxnb.session import Session
-from jaxnb.session.places import waits_in_jax
+from jaxnb.session.stack_meaning import waits_in_jax
 from jaxnb.wire.frames import dump
 from jaxnb.wire.sentinels import ANSWER_SECONDS, MOST_AT_ONCE, WHERE, Sentinels
 from jaxnb.wire.signing import METADATA_KEY, digest
@@ -220,7 +220,7 @@ def test_what_is_not_ours_is_dropped_and_counted(make_session: Callable[..., Ses
             socket.send_multipart(message)
         until_dropped(session, len(garbage))
         assert not socket.poll(0)
-        for asked in ("unknown", "os.system", "jaxnb.session.process_told.unknown"):
+        for asked in ("unknown", "os.system", "jaxnb.session.process_answers.unknown"):
             socket.send_multipart(signed(key, address.token, asked))
             assert socket.poll(PATIENT_SECONDS * 1000)  # it says what is wrong with that
             fault = pickle.loads(socket.recv_multipart()[-1])

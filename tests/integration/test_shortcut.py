@@ -15,7 +15,8 @@ PRELUDE = """
 import gc, inspect, weakref
 import jax, jax.numpy as jnp, numpy as np
 from jax.sharding import NamedSharding
-from jaxnb.compat import jax_dispatch, jax_shortcut
+from jaxnb.compat import jax_dispatch
+from jaxnb.compat import jax_fast_path
 
 jax.config.update("jax_num_cpu_devices", 2)
 
@@ -50,7 +51,7 @@ def count(hooks):
     return told, python
 
 hooks = Hooks()
-short = jax_shortcut.Shortcut(hooks)
+short = jax_fast_path.Shortcut(hooks)
 """
 INSTALL = """
 WAY = "Shortcut._way.<locals>.<lambda>"

@@ -13,7 +13,7 @@ from jaxnb.errors import ProcessDiedError
 from jaxnb.model.statistics import DeviceStats
 from jaxnb.profile.card_stats import stats_card
 from jaxnb.session import Session
-from jaxnb.session.places import waits_in_jax
+from jaxnb.session.stack_meaning import waits_in_jax
 from jaxnb_fixtures import assert_usable
 
 MESH = """

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from jaxnb.cells.merge import MergedLine
+from jaxnb.cells.merge_output import MergedLine
 from jaxnb.cells.sinks import NoSink
 from jaxnb.errors import CellError, JaxnbError
 from jaxnb.labels import Outputs

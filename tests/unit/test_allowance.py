@@ -8,7 +8,7 @@ import pytest
 
 from jaxnb.cells import allowance, process_bundles
 from jaxnb.cells.allowance import TAIL_CHARS, Allowance, share_of
-from jaxnb.cells.floods import dropped_texts, flood_text
+from jaxnb.cells.dropped_output import dropped_texts, flood_text
 from jaxnb.cells.strays import MAX_CHARS, MAX_STRAYS, Strays
 from jaxnb.labels import format_count, plural
 from jaxnb.model.cells import RichOutput, StreamChunk

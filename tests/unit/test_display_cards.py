@@ -15,7 +15,7 @@ import pytest
 from jaxnb import display
 from jaxnb.cells import card_cell, card_error, card_output, card_value, card_waits
 from jaxnb.cells.card_live import background_card, live_card
-from jaxnb.cells.merge import MergedLine
+from jaxnb.cells.merge_output import MergedLine
 from jaxnb.cells.result import CellResult, ProcessResult
 from jaxnb.display.card import Card
 from jaxnb.launch import card_group

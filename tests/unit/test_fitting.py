@@ -7,7 +7,7 @@ import json
 import pytest
 
 from jaxnb.recovery.facts import resized_notes
-from jaxnb.recovery.fitting import (
+from jaxnb.recovery.fit_to_size import (
     MisfitError,
     SavedArray,
     SavedPart,

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jaxnb.wire import memory
+from jaxnb.wire import peer_memory
 
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="process_vm_readv is Linux's"
@@ -34,15 +34,15 @@ def ended_pid() -> int:
 def test_an_array_is_read_and_written_whole() -> None:
     there = np.arange(1000, dtype=np.int64)
     here = np.zeros_like(there)
-    memory.read(os.getpid(), there.ctypes.data, here)
+    peer_memory.read(os.getpid(), there.ctypes.data, here)
     np.testing.assert_array_equal(here, there)
-    memory.write(os.getpid(), there.ctypes.data, here * 2)
+    peer_memory.write(os.getpid(), there.ctypes.data, here * 2)
     np.testing.assert_array_equal(there, here * 2)
 
 
 def test_nothing_is_moved_for_an_array_of_no_bytes() -> None:
-    memory.read(os.getpid(), 0, np.empty(0))
-    memory.write(os.getpid(), 0, np.empty((3, 0)))
+    peer_memory.read(os.getpid(), 0, np.empty(0))
+    peer_memory.write(os.getpid(), 0, np.empty((3, 0)))
 
 
 def at_most(call: Callable[..., int], nbytes: int, calls: list[int]) -> Callable[..., int]:
@@ -50,7 +50,7 @@ def at_most(call: Callable[..., int], nbytes: int, calls: list[int]) -> Callable
 
     def limited(pid: int, here: Any, n: int, there: Any, m: int, flags: int) -> int:
         for vector in (here, there):
-            iovec = ctypes.cast(vector, ctypes.POINTER(memory._IoVec)).contents
+            iovec = ctypes.cast(vector, ctypes.POINTER(peer_memory._IoVec)).contents
             iovec.length = min(iovec.length, nbytes)
         calls.append(call(pid, here, n, there, m, flags))
         return calls[-1]
@@ -61,24 +61,24 @@ def at_most(call: Callable[..., int], nbytes: int, calls: list[int]) -> Callable
 def test_what_the_kernel_moves_in_parts_arrives_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     reads: list[int] = []
     writes: list[int] = []
-    monkeypatch.setattr(memory, "_READ", at_most(memory._READ, 16, reads))
-    monkeypatch.setattr(memory, "_WRITE", at_most(memory._WRITE, 16, writes))
+    monkeypatch.setattr(peer_memory, "_READ", at_most(peer_memory._READ, 16, reads))
+    monkeypatch.setattr(peer_memory, "_WRITE", at_most(peer_memory._WRITE, 16, writes))
     there = np.arange(101, dtype=np.uint8)
     here = np.zeros_like(there)
-    memory.read(os.getpid(), there.ctypes.data, here)
+    peer_memory.read(os.getpid(), there.ctypes.data, here)
     np.testing.assert_array_equal(here, there)
-    memory.write(os.getpid(), there.ctypes.data, here[::-1].copy())
+    peer_memory.write(os.getpid(), there.ctypes.data, here[::-1].copy())
     np.testing.assert_array_equal(there, here[::-1])
     assert reads == writes == [16] * 6 + [5]
 
 
 def test_a_call_that_moves_nothing_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "_READ", lambda *_: 0)
+    monkeypatch.setattr(peer_memory, "_READ", lambda *_: 0)
     with pytest.raises(OSError, match="cannot be reached"):
-        memory.read(os.getpid(), 0, np.zeros(1))
+        peer_memory.read(os.getpid(), 0, np.zeros(1))
 
 
-@pytest.mark.parametrize("move", [memory.read, memory.write])
+@pytest.mark.parametrize("move", [peer_memory.read, peer_memory.write])
 def test_an_array_with_gaps_is_refused(move: Callable[..., None]) -> None:
     there, here = np.ones(100), np.zeros(200)
     with pytest.raises(ValueError, match="C-contiguous"):
@@ -90,11 +90,11 @@ def test_an_array_with_gaps_is_refused(move: Callable[..., None]) -> None:
 def test_an_array_that_must_not_be_written_to_is_refused() -> None:
     there, here = np.ones(4, np.uint8), np.frombuffer(b"text", dtype=np.uint8)
     with pytest.raises(ValueError, match="cannot be written to"):
-        memory.read(os.getpid(), there.ctypes.data, here)
+        peer_memory.read(os.getpid(), there.ctypes.data, here)
     assert here.tobytes() == b"text"
 
 
-@pytest.mark.parametrize("move", [memory.read, memory.write])
+@pytest.mark.parametrize("move", [peer_memory.read, peer_memory.write])
 def test_errors_say_which_process_and_why(move: Callable[..., None], ended_pid: int) -> None:
     with pytest.raises(OSError, match=rf"process id {ended_pid} .*: No such process"):
         move(ended_pid, 4096, np.zeros(4))
@@ -106,24 +106,24 @@ def test_errors_say_which_process_and_why(move: Callable[..., None], ended_pid: 
 def test_a_process_is_within_reach_if_its_nonce_is_there(
     nonce: np.ndarray[Any, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv(memory.SWITCH, raising=False)
+    monkeypatch.delenv(peer_memory.SWITCH, raising=False)
     here = (os.getpid(), nonce.ctypes.data, nonce.tobytes())
-    assert memory.is_within_reach(*here)
-    monkeypatch.setenv(memory.SWITCH, "0")
-    assert not memory.is_within_reach(*here)
-    monkeypatch.setenv(memory.SWITCH, "1")
-    assert memory.is_within_reach(*here)
-    monkeypatch.setattr(memory, "_WRITE", None)
-    assert not memory.is_within_reach(*here)
+    assert peer_memory.is_within_reach(*here)
+    monkeypatch.setenv(peer_memory.SWITCH, "0")
+    assert not peer_memory.is_within_reach(*here)
+    monkeypatch.setenv(peer_memory.SWITCH, "1")
+    assert peer_memory.is_within_reach(*here)
+    monkeypatch.setattr(peer_memory, "_WRITE", None)
+    assert not peer_memory.is_within_reach(*here)
 
 
 def test_another_nonce_is_not_within_reach(nonce: np.ndarray[Any, Any]) -> None:
     address = nonce.ctypes.data
-    assert not memory.is_within_reach(os.getpid(), address, os.urandom(16))
-    assert not memory.is_within_reach(os.getpid(), address + 1, nonce.tobytes())
-    assert not memory.is_within_reach(os.getpid(), 8, nonce.tobytes())
+    assert not peer_memory.is_within_reach(os.getpid(), address, os.urandom(16))
+    assert not peer_memory.is_within_reach(os.getpid(), address + 1, nonce.tobytes())
+    assert not peer_memory.is_within_reach(os.getpid(), 8, nonce.tobytes())
 
 
 def test_another_process_is_not_within_reach(nonce: np.ndarray[Any, Any], ended_pid: int) -> None:
     for pid in (1, os.getppid(), ended_pid):
-        assert not memory.is_within_reach(pid, nonce.ctypes.data, nonce.tobytes())
+        assert not peer_memory.is_within_reach(pid, nonce.ctypes.data, nonce.tobytes())

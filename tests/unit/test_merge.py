@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxnb.cells.merge import (
+from jaxnb.cells.merge_output import (
     FLOOD_LINES,
     IN_STEP_GRACE_SECONDS,
     IN_STEP_SECONDS,
@@ -268,7 +268,7 @@ def test_stacked_bars_stay_live_while_ordinary_lines_pass():
 
 def test_importing_the_module_is_light():
     code = (
-        "import sys, jaxnb.cells.merge; "
+        "import sys, jaxnb.cells.merge_output; "
         "heavy = {'jax', 'numpy', 'IPython', 'ipyparallel', 'jinja2'} & set(sys.modules); "
         "sys.exit(str(heavy) if heavy else 0)"
     )

@@ -171,13 +171,13 @@ def test_an_interrupt_and_an_abandonment_end_a_move(
 
 def test_reach_is_asked_once_for_each_pass(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
-    original = moving.memory.is_within_reach
+    original = moving.peer_memory.is_within_reach
 
     def ask(pid: int, address: int, nonce: bytes) -> bool:
         asked.append(pid)
         return original(pid, address, nonce)
 
-    monkeypatch.setattr(moving.memory, "is_within_reach", ask)
+    monkeypatch.setattr(moving.peer_memory, "is_within_reach", ask)
     mover = Mover(lambda: moving.no_meter)
     for _ in range(3):
         here = np.zeros(10)

@@ -10,7 +10,7 @@ from jaxnb.cells import card_cell, card_pitfalls
 from jaxnb.cells.result import CellResult, ProcessResult
 from jaxnb.display.card import Card
 from jaxnb.model.pitfalls import PITFALL_KINDS, Pitfall
-from jaxnb.pitfalls.told import Said, describe, merged
+from jaxnb.pitfalls.already_told import Said, describe, merged
 
 ROOT = Path(__file__).parents[2]
 EVIL = "<script>alert(1)</script>\"'"

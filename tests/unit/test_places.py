@@ -10,7 +10,7 @@ from jaxnb.model.dispatches import Dispatch, Shapes
 from jaxnb.model.whereabouts import StackEntry, Whereabouts
 from jaxnb.session.notices import line_text
 from jaxnb.session.panel import waits_of
-from jaxnb.session.places import (
+from jaxnb.session.stack_meaning import (
     has_caught_interrupt,
     is_called_back,
     is_of_jax,
@@ -18,7 +18,7 @@ from jaxnb.session.places import (
     waits_in_jax,
     waits_in_python,
 )
-from jaxnb.session.standing import IDLE_CPU, stands_still
+from jaxnb.session.standing_since import IDLE_CPU, stands_still
 
 CELL = StackEntry("<cell 7>", 3, "<module>", "y = f(x)", 7)
 IN_JAX = StackEntry("/v/site-packages/jax/_src/array.py", 9, "ArrayImpl._value", "", None)
@@ -102,7 +102,7 @@ def test_a_thread_that_begins_in_jax_is_a_callback() -> None:
 
 def test_who_waits_to_agree_waits_for_others() -> None:
     """It sleeps in no futex, and JAX is not what it waits in."""
-    agreeing = StackEntry("/v/jaxnb/lockstep/process_line.py", 9, "Line.ask", "", None)
+    agreeing = StackEntry("/v/jaxnb/lockstep/process_connection.py", 9, "Line.ask", "", None)
     for where in at(CELL, agreeing, call=""), at(agreeing, OTHER, index=1):
         assert stands_still(where, where, 2.0)
     assert not waits_in_jax(at(CELL, agreeing, call=""))

@@ -6,7 +6,7 @@ from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import replace
 
-from jaxnb.cells.merged_lines import MergedLine
+from jaxnb.cells.merged_line import MergedLine
 from jaxnb.labels import format_count, plural
 from jaxnb.model.cells import StreamName
 

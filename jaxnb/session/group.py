@@ -27,9 +27,9 @@ from jaxnb.lockstep.serials import Serials
 from jaxnb.model.cells import StreamChunk
 from jaxnb.model.group import GroupInfo, ProcessInfo, ProcessReport, SessionState
 from jaxnb.options import StartOptions, default_launcher
-from jaxnb.session.lifecycle import Lifecycle, Phase
+from jaxnb.session.group_sizes import Size, require_room
 from jaxnb.session.members import process_infos
-from jaxnb.session.sizes import Size, require_room
+from jaxnb.session.phases import Lifecycle, Phase
 from jaxnb.session.starting import Progress, Start, Starter, jax_environment
 from jaxnb.session.work import Work
 from jaxnb.wire.client import Transport

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from jaxnb.model.whereabouts import AtWork, StackEntry, Whereabouts
-from jaxnb.session.places import is_compiling, waits, waits_for_others
+from jaxnb.session.stack_meaning import is_compiling, waits, waits_for_others
 
 IDLE_CPU = 0.05
 """A process that waits uses less processor time than this, per second: on a busy machine its

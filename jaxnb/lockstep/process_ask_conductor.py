@@ -15,7 +15,7 @@ from jaxnb.errors import DivergenceError, JaxnbError
 from jaxnb.labels import processes_label
 from jaxnb.lockstep.divergence import apart_text, disagreement, sides, unequal_replicas_text
 from jaxnb.lockstep.messages import End, Explanation, Go, Stop, Word
-from jaxnb.lockstep.process_line import ConductorGoneError, Line
+from jaxnb.lockstep.process_connection import ConductorGoneError, Line
 from jaxnb.lockstep.process_signals import KeptSignals
 from jaxnb.lockstep.process_turns import Turns
 from jaxnb.lockstep.provenance import arguments_text, differ_in_number_only, differing_arguments

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxnb.compat import jax_dispatch as internals
-from jaxnb.lockstep.process_agreeing import as_digest
+from jaxnb.lockstep.process_ask_conductor import as_digest
 from jaxnb.lockstep.process_programs import Programs
 from jaxnb.model.dispatches import Processes, Shapes
 

@@ -8,7 +8,7 @@ _COMPILES = ("backend_compile", "compile_or_get_cached", "_compile_and_write_cac
 
 _WAITS_IN_PYTHON = (
     "/jaxnb/wire/process_together.py",
-    "/jaxnb/lockstep/process_line.py",
+    "/jaxnb/lockstep/process_connection.py",
 )
 
 _JAX_CODE = ("/jax/_src/", "/jax/experimental/", "/jaxnb/compat/")

@@ -7,7 +7,12 @@ import time
 from jaxnb.cells.running import RunningCell
 from jaxnb.session.notices import silent_text
 from jaxnb.session.panel import Panel, Reaches
-from jaxnb.session.places import formats_its_error, has_caught_interrupt, is_out_of_it, waits_in_jax
+from jaxnb.session.stack_meaning import (
+    formats_its_error,
+    has_caught_interrupt,
+    is_out_of_it,
+    waits_in_jax,
+)
 
 DEATH_GRACE_SECONDS = 0.3
 """After a death the other processes may go on with their cell for so long."""

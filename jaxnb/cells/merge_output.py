@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import inf
 
-from jaxnb.cells.limited import LineLimiter
-from jaxnb.cells.merged_lines import MergedLine
+from jaxnb.cells.limit_output import LineLimiter
+from jaxnb.cells.merged_line import MergedLine
 from jaxnb.display.align import Alignment, LineQueue, common_prefix
 from jaxnb.display.lines import LineAssembler
 from jaxnb.model.cells import StreamName
