@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import socket
 import stat
@@ -231,6 +232,14 @@ def make_session() -> Iterator[Callable[..., Session]]:
         sessions: list[Session] = []
         make.sessions = sessions  # type: ignore[attr-defined]  # for the report of a failure
         yield make
+
+
+def own_frames(text: str) -> list[str]:
+    """Returns the files of jaxnb's that a traceback names: a user is shown none.
+
+    The folder of a checkout has the same name, and a virtual environment may be in it.
+    """
+    return re.findall(r"jaxnb/(?:arrays|cells|compat|lockstep|session|wire)/\w+\.py", text)
 
 
 @contextlib.contextmanager

@@ -110,8 +110,11 @@ def is_outermost(shell: Any) -> bool:
 def _entries(traceback: TracebackType | None) -> Iterator[TracebackType]:
     """Yields a traceback's entries, without IPython's and jaxnb's own."""
     while traceback is not None:
-        module = str(traceback.tb_frame.f_globals.get("__name__"))
-        if module.partition(".")[0] not in ("IPython", "jaxnb"):
+        frame = traceback.tb_frame
+        module = str(frame.f_globals.get("__name__"))
+        # Frames that JAX makes to show where something was traced have a file, and no module.
+        is_ours = frame.f_code.co_filename.startswith(_JAXNB)
+        if not is_ours and module.partition(".")[0] not in ("IPython", "jaxnb"):
             yield traceback
         traceback = traceback.tb_next
 

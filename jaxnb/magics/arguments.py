@@ -27,8 +27,13 @@ class MagicParser(argparse.ArgumentParser):
     def add_argument(self, *names: Any, **settings: Any) -> argparse.Action:
         """Adds an argument, and keeps it by its option's names: argparse's own table is private."""
         action = super().add_argument(*names, **settings)
-        self.options.update(dict.fromkeys(action.option_strings, action))
+        self.know(action)
         return action
+
+    def know(self, *actions: argparse.Action) -> None:
+        """Keeps arguments, for near misses; those of a group are not added by the method above."""
+        for action in actions:
+            self.options.update(dict.fromkeys(action.option_strings, action))
 
     def error(self, message: str) -> NoReturn:
         """Raises; argparse itself would end the notebook's process."""
@@ -139,10 +144,12 @@ def restart_parser() -> MagicParser:
         "%spmd_restart", "Replaces all processes by fresh ones; variables are lost."
     )
     one = parser.add_mutually_exclusive_group()
-    one.add_argument("--replay", action="store_true",
-                     help="run the cells again that have run without an error")  # fmt: skip
-    one.add_argument("--keep", action="store_true",
-                     help="give the new processes the variables of the old ones")  # fmt: skip
+    parser.know(
+        one.add_argument("--replay", action="store_true",
+                         help="run the cells again that have run without an error"),
+        one.add_argument("--keep", action="store_true",
+                         help="give the new processes the variables of the old ones"),
+    )  # fmt: skip
     _add(parser, "-n", type=int, metavar="N", dest="num_processes",
          help="how many processes (default: as many as before)")  # fmt: skip
     _add(parser, "--devices-per-process", type=int, metavar="D",

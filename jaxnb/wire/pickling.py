@@ -44,7 +44,7 @@ def adjacent(value: Any) -> Any:
     Returns:
         What a ``reducer_override`` returns; NotImplemented for whatever else.
     """
-    if type(value) is np.ndarray and any(_repeats(value)):
+    if type(value) is np.ndarray and value.size and any(_repeats(value)):
         once = value[tuple(slice(0, 1) if each else slice(None) for each in _repeats(value))]
         return np.broadcast_to, (np.array(once), value.shape)
     if type(value) is np.ndarray and not (value.flags.forc or value.dtype.hasobject):

@@ -230,10 +230,12 @@ import signal
 handled = []
 signal.signal(signal.SIGUSR1, lambda *_: handled.append(float(total(x, host))))
 slow = {0: 0.5, 1: 0.5}
-def call(a):
-    signal.pthread_kill(main, signal.SIGUSR1); time.sleep(0.5)
+import threading
+main, once = threading.main_thread().ident, threading.Lock()
+def call(a):  # on two devices; two signals might become one on one process only
+    if once.acquire(blocking=False): signal.pthread_kill(main, signal.SIGUSR1)
+    time.sleep(0.5)
     return np.asarray(a)
-import threading; main = threading.main_thread().ident
 waited = mapped(lambda a: called(a + jax.lax.psum(a.sum(), "d")), P("d"))
 y = waited(x); z = float(total(x, host))
 signal.signal(signal.SIGUSR1, signal.SIG_DFL)

@@ -333,7 +333,8 @@ def test_main_does_not_wait_for_a_threads_first_call(group: Session) -> None:
         "thread = threading.Thread(target=work); thread.start()\n"
         "def asks():\n"
         "    frame = sys._current_frames()[thread.ident]\n"
-        "    while frame and 'process_line' not in frame.f_code.co_filename: frame = frame.f_back\n"
+        "    while frame and 'process_connection' not in frame.f_code.co_filename:\n"
+        "        frame = frame.f_back\n"
         "    return frame\n"
         "if process_index == 0:\n"
         "    may_begin.set()\n"
@@ -438,7 +439,7 @@ IN_LOCKSTEP = """
 import signal, sys
 def in_lockstep():
     frame = sys._current_frames()[threading.main_thread().ident]
-    while frame and "process_line" not in frame.f_code.co_filename: frame = frame.f_back
+    while frame and "process_connection" not in frame.f_code.co_filename: frame = frame.f_back
     return frame
 """
 FORKS = """

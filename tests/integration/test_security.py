@@ -18,6 +18,7 @@ from jupyter_client.session import Session as Signer
 import jaxnb
 from integration.conftest import gate_runs
 from integration.test_sentinel import dropped, until_dropped
+from jaxnb.lockstep.conductor_address import conductor_beside
 from jaxnb.model.whereabouts import SentinelAddress
 from jaxnb.session import Session
 from jaxnb_fixtures import PATIENT_SECONDS, assert_usable, processes_of_tests
@@ -161,7 +162,7 @@ def test_strangers_where_the_conductor_listens_do_no_harm(session: Session) -> N
         "x = jax.device_put(np.ones(8), NamedSharding(mesh, P('d')))\n"
         "f = jax.jit(jnp.sum)"
     )
-    (address,) = map(str, Path(session._life.cluster.directory).glob("lock-*"))
+    address = str(conductor_beside(session._life.cluster.service_address))
     for garbage in GARBAGE:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stranger:
             stranger.settimeout(PATIENT_SECONDS)

@@ -10,6 +10,7 @@ import pytest
 
 import jaxnb
 from jaxnb.session import Session
+from jaxnb_fixtures import own_frames
 
 SPREAD = """
 mesh = jax.make_mesh((jax.device_count(),), ("d",))
@@ -129,6 +130,19 @@ def test_jaxnb_is_not_in_it(session: Session) -> None:
 
 
 @pytest.mark.thorough
+def test_nor_is_it_where_jax_shows_what_was_traced(session: Session) -> None:
+    """JAX makes such frames itself."""
+    code = (
+        "from jax.experimental import checkify\n"
+        "def f(a): return jnp.sqrt(jax.jit(lambda b: b - 2)(a))\n"
+        "error, _ = jax.jit(checkify.checkify(f, errors=checkify.nan_checks))(jnp.ones(3))\n"
+        "error.throw()"
+    )
+    found = session.run(code, raise_on_error=False).errors[0].traceback
+    assert "in f(" in found
+    assert own_frames(found) == []
+
+
 def test_who_asks_for_variables_has_all_frames_whole(session: Session) -> None:
     session.run("%xmode Verbose")
     text = session.run("jnp.ones((2, 3)) @ jnp.ones((2, 3))", raise_on_error=False).errors[0]
