@@ -434,10 +434,16 @@ def recover(soak: Soak) -> None:
     soak.value("float(total(x))", soak.sum_of_x)
 
 
+def forget(soak: Soak) -> None:
+    """What IPython and JAX keep of cells for their user: results, and what was compiled."""
+    soak.run("get_ipython().run_line_magic('reset', '-f out'); jax.clear_caches()")
+
+
 Work = Callable[[Soak], None]
 
 WORK: dict[Work, int] = {
     dispatch: 6,
+    forget: 1,
     compile_anew: 4,
     compute: 4,
     straggle: 4,

@@ -47,7 +47,8 @@ from jaxnb.model.cells import ProcessError
 from jaxnb.model.layout import ArrayInfo
 from jaxnb.model.requests import CallRequest
 from jaxnb.model.transfers import Exposed, ExposeRequest, NotFound, Packed, PackRequest, PartRequest
-from jaxnb.wire.asking import Channel, Unanswered
+from jaxnb.wire.asking import Channel
+from jaxnb.wire.events import Unanswered
 
 SMALL_BYTES = 1 << 20
 """So much fits anywhere: to find out what is free takes 0.6 ms."""

@@ -15,18 +15,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from types import FunctionType
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
-from jaxnb.arrays.lost import MAKE_AGAIN, MAKE_ANEW, LostArray, LostValue, loss_of, reduced_whole
+from jaxnb.arrays.lost import LostValue, loss_of, reduced_whole
 from jaxnb.arrays.process_value_paths import Found, holders_of, is_of_user, paths_to
 from jaxnb.recovery import process_arrays
 from jaxnb.recovery.fit_to_size import SavedArray
 from jaxnb.recovery.messages import LostPart
-from jaxnb.recovery.process_arrays import Check, PartLostError, is_array, wait
+from jaxnb.recovery.process_arrays import Check, PartLostError, wait
 from jaxnb.recovery.process_code import CodePickler
 from jaxnb.recovery.process_listing import Listing
+from jaxnb.recovery.process_losses import Loss, in_words, reason_of
 from jaxnb.recovery.process_reduce import OwnObjects, checked, error_reduced, with_elements
 from jaxnb.recovery.process_spread import Spread
 from jaxnb.wire.pickling import OutOfBand, adjacent
@@ -67,39 +68,6 @@ class PackedState:
     def nbytes(self) -> int:
         """The size of all of it."""
         return len(self.pickle) + sum(buffer.nbytes for buffer in self.buffers)
-
-
-@dataclass(slots=True)
-class _Lost:
-    """An object that cannot be packed; kept, so that its id stays its own.
-
-    Of one that ``is_whole`` not even the type is asked: what asked it before has failed.
-    """
-
-    value: Any
-    reason: str
-    name: str
-    path: str = ""
-    also: tuple[str, ...] = ()
-    shards: tuple[tuple[Any, Any], ...] = ()
-    is_whole: bool = False
-
-    @property
-    def part(self) -> LostPart:
-        is_old = issubclass(type(self.value), LostValue)
-        kind = _type_text(self.value)
-        return LostPart(self.path or self.name, kind, self.reason, is_old, self.also)
-
-    @property
-    def stand_in(self) -> LostValue:
-        value = self.value
-        if issubclass(type(value), LostValue):
-            return cast(LostValue, value)
-        if is_array(self.value):
-            advice = MAKE_ANEW if self.shards else MAKE_AGAIN
-            part = self.part
-            return LostArray(lost_text(part), self.shards, advice, part.type, self.reason)
-        return LostValue(lost_text(self.part), kind=self.part.type, reason=self.reason)
 
 
 @dataclass(slots=True)
@@ -144,7 +112,7 @@ def pack(
     Raises:
         MemoryError: There is no room for the pickles.
     """
-    lost: dict[int, _Lost] = {}
+    lost: dict[int, Loss] = {}
     answers: Answers = {}
     steps = steps or Steps()
     for value, name, reason in steps.gone:
@@ -174,7 +142,7 @@ def pack(
 def _pack_once(
     variables: Mapping[str, Any],
     check: Check,
-    lost: dict[int, _Lost],
+    lost: dict[int, Loss],
     answers: Answers,
     steps: Steps,
     spread: Spread | None,
@@ -213,11 +181,11 @@ def _pack_once(
             )
 
 
-def _lose(lost: dict[int, _Lost], value: Any, reason: str, name: str) -> _Lost:
-    return lost.setdefault(id(value), _Lost(value, reason, name))
+def _lose(lost: dict[int, Loss], value: Any, reason: str, name: str) -> Loss:
+    return lost.setdefault(id(value), Loss(value, reason, name))
 
 
-def _name_lost(variables: Mapping[str, Any], lost: dict[int, _Lost]) -> None:
+def _name_lost(variables: Mapping[str, Any], lost: dict[int, Loss]) -> None:
     """Gives what is lost its path; of a library's object with a lost part the whole is lost."""
     found = paths_to(variables, {id(each.value) for each in lost.values()})
     for key, each in [*lost.items()]:
@@ -228,13 +196,13 @@ def _name_lost(variables: Mapping[str, Any], lost: dict[int, _Lost]) -> None:
             if key not in found and variables[each.name] is not each.value:
                 # Nobody can tell where it is: the name is lost as a whole.
                 each.path = ""
-                _lose(lost, variables[each.name], f"has {_a(each)}: {each.reason}", each.name)
+                _lose(lost, variables[each.name], f"has {in_words(each)}: {each.reason}", each.name)
         else:
             each.path = ""  # it is told with the whole
-            _lose(lost, whole, f"has {_a(each)}: {each.reason}", each.name)
+            _lose(lost, whole, f"has {in_words(each)}: {each.reason}", each.name)
 
 
-def _note_others(variables: Mapping[str, Any], lost: Mapping[int, _Lost]) -> None:
+def _note_others(variables: Mapping[str, Any], lost: Mapping[int, Loss]) -> None:
     """Notes which other variables hold what is lost; those of IPython's are of no interest."""
     wanted = {id(each.value): each for each in lost.values() if each.path}
     if not wanted:
@@ -249,39 +217,9 @@ def _is_own(name: str) -> bool:
     return name.isidentifier() and not name.startswith("_") and name not in ("In", "Out")
 
 
-def _a(each: _Lost) -> str:
-    kind = _type_text(each.value)
-    return f"{'an' if kind[:1].lower() in 'aeiou' else 'a'} {kind}"
-
-
-def _type_text(value: Any) -> str:
-    """Returns what something is, in a word: ``"generator"``, ``"CheckpointManager"``."""
-    kind = type(value)
-    if issubclass(kind, LostValue):
-        return loss_of(value)[0]
-    if is_array(value):
-        return f"{value.dtype}{list(value.shape)}"
-    return str.__str__(kind.__qualname__)  # it may be of a class of the user's
-
-
 def _is_plain(value: Any) -> bool:
     kind = type(value)
     return any(kind is each for each in _NOBODY_IS_ASKED_OF)  # its metaclass may compare
-
-
-def reason_of(error: BaseException) -> str:
-    """Returns why something cannot be packed; what pickle itself says needs no type before it."""
-    if isinstance(error, RecursionError):
-        return "nested too deep"
-    if isinstance(error.__cause__, RecursionError):
-        return reason_of(error.__cause__)
-    is_of_pickle = isinstance(error, TypeError | pickle.PicklingError) and str(error)
-    return str(error) if is_of_pickle else f"{type(error).__name__}: {error}".rstrip(": ")
-
-
-def lost_text(part: LostPart) -> str:
-    """Returns what has become of a part, as the beginning of a sentence."""
-    return f"`{part.path}` ({part.type}) was not carried over: {part.reason}"
 
 
 class StatePickler(CodePickler):
@@ -305,7 +243,7 @@ class StatePickler(CodePickler):
         file: Any,
         out_of_band: OutOfBand,
         check: Check,
-        lost: dict[int, _Lost],
+        lost: dict[int, Loss],
         answers: Answers,
         steps: Steps,
         spread: Spread | None = None,

@@ -14,7 +14,7 @@ from jaxnb.arrays.lost import LostValue, loss_of, set_text
 from jaxnb.arrays.process_value_paths import Found, paths_to
 from jaxnb.errors import ValueGoneError
 from jaxnb.recovery.messages import LostPart
-from jaxnb.recovery.process_state import lost_text, reason_of
+from jaxnb.recovery.process_losses import lost_text, reason_of
 
 _Unpickler: Any = pickle._Unpickler
 """The one that is written in Python, whose steps can be watched."""

@@ -21,8 +21,8 @@ from jaxnb.recovery import hooks, process_modules
 from jaxnb.recovery.messages import LostPart
 from jaxnb.recovery.process_arrays import is_array
 from jaxnb.recovery.process_cells import set_sources_of_cells, sources_of_cells
+from jaxnb.recovery.process_losses import reason_of
 from jaxnb.recovery.process_modules import values_of_modules
-from jaxnb.recovery.process_state import reason_of
 from jaxnb.wire.process_this import ThisProcess
 
 _OF_IPYTHON = re.compile(r"_{1,3}|_i{1,3}|_[io]h|_dh|_exit_code")

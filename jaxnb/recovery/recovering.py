@@ -20,7 +20,8 @@ from jaxnb.recovery.facts import Facts, lost_here, resized_notes
 from jaxnb.recovery.files import arrays_in
 from jaxnb.recovery.filling import differing, fill
 from jaxnb.recovery.fit_to_size import MisfitError, require_all_fit
-from jaxnb.recovery.messages import CalledHooks, Filled, Lost, Recovered, StateFile, losses
+from jaxnb.recovery.gift_messages import Filled
+from jaxnb.recovery.messages import CalledHooks, Lost, Recovered, StateFile, losses
 from jaxnb.recovery.saving import PACK_SECONDS, Asked, Saver, Told
 
 Progress = Callable[[str, str], None]

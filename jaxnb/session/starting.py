@@ -10,6 +10,7 @@ from typing import Any
 
 import psutil
 
+from jaxnb.cells.sinks import StderrNotices
 from jaxnb.errors import SessionBrokenError, StartError
 from jaxnb.labels import capitalized, plural, processes_label
 from jaxnb.launch.cluster import LOOPBACK, ProcessGroup
@@ -27,8 +28,14 @@ Progress = Callable[[str, str], None]
 """Takes each stage of a start, a restart or a recovery: its name and a detail."""
 
 
+WAITING = "waiting"
+"""The stage in which somebody is waited for that does not come by itself."""
+
+
 def untold(stage: str, detail: str) -> None:
-    """Says nothing of a stage."""
+    """Says nothing of a stage, but who is waited for that does not come by itself."""
+    if stage == WAITING:
+        StderrNotices().notice(f"{detail}; new processes wait for each other")
 
 
 MAX_SECONDS = 24 * 3600
@@ -80,7 +87,7 @@ class Starter:
         self._deaths = deaths
         self._on_output = on_output
         self._doing = "was starting"
-        self._looked_at = time.monotonic()
+        self._looked_at, self._stopped = time.monotonic(), ""
         self._deadline = time.monotonic() + min(options.timeout, MAX_SECONDS)
 
     @property
@@ -272,8 +279,10 @@ class Starter:
             )
         if time.monotonic() - self._looked_at > STOPPED_SECONDS:
             self._looked_at = time.monotonic()
-            if stopped := self._group.stopped_text(range(len(self._group.pids))):
-                self.progress("waiting", stopped)
+            stopped = self._group.stopped_text(range(len(self._group.pids)))
+            if stopped and stopped != self._stopped:
+                self.progress(WAITING, stopped)
+            self._stopped = stopped
 
 
 def verify(reports: Sequence[ProcessReport], placement: Placement) -> None:

@@ -7,16 +7,14 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from jaxnb.errors import JaxnbError
 from jaxnb.labels import capitalized, processes_label
 from jaxnb.launch.deaths import Death, dead_processes, death_error
-from jaxnb.model.cells import ProcessError
 from jaxnb.model.requests import Request, RequestFailed
 from jaxnb.wire.client import Transport
-from jaxnb.wire.events import Exchange, Reply
+from jaxnb.wire.events import Exchange, Reply, Unanswered
 
 REPLY_SECONDS = 30.0
 """How long a process may be silent when all it has to do is to answer."""
@@ -40,26 +38,6 @@ QUIET_SECONDS = 4.0
 
 DEATH_SECONDS = 2.0
 """A death is known so much later at most than its first effects are seen."""
-
-
-@dataclass(frozen=True, slots=True)
-class Unanswered:
-    """Why a process gave no answer.
-
-    Attributes:
-        process_index: The process.
-        reason: Why, as the end of a sentence whose subject is the process.
-        death: How it died, if it did.
-        error: What it raised, if it did.
-    """
-
-    process_index: int
-    reason: str
-    death: Death | None = None
-    error: ProcessError | None = None
-
-    def __str__(self) -> str:
-        return self.reason
 
 
 _CAN_END = "Interrupt ends the wait, and variables are kept."

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from jaxnb.model.cells import RichOutput, StreamChunk, StreamName
+from jaxnb.launch.deaths import Death
+from jaxnb.model.cells import ProcessError, RichOutput, StreamChunk, StreamName
 from jaxnb.wire.process_plain_text import DROPPED_MESSAGE
 
 
@@ -54,6 +55,26 @@ class Dropped:
     characters: int
     most_lines: int
     most_characters: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unanswered:
+    """Why a process gave no answer.
+
+    Attributes:
+        process_index: The process.
+        reason: Why, as the end of a sentence whose subject is the process.
+        death: How it died, if it did.
+        error: What it raised, if it did.
+    """
+
+    process_index: int
+    reason: str
+    death: Death | None = None
+    error: ProcessError | None = None
+
+    def __str__(self) -> str:
+        return self.reason
 
 
 Output = StreamChunk | Display | ClearOutput | Dropped

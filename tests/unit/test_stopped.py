@@ -7,9 +7,11 @@ import subprocess
 import sys
 
 import psutil
+import pytest
 
 from jaxnb.launch.stopped import is_stopped, stopped_text
 from jaxnb.recovery.messages import MOST_NAMED, Lost, Recovered
+from jaxnb.session.starting import WAITING, untold
 
 
 def test_who_is_stopped_is_told_with_the_command() -> None:
@@ -26,6 +28,16 @@ def test_who_is_stopped_is_told_with_the_command() -> None:
         child.kill()
     assert not is_stopped(child.pid)
     assert stopped_text({0: os.getpid(), 2: child.pid}) == ""
+
+
+def test_who_asks_for_no_progress_hears_who_is_waited_for(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    untold("joining", "3 processes")
+    untold(WAITING, "process 2 is stopped: `kill -CONT 77` lets it go on")
+    told = capsys.readouterr().err
+    assert "process 2 is stopped: `kill -CONT 77` lets it go on; new processes wait" in told
+    assert "joining" not in told
 
 
 def test_all_that_is_lost_is_named() -> None:
