@@ -210,9 +210,21 @@ class Channel:
                     yield index, lost
 
     def _silent(self, index: int, patience: float) -> Unanswered:
-        stopped = self._stopped([index])
-        why = f" ({stopped})" if stopped else ""
-        return Unanswered(index, f"gave no answer within {patience:.0f} s{why}")
+        why = self._why_silent([index])
+        told = f" ({why})" if why else ""
+        return Unanswered(index, f"gave no answer within {patience:.0f} s{told}")
+
+    def _why_silent(self, indices: Iterable[int]) -> str:
+        """Returns what keeps processes from answering, as a clause; empty if that is not known."""
+        if stopped := self._stopped(indices):
+            return stopped
+        if not (dead := dead_processes(self._deaths())):
+            return ""
+        who, has = processes_label(dead), "has" if len(dead) == 1 else "have"
+        return (
+            f"what was computed with {who} may never come, as {who} {has} died: `%spmd_recover` "
+            "goes on with the others"
+        )
 
     def _patience_after(self, answer: object, patience: float, heard_at: float) -> float:
         """Returns how long who has not answered may be silent yet, counted from ``heard_at``.
@@ -228,7 +240,7 @@ class Channel:
         if self._has_told or time.monotonic() - heard_at < QUIET_SECONDS:
             return
         self._has_told = True
-        why = capitalized(self._stopped(pending)) or _MAY_TAKE_LONG
+        why = capitalized(self._why_silent(pending)) or _MAY_TAKE_LONG
         self._notice(
             f"waits for {processes_label(pending)}: no answer for {QUIET_SECONDS:g} s. {why}. "
             f"{_TOO_LATE if self._must_finish else _CAN_END}"
