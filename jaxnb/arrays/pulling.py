@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import uuid
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -13,8 +12,6 @@ from typing import Any, Protocol
 import numpy as np
 
 from jaxnb.arrays import differing, merged
-from jaxnb.arrays.assembly import Piece, pieces
-from jaxnb.arrays.dtypes import numpy_dtype
 from jaxnb.arrays.gathered import ArrayKey, GatheredArray, Wanted
 from jaxnb.arrays.moving import Move, Mover, request_for
 from jaxnb.arrays.packed import (
@@ -28,8 +25,15 @@ from jaxnb.arrays.packed import (
 )
 from jaxnb.arrays.paths import Path, parse_path
 from jaxnb.arrays.per_process import Gather, PerProcess
-from jaxnb.arrays.refusals import lost_text, require_not_deleted, require_there, whose
-from jaxnb.arrays.regions import Region, view
+from jaxnb.arrays.pull_plans import Alike, expose_requests, moves_of, plan_of
+from jaxnb.arrays.refusals import (
+    missing_error,
+    require_not_deleted,
+    require_there,
+    unpacked_error,
+    whose,
+)
+from jaxnb.arrays.regions import Region
 from jaxnb.arrays.replica_notes import replicas_text
 from jaxnb.arrays.unpickling import unpickle
 from jaxnb.callers import levels_to_caller
@@ -40,13 +44,11 @@ from jaxnb.errors import (
     NotEnoughMemoryError,
     UsageError,
 )
-from jaxnb.labels import format_bytes, processes_label, ranks_label
+from jaxnb.labels import format_bytes
 from jaxnb.launch.headroom import available_bytes
 from jaxnb.lockstep.provenance import pull_text
-from jaxnb.model.cells import ProcessError
 from jaxnb.model.layout import ArrayInfo
-from jaxnb.model.requests import CallRequest
-from jaxnb.model.transfers import Exposed, ExposeRequest, NotFound, Packed, PackRequest, PartRequest
+from jaxnb.model.transfers import NotFound, Packed, PackRequest
 from jaxnb.wire.asking import Channel
 from jaxnb.wire.events import Unanswered
 
@@ -196,7 +198,7 @@ class Puller:
             raise missing_error(path, answers)
         for index, answer in answers.items():
             if isinstance(answer, Unanswered) and answer.error is not None:
-                raise _unpacked_error(path, index, answer.error)
+                raise unpacked_error(path, index, answer.error)
         channel.require(answers, f"`{path.text}` was pulled")
 
     def _values(
@@ -305,21 +307,21 @@ class Puller:
         if not wanted:
             return []
         require_not_deleted(wanted)
-        alike: _Alike = {}
+        alike: Alike = {}
         able = set(channel.able)
-        plans = [_plan(each, able, channel.in_cells, alike) for each in wanted]
+        plans = [plan_of(each, able, channel.in_cells, alike) for each in wanted]
         names = list(dict.fromkeys(each.key.name for each in wanted))
         label = f"{whose(wanted[0].key)} was pulled" if len(names) == 1 else "arrays were pulled"
         nbytes = sum(plan.nbytes for plan in plans)
         _require_memory(nbytes, names[0])
         transfer = uuid.uuid4().hex
-        requests = _expose_requests(transfer, plans)
+        requests = expose_requests(transfer, plans)
         try:
             answers = channel.ask(requests, nbytes=nbytes)
             require_there(wanted, answers)
             channel.require(answers, label)
             targets = [plan.allocate() for plan in plans]
-            self._mover.read(channel, _moves(transfer, plans, targets, answers), label)
+            self._mover.read(channel, moves_of(transfer, plans, targets, answers), label)
         finally:
             channel.tell(dict.fromkeys(requests, request_for("release", transfer=transfer)))
         return [plan.finish(target) for plan, target in zip(plans, targets, strict=True)]
@@ -330,91 +332,6 @@ class Puller:
                 f"{whose} is gone: the group was restarted since, and it had not been brought to "
                 "the notebook."
             )
-
-
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """Who gives what of one wanted region."""
-
-    wanted: Wanted
-    pieces: tuple[Piece, ...]
-
-    @property
-    def _taken(self) -> tuple[int, ...]:
-        return self.wanted.region.taken_shape + self.wanted.info.word_shape
-
-    @property
-    def nbytes(self) -> int:
-        """Size of the result."""
-        dtype = numpy_dtype(self.wanted.info.host_dtype)
-        return math.prod(self._taken) * dtype.itemsize
-
-    def allocate(self) -> np.ndarray[Any, Any]:
-        """Makes the array that the pieces fill."""
-        return np.empty(self._taken, numpy_dtype(self.wanted.info.host_dtype))
-
-    def finish(self, taken: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Returns the result as it was asked for."""
-        return self.wanted.region.finish(taken, len(self.wanted.info.word_shape))
-
-
-_Alike = dict[Any, tuple[tuple[Piece, ...], Any]]
-"""What was found for a region of arrays that lie alike: they share their shards' descriptions."""
-
-
-def _plan(wanted: Wanted, able: set[int], in_cells: Mapping[int, str], alike: _Alike) -> _Plan:
-    """Chooses who gives which part: the first replica of those that can be reached.
-
-    Raises:
-        JaxnbError: Parts are on processes that cannot give them.
-    """
-    shards = wanted.info.shards if wanted.shard is None else (wanted.shard,)
-    key = id(shards), wanted.region, wanted.key.processes
-    if key not in alike:
-        givers = able & set(wanted.key.processes)
-        found, lost = pieces(wanted.region, shards, givers)
-        if lost:
-            raise JaxnbError(lost_text(wanted, lost, able, in_cells))
-        alike[key] = tuple(found), shards  # held, so that their id stays their own
-    return _Plan(wanted, alike[key][0])
-
-
-def _expose_requests(transfer: str, plans: Sequence[_Plan]) -> dict[int, CallRequest]:
-    parts: dict[tuple[int, str], list[PartRequest]] = {}
-    slices: dict[int, Any] = {}  # by the id of a piece, which several plans may have
-    for plan in plans:
-        for piece in plan.pieces:
-            key, number = plan.wanted.key, id(piece)
-            if number not in slices:
-                slices[number] = tuple((s.start, s.stop, s.step) for s in piece.source)
-            part = PartRequest(key.index, piece.shard.device_id, slices[number])
-            parts.setdefault((piece.shard.process_index, key.holder), []).append(part)
-    holders = {holder for _, holder in parts}
-    assert len(holders) <= 1  # a read is of the arrays of one pull or cell
-    asked = {i: ExposeRequest(transfer, holder, tuple(p)) for (i, holder), p in parts.items()}
-    return {
-        i: request_for("expose", request=each, is_interruptible=True) for i, each in asked.items()
-    }
-
-
-def _moves(
-    transfer: str,
-    plans: Sequence[_Plan],
-    targets: Sequence[np.ndarray[Any, Any]],
-    answers: Mapping[int, Exposed],
-) -> list[Move]:
-    exposures = {i: iter(answer.buffers) for i, answer in answers.items()}
-    return [
-        Move(
-            piece.shard.process_index,
-            answers[piece.shard.process_index].access,
-            transfer,
-            next(exposures[piece.shard.process_index]),
-            view(target, piece.target),
-        )
-        for plan, target in zip(plans, targets, strict=True)
-        for piece in plan.pieces
-    ]
 
 
 def _require_memory(nbytes: int, name: str) -> None:
@@ -429,40 +346,6 @@ def _require_memory(nbytes: int, name: str) -> None:
         )
 
 
-def missing_error(
-    path: Path, answers: Mapping[int, Any], *, is_layout: bool = False
-) -> UsageError | ArrayGoneError:
-    """Returns the error for a path that some processes do not have, or have lost.
-
-    Args:
-        path: The path.
-        answers: What the processes say.
-        is_layout: It was asked how it lies, not what it is.
-    """
-    missing = {i: a for i, a in answers.items() if isinstance(a, NotFound)}
-    reasons: dict[str, list[int]] = {}
-    for index, answer in missing.items():
-        reasons.setdefault(answer.reason, []).append(index)
-    parts = [
-        f"{processes_label(who)} {reason if len(who) == 1 else _plural(reason)}"
-        for reason, who in reasons.items()
-    ]
-    text = f"P{'; '.join(parts)[1:]}. Nothing was moved."
-    having = [i for i in answers if i not in missing]
-    if having:
-        who = processes_label(having)
-        then = f"`spmd.pull({path.text!r}, ranks={having})`"
-        if is_layout:
-            then = f"`%spmd --ranks {ranks_label(having)} {path.text}`"
-        text += f" For that of {who} type {then}."
-    is_lost = any(answer.is_lost for answer in missing.values())
-    return ArrayGoneError(text) if is_lost else UsageError(text)
-
-
-def _plural(reason: str) -> str:
-    return f"have{reason.removeprefix('has')}" if reason.startswith("has ") else reason
-
-
 def _region(shape: tuple[int, ...], path: Path, subscripts: int) -> Region:
     try:
         return Region.of(shape, path.last_keys(subscripts))
@@ -470,17 +353,3 @@ def _region(shape: tuple[int, ...], path: Path, subscripts: int) -> Region:
         raise UsageError(
             f"`{path.text}`: {error}; the array has shape {shape}. Nothing was moved."
         ) from None
-
-
-def _unpacked_error(path: Path, process_index: int, error: ProcessError) -> JaxnbError:
-    """Returns the error for a value that a process could not pack."""
-    if error.type_name in ("JaxRuntimeError", "XlaRuntimeError"):
-        return JaxnbError(
-            f"`{path.text}` is not there on process {process_index}, as what computes it has "
-            f"failed: {error}. Nothing was moved. Run the cell again that makes it."
-        )
-    return JaxnbError(
-        f"`{path.text}` on process {process_index} cannot be brought to the notebook: {error}. "
-        "Nothing was moved; it is still there. Pull parts of it by their names, or what can be "
-        f"computed of it: `spmd.run({f'repr({path.text})'!r}).value`."
-    )

@@ -8,11 +8,13 @@ from typing import Any
 from jaxnb.arrays.assembly import pieces
 from jaxnb.arrays.blocks import Index
 from jaxnb.arrays.gathered import ArrayKey, Wanted
+from jaxnb.arrays.paths import Path
 from jaxnb.arrays.regions import Region
-from jaxnb.errors import ArrayGoneError
+from jaxnb.errors import ArrayGoneError, JaxnbError, UsageError
 from jaxnb.labels import gone_label, plural, processes_label, ranks_label
+from jaxnb.model.cells import ProcessError
 from jaxnb.model.layout import ArrayInfo
-from jaxnb.model.transfers import Gone
+from jaxnb.model.transfers import Gone, NotFound
 
 
 def whose(key: ArrayKey) -> str:
@@ -161,3 +163,51 @@ def _of_several(reason: str) -> str:
         if reason.startswith(one):
             return several + reason.removeprefix(one)
     return reason
+
+
+def missing_error(
+    path: Path, answers: Mapping[int, Any], *, is_layout: bool = False
+) -> UsageError | ArrayGoneError:
+    """Returns the error for a path that some processes do not have, or have lost.
+
+    Args:
+        path: The path.
+        answers: What the processes say.
+        is_layout: It was asked how it lies, not what it is.
+    """
+    missing = {i: a for i, a in answers.items() if isinstance(a, NotFound)}
+    reasons: dict[str, list[int]] = {}
+    for index, answer in missing.items():
+        reasons.setdefault(answer.reason, []).append(index)
+    parts = [
+        f"{processes_label(who)} {reason if len(who) == 1 else _plural(reason)}"
+        for reason, who in reasons.items()
+    ]
+    text = f"P{'; '.join(parts)[1:]}. Nothing was moved."
+    having = [i for i in answers if i not in missing]
+    if having:
+        who = processes_label(having)
+        then = f"`spmd.pull({path.text!r}, ranks={having})`"
+        if is_layout:
+            then = f"`%spmd --ranks {ranks_label(having)} {path.text}`"
+        text += f" For that of {who} type {then}."
+    is_lost = any(answer.is_lost for answer in missing.values())
+    return ArrayGoneError(text) if is_lost else UsageError(text)
+
+
+def _plural(reason: str) -> str:
+    return f"have{reason.removeprefix('has')}" if reason.startswith("has ") else reason
+
+
+def unpacked_error(path: Path, process_index: int, error: ProcessError) -> JaxnbError:
+    """Returns the error for a value that a process could not pack."""
+    if error.type_name in ("JaxRuntimeError", "XlaRuntimeError"):
+        return JaxnbError(
+            f"`{path.text}` is not there on process {process_index}, as what computes it has "
+            f"failed: {error}. Nothing was moved. Run the cell again that makes it."
+        )
+    return JaxnbError(
+        f"`{path.text}` on process {process_index} cannot be brought to the notebook: {error}. "
+        "Nothing was moved; it is still there. Pull parts of it by their names, or what can be "
+        f"computed of it: `spmd.run({f'repr({path.text})'!r}).value`."
+    )

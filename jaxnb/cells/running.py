@@ -6,7 +6,7 @@ import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from jaxnb.cells.allowance import Allowance, share_of
@@ -16,11 +16,11 @@ from jaxnb.cells.answers import (
     pieces,
     raised,
 )
+from jaxnb.cells.collected import Collected
 from jaxnb.cells.dropped_output import dropped_texts, flood_text
 from jaxnb.cells.held_output import Ended, HeldOutput, LineEnds
 from jaxnb.cells.merge_output import MergedLine, StreamMerger
 from jaxnb.cells.sinks import NoSink, OutputSink
-from jaxnb.cells.timing import timing_of
 from jaxnb.labels import Outputs, processes_label
 from jaxnb.model.cells import (
     NO_ANSWER,
@@ -31,11 +31,8 @@ from jaxnb.model.cells import (
     StreamChunk,
     StreamName,
 )
-from jaxnb.model.dispatches import Cause, Trail
-from jaxnb.model.pitfalls import Pitfall
-from jaxnb.model.timing import CellTiming
+from jaxnb.model.dispatches import Cause
 from jaxnb.model.whereabouts import Waits
-from jaxnb.pitfalls.already_told import merged
 from jaxnb.wire.events import ClearOutput, Display, Dropped, Event, Exchange, Reply
 
 TICK_SECONDS = 0.05
@@ -47,49 +44,6 @@ interrupts, time-outs and deaths."""
 
 STEP_LINES = 10_000
 """How many lines one step merges, about."""
-
-
-@dataclass(frozen=True, slots=True)
-class Collected:
-    """All that the processes of a cell have sent.
-
-    Attributes:
-        request: The cell.
-        replies: What each has answered; of one that has not, that it did not end the cell.
-        silent: Who has not answered itself: the dead, too.
-        displays: What each has displayed.
-        texts: Name of a stream to what each has written.
-        merged: Name of a stream to all that, merged and labelled.
-        seconds: How long it took, as seen from the notebook.
-    """
-
-    request: CellRequest
-    replies: Mapping[int, CellReply]
-    silent: frozenset[int]
-    displays: Mapping[int, tuple[RichOutput, ...]]
-    texts: Mapping[str, Mapping[int, str]]
-    merged: Mapping[str, str]
-    seconds: float
-
-    @property
-    def errors(self) -> dict[int, ProcessError]:
-        """What processes have raised, or were interrupted by, or that they did not end the cell."""
-        return {i: each.error for i, each in self.replies.items() if each.error is not None}
-
-    @property
-    def timing(self) -> CellTiming:
-        """How long its calls took on each process, if it is timed."""
-        return timing_of({i: reply.calls for i, reply in self.replies.items()})
-
-    @property
-    def trails(self) -> dict[int, tuple[Trail, ...]]:
-        """What each process dispatched to several, in short."""
-        return {i: reply.trails for i, reply in self.replies.items()}
-
-    @property
-    def pitfalls(self) -> tuple[Pitfall, ...]:
-        """What the processes saw of pitfalls, each cause once."""
-        return merged({i: reply.pitfalls for i, reply in self.replies.items()})
 
 
 class RunningCell:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from jaxnb.lockstep.conductor_state import Process, Round, Waiting
+from jaxnb.lockstep.conductor_state import Process, Round, Waiting, may_come
 from jaxnb.lockstep.messages import (
     Answer,
     Asking,
@@ -318,7 +318,7 @@ class Conductor:
         has_grown = True
         while has_grown:
             rest = [word for word in words if not any(word is each for each in possible)]
-            found = [word for word in rest if self._may_come(word, possible)]
+            found = [word for word in rest if may_come(self._processes, word, possible)]
             possible += found
             has_grown = bool(found)
         stuck = [word for word in words if not any(word is each for each in possible)]
@@ -341,17 +341,6 @@ class Conductor:
     def _end_of(self, process: int, cell: int) -> End | None:
         left, end = self._processes[process].left
         return end if left == cell else None
-
-    def _may_come(self, word: Word, possible: Iterable[Word]) -> bool:
-        """Whether every participant may still say a word, after others that may be granted."""
-        known = list(possible)
-        for q in word.participants:
-            main = self._processes[q].main
-            if main is None or main.word.agrees_with(word):
-                continue
-            if not any(main.word.agrees_with(each) for each in known):
-                return False
-        return True
 
     def _stop_words(
         self, words: Sequence[Word], kind: StopKind, sides: tuple[Side, ...]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -71,3 +72,15 @@ class Round:
     word: Word
     cell: int
     missing: int
+
+
+def may_come(processes: Sequence[Process], word: Word, possible: Iterable[Word]) -> bool:
+    """Whether every participant may still say a word, after others that may be granted."""
+    known = list(possible)
+    for q in word.participants:
+        main = processes[q].main
+        if main is None or main.word.agrees_with(word):
+            continue
+        if not any(main.word.agrees_with(each) for each in known):
+            return False
+    return True

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from jaxnb.cells.running import Collected, RunningCell
+from jaxnb.cells.collected import Collected
+from jaxnb.cells.running import RunningCell
 from jaxnb.cells.sinks import OutputSink
 from jaxnb.cells.timing import calls_to_come
 from jaxnb.errors import JaxnbError, RecoveryInterrupted

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from jaxnb.arrays import unequal
+from jaxnb.cells.collected import Collected
 from jaxnb.cells.outcome import caught_text, stopped_text
-from jaxnb.cells.running import Collected, RunningCell
+from jaxnb.cells.running import RunningCell
 from jaxnb.cells.sinks import OutputSink, ScriptNotices
 from jaxnb.launch.deaths import dead_processes
 from jaxnb.lockstep import divergence, programs

@@ -9,7 +9,7 @@ from jaxnb.arrays import each_its_own, merged, placing
 from jaxnb.arrays.layout import ArrayLayout
 from jaxnb.arrays.moving import request_for
 from jaxnb.arrays.paths import parse_path
-from jaxnb.arrays.pulling import missing_error
+from jaxnb.arrays.refusals import missing_error
 from jaxnb.errors import UsageError
 from jaxnb.lockstep.provenance import apart_text
 from jaxnb.model.layout import ArrayInfo

@@ -11,8 +11,9 @@ from typing import Any, Literal
 from jaxnb.arrays.per_process import Gather
 from jaxnb.arrays.pulling import CellKey, Puller
 from jaxnb.cells.answers import place_of
+from jaxnb.cells.collected import Collected
 from jaxnb.cells.result import CellResult, ProcessResult
-from jaxnb.cells.running import Collected, RunningCell
+from jaxnb.cells.running import RunningCell
 from jaxnb.cells.timing import joined
 from jaxnb.model.cells import CellReply, CellRequest, ValueInfo
 from jaxnb.model.dispatches import Cause, Divergence
