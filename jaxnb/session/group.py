@@ -21,7 +21,6 @@ from jaxnb.launch.cluster import ProcessGroup
 from jaxnb.launch.deaths import Death, OomKills, death_error
 from jaxnb.launch.gpus import visible_gpus
 from jaxnb.launch.placement import Placement, place
-from jaxnb.launch.stopped import is_stopped
 from jaxnb.lockstep import checking
 from jaxnb.lockstep.serials import Serials
 from jaxnb.model.cells import StreamChunk
@@ -114,7 +113,6 @@ class Life:
             busy=self._work.in_cells(),
             engine_ids=self._transport.engine_ids if self._transport is not None else {},
             closed=self.lifecycle.phase is Phase.CLOSED,
-            stopped=[r.process_index for r in self.reports if is_stopped(r.pid)],
         )
 
     def info(self) -> GroupInfo:
@@ -339,10 +337,6 @@ class Life:
     def _on_stray(self, output: Output) -> None:
         is_up = self.lifecycle.phase is not Phase.STARTING
         self._work.take_output(output, is_kept=is_up)
-
-    def mark_out_of_step(self) -> None:
-        """Notes that processes did not come back, so nothing more can be run on the group."""
-        self.lifecycle.mark_broken()
 
 
 def _placed(options: StartOptions) -> Placement:

@@ -1,10 +1,11 @@
-"""Pure: the processes of a group as they are now, from their reports and deaths."""
+"""The processes of a group as they are now, from their reports, their deaths and the system."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
 from jaxnb.launch.deaths import Death, describe_status
+from jaxnb.launch.stopped import is_stopped
 from jaxnb.model.group import ProcessInfo, ProcessReport
 from jaxnb.model.statistics import DeviceStats
 
@@ -16,7 +17,6 @@ def process_infos(
     busy: Collection[int],
     engine_ids: Mapping[int, int],
     closed: bool,
-    stopped: Collection[int] = (),
 ) -> list[ProcessInfo]:
     """Returns the processes, by process index.
 
@@ -26,7 +26,6 @@ def process_infos(
         busy: The process indices that are in a cell.
         engine_ids: Process index to ipyparallel's number.
         closed: The session has been closed.
-        stopped: The process indices that are stopped, by SIGSTOP say.
     """
     dead = {death.index: death for death in deaths if death.role == "engine"}
     infos = []
@@ -34,7 +33,6 @@ def process_infos(
         index = report.process_index
         ended = describe_status(dead[index].status) if index in dead else "stopped"
         is_dead = closed or index in dead
-        paused = f"stopped, `kill -CONT {report.pid}` lets it go on" if index in stopped else ""
         infos.append(
             ProcessInfo(
                 process_index=index,
@@ -43,10 +41,14 @@ def process_infos(
                 devices=report.local_devices,
                 engine_id=engine_ids.get(index, -1),
                 state="dead" if is_dead else "busy" if index in busy else "ready",
-                detail=ended if is_dead else paused,
+                detail=ended if is_dead else _paused(report.pid),
             )
         )
     return infos
+
+
+def _paused(pid: int) -> str:
+    return f"stopped, `kill -CONT {pid}` lets it go on" if is_stopped(pid) else ""
 
 
 def rows_without_numbers(process: ProcessInfo, why: str) -> list[DeviceStats]:

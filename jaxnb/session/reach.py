@@ -64,7 +64,7 @@ class Reach:
 
     def mark_out_of_step(self) -> None:
         """Notes that processes did not come back, so nothing more can be run on the group."""
-        self._life.mark_out_of_step()
+        self._life.lifecycle.mark_broken()
 
     # ---------------------------------------------------------------------- main threads
 
@@ -103,7 +103,7 @@ class Reach:
 
     def _give_up(self, indices: Iterable[int]) -> None:
         self._work.note_stuck(indices)
-        self._life.mark_out_of_step()
+        self._life.lifecycle.mark_broken()
 
     def send_interrupt(self, processes: Iterable[int]) -> None:
         """Sends SIGINT to processes; one that runs nothing for the notebook ignores it."""

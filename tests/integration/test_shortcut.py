@@ -406,7 +406,7 @@ for size in range(20):
     assert 0 < len(ways()) <= 4
 print(count(hooks))
 """
-    assert python(code, f"shortcut.MAX_WAYS = 4\n{INSTALL}") == ["(40, 20)"]
+    assert python(code, f"jax_fast_path.MAX_WAYS = 4\n{INSTALL}") == ["(40, 20)"]
 
 
 @pytest.mark.parametrize(

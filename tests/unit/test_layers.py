@@ -6,6 +6,7 @@ copy of the package, so that a contract that can no longer fail is noticed.
 
 from __future__ import annotations
 
+import ast
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 MAX_LINES = 400
+MAX_LINES_OF_A_CLASS = 300
 
 
 def lint_imports(folder: Path) -> subprocess.CompletedProcess[str]:
@@ -86,3 +88,14 @@ def test_no_module_is_too_long_to_read() -> None:
         for path in (ROOT / "jaxnb").rglob("*.py")
     }
     assert {path: n for path, n in lengths.items() if n > MAX_LINES} == {}
+
+
+def test_no_class_of_the_session_is_too_long_to_read() -> None:
+    lengths = {
+        node.name: (node.end_lineno or 0) - node.lineno + 1
+        for path in (ROOT / "jaxnb" / "session").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef)
+    }
+    assert len(lengths) > 20
+    assert {name: n for name, n in lengths.items() if n > MAX_LINES_OF_A_CLASS} == {}
