@@ -1,20 +1,17 @@
-"""Definitions of cells that a plan needs: which, in what order, and what cannot be taken along.
+"""Which statements of cells a plan runs first: definitions, and assignments of plain values.
 
-A cell's functions, classes and imports are taken along by their text. So are assignments of
-what does not depend on devices: literals, lambdas, and functions made of functions
-(``step = jax.jit(step)``). Other variables were made for the group's devices.
+A cell's functions, classes and imports are run again by their text. So are assignments that
+compute nothing, of literals, lambdas, and functions made of functions (``step = jax.jit(step)``),
+and what changes such a value or a setting (``layers.append(64)``, ``jax.config.update(…)``). What
+other statements bind was made for the group's devices: those names are taken away.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-import symtable
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 
-from jaxnb.errors import UsageError
-from jaxnb.labels import one_line
 from jaxnb.model.cells import CellRequest
 from jaxnb.model.plans import PlanPiece
 
@@ -22,52 +19,47 @@ _MAKERS = frozenset(
     {
         "jit", "grad", "value_and_grad", "vmap", "checkpoint", "remat", "shard_map", "partial",
         "custom_vjp", "custom_jvp", "P", "PartitionSpec", "NamedSharding", "ShapeDtypeStruct",
-        "dtype",
+        "dtype", "int", "float", "bool", "str", "len", "range", "tuple", "list", "dict", "set",
     }
 )  # fmt: skip
-"""Last words of what may be called in an assignment that is taken along: it makes functions, or
-describes arrays, and computes nothing."""
+"""Last words of what may be called in an assignment: it makes functions, describes arrays, or
+makes plain values of plain values."""
 
-_COMPREHENSIONS = frozenset({"listcomp", "setcomp", "dictcomp", "genexpr"})
+_CHANGES = frozenset({"append", "extend", "insert", "add", "update", "setdefault", "pop", "remove"})
+"""Methods that change a container, or a setting, in place."""
+
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_INNER = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
-@dataclass(frozen=True, slots=True)
-class _Names:
-    """What a statement needs and makes.
+def pieces_of(cells: Iterable[CellRequest]) -> Iterator[PlanPiece]:
+    """Returns the statements of cells, each with whether a plan runs it, and what it binds.
 
-    Attributes:
-        now: Names that it uses when it is run.
-        later: Names that its functions use when they are called.
-        made: Names that it binds.
+    Args:
+        cells: The cells, in the order in which they have run.
     """
+    for cell in cells:
+        # Magics and `!commands` are no Python; the lines count on.
+        lines = ["" if re.match(r"\s*[%!]", line) else line for line in cell.code.splitlines()]
+        text = "\n" * (cell.first_line - 1) + "\n".join(lines)
+        try:
+            body = ast.parse(text).body
+        except (SyntaxError, ValueError):
+            continue
+        for node in body:
+            yield piece_of(f"<cell {cell.cell}>", text, node)
 
-    now: frozenset[str]
-    later: frozenset[str]
-    made: frozenset[str]
 
+def piece_of(name: str, text: str, node: ast.stmt) -> PlanPiece:
+    """Returns a statement as a piece of a plan.
 
-@dataclass(frozen=True, slots=True)
-class _Statement:
-    """A statement of a cell.
-
-    Attributes:
-        place: The cell's place and the statement's.
-        cell: The cell's number.
+    Args:
+        name: The file name of its text.
+        text: The text that it stands in.
         node: The statement.
-        names: What it needs and makes.
-        text: The text of the cell, its lines counted as the notebook does.
     """
-
-    place: tuple[int, int]
-    cell: int
-    node: ast.stmt
-    names: _Names
-    text: str
-
-    @property
-    def piece(self) -> PlanPiece:
-        """The statement as code to run; its lines count as the cell's do."""
-        return PlanPiece(f"<cell {self.cell}>", statement_text(self.text, self.node), self.text)
+    bound = tuple(dict.fromkeys(_bound(node)))
+    return PlanPiece(name, statement_text(text, node), text, bound, _is_definition(node))
 
 
 def statement_text(text: str, node: ast.stmt) -> str:
@@ -82,118 +74,61 @@ def statement_text(text: str, node: ast.stmt) -> str:
     return "\n" * (start - 1) + found
 
 
-class Definitions:
-    """The definitions of cells.
-
-    Args:
-        cells: The cells, in the order in which they have run.
-    """
-
-    def __init__(self, cells: Iterable[CellRequest]) -> None:
-        self._statements = [each for i, cell in enumerate(cells) for each in _statements(i, cell)]
-        self._taken: set[tuple[int, int]] = set()
-
-    def along(self, body: Sequence[ast.stmt]) -> Iterator[tuple[ast.stmt, list[PlanPiece]]]:
-        """Returns each statement of a plan with what of the cells has to be run before it.
-
-        Raises:
-            UsageError: It needs what cannot be taken along.
-        """
-        names = [_names_of(statement) for statement in body]
-        own = frozenset().union(*(each.made for each in names))
-        there: frozenset[str] = frozenset()
-        for statement, each in zip(body, names, strict=True):
-            needed = (each.now - there) | (each.later - own)
-            found: dict[tuple[int, int], _Statement] = {}
-            for name in sorted(needed):
-                self._find(name, own, there, None, found, name)
-            self._taken |= found.keys()
-            yield statement, [found[place].piece for place in sorted(found)]
-            there |= each.made
-
-    def _find(
-        self,
-        name: str,
-        own: frozenset[str],
-        there: frozenset[str],
-        before: tuple[int, int] | None,
-        found: dict[tuple[int, int], _Statement],
-        whose: str,
-    ) -> None:
-        """Finds what makes a name, and what that needs; what no cell makes is left to Python."""
-        known = [s for s in self._statements if name in s.names.made]
-        known = [s for s in known if before is None or s.place < before]
-        if not known or known[-1].place in found or known[-1].place in self._taken:
-            return
-        statement = known[-1]
-        _require_definition(statement, name, whose)
-        found[statement.place] = statement
-        for needed in sorted(statement.names.now - there):
-            self._find(needed, own, there, statement.place, found, name)
-        for needed in sorted(statement.names.later - own):
-            self._find(needed, own, there, None, found, name)
+def _bound(node: ast.AST) -> Iterator[str]:
+    """Yields the names that a statement binds, or whose value it changes in place."""
+    match node:
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            yield name
+        case ast.alias(name=name, asname=other):
+            yield other or name.partition(".")[0]
+        case ast.Name(id=name, ctx=ast.Store() | ast.Del()):
+            yield name
+        case ast.Subscript(ctx=ast.Store() | ast.Del(), value=ast.Name(id=name)):
+            yield name
+        case ast.Expr(ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=method))):
+            if method in _CHANGES:
+                yield name
+        case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+            yield name
+    if not isinstance(node, (*_SCOPES, *_INNER)):
+        for child in ast.iter_child_nodes(node):
+            yield from _bound(child)
 
 
-def _statements(place: int, cell: CellRequest) -> Iterator[_Statement]:
-    # Magics and `!commands` are no Python; the lines count on.
-    lines = ["" if re.match(r"\s*[%!]", line) else line for line in cell.code.splitlines()]
-    text = "\n" * (cell.first_line - 1) + "\n".join(lines)
-    try:
-        body = ast.parse(text).body
-    except (SyntaxError, ValueError):
-        return
-    for number, node in enumerate(body):
-        yield _Statement((place, number), cell.cell, node, _names_of(node), text)
+def _is_definition(node: ast.stmt) -> bool:
+    match node:
+        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef() | ast.Pass():
+            return True
+        case ast.Import() | ast.ImportFrom():
+            return True
+        case ast.Assign(targets=targets, value=value):
+            return all(map(_is_target, targets)) and _is_plain(value)
+        case ast.AnnAssign(target=target, value=value) | ast.AugAssign(target=target, value=value):
+            return _is_target(target) and (value is None or _is_plain(value))
+        case ast.Expr(ast.Call(func=ast.Attribute(attr=method)) as call):
+            return method in _CHANGES and all(map(_is_plain, [*call.args, *call.keywords]))
+        case ast.If(test=test, body=body, orelse=other):
+            return _is_plain(test) and all(map(_is_definition, [*body, *other]))
+        case ast.Try(body=body, handlers=handlers, orelse=other, finalbody=last):
+            inner = [each for handler in handlers for each in handler.body]
+            return all(map(_is_definition, [*body, *inner, *other, *last]))
+    return False
 
 
-def _names_of(statement: ast.stmt) -> _Names:
-    table = symtable.symtable(ast.unparse(statement), "<statement>", "exec")
-    now, later, made = set[str](), set[str](), set[str]()
-    for symbol in table.get_symbols():
-        if symbol.is_assigned() or symbol.is_imported():
-            made.add(symbol.get_name())
-        if symbol.is_referenced():
-            now.add(symbol.get_name())
-    for child in table.get_children():
-        _add_globals(child, now, later, is_later=False)
-    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        later -= made  # it calls itself
-    return _Names(frozenset(now), frozenset(later), frozenset(made))
+def _is_target(node: ast.expr) -> bool:
+    match node:
+        case ast.Name():
+            return True
+        case ast.Tuple(elts=parts) | ast.List(elts=parts):
+            return all(map(_is_target, parts))
+        case ast.Starred(value=value):
+            return _is_target(value)
+        case ast.Subscript(value=ast.Name(), slice=key):
+            return _is_plain(key)
+    return False
 
 
-def _add_globals(
-    table: symtable.SymbolTable, now: set[str], later: set[str], *, is_later: bool
-) -> None:
-    runs_later = table.get_type() == "function" and table.get_name() not in _COMPREHENSIONS
-    is_later = is_later or runs_later
-    for symbol in table.get_symbols():
-        if symbol.is_global():
-            (later if is_later else now).add(symbol.get_name())
-    for child in table.get_children():
-        _add_globals(child, now, later, is_later=is_later)
-
-
-def _require_definition(statement: _Statement, name: str, whose: str) -> None:
-    node = statement.node
-    if isinstance(
-        node,
-        ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Import | ast.ImportFrom,
-    ):
-        return
-    if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        if all(isinstance(t, ast.Name) for t in targets) and _is_free_of_devices(node.value):
-            return
-    needs = f"`{whose}` needs `{name}`" if whose != name else f"The plan needs `{name}`"
-    text = one_line(ast.unparse(node).splitlines()[0])
-    raise UsageError(
-        f"{needs}, which cell [{statement.cell}] has made at line {node.lineno} for the devices of "
-        f"the group: `{text}`. Nothing was run. Make `{name}` in the plan, before the call: there "
-        "it is made for as many devices as are planned."
-    )
-
-
-def _is_free_of_devices(node: ast.AST) -> bool:
+def _is_plain(node: ast.AST) -> bool:
     """Whether to compute a value again gives the same on any number of devices, at no cost."""
     if isinstance(node, ast.Await | ast.Yield | ast.YieldFrom | ast.NamedExpr):
         return False
@@ -204,4 +139,4 @@ def _is_free_of_devices(node: ast.AST) -> bool:
             return False
     # The body of a lambda is run only when it is called.
     inner = node.args if isinstance(node, ast.Lambda) else node
-    return all(map(_is_free_of_devices, ast.iter_child_nodes(inner)))
+    return all(map(_is_plain, ast.iter_child_nodes(inner)))

@@ -9,19 +9,20 @@ devices.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable
 
 from jaxnb.compiled.calls import EXAMPLE, require_call
 from jaxnb.compiled.collectives import Collectives
 from jaxnb.compiled.compiling import not_compiled
-from jaxnb.compiled.definitions import Definitions, statement_text
+from jaxnb.compiled.definitions import piece_of, pieces_of
 from jaxnb.compiled.scratch import ask_scratch
 from jaxnb.errors import UsageError
 from jaxnb.labels import one_line
 from jaxnb.model.cells import CellRequest
 from jaxnb.model.collectives import Compiled, NotCompiled
 from jaxnb.model.comparisons import ComparisonReport
-from jaxnb.model.plans import PlanPiece, PlanRequest
+from jaxnb.model.plans import PlanReply, PlanRequest
 
 MAX_DEVICES = 65536
 
@@ -85,28 +86,58 @@ def answer(
         )
     numbered = "\n" * (first_line - 1) + code
     body = _parsed(numbered, code)
-    pieces: list[PlanPiece] = []
-    known = Definitions(cells)
-    for statement, needed in known.along(body):
-        pieces += needed
-        pieces.append(PlanPiece(name, statement_text(numbered, statement), numbered))
-    request = PlanRequest(devices, tuple(pieces[:-1]), pieces[-1], compares=bool(label))
+    *pieces, last = (piece_of(name, numbered, statement) for statement in body)
+    request = PlanRequest(
+        devices, tuple(pieces_of(cells)), tuple(pieces), last, compares=bool(label)
+    )
     reply = ask_scratch(request)
     if reply.output:
         print(reply.output, end="")  # noqa: T201  # what the user's code has printed
-    call = one_line(label or ast.unparse(body[-1]))
     if isinstance(reply.answer, NotCompiled):
-        advice = ""
-        if reply.answer.error.type_name == "UsageError":
-            raise UsageError(reply.answer.error.message)
-        if reply.answer.error.type_name == "NameError":
-            advice = (
-                f"A plan for {devices} devices is made in a process of its own. It has what the "
-                "plan's code makes, and the functions, classes and imports of %%spmd cells; other "
-                "variables have to be made in the plan."
-            )
+        _require_names(reply)
+        error = reply.answer.error
+        if error.type_name == "UsageError":
+            raise UsageError(error.message)
+        call = one_line(label or ast.unparse(body[-1]))
+        advice = _ADVICE.format(devices) if error.type_name == "NameError" else ""
         raise not_compiled(call, reply.answer, f" for {devices} devices", advice)
     return reply.answer
+
+
+_ADVICE = (
+    "A plan for {} devices is made in a process of its own. It has what the plan's code makes, and "
+    "the functions, classes, imports and plain values of %%spmd cells; other variables have to be "
+    "made in the plan."
+)
+
+
+def _require_names(reply: PlanReply) -> None:
+    """Raises UsageError for want of a name that a cell has made for the group's devices."""
+    assert isinstance(reply.answer, NotCompiled)
+    found = re.match(r"name '(\w+)' is not defined", reply.answer.error.message)
+    if reply.answer.error.type_name != "NameError" or found is None:
+        return
+    name, whose = found[1], ""
+    while (missing := reply.missing.get(name)) and missing.needs in reply.missing:
+        name, whose = missing.needs, name
+    if missing is None:
+        return
+    needs = f"`{whose}` needs `{name}`" if whose else f"The plan needs `{name}`"
+    piece = missing.piece
+    cell = piece.name.strip("<>").replace("cell ", "cell [") + "]"
+    text = one_line(piece.code.strip().splitlines()[0])
+    if missing.needs or missing.error:
+        why = missing.error or f"there is no `{missing.needs}`"
+        raise UsageError(
+            f"{needs}, of {cell}, line {piece.line}: `{text}`. In the plan's process that cannot "
+            f"be run: {why}. Nothing was compiled. Make `{name}` in the plan, before the call."
+        )
+    raise UsageError(
+        f"{needs}, which {cell} has made at line {piece.line}: `{text}`. A plan takes functions, "
+        "classes, imports and plain values along; what cells compute was made for the devices of "
+        f"the group. Nothing was compiled. Make `{name}` in the plan, before the call: there it is "
+        "made for as many devices as are planned."
+    )
 
 
 def _parsed(numbered: str, code: str) -> list[ast.stmt]:

@@ -19,7 +19,7 @@ from jaxnb.compiled.calls import require_call
 from jaxnb.launch import process_bootstrap
 from jaxnb.model.collectives import Compiled, NotCompiled
 from jaxnb.model.comparisons import ComparisonReport
-from jaxnb.model.plans import PlanReply, PlanRequest
+from jaxnb.model.plans import Missing, PlanPiece, PlanReply, PlanRequest
 
 MAX_OUTPUT = 20_000
 """Characters of what a plan prints; its end is kept."""
@@ -35,28 +35,100 @@ def answer(request: PlanRequest) -> PlanReply:
     # What the code computes on all devices needs a thread for each of them. Nobody else is
     # served by this process, so there is no other use for them.
     os.environ["NPROC"] = str(max(4, min(2 * request.num_devices, MAX_THREADS)))
-    jax.config.update("jax_platforms", "cpu")
-    jax.config.update("jax_num_cpu_devices", request.num_devices)
+    _use_cpus(request.num_devices)
     printed = io.StringIO()
-    with redirect_stdout(printed), redirect_stderr(printed):
-        found = _answer(request)
-    return PlanReply(found, _end_of(printed.getvalue()))
-
-
-def _answer(request: PlanRequest) -> Compiled | NotCompiled | ComparisonReport:
     # A module of its own as __main__: dataclasses and pickle look a class's module up.
     module = types.ModuleType("__main__")
     sys.modules["__main__"] = module
-    namespace: dict[str, Any] = vars(module)
-    namespace.update(process_bootstrap.namespace())
+    definitions = _Definitions(vars(module))
+    definitions.namespace.update(process_bootstrap.namespace())
+    with redirect_stdout(printed), redirect_stderr(printed):
+        found = _answer(request, definitions)
+    return PlanReply(found, _end_of(printed.getvalue()), definitions.missing)
+
+
+def _use_cpus(count: int) -> None:
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_num_cpu_devices", count)
+
+
+class _Definitions:
+    """Runs the definitions of cells.
+
+    One that lacks a name is tried again after each statement of the plan, which may make it; it
+    then meets all else as it was before, and what the plan itself has bound.
+
+    Args:
+        namespace: Where they are run.
+
+    Attributes:
+        namespace: The same.
+        missing: By name what cells have made that is not there.
+    """
+
+    def __init__(self, namespace: dict[str, Any]) -> None:
+        self.namespace = namespace
+        self.missing: dict[str, Missing] = {}
+        self._of_plan: set[str] = set()
+        self._met: dict[PlanPiece, dict[str, Any]] = {}
+
+    def run(self, piece: PlanPiece) -> None:
+        """Runs a statement of a cell, or takes away what it has made, if that is no definition."""
+        if not piece.is_definition:
+            self._lack(Missing(piece))
+            return
+        met = dict(self.namespace)
+        try:
+            _run(piece, self.namespace)
+        except Exception as error:
+            needs = error.name if isinstance(error, NameError) else ""
+            text = "" if needs else f"{type(error).__name__}: {error}"
+            self._lack(Missing(piece, needs or "", text))
+            self._met.setdefault(piece, met)
+        else:
+            self._have(piece)
+
+    def run_of_plan(self, piece: PlanPiece) -> None:
+        """Runs a statement of the plan, then the definitions that waited for what it has made."""
+        _run(piece, self.namespace)
+        self._have(piece)
+        self._of_plan.update(piece.bound)
+        for each in dict.fromkeys(m.piece for m in self.missing.values() if m.needs):
+            now = dict(self.namespace)
+            self.namespace |= {k: v for k, v in self._met[each].items() if k not in self._of_plan}
+            self.run(each)
+            made = {name: self.namespace[name] for name in each.bound if name in self.namespace}
+            self.namespace.clear()
+            self.namespace.update(now, **made)
+
+    def _have(self, piece: PlanPiece) -> None:
+        for name in piece.bound:
+            self.missing.pop(name, None)
+
+    def _lack(self, missing: Missing) -> None:
+        for name in missing.piece.bound:
+            self.namespace.pop(name, None)
+            self.missing[name] = missing
+
+
+def _run(piece: PlanPiece, namespace: dict[str, Any]) -> None:
+    keep_lines(piece.name, piece.whole)
+    exec(compile(piece.code, piece.name, "exec", dont_inherit=True), namespace)
+
+
+def _answer(
+    request: PlanRequest, definitions: _Definitions
+) -> Compiled | NotCompiled | ComparisonReport:
     try:
+        for piece in request.definitions:
+            definitions.run(piece)
+        _use_cpus(request.num_devices)  # a cell may have asked for others
         for piece in request.pieces:
-            keep_lines(piece.name, piece.whole)
-            exec(compile(piece.code, piece.name, "exec", dont_inherit=True), namespace)
+            definitions.run_of_plan(piece)
         keep_lines(request.call.name, request.call.whole)
         if request.compares:
             code = compile(request.call.code.strip(), request.call.name, "eval")
-            report: ComparisonReport = eval(code, namespace).report
+            report: ComparisonReport = eval(code, definitions.namespace).report
             return replace(report, planned=True)
         # Parsed as a statement: its lines count as the notebook's do.
         expression = ast.parse(request.call.code).body[0]
@@ -64,7 +136,7 @@ def _answer(request: PlanRequest) -> Compiled | NotCompiled | ComparisonReport:
         call = require_call(expression.value, request.call.code)
     except (Exception, SystemExit) as error:
         return NotCompiled(0, "prepared", process_compiled.described(error))
-    return process_compiled.compile_call(call, namespace, 0, request.call.name)
+    return process_compiled.compile_call(call, definitions.namespace, 0, request.call.name)
 
 
 def _end_of(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from jaxnb.model.collectives import Compiled, NotCompiled
@@ -10,17 +11,26 @@ from jaxnb.model.comparisons import ComparisonReport
 
 @dataclass(frozen=True)
 class PlanPiece:
-    """Code to run before a call is planned: a cell, or the definitions taken from one.
+    """A statement, of a cell or of the plan itself.
 
     Attributes:
         name: Its file name in tracebacks: ``"<cell 7>"``.
         code: Its text; in front of it are as many empty lines as its lines are to count from.
         whole: The text of the whole cell, for tracebacks.
+        bound: The names that it binds.
+        is_definition: A plan runs it, where it is of a cell.
     """
 
     name: str
     code: str
     whole: str = ""
+    bound: tuple[str, ...] = ()
+    is_definition: bool = False
+
+    @property
+    def line(self) -> int:
+        """The line that it begins at, from 1."""
+        return len(self.code) - len(self.code.lstrip("\n")) + 1
 
 
 @dataclass(frozen=True)
@@ -29,15 +39,32 @@ class PlanRequest:
 
     Attributes:
         num_devices: How many devices it makes.
-        pieces: What to run first, in order.
-        call: The call, the last expression of the last piece.
+        definitions: Statements of cells, in order.
+        pieces: Statements of the plan but its last.
+        call: The call, the last expression of the plan.
         compares: The call is one of ``jaxnb.compare``, and is made.
     """
 
     num_devices: int
+    definitions: tuple[PlanPiece, ...]
     pieces: tuple[PlanPiece, ...]
     call: PlanPiece
     compares: bool = False
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A name that a cell has made, and that a plan does not have.
+
+    Attributes:
+        piece: What has made it.
+        needs: The name for want of which that could not be run.
+        error: What it raised else; empty if it was not run.
+    """
+
+    piece: PlanPiece
+    needs: str = ""
+    error: str = ""
 
 
 @dataclass(frozen=True)
@@ -48,7 +75,9 @@ class PlanReply:
         answer: What the call compiles to, a :class:`~jaxnb.model.ComparisonReport`, or why there
             is neither.
         output: What the code has printed.
+        missing: By name what cells have made that is not there.
     """
 
     answer: Compiled | NotCompiled | ComparisonReport
     output: str = field(default="", repr=False)
+    missing: Mapping[str, Missing] = field(default_factory=dict, repr=False)
