@@ -1,65 +1,28 @@
-"""Compiled programs, as XLA's own parser has them and as JAX's private names tell of them."""
+"""Compiled programs, in XLA's serialized form and as JAX's private names tell of them."""
 
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Sequence
 from typing import Any
 
 from jaxnb.compat.jax_literals import literal_lines, literals_digest
 from jaxnb.compat.jax_program_text import comparable
+from jaxnb.compat.xla_frames import frames_of
 from jaxnb.compat.xla_listing import program_lines
-from jaxnb.compat.xla_program import Line, Program, from_text, header_and_entry, matters
+from jaxnb.compat.xla_messages import Message
+from jaxnb.compat.xla_program import Program, read_program
 from jaxnb.model.programs import ProgramLine
-
-_NAMES = re.compile(r"^ *(?:ROOT )?%?([\w.$-]+) = ", re.MULTILINE)
 
 
 def programs(compiled: Any) -> list[Program]:
     """Returns the programs of a ``jax.stages.Compiled``; mostly one.
 
-    By XLA's own parser; where this JAX does not expose it, from the text.
-    """
-    try:
-        return [parsed(module) for module in compiled.runtime_executable().hlo_modules()]
-    except AttributeError:
-        return [from_text(compiled.as_text() or "")]
-
-
-def parsed(module: Any) -> Program:
-    """Returns a module of XLA as data.
-
     Raises:
-        AttributeError: The wheel does not expose XLA's parser.
+        AttributeError: This JAX does not expose serialized programs.
     """
-    text = module.to_string()
-    header, entry = header_and_entry(text)
-    # The parser lists instructions in the order in which they were made, the text in that in
-    # which they are run.
-    order = {name: place for place, name in enumerate(_NAMES.findall(text))}
-    computations = {}
-    for computation in module.computations():
-        known = sorted(computation.instructions(), key=lambda each: order.get(each.name, 0))
-        found = [line for each in known if (line := _line(each)) is not None]
-        computations[computation.name] = found
-    return Program(module.name, entry, computations, header)
-
-
-def _line(instruction: Any) -> Line | None:
-    opcode = _words(instruction.opcode)
-    if opcode == "async-start":
-        wrapped = instruction.async_wrapped_root()
-        inner = _words(wrapped.opcode)
-        # Only the wrapped one has the facts in its text; the pair may have the metadata.
-        return Line(f"{inner}-start", wrapped.to_string(), wrapped=True) if matters(inner) else None
-    return Line(opcode, instruction.to_string()) if matters(opcode) else None
-
-
-def _words(opcode: Any) -> str:
-    """Returns an opcode as it stands in the text: ``HloOpcode.kAllGather`` is ``all-gather``."""
-    name = str(opcode).rpartition(".")[2].removeprefix("k")
-    return re.sub(r"(?<!^)(?=[A-Z])", "-", name).lower()
+    modules = compiled.runtime_executable().hlo_modules()
+    return [read_program(module.as_serialized_hlo_module_proto()) for module in modules]
 
 
 def device_ids(compiled: Any) -> tuple[int, ...] | None:
@@ -128,4 +91,8 @@ def modules_lines(modules: Sequence[Any]) -> list[ProgramLine]:
     """
     options = _options()
     options.print_metadata = True
-    return [line for module in modules for line in program_lines(module.to_string(options))]
+    found: list[ProgramLine] = []
+    for module in modules:
+        frames = frames_of(Message(module.as_serialized_hlo_module_proto()))
+        found += program_lines(module.to_string(options), frames)
+    return found

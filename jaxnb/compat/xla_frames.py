@@ -6,11 +6,9 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from jaxnb.compat.xla_messages import Message
 from jaxnb.model.collectives import SourceLine
 
-_SECTION = re.compile(r"^(FileNames|FunctionNames|FileLocations|StackFrames)$")
-_NAME = re.compile(r'^(\d+) "(.*)"$')
-_FIELDS = re.compile(r"(\w+)=(\d+)")
 _NOT_THEIRS = ("/site-packages/", "/dist-packages/", "<frozen ")
 _RUN_CELLS = re.compile(
     r"/(?:ipykernel|IPython|ipyparallel|jupyter_client|tornado|traitlets|asyncio)/"
@@ -22,42 +20,29 @@ _OWN = f"{Path(__file__).parents[1]}/"
 
 
 class Frames:
-    """The tables of source lines that a program's text begins with.
-
-    Newer versions of XLA write an instruction's stack frame as a number into tables, older
-    ones write file and line at the instruction.
+    """The stack frames in which a program's instructions were made.
 
     Args:
-        header: The text before the first computation.
+        frames: By number, from 1, the line of each frame and the number of its caller; 0 if it
+            has none.
     """
 
-    def __init__(self, header: str) -> None:
-        self._names: dict[str, dict[int, str]] = {"FileNames": {}, "FunctionNames": {}}
-        self._rows: dict[str, dict[int, dict[str, int]]] = {"FileLocations": {}, "StackFrames": {}}
-        section = ""
-        for line in header.splitlines():
-            if _SECTION.match(line):
-                section = line
-            elif section in self._names and (found := _NAME.match(line)):
-                self._names[section][int(found[1])] = found[2]
-            elif section in self._rows and line[:1].isdigit():
-                number = int(line.split(" ", 1)[0])
-                self._rows[section][number] = {k: int(v) for k, v in _FIELDS.findall(line)}
-        # XLA prints the parent of the first frame, which has none, as 0 or, with all numbers of
-        # parents one too high, as 1.
-        first = self._rows["StackFrames"].get(1, {})
-        self._shift = 1 if first.get("parent_frame_id") == 1 else 0
+    def __init__(self, frames: Mapping[int, tuple[SourceLine, int]]) -> None:
+        self._frames = frames
 
-    def line(self, metadata: Mapping[str, str]) -> SourceLine | None:
+    def line(self, frame: int, file: str = "", number: int = 0) -> SourceLine | None:
         """Returns the line that an instruction comes from.
 
         That is the innermost one of a cell; without one, the innermost that is not in an
         installed package; without one, the innermost but those of what runs cells.
 
         Args:
-            metadata: The instruction's.
+            frame: The number of its frame.
+            file: Its file, where XLA writes that instead.
+            number: The line in it.
         """
-        stack = list(self._stack(metadata))
+        stack = [SourceLine(file, number)] if file else list(self._stack(frame))
+        stack = [each for each in stack if _is_told(each.file)]
         for wanted in (lambda f: f.startswith("<cell "),
                        lambda f: not any(part in f for part in _NOT_THEIRS)):  # fmt: skip
             for each in stack:
@@ -65,21 +50,25 @@ class Frames:
                     return each
         return stack[0] if stack else None
 
-    def _stack(self, metadata: Mapping[str, str]) -> Iterator[SourceLine]:
-        if "source_file" in metadata:
-            number = metadata.get("source_line", "0")
-            if not _RUN_CELLS.search(metadata["source_file"]):
-                yield SourceLine(metadata["source_file"], int(number) if number.isdigit() else 0)
-            return
-        text = metadata.get("stack_frame_id", "0")
-        frame = int(text) if text.isdigit() else 0
+    def _stack(self, frame: int) -> Iterator[SourceLine]:
         seen: set[int] = set()
-        while frame in self._rows["StackFrames"] and frame not in seen:
+        while frame in self._frames and frame not in seen:
             seen.add(frame)
-            row = self._rows["StackFrames"][frame]
-            place = self._rows["FileLocations"].get(row.get("file_location_id", 0), {})
-            file = self._names["FileNames"].get(place.get("file_name_id", 0), "")
-            function = self._names["FunctionNames"].get(place.get("function_name_id", 0), "")
-            if file and not file.startswith(_OWN) and not _RUN_CELLS.search(file):
-                yield SourceLine(file, place.get("line", 0), function)
-            frame = row.get("parent_frame_id", 0) - self._shift
+            line, frame = self._frames[frame]
+            yield line
+
+
+def frames_of(module: Message) -> Frames:
+    """Returns the frames of a serialized module."""
+    tables = module.message(17)
+    files, functions = ["", *tables.texts(1)], ["", *tables.texts(2)]
+    places = [SourceLine("", 0)] + [
+        SourceLine(files[place.number(1)], place.number(3), functions[place.number(2)])
+        for place in tables.messages(3)
+    ]
+    rows = enumerate(tables.messages(4), 1)
+    return Frames({i: (places[row.number(1)], row.number(2)) for i, row in rows})
+
+
+def _is_told(file: str) -> bool:
+    return bool(file) and not file.startswith(_OWN) and not _RUN_CELLS.search(file)

@@ -1,4 +1,4 @@
-"""Which devices a collective joins: the notations that XLA prints, as lists of device numbers.
+"""Which devices a collective joins: the notations of XLA, as lists of device numbers.
 
 The numbers are places in the program's device assignment, not ``Device.id``. The notations are
 those of ``xla/hlo/ir/replica_group.cc`` and ``mesh_and_axis.cc``.
@@ -7,90 +7,60 @@ those of ``xla/hlo/ir/replica_group.cc`` and ``mesh_and_axis.cc``.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from jaxnb.compat.xla_messages import Message
+
 Groups = tuple[tuple[int, ...], ...]
 
-_IOTA = re.compile(r"\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
-_MESH = re.compile(
-    r"(?:@?\w+)?mesh\[(?P<axes>[^\]]*)\](?:, device_ids=\((?P<ids>.*?)\))? \{(?P<over>[^}]*)\}"
-)
-_MESH_AXIS = re.compile(r"'([^']*)'=(\d+)")
-_GROUP_AXIS = re.compile(r"'([^']*)'(?::\((\d+)\)(\d+))?")
+_OLD_LIST, _LIST, _IOTA, _MESH = 49, 87, 92, 93
+"""Fields of an instruction: groups one by one, as they were and are written, as a reshaped range,
+as axes of a mesh of XLA's own."""
 
 
-def read_groups(text: str, num_devices: int) -> Groups | None:
-    """Returns the groups that an attribute ``replica_groups`` lists.
-
-    Args:
-        text: ``{{0,1},{2,3}}``, ``[2,4]<=[8]``, ``[4,2]<=[2,4]T(1,0)`` or
-            ``mesh['a'=2,'b'=4] {'b'}``; ``{}`` or nothing for one group of all.
-        num_devices: How many devices the program runs on.
-
-    Returns:
-        The groups; None for a notation that is not known.
-    """
-    text = text.strip()
-    if text in ("", "{}"):
-        return (tuple(range(num_devices)),)
-    if text.startswith("{"):
-        return tuple(map(_numbers, re.findall(r"\{([\d,\s]*)\}", text)))
-    if found := _IOTA.fullmatch(text):
-        array = _iota(_numbers(found[2]), found[3]).reshape(_numbers(found[1]))
-        return _as_groups(array.reshape(array.shape[0], -1))
-    if found := _MESH.fullmatch(text):
-        return _mesh_groups(found["axes"], found["ids"], found["over"])
-    return None
+def groups_of(instruction: Message) -> Groups:
+    """Returns the groups of an instruction; none where it joins all."""
+    if _MESH in instruction:
+        return _along_axes(instruction.message(_MESH))
+    devices = instruction.message(_LIST)
+    iota = instruction.message(_IOTA) if _IOTA in instruction else devices.message(2)
+    if sizes := iota.numbers(3):
+        numbers = _range(sizes, iota.numbers(4))
+        return _as_groups(numbers.reshape(iota.number(1), iota.number(2)))
+    listed = [*devices.messages(1), *instruction.messages(_OLD_LIST)]
+    return tuple(dict.fromkeys(group.numbers(1) for group in listed))
 
 
-def read_pairs(text: str) -> tuple[tuple[int, int], ...]:
-    """Returns the pairs that an attribute ``source_target_pairs`` lists."""
-    pairs = map(_numbers, re.findall(r"\{([\d,\s]*)\}", text))
-    return tuple((pair[0], pair[1]) for pair in pairs if len(pair) == 2)
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(",") if part.strip())
-
-
-def _iota(shape: Sequence[int], transposed: str | None) -> np.ndarray[Any, Any]:
+def _range(sizes: Sequence[int], order: Sequence[int]) -> np.ndarray[Any, Any]:
     """Returns device numbers in order, in a shape, its dimensions permuted."""
-    array = np.arange(math.prod(shape)).reshape(shape)
-    return array.transpose(_numbers(transposed)) if transposed else array
+    return np.arange(math.prod(sizes)).reshape(sizes).transpose(order or None)
 
 
-def _mesh_groups(axes: str, ids: str | None, over: str) -> Groups | None:
-    """Returns groups that are given as axes of a mesh of XLA's own, parts of axes included."""
-    sizes = {name: int(size) for name, size in _MESH_AXIS.findall(axes)}
-    numbers = _mesh_devices(math.prod(sizes.values()), ids)
+def _along_axes(message: Message) -> Groups:
+    """Returns groups that are given as axes of a mesh, parts of axes included."""
+    mesh = message.message(1)
+    sizes = [axis.number(2) for axis in mesh.messages(1)]
+    numbers = np.arange(math.prod(sizes))
+    if devices := mesh.numbers(2):
+        numbers = np.array(devices)
+    elif 3 in mesh:
+        tiled = mesh.message(3)
+        numbers = _range(tiled.numbers(1), tiled.numbers(2)).reshape(-1)
     # Each axis is split into what is before, in and behind the part that a group goes along.
-    cut = {name: [(1, False), (size, False), (1, False)] for name, size in sizes.items()}
-    for name, before, part in _GROUP_AXIS.findall(over):
-        if name not in cut:
-            return None
-        size = sizes[name]
-        first, inner = (int(before), int(part)) if part else (1, size)
-        cut[name] = [(first, False), (inner, True), (size // (first * inner), False)]
-    dimensions = [piece for pieces in cut.values() for piece in pieces]
+    cut = [[(1, False), (size, False), (1, False)] for size in sizes]
+    for axis in message.messages(2):
+        place, part = axis.number(1), axis.message(2)
+        first, inner = (part.number(1), part.number(2)) if 2 in axis else (1, sizes[place])
+        cut[place] = [(first, False), (inner, True), (sizes[place] // (first * inner), False)]
+    dimensions = [piece for pieces in cut for piece in pieces]
     array = numbers.reshape([size for size, _ in dimensions])
     within = [i for i, (_, is_in) in enumerate(dimensions) if is_in]
     outside = [i for i, (_, is_in) in enumerate(dimensions) if not is_in]
-    grouped = array.transpose(outside + within)
     width = math.prod(array.shape[i] for i in within)
-    return _as_groups(grouped.reshape(-1, width))
-
-
-def _mesh_devices(count: int, ids: str | None) -> np.ndarray[Any, Any]:
-    if not ids:
-        return np.arange(count)
-    found = re.fullmatch(r"\[([\d,]+)\](?:T\(([\d,]+)\))?", ids)
-    if found is None:
-        return np.array(_numbers(ids))
-    return _iota(_numbers(found[1]), found[2]).reshape(-1)
+    return _as_groups(array.transpose(outside + within).reshape(-1, width))
 
 
 def _as_groups(array: np.ndarray[Any, Any]) -> Groups:

@@ -6,19 +6,19 @@ import re
 from collections.abc import Iterator
 
 from jaxnb.compat.xla_frames import Frames
-from jaxnb.compat.xla_program import header_and_entry
 from jaxnb.model.programs import ProgramLine
 
 MAX_LINES = 20_000
 """Of a longer program the first lines are shown to people; all of it is compared."""
 
+_COMPUTATION = re.compile(r"^(?:ENTRY )?%?[\w.$-]+ (?:\(.*\) -> .*)?\{$", re.MULTILINE)
 _METADATA = re.compile(r",? ?metadata=\{((?:[^{}\"]|\"(?:[^\"\\]|\\.)*\")*)\}")
 _FIELD = re.compile(r"(\w+)=(?:\"((?:[^\"\\]|\\.)*)\"|(\S+))")
 _BODY = re.compile(r", \w+=(?:\{)?(?=,|$)")
 _INSTRUCTION = re.compile(r"^  (ROOT )?\S+ = ")
 
 
-def program_lines(text: str) -> list[ProgramLine]:
+def program_lines(text: str, frames: Frames) -> list[ProgramLine]:
     """Returns the operations of a program, in the order of its text, each once.
 
     Bodies that XLA prints within the operation that calls them stand there by themselves too, so
@@ -27,9 +27,10 @@ def program_lines(text: str) -> list[ProgramLine]:
 
     Args:
         text: XLA's canonical text of a module, with metadata.
+        frames: The module's stack frames.
     """
-    header, _ = header_and_entry(text)
-    frames = Frames(header)
+    first = _COMPUTATION.search(text)
+    header = text[: first.start()] if first else text
     found = [ProgramLine(each) for each in _facts(header)]
     for line in _joined(text[len(header) :]):
         if len(found) >= MAX_LINES:
@@ -37,7 +38,8 @@ def program_lines(text: str) -> list[ProgramLine]:
         match = _METADATA.search(line)
         place = None
         if match is not None:
-            place = frames.line({name: a or b for name, a, b in _FIELD.findall(match[1])})
+            known = {name: a or b for name, a, b in _FIELD.findall(match[1])}
+            place = frames.line(int(known.get("stack_frame_id", 0)))
         source = "" if place is None else f"{place.file}:{place.line}"
         found.append(ProgramLine(_BODY.sub("", _METADATA.sub("", line)), source))
     following = ""

@@ -1,10 +1,18 @@
-"""A compiled program as plain data: computations, and of each what matters here."""
+"""A compiled program as plain data, read from its serialized form: what matters of it here."""
 
 from __future__ import annotations
 
+import json
+import math
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from jaxnb.compat.xla_frames import Frames, frames_of
+from jaxnb.compat.xla_groups import Groups, groups_of
+from jaxnb.compat.xla_messages import Message
+from jaxnb.model.collectives import Part, SourceLine
 
 COLLECTIVES = frozenset(
     {
@@ -18,26 +26,61 @@ COLLECTIVES = frozenset(
     }
 )
 
-_COMPUTATION = re.compile(r"^(?:ENTRY )?%?(?P<name>[\w.$-]+) (?:\(.*\) -> .*)?\{$", re.MULTILINE)
-
-CALLERS = frozenset({"call", "while", "conditional", "fusion", "custom-call", "async-start"})
+CALLERS = frozenset({"call", "while", "conditional", "fusion", "custom-call"})
 """Opcodes that run other computations in which there may be collectives. What is left out calls
 one for every element (reduce, sort …), where XLA allows none."""
 
+_TYPES = (
+    "invalid", "pred", "s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64", "f16", "f32", "f64",
+    "tuple", "opaque", "c64", "bf16", "token", "c128", "f8e5m2", "f8e4m3fn", "s4", "u4",
+    "f8e4m3b11fnuz", "f8e5m2fnuz", "f8e4m3fnuz", "s2", "u2", "f8e4m3", "f8e3m4", "s1", "u1",
+    "f4e2m1fn", "f8e8m0fnu",
+)  # fmt: skip
+"""XLA's types, in the order of their numbers."""
+
+_DTYPES = {"pred": "bool", "bf": "bfloat", "s": "int", "u": "uint", "f": "float", "c": "complex"}
+
+Shape = Part | tuple["Shape", ...]
+"""An array, or a tuple of shapes."""
+
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class Instruction:
     """One instruction that is a collective, or calls computations.
 
     Attributes:
-        opcode: As XLA's parser says, in the words of its text: ``"all-gather-start"``.
-        text: What the instruction prints as. Of what an ``async-start`` wraps: the wrapped one.
-        wrapped: It was wrapped in an ``async-start``.
+        name: What XLA calls it.
+        opcode: E.g. ``"all-gather-start"``.
+        shape: Of its result.
+        called: The numbers of the computations that it calls; of a loop: body and condition.
+        operation: What JAX calls it.
+        source: The line that it comes from.
+        groups: Of devices, as they are listed; none for all.
+        pairs: Source and target of each transfer, of a permute.
+        has_channel: It joins partitions, too.
+        global_ids: Its groups list devices.
+        trip_count: How often a loop's body is run, if XLA has found out.
+        wrapped: It stands for the ``async-start`` that it is wrapped in.
     """
 
+    name: str
     opcode: str
-    text: str
+    shape: Shape
+    called: tuple[int, ...] = ()
+    operation: str = ""
+    source: SourceLine | None = None
+    groups: Groups = ()
+    pairs: tuple[tuple[int, int], ...] = ()
+    has_channel: bool = False
+    global_ids: bool = False
+    trip_count: int | None = None
     wrapped: bool = False
+
+    @property
+    def kind(self) -> str | None:
+        """Which collective it is, or begins; None for what is none, or ends one."""
+        base = self.opcode.removesuffix("-start")
+        return base if base in COLLECTIVES else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,119 +89,130 @@ class Program:
 
     Attributes:
         name: Its name.
-        entry: The name of the computation that is run first.
-        computations: By name, what of them matters.
-        header: What its text has before the first computation: the tables of source lines.
+        entry: The number of the computation that is run first.
+        computations: By number, what of them matters, in the order in which it is run.
+        replicas: How many replicas it is compiled for; JAX asks for one.
+        partitions: How many parts each replica has: with JAX, one per device.
     """
 
     name: str
-    entry: str
-    computations: dict[str, list[Line]]
-    header: str = field(default="", repr=False)
-
-    @property
-    def replicas(self) -> int:
-        """How many replicas it is compiled for; JAX asks for one."""
-        return self._number("replica_count")
-
-    @property
-    def partitions(self) -> int:
-        """How many parts each replica has: with JAX, one per device."""
-        return self._number("num_partitions")
-
-    def _number(self, key: str) -> int:
-        found = re.search(rf"\b{key}=(\d+)", self.header.partition("\n")[0])
-        return int(found[1]) if found else 1
+    entry: int
+    computations: dict[int, list[Instruction]]
+    replicas: int = 1
+    partitions: int = 1
 
 
-def kind_of(opcode: str) -> str | None:
-    """Returns which collective an opcode is, or begins; None for what is none, or ends one."""
-    base = opcode.removesuffix("-start")
-    return base if base in COLLECTIVES else None
+def read_program(serialized: bytes) -> Program:
+    """Returns a serialized ``HloModuleProto`` as data.
 
-
-def matters(opcode: str) -> bool:
-    """Whether an instruction is a collective, or calls computations."""
-    return opcode in CALLERS or kind_of(opcode) is not None
-
-
-def header_and_entry(text: str) -> tuple[str, str]:
-    """Returns what a program's text has before its first computation, and its entry's name."""
-    entry = re.search(r"^ENTRY %?([\w.$-]+)", text, re.MULTILINE)
-    first = _COMPUTATION.search(text)
-    return text[: first.start()] if first else text, entry[1] if entry else ""
-
-
-def from_text(text: str) -> Program:
-    """Reads a program's text, where XLA's own parser is out of reach.
-
-    An instruction is a line. An async pair of any kind prints what it wraps as if it were an
-    opcode of its own: ``reduce-scatter-start``.
+    Raises:
+        ValueError: It is none.
     """
-    header, entry = header_and_entry(text)
-    computations: dict[str, list[Line]] = {}
-    current: list[Line] = []
-    for line in text[len(header) :].splitlines():
-        if found := _COMPUTATION.match(line):
-            current = computations.setdefault(found["name"], [])
-        elif " = " in line and (opcode := _opcode(line)) and matters(opcode):
-            current.append(Line(opcode, line.strip()))
-    name = re.match(r"HloModule ([\w.$-]+)", header)
-    return Program(name[1] if name else "", entry, computations, header)
+    module = Message(serialized)
+    reader = _Reader(frames_of(module), {each.number(5): each for each in module.messages(3)})
+    places = _schedule(module)
+    devices = module.message(15)
+    return Program(
+        name=module.text(1),
+        entry=module.number(6),
+        computations={number: reader.instructions(number, places) for number in reader.messages},
+        replicas=devices.number(1) or 1,
+        partitions=devices.number(2) or 1,
+    )
 
 
-def _opcode(line: str) -> str:
-    """Returns an instruction's opcode: the first word before a bracket that no `=` precedes."""
-    right = re.sub(r"/\*.*?\*/", "", line.partition(" = ")[2])
-    depth = 0
-    for place, character in enumerate(right):
-        if character in "([{":
-            before = right[:place].rpartition(" ")[2]
-            if depth == 0 and character == "(" and re.fullmatch(r"[a-z][a-z0-9-]*", before):
-                return before
-            depth += 1
-        elif character in ")]}":
-            depth -= 1
-    return ""
+def _schedule(module: Message) -> dict[int, int]:
+    """Returns at which place of its computation each instruction is run, by its number."""
+    places: dict[int, int] = {}
+    for entry in module.message(7).messages(1):
+        places |= {number: i for i, number in enumerate(entry.message(2).numbers(1))}
+    return places
 
 
-@dataclass(frozen=True, slots=True)
-class Times:
-    """How often something is run.
+@dataclass(frozen=True)
+class _Reader:
+    """Reads a module's computations.
 
     Attributes:
-        count: How often; None if it is not known.
-        at_most: It is an upper bound.
+        frames: Where its instructions come from.
+        messages: Its computations, by number.
     """
 
-    count: int | None
-    at_most: bool = False
+    frames: Frames
+    messages: dict[int, Message]
 
-    def times(self, factor: int | None) -> Times:
-        """Returns this, so many times."""
-        known = self.count is not None and factor is not None
-        return Times(self.count * factor if known else None, self.at_most)  # type: ignore[operator]
+    def instructions(self, number: int, places: dict[int, int]) -> list[Instruction]:
+        """Returns what matters of a computation, in the order in which it is run."""
+        known = sorted(
+            self.messages[number].messages(2), key=lambda each: places.get(each.number(35), 0)
+        )
+        return [found for each in known if (found := self._instruction(each)) is not None]
 
-    def plus(self, other: Times) -> Times:
-        """Returns this and another, one after the other."""
-        known = self.count is not None and other.count is not None
-        total = self.count + other.count if known else None  # type: ignore[operator]
-        return Times(total, self.at_most or other.at_most)
+    def _instruction(self, message: Message) -> Instruction | None:
+        opcode = message.text(2)
+        if opcode == "async-start":
+            return self._wrapped(message)
+        found = Instruction(message.text(1), opcode, ())
+        if opcode not in CALLERS and found.kind is None:
+            return None
+        metadata = message.message(7)
+        return replace(
+            found,
+            shape=_shape(message.message(3)),
+            called=message.numbers(38),
+            operation=metadata.text(2),
+            source=self.frames.line(metadata.number(15), metadata.text(3), metadata.number(4)),
+            groups=groups_of(message),
+            pairs=tuple((pair.number(1), pair.number(2)) for pair in message.messages(52)),
+            has_channel=message.number(26) > 0,
+            global_ids=bool(message.number(71)),
+            trip_count=_trip_count(message.text(43)) if opcode == "while" else None,
+        )
+
+    def _wrapped(self, start: Message) -> Instruction | None:
+        """Returns the collective that an async pair wraps; the pair may have the metadata."""
+        computation = self.messages[start.numbers(38)[0]]
+        root = computation.number(6)
+        inner = next(each for each in computation.messages(2) if each.number(35) == root)
+        found = self._instruction(inner)
+        return found and replace(found, opcode=f"{found.opcode}-start", wrapped=True)
 
 
-Calls = Callable[[Line], Iterator[tuple[str, Times]]]
-"""Tells which computations a line calls, and how often each time."""
+def _trip_count(config: str) -> int | None:
+    try:
+        found: Any = json.loads(config)
+        return int(found["known_trip_count"]["n"])
+    except (ValueError, KeyError, TypeError):  # not there, or not JSON
+        return None
 
 
-def executions(program: Program, calls: Calls) -> dict[str, Times]:
-    """Returns how often each computation is run that the entry reaches."""
-    found: dict[str, Times] = {}
+def _shape(message: Message) -> Shape:
+    kind = message.number(2)
+    name = _TYPES[kind] if kind < len(_TYPES) else f"type{kind}"
+    if name == "tuple":
+        return tuple(map(_shape, message.messages(4)))
+    sizes = message.numbers(3)  # of a dynamic dimension: what there is room for
+    return Part(dtype_name(name), sizes, math.ceil(math.prod(sizes) * _bits(name) / 8))
 
-    def visit(name: str, times: Times) -> None:
-        found[name] = found[name].plus(times) if name in found else times
-        for line in program.computations.get(name, ()):
-            for called, each in calls(line):
-                visit(called, Times(times.times(each.count).count, times.at_most or each.at_most))
 
-    visit(program.entry, Times(1))
-    return found
+def arrays(shape: Shape) -> Iterator[Part]:
+    """Returns the arrays of a shape, tuples flattened."""
+    if isinstance(shape, Part):
+        yield shape
+    else:
+        for part in shape:
+            yield from arrays(part)
+
+
+def dtype_name(name: str) -> str:
+    """Returns the name that JAX has for a dtype of XLA: ``"s32"`` is ``"int32"``."""
+    kind, bits, rest = re.fullmatch(r"([a-z]+)(\d*)(.*)", name).groups()  # type: ignore[union-attr]
+    separator = "_" if rest else ""
+    return f"{_DTYPES.get(kind, kind)}{bits}{separator}{rest}"
+
+
+def _bits(dtype: str) -> int:
+    if dtype == "pred":
+        return 8
+    found = re.match(r"[a-z]+(\d+)", dtype)
+    return int(found[1]) if found else 0  # a token

@@ -3,18 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import cast
 
-from jaxnb.compat.xla_frames import Frames
-from jaxnb.compat.xla_groups import participants, read_groups, read_pairs
-from jaxnb.compat.xla_instructions import Instruction, Shape, arrays, read
-from jaxnb.compat.xla_program import Line, Program, Times, executions, kind_of
-from jaxnb.compiled.axes import Along, axes_of_groups, axes_of_pairs
+from jaxnb.compat.xla_groups import participants
+from jaxnb.compat.xla_program import Instruction, Program, Shape, arrays
+from jaxnb.compiled.axes import axes_of_groups, axes_of_pairs
 from jaxnb.compiled.sent import sent_bytes
 from jaxnb.model.collectives import AxisTotal, Collective, CollectiveKind, Part
 from jaxnb.model.layout import MeshInfo
 
 _REDUCTIONS = ("all-reduce", "all-gather", "reduce-scatter")
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """How often something is run.
+
+    Attributes:
+        count: How often; None if it is not known.
+        at_most: It is an upper bound.
+    """
+
+    count: int | None
+    at_most: bool = False
+
+    def times(self, factor: int | None) -> Times:
+        """Returns this, so many times."""
+        known = self.count is not None and factor is not None
+        return Times(self.count * factor if known else None, self.at_most)  # type: ignore[operator]
+
+    def plus(self, other: Times) -> Times:
+        """Returns this and another, one after the other."""
+        known = self.count is not None and other.count is not None
+        total = self.count + other.count if known else None  # type: ignore[operator]
+        return Times(total, self.at_most or other.at_most)
 
 
 def collectives(
@@ -27,29 +50,55 @@ def collectives(
         assignment: Its devices, as ``Device.id``.
         meshes: The meshes whose axes the groups may go along.
     """
-    reader = _Reader(program, assignment, meshes)
-    times = executions(program, reader.calls)
+    times = executions(program)
     found: list[Collective] = []
-    seen: set[str] = set()
+    seen: set[int] = set()
 
-    def visit(name: str) -> None:
-        if name in seen:
+    def visit(number: int) -> None:
+        if number in seen:
             return
-        seen.add(name)
-        for line in program.computations.get(name, ()):
-            collective = reader.collective(line, times[name])
-            if collective is not None:
-                found.append(collective)
-            for called, _ in reader.calls(line):
+        seen.add(number)
+        for each in program.computations.get(number, ()):
+            if each.kind is not None:
+                found.append(_collective(program, each, times[number], assignment, meshes))
+            for called, _ in _calls(each):
                 visit(called)
 
     visit(program.entry)
     return tuple(found)
 
 
+def executions(program: Program) -> dict[int, Times]:
+    """Returns how often each computation is run that the entry reaches."""
+    found: dict[int, Times] = {}
+
+    def visit(number: int, times: Times) -> None:
+        found[number] = found[number].plus(times) if number in found else times
+        for instruction in program.computations.get(number, ()):
+            for called, each in _calls(instruction):
+                visit(called, Times(times.times(each.count).count, times.at_most or each.at_most))
+
+    visit(program.entry, Times(1))
+    return found
+
+
+def _calls(instruction: Instruction) -> Iterator[tuple[int, Times]]:
+    """Returns the computations that an instruction calls, and how often each time it is run."""
+    if instruction.kind is not None:
+        return  # what a collective calls adds two numbers
+    if instruction.opcode == "while":
+        body, condition = instruction.called
+        count = instruction.trip_count
+        yield body, Times(count)
+        yield condition, Times(None if count is None else count + 1)
+        return
+    for number in instruction.called:
+        yield number, Times(1, at_most=instruction.opcode == "conditional")
+
+
 def has_loops(program: Program) -> bool:
     """Whether a program has loops."""
-    return any(line.opcode == "while" for lines in program.computations.values() for line in lines)
+    return any(each.opcode == "while" for known in program.computations.values() for each in known)
 
 
 def totals(found: Iterable[Collective]) -> tuple[AxisTotal, ...]:
@@ -68,99 +117,59 @@ def totals(found: Iterable[Collective]) -> tuple[AxisTotal, ...]:
     return tuple(sorted(sums.values(), key=lambda total: -total.bytes))
 
 
-class _Reader:
-    """Reads a program's lines.
+def _collective(
+    program: Program,
+    instruction: Instruction,
+    times: Times,
+    assignment: Sequence[int],
+    meshes: Sequence[MeshInfo],
+) -> Collective:
+    kind = cast(CollectiveKind, instruction.kind)
+    is_start = instruction.opcode.endswith("-start")
+    parts = _parts(instruction, is_start=is_start and not instruction.wrapped)
+    result_bytes = sum(part.nbytes for part in parts)
+    if kind == "collective-permute":
+        along = axes_of_pairs(instruction.pairs, assignment, meshes)
+        size, number = sum(source != target for source, target in instruction.pairs), 1
+        sent = result_bytes if size else 0
+    else:
+        groups = _groups(program, instruction)
+        along = axes_of_groups(groups, assignment, meshes)
+        size, number = max(map(len, groups), default=1), len(groups)
+        sent = sent_bytes(kind, result_bytes, size)
+    return Collective(
+        kind=kind,
+        axes=along.axes if along else (),
+        whole_axes=along is not None and along.whole,
+        group_size=size,
+        num_groups=number,
+        parts=parts,
+        bytes=sent,
+        count=times.count,
+        at_most=times.at_most,
+        asynchronous=is_start,
+        source=instruction.source,
+        operation=instruction.operation,
+        name=instruction.name,
+    )
 
-    Args:
-        program: The program.
-        assignment: Its devices.
-        meshes: The meshes.
-    """
 
-    def __init__(
-        self, program: Program, assignment: Sequence[int], meshes: Sequence[MeshInfo]
-    ) -> None:
-        self._program = program
-        self._assignment = assignment
-        self._meshes = meshes
-        self._frames = Frames(program.header)
-
-    def calls(self, line: Line) -> Iterator[tuple[str, Times]]:
-        """Returns the computations that a line calls, and how often each time it is run."""
-        instruction = read(line.text)
-        if instruction is None or kind_of(line.opcode) is not None:
-            return  # what a collective calls adds two numbers
-        if line.opcode == "while":
-            count = instruction.trip_count
-            for key, times in (
-                ("body", count),
-                ("condition", None if count is None else count + 1),
-            ):
-                yield instruction.attributes.get(key, "").lstrip("%"), Times(times)
-            return
-        for name in instruction.called:
-            yield name, Times(1, at_most=line.opcode == "conditional")
-
-    def collective(self, line: Line, times: Times) -> Collective | None:
-        """Returns the collective that a line is; None for what is none."""
-        kind = cast(CollectiveKind | None, kind_of(line.opcode))
-        instruction = read(line.text)
-        if kind is None or instruction is None:
-            return None
-        parts = _parts(instruction, is_start=line.opcode.endswith("-start") and not line.wrapped)
-        result_bytes = sum(part.nbytes for part in parts)
-        if kind == "collective-permute":
-            along, size, number = self._pairs(instruction)
-            sent = result_bytes if size else 0
-        else:
-            along, size, number = self._groups(kind, instruction)
-            sent = sent_bytes(kind, result_bytes, size)
-        return Collective(
-            kind=kind,
-            axes=along.axes if along else (),
-            whole_axes=along is not None and along.whole,
-            group_size=size,
-            num_groups=number,
-            parts=parts,
-            bytes=sent,
-            count=times.count,
-            at_most=times.at_most,
-            asynchronous=line.wrapped or line.opcode.endswith("-start"),
-            source=self._frames.line(instruction.metadata),
-            operation=instruction.metadata.get("op_name", ""),
-            name=instruction.name,
-        )
-
-    def _pairs(self, instruction: Instruction) -> tuple[Along | None, int, int]:
-        pairs = read_pairs(instruction.attributes.get("source_target_pairs", ""))
-        senders = sum(source != target for source, target in pairs)
-        return axes_of_pairs(pairs, self._assignment, self._meshes), senders, 1
-
-    def _groups(
-        self, kind: CollectiveKind, instruction: Instruction
-    ) -> tuple[Along | None, int, int]:
-        text = instruction.attributes.get("replica_groups", "")
-        has_channel = "channel_id" in instruction.attributes
-        global_ids = instruction.attributes.get("use_global_device_ids") == "true"
-        program = self._program
-        everyone = program.replicas * program.partitions
-        if has_channel and not global_ids:
-            everyone = program.replicas if kind in _REDUCTIONS else program.partitions
-        elif not has_channel:
-            everyone = program.replicas
-        groups = read_groups(text, everyone)
-        if groups is None:  # a notation that is not known: as if over all, along no axis
-            return None, program.replicas * program.partitions, 1
-        groups = participants(
-            groups,
-            replicas=program.replicas,
-            partitions=program.partitions,
-            has_channel=has_channel,
-            global_ids=global_ids,
-            is_reduction=kind in _REDUCTIONS,
-        )
-        along = axes_of_groups(groups, self._assignment, self._meshes)
-        return along, max(map(len, groups), default=1), len(groups)
+def _groups(program: Program, instruction: Instruction) -> tuple[tuple[int, ...], ...]:
+    """Returns the groups of devices that a collective joins."""
+    is_reduction = instruction.kind in _REDUCTIONS
+    everyone = program.replicas * program.partitions
+    if instruction.has_channel and not instruction.global_ids:
+        everyone = program.replicas if is_reduction else program.partitions
+    elif not instruction.has_channel:
+        everyone = program.replicas
+    return participants(
+        instruction.groups or (tuple(range(everyone)),),
+        replicas=program.replicas,
+        partitions=program.partitions,
+        has_channel=instruction.has_channel,
+        global_ids=instruction.global_ids,
+        is_reduction=is_reduction,
+    )
 
 
 def _parts(instruction: Instruction, *, is_start: bool) -> tuple[Part, ...]:
@@ -170,7 +179,11 @@ def _parts(instruction: Instruction, *, is_start: bool) -> tuple[Part, ...]:
     halves need; except that of an all-reduce.
     """
     shape: Shape = instruction.shape
-    kind = instruction.opcode.removesuffix("-start")
-    if is_start and kind != "all-reduce" and not isinstance(shape, Part) and len(shape) > 1:
+    if (
+        is_start
+        and instruction.kind != "all-reduce"
+        and not isinstance(shape, Part)
+        and len(shape) > 1
+    ):
         shape = shape[1]
     return tuple(arrays(shape))

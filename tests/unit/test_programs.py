@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
+from jaxnb.compat.xla_frames import Frames
 from jaxnb.compat.xla_listing import program_lines
 from jaxnb.lockstep.programs import MAX_LINES, difference, text_of
+from jaxnb.model.collectives import SourceLine
 from jaxnb.model.programs import ProgramLine
 
 HLO = """HloModule jit_f, is_scheduled=true, entry_computation_layout={(f32[2]{0})->f32[]}, num_a=4
-
-FileNames
-1 "<cell 3>"
-
-FunctionNames
-1 "<lambda>"
-
-FileLocations
-1 {file_name_id=1 function_name_id=1 line=5 end_line=5 column=0 end_column=9}
-
-StackFrames
-1 {file_location_id=1 parent_frame_id=1}
-
 
 add.clone {
   tmp_0 = f32[] parameter(0)
@@ -38,18 +27,19 @@ ENTRY main.1_spmd {
 }
 """
 
+FRAMES = Frames({1: (SourceLine("<cell 3>", 5, "<lambda>"), 0)})
 BOTH = (0, 2, 3), (1,)
 
 
 def compared(mine: str, its: str) -> tuple[str, list[str]]:
-    found = difference({BOTH[0]: program_lines(mine), BOTH[1]: program_lines(its)})
+    found = difference({BOTH[0]: program_lines(mine, FRAMES), BOTH[1]: program_lines(its, FRAMES)})
     assert found is not None
     assert found.processes == BOTH
     return found.summary, [line[2:] for line in text_of(found).splitlines()]
 
 
 def test_each_operation_stands_once_with_its_source() -> None:
-    assert [(line.text, line.source) for line in program_lines(HLO)] == [
+    assert [(line.text, line.source) for line in program_lines(HLO, FRAMES)] == [
         ("entry_computation_layout={(f32[2]{0})->f32[]}", ""),
         ("num_a=4", ""),
         ("f32[] parameter(0)", ""),
@@ -99,7 +89,7 @@ def test_what_differs_in_layouts_or_operands_alone_is_shown_too() -> None:
 
 
 def test_facts_beside_the_program_are_named() -> None:
-    lines = program_lines(HLO)
+    lines = program_lines(HLO, FRAMES)
     one, two = ([ProgramLine(each), *lines] for each in ("devices (0, 1)", "devices (1, 0)"))
     found = difference({BOTH[0]: one, BOTH[1]: two})
     assert found is not None
@@ -107,7 +97,7 @@ def test_facts_beside_the_program_are_named() -> None:
 
 
 def test_little_is_shown_of_much_that_differs() -> None:
-    lines = program_lines(HLO)
+    lines = program_lines(HLO, FRAMES)
     other = [ProgramLine(f"f32[] constant({i})") for i in range(5000)]
     found = difference({BOTH[0]: lines, BOTH[1]: other})
     assert found is not None
@@ -117,6 +107,9 @@ def test_little_is_shown_of_much_that_differs() -> None:
 
 
 def test_of_programs_that_are_not_remembered_nothing_is_said() -> None:
-    assert difference({BOTH[0]: [], BOTH[1]: program_lines(HLO)}) is None
+    assert difference({BOTH[0]: [], BOTH[1]: program_lines(HLO, FRAMES)}) is None
     assert difference({}) is None
-    assert difference({BOTH[0]: program_lines(HLO), BOTH[1]: program_lines(HLO)}) is None
+    assert (
+        difference({BOTH[0]: program_lines(HLO, FRAMES), BOTH[1]: program_lines(HLO, FRAMES)})
+        is None
+    )
