@@ -18,7 +18,7 @@ _ROOT = re.compile(r"\w*")
 MAX_CODE = 60
 """Longer code is cut in a sentence."""
 
-APART = "is made of parts of different arrays"
+APART = "mixes shards of different arrays"
 """What is said of an array of which processes hold parts of different ones."""
 
 
@@ -148,8 +148,8 @@ def gone_label(reason: GoneReason, axes: Sequence[str] = ()) -> str:
     """
     if reason == "unreduced":
         return (
-            f"is unreduced over mesh axes {', '.join(axes)}, so each device has only its own "
-            "summand (`jax.reshard` makes the sums)"
+            f"is unreduced over mesh axes {', '.join(axes)}, so each device holds only a partial "
+            "sum (`jax.reshard` adds them up)"
         )
     if reason == "deleted":
         return "was deleted since, or donated to a computation"

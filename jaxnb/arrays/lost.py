@@ -74,8 +74,8 @@ _OPERATORS = [
 ]
 
 
-MAKE_ANEW = "Make it anew: run the cell again that made it, or load a checkpoint."
-MAKE_AGAIN = "Make it again: run the cell again that made it."
+MAKE_ANEW = "Make it again: rerun the cell that made it, or load a checkpoint."
+MAKE_AGAIN = "Make it again: rerun the cell that made it."
 
 
 class LostValue:

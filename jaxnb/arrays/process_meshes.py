@@ -51,7 +51,7 @@ def find_mesh(namespace: Mapping[str, Any], name: str | None) -> Mesh:
 
 def _no_such_mesh(namespace: Mapping[str, Any], name: str, meshes: Mapping[str, Mesh]) -> str:
     if name in namespace:
-        what = f"`{name}` is no mesh but a {type(namespace[name]).__name__}"
+        what = f"`{name}` is not a mesh but a {type(namespace[name]).__name__}"
     else:
         what = f"There is no `{name}` on the processes"
     known = f" Meshes: {', '.join(sorted(meshes))}." if meshes else f" Make one: {_EXAMPLE}."
@@ -107,8 +107,8 @@ def _pairs(path: str, value: Any, spec: Any) -> Iterator[tuple[str, Any, specs.S
     if len(children) == 1 and children[0][1] is value:
         raise UsageError(
             f"`{path}` is a single value and has no parts, so it takes one spec, not specs for "
-            "parts. Nothing was moved. Values with specs of their own are pushed one by one, or "
-            "as one dict."
+            "parts. Nothing was moved. Values with specs of their own must be pushed one at a "
+            "time, or as one dict."
         )
     keys = [jax.tree_util.keystr(key, simple=True) for key, _ in children]
     given = spec if isinstance(spec, Mapping) else dict(enumerate(spec))

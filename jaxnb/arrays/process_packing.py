@@ -67,7 +67,9 @@ class Pickler(pickle.Pickler):
         if (held := array_of_ref_now(value)) is not None:
             value = held
         if isinstance(value, jax.core.Tracer):
-            raise pickle.PicklingError("it is a tracer that left its transformation (jit, grad …)")
+            raise pickle.PicklingError(
+                "it is a tracer that escaped its transformation (jit, grad …)"
+            )
         if isinstance(value, jax.Array):
             self.has_deleted = self.has_deleted or value.is_deleted()
             if self._refers(value):

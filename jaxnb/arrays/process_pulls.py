@@ -259,7 +259,8 @@ def _flat(name: str, value: Any) -> list[tuple[Any, Any]]:
         raise NotFoundError(f"has `{name}`, and {error}. Lay out a part of it") from error
     except ValueError as error:
         raise NotFoundError(
-            f"has `{name}`, which is no pytree: JAX sorts the keys of dicts, and these cannot be "
+            f"has `{name}`, which is not a pytree: JAX sorts the keys of dicts, and these cannot "
+            "be "
             "sorted. Lay out a part of it"
         ) from error
 

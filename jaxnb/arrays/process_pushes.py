@@ -181,7 +181,7 @@ def _require_leaves(slots: list[_Slot], trees: Iterable[list[Any]]) -> None:
     if hidden:
         raise UsageError(
             f"An array of shape {hidden[0].shape} is inside an object that JAX does not take "
-            "apart (its class is no pytree), so it cannot be spread over devices. Nothing was "
+            "apart (its class is not a pytree), so it cannot be spread over devices. Nothing was "
             "moved. Push it without spec and mesh, or register the class with "
             "`jax.tree_util.register_dataclass`."
         )
@@ -202,7 +202,7 @@ def _give(slot: _Slot, sharding: Any, name: str) -> None:
     if slot.sharding is not None and slot.sharding != sharding:
         raise UsageError(
             f"One array of `{name}` stands in two places with two specs, {slot.sharding.spec} "
-            f"and {sharding.spec}. Nothing was moved. Push a copy for one of them."
+            f"and {sharding.spec}. Nothing was moved. Push a copy in one of the two places."
         )
     slot.sharding = sharding
 
@@ -237,8 +237,8 @@ def _number(leaf: Any) -> np.ndarray[Any, Any] | None:
     wanted = jax.dtypes.canonicalize_dtype(np.int64 if value.dtype.kind == "O" else value.dtype)
     raise UsageError(
         f"The {kind} {leaf} does not fit in {wanted}, which JAX gives such numbers on the "
-        "processes. Nothing was moved. Push it without spec and mesh: then it stays a number of "
-        "Python's or NumPy's."
+        "processes. Nothing was moved. Push it without spec and mesh: then it stays a Python or "
+        "NumPy number."
     )
 
 

@@ -329,8 +329,7 @@ class Puller:
     def _require_generation(self, generation: int, whose: str) -> None:
         if generation != self._group.generation:
             raise ArrayGoneError(
-                f"{whose} is gone: the group was restarted since, and it had not been brought to "
-                "the notebook."
+                f"{whose} is gone: the group was restarted since, and it had not been pulled."
             )
 
 
@@ -340,8 +339,8 @@ def _require_memory(nbytes: int, name: str) -> None:
     available = available_bytes()
     if nbytes > available:
         raise NotEnoughMemoryError(
-            f"{name} takes {format_bytes(nbytes)} in the notebook, where "
-            f"{format_bytes(available)} of memory are free. Nothing was moved. Pull a slice, "
+            f"{name} needs {format_bytes(nbytes)} in the notebook, where "
+            f"{format_bytes(available)} of memory is free. Nothing was moved. Pull a slice, "
             "e.g. `x[:1000]`, or reduce it on the processes first."
         )
 

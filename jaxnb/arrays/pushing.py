@@ -62,7 +62,7 @@ class Pusher:
                 raise
             raise KeyboardInterrupt(
                 f"Interrupted too late: {label}, and the variables on the processes have their "
-                "new values. The group can be used."
+                "new values. The group is ready."
             ) from None
 
     def _send(
@@ -172,7 +172,7 @@ class _Pickler(pickle.Pickler):
         if not _is_numeric(array.dtype):
             raise UsageError(
                 f"An array of dtype {array.dtype} cannot become a jax.Array. Nothing was moved. "
-                "Push it without spec and mesh: then it stays an array of NumPy's."
+                "Push it without spec and mesh: then it stays a NumPy array."
             )
         self.arrays.append(array)
         return ArrayLeaf, (len(self.arrays) - 1,)
@@ -310,9 +310,9 @@ def _require_memory(needed: int, label: str) -> None:
     available = available_bytes()
     if needed > available:
         raise NotEnoughMemoryError(
-            f"{label.removesuffix(' was pushed')} takes {format_bytes(needed)} on the "
-            f"processes, where {format_bytes(available)} of memory are free. Nothing was "
-            "moved. Spread it over more devices: name a mesh axis in its spec."
+            f"{label.removesuffix(' was pushed')} needs {format_bytes(needed)} on the processes, "
+            f"where {format_bytes(available)} of memory is free. Nothing was "
+            "moved. Shard it over more devices: name a mesh axis in its spec."
         )
 
 

@@ -154,7 +154,7 @@ def require_there(wanted: Sequence[Wanted], answers: Mapping[int, Any]) -> None:
     again = f"; `spmd.pull({key.path!r})` has what is there now" if is_there else ""
     raise ArrayGoneError(
         f"{whose(key)} {gone_label(gone.reason, gone.axes)} on {who}, and its data had not been "
-        f"brought to the notebook. Nothing was moved{again}."
+        f"pulled. Nothing was moved{again}."
     )
 
 
@@ -207,7 +207,7 @@ def unpacked_error(path: Path, process_index: int, error: ProcessError) -> Jaxnb
             f"failed: {error}. Nothing was moved. Run the cell again that makes it."
         )
     return JaxnbError(
-        f"`{path.text}` on process {process_index} cannot be brought to the notebook: {error}. "
-        "Nothing was moved; it is still there. Pull parts of it by their names, or what can be "
+        f"`{path.text}` on process {process_index} cannot be pulled: {error}. Nothing was moved; "
+        "it is unchanged on the process. Pull parts of it by their names, or what can be "
         f"computed of it: `spmd.run({f'repr({path.text})'!r}).value`."
     )

@@ -113,7 +113,7 @@ def _check_axes(spec: Spec, axes: Mapping[str, int], has: str) -> None:
             if axis not in axes:
                 raise UsageError(
                     f"{has}: {spec_text(spec)} divides its dimension {dimension} along "
-                    f"{axis!r}, which is no axis of the mesh.{suggest(axis, axes)} "
+                    f"{axis!r}, which is not an axis of the mesh.{suggest(axis, axes)} "
                     f"{_axes_text(axes)} Nothing was moved."
                 )
             if axis in seen:

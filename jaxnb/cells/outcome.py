@@ -141,8 +141,8 @@ def caught_text(replies: Mapping[int, CellReply]) -> str:
     lines = sorted({line for i in who for line in replies[i].refused if line is not None})
     at = f" at {plural_word(len(lines), 'line')} {', '.join(map(str, lines))}" if lines else ""
     return (
-        f"{capitalized(processes_label(who))} caught a DivergenceError{at} and went on: what was "
-        "refused there was not computed on any process."
+        f"{capitalized(processes_label(who))} caught a DivergenceError{at} and continued: the "
+        "refused computation ran on no process."
     )
 
 
@@ -197,9 +197,9 @@ def closed_error() -> SessionClosedError:
 def forked_error() -> UsageError:
     """Returns the error for the use of a session in a child of its process."""
     return UsageError(
-        "The group belongs to the process that has started it. This is a child that was forked "
-        "(`os.fork`, multiprocessing), where no answer of the group would come: run what needs the "
-        "group in its parent, or start another one here with `jaxnb.start()`."
+        "The group belongs to the process that started it. This is a forked child (`os.fork`, "
+        "multiprocessing), which receives no answers from the group: use the group in the "
+        "parent, or start another one here with `jaxnb.start()`."
     )
 
 
@@ -213,8 +213,8 @@ def out_of_step_error(unended: Collection[int] = ()) -> SessionBrokenError:
     if unended:
         why = f"{processes_label(unended)} did not end what ran before"
     return SessionBrokenError(
-        f"The group is out of step: {why}. Nothing was run. Type `%spmd_recover` to form it anew "
-        "with the variables, or `%spmd_restart` for fresh processes."
+        f"The group is out of step: {why}. Nothing was run. Type `%spmd_recover` for new "
+        "processes that take the variables over, or `%spmd_restart` for fresh ones."
     )
 
 
@@ -229,8 +229,8 @@ def restarted_error() -> SessionBrokenError:
 def restarting_error() -> SessionBrokenError:
     """Returns the error for asking processes that are just being replaced."""
     return SessionBrokenError(
-        "The group is being restarted; the variables of before are gone. Try again when it is "
-        "ready: `%spmd_status` shows that."
+        "The group is being restarted; its variables are gone. Try again when `%spmd_status` "
+        "shows it as ready."
     )
 
 
@@ -239,8 +239,8 @@ def timeout_error(result: CellResult, timeout: float, state: str) -> CellTimeout
     now = (
         "The group is ready."
         if state == "ready"
-        else "Some processes are still in it: type `%spmd_recover`, which ends them by force and "
-        "has new processes take the variables over, or `%spmd_restart` for fresh processes."
+        else "Some processes are still in it: type `%spmd_recover`, which kills them and starts "
+        "new processes with the variables, or `%spmd_restart` for fresh processes."
     )
     return CellTimeoutError(
         f"Cell [{result.cell}] ran longer than its time-out of {timeout:g} s and was interrupted. "

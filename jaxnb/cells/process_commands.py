@@ -60,8 +60,8 @@ def _nested(line: str, cell: str | None = None) -> NoReturn:
         UsageError: Always.
     """
     raise UsageError(
-        "`%spmd` is the notebook's: what stands in a `%%spmd` cell runs on the processes already. "
-        "Leave it out."
+        "`%spmd` belongs in the notebook: code in a `%%spmd` cell already runs on the processes. "
+        "Remove it."
     )
 
 
@@ -72,8 +72,8 @@ def no_input(prompt: object = "", stream: object = None) -> str:
         StdinNotImplementedError: Always: nobody is asked on behalf of several processes.
     """
     raise StdinNotImplementedError(
-        "The processes of a group have no standard input. Ask in a cell of the notebook itself, "
-        "and push what was answered: `%spmd_push NAME`."
+        "The processes of a group have no standard input. Call `input()` in a cell without "
+        "`%%spmd`, and push the answer: `%spmd_push NAME`."
     )
 
 

@@ -32,11 +32,11 @@ class Agreement(Enum):
     """How the last expression's values of the processes relate."""
 
     NO_VALUE = "no process has a value"
-    SAME = "every process has the same value, compared byte for byte"
-    SUSPECT = "equal in every byte, but computed of inputs that are not"
+    SAME = "every process has the same value (byte-compared)"
+    SUSPECT = "identical in every byte, but computed from inputs that differ between processes"
     SHARDED = "one array, spread over processes"
     DIFFERENT = "values differ by process"
-    REPLICAS_DIFFER = "JAX takes the array as replicated, but its replicas differ"
+    REPLICAS_DIFFER = "JAX treats the array as replicated, but its replicas differ"
     UNVERIFIED = "one replicated array, whose bytes were not compared (too large)"
     UNCOMPARED = "the values have no canonical bytes to compare"
 
@@ -104,8 +104,8 @@ class ProcessResult:
             return self.fetch(gather)
         if info.payload is None:
             raise JaxnbError(
-                f"The value on process {self.process_index} ({info.type_name}) cannot be "
-                f"brought to the notebook: {info.payload_note}. It is still there, as `_`."
+                f"The value on process {self.process_index} ({info.type_name}) cannot be pulled: "
+                f"{info.payload_note}. It is unchanged there, as `_`."
             )
 
         def array(index: int) -> Any:
@@ -117,7 +117,7 @@ class ProcessResult:
             raise JaxnbError(
                 f"The value on process {self.process_index} ({info.type_name}) cannot be read "
                 f"in the notebook: {type(error).__name__}: {error}. What it is made of must be "
-                "importable here too. It is still there, as `_`."
+                "importable here too. It is unchanged there, as `_`."
             ) from error
 
 

@@ -40,8 +40,8 @@ class Turns:
         """
         if self._holder == threading.get_ident():
             raise UsageError(
-                "This was asked for from within a cell's output, a pull or a push, and would wait "
-                "for that to end. Nothing was run or moved. Ask for it afterwards."
+                "This was called from within a cell's output, a pull or a push, and would wait "
+                "for that to end. Nothing was run or moved. Call it afterwards."
             )
         place = object()
         with self._changed:

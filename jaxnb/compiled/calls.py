@@ -29,7 +29,7 @@ def parse_call(code: str) -> ast.Call:
                 "8 f(x)`. Nothing was run."
             ) from None
         raise UsageError(
-            f"`{one_line(text)}` is no expression of Python ({reason}). Nothing was run. Type "
+            f"`{one_line(text)}` is not a Python expression ({reason}). Nothing was run. Type "
             f"the call whose collectives you want: {EXAMPLE}."
         ) from None
     return require_call(body, text)

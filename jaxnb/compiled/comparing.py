@@ -48,7 +48,7 @@ def _require_variants(specs: Any, *others: Mapping[str, Any]) -> None:
         )
     names = [name for name in specs if not isinstance(name, str)]
     if names:
-        raise UsageError(f"The name of a variant is text, not {names[0]!r}. Nothing was run.")
+        raise UsageError(f"A variant's name must be text, not {names[0]!r}. Nothing was run.")
     for other in others:
         if unknown := [name for name in other if name not in specs]:
             raise UsageError(
@@ -137,7 +137,8 @@ def expression(what: str, value: Any) -> str:
             return f"({ast.unparse(ast.parse(value.strip(), mode='eval').body)})"
         except (SyntaxError, ValueError):
             raise UsageError(
-                f"{what} is {value!r}, and no expression of Python. Nothing was run. Type e.g. "
+                f"{what} is {value!r}, which is not a Python expression. Nothing was run. Type "
+                "e.g. "
                 f"{EXAMPLE}."
             ) from None
     if value is None or isinstance(value, int):
@@ -185,8 +186,8 @@ def compare_on(
     first: Comparison = values[0]
     if any(each != first for each in values):
         raise JaxnbError(
-            "The processes describe what they compared differently, which is a fault of jaxnb. "
-            "Nothing was changed. `spmd.last_result.per_process` has what each says."
+            "The processes report different comparisons, which is a bug in jaxnb. Nothing was "
+            "changed. `spmd.last_result.per_process` has what each says."
         )
     return first
 

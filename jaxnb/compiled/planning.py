@@ -147,7 +147,8 @@ def _parsed(numbered: str, code: str) -> list[ast.stmt]:
         line = f" at line {error.lineno}" if isinstance(error, SyntaxError) else ""
         reason = error.msg if isinstance(error, SyntaxError) else str(error)
         raise UsageError(
-            f"The plan is no Python{line}: {reason}. Nothing was run. A plan's code has no magics."
+            f"The plan is not valid Python{line}: {reason}. Nothing was run. A plan's code has "
+            "no magics."
         ) from None
     if not body or not isinstance(body[-1], ast.Expr):
         raise UsageError(

@@ -263,15 +263,15 @@ def _notes(traced: Any) -> list[str]:
     for equation in equations(traced):
         if any(equation.params.get("donated_invars", ())):
             notes.append(
-                "The function donates arguments; here it does not, so that they can be used "
-                "again: it needs more memory than it does with donation."
+                "The function donates arguments. Donation is off here so that the arguments can "
+                "be reused, so it needs more memory than with donation."
             )
         kinds = ("in_shardings", "out_shardings")
         given = [each for kind in kinds for each in equation.params.get(kind, ())]
         if any(isinstance(each, NamedSharding) for each in given):
             notes.append(
-                "The function is jitted with shardings of its own, which hold in every variant: "
-                "pass the function that is not jitted."
+                "The function is already jitted with shardings of its own, which apply to every "
+                "variant: pass the function before `jax.jit`."
             )
     return notes
 
@@ -281,7 +281,7 @@ def _cache_note() -> list[str]:
     folder = config.jax_compilation_cache_dir
     if not folder or not config.jax_enable_compilation_cache:
         return []
-    return [f"Programs may come from JAX's cache in {folder}: then compile times say little."]
+    return [f"JAX may load programs from its cache in {folder}: compile times may be too low."]
 
 
 def namespace() -> Mapping[str, Any]:

@@ -81,7 +81,7 @@ def given(function: Any, arguments: Any, keywords: Mapping[str, Any]) -> Given:
     """
     if isinstance(function, str):
         raise UsageError(
-            "A call in text is compared from the notebook: `spmd.compare('f(x, w)', specs=...)`,"
+            "Pass a call as text only in the notebook: `spmd.compare('f(x, w)', specs=...)`,"
             " with `spmd` as after `%spmd_start`, or `spmd = jaxnb.start()`. In a %%spmd cell, "
             "type `jaxnb.compare(f, (x, w), specs=...)`."
         )
@@ -107,7 +107,8 @@ def given(function: Any, arguments: Any, keywords: Mapping[str, Any]) -> Given:
     for path, leaf in zip(paths, leaves, strict=True):
         if isinstance(leaf, jax.Array) and leaf.is_deleted():
             raise UsageError(
-                f"`{path}` was deleted, or donated to a computation. Nothing was run. Make it anew."
+                f"`{path}` was deleted, or donated to a computation. Nothing was run. Make it "
+                "again."
             )
     arrays = [k for k, v in keywords.items() if any(map(_is_array, jax.tree.leaves(v)))]
     if arrays:
@@ -208,7 +209,7 @@ def shardings(call: Given, specs: Any, mesh: Mesh) -> list[NamedSharding]:
         )
     except ValueError as error:
         first = str(error).partition("\n")[0]
-        raise UsageError(f"The specs have other parts than the arguments: {first}") from None
+        raise UsageError(f"The specs do not have the structure of the arguments: {first}") from None
     return [_sharding(call.paths[i], call.leaves[i], spread[i], mesh) for i in call.places]
 
 
@@ -220,7 +221,7 @@ def _sharding(path: str, leaf: Any, spec: Any, mesh: Mesh) -> NamedSharding:
     if isinstance(spec, jax.P):
         spec = NamedSharding(mesh, spec)
     if not isinstance(spec, NamedSharding):
-        raise UsageError(f"The spec of `{path}` is {_kind(spec)}, and no jax.P.")
+        raise UsageError(f"The spec of `{path}` is {_kind(spec)}, not a jax.P.")
     if spec.mesh != mesh:
         raise UsageError(f"`{path}` is on another mesh than this variant. Give it a spec.")
     shape = tuple(leaf.shape)

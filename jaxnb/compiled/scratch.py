@@ -51,9 +51,9 @@ def ask_scratch(request: PlanRequest) -> PlanReply:
             _close(process)
         if not answer:
             raise JaxnbError(
-                f"The scratch process for {request.num_devices} devices (pid {process.pid}) ended "
-                f"with status {process.returncode} before it had an answer. The group is as it "
-                f"was. What it wrote last:\n{_last_lines(log)}"
+                f"The scratch process for {request.num_devices} devices (pid {process.pid}) "
+                f"ended with status {process.returncode} before it answered. The group is "
+                f"unchanged. Its last lines:\n{_last_lines(log)}"
             )
     reply: PlanReply = pickle.loads(answer)
     return reply

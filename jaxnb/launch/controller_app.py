@@ -144,7 +144,7 @@ class Controller(IPController):  # type: ignore[misc]
         os.replace(f"{path}.new", path)
 
     def _on_heart_end(self, *_: Any) -> None:
-        sys.exit("The heart monitor has ended: no process could be registered any more.")
+        sys.exit("The heart monitor has ended: no more processes can register.")
 
     def connection(self) -> dict[str, Any]:
         """Returns what engines and clients need beside the ports."""

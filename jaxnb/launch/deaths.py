@@ -181,11 +181,11 @@ def death_error(
         )
     hint = ""
     if death.out_of_memory:
-        hint = " Likely out of memory: the kernel has just killed a process for want of it."
+        hint = " Likely out of memory: the kernel has just killed a process to free some."
     it, gets = ("them", "they get") if others else ("it", "it gets")
     then = (
-        f"Type `%spmd_recover` to replace {it}: the other processes that live keep their "
-        f"variables, and {gets} what those hold equal. `%spmd_restart` gives fresh processes."
+        f"Type `%spmd_recover` to replace {it}: the live processes keep their variables, and "
+        f"{gets} what is identical on all of them. `%spmd_restart` gives fresh processes."
     )
     if len(dead_processes((death, *others))) == num_processes:
         what = "No process is left" if num_processes > 1 else "It was the only one"

@@ -40,7 +40,7 @@ def make_folder() -> str:
         except (OSError, UnicodeError) as error:
             refused.append(f"  {parent}: {error}")
     raise StartError(
-        "There is no place for the group's sockets, which no other user of this machine may "
+        "No folder is safe for the group's sockets, which other users of this machine must not "
         "reach. Nothing was started. Set the environment variable TMPDIR to a folder of yours "
         f"with a short path. These were tried:\n{os.linesep.join(refused)}"
     )
@@ -80,7 +80,7 @@ def _refuse_if_others_may_rename_in(folder: Path) -> None:
         raise PermissionError(f"{folder} belongs to another user (uid {found.st_uid})")
     if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not found.st_mode & stat.S_ISVTX:
         mode = stat.filemode(found.st_mode)
-        raise PermissionError(f"others may rename what is in {folder} ({mode}, no sticky bit)")
+        raise PermissionError(f"other users may rename files in {folder} ({mode}, no sticky bit)")
 
 
 def _is_of_nobody_here(uid: int) -> bool:

@@ -57,8 +57,8 @@ def join(request: JoinRequest) -> None:
         )
     if jax_internals.backends_are_initialized():
         raise StartError(
-            "JAX has been used in this process before it could join a group; a backend "
-            "cannot be changed afterwards. Start fresh processes."
+            "JAX was used in this process before it could join a group, and its backend cannot "
+            "change afterwards. Start fresh processes."
         )
     started = time.perf_counter()
     os.environ.update(request.environment)

@@ -9,9 +9,9 @@ from jaxnb.labels import processes_label
 from jaxnb.model.group import ProcessReport
 
 LOST = (
-    "What the processes dispatch is not recorded, so nothing is compared: processes that run "
-    "different computations, in another order or with other inputs, get wrong numbers without a "
-    "word, and after an interrupt the processes are always replaced"
+    "Dispatches are neither recorded nor compared: processes that run different computations, a "
+    "different order or different inputs silently get wrong numbers, and an interrupt always "
+    "replaces the processes"
 )
 
 
@@ -32,7 +32,7 @@ def judged(reports: Sequence[ProcessReport]) -> list[ProcessReport]:
     if len(told) < 2:
         return list(reports)
     sides = " ≠ ".join(processes_label(who) for who in told.values())
-    why = f"the sum that joins the processes was recorded differently, {sides}"
+    why = f"the first sum over all processes was recorded differently, {sides}"
     return [replace(each, unrecorded=each.unrecorded or why) for each in reports]
 
 
@@ -69,12 +69,12 @@ def refusal(reports: Sequence[ProcessReport], advice: str) -> str:
 
 
 TO_START = (
-    "Start with `--check off` (in Python: `check='off'`) if you can do without, or install a JAX "
+    "Start with `--check off` (in Python: `check='off'`) to go without checks, or install a JAX "
     "that jaxnb supports: `pip install 'jax>=0.10,<0.13'`."
 )
 
 TO_RUN = (
-    "Nothing was run. Run it with `--check off` (in Python: `check='off'`) if you can do without."
+    "Nothing was run. Run it with `--check off` (in Python: `check='off'`) to go without checks."
 )
 
 

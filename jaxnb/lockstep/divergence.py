@@ -139,10 +139,10 @@ def describe(divergence: Divergence) -> str:
     everyone = next(s.dispatch.processes for s in divergence.sides if s.dispatch is not None)
     does = "; ".join(map(_side_text, divergence.sides))
     return (
-        f"The processes parted in cell [{divergence.cell}], at dispatch {divergence.number} over "
-        f"{processes_label(everyone)}: {does}. The same computations came in another order. What "
-        "was computed over these processes from there on is made of parts that do not belong "
-        "together, and cannot be trusted; what was computed before can."
+        f"The processes diverged in cell [{divergence.cell}], at dispatch {divergence.number} "
+        f"over {processes_label(everyone)}: {does}. They ran the same computations in a "
+        "different order. Results over these processes from that dispatch on are invalid; "
+        "earlier ones are valid."
     )
 
 
@@ -180,11 +180,11 @@ def disagreement(found: Sequence[Side], mine: Dispatch) -> str:
     shapes = _differing_arguments(found)
     everyone = processes_label(mine.processes)
     which = f"dispatch {mine.number}" if mine.number else "a thread's dispatch"
-    trust = "so nobody waits and all that was computed before can be trusted"
+    trust = "so no process waits, and earlier results are valid"
     if any(side.dispatch is not None and _is_other_number(side.dispatch, mine) for side in found):
         trust = (
-            "but some have made dispatches before that others have not, as their code went on "
-            "after an interrupt or an error: what those computed cannot be trusted"
+            "but after an interrupt or an error some processes ran dispatches that others did "
+            "not: the results of those are invalid"
         )
     return (
         f"The processes do not agree on {which} over {everyone}: "
@@ -223,7 +223,7 @@ def unequal_replicas_text(mine: Dispatch, differing: Sequence[Sequence[int]]) ->
     """
     who = " ≠ ".join(processes_label(group) for group in differing)
     if len(differing) == 1:
-        who = f"the devices of {who} hold other bytes each"
+        who = f"the devices of {who} hold different bytes"
     return (
         f"The processes were about to dispatch {mine} with replicated arguments whose bytes "
         f"differ: {who}. {NOTHING_RAN}. The notebook says which arguments, and what to type."

@@ -256,7 +256,7 @@ class Lockstep:
         at, settings, notes = _all_sides(stop, what)
         if stop.kind == "dead":
             dead = [q for side in stop.sides if side.word is None for q in side.processes]
-            raise JaxnbError(f"{processes_label(dead)} died before it had come to this dispatch")
+            raise JaxnbError(f"{processes_label(dead)} died before it reached this dispatch")
         about = next((each for each in at.values() if each is not None), dispatch)
         programs = {each.fingerprint for each in at.values() if each is not None}
         absent = [q for q in about.processes if q not in at]

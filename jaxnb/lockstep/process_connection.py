@@ -114,8 +114,8 @@ class Line:
         """
         if os.getpid() != self._pid:
             raise JaxnbError(
-                f"This is a child of process {self._process} that code has forked (`os.fork`): it "
-                "takes no part in the group, and nothing over several processes runs in it."
+                f"This is a forked child of process {self._process} (`os.fork`): it is not part "
+                "of the group and cannot run computations over several processes."
             )
         token = next(self._tokens)
         self._waiting.add(token)

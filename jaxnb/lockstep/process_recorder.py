@@ -93,11 +93,11 @@ class Recorder:
         if why := hook_barriers(self._barrier):
             found.append(f"Not agreed on: barriers of the coordination service ({why}).")
         if why := separate_main_thread():
-            found.append(f"A thread's first call may hold up the main thread's ({why}).")
+            found.append(f"A thread's first call may delay the main thread's ({why}).")
         if why := internals.note_compiler_options():
             found.append(f"Not compared: compiler_options of jax.jit ({why}).")
         if why := Shortcut(self).install():
-            found.append(f"A cached dispatch takes 30 µs and more longer than it has to ({why}).")
+            found.append(f"A cached dispatch takes at least 30 µs longer than necessary ({why}).")
         return tuple(found)
 
     @contextlib.contextmanager

@@ -8,8 +8,8 @@ from jaxnb.labels import APART, capitalized, paths_label, processes_label
 from jaxnb.model.origins import Argument, Difference, Made
 
 MENDS = (
-    "Bind it anew on all processes: run the cell again that makes it, from the start or a "
-    "checkpoint, or push a value."
+    "Rerun the cell that defines it on all processes, from the start or a checkpoint, or push a "
+    "value."
 )
 """What the user can do about it."""
 
@@ -128,7 +128,7 @@ def pull_text(name: str, differences: Sequence[Difference]) -> str:
     if not differences:
         return ""
     return (
-        f"What `{name}` holds are parts of different arrays, and the pull has put them together: "
+        f"`{name}` mixes shards of different arrays, and the pull has put them together: "
         f"{names_text(differences)} {MENDS}"
     )
 
@@ -168,8 +168,7 @@ def unequal_names_text(
     if has_ended_alike:
         how = "bound a name to different arrays on different processes"
     else:
-        how = "did not end alike on all processes: since then a name holds parts of different "
-        how += "arrays, of different steps of a loop, say" if common else "arrays"
+        how = "stopped at different steps: these variables mix shards of different arrays"
     return f"cell [{cell}] {how}. {names_text(differences)}{common} {MENDS}"
 
 
@@ -177,7 +176,7 @@ def _last_common_step(differences: Sequence[Difference]) -> str:
     made = [side.made for each in differences for _, side in each.sides if side is not None]
     if len({(each.kind, each.name, each.cell) for each in made}) != 1 or made[0].kind != "dispatch":
         return ""
-    return f" The last step that all have made is dispatch {min(each.number for each in made)}."
+    return f" Last step completed everywhere: dispatch {min(each.number for each in made)}."
 
 
 def _passed(difference: Difference) -> str:

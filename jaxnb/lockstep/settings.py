@@ -150,9 +150,9 @@ def refusal(found: Iterable[Difference], name: str) -> str:
     found = list(found)
     advice = " ".join(dict.fromkeys(each.mend for each in found))
     return (
-        f"Settings differ by process: {'; '.join(map(str, found))}. So {name} is not the same "
-        "program on all of them, and was not dispatched here: their collectives would not fit. "
-        f"Variables are kept. {advice} Then run the cell again."
+        f"Settings differ between processes: {'; '.join(map(str, found))}. So {name} is a "
+        "different program on some of them, and was not dispatched: its collectives would not "
+        f"match. Variables are kept. {advice} Then run the cell again."
     )
 
 

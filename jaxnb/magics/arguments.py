@@ -130,7 +130,7 @@ def start_parser() -> MagicParser:
     _add(parser, "--check", default="strict", metavar="MODE",
          help="strict (the default), or off")  # fmt: skip
     _add(parser, "--no-pitfalls", dest="pitfalls", action="store_false",
-         help="say nothing of pitfalls (hidden all-gathers and the like)")  # fmt: skip
+         help="turn off pitfall hints (hidden all-gathers and the like)")  # fmt: skip
     _add(parser, "--bare", action="store_true",
          help="leave the processes' namespaces empty")  # fmt: skip
     _add(parser, "--timeout", type=positive_seconds, default=60.0, metavar="S",
@@ -146,7 +146,7 @@ def restart_parser() -> MagicParser:
     one = parser.add_mutually_exclusive_group()
     parser.know(
         one.add_argument("--replay", action="store_true",
-                         help="run the cells again that have run without an error"),
+                         help="rerun the cells that ran without an error"),
         one.add_argument("--keep", action="store_true",
                          help="give the new processes the variables of the old ones"),
     )  # fmt: skip

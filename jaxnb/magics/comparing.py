@@ -151,8 +151,8 @@ def _variants(
             and isinstance(statement.targets[0], ast.Name)
         ):
             raise UsageError(
-                f"`{ast.unparse(statement).partition(chr(10))[0]}` is no variant: each line of the "
-                f"cell is NAME = SPECS, e.g. {_EXAMPLE}. Nothing was run."
+                f"`{ast.unparse(statement).partition(chr(10))[0]}` is not a variant: each line "
+                f"of the cell is NAME = SPECS, e.g. {_EXAMPLE}. Nothing was run."
             )
         pairs.append((statement.targets[0].id, ast.unparse(statement.value)))
     names = [name for name, _ in pairs]
@@ -171,6 +171,6 @@ def _statements(cell: str) -> list[ast.stmt]:
         line = f" at line {(error.lineno or 0) + 1}" if isinstance(error, SyntaxError) else ""
         reason = error.msg if isinstance(error, SyntaxError) else str(error)
         raise UsageError(
-            f"The cell is no Python{line}: {reason}. Each line of it is NAME = SPECS, e.g. "
+            f"The cell is not valid Python{line}: {reason}. Each line of it is NAME = SPECS, e.g. "
             f"{_EXAMPLE}. Nothing was run."
         ) from None

@@ -29,7 +29,7 @@ def _cell(text: str) -> int:
         return int(text.strip("[]"))
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no cell's number, such as 7 or [7]"
+            f"{text!r} is not a cell number such as 7 or [7]"
         ) from None
 
 
@@ -46,7 +46,7 @@ def _history_parser() -> arguments.MagicParser:
     parser = arguments.MagicParser("%spmd_history", "Shows the cells that were run.")
     parser.add_argument("--last", type=_count, metavar="N", help="the last N cells only")
     parser.add_argument("--json", metavar="FILE", dest="file",
-                        help="write them to FILE, a JSON object per line")  # fmt: skip
+                        help="write them to FILE, one JSON object per line")  # fmt: skip
     parser.add_argument("--overwrite", action="store_true",
                         help="replace FILE if it exists")  # fmt: skip
     return parser

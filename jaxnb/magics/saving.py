@@ -15,19 +15,19 @@ from jaxnb.recovery.messages import SavedState
 
 def _save_parser() -> arguments.MagicParser:
     parser = arguments.MagicParser(
-        "%spmd_save", "Saves variables of all processes to a directory, each process its own."
+        "%spmd_save", "Saves the variables of every process to a directory."
     )
     parser.add_argument("folder", nargs="?", metavar="DIR", help="the directory")
     parser.add_argument("names", nargs="*", metavar="NAME",
                         help="the variables; all by default")  # fmt: skip
     parser.add_argument("--overwrite", action="store_true",
-                        help="replace what was saved in DIR before")  # fmt: skip
+                        help="overwrite what DIR holds")  # fmt: skip
     return parser
 
 
 def _load_parser() -> arguments.MagicParser:
     parser = arguments.MagicParser(
-        "%spmd_load", "Binds the variables that %spmd_save has saved. To load them runs their code."
+        "%spmd_load", "Binds the variables that %spmd_save saved. Loading them runs their code."
     )
     parser.add_argument("folder", nargs="?", metavar="DIR", help="the directory")
     parser.add_argument("names", nargs="*", metavar="NAME",

@@ -62,8 +62,9 @@ class SpmdMagics(SessionMagics):
             return
         if self.session is not None and self.session.state != "closed":
             raise UsageError(
-                f"A group of {self.session.num_processes} processes is {self.session.state} "
-                "already. Nothing was started. Type `%spmd_stop` first, or `%spmd_restart` for "
+                f"A group of {self.session.num_processes} processes is already "
+                f"{self.session.state}. Nothing was started. Type `%spmd_stop` first, or "
+                "`%spmd_restart` for "
                 "fresh processes."
             )
         fields = {k: v for k, v in vars(asked).items() if k != "help"}
@@ -111,10 +112,10 @@ class SpmdMagics(SessionMagics):
 
     @line_magic
     def spmd_recover(self, line: str) -> None:
-        """Forms the group anew: variables are kept, dead processes replaced."""
+        """Replaces dead or stuck processes; variables are kept."""
         if not _is_asked(
             "%spmd_recover",
-            "Forms the group anew: variables are kept, dead processes replaced.",
+            "Replaces dead or stuck processes; variables are kept.",
             line,
         ):
             return

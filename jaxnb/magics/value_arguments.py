@@ -26,7 +26,7 @@ def pull_parser() -> NamesParser:
         "NAME may have attributes, subscripts and slices with --as: x[..., :3], state.opt['mu']."
     )
     parser.add_argument("--as", type=variable, dest="target", metavar="NAME",
-                        help="the notebook's variable, if its name is to be another")  # fmt: skip
+                        help="the variable's name in the notebook (default: the same)")  # fmt: skip
     parser.add_argument("--ranks", type=ranks, metavar="0,2-3",
                         help="ask these processes only")  # fmt: skip
     return parser
@@ -53,7 +53,7 @@ def push_parser() -> NamesParser:
 def layout_parser() -> NamesParser:
     """Returns the parser of ``%spmd_layout``."""
     parser = NamesParser(
-        "%spmd_layout", "Shows how an array, or a pytree of arrays, lies over the devices."
+        "%spmd_layout", "Shows how an array, or a pytree of arrays, is laid out over the devices."
     )
     parser.usage = "%%spmd_layout NAME"
     parser.epilog = "NAME may have attributes and subscripts: state.opt['mu']."
@@ -91,7 +91,7 @@ def wishes(asked: argparse.Namespace, taken: Collection[str]) -> list[Wish]:
                 parse_path(" ".join(asked.names))
             raise UsageError(
                 f"`--as` names one variable, and there are {len(asked.names)} to pull. Nothing "
-                "was moved. Pull them one by one."
+                "was moved. Pull them one at a time."
             )
         return [_checked(Wish(asked.names[0], asked.target), taken)]
     return [_checked(Wish(name, _target(name)), taken) for name in asked.names]

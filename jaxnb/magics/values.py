@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from jaxnb.arrays.card_transfer import Moved
     from jaxnb.session import Session
 
-PULL_STATE = "No variable was changed; the group can be used."
-PUSH_STATE = "No variable on the processes was changed; the group can be used."
+PULL_STATE = "No variable was changed; the group is ready."
+PUSH_STATE = "No variable on the processes was changed; the group is ready."
 
 
 @magics_class

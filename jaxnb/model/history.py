@@ -12,7 +12,7 @@ CellOutcome = Literal[
     "ok", "error", "interrupted", "timed out", "diverged", "nan", "suspect", "died", "abandoned"
 ]
 """``"diverged"``: the processes parted, or were about to, and raised nothing else. ``"nan"``: a NaN
-was looked for, and found. ``"suspect"``: its value is made of parts of different arrays.
+was looked for, and found. ``"suspect"``: its value mixes shards of different arrays.
 ``"died"``: a process of the group ended. ``"abandoned"``: the session was restarted or closed
 meanwhile."""
 

@@ -125,8 +125,8 @@ class Lowerings:
                 code_name,
                 line,
                 f"`{name}` closes over {format_bytes(total)} of arrays (the largest is {largest}): "
-                "they are compiled into the program as constants, on each device, and once more "
-                "whenever it is compiled anew.",
+                "they are compiled into the program as constants, on each device, and again at "
+                "every recompilation.",
                 "Pass them as arguments.",
                 subject=name,
             )

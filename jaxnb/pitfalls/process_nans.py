@@ -61,8 +61,8 @@ class NanWatch(Feature):
         """Raises if the cell asks for it, and nothing is told of computations."""
         if self.is_on and missing:
             raise JaxnbError(
-                "NaNs cannot be looked for: this JAX does not tell of computations "
-                f"({missing}). Nothing was run."
+                "Cannot look for NaNs: this JAX does not report computations ({missing}). "
+                "Nothing was run."
             )
 
     def told(self, cell: CellHere) -> dict[str, NanFound | None]:

@@ -42,7 +42,7 @@ class Pitfalls(Feature):
         self._forget()
         for kind, reason in hook_pitfalls(self).items():
             kinds = _TOLD_WITH.get(kind, kind)
-            self._give_up(kind, f"This JAX does not tell of {kinds} ({reason})")
+            self._give_up(kind, f"This JAX does not report {kinds} ({reason})")
 
     def _forget(self) -> None:
         self._lowerings, self._moves, self._pmaps = Lowerings(), Moves(), Pmaps()
@@ -115,7 +115,7 @@ class Pitfalls(Feature):
     def _give_up(self, kind: PitfallKind, reason: str) -> None:
         self._broken[kind] = Pitfall(
             "unchecked",
-            f"jaxnb no longer looks for the pitfall {kind} on this process. {reason}. "
+            f"jaxnb has stopped looking for the pitfall {kind} on this process. {reason}. "
             "The cell is not affected.",
             cause=kind,
         )

@@ -28,8 +28,8 @@ def explained(error: BaseException, code_name: str) -> list[Pitfall]:
                 "fetch",
                 code_name,
                 line,
-                "No process has all of this array, so none can read it, print its values or go "
-                "through it.",
+                "No process holds the whole array, so none can read it, print its values or "
+                "iterate over it.",
                 "In the notebook: `%spmd_pull x`, or x alone as the last line. In the cell: "
                 "`x.addressable_shards` for this process's part, or, on all processes, "
                 "`jax.experimental.multihost_utils.process_allgather(x, tiled=True)`.",

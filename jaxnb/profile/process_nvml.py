@@ -84,9 +84,7 @@ class Gpus:
         except nvml.NVMLError as error:
             return Reading(None, None, f"NVML does not know this GPU: {error}.")
         if handle is None:
-            return Reading(
-                None, None, "Which of NVML's GPUs this is, the CUDA driver does not tell."
-            )
+            return Reading(None, None, "The CUDA driver does not say which of NVML's GPUs this is.")
         self._handles[ordinal] = handle
         notes: list[str] = []
         percent = self._asked(lambda: float(nvml.nvmlDeviceGetUtilizationRates(handle).gpu), notes)

@@ -61,8 +61,8 @@ def _with_room(nbytes: int) -> Path:
     told = ", ".join(f"{format_bytes(room)} in {place}" for place, room in rooms.items())
     raise NotEnoughMemoryError(
         f"The variables of all processes take {format_bytes(nbytes)}, and there is no room for a "
-        f"second copy: {told}. Nothing has changed. Delete some, or save what you need to a larger "
-        "disk: `%spmd_save DIR NAMES`."
+        f"second copy: {told}. Nothing was changed. Delete some, or save what you need to a "
+        "larger disk: `%spmd_save DIR NAMES`."
     )
 
 

@@ -45,7 +45,9 @@ def fill(channel: Asked, living: Collection[int], died: Collection[int]) -> Fill
             missing[name] = reason
     names = [name for name in found[min(living)] if name not in missing]
     # Until it is: an interrupt may end this.
-    early = dict.fromkeys(names, "it was interrupted before the others had given it") | missing
+    early = (
+        dict.fromkeys(names, "it was interrupted before the other processes had sent it") | missing
+    )
     _note_missing(ask, early, died)
     filled = _give(ask, names, sorted(living), sorted(died))
     if filled.missing:
@@ -98,7 +100,7 @@ def why_not(held: Mapping[int, Possession | None]) -> str:
     if len({possession.origins for possession in possessions}) > 1:
         apart = zip(possessions[0].arrays, *(each.origins for each in possessions), strict=True)
         path = next(path for path, *origins in apart if len(set(origins)) > 1)
-        return f"the others hold parts of different arrays in `{path}`: not of the same step"
+        return f"the others hold shards of different arrays in `{path}`, from different steps"
     seen: dict[Any, bytes] = {}
     for possession in possessions:
         for place, digest in possession.replicas.items():
@@ -108,7 +110,7 @@ def why_not(held: Mapping[int, Possession | None]) -> str:
                     "the same step"
                 )
     if len(possessions) == 1 and not possessions[0].is_common:
-        return "one process alone holds it: whether it is the same for all cannot be told"
+        return "only one process holds it, so it may not be the same for all"
     return ""
 
 

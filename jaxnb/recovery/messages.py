@@ -247,11 +247,11 @@ class Recovered:
         if self.unended:
             who = capitalized(processes_label(self.unended))
             its = "its" if len(self.unended) == 1 else "their"
-            told.append(f"{who} did not come back; {its} variables were read all the same.")
+            told.append(f"{who} did not respond; {its} variables were read from memory.")
         if self.given:
             told.append(
-                f"{capitalized(processes_label(self.died))} got from the others, which hold them "
-                f"equal: {paths_label(self.given, most=MOST_NAMED)}."
+                f"Copied to {processes_label(self.died)} (identical on the others): "
+                f"{paths_label(self.given, most=MOST_NAMED)}."
             )
         told += losses_text([each for each in self.lost if not each.is_old], "Lost", USING_ONE)
         if old := dict.fromkeys(each.path for each in self.lost if each.is_old):

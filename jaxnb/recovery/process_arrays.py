@@ -92,7 +92,7 @@ def reduced(value: Any, check: Check) -> Any:
     """
     kind = type(value)
     if issubclass(kind, jax.core.Tracer):
-        raise pickle.PicklingError("a tracer that left its transformation (jit, grad …)")
+        raise pickle.PicklingError("a tracer that escaped its transformation (jit, grad …)")
     if issubclass(kind, jax.Device):
         return _device, place_of(value)
     if kind is Mesh and not value.empty:

@@ -129,7 +129,7 @@ class _Pace:
             self._count, self._counted_at = count, now
             self._meter.note(now, cpu_seconds)
         if self._meter.idle_seconds(now, cpu_seconds) > STUCK_SECONDS:
-            return "to pickle it does not end: its own code waits for something"
+            return "pickling it does not end: its own code is waiting"
         if now - self._counted_at > SPIN_SECONDS:
             return "to pickle it takes too long"
         return ""

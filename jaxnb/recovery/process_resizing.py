@@ -135,7 +135,7 @@ class Resizing:
         if array.unreduced:
             raise pickle.PicklingError(f"it has not been summed over {array.unreduced[0]} yet")
         if not array.origin and self._counts[array.key] > 1:
-            raise pickle.PicklingError("which of several arrays it is cannot be told")
+            raise pickle.PicklingError("it is unclear which of several arrays it is")
         known: dict[Box, list[tuple[SavedPart, memoryview]]] = {}
         for part, data in self._parts[array.key]:
             known.setdefault(part.box, []).append((part, data))
@@ -182,7 +182,7 @@ def _put_together(
         part, data = _only(replicas)
         sizes = [b - a for a, b in other]
         if part.dtype != dtype or len(data) != math.prod(sizes) * kind.itemsize:
-            raise pickle.PicklingError("its elements were saved in another form")
+            raise pickle.PicklingError("its elements were saved with another dtype or layout")
         values = np.frombuffer(data, kind).reshape(sizes)
         whole[fit_to_size.within(common, box)] = values[fit_to_size.within(common, other)]
         found += fit_to_size.size_of(common)

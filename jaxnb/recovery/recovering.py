@@ -97,8 +97,8 @@ class Recovery:
                 found = self._in_new_group(carried, unended, started)
             except KeyboardInterrupt:
                 raise KeyboardInterrupt(
-                    "Interrupted while the new processes took the variables: not all are there, "
-                    "and those that are not say so when they are used. All are in "
+                    "Interrupted while the new processes took the variables over: using one that "
+                    "is missing raises an error. All are in "
                     f"{folder}: `%spmd_load {folder}` binds them. Remove it then."
                 ) from None
             except JaxnbError as error:

@@ -72,6 +72,6 @@ def require_room(placement: Placement, there_are: int = 0) -> None:
     needed, room = placement.num_processes * PROCESS_BYTES, available_bytes()
     if needed > room + there_are * PROCESS_BYTES:
         raise UsageError(
-            f"{placement.num_processes} processes take at least {format_bytes(needed)} of memory, "
-            f"and {format_bytes(room)} are free. Nothing was changed. Ask for fewer (-n)."
+            f"{placement.num_processes} processes take at least {format_bytes(needed)} of "
+            f"memory, and {format_bytes(room)} is free. Nothing was changed. Ask for fewer (-n)."
         )

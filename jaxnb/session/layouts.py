@@ -43,11 +43,11 @@ def layout_of(reach: Reach, name: str) -> ArrayLayout:
     paths = [[text for text, _ in reply.entries] for reply in replies]
     if any(p != paths[0] for p in paths) or _are_placed_apart(replies):
         raise UsageError(
-            f"`{name}` has other arrays on other processes, and one picture would be false. "
+            f"`{name}` is a different array on different processes, so one picture would be wrong. "
             + (
                 f"Pull it: `spmd.pull({name!r})` has it by process."
                 if _can_be_pulled(replies)
-                else "They do not fit together: bind it anew on all processes, by one cell."
+                else "They do not fit together: rebind it on all processes in one cell."
             )
         )
     dead = frozenset(range(reach.num_processes)) - answers.keys()

@@ -110,7 +110,7 @@ def _what_it_does(where: Whereabouts | None) -> str:
     if where is None:
         return "is silent"
     if where.fault:
-        return f"is where nobody can tell: its sentinel failed ({where.fault})"
+        return f"is at an unknown position: its sentinel failed ({where.fault})"
     if where.cell_seconds is None:
         return "is not in the cell"
     return f"is {line_text(where)}" if line_text(where) else "has left the cell's lines"

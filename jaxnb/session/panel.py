@@ -261,7 +261,7 @@ def waits_of(
 def _faults(found: Mapping[int, Whereabouts]) -> list[str]:
     """Returns whose sentinels failed, as sentences: nobody knows where those processes are."""
     return [
-        f"Where process {index} is cannot be told: its sentinel failed ({where.fault})."
+        f"The position of process {index} is unknown: its sentinel failed ({where.fault})."
         for index, where in sorted(found.items())
         if where.fault
     ]

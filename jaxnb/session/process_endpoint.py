@@ -125,7 +125,7 @@ def _read(parent: Any) -> Any:
 
 
 def _refuse(kernel: Any, stream: Any, ident: Any, parent: Any) -> None:
-    why = "the processes of a jaxnb group take no functions from ipyparallel's views; use `%%spmd`"
+    why = "processes of a jaxnb group accept no functions from ipyparallel views; use `%%spmd`"
     error = {"status": "error", "ename": "PermissionError", "evalue": why, "traceback": []}
     metadata = kernel.init_metadata(parent) | {"status": "error"}
     kernel.session.send(stream, "apply_reply", error, parent=parent, ident=ident, metadata=metadata)

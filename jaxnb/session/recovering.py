@@ -48,8 +48,8 @@ class Recoveries:
         dead = self._life.lifecycle.dead
         if size is not None and dead:
             raise UsageError(
-                f"{capitalized(processes_label(dead))} died: not all of its arrays are there to be "
-                "laid out anew. Nothing has changed. Type `%spmd_recover` first."
+                f"{capitalized(processes_label(dead))} died, so some of its arrays are missing "
+                "and cannot be resharded. Nothing was changed. Type `%spmd_recover` first."
             )
         interrupted = threading.Event()
         with self._work.turn(lambda: self._work.say_who_runs(StderrNotices()), interrupted):

@@ -86,7 +86,7 @@ class Replayable:
 
 def _how_far(cells: Sequence[Ran], done: int) -> str:
     return (
-        f"%spmd_restart --replay: the processes are fresh. {done} of {plural(len(cells), 'cell')} "
+        f"%spmd_restart --replay: the processes are new. {done} of {plural(len(cells), 'cell')} "
         f"had been run again when cell [{cells[done].request.cell}] failed or was interrupted; the "
-        "others were not run. What cells got from elsewhere (`%spmd_push`) has to be given again."
+        "others were not run. Push again what `%spmd_push` had sent."
     )

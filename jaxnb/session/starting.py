@@ -169,7 +169,7 @@ class Starter:
             if not unheard:
                 break
             if time.monotonic() > self._deadline:
-                raise StartError(f"Nothing that {processes_label(unheard)} wrote has come.")
+                raise StartError(f"No output from {processes_label(unheard)} has arrived.")
         reports = [answers[i] for i in range(n)]
         verify(reports, self._placement)
         reports = checking.judged(reports)

@@ -263,7 +263,7 @@ class Transfers:
     def save(
         self, folder: str | os.PathLike[str], names: Iterable[str] = (), *, overwrite: bool = False
     ) -> SavedState:
-        """Saves variables of all processes to a directory, each process its own.
+        """Saves the variables of every process to a directory.
 
         Arrays come back with their shards, dtypes and shardings; functions and classes of cells,
         meshes and random states too. What cannot be saved (a generator, a lock, an open file) does

@@ -222,8 +222,8 @@ class Channel:
             return ""
         who, has = processes_label(dead), "has" if len(dead) == 1 else "have"
         return (
-            f"what was computed with {who} may never come, as {who} {has} died: `%spmd_recover` "
-            "goes on with the others"
+            f"results computed with {who} may never arrive, as {who} {has} died: `%spmd_recover` "
+            "continues with the others"
         )
 
     def _patience_after(self, answer: object, patience: float, heard_at: float) -> float:

@@ -23,6 +23,6 @@ def call(process: Any, name: str, data: Mapping[str, Any]) -> Any:
     """
     found = _FUNCTION.fullmatch(name)
     if found is None:
-        raise ValueError(f"{name} is no function that a process can be asked to call")
+        raise ValueError(f"{name} is not a function that a process may be asked to call")
     function = getattr(importlib.import_module(found[1]), found[2])
     return function(process, **data)

@@ -147,7 +147,7 @@ def test_a_child_that_a_cell_forks_takes_no_part(group: Session) -> None:
     )
     result = group.run(code, timeout=PATIENT_SECONDS)
     values = [each.value for each in result.per_process.values()]
-    assert values == [("This is a child", 16.0)] * 4
+    assert values == [("This is a forked", 16.0)] * 4
 
 
 def test_barriers_of_the_coordination_service_are_agreed_on(group: Session) -> None:
@@ -486,7 +486,7 @@ def test_what_a_handler_dispatches_while_a_process_waits_came_before(
     assert (
         "process 1: was to dispatch jit(<lambda>) float32[16] -> float32[16] at line 10." in message
     )
-    assert "so nobody waits and all that was computed before can be trusted" in message
+    assert "so no process waits, and earlier results are valid" in message
     assert group.run("float(t)").value == 16.0
 
 

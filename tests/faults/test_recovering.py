@@ -109,8 +109,8 @@ def test_values_that_cannot_be_packed_cost_nothing_but_themselves(group: Session
         "hard['blocks']", "hard['raises']", "hard['garbage']", "hard['leaves']", "iterates", "deep",
     }  # fmt: skip
     assert told["hard['raises']"] == "RuntimeError: told"
-    assert told["hard['blocks']"].startswith("to pickle it does not end")
-    assert told["iterates"].startswith("to pickle it does not end")
+    assert told["hard['blocks']"].startswith("pickling it does not end")
+    assert told["iterates"].startswith("pickling it does not end")
     assert told["deep"] == "nested too deep"
     group.run("assert hard['one'] == 1 and computes == expected and len(many) == 1000")
     group.run("assert [int(each[0]) for each in many] == [*range(1000)]")
@@ -132,7 +132,7 @@ def test_who_is_stopped_beside_a_death_counts_for_dead(group: Session) -> None:
     assert recovered.died == (0, 2)
     assert recovered.given_up == {0: "was stopped"}
     assert "x" in without_replica(recovered)
-    assert missing(recovered, 0, 2)["mine"].startswith("one process alone holds it")
+    assert missing(recovered, 0, 2)["mine"].startswith("only one process holds it")
     group.run("assert (mine[0], plain) == (process_index, process_index)", ranks=[1])
     group.run(SETUP + CHECK)
 

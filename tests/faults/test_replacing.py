@@ -159,7 +159,7 @@ def test_two_of_three(group: Session) -> None:
     # One is left: of what is not spread over processes nobody can say that it is for all.
     assert {"w", "mesh", "make", "f", "math"} <= set(recovered.given)
     assert set(missing(recovered, 0, 2)) == {"mine", "n"}
-    assert "one process alone" in missing(recovered, 0, 2)["n"]
+    assert "only one process" in missing(recovered, 0, 2)["n"]
     group.run("n = jax.device_count()")
     assert_kept(group, AFTER)
     assert_usable(group)

@@ -55,7 +55,7 @@ def start(**settings: Any) -> Session:
 NOT_GIVEN = (
     "differs by process"
     if PROCESSES > 2
-    else "one process alone holds it: whether it is the same for all cannot be told"
+    else "only one process holds it, so it may not be the same for all"
 )
 """Why a new process does not get ``mine``."""
 

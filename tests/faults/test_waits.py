@@ -152,7 +152,7 @@ def test_left_behind_by_one_that_raised(group: Session) -> None:
     assert told.startswith("Processes 0,2 did not answer the interrupt within ")
     assert "they are at line 3: `float(f(x))`" in told
     assert anew.startswith("New processes in ")
-    assert "Processes 0,2 did not come back; their variables were read all the same" in anew
+    assert "Processes 0,2 did not respond; their variables were read from memory" in anew
     assert types_of(result) == {0: "NoAnswer", 1: "ValueError", 2: "NoAnswer"}
     assert result.cause == "missing"
     assert {process.pid for process in group.processes}.isdisjoint(pids)

@@ -305,7 +305,7 @@ LOST = {
     "sock": ("socket", "cannot pickle 'socket' object"),
     "compiled": ("Compiled", "what lower(...).compile() gave: compile it again"),
     "lowered": ("Lowered", "what lower(...) gave: lower it again"),
-    "leak[0]": ("DynamicJaxprTracer", "a tracer that left its transformation (jit, grad …)"),
+    "leak[0]": ("DynamicJaxprTracer", "a tracer that escaped its transformation (jit, grad …)"),
     "raises[0]": ("Raises", "ValueError: no way"),
     "garbage": ("Garbage", "its __reduce__ returned int"),
     "deep": ("list", "nested too deep"),

@@ -18,10 +18,10 @@ from jaxnb_fixtures import assert_usable
 WORKS = {"untouched", "returns more on process 1"}
 
 REDUCED = {
-    "takes more": "A cached dispatch takes 30 µs and more",
-    "renamed _run_python_pjit": "A cached dispatch takes 30 µs and more",
-    "renamed jit_evict_fn": "A cached dispatch takes 30 µs and more",
-    "renamed needs_check_special": "A cached dispatch takes 30 µs and more",
+    "takes more": "A cached dispatch takes at least 30 µs",
+    "renamed _run_python_pjit": "A cached dispatch takes at least 30 µs",
+    "renamed jit_evict_fn": "A cached dispatch takes at least 30 µs",
+    "renamed needs_check_special": "A cached dispatch takes at least 30 µs",
     "no options": "Not compared: compiler_options of jax.jit",
     "renamed from_hlo": "Not compared: compiler_options of jax.jit",
 }

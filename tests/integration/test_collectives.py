@@ -212,8 +212,8 @@ def test_an_interrupt_ends_it_and_the_group_goes_on(session: Session, tmp_path: 
     ("code", "said"),
     [
         ("", "Name the call"),
-        ("f(", "is no expression of Python"),
-        ("x = f(3)", "is no expression of Python"),
+        ("f(", "is not a Python expression"),
+        ("x = f(3)", "is not a Python expression"),
         ("jnp.sum", "`jnp.sum` is not a call. Nothing was run. If it is a function, type"),
         ("np.ones(3) + 1", "Put it into a function"),
     ],

@@ -195,8 +195,8 @@ v = jax.make_array_from_callback((8,), NamedSharding(mesh, P("data")), lambda i:
     assert group.run("len(ran)").value == 0
     found = compare(group, "g(v)", {"a": "P('data')", "b": "P('model')"})
     flat = " ".join(str(found).split())
-    assert "The function donates arguments; here it does not" in flat
-    assert "jitted with shardings of its own, which hold in every variant" in flat
+    assert "The function donates arguments. Donation is off here" in flat
+    assert "jitted with shardings of its own, which apply to every variant" in flat
     assert found["a"].timing is not None
     assert not group.run("v.is_deleted()").value
 
@@ -274,5 +274,5 @@ def test_what_cannot_be_compared(group: Session) -> None:
         group.compare("mlp(x, w1, w2)", specs={"a": "P()"}, setup="x = 3")
     with pytest.raises(CellError, match="NameError: name 'w9' is not defined"):
         group.compare("mlp(x, w9)", specs={"a": "P()"})
-    with pytest.raises(CellError, match="A call in text is compared from the notebook"):
+    with pytest.raises(CellError, match="Pass a call as text only in the notebook"):
         group.run("jaxnb.compare('mlp(x)', (), specs={'a': P()})")

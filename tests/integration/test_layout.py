@@ -31,7 +31,7 @@ def test_arrays_that_each_process_has_for_itself_are_counted_on_each(session: Se
     split = session.layout("split")
     assert len(split.bytes_per_device) == 8
     assert split.spec == "P('d')"
-    with pytest.raises(UsageError, match=r"`odd` has other arrays on other processes"):
+    with pytest.raises(UsageError, match=r"`odd` is a different array on different processes"):
         session.layout("odd")
 
 
@@ -71,7 +71,7 @@ def test_meshes_of_some_processes_each_have_an_array(session: Session) -> None:
     told = session.run("x")
     assert told.suspect == ""
     assert told.agreement is Agreement.DIFFERENT
-    assert "parts of different" not in value_card(told).text
+    assert "shards of different" not in value_card(told).text
     lower, upper = np.arange(8.0), np.arange(8.0) + 10
     for value in (told.value, session.pull("x")):
         for process_index, expected in enumerate((lower, lower, upper, upper)):
@@ -182,7 +182,9 @@ def test_an_array_of_one_process_beside_one_of_others_is_not_drawn_as_one(
     """One process's array is whole there; the others' spans processes, or none of it is here."""
     session.run(APART.format(end=end))
     for name in ("y", "tree"):
-        with pytest.raises(UsageError, match=rf"`{name}` has other arrays on other processes"):
+        with pytest.raises(
+            UsageError, match=rf"`{name}` is a different array on different processes"
+        ):
             session.layout(name)
     for code in ("y", "y * 1"):
         result = session.run(code)

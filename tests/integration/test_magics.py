@@ -385,7 +385,7 @@ def test_one_line(nb: Notebook, code: str, shown: str) -> None:
 
 def test_a_line_of_the_notebooks_in_a_cell_is_told(nb: Notebook) -> None:
     cell = nb.run("%%spmd\n%spmd 1")
-    assert "`%spmd` is the notebook's: what stands in a `%%spmd` cell runs" in cell.error.evalue
+    assert "`%spmd` belongs in the notebook: code in a `%%spmd` cell already" in cell.error.evalue
 
 
 def test_one_line_counts_its_lines_as_the_cell_does(nb: Notebook) -> None:

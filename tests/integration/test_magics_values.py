@@ -200,7 +200,7 @@ def test_push_interrupted_too_late(nb: Notebook) -> None:
     nb.good("jaxnb.arrays.pushing.request_for = original")
     assert cell.error.traceback == [
         "KeyboardInterrupt: Interrupted too late: `w` was pushed, and the variables on the "
-        "processes have their new values. The group can be used."
+        "processes have their new values. The group is ready."
     ]
     assert "'new'" in nb.good("%spmd w").text
 
@@ -239,7 +239,7 @@ def test_what_cannot_be_pushed(nb: Notebook) -> None:
     for line, message in {
         "": "Nothing to push. Type e.g. `%spmd_push x`.",
         "wieghts": "no variable `wieghts`. Did you mean 'weights'? Nothing was moved.",
-        "weights --spec P('y')": "no axis of the mesh. The mesh has: 'x' (size 4). Nothing",
+        "weights --spec P('y')": "not an axis of the mesh. The mesh has: 'x' (size 4). Nothing",
         "weights --spec weights": "axis names in quotes",
         "weights --mesh msh": "Did you mean 'mesh'?",
         "weights --spec": "expected one argument",
@@ -434,7 +434,7 @@ def test_an_interrupt_leaves_the_error_only(slow: Notebook) -> None:
     assert cell.reply["ename"] == "KeyboardInterrupt"
     assert cell.error.traceback == [
         "KeyboardInterrupt: Interrupted while values were pulled. No variable was changed; the "
-        "group can be used."
+        "group is ready."
     ]
     assert "progressbar" not in cell.html
     assert slow.good("print(big)").text == "kept\n"

@@ -74,7 +74,7 @@ def test_an_error_that_leaves_other_steps_is_told(group: Session) -> None:
     notice = "\n".join(watcher.said)
     assert "`x`: on process 0 made at line" in notice
     assert "on processes 1-3 result of jit(<lambda>), dispatch 2 of cell" in notice
-    with pytest.warns(OriginsDifferWarning, match="`x` holds are parts of different arrays"):
+    with pytest.warns(OriginsDifferWarning, match="`x` mixes shards of different arrays"):
         group.pull("x")
     assert "processes 1-3 passed `x` (result of jit(<lambda>), dispatch 2" in said(
         group, "total(x);"

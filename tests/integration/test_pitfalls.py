@@ -77,11 +77,11 @@ TRIGGERS = {
         "def load():\n    w = jnp.ones((n, 1 << 15))\n    return jax.device_put(w, rows)\nload();",
         ("device-put", 3, "4.00 MiB on each"),
     ),
-    "fetch by NumPy": ("1\nnp.asarray(x)", ("fetch", 2, "No process has all")),
-    "fetch by iteration": ("for a in x: print(a)", ("fetch", 1, "No process has all")),
+    "fetch by NumPy": ("1\nnp.asarray(x)", ("fetch", 2, "No process holds the whole")),
+    "fetch by iteration": ("for a in x: print(a)", ("fetch", 1, "No process holds the whole")),
     "fetch in a helper": (
         "def show(a):\n    return a.tolist()\nshow(x)",
-        ("fetch", 2, "No process has all"),
+        ("fetch", 2, "No process holds the whole"),
     ),
     "constant": (
         "w = np.ones((2048, 2048), np.float32)\n@jax.jit\ndef step(a): return (a[0] * w).sum()\n"
@@ -254,7 +254,7 @@ def test_python_is_warned_and_an_error_has_a_note(group: Session) -> None:
     assert [each.kind for each in result.pitfalls] == ["recompiled"]
     with pytest.raises(CellError) as caught:
         group.run(FETCH)
-    assert "No process has all of this array" in caught.value.__notes__[0]
+    assert "No process holds the whole array" in caught.value.__notes__[0]
     assert "/pitfalls/fetch.html" in caught.value.__notes__[0]
     # JAX's own exception is as it was.
     error = caught.value.result.errors[0]

@@ -453,7 +453,7 @@ def test_processes_at_other_steps_give_parts_of_both(session: Session) -> None:
     session.run(MESH + "x = make((8, 6), 'data')")
     session.run("x = make((8, 6), 'data', start=101)", ranks=[2, 3])
     expected = np.concatenate([whole((8, 6))[:4], whole((8, 6), start=101)[4:]])
-    told = r"parts of different arrays.*processes 0-1 made at .*processes 2-3 made at "
+    told = r"shards of different arrays.*processes 0-1 made at .*processes 2-3 made at "
     with pytest.warns(OriginsDifferWarning, match=told):
         assert_same(session.pull("x"), expected)
 
@@ -1089,7 +1089,7 @@ def test_what_cannot_be_pickled(session: Session, code: str, says: str) -> None:
     session.run(code)
     with pytest.raises(JaxnbError, match=says) as raised:
         session.pull("x")
-    assert "`x` on process 0 cannot be brought to the notebook" in str(raised.value)
+    assert "`x` on process 0 cannot be pulled" in str(raised.value)
     assert "still there" in str(raised.value)
     assert "`spmd.run('repr(x)').value`" in str(raised.value)
     assert session.run("1 + 1").value == 2
@@ -1248,7 +1248,7 @@ def test_what_cannot_be_pickled_stays_and_is_named(session: Session) -> None:
     assert repr(model["act"]) == "<not moved: function <lambda>>"
     with pytest.raises(RuntimeError, match="on the processes only"):
         model["layers"][1]()
-    with pytest.raises(JaxnbError, match="`model\\['act'\\]` on process 0 cannot be brought"):
+    with pytest.raises(JaxnbError, match="`model\\['act'\\]` on process 0 cannot be pulled"):
         session.pull("model['act']")
 
 
@@ -1284,7 +1284,7 @@ def test_parts_of_objects_are_left_out_and_opaque_ones_as_a_whole(
     np.testing.assert_array_equal(net.w, np.ones(2))
     with pytest.warns(NotMovedWarning, match=r"1 part.*`tree\['mesh'\]`.*Device"):
         assert repr(session.pull("tree")["mesh"]) == "<not moved: Mesh>"
-    with pytest.raises(JaxnbError, match="`mesh` on process 0 cannot be brought"):
+    with pytest.raises(JaxnbError, match="`mesh` on process 0 cannot be pulled"):
         session.pull("mesh")
     with pytest.warns(NotMovedWarning, match=r"`itself\[0\]`"):
         assert session.pull("itself")[1][1]

@@ -553,7 +553,7 @@ def test_arrays_that_jax_does_not_see(session: Session, classes: ModuleType) -> 
 @pytest.mark.parametrize(
     ("spec", "says"),
     [
-        ("dat", "is no axis of the mesh. Did you mean 'data'?"),
+        ("dat", "is not an axis of the mesh. Did you mean 'data'?"),
         (("data", "data"), "an axis divides once"),
         ((("data", "data"),), "twice"),
         ((None, None, "model"), "2 dimensions, but"),
@@ -588,7 +588,7 @@ def test_which_mesh(session: Session, no_writes: None, monkeypatch: pytest.Monke
         UsageError, match=r"There is no `mes` .*Did you mean 'mesh'.*Meshes: a, mesh"
     ):
         session.push(x=array, spec="data", mesh="mes")
-    with pytest.raises(UsageError, match="`y` is no mesh but a int"):
+    with pytest.raises(UsageError, match="`y` is not a mesh but a int"):
         session.push(x=array, spec="data", mesh="y")
     monkeypatch.undo()
     session.push(x=array, mesh="a", spec="a")

@@ -412,8 +412,8 @@ def test_code_that_catches_it_goes_on(group: Session) -> None:
     sink = Keeps()
     assert group.run(code, sink=sink).value[0] == 100
     assert sink.notices == [
-        f"Processes 0-{group.num_processes - 1} caught a DivergenceError at line 4 and went on: "
-        "what was refused there was not computed on any process."
+        f"Processes 0-{group.num_processes - 1} caught a DivergenceError at line 4 and continued: "
+        "the refused computation ran on no process."
     ]
     assert_usable(group)
 

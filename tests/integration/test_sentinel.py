@@ -475,7 +475,7 @@ def test_a_child_that_the_notebook_has_forked_asks_by_sockets_of_its_own(session
 def test_a_forked_child_runs_nothing_on_its_parents_group(session: Session) -> None:
     def child() -> None:
         for use in (lambda: session.run("1"), lambda: session.pull("x"), session.recover):
-            with pytest.raises(UsageError, match="belongs to the process that has started it"):
+            with pytest.raises(UsageError, match="belongs to the process that started it"):
                 use()
 
     with warnings.catch_warnings():

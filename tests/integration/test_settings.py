@@ -59,7 +59,7 @@ def told(result: CellResult) -> list[str]:
 
 
 def refused(run: Callable[[], object]) -> CellResult:
-    with pytest.raises(CellError, match="Settings differ by process") as caught:
+    with pytest.raises(CellError, match="Settings differ between processes") as caught:
         run()
     return caught.value.result
 

@@ -291,10 +291,10 @@ def test_values_that_differ_are_a_table_with_equal_ones_merged():
 def test_values_of_some_processes_or_that_differ_are_marked_too():
     for values in ([value("3", b"1"), None], [value("3", b"1"), value("4", b"2")]):
         card = card_value.value_card(
-            replace(cell(values), suspect="is made of parts of different arrays: x")
+            replace(cell(values), suspect="mixes shards of different arrays: x")
         )
-        assert card.text.endswith("\n— it is made of parts of different arrays: x")
-        assert "it is made of parts of different arrays: x" in card.html
+        assert card.text.endswith("\n— it mixes shards of different arrays: x")
+        assert "it mixes shards of different arrays: x" in card.html
 
 
 def test_values_that_look_the_same_but_are_not():

@@ -104,11 +104,10 @@ def test_the_first_place_that_was_another_is_told() -> None:
     assert found is not None
     assert (found.number, found.kind) == (2, "order")
     assert describe(found) == (
-        "The processes parted in cell [7], at dispatch 2 over processes 0-2: processes 0,2 "
+        "The processes diverged in cell [7], at dispatch 2 over processes 0-2: processes 0,2 "
         "dispatched jit(f1) float32[8] -> float32[] at line 10; process 1 dispatched jit(f1) "
-        "float32[8] -> float32[] at line 20. The same computations came in another order. What was "
-        "computed over these processes from there on is made of parts that do not belong together, "
-        "and cannot be trusted; what was computed before can."
+        "float32[8] -> float32[] at line 20. They ran the same computations in a different order. "
+        "Results over these processes from that dispatch on are invalid; earlier ones are valid."
     )
     # So long ago that nobody remembers.
     assert first_swapped(7, ALL, {i: Recording(i, (), ()) for i in ALL}) is None
@@ -119,7 +118,7 @@ def test_strict_mode_says_that_nothing_has_run() -> None:
     text = disagreement(sides(made, {1: "raised ValueError at line 2"}), dispatch(3, 1, 4))
     assert "do not agree on dispatch 3 over processes 0-2: processes 0,2: were to dispatch" in text
     assert "process 1: raised ValueError at line 2. Nothing of it has run" in text
-    assert "can be trusted" in text
+    assert "earlier results are valid" in text
 
 
 def test_strict_mode_says_once_what_all_were_to_dispatch() -> None:
@@ -128,8 +127,8 @@ def test_strict_mode_says_once_what_all_were_to_dispatch() -> None:
     assert texts == {
         "The processes do not agree on dispatch 1 over processes 0-2: different inputs on "
         "processes 0 / 1 / 2, where all were to dispatch jit(f1) float32[8] -> float32[] at line "
-        "4. Nothing of it has run on any of them, so nobody waits and all that was computed before "
-        "can be trusted."
+        "4. Nothing of it has run on any of them, so no process waits, and earlier results are "
+        "valid."
     }
     made = {i: replace(dispatch(1, 1, 4), fingerprint=7 + (i == 1)) for i in ALL}
     assert ": different programs on processes 0,2 / 1, where all were" in disagreement(
@@ -142,7 +141,7 @@ def test_strict_mode_tells_of_one_that_has_made_fewer() -> None:
     text = disagreement(sides(made, {}), dispatch(3, 1, 4))
     assert "processes 0,2: were to dispatch jit(f1)" in text
     assert "process 1: was to dispatch jit(f1) float32[8] -> float32[] at line 4, as disp" in text
-    assert "as dispatch 2. Nothing of it has run on any of them, but some have made" in text
+    assert "as dispatch 2. Nothing of it has run on any of them, but after an" in text
 
 
 def test_several_were_not_asked() -> None:

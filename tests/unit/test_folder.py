@@ -86,7 +86,7 @@ def test_where_none_will_do_it_says_why(base: MakeBase, monkeypatch: pytest.Monk
         folder.make_folder()
     message = str(caught.value)
     assert "Nothing was started. Set the environment variable TMPDIR" in message
-    assert f"others may rename what is in {shared} (drwxrwxrwx, no sticky bit)" in message
+    assert f"other users may rename files in {shared} (drwxrwxrwx, no sticky bit)" in message
     assert "path too long" in message
     assert "No such file" in message
 

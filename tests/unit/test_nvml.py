@@ -73,7 +73,7 @@ def test_a_slice_has_no_figures_of_its_own(nvml: FakeNvml) -> None:
 
 def test_who_is_not_known_is_not_guessed(nvml: FakeNvml) -> None:
     gpus = Gpus(lambda ordinal: None, {})
-    assert "does not tell" in gpus.reading(0).note
+    assert "does not say which" in gpus.reading(0).note
     gpus = Gpus(bus_of("0000:99:00.0"), {})
     assert gpus.reading(0).note == "NVML does not know this GPU: Not Found."
 

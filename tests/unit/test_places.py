@@ -183,5 +183,5 @@ def test_a_sentinel_that_fails_is_told_in_the_panel() -> None:
     assert not waits_for_others(faulty)
     shown = waits_of(both, 12.0, "Why.")
     assert [wait.processes for wait in shown.waits] == [(0,)]
-    told = "Where process 1 is cannot be told: its sentinel failed (ValueError: broken)."
+    told = "The position of process 1 is unknown: its sentinel failed (ValueError: broken)."
     assert shown.reason == f"Why. {told}"

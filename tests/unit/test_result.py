@@ -236,7 +236,7 @@ def test_a_value_that_cannot_travel_says_why_and_where_it_is() -> None:
     one = process(3, info, fetch=lambda gather: pytest.fail("there is nothing to fetch"))
     with pytest.raises(JaxnbError, match=r"process 3 .generator.*cannot be pickled") as raised:
         _ = one.value
-    assert "still there, as `_`" in str(raised.value)
+    assert "unchanged there, as `_`" in str(raised.value)
 
 
 def test_a_value_of_a_class_that_the_notebook_lacks_says_so() -> None:

@@ -18,7 +18,7 @@ DEATH = Death("engine", 2, 4711, -9, "")
     [
         ((), "", ""),
         ((), "process 1 is stopped: `kill -CONT 7` lets it go on", "is stopped"),
-        ((DEATH,), "", "what was computed with process 2 may never come, as process 2 has died"),
+        ((DEATH,), "", "results computed with process 2 may never arrive, as process 2 has died"),
         ((DEATH,), "process 1 is stopped: …", "is stopped"),
     ],
 )

@@ -204,8 +204,9 @@ def test_check_agrees_with_the_rules(data: st.DataObject, shape: tuple[int, ...]
         ),
         (
             ("dat",), (8,),
-            "`w` has shape (8,): P('dat') divides its dimension 0 along 'dat', which is no axis "
-            "of the mesh. Did you mean 'data'? The mesh has: 'data' (size 4), 'model' (size 2), "
+            "`w` has shape (8,): P('dat') divides its dimension 0 along 'dat', which is not an "
+            "axis of the mesh. Did you mean 'data'? The mesh has: 'data' (size 4), 'model' (size "
+            "2), "
             "'seq' (size 3). Nothing was moved.",
         ),
         (

@@ -110,7 +110,7 @@ REPLACED = (
     "{mine}",
 )
 
-RESCUED = "Process {which} did not come back; its variables were read all the same"
+RESCUED = "Process {which} did not respond; its variables were read from memory"
 
 
 def both(when: str, how: str, raises: str, *names: str, **settings: object) -> Iterator[Row]:
@@ -241,10 +241,10 @@ def parted() -> Iterator[Row]:
 def pull() -> Iterator[Row]:
     """One process runs code of the user's to give a value: its ``__reduce__``."""
     for how, told in {"raise": "ValueError: boom", "sys.exit": "SystemExit: 3"}.items():
-        names = ("`faulty` on process {which} cannot be brought", told, "Nothing was moved")
+        names = ("`faulty` on process {which} cannot be pulled", told, "Nothing was moved")
         yield from both("pull", how, "JaxnbError", *names)
     yield from _moving("pull", "`faulty` was pulled")
-    alone = ("`faulty` on process {which} cannot be brought", "{others}: had finished")
+    alone = ("`faulty` on process {which} cannot be pulled", "{others}: had finished")
     yield from both("pull", "deadlock: collective", "JaxnbError", *alone)
     yield from both("pull", "mismatch: shape", "", "{others}: ({x},)", "process {which}: ({long},)")
     yield from both(

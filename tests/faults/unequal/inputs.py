@@ -150,7 +150,7 @@ ROWS = (
         "shown",
         ("b if process_index else a",),
         ("b if num_processes else a",),
-        r"The value is made of parts of different arrays: on process 0 made at .*, on processes "
+        r"The value mixes shards of different arrays: on process 0 made at .*, on processes "
         r"1-3 made at",
         refused=False,
     ),
@@ -159,7 +159,7 @@ ROWS = (
         "shown",
         ("{'w': b if process_index else a}",),
         ("{'w': b if num_processes else a}",),
-        r"The value is made of parts of different arrays: on process 0 made at .*, on processes "
+        r"The value mixes shards of different arrays: on process 0 made at .*, on processes "
         r"1-3 made at",
         refused=False,
     ),
