@@ -77,7 +77,7 @@ def start(
         num_processes: How many; by default one per GPU, else 4.
         devices_per_process: CPU devices of each process; 1 by default.
         platform: ``"auto"`` (GPUs where there are any), ``"cpu"`` or ``"gpu"``.
-        launcher: ``"fork"`` (the default on Linux) or ``"local"``.
+        launcher: How they are started; ``"fork"`` on Linux, ``"local"`` elsewhere.
         collectives: The library of the CPU collectives: ``"gloo"``.
         bare: Do not put ``jax``, ``jnp``, ``np``, ``P``, ``NamedSharding``,
             ``process_index`` and ``num_processes`` into the processes' namespaces.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import cast, get_args
@@ -13,7 +12,6 @@ from jaxnb.model.dispatches import CheckMode
 from jaxnb.model.nans import CheckNans
 
 PLATFORMS = ("auto", "cpu", "gpu")
-LAUNCHERS = ("fork", "local")
 COLLECTIVES = ("gloo",)
 CHECKS = get_args(CheckMode)
 DEFAULT_NUM_PROCESSES = 4
@@ -82,11 +80,6 @@ def process_indices(ranks: Iterable[int] | None, num_processes: int) -> list[int
     return indices
 
 
-def default_launcher() -> str:
-    """Returns ``"fork"`` where forking after importing jax is known to be safe (Linux)."""
-    return "fork" if sys.platform.startswith("linux") else "local"
-
-
 @dataclass(frozen=True, slots=True)
 class StartOptions:
     """How to start a group.
@@ -95,7 +88,7 @@ class StartOptions:
         num_processes: How many processes; None for one per GPU, else 4.
         devices_per_process: CPU devices of each process; None for 1. Not for GPUs.
         platform: ``"auto"``, ``"cpu"`` or ``"gpu"``.
-        launcher: ``"fork"``, ``"local"``; None for the best on this system.
+        launcher: The name of one of :mod:`jaxnb.launch.known`; None for the best on this system.
         collectives: The library of the CPU collectives.
         bare: Leave the processes' namespaces empty.
         check: ``"strict"``: processes agree on each computation over several of them before it
@@ -133,7 +126,5 @@ class StartOptions:
         one_of("platform", self.platform, PLATFORMS)
         one_of("collectives", self.collectives, COLLECTIVES)
         one_of_checks(self.check)
-        if self.launcher is not None:
-            one_of("launcher", self.launcher, LAUNCHERS)
         if not self.timeout > 0:  # nan is not, either
             raise UsageError(f"The time-out must be positive, not {self.timeout}.")

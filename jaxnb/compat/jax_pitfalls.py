@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Protocol
 
-from jaxnb.model.pitfalls import PitfallKind
-
 
 @dataclass(slots=True)
 class Lowering:
@@ -62,19 +60,19 @@ class PitfallHooks(Protocol):
         """Takes an array that moves onto the same devices in another order."""
 
 
-def hook_pitfalls(hooks: PitfallHooks) -> dict[PitfallKind, str]:
+def hook_pitfalls(hooks: PitfallHooks) -> dict[str, str]:
     """Has it told in this process.
 
     Returns:
         For each kind that cannot be told of in this JAX, why. Then nothing was changed there.
     """
-    ways: dict[PitfallKind, Callable[[PitfallHooks], None]] = {
+    ways: dict[str, Callable[[PitfallHooks], None]] = {
         "constant": _hook_lowering,  # replicated and recompiled too
         "jit-of-pmap": _hook_pmap,
         "device-put": _hook_comparison,
         "device-order": _hook_reorder,
     }
-    missing: dict[PitfallKind, str] = {}
+    missing: dict[str, str] = {}
     for kind, hook in ways.items():
         try:
             hook(hooks)

@@ -13,6 +13,7 @@ from typing import Any, NoReturn, get_args
 
 from jaxnb.errors import UsageError
 from jaxnb.labels import Outputs
+from jaxnb.launch.known import LAUNCHERS, default_launcher
 from jaxnb.options import suggest
 
 
@@ -125,7 +126,7 @@ def start_parser() -> MagicParser:
     _add(parser, "--devices-per-process", type=int, metavar="D",
          help="CPU devices of each process (default: 1)")  # fmt: skip
     _add(parser, "--platform", default="auto", help="auto, cpu or gpu (default: auto)")
-    _add(parser, "--launcher", help="fork or local (default: fork on Linux)")
+    _add(parser, "--launcher", help=f"{' or '.join(LAUNCHERS)} (default: {default_launcher()})")
     _add(parser, "--collectives", default="gloo", help="gloo (the CPU's collectives)")
     _add(parser, "--check", default="strict", metavar="MODE",
          help="strict (the default), or off")  # fmt: skip

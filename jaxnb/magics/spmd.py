@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.magic import cell_magic, line_magic, magics_class, no_var_expand
 from IPython.display import display, publish_display_data
 
-import jaxnb
 from jaxnb.cells.result import CellResult
 from jaxnb.display.card import Card
 from jaxnb.errors import CellError, ProcessDiedError, RecoveryInterrupted, UsageError
@@ -19,6 +18,7 @@ from jaxnb.magics.meter import meter_for
 from jaxnb.magics.shown_interrupts import plain_interrupt
 from jaxnb.magics.sinks import DisplayIds, ProgressDisplay, Sink, is_notebook, sink_for
 from jaxnb.model.cells import RichOutput
+from jaxnb.options import StartOptions
 
 if TYPE_CHECKING:  # it loads ipyparallel, which `%load_ext` need not wait for
     from jaxnb.session import Session
@@ -62,15 +62,16 @@ class SpmdMagics(SessionMagics):
             return
         if self.session is not None and self.session.state != "closed":
             raise UsageError(
-                f"A group of {self.session.num_processes} processes is already "
-                f"{self.session.state}. Nothing was started. Type `%spmd_stop` first, or "
-                "`%spmd_restart` for "
-                "fresh processes."
+                f"There is a group of {self.session.num_processes} processes already "
+                f"({self.session.state}). Nothing was started. Type `%spmd_stop` first, or "
+                "`%spmd_restart` for fresh processes."
             )
         fields = {k: v for k, v in vars(asked).items() if k != "help"}
         with ProgressDisplay(self.shell) as progress:
+            from jaxnb.session import Session
+
             self._ids.forget_all()
-            self.session = jaxnb.start(fields.pop("num_processes"), **fields, progress=progress)
+            self.session = Session(StartOptions(**fields), progress)
             self.session.meter = self.meter
             # What `spmd.run` runs is of the notebook's cell that calls it.
             self.session.count_cells_by(lambda: self.shell.displayhook.prompt_count)

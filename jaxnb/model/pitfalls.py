@@ -3,24 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, get_args
-
-PitfallKind = Literal[
-    "jit-of-pmap",
-    "device-put",
-    "fetch",
-    "constant",
-    "replicated",
-    "recompiled",
-    "device-order",
-    "settings",
-    "unchecked",
-]
-"""Each has a page in the documentation, ``docs/pitfalls/<kind>.md``."""
 
 _PAGES = "https://jaxnb.readthedocs.io/en/latest/pitfalls"
-
-PITFALL_KINDS: tuple[PitfallKind, ...] = get_args(PitfallKind)
 
 
 @dataclass(frozen=True)
@@ -28,7 +12,7 @@ class Pitfall:
     """One cause, once: where it is, what it does, and what to type instead.
 
     Attributes:
-        kind: What it is; ``"unchecked"`` says that jaxnb could not look for another kind.
+        kind: What it is, one of ``pitfalls.kinds``; it names a page of the documentation.
         message: What happens, in a sentence or two.
         advice: What to type instead; it may be empty.
         line: The cell's line, counted as the notebook counts; None if it is in none.
@@ -37,7 +21,7 @@ class Pitfall:
         processes: The processes that it was seen on.
     """
 
-    kind: PitfallKind
+    kind: str
     message: str
     advice: str = ""
     line: int | None = None

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from jaxnb.labels import processes_label
-from jaxnb.model.pitfalls import Pitfall, PitfallKind
+from jaxnb.model.pitfalls import Pitfall
 
 
 def merged(by_process: Mapping[int, Iterable[Pitfall]]) -> tuple[Pitfall, ...]:
@@ -51,7 +51,7 @@ class Said:
         self._causes.update((p.kind, p.cause) for p in unsaid)
         return unsaid
 
-    def forget_mended(self, kind: PitfallKind, lasting: Iterable[Pitfall]) -> None:
+    def forget_mended(self, kind: str, lasting: Iterable[Pitfall]) -> None:
         """Has what has ended said again when it comes back.
 
         Args:

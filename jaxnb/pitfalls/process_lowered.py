@@ -15,7 +15,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxnb.compat.jax_pitfalls import Lowering, constants
 from jaxnb.labels import format_bytes, plural
-from jaxnb.model.pitfalls import Pitfall, PitfallKind
+from jaxnb.model.pitfalls import Pitfall
 from jaxnb.pitfalls.process_words import nbytes_of, pitfall, type_of
 
 CONSTANT_BYTES = 16 << 20
@@ -67,7 +67,7 @@ class _Replicated:
 class Lowerings:
     """Those of a cell."""
 
-    kind: PitfallKind = "constant"
+    kind: str = "constant"
 
     def __init__(self) -> None:
         self._compiled: dict[tuple[str, int | None], _Compiled] = {}

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from jaxnb.labels import format_bytes, plural
-from jaxnb.model.pitfalls import Pitfall, PitfallKind
+from jaxnb.model.pitfalls import Pitfall
 from jaxnb.pitfalls.process_words import pitfall, type_of
 
 GATHERED_BYTES = 1 << 20
@@ -21,7 +21,7 @@ SHOWN_DEVICES = 8
 class Moves:
     """Those of a cell."""
 
-    kind: PitfallKind = "device-put"
+    kind: str = "device-put"
 
     def __init__(self) -> None:
         self._gathered: dict[int | None, tuple[int, int, str]] = {}

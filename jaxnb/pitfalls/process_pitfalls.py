@@ -16,7 +16,7 @@ from typing import Any
 from jaxnb.compat.jax_pitfalls import Lowering, hook_pitfalls
 from jaxnb.lockstep.process_calls import line_in
 from jaxnb.lockstep.process_handlers import is_of_handler
-from jaxnb.model.pitfalls import Pitfall, PitfallKind
+from jaxnb.model.pitfalls import Pitfall
 from jaxnb.pitfalls.process_lowered import Lowerings
 from jaxnb.pitfalls.process_moved import Moves
 from jaxnb.pitfalls.process_raised import explained
@@ -26,7 +26,7 @@ from jaxnb.wire.process_features import CellHere, Feature
 MAX_PITFALLS = 16
 """So many of a cell are told of: more are no help to anybody."""
 
-_TOLD_WITH: dict[PitfallKind, str] = {"constant": "constant, replicated and recompiled"}
+_TOLD_WITH: dict[str, str] = {"constant": "constant, replicated and recompiled"}
 
 
 class Pitfalls(Feature):
@@ -100,7 +100,7 @@ class Pitfalls(Feature):
         frame: FrameType | None = sys._getframe(1)
         return line_in(frame, self._code_name or "")
 
-    def _try(self, kind: PitfallKind, look: Callable[[], object]) -> None:
+    def _try(self, kind: str, look: Callable[[], object]) -> None:
         """Looks; the user's cell must not fail for it, nor may it fail in silence."""
         if kind in self._broken:
             return
@@ -112,7 +112,7 @@ class Pitfalls(Feature):
             where = linecache.getline(*_innermost(error)).strip()
             self._give_up(kind, f"It failed with {type(error).__name__}: {error}, in `{where}`")
 
-    def _give_up(self, kind: PitfallKind, reason: str) -> None:
+    def _give_up(self, kind: str, reason: str) -> None:
         self._broken[kind] = Pitfall(
             "unchecked",
             f"jaxnb has stopped looking for the pitfall {kind} on this process. {reason}. "

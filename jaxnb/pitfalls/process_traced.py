@@ -8,14 +8,14 @@ from typing import Any
 import jax
 
 from jaxnb.labels import plural
-from jaxnb.model.pitfalls import Pitfall, PitfallKind
+from jaxnb.model.pitfalls import Pitfall
 from jaxnb.pitfalls.process_words import pitfall
 
 
 class Pmaps:
     """Those of a cell."""
 
-    kind: PitfallKind = "jit-of-pmap"
+    kind: str = "jit-of-pmap"
 
     def __init__(self) -> None:
         self._found: dict[int | None, int] = {}

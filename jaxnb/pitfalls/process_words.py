@@ -7,11 +7,11 @@ import math
 from typing import Any
 
 from jaxnb.labels import type_label
-from jaxnb.model.pitfalls import Pitfall, PitfallKind
+from jaxnb.model.pitfalls import Pitfall
 
 
 def pitfall(
-    kind: PitfallKind,
+    kind: str,
     code_name: str,
     line: int | None,
     message: str,

@@ -20,12 +20,13 @@ from jaxnb.errors import SessionBrokenError, SessionClosedError, StartError
 from jaxnb.launch.cluster import ProcessGroup
 from jaxnb.launch.deaths import Death, OomKills, death_error
 from jaxnb.launch.gpus import visible_gpus
+from jaxnb.launch.known import launcher_of
 from jaxnb.launch.placement import Placement, place
 from jaxnb.lockstep import checking
 from jaxnb.lockstep.serials import Serials
 from jaxnb.model.cells import StreamChunk
 from jaxnb.model.group import GroupInfo, ProcessInfo, ProcessReport, SessionState
-from jaxnb.options import StartOptions, default_launcher
+from jaxnb.options import StartOptions
 from jaxnb.session.group_sizes import Size, require_room
 from jaxnb.session.members import process_infos
 from jaxnb.session.phases import Lifecycle, Phase
@@ -76,7 +77,7 @@ class Life:
         self.serials = Serials()
         self._work = work
         self._on_join = on_join
-        self._launcher = options.launcher or default_launcher()
+        self._launcher = launcher_of(options)
         self._oom_kills = OomKills()
         self._transport: Transport | None = None
         self.sentinels = Sentinels(b"", ())

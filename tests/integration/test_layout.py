@@ -218,7 +218,7 @@ def test_what_some_have_not_is_shown_by_what_can_be_typed(session: Session) -> N
 
 def test_what_is_no_pytree_is_nobodys_fault(session: Session) -> None:
     session.run("odd = {(lambda: 1): jnp.ones(2), 'w': 1}")
-    with pytest.raises(UsageError, match="no pytree: JAX sorts the keys of dicts") as caught:
+    with pytest.raises(UsageError, match="not a pytree: JAX sorts the keys of dicts") as caught:
         session.layout("odd")
     assert "process 0 " not in str(caught.value).lower()
 

@@ -186,7 +186,9 @@ def test_load_start_run_restart_stop(notebook: Notebook) -> None:
     started = notebook.good("%spmd_start -n 2 --platform cpu --bare")
     assert "2 processes" in started.text
     pids = notebook.good("print([p.pid for p in spmd.processes])").text
-    assert "already. Nothing was started. Type `%spmd_stop` first" in notebook.bad("%spmd_start")
+    assert "already (ready). Nothing was started. Type `%spmd_stop` first" in notebook.bad(
+        "%spmd_start"
+    )
     assert notebook.bad("%%spmd\njnp", "CellError").startswith("processes 0-1 raised NameError")
     notebook.good("%spmd kept = 1")
     restarted = notebook.good("%spmd_restart")

@@ -1090,7 +1090,7 @@ def test_what_cannot_be_pickled(session: Session, code: str, says: str) -> None:
     with pytest.raises(JaxnbError, match=says) as raised:
         session.pull("x")
     assert "`x` on process 0 cannot be pulled" in str(raised.value)
-    assert "still there" in str(raised.value)
+    assert "unchanged on the process" in str(raised.value)
     assert "`spmd.run('repr(x)').value`" in str(raised.value)
     assert session.run("1 + 1").value == 2
 

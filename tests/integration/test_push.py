@@ -538,7 +538,7 @@ def test_specs_that_do_not_fit_a_tree(
 
 def test_arrays_that_jax_does_not_see(session: Session, classes: ModuleType) -> None:
     session.run(MESH)
-    with pytest.raises(UsageError, match=r"shape \(8,\) is inside an object .* is no pytree"):
+    with pytest.raises(UsageError, match=r"shape \(8,\) is inside an object .* is not a pytree"):
         session.push(x=[classes.Opaque(np.ones(8))], spec="data")
     array = whole((8,))
     session.push(x=[array, classes.Opaque(array)], spec=["data", None])
@@ -771,7 +771,7 @@ def test_what_goes_in_the_first_message_counts_too(
     monkeypatch.setattr("jaxnb.arrays.pushing.available_bytes", lambda: 1 << 24)
     asked: list[Any] = []
     monkeypatch.setattr(Channel, "ask", lambda *args, **more: asked.append(args))
-    with pytest.raises(NotEnoughMemoryError, match=r"`x` takes 19.1 MiB on the processes"):
+    with pytest.raises(NotEnoughMemoryError, match=r"`x` needs 19.1 MiB on the processes"):
         session.push(x=bytes(5_000_000))
     assert not asked
     monkeypatch.undo()
@@ -783,7 +783,7 @@ def test_more_than_there_is_memory_for(
 ) -> None:
     session.run(MESH + "x = 'old'")
     monkeypatch.setattr("jaxnb.arrays.pushing.available_bytes", lambda: 1 << 20)
-    with pytest.raises(NotEnoughMemoryError, match=r"`x` takes 4.00 MiB on the processes"):
+    with pytest.raises(NotEnoughMemoryError, match=r"`x` needs 4.00 MiB on the processes"):
         session.push(x=whole((512, 512)), mesh="mesh")  # 1 MiB on each of 4 processes
     assert_not_bound(session)
 

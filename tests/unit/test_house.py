@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
+import grimp
 import pytest
 
 import jaxnb
@@ -48,3 +50,10 @@ def test_it_is_imported_at_home_only(package: str) -> None:
 
 def test_features_are_folders() -> None:
     assert {path.stem for path in modules() if path.parent == Path()} == AT_THE_ROOT
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    graph = grimp.build_graph("jaxnb", exclude_type_checking_imports=True)
+    imports = {name: graph.find_modules_directly_imported_by(name) for name in graph.modules}
+    assert len(imports) > 300
+    TopologicalSorter(imports).prepare()  # raises CycleError, which names one

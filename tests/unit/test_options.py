@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxnb import options
 from jaxnb.errors import UsageError
-from jaxnb.options import LAUNCHERS, PLATFORMS, StartOptions, one_of, suggest
+from jaxnb.launch import known
+from jaxnb.launch.known import LAUNCHERS, launcher_of
+from jaxnb.options import PLATFORMS, StartOptions, one_of, suggest
 
 
 def test_defaults_are_possible() -> None:
@@ -20,11 +21,11 @@ def test_defaults_are_possible() -> None:
     assert not asked.bare
 
 
-@pytest.mark.parametrize("launcher", [None, *LAUNCHERS])
+@pytest.mark.parametrize("launcher", LAUNCHERS)
 @pytest.mark.parametrize("platform", PLATFORMS)
-def test_known_names_are_taken(platform: str, launcher: str | None) -> None:
+def test_known_names_are_taken(platform: str, launcher: str) -> None:
     asked = StartOptions(platform=platform, launcher=launcher)
-    assert (asked.platform, asked.launcher) == (platform, launcher)
+    assert (asked.platform, launcher_of(asked)) == (platform, launcher)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +66,7 @@ def test_counts_are_whole_numbers(value: Any) -> None:
 )
 def test_unknown_names_suggest_the_near_one(field: str, word: str, near: str | None) -> None:
     with pytest.raises(UsageError) as raised:
-        StartOptions(**{field: word})  # type: ignore[arg-type]
+        launcher_of(StartOptions(**{field: word}))  # type: ignore[arg-type]
     message = str(raised.value)
     assert message.startswith(f"Unknown {field} {word!r}.")
     assert (f"Did you mean {near!r}?" in message) == (near is not None)
@@ -95,8 +96,8 @@ def test_options_do_not_change() -> None:
 def test_forking_is_the_default_on_linux_only(
     system: str, launcher: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(options.sys, "platform", system)
-    assert options.default_launcher() == launcher
+    monkeypatch.setattr(known.sys, "platform", system)
+    assert launcher_of(StartOptions()) == launcher
 
 
 @given(st.text(max_size=20))

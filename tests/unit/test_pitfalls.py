@@ -9,8 +9,9 @@ import pytest
 from jaxnb.cells import card_cell, card_pitfalls
 from jaxnb.cells.result import CellResult, ProcessResult
 from jaxnb.display.card import Card
-from jaxnb.model.pitfalls import PITFALL_KINDS, Pitfall
+from jaxnb.model.pitfalls import Pitfall
 from jaxnb.pitfalls.already_told import Said, describe, merged
+from jaxnb.pitfalls.kinds import PITFALL_KINDS
 
 ROOT = Path(__file__).parents[2]
 EVIL = "<script>alert(1)</script>\"'"
