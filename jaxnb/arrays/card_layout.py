@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from jaxnb.arrays import bytes_per_device, differing, total_bytes
 from jaxnb.arrays.card_array import array_card, array_type, copies_of
-from jaxnb.arrays.card_sizes import SizeRow, size_rows
-from jaxnb.arrays.draw_text import bytes_lines
-from jaxnb.display.card import Card, render
+from jaxnb.arrays.card_sizes import sizes_block
+from jaxnb.display.blocks import Block, Column, Either, Facts, Note, Table
+from jaxnb.display.card import Card, card_of
 from jaxnb.display.text import WIDTH, fitted_table, joined, middle
 from jaxnb.labels import (
     APART,
@@ -70,7 +70,7 @@ def layout_card(
     rest = _rest(others, lost)
     if not entries:
         heading = "no arrays left" if lost else "no arrays"
-        return Card(_empty(heading, rest), joined([heading, *rest]))
+        return card_of(Facts(rest, heading))
     if len(entries) == 1:
         own = copies_of(entries[0][1]) > 1
         notes = ["their values are not compared"] if own and not entries[0][1].deleted else []
@@ -87,11 +87,6 @@ def _rest(others: int, lost: Sequence[str]) -> list[str]:
         leaves = "1 leaf that is" if others == 1 else f"{format_count(others)} leaves that are"
         rest.insert(0, f"{leaves} no jax.Array")
     return rest
-
-
-def _empty(heading: str, rest: Sequence[str]) -> str:
-    return render("layout", heading=heading, facts=rest, rows=[], columns=[], meshes=[], more=0,
-                  totals="", sizes=[], more_sizes=0)  # fmt: skip
 
 
 def _table_card(
@@ -113,32 +108,15 @@ def _table_card(
     if len(meshes) == 1:
         facts.append(f"mesh {_mesh_label(next(iter(meshes)))}")
     facts += rest
-    totals, sizes, more_sizes = _totals(alive)
     named = [(name, _mesh_label(mesh)) for mesh, name in meshes.items()][:_MAX_MESHES]
     legend = named if len(meshes) > 1 else []
-    columns = [key for key in _TITLES if any(getattr(row, key) for row in rows)]
-    html = render(
-        "layout",
-        heading=heading,
-        facts=facts,
-        rows=[[getattr(row, key) for key in columns] for row in rows],
-        columns=[(_TITLES[key], key in _NUMBERS) for key in columns],
-        meshes=legend,
-        more=more,
-        totals=totals,
-        sizes=sizes,
-        more_sizes=more_sizes,
-    )
-    listed = bytes_lines([(row.short, format_bytes(row.size_bytes)) for row in sizes], more_sizes)
-    parts = [
-        joined([heading, *facts]),
-        _text_table(rows, columns),
-        f"  … {plural(more, 'more array')}" if more else "",
-        *(middle(f"mesh {name}: {label}", 78).join(["  ", ""]) for name, label in legend),
-        "\n".join(f"  {line}" for line in joined([totals]).splitlines()) if totals else "",
-        listed,
-    ]
-    return Card(html, "\n".join(part for part in parts if part))
+    return card_of(
+        Facts(facts, heading),
+        _table(rows, plural(more, "more array") if more else ""),
+        *(Either([Note(f"mesh {name}: {label}", "dim")],
+                 middle(f"mesh {name}: {label}", 78).join(["  ", ""])) for name, label in legend),
+        *_totals(alive),
+    )  # fmt: skip
 
 
 _TITLES = {
@@ -155,22 +133,26 @@ _LEAST = {"path": 16, "type": 16, "spec": 18, "mesh": 2, "each": 20, "note": 13}
 """Characters to which columns of the text table may be shortened."""
 
 
-def _text_table(rows: Sequence[_Row], columns: Sequence[str]) -> str:
-    """A line for each array, or two where one would leave too little of what it is."""
-    table = [[_TITLES[key] for key in columns]]
-    table += [[getattr(row, key) for key in columns] for row in rows]
-    shrink = {i: _LEAST[key] for i, key in enumerate(columns) if key in _LEAST}
-    align = "".join(">" if key in _NUMBERS else "<" for key in columns)
-    natural = [max(map(len, column)) for column in zip(*table, strict=True)]
-    wanted = [min(size, _LEAST.get(key, size)) for size, key in zip(natural, columns, strict=True)]
+def _table(rows: Sequence[_Row], more: str) -> Block:
+    """A line for each array; as text two where one would leave too little of what it is."""
+    keys = [key for key in _TITLES if any(getattr(row, key) for row in rows)]
+    columns = [
+        Column(_TITLES[key], ">" if key in _NUMBERS else "<", _LEAST.get(key)) for key in keys
+    ]
+    cells = [[getattr(row, key) for key in keys] for row in rows]
+    table = Table(columns, cells, more=more)
+    titled = [[column.title for column in columns], *cells]
+    natural = [max(map(len, column)) for column in zip(*titled, strict=True)]
+    wanted = [min(n, _LEAST.get(key, n)) for n, key in zip(natural, keys, strict=True)]
     if 2 + sum(wanted) + 2 * (len(wanted) - 1) <= WIDTH:
-        return fitted_table(table, align, shrink)
-    low = {i - 1: 8 for i in shrink if i > 0}
-    lines = fitted_table([line[1:] for line in table], align[1:], low, WIDTH - 2).splitlines()
-    found = [f"  {table[0][0]}", f"  {lines[0]}"]
+        return table
+    align = "".join(column.align for column in columns[1:])
+    low = {i - 1: 8 for i, key in enumerate(keys) if key in _LEAST and i > 0}
+    lines = fitted_table([line[1:] for line in titled], align, low, WIDTH - 2).splitlines()
+    found = [f"  {titled[0][0]}", f"  {lines[0]}"]
     for row, line in zip(rows, lines[1:], strict=True):
         found += [f"  {middle(row.path, WIDTH - 2)}", f"  {line}"]
-    return "\n".join(found)
+    return Either([table], "\n".join([*found, *([f"  … {more}"] if more else [])]))
 
 
 def _meshes(entries: Sequence[tuple[str, ArrayInfo]]) -> dict[MeshInfo, str]:
@@ -221,7 +203,7 @@ def _note(array: ArrayInfo) -> str:
     return ", ".join(notes)
 
 
-def _totals(arrays: Sequence[ArrayInfo]) -> tuple[str, list[SizeRow], int]:
+def _totals(arrays: Sequence[ArrayInfo]) -> list[Block]:
     """What each device holds of all arrays: in words, and by device if they differ."""
     sizes: dict[int, int] = {}
     owners: dict[int, int] = {}
@@ -230,10 +212,10 @@ def _totals(arrays: Sequence[ArrayInfo]) -> tuple[str, list[SizeRow], int]:
         for device, size in bytes_per_device(array).items():
             sizes[device] = sizes.get(device, 0) + size
     if not sizes:
-        return "", [], 0
-    if len(set(sizes.values())) == 1:
-        each = format_bytes(next(iter(sizes.values())))
-        return f"all arrays together: {each} on each of {plural(len(sizes), 'device')}", [], 0
-    low, high = format_bytes(min(sizes.values())), format_bytes(max(sizes.values()))
-    words = f"all arrays together: {low} to {high} on {plural(len(sizes), 'device')}"
-    return words, *size_rows(sizes, owners)
+        return []
+    least, most = format_bytes(min(sizes.values())), format_bytes(max(sizes.values()))
+    alike = len(set(sizes.values())) == 1
+    each = f"{least} on each of" if alike else f"{least} to {most} on"
+    words = f"all arrays together: {each} {plural(len(sizes), 'device')}"
+    text = "\n".join(f"  {line}" for line in joined([words]).splitlines())
+    return [Either([Note(words)], text), *([] if alike else [sizes_block(sizes, owners)])]
