@@ -51,7 +51,7 @@ def array_blocks(array: ArrayInfo, note: str = "", name: str = "") -> list[Block
     return [
         Facts(facts, f"{name}: {heading}" if name else heading),
         *_pictures(array),
-        *([Pre(values, wide=True)] if values else []),
+        Pre(values, wide=True),
         *(Facts([text], look="dim") for text in notes),
     ]
 
@@ -93,8 +93,7 @@ def array_facts(array: ArrayInfo) -> list[str]:
     elif array.mesh is None and array.sharding:
         facts.append(array.sharding)
     if array.mesh is not None:
-        sizes = zip(array.mesh.axis_names, array.mesh.shape, strict=True)
-        facts.append("mesh " + " × ".join(f"{name} {size}" for name, size in sizes))
+        facts.append(f"mesh {array.mesh.label}")
     if array.memory_kind not in (None, "device", "unpinned_host"):
         facts.append(f"in {array.memory_kind}")
     if not array.deleted:
@@ -177,16 +176,10 @@ def replicas_differ_card(array: ArrayInfo) -> Card:
         "built the array from different host data (an unseeded random number, another file). "
         + where
     )
-    more = len(rows) - 16
-    table = Table(
-        [Column("part"), Column("held by")],
-        rows[:16],
-        more=plural(more, "more part") if more > 0 else "",
-    )
     return card_of(
         Note(title, "bold", wrap=False),
         Either([Facts(array_facts(array), look="dim")]),
-        *([table] if rows else []),
+        Table([Column("part"), Column("held by")], rows[:16], more=(len(rows) - 16, "part")),
         Note(advice),
         tone="warn",
     )

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 
 from jaxnb.arrays import bytes_per_device, differing, total_bytes
 from jaxnb.arrays.card_array import array_card, array_type, copies_of
 from jaxnb.arrays.card_sizes import sizes_block
-from jaxnb.display.blocks import Block, Column, Either, Facts, Note, Table
+from jaxnb.display.blocks import Block, Column, Either, Facts, Note, Row, Table
 from jaxnb.display.card import Card, card_of
 from jaxnb.display.text import WIDTH, fitted_table, joined, middle
 from jaxnb.labels import (
@@ -28,27 +27,15 @@ _LONGEST = 200
 """Characters of a cell of the HTML table; its tooltip has no more."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """One array of the table.
-
-    Attributes:
-        path: Its place in the pytree.
-        type: ``"float32[8, 4]"``.
-        spec: Its partition spec, or the name of its sharding.
-        mesh: ``"A"`` where there are several meshes.
-        total: Bytes of the whole array.
-        each: Bytes per device.
-        note: ``"replicated"`` and the like.
-    """
-
-    path: str
-    type: str
-    spec: str
-    mesh: str
-    total: str
-    each: str
-    note: str
+_COLUMNS = (
+    Column("path", least=16),
+    Column("type", least=16),
+    Column("spec", least=18),
+    Column("mesh", least=2, optional=True),
+    Column("total", ">"),
+    Column("per device", ">", least=20),
+    Column("note", least=13, optional=True),
+)
 
 
 def layout_card(
@@ -106,53 +93,37 @@ def _table_card(
     whole = sum(total_bytes(array) * copies_of(array) for array in alive)
     facts = [f"{format_bytes(whole)} in all"]
     if len(meshes) == 1:
-        facts.append(f"mesh {_mesh_label(next(iter(meshes)))}")
+        facts.append(f"mesh {next(iter(meshes)).label}")
     facts += rest
-    named = [(name, _mesh_label(mesh)) for mesh, name in meshes.items()][:_MAX_MESHES]
+    named = [(name, mesh.label) for mesh, name in meshes.items()][:_MAX_MESHES]
     legend = named if len(meshes) > 1 else []
     return card_of(
         Facts(facts, heading),
-        _table(rows, plural(more, "more array") if more else ""),
+        _table(Table(_COLUMNS, rows, more=(more, "array"))),
         *(Either([Note(f"mesh {name}: {label}", "dim")],
                  middle(f"mesh {name}: {label}", 78).join(["  ", ""])) for name, label in legend),
         *_totals(alive),
     )  # fmt: skip
 
 
-_TITLES = {
-    "path": "path",
-    "type": "type",
-    "spec": "spec",
-    "mesh": "mesh",
-    "total": "total",
-    "each": "per device",
-    "note": "note",
-}
-_NUMBERS = ("total", "each")
-_LEAST = {"path": 16, "type": 16, "spec": 18, "mesh": 2, "each": 20, "note": 13}
-"""Characters to which columns of the text table may be shortened."""
-
-
-def _table(rows: Sequence[_Row], more: str) -> Block:
+def _table(table: Table) -> Block:
     """A line for each array; as text two where one would leave too little of what it is."""
-    keys = [key for key in _TITLES if any(getattr(row, key) for row in rows)]
-    columns = [
-        Column(_TITLES[key], ">" if key in _NUMBERS else "<", _LEAST.get(key)) for key in keys
-    ]
-    cells = [[getattr(row, key) for key in keys] for row in rows]
-    table = Table(columns, cells, more=more)
-    titled = [[column.title for column in columns], *cells]
+    places = table.places("text")
+    columns = [table.columns[i] for i in places]
+    rows = [[str(row[i]) for i in places] for row in table.rows]
+    titled = [[column.title for column in columns], *rows]
+    least = [column.least for column in columns]
     natural = [max(map(len, column)) for column in zip(*titled, strict=True)]
-    wanted = [min(n, _LEAST.get(key, n)) for n, key in zip(natural, keys, strict=True)]
+    wanted = [n if low is None else min(n, low) for n, low in zip(natural, least, strict=True)]
     if 2 + sum(wanted) + 2 * (len(wanted) - 1) <= WIDTH:
         return table
     align = "".join(column.align for column in columns[1:])
-    low = {i - 1: 8 for i, key in enumerate(keys) if key in _LEAST and i > 0}
-    lines = fitted_table([line[1:] for line in titled], align, low, WIDTH - 2).splitlines()
+    shrink = {i: 8 for i, low in enumerate(least[1:]) if low is not None}
+    lines = fitted_table([line[1:] for line in titled], align, shrink, WIDTH - 2).splitlines()
     found = [f"  {titled[0][0]}", f"  {lines[0]}"]
-    for row, line in zip(rows, lines[1:], strict=True):
-        found += [f"  {middle(row.path, WIDTH - 2)}", f"  {line}"]
-    return Either([table], "\n".join([*found, *([f"  … {more}"] if more else [])]))
+    for row, line in zip(titled[1:], lines[1:], strict=True):
+        found += [f"  {middle(row[0], WIDTH - 2)}", f"  {line}"]
+    return Either([table], "\n".join([*found, *([f"  {table.rest}"] if table.rest else [])]))
 
 
 def _meshes(entries: Sequence[tuple[str, ArrayInfo]]) -> dict[MeshInfo, str]:
@@ -165,25 +136,20 @@ def _letter(place: int) -> str:
     return chr(ord("A") + place) if place < 26 else f"{place + 1}"
 
 
-def _mesh_label(mesh: MeshInfo) -> str:
-    sizes = zip(mesh.axis_names, mesh.shape, strict=True)
-    return " × ".join(f"{name} {size}" for name, size in sizes)
-
-
-def _row(path: str, array: ArrayInfo, meshes: Mapping[MeshInfo, str], *, is_again: bool) -> _Row:
+def _row(path: str, array: ArrayInfo, meshes: Mapping[MeshInfo, str], *, is_again: bool) -> Row:
     sizes = sorted(set(bytes_per_device(array).values()))
     each = " to ".join(format_bytes(size) for size in (sizes[:1] + sizes[1:][-1:]))
     spec = array.spec if array.spec is not None else array.sharding.partition("(")[0]
     several = len(meshes) > 1 and array.mesh is not None
-    return _Row(
-        path=middle(path, _LONGEST) or "(itself)",
-        type=middle(array_type(array), _LONGEST),
-        spec=middle(spec, _LONGEST),
-        mesh=meshes[array.mesh] if several and array.mesh is not None else "",
-        total="–" if array.deleted else format_bytes(total_bytes(array) * copies_of(array)),
-        each="–" if array.deleted else each or "–",
-        note=", ".join(filter(None, [_note(array), "as above" if is_again else ""])),
-    )
+    return [
+        middle(path, _LONGEST) or "(itself)",
+        middle(array_type(array), _LONGEST),
+        middle(spec, _LONGEST),
+        meshes[array.mesh] if several and array.mesh is not None else "",
+        "–" if array.deleted else format_bytes(total_bytes(array) * copies_of(array)),
+        "–" if array.deleted else each or "–",
+        ", ".join(filter(None, [_note(array), "as above" if is_again else ""])),
+    ]
 
 
 def _note(array: ArrayInfo) -> str:

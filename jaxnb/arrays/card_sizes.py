@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from jaxnb.arrays.draw_text import bytes_lines
 from jaxnb.display.blocks import Cell, Column, Either, Length, Row, Strip, Table
 from jaxnb.display.html import ACCENT
-from jaxnb.labels import format_bytes, plural
+from jaxnb.labels import format_bytes
 
 _MAX_ROWS = 16
 
@@ -34,6 +34,6 @@ def sizes_block(
     ]
     more = max(0, len(sizes) - most)
     columns = [Column("device"), Column(), Column("bytes", ">")]
-    table = Table(columns, rows, more=plural(more, "more device") if more else "")
+    table = Table(columns, rows, more=(more, "device"))
     labels = [(f"P{owners[device]} d{device}", format_bytes(size)) for device, size in shown]
     return Either([table], bytes_lines(labels, more))

@@ -107,7 +107,7 @@ def moved_card(
     cells: list[Row] = [[Cell(row.name, "bold"), row.type, row.spec, _size(row)] for row in rows]
     return card_of(
         Facts([*total, where, *tail], plural(len(rows), "value")),
-        *([Table(columns, cells)] if rows else []),
+        Table(columns, cells),
         *(_moved_note(f"{', '.join(who)}: {note}") for note, who in _by_note(rows).items()),
     )
 
@@ -156,9 +156,7 @@ def gathered_card(array: GatheredArray, since: str = "") -> Card:
     is_whole = region.is_whole
     html = array_blocks(replace(info, corner=()) if values or not is_whole else info)
     part = "" if is_whole else f"{name}{region}, shape {region.result_shape}, of"
-    html[:0] = [Note(part)] if part else []
-    html += [Pre(values)] if values else []
-    html += [Note(note, "dim") for note in notes]
+    html = [Note(part), *html, Pre(values), *(Note(note, "dim") for note in notes)]
     heading = joined([f"{part} {array_type(info)}".strip(), *array_facts(info)])
     shown = values or (preview_text(info) if is_whole and not info.deleted else "")
     text = "\n".join(filter(None, [heading, shown, *(wrapped(f"— {n}") for n in notes)]))

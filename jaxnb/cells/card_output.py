@@ -99,8 +99,7 @@ def displays_card(
         Fold(Facts([processes_label(row.processes)]), [*map(Shown, row.views)], row.opened)
         for row in rows
     ]
-    notes = [Note(note, "dim")] if note else []
-    return card_of(Either([*map(Shown, views), *notes, *folds], "\n".join(text)))
+    return card_of(Either([*map(Shown, views), Note(note, "dim"), *folds], "\n".join(text)))
 
 
 def native_value(result: CellResult) -> RichOutput | None:

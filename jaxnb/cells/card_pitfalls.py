@@ -19,7 +19,8 @@ def pitfalls_card(result: CellResult) -> Card:
         if source := middle(each.source, _MAX_SOURCE):
             place += f": `{source}`"
         seen_by = who(each, len(result.per_process))
-        blocks.append(Facts([seen_by] if seen_by else [], place, before="⚠ "))
+        head = Facts([*filter(None, [seen_by])], place, before="⚠ ")
         body = " ".join(filter(None, [each.message, each.advice]))
-        blocks.append(Note(body, before="  ", link=(each.page, "about this")))
+        before = "  " if place or seen_by else "⚠ "
+        blocks += [head, Note(body, before=before, link=(each.page, "about this"))]
     return card_of(*blocks, tone="warn") if blocks else NOTHING

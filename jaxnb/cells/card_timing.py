@@ -29,12 +29,11 @@ def timing_card(timing: CellTiming) -> Card:
         [*_row(each), bar] for (_, each), bar in zip(known[:_MAX_ROWS], bars, strict=True)
     ]
     columns = [*(Column(title, ">") for title in _TITLES), Column(only="html")]
-    more = max(0, len(known) - _MAX_ROWS)
     heading = _heading(timing, {len(each.repeats) for each in timing.per_process.values()})
     legend = [Note(_scale_note(timing, scale), "dim")] if any(bar.strip for bar in bars) else []
     return card_of(
         Facts([], heading, wrap=False),
-        Table(columns, rows, more=plural(more, "more row") if more else ""),
+        Table(columns, rows, more=(len(known) - _MAX_ROWS, "row")),
         Note(_NOTE, "dim"),
         Either(legend),
     )

@@ -15,7 +15,7 @@ from jaxnb.arrays.card_array import (
     replicas_differ_card,
 )
 from jaxnb.cells.result import Agreement, CellResult, ProcessResult
-from jaxnb.display.blocks import Block, Either, Facts, Shown
+from jaxnb.display.blocks import Either, Facts, Shown
 from jaxnb.display.by_process import by_process_block
 from jaxnb.display.card import NOTHING, Card, card_of, stacked
 from jaxnb.display.rich import Said, grouped, is_rich, view_of
@@ -68,9 +68,8 @@ def _same_card(result: CellResult, array: ArrayInfo | None) -> Card:
     if info.digest and len(result.per_process) > 1:
         facts.append(info.digest_note)
     facts = [fact for fact in facts if fact]
-    blocks: list[Block] = [Either([Shown(view)], view.text or f"<{info.type_name}>")]
-    blocks += [Facts(facts, look="small", before="— ")] if facts else []
-    card = card_of(*blocks)
+    value = Either([Shown(view)], view.text or f"<{info.type_name}>")
+    card = card_of(value, Facts(facts, look="small", before="— "))
     return stacked([card, picture]) if picture is not NOTHING else card
 
 
@@ -160,7 +159,7 @@ def by_process_card(result: CellResult, outputs: Outputs) -> Card:
     notes += [f"it {_suspect(result)}" if result.suspect else ""]
     notes = [note for note in notes if note]
     shown = by_process_block(rows, silent, rich=rich, opened=outputs == "all")
-    return card_of(shown, *([Facts(notes, look="dim", before="— ")] if notes else []))
+    return card_of(shown, Facts(notes, look="dim", before="— "))
 
 
 def _digest(process: int, info: ValueInfo) -> bytes:

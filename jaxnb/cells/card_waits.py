@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jaxnb.display.blocks import Block, Cell, Column, Either, Facts, Note, Table
+from jaxnb.display.blocks import Block, Cell, Column, Either, Facts, Note, Row, Table
 from jaxnb.display.card import NOTHING, Card, card_of
 from jaxnb.labels import capitalized, format_seconds, processes_label
 from jaxnb.model.whereabouts import AtWork, StackEntry, Wait, Waits
@@ -23,22 +23,23 @@ def waits_card(waits: Waits, interrupt: str = INTERRUPT) -> Card:
     if waits.is_neutral:
         return _neutral_card(waits, interrupt)
     used = [] if waits.computes or not waits.waits else ["no processor used"]
-    html: list[Block] = [Facts([_whole(waits.seconds), *used], _heading(waits))]
-    if silent := _silent_text(waits):
-        html.append(Note(silent))
-    if waits.waits:
-        rows = [
-            [*_place_cells(wait.processes, wait.place),
-             Cell(wait.last_dispatch, "code") if wait.last_dispatch else "–"]
-            for wait in waits.waits
-        ]  # fmt: skip
-        html.append(_table("last dispatched over processes", rows))
-    said = " ".join(filter(None, [waits.reason, _advice(waits, interrupt)]))
-    html += [Note(said)] if said else []
+    rows: list[Row] = [
+        [*_place_cells(wait.processes, wait.place), _dispatch_cell(wait)] for wait in waits.waits
+    ]
+    html: list[Block] = [
+        Facts([_whole(waits.seconds), *used], _heading(waits)),
+        Note(_silent_text(waits)),
+        _table("last dispatched over processes", rows),
+        Note(" ".join(filter(None, [waits.reason, _advice(waits, interrupt)]))),
+    ]
     return card_of(Either(html, waits_text(waits, interrupt)), tone="warn")
 
 
-def _table(title: str, rows: Sequence[Sequence[str | Cell]]) -> Table:
+def _dispatch_cell(wait: Wait) -> str | Cell:
+    return Cell(wait.last_dispatch, "code") if wait.last_dispatch else "–"
+
+
+def _table(title: str, rows: Sequence[Row]) -> Table:
     return Table([Column(), Column("line", ">"), Column(), Column(title)], rows)
 
 

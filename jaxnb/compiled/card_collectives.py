@@ -6,12 +6,11 @@ import re
 from collections.abc import Sequence
 
 from jaxnb.compiled import table
-from jaxnb.display.blocks import Block, Cell, Column, Facts, Note, Table
+from jaxnb.display.blocks import Cell, Column, Facts, Note, Table
 from jaxnb.display.card import Card, card_of
 from jaxnb.display.text import middle
 from jaxnb.labels import format_bytes, format_count, plural, plural_word, type_label
 from jaxnb.model.collectives import AxisTotal, Collective, CompiledReport, Part
-from jaxnb.model.layout import MeshInfo
 
 MAX_ROWS = 60
 _MAX_MESHES = 4
@@ -50,29 +49,21 @@ def collectives_card(report: CompiledReport, *, planned: bool = False) -> Card:
         planned: It was compiled for devices that there need not be.
     """
     groups = _alike(report.collectives)
-    blocks: list[Block] = [Facts(_facts(report, planned), report.name)]
-    if groups:
-        more = len(groups) - MAX_ROWS
-        blocks.append(
-            Table(
-                _COLUMNS,
-                [_cells(group) for group in groups[:MAX_ROWS]],
-                [group[0].operation for group in groups[:MAX_ROWS]],
-                plural(more, "more row") if more > 0 else "",
-            )
-        )
-    if totals := table.totals(report.collectives):
-        blocks.append(Note("each device sends in one call:"))
-        columns = [Column(), Column(align=">"), Column()]
-        blocks.append(Table(columns, [_total(total) for total in totals]))
-    blocks += [Note(f"{label}: {' · '.join(values)}", wrap=False) for label, values in
-               _costs(report)]  # fmt: skip
-    notes = _notes(report)
-    return card_of(*blocks, *([Note(" ".join(notes), "dim")] if notes else []))
+    rows = [_cells(group) for group in groups[:MAX_ROWS]]
+    tooltips = [group[0].operation for group in groups[:MAX_ROWS]]
+    totals = [_total(total) for total in table.totals(report.collectives)]
+    return card_of(
+        Facts(_facts(report, planned), report.name),
+        Table(_COLUMNS, rows, tooltips, (len(groups) - MAX_ROWS, "row")),
+        Note("each device sends in one call:" if totals else ""),
+        Table([Column(), Column(align=">"), Column()], totals),
+        *(Note(f"{label}: {' · '.join(each)}", wrap=False) for label, each in _costs(report)),
+        Note(" ".join(_notes(report)), "dim"),
+    )
 
 
 def _facts(report: CompiledReport, planned: bool) -> list[str]:
-    meshes = [f"mesh {_mesh_label(mesh)}" for mesh in report.meshes[:_MAX_MESHES]]
+    meshes = [f"mesh {mesh.label}" for mesh in report.meshes[:_MAX_MESHES]]
     if (more := len(report.meshes) - _MAX_MESHES) > 0:
         meshes.append(f"… {plural(more, 'more mesh')}")
     count = len(report.collectives)
@@ -82,11 +73,6 @@ def _facts(report: CompiledReport, planned: bool) -> list[str]:
         plural(count, "collective") if count else "no collectives",
         "compiled, not run",
     ]
-
-
-def _mesh_label(mesh: MeshInfo) -> str:
-    sizes = zip(mesh.axis_names, mesh.shape, strict=True)
-    return " × ".join(f"{name} {size}" for name, size in sizes)
 
 
 def _alike(found: Sequence[Collective]) -> list[list[Collective]]:

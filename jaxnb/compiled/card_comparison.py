@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jaxnb.compiled import ranking
-from jaxnb.display.blocks import Block, Cell, Column, Either, Facts, Note, Table
+from jaxnb.display.blocks import Cell, Column, Either, Facts, Note, Row, Table
 from jaxnb.display.card import Card, card_of
 from jaxnb.display.text import joined, middle, wrapped
 from jaxnb.labels import (
@@ -23,7 +23,6 @@ from jaxnb.model.comparisons import (
     Variant,
     VariantFailure,
 )
-from jaxnb.model.layout import MeshInfo
 
 MAX_WARNINGS = 8
 _LONGEST = 400
@@ -63,7 +62,7 @@ _CPU_PLAN = "From XLA's CPU compiler; a GPU's combines and moves collectives."
 def comparison_card(report: ComparisonReport) -> Card:
     """What each sharding of a function sends, needs and takes, the best of each marked."""
     variants = report.variants
-    meshes = {mesh_label(v.mesh) for v in variants if v.mesh is not None}
+    meshes = {v.mesh.label for v in variants if v.mesh is not None}
     warnings = [_warning(v.name, each) for v in variants for each in v.warnings]
     shown = warnings[:MAX_WARNINGS]
     if (more := len(warnings) - MAX_WARNINGS) > 0:
@@ -76,14 +75,8 @@ def comparison_card(report: ComparisonReport) -> Card:
         Either(text=_details_text(report)),
         *(Note(f"{_name(v)}: {failure_text(v.failure)}") for v in variants if v.failure),
         *(Note(text, "warn", before="! ") for text in shown),
-        *_closing(report, table),
+        _closing(report, table),
     )
-
-
-def mesh_label(mesh: MeshInfo) -> str:
-    """Returns a mesh's axes and sizes: ``"data 4 × model 2"``."""
-    sizes = zip(mesh.axis_names, mesh.shape, strict=True)
-    return " × ".join(f"{name} {size}" for name, size in sizes)
 
 
 def _name(variant: Variant) -> str:
@@ -109,23 +102,24 @@ def _facts(report: ComparisonReport, meshes: set[str]) -> list[str]:
 
 
 def _table(report: ComparisonReport, *, with_meshes: bool) -> Table:
-    mesh = [Column("mesh", only="html")] if with_meshes else []
     columns = [
         Column("sharding", least=_LEAST),
-        *mesh,
+        Column("mesh", only="html", optional=True),
         *(Column(title, ">") for title in _TITLES.values()),
         Column(),
         Column("collectives of one call", only="html"),
     ]
     best = {column: ranking.marked(report.variants, column) for column in _TITLES}
-    rows: list[list[str | Cell]] = []
+    rows: list[Row] = []
     for place, variant in enumerate(report.variants):
-        row: list[str | Cell] = [Cell(_name(variant), "bold")]
-        row += [mesh_label(variant.mesh) if variant.mesh else ""] if with_meshes else []
-        row += [_cell(variant, column, best[column][place]) for column in _TITLES]
-        details = _details(variant)
         none = "none" if variant.report and not variant.failure else "–"
-        rows.append([*row, Cell(_spread(variant), "dim"), "\n".join(details) or none])
+        rows.append([
+            Cell(_name(variant), "bold"),
+            variant.mesh.label if variant.mesh and with_meshes else "",
+            *(_cell(variant, column, best[column][place]) for column in _TITLES),
+            Cell(_spread(variant), "dim"),
+            "\n".join(_details(variant)) or none,
+        ])  # fmt: skip
     return Table(columns, rows)
 
 
@@ -166,7 +160,7 @@ def _meshes_text(report: ComparisonReport) -> str:
     names: dict[str, list[str]] = {}
     for variant in report.variants:
         if variant.mesh is not None:
-            names.setdefault(mesh_label(variant.mesh), []).append(_name(variant))
+            names.setdefault(variant.mesh.label, []).append(_name(variant))
     if len(names) < 2:
         return ""
     return wrapped("; ".join(f"mesh {mesh}: {', '.join(who)}" for mesh, who in names.items()) + ".")
@@ -231,14 +225,14 @@ def _warning(variant: str, warning: OutputWarning) -> str:
     )
 
 
-def _closing(report: ComparisonReport, table: Table) -> list[Block]:
+def _closing(report: ComparisonReport, table: Table) -> Either:
     """Returns what is said below; the best are marked in another way as text."""
     is_marked = any(isinstance(c, Cell) and c.short is not None for row in table.rows for c in row)
-    notes = {
-        mark: " ".join([*([_BEST.format(mark=mark)] if is_marked else []), *_notes(report)])
+    star, asterisk = (
+        " ".join([*([_BEST.format(mark=mark)] if is_marked else []), *_notes(report)])
         for mark in "★*"
-    }
-    return [Either([Note(notes["★"], "dim")], wrapped(notes["*"]))] if notes["*"] else []
+    )
+    return Either([Note(star, "dim")], wrapped(asterisk))
 
 
 def _notes(report: ComparisonReport) -> list[str]:

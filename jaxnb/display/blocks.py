@@ -1,7 +1,7 @@
 """What cards are made of: blocks that say what is shown, not how HTML or a terminal shows it.
 
-:mod:`jaxnb.display.html` and :mod:`jaxnb.display.text` show them. In sentences and facts, what
-stands between backticks is code.
+:mod:`jaxnb.display.html` and :mod:`jaxnb.display.plain` show them. In sentences and facts, what
+stands between backticks is code. Blocks with nothing in them show nothing.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from jaxnb.display.rich import View
+from jaxnb.labels import plural
 
 Look = Literal["", "bold", "code", "dim", "mono", "pre", "warn"]
 Only = Literal["both", "html", "text"]
@@ -86,6 +87,7 @@ class Column:
         least: As text, to how many characters it may be shortened in a row that is too long.
         short: Its title as text, if that is another.
         only: Where it is shown.
+        optional: It is left out where nothing is in it.
     """
 
     title: str = ""
@@ -93,6 +95,7 @@ class Column:
     least: int | None = None
     short: str | None = None
     only: Only = "both"
+    optional: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +128,7 @@ class Table:
         columns: The columns.
         rows: For each row a cell for each column.
         tooltips: For each row a tooltip, or none at all.
-        more: What is said of rows that were left out, ``"3 more rows"``.
+        more: How many rows were left out, and what they are: ``(3, "process")``.
         gap: As text, blanks between columns.
         titled: As text, the titles are shown.
     """
@@ -133,9 +136,28 @@ class Table:
     columns: Sequence[Column]
     rows: Sequence[Row]
     tooltips: Sequence[str] = ()
-    more: str = ""
+    more: tuple[int, str] = (0, "")
     gap: int = 2
     titled: bool = True
+
+    def places(self, where: Only) -> list[int]:
+        """Returns the columns that are shown as ``"html"`` or as ``"text"``."""
+        return [
+            i
+            for i, column in enumerate(self.columns)
+            if column.only in ("both", where)
+            and not (column.optional and all(_is_empty(row[i]) for row in self.rows))
+        ]
+
+    @property
+    def rest(self) -> str:
+        """What is said of rows that were left out."""
+        count, what = self.more
+        return f"… {plural(count, f'more {what}')}" if count > 0 else ""
+
+
+def _is_empty(cell: str | Cell) -> bool:
+    return not (cell.text or cell.strip or cell.short) if isinstance(cell, Cell) else not cell
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,28 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import zip_longest
 from typing import Any, Literal
 
+from jaxnb.display import blocks as b
 from jaxnb.display.ansi import ansi_runs
-from jaxnb.display.blocks import (
-    MARK_COLOR,
-    Beside,
-    Block,
-    Box,
-    Cell,
-    Column,
-    Either,
-    Facts,
-    Fold,
-    Grid,
-    Lanes,
-    Length,
-    Mark,
-    Note,
-    Pre,
-    Progress,
-    Shown,
-    Strip,
-    Table,
-)
 from jaxnb.display.markup import Html, coded, tag, together
 
 Tone = Literal["", "warn", "error"]
@@ -41,7 +21,7 @@ Tone = Literal["", "warn", "error"]
 ACCENT, AMBER, RED = "#3b7ddd", "#c98a00", "#d03a3a"
 _GREY = "rgba(128,128,128,.25)"
 _DIM = "opacity:.65"
-_BREAK = tag("br")
+_BREAK, _NOTHING = tag("br"), Html("")
 
 _CARD = "padding-left:5px;font-size:13px;line-height:1.5;overflow-x:auto"
 _TONES = {
@@ -74,22 +54,23 @@ _SHORT = 24
 _LANE, _LANE_GAP = 16, 6
 
 
-def html_of(blocks: Iterable[Block], tone: Tone = "") -> Html:
+def html_of(blocks: Iterable[b.Block], tone: Tone = "") -> Html:
     """Returns a card of blocks; nothing if there are none."""
     shown = _all(blocks)
     style = ";".join(filter(None, [_CARD, _TONES[tone]]))
     return tag("div", shown, class_="jaxnb", style=style) if shown else shown
 
 
-def _all(blocks: Iterable[Block]) -> Html:
+def _all(blocks: Iterable[b.Block]) -> Html:
     return together(*(_SHOW[type(block)](block) for block in blocks))
 
 
-def _facts(facts: Facts) -> Html:
-    return tag("div", _facts_line(facts), style=_FACTS[facts.look])
+def _facts(facts: b.Facts) -> Html:
+    line = _facts_line(facts)
+    return tag("div", line, style=_FACTS[facts.look]) if line else line
 
 
-def _facts_line(facts: Facts) -> Html:
+def _facts_line(facts: b.Facts) -> Html:
     shown: list[str] = []
     if facts.spark:
         shown += [tag("span", facts.spark, title=facts.spark_title), " "]
@@ -101,7 +82,9 @@ def _facts_line(facts: Facts) -> Html:
     return together(*shown)
 
 
-def _note(note: Note) -> Html:
+def _note(note: b.Note) -> Html:
+    if not note.text:
+        return _NOTHING
     said: list[str] = [coded(note.text)]
     if note.link:
         address, words = note.link
@@ -109,8 +92,10 @@ def _note(note: Note) -> Html:
     return tag("div", *said, style=_NOTES[note.look])
 
 
-def _table(table: Table) -> Html:
-    places = [i for i, column in enumerate(table.columns) if column.only != "text"]
+def _table(table: b.Table) -> Html:
+    if not table.rows:
+        return _NOTHING
+    places = table.places("html")
     columns = [table.columns[i] for i in places]
     parts: list[Html] = []
     if any(column.title for column in columns):
@@ -122,22 +107,21 @@ def _table(table: Table) -> Html:
     rows = zip_longest(table.rows, table.tooltips)
     parts.append(tag("tbody", *(_row([row[i] for i in places], columns, tip) for row, tip in rows)))
     shown = tag("table", *parts, style=_TABLE)
-    more = tag("div", f"… {table.more}", style=_DIM) if table.more else ""
-    return together(shown, more)
+    return together(shown, tag("div", table.rest, style=_DIM) if table.rest else "")
 
 
-def _row(row: Sequence[str | Cell], columns: Sequence[Column], tooltip: str | None) -> Html:
-    cells = [cell if isinstance(cell, Cell) else Cell(cell) for cell in row]
+def _row(row: Sequence[str | b.Cell], columns: Sequence[b.Column], tooltip: str | None) -> Html:
+    cells = [cell if isinstance(cell, b.Cell) else b.Cell(cell) for cell in row]
     top = ";vertical-align:top" if any("\n" in cell.text for cell in cells) else ""
     shown = (_cell(cell, column, top) for cell, column in zip(cells, columns, strict=True))
     return tag("tr", *shown, title=tooltip, style=_PLAIN_ROW)
 
 
-def _side(column: Column) -> str:
+def _side(column: b.Column) -> str:
     return "right" if column.align == ">" else "left"
 
 
-def _cell(cell: Cell, column: Column, top: str) -> Html:
+def _cell(cell: b.Cell, column: b.Column, top: str) -> Html:
     text, look = cell.text, _LOOKS.get(cell.look, "")
     style = _CELL + _side(column) + top
     if cell.look != "pre" and "\n" in text:
@@ -153,13 +137,13 @@ def _cell(cell: Cell, column: Column, top: str) -> Html:
     return tag("td", inside, style=f"{style};{look}" if look else style, title=cell.title)
 
 
-def _strip(strip: Strip, height: int = 9, margin: int = 2) -> Html:
+def _strip(strip: b.Strip, height: int = 9, margin: int = 2) -> Html:
     inside = _lengths(strip.lengths)
     style = f"display:flex;width:{strip.width}px;height:{height}px;margin:{margin}px 0"
     return tag("div", inside, style=f"{style};background:{_GREY}", title=strip.title or None)
 
 
-def _lengths(lengths: Sequence[Length]) -> Html:
+def _lengths(lengths: Sequence[b.Length]) -> Html:
     shown, end = [], 0.0
     for each in lengths:
         gap = each.start - end
@@ -171,14 +155,16 @@ def _lengths(lengths: Sequence[Length]) -> Html:
     return together(*shown)
 
 
-def _pre(pre: Pre) -> Html:
+def _pre(pre: b.Pre) -> Html:
+    if not pre.text:
+        return _NOTHING
     space = "pre" if pre.wide else "pre-wrap"
     runs = ansi_runs(pre.text) if "\x1b" in pre.text else ()
     inside = [tag("span", run.text, style=run.style) if run.style else run.text for run in runs]
     return tag("pre", *(inside or [pre.text]), style=_PRE + space)
 
 
-def _shown(shown: Shown) -> Html:
+def _shown(shown: b.Shown) -> Html:
     view = shown.view
     if view.kind == "html":
         return tag("div", view.content)
@@ -186,31 +172,31 @@ def _shown(shown: Shown) -> Html:
         source = f"data:{view.mime_type};base64,{view.content}"
         width = str(view.width) if view.width else None
         return tag("img", alt=view.text, src=source, width=width)
-    return _pre(Pre(view.content))
+    return _pre(b.Pre(view.content))
 
 
-def _progress(progress: Progress) -> Html:
+def _progress(progress: b.Progress) -> Html:
     bar = tag("progress", value=str(progress.percent), max="100", style="width:160px")
     facts = " · ".join(progress.facts)
     return tag("div", tag("b", progress.doing), " ", bar, " ", facts)
 
 
-def _fold(fold: Fold) -> Html:
+def _fold(fold: b.Fold) -> Html:
     summary = tag("summary", _facts_line(fold.summary))
     return tag("details", summary, _all(fold.blocks), open="" if fold.opened else None)
 
 
-def _beside(beside: Beside) -> Html:
+def _beside(beside: b.Beside) -> Html:
     style = "flex:none;max-width:100%"
     shown = [tag("div", inside, style=style) for g in beside.groups if (inside := _all(g))]
     style = "display:flex;flex-wrap:wrap;gap:8px 32px;align-items:flex-start;margin:4px 0"
-    return tag("div", *shown, style=style) if shown else Html("")
+    return tag("div", *shown, style=style) if shown else _NOTHING
 
 
 _AROUND = "padding:0 4px;font-size:11px;font-weight:normal;white-space:nowrap;opacity:.75"
 
 
-def _grid(grid: Grid) -> Html:
+def _grid(grid: b.Grid) -> Html:
     captions = (tag("div", text, style="font-size:11px;opacity:.75") for text in grid.captions)
     rows = []
     if grid.columns:
@@ -235,7 +221,7 @@ def _px(name: str, pixels: int | None) -> str:
 _BOX = "padding:1px 3px;text-align:center;font-size:11px;white-space:nowrap;background:"
 
 
-def _box(box: Box | None) -> Html:
+def _box(box: b.Box | None) -> Html:
     if box is None:
         return tag("td", "⋯", style=_AROUND)
     lines = [part for line in box.lines for part in (_BREAK, line)][1:]
@@ -256,7 +242,7 @@ def _background(colors: Sequence[str]) -> str:
 _TICK = "font-size:11px;white-space:nowrap;opacity:.75"
 
 
-def _lanes(lanes: Lanes) -> Html:
+def _lanes(lanes: b.Lanes) -> Html:
     pitch = _LANE + _LANE_GAP
     label = f"height:{pitch}px;line-height:{pitch}px;font-size:11px;text-align:right;opacity:.75"
     names = (tag("div", text, style=label) for text in lanes.labels)
@@ -278,10 +264,10 @@ def _lanes(lanes: Lanes) -> Html:
     return together(outer, _legend(lanes.legend))
 
 
-def _mark(mark: Mark, pitch: int) -> Html:
+def _mark(mark: b.Mark, pitch: int) -> Html:
     top, height = mark.first * pitch, (mark.last - mark.first + 1) * pitch
     place = f"left:{mark.at:.4g}%;top:{top}px;height:{height}px"
-    style = f"position:absolute;{place};width:2px;background:{MARK_COLOR}"
+    style = f"position:absolute;{place};width:2px;background:{b.MARK_COLOR}"
     return tag("div", title=mark.title, style=style)
 
 
@@ -292,15 +278,15 @@ def _legend(legend: Iterable[tuple[str, str]]) -> Html:
 
 
 _SHOW: dict[type[Any], Callable[[Any], Html]] = {
-    Facts: _facts,
-    Note: _note,
-    Table: _table,
-    Pre: _pre,
-    Shown: _shown,
-    Progress: _progress,
-    Grid: _grid,
-    Lanes: _lanes,
-    Fold: _fold,
-    Beside: _beside,
-    Either: lambda either: _all(either.html),
+    b.Facts: _facts,
+    b.Note: _note,
+    b.Table: _table,
+    b.Pre: _pre,
+    b.Shown: _shown,
+    b.Progress: _progress,
+    b.Grid: _grid,
+    b.Lanes: _lanes,
+    b.Fold: _fold,
+    b.Beside: _beside,
+    b.Either: lambda either: _all(either.html),
 }

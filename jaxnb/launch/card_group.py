@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from jaxnb.display.blocks import Block, Column, Either, Facts, Fold, Note, Table
 from jaxnb.display.card import Card, card_of, line_card
-from jaxnb.display.plain import table_text
+from jaxnb.display.plain import text_of
 from jaxnb.labels import format_seconds, plural, ranks_label
 from jaxnb.model.group import DeviceInfo, GroupInfo, ProcessInfo
 
@@ -88,19 +88,23 @@ def _processes(group: GroupInfo, with_state: bool) -> Block:
         return table
     summary = f"{plural(len(group.processes), 'process')} on {_hosts(group)}"
     others = [process for process in group.processes if process.state != "ready"]
-    text = [summary, *([table_text(_table(others, with_state))] if others else [])]
-    return Either([Fold(Facts([summary]), [table])], "\n".join(text))
+    text = text_of([Facts([summary], wrap=False), _table(others, with_state)])
+    return Either([Fold(Facts([summary]), [table])], text)
 
 
 def _table(processes: Sequence[ProcessInfo], with_state: bool) -> Table:
-    columns = [Column("process", ">"), Column("pid", ">"), Column("host"), Column("devices")]
-    rows = [
-        [str(each.process_index), str(each.pid), each.host, _devices(each.devices)]
-        for each in processes
+    columns = [
+        Column("process", ">"),
+        Column("pid", ">"),
+        Column("host"),
+        Column("devices"),
+        Column("state", optional=True),
     ]
-    if with_state:
-        columns.append(Column("state"))
-        rows = [[*row, _state(each)] for row, each in zip(rows, processes, strict=True)]
+    rows = [
+        [str(each.process_index), str(each.pid), each.host, _devices(each.devices),
+         _state(each) if with_state else ""]
+        for each in processes
+    ]  # fmt: skip
     return Table(columns, rows)
 
 

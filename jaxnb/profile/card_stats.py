@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from jaxnb.display.blocks import Block, Cell, Column, Either, Facts, Length, Note, Strip, Table
+from jaxnb.display.blocks import Cell, Column, Either, Facts, Length, Note, Row, Strip, Table
 from jaxnb.display.card import Card, card_of
 from jaxnb.display.html import ACCENT
 from jaxnb.labels import (
@@ -46,7 +46,8 @@ def stats_card(stats: Sequence[DeviceStats], words: str = "") -> Card:
         Facts([], heading(ordered), wrap=False),
         _devices(firsts, notes, "PSS / RSS" if has_pss else "RSS"),
         notes_below(notes),
-        *(_largest_blocks(largest) if largest else []),
+        Either(text="largest arrays, and who holds them" if largest else ""),
+        Table(_LARGEST_COLUMNS, largest, titled=False),
         Note(source, "dim"),
     )
 
@@ -70,38 +71,29 @@ def _devices(
     rows: Sequence[tuple[DeviceStats, bool]], notes: Sequence[str], host_column: str
 ) -> Table:
     has_load = any(load_text(e.utilization_percent) or warmth(e) for e, _ in rows)
-    bars = [_bar(entry) for entry, _ in rows]
-    has_bar = any(bar.strip for bar in bars)
-    # A line of text has no room for both.
-    parts = [
-        (True, Column("process", ">")),
-        (True, Column("device")),
-        (has_bar, Column(only="html" if has_load else "both")),
-        *((True, Column(title, ">")) for title in ("in use", "peak", "limit")),
-        (True, Column("live buffers", ">", short="buffers")),
-        (True, Column(host_column, ">")),
-        (has_load, Column("GPU", ">")),
-        (has_load, Column("", ">", short="°C")),
-        (True, Column(only="html")),
+    cells = [[*_cells(*row), note] for row, note in zip(rows, notes, strict=True)]
+    has_bar = any(isinstance(bar, Cell) for _, _, bar, *_ in cells)
+    columns = [
+        Column("process", ">"),
+        Column("device"),
+        # A line of text has no room for both.
+        Column(only="html" if has_load else "both", optional=True),
+        *(Column(title, ">") for title in ("in use", "peak", "limit")),
+        Column("live buffers", ">", short="buffers"),
+        Column(host_column, ">"),
+        Column("GPU", ">", optional=not has_load),
+        Column("", ">", short="°C", optional=not has_load),
+        Column(only="html", optional=True),
     ]
-    cells = [
-        [cell for (used, _), cell in zip(parts, [*_cells(entry, first, bar), note], strict=True)
-         if used]
-        for (entry, first), bar, note in zip(rows, bars, notes, strict=True)
-    ]  # fmt: skip
-    columns = [column for used, column in parts if used]
     return Table(columns, cells, gap=1 if has_bar or has_load else 2)
 
 
-def _largest_blocks(rows: Sequence[Sequence[str | Cell]]) -> list[Block]:
-    columns = [
-        Column("largest arrays", least=16),
-        Column(least=12),
-        Column("bytes", ">"),
-        Column("held by", least=14),
-    ]
-    title = Either(text="largest arrays, and who holds them")
-    return [title, Table(columns, rows, titled=False)]
+_LARGEST_COLUMNS = (
+    Column("largest arrays", least=16),
+    Column(least=12),
+    Column("bytes", ">"),
+    Column("held by", least=14),
+)
 
 
 def in_order(stats: Iterable[DeviceStats]) -> list[DeviceStats]:
@@ -124,11 +116,11 @@ def gpu_notes(stats: Iterable[DeviceStats]) -> list[str]:
     return list(dict.fromkeys(entry.gpu_note for entry in stats if entry.gpu_note))
 
 
-def _cells(entry: DeviceStats, first: bool, bar: Cell) -> list[str | Cell]:
+def _cells(entry: DeviceStats, first: bool) -> list[str | Cell]:
     return [
         str(entry.device.process_index) if first else "",
         str(entry.device.id),
-        bar,
+        _bar(entry),
         _size(entry.bytes_in_use),
         _size(entry.peak_bytes),
         _size(entry.limit_bytes),
@@ -139,10 +131,10 @@ def _cells(entry: DeviceStats, first: bool, bar: Cell) -> list[str | Cell]:
     ]
 
 
-def _bar(entry: DeviceStats) -> Cell:
-    """Returns how much of a device's memory is in use; an empty cell if that is not known."""
+def _bar(entry: DeviceStats) -> str | Cell:
+    """Returns how much of a device's memory is in use; empty if that is not known."""
     if entry.bytes_in_use is None or not entry.limit_bytes:
-        return Cell()
+        return ""
     percent = min(100.0, 100.0 * entry.bytes_in_use / entry.limit_bytes)
     filled = round(percent / 100 * _BAR_WIDTH)
     strip = Strip([Length(0, percent, ACCENT)], f"{percent:.1f} %")
@@ -176,7 +168,7 @@ def _source(stats: Sequence[DeviceStats], pss: bool) -> str:
     return " ".join(parts)
 
 
-def _largest(stats: Sequence[DeviceStats]) -> list[list[str | Cell]]:
+def _largest(stats: Sequence[DeviceStats]) -> list[Row]:
     """Returns the largest arrays over all devices; what is alike on several, once.
 
     Where one is, its sharding says, as it need not be among the largest of each device that has

@@ -23,7 +23,6 @@ _BLOCKS = dict(zip(SPAN_KINDS, "█▓▒░·", strict=True))
 def timeline_card(timeline: Timeline) -> Card:
     """What each process did in a cell, and when; who came last, and for how long others waited."""
     shown = _shown(timeline)
-    more = len(timeline.processes) - len(shown)
     facts = [plural(len(timeline.processes), "process"), format_seconds(timeline.seconds)]
     if timeline.dispatches:
         facts.append(plural(timeline.dispatches, "dispatch") + " compared")
@@ -32,7 +31,7 @@ def timeline_card(timeline: Timeline) -> Card:
     table = Table(
         [Column(title, ">") for title in titles],
         [_row(timeline, each) for each in shown],
-        more=plural(more, "more process") if more else "",
+        more=(len(timeline.processes) - len(shown), "process"),
         gap=1,
     )
     has_bars = timeline.seconds > 0 and bool(shown)

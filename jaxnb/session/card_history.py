@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from jaxnb.display.blocks import Block, Cell, Column, Facts, Note, Table
+from jaxnb.display.blocks import Cell, Column, Facts, Note, Table
 from jaxnb.display.card import Card, card_of
 from jaxnb.labels import format_bytes, format_count, format_seconds, one_line, plural, ranks_label
 from jaxnb.model.history import CellRecord
@@ -16,21 +16,18 @@ _COLUMNS = (
     Column("began"),
     Column("on", least=5),
     Column("took", ">"),
-    Column("compiled", ">", short="compile"),
-    Column("allocated", ">", short="alloc."),
-    Column("dispatches", ">", short="disp."),
+    Column("compiled", ">", short="compile", optional=True),
+    Column("allocated", ">", short="alloc.", optional=True),
+    Column("dispatches", ">", short="disp.", optional=True),
     Column("outcome", least=18),
     Column("lines", ">"),
     Column("code", least=5),
 )
-_OPTIONAL = (4, 5, 6)
-"""Columns that are left out where nothing is in them."""
-
-_NOTES = {
-    5: "Allocated: how many bytes more are in use after the cell than before, on the device where "
-    "that changed most.",
-    6: "Dispatches: computations over several processes.",
-}
+_ALLOCATED = (
+    "Allocated: how many bytes more are in use after the cell than before, on the device where "
+    "that changed most."
+)
+_DISPATCHES = "Dispatches: computations over several processes."
 
 
 def history_card(records: Sequence[CellRecord], forgotten: int = 0) -> Card:
@@ -50,26 +47,16 @@ def history_card(records: Sequence[CellRecord], forgotten: int = 0) -> Card:
         facts.append(f"the last {MAX_ROWS} shown")
     if forgotten:
         facts.append(f"{format_count(forgotten)} before them not in it")
-    blocks: list[Block] = [Facts(facts, plural(len(records), "cell"))]
-    if shown:
-        blocks += _table(shown)
-    return card_of(*blocks)
-
-
-def _table(records: Sequence[CellRecord]) -> list[Block]:
-    rows = [_cells(record) for record in records]
-    places = [
-        place for place in range(len(_COLUMNS))
-        if place not in _OPTIONAL or any(row[place] for row in rows)
-    ]  # fmt: skip
-    table = Table(
-        [_COLUMNS[place] for place in places],
-        [[row[place] for place in places] for row in rows],
-        [" · ".join(filter(None, [r.began, r.code, r.detail])) for r in records],
-        gap=1,
+    notes = [
+        _ALLOCATED if any(record.allocated_bytes for record in shown) else "",
+        _DISPATCHES if any(record.dispatches for record in shown) else "",
+    ]
+    tooltips = [" · ".join(filter(None, [r.began, r.code, r.detail])) for r in shown]
+    return card_of(
+        Facts(facts, plural(len(records), "cell")),
+        Table(_COLUMNS, [_cells(record) for record in shown], tooltips, gap=1),
+        Note(" ".join(filter(None, notes)), "dim"),
     )
-    note = " ".join(text for place, text in _NOTES.items() if place in places)
-    return [table, Note(note, "dim")] if note else [table]
 
 
 def _cells(record: CellRecord) -> list[str | Cell]:
