@@ -20,6 +20,7 @@ __all__ = [
     "array_blocks",
     "array_card",
     "array_facts",
+    "array_pictures",
     "array_type",
     "preview_text",
     "replicas_differ_card",
@@ -50,13 +51,13 @@ def array_blocks(array: ArrayInfo, note: str = "", name: str = "") -> list[Block
     notes += [text for text in (array.suspect, _replicas_note(array), note) if text]
     return [
         Facts(facts, f"{name}: {heading}" if name else heading),
-        *_pictures(array),
+        *array_pictures(array),
         Pre(values, wide=True),
         *(Facts([text], look="dim") for text in notes),
     ]
 
 
-def _pictures(array: ArrayInfo) -> list[Block]:
+def array_pictures(array: ArrayInfo) -> list[Block]:
     """Returns who owns which part, the mesh, and the bytes by device if they differ."""
     owners = {shard.device_id: shard.process_index for shard in array.shards}
     sizes = bytes_per_device(array)

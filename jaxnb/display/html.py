@@ -9,6 +9,7 @@ mid-tones or translucent, as the page may be light or dark.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from itertools import zip_longest
 from typing import Any, Literal
 
@@ -44,11 +45,11 @@ _LOOKS = {
     "bold": "font-weight:bold",
     "dim": _DIM,
     "mono": "font-family:monospace",
-    "pre": "font-family:monospace;white-space:pre-wrap",
+    "pre": "font-family:monospace",
     "warn": f"color:{AMBER}",
 }
 _PLAIN_ROW = "background:none"
-_SHORT = 24
+_SHORT = 32
 """Cells with fewer characters are not broken."""
 
 _LANE, _LANE_GAP = 16, 6
@@ -112,8 +113,8 @@ def _table(table: b.Table) -> Html:
 
 def _row(row: Sequence[str | b.Cell], columns: Sequence[b.Column], tooltip: str | None) -> Html:
     cells = [cell if isinstance(cell, b.Cell) else b.Cell(cell) for cell in row]
-    top = ";vertical-align:top" if any("\n" in cell.text for cell in cells) else ""
-    shown = (_cell(cell, column, top) for cell, column in zip(cells, columns, strict=True))
+    top = any("\n" in cell.text for cell in cells)
+    shown = [_cell(cell, column, top) for cell, column in zip(cells, columns, strict=True)]
     return tag("tr", *shown, title=tooltip, style=_PLAIN_ROW)
 
 
@@ -121,20 +122,26 @@ def _side(column: b.Column) -> str:
     return "right" if column.align == ">" else "left"
 
 
-def _cell(cell: b.Cell, column: b.Column, top: str) -> Html:
-    text, look = cell.text, _LOOKS.get(cell.look, "")
-    style = _CELL + _side(column) + top
-    if cell.look != "pre" and "\n" in text:
-        style += ";white-space:pre-line"
-    elif column.align == ">" or len(text) <= _SHORT or cell.look == "mono":
-        # What has no blank is not broken anyway.
-        style += ";white-space:nowrap" if " " in text or "-" in text else ""
+def _cell(cell: b.Cell, column: b.Column, top: bool) -> Html:
+    text = cell.text
+    is_short = column.align == ">" or len(text) <= _SHORT or cell.look == "mono"
+    # What has no blank is not broken anyway.
+    space = "nowrap" if is_short and (" " in text or "-" in text) else ""
+    space = "pre-line" if "\n" in text else space
     inside: str = text
     if cell.strip is not None:
         inside = _strip(cell.strip)
     elif cell.look == "code" and text:
         inside = tag("code", text)
-    return tag("td", inside, style=f"{style};{look}" if look else style, title=cell.title)
+    style = _cell_style(_side(column), top, space, cell.look)
+    return tag("td", inside, style=style, title=cell.title)
+
+
+@cache
+def _cell_style(side: str, top: bool, space: str, look: b.Look) -> str:
+    space = "pre-wrap" if look == "pre" else space
+    parts = [_CELL + side, "vertical-align:top" if top else "", space and f"white-space:{space}"]
+    return ";".join(filter(None, [*parts, _LOOKS.get(look)]))
 
 
 def _strip(strip: b.Strip, height: int = 9, margin: int = 2) -> Html:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import html
 import re
-from html import escape
+from functools import lru_cache
 
 _CODE = re.compile("(?<!`)`([^`\n]+)`(?!`)")
 _VOID = frozenset({"br", "img"})
+_SPECIAL = re.compile("[&<>\"']")
 
 
 class Html(str):
@@ -23,18 +25,31 @@ def tag(name: str, *children: str, **attributes: str | None) -> Html:
         *children: What is in it. Only what is :class:`Html` already is taken as it is.
         **attributes: Its attributes, those that are None left out.
     """
-    said = "".join(
-        f' {key.rstrip("_")}="{escape(value)}"' if value else f" {key}"
-        for key, value in attributes.items()
-        if value is not None
-    )
+    said = ""
+    for key, value in attributes.items():
+        if value is not None:
+            said += _style(value) if key == "style" else _attribute(key, value)
     end = "" if name in _VOID else f"{together(*children)}</{name}>"
     return Html(f"<{name}{said}>{end}")
 
 
 def together(*children: str) -> Html:
     """Returns texts and elements one after the other; the texts are escaped."""
-    return Html("".join(c if isinstance(c, Html) else escape(c, quote=False) for c in children))
+    return Html("".join([c if type(c) is Html else _escape(c, False) for c in children]))
+
+
+def _escape(text: str, quote: bool) -> str:
+    # Most texts have nothing to escape, and panels are made several times a second.
+    return html.escape(text, quote) if _SPECIAL.search(text) else text
+
+
+def _attribute(name: str, value: str) -> str:
+    return f' {name.rstrip("_")}="{_escape(value, True)}"' if value else f" {name}"
+
+
+@lru_cache(512)
+def _style(value: str) -> str:
+    return _attribute("style", value)
 
 
 def coded(sentence: str) -> Html:
