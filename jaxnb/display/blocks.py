@@ -230,18 +230,18 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Lanes:
-    """Strips one below the other over one axis; only in HTML.
+    """Coloured lengths one below the other over one axis; only in HTML.
 
     Attributes:
         labels: The name of each strip.
-        strips: The strips.
+        strips: The lengths of each strip.
         marks: Moments across several of them.
         ticks: Places on the axis in percent, and what stands there.
         legend: Names and colours.
     """
 
     labels: Sequence[str]
-    strips: Sequence[Strip]
+    strips: Sequence[Sequence[Length]]
     marks: Sequence[Mark]
     ticks: Sequence[tuple[float, str]]
     legend: Sequence[tuple[str, str]]

@@ -30,7 +30,7 @@ _TONES = {
     "warn": f"border-left:3px solid {AMBER};padding-left:10px",
     "error": f"border-left:3px solid {RED};padding-left:10px",
 }
-_PRE = "margin:0;padding:0;font-size:13px;line-height:1.35;white-space:"
+_PRE = "margin:0;padding:0;border:0;background:none;font-size:13px;line-height:1.35;white-space:"
 _FACTS = {"": None, "dim": _DIM, "small": "font-size:11px;opacity:.75"}
 _NOTES = {
     "": None,
@@ -144,10 +144,9 @@ def _cell_style(side: str, top: bool, space: str, look: b.Look) -> str:
     return ";".join(filter(None, [*parts, _LOOKS.get(look)]))
 
 
-def _strip(strip: b.Strip, height: int = 9, margin: int = 2) -> Html:
-    inside = _lengths(strip.lengths)
-    style = f"display:flex;width:{strip.width}px;height:{height}px;margin:{margin}px 0"
-    return tag("div", inside, style=f"{style};background:{_GREY}", title=strip.title or None)
+def _strip(strip: b.Strip) -> Html:
+    style = f"display:flex;width:{strip.width}px;height:9px;margin:2px 0;background:{_GREY}"
+    return tag("div", _lengths(strip.lengths), style=style, title=strip.title or None)
 
 
 def _lengths(lengths: Sequence[b.Length]) -> Html:
@@ -253,11 +252,8 @@ def _lanes(lanes: b.Lanes) -> Html:
     pitch = _LANE + _LANE_GAP
     label = f"height:{pitch}px;line-height:{pitch}px;font-size:11px;text-align:right;opacity:.75"
     names = (tag("div", text, style=label) for text in lanes.labels)
-    strips = (
-        tag("div", _lengths(strip.lengths), title=strip.title or None,
-            style=f"display:flex;height:{_LANE}px;padding:{_LANE_GAP // 2}px 0")
-        for strip in lanes.strips
-    )  # fmt: skip
+    strip = f"display:flex;height:{_LANE}px;padding:{_LANE_GAP // 2}px 0"
+    strips = (tag("div", _lengths(lengths), style=strip) for lengths in lanes.strips)
     ticks = (
         tag("span", text, style=f"position:absolute;left:{at:.4g}%;{_TICK}")
         for at, text in lanes.ticks

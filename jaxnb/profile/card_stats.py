@@ -81,8 +81,8 @@ def _devices(
         *(Column(title, ">") for title in ("in use", "peak", "limit")),
         Column("live buffers", ">", short="buffers"),
         Column(host_column, ">"),
-        Column("GPU", ">", optional=not has_load),
-        Column("", ">", short="°C", optional=not has_load),
+        Column("GPU", ">", optional=True),
+        Column("", ">", short="°C", optional=True),
         Column(only="html", optional=True),
     ]
     return Table(columns, cells, gap=1 if has_bar or has_load else 2)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from math import floor, log10
 
-from jaxnb.display.blocks import MARK_COLOR, Lanes, Length, Mark, Strip
+from jaxnb.display.blocks import MARK_COLOR, Lanes, Length, Mark
 from jaxnb.labels import format_precisely, ranks_label
 from jaxnb.model.timeline import Late, ProcessTimeline, SpanKind, Timeline
 
@@ -85,7 +85,7 @@ def lanes(timeline: Timeline, shown: Sequence[ProcessTimeline]) -> Lanes:
     legend = [(KIND_LABELS[k], _COLORS[k]) for k in KIND_LABELS if k in kinds]
     return Lanes(
         [f"process {index}" for index in places],
-        [Strip(_lengths(each, timeline.seconds)) for each in shown],
+        [_lengths(each, timeline.seconds) for each in shown],
         marks,
         [(100 * at / timeline.seconds, label) for at, label in ticks(timeline.seconds, 8)],
         [*legend, ("the last has come", MARK_COLOR)] if marks else legend,
