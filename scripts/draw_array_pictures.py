@@ -1,17 +1,17 @@
 """Draws the pictures of ``docs/array_pictures.md`` into ``docs/_static/arrays/``.
 
 A real group of 4 processes × 2 CPU devices makes the arrays; each card's pictures are saved
-as SVG files. What the terminal shows, and what ``jax.debug.visualize_array_sharding`` shows in
+as pieces of HTML. What the terminal shows, and what ``jax.debug.visualize_array_sharding`` shows in
 the same group, is printed, to be copied into the page.
 """
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import jaxnb
-from jaxnb.arrays.card_array import array_card
+from jaxnb.arrays.card_array import array_card, array_pictures
+from jaxnb.display.html import html_of
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "_static" / "arrays"
 
@@ -35,8 +35,6 @@ ARRAYS = {
     "four-d": 'put((4, 2, 8, 6), cube, "x", None, "y", "z")',
 }
 
-SVG = re.compile(r"<svg.*?</svg>", re.DOTALL)
-
 
 def main() -> None:
     """Starts the group, draws, and stops it."""
@@ -46,10 +44,9 @@ def main() -> None:
         for name, code in ARRAYS.items():
             result = session.run(f"shown = {code}\nshown")
             assert result.array is not None
-            card = array_card(result.array)
-            for kind, svg in zip(("", "-mesh"), SVG.findall(card.html), strict=True):
-                (FOLDER / f"{name}{kind}.svg").write_text(svg + "\n")
-            print(f"## {name}\n\n{card.text}\n")
+            picture = html_of(array_pictures(result.array))
+            (FOLDER / f"{name}.html").write_text(f"{picture}\n")
+            print(f"## {name}\n\n{array_card(result.array).text}\n")
             peer = session.run("jax.debug.visualize_array_sharding(shown)", raise_on_error=False)
             first = peer.per_process[0]
             shown = [output.data.get("text/plain", "") for output in first.displays]

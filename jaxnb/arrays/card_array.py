@@ -4,18 +4,27 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from jaxnb.arrays import Block, blocks, bytes_per_device, differing, total_bytes
-from jaxnb.arrays.card_sizes import SizeRow, size_rows
+from jaxnb.arrays import Block as Part
+from jaxnb.arrays import blocks, bytes_per_device, differing, total_bytes
+from jaxnb.arrays.card_sizes import sizes_block
 from jaxnb.arrays.card_spec import replicating_axes
-from jaxnb.arrays.draw_array import array_drawing
-from jaxnb.arrays.draw_mesh import axis_types_label, mesh_drawing
-from jaxnb.arrays.draw_text import bytes_lines, mesh_line, preview_text, text_picture
-from jaxnb.display.card import Card, render
-from jaxnb.display.text import joined, text_table, wrapped
+from jaxnb.arrays.draw_array import array_grids
+from jaxnb.arrays.draw_mesh import mesh_grids
+from jaxnb.arrays.draw_text import mesh_line, preview_text, text_picture
+from jaxnb.display.blocks import Beside, Block, Column, Either, Facts, Note, Pre, Table
+from jaxnb.display.card import Card, card_of
 from jaxnb.labels import format_bytes, plural, processes_label, ranks_label
-from jaxnb.model.layout import MAX_DIGEST_BYTES, ArrayInfo, MeshInfo
+from jaxnb.model.layout import MAX_DIGEST_BYTES, ArrayInfo
 
-__all__ = ["array_card", "array_facts", "array_type", "preview_text", "replicas_differ_card"]
+__all__ = [
+    "array_blocks",
+    "array_card",
+    "array_facts",
+    "array_pictures",
+    "array_type",
+    "preview_text",
+    "replicas_differ_card",
+]
 
 _DELETED = "deleted: its buffers were donated to a computation, or deleted"
 _GONE = "deleted or donated there, or they are dead; the others hold their parts"
@@ -29,28 +38,38 @@ def array_card(array: ArrayInfo, note: str = "", name: str = "") -> Card:
         note: A remark to stand under the picture.
         name: What to call it, before its type.
     """
+    return card_of(*array_blocks(array, note, name))
+
+
+def array_blocks(array: ArrayInfo, note: str = "", name: str = "") -> list[Block]:
+    """Returns what :func:`array_card` shows."""
     heading, facts = array_type(array), array_facts(array)
     array = _held_by_others(array)
-    if name:
-        heading = f"{name}: {heading}"
     values = "" if array.deleted else preview_text(array)
     notes = [_DELETED] if array.deleted else []
     notes += [f"gone on {processes_label(array.gone)}: {_GONE}"] if array.gone else []
-    notes += [array.suspect]
-    notes += [_replicas_note(array), note]
-    notes = [text for text in notes if text]
-    sizes, more_sizes = _differing_sizes(array)
-    html = _html(array, heading, facts, values, notes, (sizes, more_sizes))
-    listed = bytes_lines([(row.short, format_bytes(row.size_bytes)) for row in sizes], more_sizes)
-    parts = [
-        joined([heading, *facts]),
-        text_picture(array),
-        mesh_line(array.mesh),
-        listed,
-        values,
-        *(joined([text]) for text in notes),
+    notes += [text for text in (array.suspect, _replicas_note(array), note) if text]
+    return [
+        Facts(facts, f"{name}: {heading}" if name else heading),
+        *array_pictures(array),
+        Pre(values, wide=True),
+        *(Facts([text], look="dim") for text in notes),
     ]
-    return Card(html, "\n".join(part for part in parts if part))
+
+
+def array_pictures(array: ArrayInfo) -> list[Block]:
+    """Returns who owns which part, the mesh, and the bytes by device if they differ."""
+    owners = {shard.device_id: shard.process_index for shard in array.shards}
+    sizes = bytes_per_device(array)
+    mesh = [mesh_grids(array.mesh, owners)] if array.mesh is not None else []
+    # The heading says it all if they are equal.
+    listed = sizes_block(sizes, owners) if len(set(sizes.values())) > 1 else Either()
+    return [
+        Either([Beside([array_grids(array), *mesh, listed.html])]),
+        Either(text=text_picture(array)),
+        Either(text=mesh_line(array.mesh)),
+        Either(text=listed.text),
+    ]
 
 
 def _held_by_others(array: ArrayInfo) -> ArrayInfo:
@@ -60,55 +79,6 @@ def _held_by_others(array: ArrayInfo) -> ArrayInfo:
     held = {shard.index for shard in array.shards if shard.process_index not in array.gone}
     left = [s for s in array.shards if s.process_index not in array.gone or s.index not in held]
     return replace(array, shards=tuple(left))
-
-
-def _html(
-    array: ArrayInfo,
-    heading: str,
-    facts: list[str],
-    values: str,
-    notes: list[str],
-    sizes: tuple[list[SizeRow], int],
-) -> str:
-    drawing, cut = array_drawing(array, _summary(array, heading))
-    owners = {shard.device_id: shard.process_index for shard in array.shards}
-    return render(
-        "array",
-        heading=heading,
-        facts=facts,
-        drawing=drawing,
-        left_out=cut.left_out,
-        mesh=None if array.mesh is None else mesh_drawing(array.mesh, owners),
-        # Of axes of several types each says its own.
-        axis_types=axis_types_label(array.mesh) if array.mesh and _alike(array.mesh) else "",
-        sizes=sizes[0],
-        more_sizes=sizes[1],
-        values=values,
-        notes=notes,
-    )
-
-
-def _alike(mesh: MeshInfo) -> bool:
-    return len(set(mesh.axis_types)) == 1
-
-
-def _summary(array: ArrayInfo, heading: str) -> str:
-    """The picture in words."""
-    parts = blocks(array.shards)
-    processes = {shard.process_index for shard in array.shards}
-    devices = {shard.device_id for shard in array.shards}
-    facts = [heading, *([array.spec] if array.spec is not None else [])]
-    facts.append(f"{plural(len(parts), 'part')} on {plural(len(devices), 'device')}")
-    facts[-1] += f" of {plural(len(processes), 'process')}"
-    return ", ".join([*facts, *filter(None, [_replicas_note(array)])])
-
-
-def _differing_sizes(array: ArrayInfo) -> tuple[list[SizeRow], int]:
-    """Bytes by device if they differ; the heading says it all if they are equal."""
-    sizes = bytes_per_device(array)
-    if len(set(sizes.values())) < 2:
-        return [], 0
-    return size_rows(sizes, {shard.device_id: shard.process_index for shard in array.shards})
 
 
 def array_type(array: ArrayInfo) -> str:
@@ -124,8 +94,7 @@ def array_facts(array: ArrayInfo) -> list[str]:
     elif array.mesh is None and array.sharding:
         facts.append(array.sharding)
     if array.mesh is not None:
-        sizes = zip(array.mesh.axis_names, array.mesh.shape, strict=True)
-        facts.append("mesh " + " × ".join(f"{name} {size}" for name, size in sizes))
+        facts.append(f"mesh {array.mesh.label}")
     if array.memory_kind not in (None, "device", "unpinned_host"):
         facts.append(f"in {array.memory_kind}")
     if not array.deleted:
@@ -177,7 +146,7 @@ def _replicas_note(array: ArrayInfo) -> str:
     return note
 
 
-def _devices_by_digest(part: Block) -> str:
+def _devices_by_digest(part: Part) -> str:
     """Returns ``"devices 0-1 ≠ devices 2"``."""
     groups: dict[bytes, list[int]] = {}
     for shard in sorted(part.shards, key=lambda s: s.device_id):
@@ -200,7 +169,7 @@ def replicas_differ_card(array: ArrayInfo) -> Card:
             if len(set().union(*groups)) < sum(map(len, groups)):  # within a process
                 held = _devices_by_digest(part)
                 where = "Pull it by a name: the pull's `.shards[i].data` is what one device holds."
-            rows.append((f"[{extent}]", held))
+            rows.append([f"[{extent}]", held])
     title = f"Replicas differ in {plural(len(rows), 'part')} of {array_type(array)}."
     advice = (
         "JAX takes the devices' copies of each part to be equal and never checks. Here their "
@@ -208,10 +177,10 @@ def replicas_differ_card(array: ArrayInfo) -> Card:
         "built the array from different host data (an unseeded random number, another file). "
         + where
     )
-    shown, more = rows[:16], max(0, len(rows) - 16)
-    html = render(
-        "replicas", title=title, advice=advice, facts=array_facts(array), rows=shown, more=more
+    return card_of(
+        Note(title, "bold", wrap=False),
+        Either([Facts(array_facts(array), look="dim")]),
+        Table([Column("part"), Column("held by")], rows[:16], more=(len(rows) - 16, "part")),
+        Note(advice),
+        tone="warn",
     )
-    table = text_table([["part", "held by"], *shown], "<<") if shown else ""
-    rest = f"  … {plural(more, 'more part')}" if more else ""
-    return Card(html, "\n".join(part for part in (title, table, rest, wrapped(advice)) if part))

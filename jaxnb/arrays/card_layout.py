@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 
 from jaxnb.arrays import bytes_per_device, differing, total_bytes
 from jaxnb.arrays.card_array import array_card, array_type, copies_of
-from jaxnb.arrays.card_sizes import SizeRow, size_rows
-from jaxnb.arrays.draw_text import bytes_lines
-from jaxnb.display.card import Card, render
+from jaxnb.arrays.card_sizes import sizes_block
+from jaxnb.display.blocks import Block, Column, Either, Facts, Note, Row, Table
+from jaxnb.display.card import Card, card_of
 from jaxnb.display.text import WIDTH, fitted_table, joined, middle
 from jaxnb.labels import (
     APART,
@@ -28,27 +27,15 @@ _LONGEST = 200
 """Characters of a cell of the HTML table; its tooltip has no more."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """One array of the table.
-
-    Attributes:
-        path: Its place in the pytree.
-        type: ``"float32[8, 4]"``.
-        spec: Its partition spec, or the name of its sharding.
-        mesh: ``"A"`` where there are several meshes.
-        total: Bytes of the whole array.
-        each: Bytes per device.
-        note: ``"replicated"`` and the like.
-    """
-
-    path: str
-    type: str
-    spec: str
-    mesh: str
-    total: str
-    each: str
-    note: str
+_COLUMNS = (
+    Column("path", least=16),
+    Column("type", least=16),
+    Column("spec", least=18),
+    Column("mesh", least=2, optional=True),
+    Column("total", ">"),
+    Column("per device", ">", least=20),
+    Column("note", least=13, optional=True),
+)
 
 
 def layout_card(
@@ -70,7 +57,7 @@ def layout_card(
     rest = _rest(others, lost)
     if not entries:
         heading = "no arrays left" if lost else "no arrays"
-        return Card(_empty(heading, rest), joined([heading, *rest]))
+        return card_of(Facts(rest, heading))
     if len(entries) == 1:
         own = copies_of(entries[0][1]) > 1
         notes = ["their values are not compared"] if own and not entries[0][1].deleted else []
@@ -87,11 +74,6 @@ def _rest(others: int, lost: Sequence[str]) -> list[str]:
         leaves = "1 leaf that is" if others == 1 else f"{format_count(others)} leaves that are"
         rest.insert(0, f"{leaves} no jax.Array")
     return rest
-
-
-def _empty(heading: str, rest: Sequence[str]) -> str:
-    return render("layout", heading=heading, facts=rest, rows=[], columns=[], meshes=[], more=0,
-                  totals="", sizes=[], more_sizes=0)  # fmt: skip
 
 
 def _table_card(
@@ -111,66 +93,37 @@ def _table_card(
     whole = sum(total_bytes(array) * copies_of(array) for array in alive)
     facts = [f"{format_bytes(whole)} in all"]
     if len(meshes) == 1:
-        facts.append(f"mesh {_mesh_label(next(iter(meshes)))}")
+        facts.append(f"mesh {next(iter(meshes)).label}")
     facts += rest
-    totals, sizes, more_sizes = _totals(alive)
-    named = [(name, _mesh_label(mesh)) for mesh, name in meshes.items()][:_MAX_MESHES]
+    named = [(name, mesh.label) for mesh, name in meshes.items()][:_MAX_MESHES]
     legend = named if len(meshes) > 1 else []
-    columns = [key for key in _TITLES if any(getattr(row, key) for row in rows)]
-    html = render(
-        "layout",
-        heading=heading,
-        facts=facts,
-        rows=[[getattr(row, key) for key in columns] for row in rows],
-        columns=[(_TITLES[key], key in _NUMBERS) for key in columns],
-        meshes=legend,
-        more=more,
-        totals=totals,
-        sizes=sizes,
-        more_sizes=more_sizes,
-    )
-    listed = bytes_lines([(row.short, format_bytes(row.size_bytes)) for row in sizes], more_sizes)
-    parts = [
-        joined([heading, *facts]),
-        _text_table(rows, columns),
-        f"  … {plural(more, 'more array')}" if more else "",
-        *(middle(f"mesh {name}: {label}", 78).join(["  ", ""]) for name, label in legend),
-        "\n".join(f"  {line}" for line in joined([totals]).splitlines()) if totals else "",
-        listed,
-    ]
-    return Card(html, "\n".join(part for part in parts if part))
+    return card_of(
+        Facts(facts, heading),
+        _table(Table(_COLUMNS, rows, more=(more, "array"))),
+        *(Either([Note(f"mesh {name}: {label}", "dim")],
+                 middle(f"mesh {name}: {label}", 78).join(["  ", ""])) for name, label in legend),
+        *_totals(alive),
+    )  # fmt: skip
 
 
-_TITLES = {
-    "path": "path",
-    "type": "type",
-    "spec": "spec",
-    "mesh": "mesh",
-    "total": "total",
-    "each": "per device",
-    "note": "note",
-}
-_NUMBERS = ("total", "each")
-_LEAST = {"path": 16, "type": 16, "spec": 18, "mesh": 2, "each": 20, "note": 13}
-"""Characters to which columns of the text table may be shortened."""
-
-
-def _text_table(rows: Sequence[_Row], columns: Sequence[str]) -> str:
-    """A line for each array, or two where one would leave too little of what it is."""
-    table = [[_TITLES[key] for key in columns]]
-    table += [[getattr(row, key) for key in columns] for row in rows]
-    shrink = {i: _LEAST[key] for i, key in enumerate(columns) if key in _LEAST}
-    align = "".join(">" if key in _NUMBERS else "<" for key in columns)
-    natural = [max(map(len, column)) for column in zip(*table, strict=True)]
-    wanted = [min(size, _LEAST.get(key, size)) for size, key in zip(natural, columns, strict=True)]
+def _table(table: Table) -> Block:
+    """A line for each array; as text two where one would leave too little of what it is."""
+    places = table.places("text")
+    columns = [table.columns[i] for i in places]
+    rows = [[str(row[i]) for i in places] for row in table.rows]
+    titled = [[column.title for column in columns], *rows]
+    least = [column.least for column in columns]
+    natural = [max(map(len, column)) for column in zip(*titled, strict=True)]
+    wanted = [n if low is None else min(n, low) for n, low in zip(natural, least, strict=True)]
     if 2 + sum(wanted) + 2 * (len(wanted) - 1) <= WIDTH:
-        return fitted_table(table, align, shrink)
-    low = {i - 1: 8 for i in shrink if i > 0}
-    lines = fitted_table([line[1:] for line in table], align[1:], low, WIDTH - 2).splitlines()
-    found = [f"  {table[0][0]}", f"  {lines[0]}"]
-    for row, line in zip(rows, lines[1:], strict=True):
-        found += [f"  {middle(row.path, WIDTH - 2)}", f"  {line}"]
-    return "\n".join(found)
+        return table
+    align = "".join(column.align for column in columns[1:])
+    shrink = {i: 8 for i, low in enumerate(least[1:]) if low is not None}
+    lines = fitted_table([line[1:] for line in titled], align, shrink, WIDTH - 2).splitlines()
+    found = [f"  {titled[0][0]}", f"  {lines[0]}"]
+    for row, line in zip(titled[1:], lines[1:], strict=True):
+        found += [f"  {middle(row[0], WIDTH - 2)}", f"  {line}"]
+    return Either([table], "\n".join([*found, *([f"  {table.rest}"] if table.rest else [])]))
 
 
 def _meshes(entries: Sequence[tuple[str, ArrayInfo]]) -> dict[MeshInfo, str]:
@@ -183,25 +136,20 @@ def _letter(place: int) -> str:
     return chr(ord("A") + place) if place < 26 else f"{place + 1}"
 
 
-def _mesh_label(mesh: MeshInfo) -> str:
-    sizes = zip(mesh.axis_names, mesh.shape, strict=True)
-    return " × ".join(f"{name} {size}" for name, size in sizes)
-
-
-def _row(path: str, array: ArrayInfo, meshes: Mapping[MeshInfo, str], *, is_again: bool) -> _Row:
+def _row(path: str, array: ArrayInfo, meshes: Mapping[MeshInfo, str], *, is_again: bool) -> Row:
     sizes = sorted(set(bytes_per_device(array).values()))
     each = " to ".join(format_bytes(size) for size in (sizes[:1] + sizes[1:][-1:]))
     spec = array.spec if array.spec is not None else array.sharding.partition("(")[0]
     several = len(meshes) > 1 and array.mesh is not None
-    return _Row(
-        path=middle(path, _LONGEST) or "(itself)",
-        type=middle(array_type(array), _LONGEST),
-        spec=middle(spec, _LONGEST),
-        mesh=meshes[array.mesh] if several and array.mesh is not None else "",
-        total="–" if array.deleted else format_bytes(total_bytes(array) * copies_of(array)),
-        each="–" if array.deleted else each or "–",
-        note=", ".join(filter(None, [_note(array), "as above" if is_again else ""])),
-    )
+    return [
+        middle(path, _LONGEST) or "(itself)",
+        middle(array_type(array), _LONGEST),
+        middle(spec, _LONGEST),
+        meshes[array.mesh] if several and array.mesh is not None else "",
+        "–" if array.deleted else format_bytes(total_bytes(array) * copies_of(array)),
+        "–" if array.deleted else each or "–",
+        ", ".join(filter(None, [_note(array), "as above" if is_again else ""])),
+    ]
 
 
 def _note(array: ArrayInfo) -> str:
@@ -221,7 +169,7 @@ def _note(array: ArrayInfo) -> str:
     return ", ".join(notes)
 
 
-def _totals(arrays: Sequence[ArrayInfo]) -> tuple[str, list[SizeRow], int]:
+def _totals(arrays: Sequence[ArrayInfo]) -> list[Block]:
     """What each device holds of all arrays: in words, and by device if they differ."""
     sizes: dict[int, int] = {}
     owners: dict[int, int] = {}
@@ -230,10 +178,10 @@ def _totals(arrays: Sequence[ArrayInfo]) -> tuple[str, list[SizeRow], int]:
         for device, size in bytes_per_device(array).items():
             sizes[device] = sizes.get(device, 0) + size
     if not sizes:
-        return "", [], 0
-    if len(set(sizes.values())) == 1:
-        each = format_bytes(next(iter(sizes.values())))
-        return f"all arrays together: {each} on each of {plural(len(sizes), 'device')}", [], 0
-    low, high = format_bytes(min(sizes.values())), format_bytes(max(sizes.values()))
-    words = f"all arrays together: {low} to {high} on {plural(len(sizes), 'device')}"
-    return words, *size_rows(sizes, owners)
+        return []
+    least, most = format_bytes(min(sizes.values())), format_bytes(max(sizes.values()))
+    alike = len(set(sizes.values())) == 1
+    each = f"{least} on each of" if alike else f"{least} to {most} on"
+    words = f"all arrays together: {each} {plural(len(sizes), 'device')}"
+    text = "\n".join(f"  {line}" for line in joined([words]).splitlines())
+    return [Either([Note(words)], text), *([] if alike else [sizes_block(sizes, owners)])]

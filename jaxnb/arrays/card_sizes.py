@@ -3,46 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from jaxnb.arrays.draw_text import bytes_lines
+from jaxnb.display.blocks import Cell, Column, Either, Length, Row, Strip, Table
+from jaxnb.display.html import ACCENT
+from jaxnb.labels import format_bytes
 
 _MAX_ROWS = 16
 
 
-@dataclass(frozen=True, slots=True)
-class SizeRow:
-    """What one device holds.
-
-    Attributes:
-        label: ``"device 2 · process 1"``.
-        short: ``"P1 d2"``.
-        size_bytes: How much.
-        percent: Of the most that a device holds.
-    """
-
-    label: str
-    short: str
-    size_bytes: int
-    percent: float
-
-
-def size_rows(
+def sizes_block(
     sizes: Mapping[int, int], owners: Mapping[int, int], most: int = _MAX_ROWS
-) -> tuple[list[SizeRow], int]:
-    """Returns a row for each device, and how many devices have none as there are too many.
+) -> Either:
+    """Returns what each device holds, as a table with bars and as a line of text.
 
     Args:
         sizes: Device id to bytes.
         owners: Device id to the process that owns the device.
-        most: How many rows to return at most.
+        most: How many devices to show at most.
     """
     largest = max(sizes.values(), default=0)
-    rows = [
-        SizeRow(
+    shown = sorted(sizes.items())[:most]
+    rows: list[Row] = [
+        [
             f"device {device} · process {owners[device]}",
-            f"P{owners[device]} d{device}",
-            size,
-            100 * size / largest if largest else 0.0,
-        )
-        for device, size in sorted(sizes.items())[:most]
+            Cell(strip=Strip([Length(0, 100 * size / largest if largest else 0.0, ACCENT)])),
+            format_bytes(size),
+        ]
+        for device, size in shown
     ]
-    return rows, max(0, len(sizes) - most)
+    more = max(0, len(sizes) - most)
+    columns = [Column("device"), Column(), Column("bytes", ">")]
+    table = Table(columns, rows, more=(more, "device"))
+    labels = [(f"P{owners[device]} d{device}", format_bytes(size)) for device, size in shown]
+    return Either([table], bytes_lines(labels, more))

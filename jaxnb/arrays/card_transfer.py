@@ -6,18 +6,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from jaxnb.arrays.card_array import array_card, array_facts, array_type, preview_text
+from jaxnb.arrays.card_array import array_blocks, array_facts, array_type, preview_text
 from jaxnb.arrays.card_moved import Moved, moved, narrowed
-from jaxnb.display.card import Card, render, stacked
+from jaxnb.display.blocks import Cell, Column, Either, Facts, Note, Pre, Progress, Row, Table
+from jaxnb.display.by_process import by_process_block
+from jaxnb.display.card import Card, card_of
 from jaxnb.display.rich import grouped, is_rich
-from jaxnb.display.text import WIDTH, fitted_table, joined, labelled, wrapped
+from jaxnb.display.text import WIDTH, joined, wrapped
 from jaxnb.labels import (
     format_bytes,
     format_seconds,
     one_line,
     plural,
     processes_label,
-    ranks_label,
 )
 
 if TYPE_CHECKING:
@@ -55,11 +56,11 @@ def transfer_card(label: str, done_bytes: int, total_bytes: int, seconds: float)
         facts.append(f"{format_bytes(done_bytes / seconds)}/s")
         facts.append(f"{_left(seconds * (1 - fraction) / fraction)} left")
     doing = one_line(_doing(label), 60)
-    html = render("transfer", doing=doing, facts=facts, percent=round(100 * fraction))
     filled = round(fraction * _BAR_WIDTH)
     bar = "█" * filled + "░" * (_BAR_WIDTH - filled)
     tail = f" {bar} {' · '.join(facts)}"
-    return Card(html, one_line(doing, max(12, WIDTH - 1 - len(tail))) + tail)
+    text = one_line(doing, max(12, WIDTH - 1 - len(tail))) + tail
+    return card_of(Either([Progress(doing, round(100 * fraction), facts)], text))
 
 
 def _doing(label: str) -> str:
@@ -97,26 +98,22 @@ def moved_card(
     if moved_bytes >= MIN_RATE_BYTES and moving_seconds > 0:
         tail.append(f"{format_bytes(moved_bytes / moving_seconds)}/s")
     sizes = [row.size_bytes for row in rows if row.size_bytes is not None]
+    total = [format_bytes(sum(sizes))] if sizes else []
     if len(rows) == 1:
         row = rows[0]
-        heading = row.name
-        facts = [row.type, *filter(None, [row.spec])]
-        notes = list(row.notes)
-        table: list[list[str]] = []
-    else:
-        heading, facts = plural(len(rows), "value"), []
-        notes = [f"{', '.join(who)}: {note}" for note, who in _by_note(rows).items()]
-        table = [[row.name, row.type, row.spec, _size(row)] for row in rows]
-    facts += [format_bytes(sum(sizes))] if sizes else []
-    facts += [where, *tail]
-    html = render("moved", heading=heading, facts=facts, rows=table, notes=notes)
-    parts = [
-        joined([f"{heading}: {facts[0]}", *facts[1:]]) if len(rows) == 1 else "",
-        joined([heading, *facts]) if len(rows) > 1 else "",
-        fitted_table(table, "<<<>", {0: 12, 1: 16, 2: 12}) if table else "",
-        *(wrapped(f"  {note}") for note in notes),
-    ]
-    return Card(html, "\n".join(part for part in parts if part))
+        facts = [row.type, *filter(None, [row.spec]), *total, where, *tail]
+        return card_of(Facts(facts, f"{row.name}:"), *(_moved_note(note) for note in row.notes))
+    columns = [Column(least=12), Column(least=16), Column(least=12), Column(align=">")]
+    cells: list[Row] = [[Cell(row.name, "bold"), row.type, row.spec, _size(row)] for row in rows]
+    return card_of(
+        Facts([*total, where, *tail], plural(len(rows), "value")),
+        Table(columns, cells),
+        *(_moved_note(f"{', '.join(who)}: {note}") for note, who in _by_note(rows).items()),
+    )
+
+
+def _moved_note(note: str) -> Note:
+    return Note(note, "dim", before="  ")
 
 
 def _by_note(rows: Sequence[Moved]) -> dict[str, list[str]]:
@@ -157,15 +154,13 @@ def gathered_card(array: GatheredArray, since: str = "") -> Card:
         notes.append(since)
     # Values that are here say more than the corners.
     is_whole = region.is_whole
-    picture = array_card(replace(info, corner=()) if values or not is_whole else info)
+    html = array_blocks(replace(info, corner=()) if values or not is_whole else info)
     part = "" if is_whole else f"{name}{region}, shape {region.result_shape}, of"
-    above = Card(render("line", text=part), part) if part else Card("", "")
-    below = Card(render("gathered", values=values, notes=notes), "")
-    html = stacked([above, picture, below]).html
+    html = [Note(part), *html, Pre(values), *(Note(note, "dim") for note in notes)]
     heading = joined([f"{part} {array_type(info)}".strip(), *array_facts(info)])
     shown = values or (preview_text(info) if is_whole and not info.deleted else "")
     text = "\n".join(filter(None, [heading, shown, *(wrapped(f"— {n}") for n in notes)]))
-    return Card(html, text)
+    return card_of(Either(html, text))
 
 
 def _values(array: GatheredArray) -> str:
@@ -184,8 +179,5 @@ def per_process_card(bundles: Iterable[tuple[int, Mapping[str, Any]]]) -> Card:
         bundles: Process index and the MIME bundle of its value.
     """
     entries = [(process, bundle, b"") for process, bundle in bundles]
-    rows = grouped(entries)
     rich = any(is_rich(bundle) for _, bundle, _ in entries)
-    html = render("by_process", rows=rows, silent=[], rich=rich, note="", opened=False)
-    text = labelled((f"[{ranks_label(row.processes)}]", row.view.text) for row in rows)
-    return Card(html, "\n".join(text))
+    return card_of(by_process_block(grouped(entries), rich=rich))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import colorsys
+from collections.abc import Sequence
 
 # Okabe and Ito's palette (https://jfly.uni-koeln.de/color/), its black taken for a grey: blocks
 # are tinted with these over the page, which may be white or black.
@@ -18,6 +19,11 @@ _PALETTE = (
 )
 _TURN = 0.055
 _LIGHTER = (1.0, 0.72, 1.25)
+
+TINT = 0.36
+"""How much of a colour is in a box, so that the page's text is readable on it."""
+
+_MAX_BANDS = 12
 
 
 def process_color(process_index: int) -> str:
@@ -37,3 +43,10 @@ def process_color(process_index: int) -> str:
     saturation = max(saturation, 0.25)
     turned = colorsys.hls_to_rgb((hue + turns * _TURN) % 1, lightness, saturation)
     return "#" + "".join(f"{round(part * 255):02X}" for part in turned)
+
+
+def tints(processes: Sequence[int]) -> list[str]:
+    """Returns the translucent colours of processes, of at most a dozen."""
+    colors = [process_color(process) for process in processes[:_MAX_BANDS]]
+    parts = ([str(int(color[i : i + 2], 16)) for i in (1, 3, 5)] for color in colors)
+    return [f"rgba({','.join(rgb)},{TINT})" for rgb in parts]

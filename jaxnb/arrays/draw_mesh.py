@@ -1,125 +1,69 @@
-"""A mesh as a drawing: its axes, and which device is where."""
+"""A mesh as grids of boxes: its axes, and which device is where."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import islice, product
-from math import prod
 
-from jaxnb.arrays.draw_geometry import LINE, Label, drawable, text_width
-from jaxnb.arrays.draw_shapes import Drawing, Shape, bands, centred, framed
-from jaxnb.labels import plural
+from jaxnb.arrays.draw_colors import tints
+from jaxnb.display.blocks import Beside, Block, Box, Grid, Note
+from jaxnb.labels import one_line, plural
 from jaxnb.model.layout import MeshInfo
 
 _MAX_SIDE = 16
 _MAX_PANELS = 8
-_HEIGHT = 20
-_BETWEEN = 14
-_WIDEST = 480
 
 
-def mesh_drawing(mesh: MeshInfo, owners: Mapping[int, int]) -> Drawing:
+def mesh_grids(mesh: MeshInfo, owners: Mapping[int, int]) -> list[Block]:
     """Returns the picture of a mesh: the last two axes as a matrix for each place on the others.
 
     Args:
         mesh: The mesh.
         owners: Device id to the process that owns the device.
     """
-    rows, columns = _last_two(mesh.shape)
-    leading = mesh.shape[:-2]
-    width = max((text_width(str(device)) for device in mesh.device_ids), default=0) + 10
-    titles = [_axis_title(mesh, axis) for axis in range(len(mesh.shape))]
-    height = _HEIGHT
-    if len(titles) > 1:  # its title is written along the rows
-        height = max(height, -(-(min(text_width(titles[-2]), 130) + 4) // min(rows, _MAX_SIDE)))
-    labels: list[Label] = []
-    shapes: list[Shape] = []
-    places = list(islice(product(*map(range, leading)), _MAX_PANELS))
-    named = max((text_width(_place_label(mesh, place)) for place in places), default=0)
-    pitch = max(min(columns, _MAX_SIDE) * (width + 2), named) + _BETWEEN
-    line = min(rows, _MAX_SIDE) * (height + 2) + LINE + 8
-    per_line = max(1, _WIDEST // pitch)
-    for i, place in enumerate(places):
-        at = (i % per_line * pitch, i // per_line * line)
-        shapes += _matrix(mesh, i * rows * columns, owners, at, (width, height))
-        if place:
-            labels.append(Label(at[0], at[1] - 5, _place_label(mesh, place)))
-    labels += _axis_labels(titles, min(rows, _MAX_SIDE) * (height + 2), bool(leading))
-    hidden = prod(mesh.shape) - len(shapes)
-    if hidden:
-        below = max((s.y + s.height for s in shapes), default=0) + LINE + 2
-        labels.append(Label(0, below, f"… {plural(hidden, 'more device')}"))
-    return framed(shapes, labels, drawable(_summary(mesh), 300))
-
-
-def _last_two(shape: Sequence[int]) -> tuple[int, int]:
-    if not shape:
-        return 1, 1
-    return (shape[-2] if len(shape) > 1 else 1), shape[-1]
-
-
-def _matrix(
-    mesh: MeshInfo,
-    first: int,
-    owners: Mapping[int, int],
-    at: tuple[int, int],
-    size: tuple[int, int],
-) -> list[Shape]:
-    rows, columns = _last_two(mesh.shape)
-    found = []
-    for row, column in product(range(min(rows, _MAX_SIDE)), range(min(columns, _MAX_SIDE))):
-        place = first + row * columns + column
-        if place >= len(mesh.device_ids):
-            continue
-        device = mesh.device_ids[place]
-        x, y = at[0] + column * (size[0] + 2), at[1] + row * (size[1] + 2)
-        owner = [owners[device]] if device in owners else []
-        held = f"device {device} · process {owner[0]}" if owner else f"device {device}"
-        found.append(
-            Shape(
-                x,
-                y,
-                *size,
-                held,
-                bands(x, size[0], owner) if owner else (),
-                centred(x, y, *size, [str(device)]),
-            )
-        )
-    return found
-
-
-def _axis_title(mesh: MeshInfo, axis: int) -> str:
-    title = f"{mesh.axis_names[axis]} · {mesh.shape[axis]}"
-    kinds = mesh.axis_types
-    if len(set(kinds)) > 1:
-        title += f" · {kinds[axis]}"
-    return drawable(title, 40)
-
-
-def _place_label(mesh: MeshInfo, place: Sequence[int]) -> str:
-    named = zip(mesh.axis_names, place, strict=False)
-    return drawable(", ".join(f"{name} {index}" for name, index in named), 24)
-
-
-def _axis_labels(titles: Sequence[str], height: int, with_places: bool) -> list[Label]:
-    found = []
-    if titles:
-        found.append(Label(0, -LINE - 7 if with_places else -5, titles[-1]))
-    if len(titles) > 1:
-        fitting = drawable(titles[-2], max(6, height // 6))
-        found.append(Label(-6, height // 2, fitting, "middle", turned=True))
-    return found
-
-
-def axis_types_label(mesh: MeshInfo) -> str:
-    """Returns ``"axes Auto"``, or ``"axes Auto, Explicit"`` in the order of the axes."""
-    kinds = mesh.axis_types
-    known = kinds[:1] if len(set(kinds)) == 1 else kinds
+    places = list(islice(product(*map(range, mesh.shape[:-2])), _MAX_PANELS))
+    grids = [Grid(_boxes(mesh, i, owners), _captions(mesh, p)) for i, p in enumerate(places)]
+    shown = sum(box is not None for grid in grids for line in grid.boxes for box in line)
+    hidden = len(mesh.device_ids) - shown
+    # Of axes of several types each says its own.
+    alike = len(set(mesh.axis_types)) == 1
     word = "axis" if len(mesh.shape) == 1 else "axes"
-    return f"{word} {', '.join(known)}" if known else ""
+    kinds = f" · {word} {mesh.axis_types[0]}" if alike else ""
+    more = [Note(f"… {plural(hidden, 'more device')}", "dim")] if hidden > 0 else []
+    arrows = ["↓", "→"][-len(mesh.shape) :]
+    titles = [
+        f"{arrow} {_title(mesh, axis - len(arrows), alike=alike)}"
+        for axis, arrow in enumerate(arrows[: len(mesh.shape)])
+    ]
+    head = [f"mesh{kinds}", ", ".join(titles)]
+    return [*(Note(t, "dim") for t in head if t), Beside([[grid] for grid in grids]), *more]
 
 
-def _summary(mesh: MeshInfo) -> str:
-    sizes = zip(mesh.axis_names, mesh.shape, strict=True)
-    axes = " × ".join(f"{name} {size}" for name, size in sizes)
-    return f"mesh {axes} of {plural(len(mesh.device_ids), 'device')}, {axis_types_label(mesh)}"
+def _boxes(mesh: MeshInfo, panel: int, owners: Mapping[int, int]) -> list[list[Box | None]]:
+    columns = mesh.shape[-1] if mesh.shape else 1
+    rows = mesh.shape[-2] if len(mesh.shape) > 1 else 1
+    first = panel * rows * columns
+    return [
+        [_box(mesh, first + row * columns + column, owners)
+         for column in range(min(columns, _MAX_SIDE))]
+        for row in range(min(rows, _MAX_SIDE))
+    ]  # fmt: skip
+
+
+def _box(mesh: MeshInfo, place: int, owners: Mapping[int, int]) -> Box | None:
+    if place >= len(mesh.device_ids):
+        return None
+    device = mesh.device_ids[place]
+    owner = [owners[device]] if device in owners else []
+    title = " · ".join([f"device {device}", *(f"process {process}" for process in owner)])
+    return Box([str(device)], tints(owner), title)
+
+
+def _title(mesh: MeshInfo, axis: int, *, alike: bool) -> str:
+    title = f"{mesh.axis_names[axis]} · {mesh.shape[axis]}"
+    return one_line(title if alike else f"{title} · {mesh.axis_types[axis]}", 40)
+
+
+def _captions(mesh: MeshInfo, place: Sequence[int]) -> list[str]:
+    named = zip(mesh.axis_names, place, strict=False)
+    return [one_line(", ".join(f"{name} {index}" for name, index in named), 24)] if place else []

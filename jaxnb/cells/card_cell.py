@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from statistics import median
 
 from jaxnb.cells.card_divergence import divergence_card
@@ -11,20 +11,14 @@ from jaxnb.cells.card_pitfalls import pitfalls_card
 from jaxnb.cells.card_timing import timing_card
 from jaxnb.cells.card_value import value_card
 from jaxnb.cells.result import CellResult
-from jaxnb.display.card import Card, render, stacked
+from jaxnb.display.blocks import Facts
+from jaxnb.display.card import Card, card_of, stacked
+from jaxnb.display.text import spark
 from jaxnb.labels import Outputs, format_seconds, plural, ranks_label
 
 _STRAGGLER_RATIO = 1.5
 _STRAGGLER_SECONDS = 0.05
 _MAX_BARS = 64
-
-
-@dataclass(frozen=True, slots=True)
-class _Bar:
-    process: int
-    seconds: float
-    percent: int
-    slow: bool
 
 
 def cell_card(result: CellResult, outputs: Outputs = "merged") -> Card:
@@ -54,8 +48,7 @@ def footer_card(result: CellResult) -> Card:
         parts.append(f"error on {ranks_label(raised)}")
     if interrupted:
         parts.append(f"interrupted on {ranks_label(interrupted)}")
-    text = " · ".join(parts)
-    footer = Card(render("footer", parts=parts, bars=_bars(result, slowest)), text)
+    footer = card_of(_with_bars(result, Facts(parts, look="small", wrap=False)))
     return footer if result.timing is None else stacked([timing_card(result.timing), footer])
 
 
@@ -88,13 +81,12 @@ def _compiled(result: CellResult) -> str:
     return f"compiled {f'{count} ' if count else ''}in {format_seconds(seconds)}"
 
 
-def _bars(result: CellResult, slowest: int | None) -> list[_Bar]:
-    ran = result.per_process
-    seconds = {i: each.code_seconds for i, each in sorted(ran.items())}
+def _with_bars(result: CellResult, facts: Facts) -> Facts:
+    """Returns facts with a small bar for each process, as high as it took long."""
+    seconds = {i: each.code_seconds for i, each in sorted(result.per_process.items())}
     longest = max(seconds.values(), default=0.0)
     # Below a few milliseconds the differences are noise.
-    if len(ran) < 2 or len(ran) > _MAX_BARS or longest < 0.005:
-        return []
-    return [
-        _Bar(i, own, max(8, round(100 * own / longest)), i == slowest) for i, own in seconds.items()
-    ]
+    if len(seconds) < 2 or len(seconds) > _MAX_BARS or longest < 0.005:
+        return facts
+    title = ", ".join(f"{i}: {format_seconds(own)}" for i, own in seconds.items())
+    return replace(facts, spark=spark(list(seconds.values()), longest), spark_title=title)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from jaxnb.cells.result import CellResult
-from jaxnb.display.card import NOTHING, Card, render
+from jaxnb.display.blocks import Facts, Fold, Pre
+from jaxnb.display.card import NOTHING, Card, card_of
 from jaxnb.lockstep import programs
 
 
@@ -12,6 +13,5 @@ def divergence_card(result: CellResult) -> Card:
     parted = result.divergence
     if parted is None or parted.program is None:
         return NOTHING
-    found = parted.program
-    diff = programs.text_of(found)
-    return Card(render("divergence", summary=found.summary, diff=diff), f"{found.summary}\n{diff}")
+    summary = Facts([parted.program.summary], wrap=False)
+    return card_of(Fold(summary, [Pre(programs.text_of(parted.program))]), tone="warn")

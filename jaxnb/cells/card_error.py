@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jaxnb.cells.result import CellResult
-from jaxnb.display.ansi import ansi_runs, strip_ansi
-from jaxnb.display.card import NOTHING, Card, render
+from jaxnb.display.ansi import strip_ansi
+from jaxnb.display.blocks import Either, Facts, Fold, Pre
+from jaxnb.display.card import NOTHING, Card, card_of
 from jaxnb.labels import format_count, format_seconds, one_line, plural_word, processes_label
 from jaxnb.model.cells import NO_ANSWER, ProcessError
 
@@ -156,24 +157,17 @@ def error_card(result: CellResult, *, ansi: bool = False) -> Card:
     groups = error_groups(result)
     if not groups:
         return NOTHING
-    html_groups = []
-    texts = []
+    folds, texts = [], []
     for i, group in enumerate(groups):
-        error = group.error
-        details = _details(groups, i)
+        error, details = group.error, _details(groups, i)
         name = "Given up" if error.type_name == NO_ANSWER else error.type_name
         told = refusal_text(result, error)
-        html_groups.append(
-            {
-                "type_name": name,
-                "message": told or one_line(strip_ansi(error.message), 300),
-                "details": details,
-                "runs": [] if told else ansi_runs(_body(result, group, ansi=True)),
-            }
-        )
-        body = told or _body(result, group, ansi=ansi)
-        texts.append(f"{name} on {details}\n{body}")
-    return Card(render("error", groups=html_groups), "\n\n".join(texts))
+        message = told or one_line(strip_ansi(error.message), 300)
+        summary = Facts([message, details], f"{name}:") if message else Facts([details], name)
+        body = [] if told else [Pre(_body(result, group, ansi=True))]
+        folds.append(Fold(summary, body, opened=i == 0))
+        texts.append(f"{name} on {details}\n{told or _body(result, group, ansi=ansi)}")
+    return card_of(Either(folds, "\n\n".join(texts)), tone="error")
 
 
 def _details(groups: list[ErrorGroup], i: int) -> str:

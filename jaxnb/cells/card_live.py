@@ -9,8 +9,8 @@ from jaxnb.cells.card_cell import cell_card
 from jaxnb.cells.card_error import error_card
 from jaxnb.cells.merge_output import MergedLine
 from jaxnb.cells.result import CellResult
-from jaxnb.display.ansi import ansi_runs
-from jaxnb.display.card import Card, render, stacked
+from jaxnb.display.blocks import Pre
+from jaxnb.display.card import NOTHING, Card, card_of, stacked
 from jaxnb.launch.card_group import progress_card
 
 
@@ -23,10 +23,7 @@ def live_card(lines: Sequence[MergedLine]) -> Card:
 
 def output_card(lines: Sequence[MergedLine]) -> Card:
     """Lines of output as a block; nothing at all for no lines."""
-    if not lines:
-        return Card("", "")
-    text = "\n".join(line.labelled() for line in lines)
-    return Card(render("output", runs=ansi_runs(text)), text)
+    return card_of(Pre("\n".join(line.labelled() for line in lines))) if lines else NOTHING
 
 
 def background_card(
@@ -51,7 +48,7 @@ def background_card(
     if result is not None:
         parts += [error_card(result), cell_card(result)]
     if trouble is not None:
-        parts.append(Card(render("trouble", text=trouble), trouble))
+        parts.append(card_of(Pre(trouble), tone="error"))
     if result is None and trouble is None:
         parts.append(progress_card(f"cell [{cell}]", f"in the background since {since}", None))
     return stacked(parts)

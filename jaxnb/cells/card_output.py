@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from jaxnb.cells.result import Agreement, CellResult
-from jaxnb.display.card import Card, render
+from jaxnb.display.blocks import Either, Facts, Fold, Note, Shown
+from jaxnb.display.card import NOTHING, Card, card_of
 from jaxnb.display.rich import View, needs_front_end, view_of
 from jaxnb.display.text import labelled
 from jaxnb.labels import Outputs, processes_label, ranks_label
@@ -84,7 +85,7 @@ def displays_card(
     ]
     views = _views(own) if with_first else ()
     if not rows and not views:
-        return Card("", "")
+        return NOTHING
     # What stands above has no label of its own: it is as the process displayed it.
     note = ""
     if own and not views:
@@ -94,7 +95,11 @@ def displays_card(
     text += labelled(
         (f"[{ranks_label(row.processes)}]", view.text) for row in rows for view in row.views
     )
-    return Card(render("displays", views=views, rows=rows, note=note), "\n".join(text))
+    folds = [
+        Fold(Facts([processes_label(row.processes)]), [*map(Shown, row.views)], row.opened)
+        for row in rows
+    ]
+    return card_of(Either([*map(Shown, views), Note(note, "dim"), *folds], "\n".join(text)))
 
 
 def native_value(result: CellResult) -> RichOutput | None:

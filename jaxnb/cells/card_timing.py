@@ -2,61 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
-from jaxnb.display.card import Card, render
-from jaxnb.display.text import text_table, wrapped
+from jaxnb.display.blocks import Cell, Column, Either, Facts, Length, Note, Row, Strip, Table
+from jaxnb.display.card import Card, card_of
 from jaxnb.labels import format_precisely, plural
 from jaxnb.model.timing import CellTiming, ProcessTiming
 
 _TITLES = ("process", "first call", "median", "middle half", "fastest", "slowest")
-_ALIGN = ">>>>>>"
 _MAX_ROWS = 64
+_THIN, _BROAD, _LINE = "rgba(128,128,128,.45)", "rgba(59,125,221,.75)", "#D55E00"
 _NOTE = (
     "The first call traces and compiles. Middle half: a quarter of the other calls was faster, a "
     "quarter slower."
 )
 _SCALE = (
-    "Bars: from 0 to {}; the thin one from the fastest to the slowest, the broad one the middle "
-    "half, the line the median."
+    "Bars: from 0 to {}; grey from the fastest to the slowest, blue the middle half, the line the "
+    "median."
 )
-
-
-@dataclass(frozen=True, slots=True)
-class _Range:
-    """A picture of a process's calls, in percent of the longest time that is shown."""
-
-    left: float
-    width: float
-    box_left: float
-    box_width: float
-    middle: float
 
 
 def timing_card(timing: CellTiming) -> Card:
     """Median and spread of a timed cell's calls on each process, with the first call apart."""
     known = sorted(timing.per_process.items())
-    rows = [_row(each) for _, each in known[:_MAX_ROWS]]
-    more = max(0, len(known) - _MAX_ROWS)
-    counts = {len(each.repeats) for each in timing.per_process.values()}
-    heading = _heading(timing, counts)
     scale = _scale(timing)
-    ranges = [_range(each, scale) for _, each in known[:_MAX_ROWS]]
-    has_bars = any(each is not None for each in ranges)
-    html = render(
-        "timing",
-        heading=heading,
-        titles=_TITLES,
-        rows=list(zip(rows, ranges, strict=True)),
-        more=more,
-        note=_NOTE,
-        scale=_scale_note(timing, scale) if has_bars else "",
+    bars = [_bar(each, scale) for _, each in known[:_MAX_ROWS]]
+    rows: list[Row] = [
+        [*_row(each), bar] for (_, each), bar in zip(known[:_MAX_ROWS], bars, strict=True)
+    ]
+    columns = [*(Column(title, ">") for title in _TITLES), Column(only="html")]
+    heading = _heading(timing, {len(each.repeats) for each in timing.per_process.values()})
+    legend = [Note(_scale_note(timing, scale), "dim")] if any(bar.strip for bar in bars) else []
+    return card_of(
+        Facts([], heading, wrap=False),
+        Table(columns, rows, more=(len(known) - _MAX_ROWS, "row")),
+        Note(_NOTE, "dim"),
+        Either(legend),
     )
-    parts = [heading, text_table([_TITLES, *rows], _ALIGN)]
-    if more:
-        parts.append(f"  … {plural(more, 'more row')}")
-    return Card(html, "\n".join([*parts, wrapped(_NOTE)]))
 
 
 def _heading(timing: CellTiming, counts: set[int]) -> str:
@@ -76,10 +56,14 @@ def _row(timing: ProcessTiming) -> list[str]:
         str(timing.process_index),
         _time(timing.first),
         _time(timing.median),
-        "–" if timing.spread is None else " – ".join(map(format_precisely, timing.spread)),
+        _spread(timing),
         _time(timing.fastest),
         _time(timing.slowest),
     ]
+
+
+def _spread(timing: ProcessTiming) -> str:
+    return "–" if timing.spread is None else " – ".join(map(format_precisely, timing.spread))
 
 
 def _time(seconds: float | None) -> str:
@@ -104,11 +88,21 @@ def _scale_note(timing: CellTiming, scale: float) -> str:
     )
 
 
-def _range(timing: ProcessTiming, scale: float) -> _Range | None:
-    times: Sequence[float | None] = (timing.fastest, timing.slowest, timing.median)
-    if timing.spread is None or None in times or not scale:
-        return None
-    low, high, fast, slow, middle = (
-        min(100.0, 100.0 * (each or 0.0) / scale) for each in (*timing.spread, *times)
+def _bar(timing: ProcessTiming, scale: float) -> Cell:
+    """Returns the picture of a process's calls; an empty cell without any."""
+    fastest, median, slowest = timing.fastest, timing.median, timing.slowest
+    if timing.spread is None or fastest is None or median is None or slowest is None or not scale:
+        return Cell()
+    fast, low, middle, high, slow = (
+        min(99.0, 100.0 * each / scale) for each in (fastest, timing.spread[0], median,
+                                                     timing.spread[1], slowest)
+    )  # fmt: skip
+    after = min(middle + 1, 100.0)
+    pieces = ((fast, low, _THIN), (low, middle, _BROAD), (middle, after, _LINE),
+              (after, high, _BROAD), (max(after, high), slow, _THIN))  # fmt: skip
+    lengths = [Length(start, stop - start, color) for start, stop, color in pieces if stop > start]
+    title = (
+        f"fastest {_time(fastest)}, middle half {_spread(timing)}, median {_time(median)}, "
+        f"slowest {_time(slowest)}"
     )
-    return _Range(fast, slow - fast, low, max(0.8, high - low), middle)
+    return Cell(strip=Strip(lengths, title, 180))

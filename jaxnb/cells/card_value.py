@@ -15,10 +15,11 @@ from jaxnb.arrays.card_array import (
     replicas_differ_card,
 )
 from jaxnb.cells.result import Agreement, CellResult, ProcessResult
-from jaxnb.display.card import NOTHING, Card, render, stacked
+from jaxnb.display.blocks import Either, Facts, Shown
+from jaxnb.display.by_process import by_process_block
+from jaxnb.display.card import NOTHING, Card, card_of, stacked
 from jaxnb.display.rich import Said, grouped, is_rich, view_of
-from jaxnb.display.text import joined, labelled
-from jaxnb.labels import Outputs, plural, processes_label, ranks_label
+from jaxnb.labels import Outputs, plural, processes_label
 from jaxnb.model.cells import ValueInfo
 from jaxnb.model.layout import ArrayInfo
 
@@ -67,9 +68,8 @@ def _same_card(result: CellResult, array: ArrayInfo | None) -> Card:
     if info.digest and len(result.per_process) > 1:
         facts.append(info.digest_note)
     facts = [fact for fact in facts if fact]
-    html = render("same", view=view, note=" · ".join(facts))
-    text = view.text or f"<{info.type_name}>"
-    card = Card(html, f"{text}\n— {joined(facts)}" if facts else text)
+    value = Either([Shown(view)], view.text or f"<{info.type_name}>")
+    card = card_of(value, Facts(facts, look="small", before="— "))
     return stacked([card, picture]) if picture is not NOTHING else card
 
 
@@ -157,15 +157,9 @@ def by_process_card(result: CellResult, outputs: Outputs) -> Card:
         rows = [Said(rows[0].processes[:1], rows[0].view)]
     rich = any(is_rich(bundle) for _, bundle, _ in entries)
     notes += [f"it {_suspect(result)}" if result.suspect else ""]
-    note = joined([*filter(None, notes)])
-    html = render(
-        "by_process", rows=rows, silent=silent, rich=rich, note=note, opened=outputs == "all"
-    )
-    labels = [(f"[{ranks_label(row.processes)}]", row.view.text) for row in rows]
-    if silent:
-        labels.append((f"[{ranks_label(silent)}]", "no value"))
-    text = labelled(labels)
-    return Card(html, "\n".join([*text, *([f"— {note}"] if note else [])]))
+    notes = [note for note in notes if note]
+    shown = by_process_block(rows, silent, rich=rich, opened=outputs == "all")
+    return card_of(shown, Facts(notes, look="dim", before="— "))
 
 
 def _digest(process: int, info: ValueInfo) -> bytes:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jaxnb.display.card import Card, render
+from jaxnb.display.blocks import Block, Cell, Column, Either, Facts, Note, Row, Table
+from jaxnb.display.card import NOTHING, Card, card_of
 from jaxnb.labels import capitalized, format_seconds, processes_label
-from jaxnb.model.whereabouts import AtWork, Wait, Waits
+from jaxnb.model.whereabouts import AtWork, StackEntry, Wait, Waits
 
 INTERRUPT = "Interrupt"
 BACKGROUND_INTERRUPT = "`%spmd_interrupt`"
@@ -21,17 +22,31 @@ def waits_card(waits: Waits, interrupt: str = INTERRUPT) -> Card:
     """
     if waits.is_neutral:
         return _neutral_card(waits, interrupt)
-    html = render(
-        "waits",
-        heading=_heading(waits),
-        seconds=_whole(waits.seconds),
-        waits=waits.waits,
-        silent=_silent_text(waits),
-        computes=waits.computes,
-        reason=waits.reason,
-        advice=_advice(waits, interrupt),
-    )
-    return Card(html, waits_text(waits, interrupt))
+    used = [] if waits.computes or not waits.waits else ["no processor used"]
+    rows: list[Row] = [
+        [*_place_cells(wait.processes, wait.place), _dispatch_cell(wait)] for wait in waits.waits
+    ]
+    html: list[Block] = [
+        Facts([_whole(waits.seconds), *used], _heading(waits)),
+        Note(_silent_text(waits)),
+        _table("last dispatched over processes", rows),
+        Note(" ".join(filter(None, [waits.reason, _advice(waits, interrupt)]))),
+    ]
+    return card_of(Either(html, waits_text(waits, interrupt)), tone="warn")
+
+
+def _dispatch_cell(wait: Wait) -> str | Cell:
+    return Cell(wait.last_dispatch, "code") if wait.last_dispatch else "–"
+
+
+def _table(title: str, rows: Sequence[Row]) -> Table:
+    return Table([Column(), Column("line", ">"), Column(), Column(title)], rows)
+
+
+def _place_cells(processes: Sequence[int], place: StackEntry | None) -> list[str | Cell]:
+    if place is None:
+        return [processes_label(processes), "", "outside the cell's lines"]
+    return [processes_label(processes), str(place.line), Cell(place.source, "code")]
 
 
 def waits_text(waits: Waits, interrupt: str = INTERRUPT) -> str:
@@ -51,16 +66,20 @@ def waits_text(waits: Waits, interrupt: str = INTERRUPT) -> str:
 def _neutral_card(waits: Waits, interrupt: str) -> Card:
     """Who is at work, and who waits for that; nothing once they have gone on."""
     if waits.has_ended:
-        return Card("", "")
-    html = render(
-        "waits_neutral",
-        heading=f"{_waiters(waits)} for {_workers(waits)}",
-        seconds=_whole(waits.seconds),
-        work=[(each, _whole(each.seconds)) for each in waits.at_work],
-        waits=waits.waits,
-        advice=_neutral_advice(waits, interrupt),
-    )
-    return Card(html, waits_text(waits, interrupt))
+        return NOTHING
+    rows: list[list[str | Cell]] = []
+    for each in waits.at_work:
+        who, line, place = _place_cells(each.processes, each.place)
+        place = "has left the cell" if each.place is None and each.has_left else place
+        rows.append([who, line, place, f"{each.doing or 'at work'} for {_whole(each.seconds)}"])
+    rows += [[*_place_cells(wait.processes, wait.place), "waits"] for wait in waits.waits]
+    heading = f"{_waiters(waits)} for {_workers(waits)}"
+    html: list[Block] = [
+        Facts([_whole(waits.seconds)], heading),
+        _table("", rows),
+        Note(_neutral_advice(waits, interrupt)),
+    ]
+    return card_of(Either(html, waits_text(waits, interrupt)))
 
 
 def _neutral_text(waits: Waits, interrupt: str) -> str:

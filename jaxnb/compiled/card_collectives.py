@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from jaxnb.compiled import table
-from jaxnb.display.card import Card, render
-from jaxnb.display.text import fitted_table, joined, middle, text_table, wrapped
+from jaxnb.display.blocks import Cell, Column, Facts, Note, Table
+from jaxnb.display.card import Card, card_of
+from jaxnb.display.text import middle
 from jaxnb.labels import format_bytes, format_count, plural, plural_word, type_label
 from jaxnb.model.collectives import AxisTotal, Collective, CompiledReport, Part
-from jaxnb.model.layout import MeshInfo
 
 MAX_ROWS = 60
 _MAX_MESHES = 4
 _LONGEST = 120
-"""Characters of a cell of the HTML table."""
+"""Characters of a cell."""
 
-_TITLES = ("collective", "over", "group", "result", "sends", "times", "line")
-_ALIGN = "<<><>><"
-_NUMBERS = (2, 4, 5)
-_SHRINK = {1: 8, 3: 12, 6: 12}
+_COLUMNS = (
+    Column("collective"),
+    Column("over", least=8),
+    Column("group", ">"),
+    Column("result", least=12),
+    Column("sends", ">"),
+    Column("times", ">"),
+    Column("line", least=12),
+)
 
 _KINDS = {"bfloat": "bf", "float": "f", "complex": "c", "uint": "u", "int": "i"}
 
@@ -37,14 +41,6 @@ _CPU = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """Collectives that are alike, as text by column."""
-
-    cells: tuple[str, ...]
-    operation: str
-
-
 def collectives_card(report: CompiledReport, *, planned: bool = False) -> Card:
     """The collectives of a compiled call, their totals by axis, and its cost per device.
 
@@ -52,40 +48,22 @@ def collectives_card(report: CompiledReport, *, planned: bool = False) -> Card:
         report: What the call compiles to.
         planned: It was compiled for devices that there need not be.
     """
-    rows = _rows(report.collectives)
-    shown, more = rows[:MAX_ROWS], max(0, len(rows) - MAX_ROWS)
-    heading = report.name
-    facts = _facts(report, planned)
+    groups = _alike(report.collectives)
+    rows = [_cells(group) for group in groups[:MAX_ROWS]]
+    tooltips = [group[0].operation for group in groups[:MAX_ROWS]]
     totals = [_total(total) for total in table.totals(report.collectives)]
-    costs = _costs(report)
-    notes = _notes(report)
-    html = render(
-        "collectives",
-        heading=heading,
-        facts=facts,
-        titles=[(title, place in _NUMBERS) for place, title in enumerate(_TITLES)],
-        rows=[([middle(cell, _LONGEST) for cell in row.cells], row.operation) for row in shown],
-        more=more,
-        totals=totals,
-        costs=costs,
-        notes=notes,
+    return card_of(
+        Facts(_facts(report, planned), report.name),
+        Table(_COLUMNS, rows, tooltips, (len(groups) - MAX_ROWS, "row")),
+        Note("each device sends in one call:" if totals else ""),
+        Table([Column(), Column(align=">"), Column()], totals),
+        *(Note(f"{label}: {' · '.join(each)}", wrap=False) for label, each in _costs(report)),
+        Note(" ".join(_notes(report)), "dim"),
     )
-    parts = [joined([heading, *facts])]
-    if shown:
-        lines = [_TITLES, *(row.cells for row in shown)]
-        parts.append(fitted_table(lines, _ALIGN, _SHRINK))
-    if more:
-        parts.append(f"  … {plural(more, 'more row')}")
-    if totals:
-        parts.append("each device sends in one call:")
-        parts.append(text_table([list(total) for total in totals], "<><"))
-    parts += [f"{label}: {' · '.join(values)}" for label, values in costs]
-    parts.append(wrapped(" ".join(notes)) if notes else "")
-    return Card(html, "\n".join(part for part in parts if part))
 
 
 def _facts(report: CompiledReport, planned: bool) -> list[str]:
-    meshes = [f"mesh {_mesh_label(mesh)}" for mesh in report.meshes[:_MAX_MESHES]]
+    meshes = [f"mesh {mesh.label}" for mesh in report.meshes[:_MAX_MESHES]]
     if (more := len(report.meshes) - _MAX_MESHES) > 0:
         meshes.append(f"… {plural(more, 'more mesh')}")
     count = len(report.collectives)
@@ -97,35 +75,28 @@ def _facts(report: CompiledReport, planned: bool) -> list[str]:
     ]
 
 
-def _mesh_label(mesh: MeshInfo) -> str:
-    sizes = zip(mesh.axis_names, mesh.shape, strict=True)
-    return " × ".join(f"{name} {size}" for name, size in sizes)
-
-
-def _rows(found: Sequence[Collective]) -> list[_Row]:
-    """Returns a row for each collective, one for those that are alike in all that is shown."""
+def _alike(found: Sequence[Collective]) -> list[list[Collective]]:
+    """Returns collectives by row: those that are alike in all that is shown are one."""
     alike: dict[tuple[object, ...], list[Collective]] = {}
     for each in found:
         key = (each.kind, each.asynchronous, each.axes, each.whole_axes, each.group_size,
                each.parts, each.count is None, each.at_most, str(each.source))  # fmt: skip
         alike.setdefault(key, []).append(each)
-    return [_row(group) for group in alike.values()]
+    return list(alike.values())
 
 
-def _row(group: list[Collective]) -> _Row:
+def _cells(group: list[Collective]) -> list[str]:
     first = group[0]
-    return _Row(
-        (
-            first.kind + (" async" if first.asynchronous else ""),
-            _axes(first),
-            str(first.group_size),
-            _type(first.parts),
-            format_bytes(first.bytes),
-            _times(group),
-            str(first.source) if first.source else "–",
-        ),
-        first.operation,
+    cells = (
+        first.kind + (" async" if first.asynchronous else ""),
+        _axes(first),
+        str(first.group_size),
+        _type(first.parts),
+        format_bytes(first.bytes),
+        _times(group),
+        str(first.source) if first.source else "–",
     )
+    return [middle(cell, _LONGEST) for cell in cells]
 
 
 def _axes(each: Collective) -> str:
@@ -159,12 +130,12 @@ def _times(group: Sequence[Collective]) -> str:
     return f"≤ {total}" if group[0].at_most else total
 
 
-def _total(total: AxisTotal) -> tuple[str, str, str]:
+def _total(total: AxisTotal) -> tuple[Cell, str, str]:
     over = ", ".join(total.axes) if total.axes else "no axis"
     low = "≥ " if total.at_least else ""
     high = "≤ " if total.at_most and not total.at_least else ""
     count = f"{format_count(total.count)} {plural_word(total.count, 'execution')}"
-    return over, f"{low}{high}{format_bytes(total.bytes)}", count
+    return Cell(over, "bold"), f"{low}{high}{format_bytes(total.bytes)}", count
 
 
 def _costs(report: CompiledReport) -> list[tuple[str, list[str]]]:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 from jaxnb.compiled import ranking
-from jaxnb.display.card import Card, render
-from jaxnb.display.text import WIDTH, fitted_table, indented, joined, middle, wrapped
+from jaxnb.display.blocks import Cell, Column, Either, Facts, Note, Row, Table
+from jaxnb.display.card import Card, card_of
+from jaxnb.display.text import joined, middle, wrapped
 from jaxnb.labels import (
     format_bytes,
     format_count,
@@ -17,15 +15,14 @@ from jaxnb.labels import (
     plural_word,
     processes_label,
 )
+from jaxnb.model.comparisons import Column as Measure
 from jaxnb.model.comparisons import (
-    Column,
     ComparisonReport,
     ComparisonStage,
     OutputWarning,
     Variant,
     VariantFailure,
 )
-from jaxnb.model.layout import MeshInfo
 
 MAX_WARNINGS = 8
 _LONGEST = 400
@@ -35,7 +32,7 @@ _NAME = 40
 _LEAST = 12
 """Characters of a name that a row of text has at least."""
 
-_TITLES: dict[Column, str] = {
+_TITLES: dict[Measure, str] = {
     "bytes": "sends",
     "memory": "memory",
     "compile": "compile",
@@ -62,63 +59,24 @@ _CPU = "Compiled and timed on CPUs: a GPU has other collectives and other times.
 _CPU_PLAN = "From XLA's CPU compiler; a GPU's combines and moves collectives."
 
 
-@dataclass(frozen=True, slots=True)
-class _Cell:
-    """A number in the table."""
-
-    text: str
-    spread: str = ""
-    is_best: bool = False
-
-
 def comparison_card(report: ComparisonReport) -> Card:
     """What each sharding of a function sends, needs and takes, the best of each marked."""
     variants = report.variants
-    cells = _cells(report)
-    meshes = {mesh_label(v.mesh) for v in variants if v.mesh is not None}
-    heading, facts = report.function, _facts(report, meshes)
-    details = [(_name(v), _details(v)) for v in variants if v.report is not None]
-    failures = [(_name(v), failure_text(v.failure)) for v in variants if v.failure]
-    warnings = [(v.name, w) for v in variants for w in v.warnings]
-    shown = [_warning(name, each) for name, each in warnings[:MAX_WARNINGS]]
+    meshes = {v.mesh.label for v in variants if v.mesh is not None}
+    warnings = [_warning(v.name, each) for v in variants for each in v.warnings]
+    shown = warnings[:MAX_WARNINGS]
     if (more := len(warnings) - MAX_WARNINGS) > 0:
         shown.append(f"… {plural(more, 'more output')}; `.warnings` has all.")
-    notes = _notes(report)
-    columns = list(_TITLES)
-    html = render(
-        "comparison",
-        heading=heading,
-        facts=facts,
-        titles=list(_TITLES.values()),
-        rows=[
-            {
-                "name": _name(v),
-                "mesh": mesh_label(v.mesh) if v.mesh and len(meshes) > 1 else "",
-                "cells": [cells[column][place] for column in columns],
-                "details": _details(v) if v.report else [],
-                "failure": failure_text(v.failure) if v.failure else "",
-            }
-            for place, v in enumerate(variants)
-        ],
-        with_meshes=len(meshes) > 1,
-        warnings=shown,
-        notes=[_best_note(report, cells, "★"), *notes],
+    table = _table(report, with_meshes=len(meshes) > 1)
+    return card_of(
+        Facts(_facts(report, meshes), report.function),
+        table,
+        Either(text=_meshes_text(report)),
+        Either(text=_details_text(report)),
+        *(Note(f"{_name(v)}: {failure_text(v.failure)}") for v in variants if v.failure),
+        *(Note(text, "warn", before="! ") for text in shown),
+        _closing(report, table),
     )
-    lines = [joined([heading, *facts]), _text_table(report, cells), _meshes_text(report)]
-    if any(found for _, found in details):
-        lines.append("collectives of one call:")
-        lines += [_labelled(name, found) for name, found in details if found]
-    lines += [wrapped(f"{name}: {why}") for name, why in failures]
-    lines += [indented(wrapped(text, WIDTH - 2), "! ") for text in shown]
-    notes = [_best_note(report, cells, "*"), *notes]
-    lines.append(wrapped(" ".join(note for note in notes if note)))
-    return Card(html, "\n".join(line for line in lines if line))
-
-
-def mesh_label(mesh: MeshInfo) -> str:
-    """Returns a mesh's axes and sizes: ``"data 4 × model 2"``."""
-    sizes = zip(mesh.axis_names, mesh.shape, strict=True)
-    return " × ".join(f"{name} {size}" for name, size in sizes)
 
 
 def _name(variant: Variant) -> str:
@@ -143,32 +101,46 @@ def _facts(report: ComparisonReport, meshes: set[str]) -> list[str]:
     return facts
 
 
-def _cells(report: ComparisonReport) -> dict[Column, list[_Cell]]:
-    cells: dict[Column, list[_Cell]] = {}
-    for column in _TITLES:
-        best = ranking.marked(report.variants, column)
-        cells[column] = [
-            _cell(v, column, is_best) for v, is_best in zip(report.variants, best, strict=True)
-        ]
-    return cells
+def _table(report: ComparisonReport, *, with_meshes: bool) -> Table:
+    columns = [
+        Column("sharding", least=_LEAST),
+        Column("mesh", only="html", optional=True),
+        *(Column(title, ">") for title in _TITLES.values()),
+        Column(),
+        Column("collectives of one call", only="html"),
+    ]
+    best = {column: ranking.marked(report.variants, column) for column in _TITLES}
+    rows: list[Row] = []
+    for place, variant in enumerate(report.variants):
+        none = "none" if variant.report and not variant.failure else "–"
+        rows.append([
+            Cell(_name(variant), "bold"),
+            variant.mesh.label if variant.mesh and with_meshes else "",
+            *(_cell(variant, column, best[column][place]) for column in _TITLES),
+            Cell(_spread(variant), "dim"),
+            "\n".join(_details(variant)) or none,
+        ])  # fmt: skip
+    return Table(columns, rows)
 
 
-def _cell(variant: Variant, column: Column, is_best: bool) -> _Cell:
+def _cell(variant: Variant, column: Measure, is_best: bool) -> Cell:
     number = ranking.number(variant, column)
     if number is None:
-        return _Cell("–")
-    if column in ("bytes", "memory"):
-        at_least = column == "bytes" and any(
-            each.count is None for each in (variant.report.collectives if variant.report else ())
-        )
-        return _Cell(f"{'≥ ' if at_least else ''}{format_bytes(number)}", "", is_best)
-    if column == "time" and variant.timing is not None:
-        return _Cell(format_time(number), _spread(variant), is_best)
-    return _Cell(format_time(number), "", is_best)
+        return Cell("–")
+    if column not in ("bytes", "memory"):
+        text = format_time(number)
+    else:
+        collectives = variant.report.collectives if variant.report and column == "bytes" else ()
+        at_least = any(each.count is None for each in collectives)
+        text = f"{'≥ ' if at_least else ''}{format_bytes(number)}"
+    if not is_best:
+        return Cell(text)
+    return Cell(f"{text} ★", "bold", short=f"*{text}", title="best of this column")
 
 
 def _spread(variant: Variant) -> str:
-    assert variant.timing is not None
+    if variant.timing is None:
+        return ""
     low, high = format_time(variant.timing.low), format_time(variant.timing.high)
     if low.split()[1:] == high.split()[1:] and len(low.split()) == 2:
         low = low.split()[0]
@@ -183,21 +155,12 @@ def format_time(seconds: float) -> str:
     return f"{number:.{0 if number >= 99.5 else 1 if number >= 9.95 else 2}f} {unit}"
 
 
-def _text_table(report: ComparisonReport, cells: dict[Column, list[_Cell]]) -> str:
-    rows = [["sharding", *_TITLES.values(), ""]]
-    for place, variant in enumerate(report.variants):
-        row = [cells[column][place] for column in _TITLES]
-        numbers = [f"{'*' if cell.is_best else ''}{cell.text}" for cell in row]
-        rows.append([_name(variant), *numbers, row[-1].spread])
-    return fitted_table(rows, "<>>>><", {0: _LEAST})
-
-
 def _meshes_text(report: ComparisonReport) -> str:
     """Returns which variant is on which mesh, where they differ."""
     names: dict[str, list[str]] = {}
     for variant in report.variants:
         if variant.mesh is not None:
-            names.setdefault(mesh_label(variant.mesh), []).append(_name(variant))
+            names.setdefault(variant.mesh.label, []).append(_name(variant))
     if len(names) < 2:
         return ""
     return wrapped("; ".join(f"mesh {mesh}: {', '.join(who)}" for mesh, who in names.items()) + ".")
@@ -205,7 +168,8 @@ def _meshes_text(report: ComparisonReport) -> str:
 
 def _details(variant: Variant) -> list[str]:
     """Returns a variant's collectives by kind and axes, the ones that send most first."""
-    assert variant.report is not None
+    if variant.report is None:
+        return []
     sums: dict[tuple[str, str], tuple[int, int, bool]] = {}
     for each in variant.report.collectives:
         over = ", ".join(each.axes) or ("itself" if each.whole_axes else "no axis")
@@ -223,9 +187,13 @@ def _details(variant: Variant) -> list[str]:
     ]
 
 
-def _labelled(name: str, found: Sequence[str]) -> str:
-    text = joined([f"  {name}: {found[0]}", *found[1:]])
-    return text.replace("\n  ", "\n    ")
+def _details_text(report: ComparisonReport) -> str:
+    lines = []
+    for variant in report.variants:
+        if found := _details(variant):
+            text = joined([f"  {_name(variant)}: {found[0]}", *found[1:]])
+            lines.append(text.replace("\n  ", "\n    "))
+    return "\n".join(["collectives of one call:", *lines]) if lines else ""
 
 
 def failure_text(failure: VariantFailure) -> str:
@@ -257,9 +225,14 @@ def _warning(variant: str, warning: OutputWarning) -> str:
     )
 
 
-def _best_note(report: ComparisonReport, cells: dict[Column, list[_Cell]], mark: str) -> str:
-    is_marked = any(cell.is_best for column in cells.values() for cell in column)
-    return _BEST.format(mark=mark) if is_marked else ""
+def _closing(report: ComparisonReport, table: Table) -> Either:
+    """Returns what is said below; the best are marked in another way as text."""
+    is_marked = any(isinstance(c, Cell) and c.short is not None for row in table.rows for c in row)
+    star, asterisk = (
+        " ".join([*([_BEST.format(mark=mark)] if is_marked else []), *_notes(report)])
+        for mark in "★*"
+    )
+    return Either([Note(star, "dim")], wrapped(asterisk))
 
 
 def _notes(report: ComparisonReport) -> list[str]:

@@ -1,4 +1,4 @@
-"""Text with ANSI colours to runs that a template writes as spans."""
+"""Text with ANSI colours to runs, each in one style."""
 
 from __future__ import annotations
 
@@ -20,18 +20,20 @@ class Run:
 
     Attributes:
         text: The text.
-        css_class: Space-separated classes: ``jaxnb-b`` bold, ``jaxnb-dim``, ``jaxnb-i`` italic,
-            ``jaxnb-u`` underlined.
-        color: A CSS colour made here, never text from a process; empty for the page's own.
+        style: CSS made here, never text from a process; empty for the page's own.
     """
 
     text: str
-    css_class: str = ""
-    color: str = ""
+    style: str = ""
 
 
-_STYLES = {1: "jaxnb-b", 2: "jaxnb-dim", 3: "jaxnb-i", 4: "jaxnb-u"}
-_ENDS = {22: ("jaxnb-b", "jaxnb-dim"), 23: ("jaxnb-i",), 24: ("jaxnb-u",)}
+_STYLES = {
+    1: "font-weight:bold",
+    2: "opacity:.65",
+    3: "font-style:italic",
+    4: "text-decoration:underline",
+}
+_ENDS = {22: (1, 2), 23: (3,), 24: (4,)}
 
 
 def ansi_runs(text: str) -> list[Run]:
@@ -64,26 +66,33 @@ def _append(runs: list[Run], style: Run, text: str) -> None:
 
 def _styled(style: Run, codes: str) -> Run:
     numbers = [int(code or 0) for code in re.split("[;:]", codes)]
-    classes = set(style.css_class.split())
-    color = style.color
+    known = {each.split(":")[0]: each for each in style.style.split(";") if each}
     while numbers:
         code = numbers.pop(0)
-        if code == 0:
-            classes.clear()
-            color = ""
-        elif code in _STYLES:
-            classes.add(_STYLES[code])
-        elif code in _ENDS:
-            classes.difference_update(_ENDS[code])
-        elif 30 <= code <= 37 or 90 <= code <= 97:
-            color = _BASIC[code % 10]
-        elif code == 39:
-            color = ""
+        if code in _STYLES:
+            _put(known, _STYLES[code])
         elif code in (38, 48):
-            extended = _extended(numbers)
+            color = _extended(numbers)
             # Backgrounds are dropped: with a foreground fit for both themes they clash.
-            color = extended if code == 38 else color
-    return Run("", " ".join(sorted(classes)), color)
+            if code == 38:
+                _put(known, f"color:{color}")
+        elif 30 <= code <= 37 or 90 <= code <= 97:
+            _put(known, f"color:{_BASIC[code % 10]}")
+        elif code == 0:
+            known.clear()
+        elif code == 39:
+            known.pop("color", None)
+        for ended in _ENDS.get(code, ()):
+            known.pop(_STYLES[ended].split(":")[0], None)
+    return Run("", ";".join(sorted(known.values())))
+
+
+def _put(known: dict[str, str], declaration: str) -> None:
+    name, _, value = declaration.partition(":")
+    if value:
+        known[name] = declaration
+    else:
+        known.pop(name, None)
 
 
 def _extended(numbers: list[int]) -> str:

@@ -1,15 +1,14 @@
-"""A card: the same content as HTML and as plain text, and how its HTML is rendered."""
+"""A card: the same content as HTML and as plain text."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from jinja2 import Environment
+from jaxnb.display.blocks import Block, Note
+from jaxnb.display.html import Tone, html_of
+from jaxnb.display.plain import text_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +16,7 @@ class Card:
     """What a cell or a magic shows.
 
     Attributes:
-        html: For front ends that take HTML; safe, as it comes from an escaping template.
+        html: For front ends that take HTML; safe, as :mod:`jaxnb.display.markup` escapes.
         text: The same for terminals, at most about 80 columns where its content allows.
     """
 
@@ -35,57 +34,19 @@ NOTHING = Card("", "")
 """A card that shows nothing."""
 
 
-@cache
-def _environment() -> Environment:
-    # Imported late: only a session that displays HTML pays for Jinja2.
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    from jaxnb import labels
-
-    environment = Environment(
-        loader=PackageLoader("jaxnb.display"),
-        autoescape=True,
-        auto_reload=False,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=StrictUndefined,
-    )
-    environment.filters |= {
-        "bytes": labels.format_bytes,
-        "coded": coded,
-        "count": labels.format_count,
-        "processes": labels.processes_label,
-        "ranks": labels.ranks_label,
-        "seconds": labels.format_seconds,
-    }
-    return environment
-
-
-def render(template_name: str, **context: Any) -> str:
-    """Returns the HTML of a template of ``display/templates``; every value is escaped.
+def card_of(*blocks: Block, tone: Tone = "") -> Card:
+    """Returns the card of blocks, from top to bottom.
 
     Args:
-        template_name: Its file name without ``.html.j2``.
-        **context: What the template is given.
+        *blocks: The blocks.
+        tone: In HTML it has a coloured edge: ``"warn"`` or ``"error"``.
     """
-    return _environment().get_template(f"{template_name}.html.j2").render(context)
+    return Card(html_of(blocks, tone), text_of(blocks))
 
 
-def coded(sentence: str) -> str:
-    """Returns a sentence as HTML, escaped, with what stands between backticks as code."""
-    from markupsafe import Markup, escape
-
-    return Markup(re.sub("(?<!`)`([^`\\n]+)`(?!`)", r"<code>\1</code>", str(escape(sentence))))
-
-
-def trusted(html: str) -> str:
-    """Marks HTML that the user's own object made of itself: templates pass it through.
-
-    Only for what IPython would hand to the front end in the same way (``_repr_html_``, SVG).
-    """
-    from markupsafe import Markup
-
-    return Markup(html)
+def line_card(text: str) -> Card:
+    """Returns the card of a sentence, which stays one line."""
+    return card_of(Note(text, wrap=False))
 
 
 def stacked(cards: Iterable[Card]) -> Card:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from jaxnb.display.ansi import strip_ansi
-from jaxnb.display.card import trusted
+from jaxnb.display.markup import trusted
 
 _IMAGES = ("image/png", "image/jpeg")
 _EMBEDDED = ("text/html", "image/svg+xml", *_IMAGES, "text/plain")

@@ -4,24 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from jaxnb.display.card import Card, render
-from jaxnb.display.text import text_table
+from jaxnb.display.blocks import Block, Column, Either, Facts, Fold, Note, Table
+from jaxnb.display.card import Card, card_of, line_card
+from jaxnb.display.plain import text_of
 from jaxnb.labels import format_seconds, plural, ranks_label
 from jaxnb.model.group import DeviceInfo, GroupInfo, ProcessInfo
 
 FOLD_ABOVE = 8
 """With more processes than this the table is a click away."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Row:
-    process_index: int
-    pid: int
-    host: str
-    devices: str
-    state: str
 
 
 def start_card(group: GroupInfo, replayed: int | None = None) -> Card:
@@ -49,15 +40,14 @@ def status_card(group: GroupInfo) -> Card:
 
 def stopped_card(seconds: float) -> Card:
     """Says that the group has stopped; ``seconds`` is how long that took."""
-    text = f"Stopped in {format_seconds(seconds)}; no process is left."
-    return Card(render("line", text=text), text)
+    return line_card(f"Stopped in {format_seconds(seconds)}; no process is left.")
 
 
 def progress_card(stage: str, detail: str, seconds: float | None) -> Card:
     """What a start is doing, and since when; shown again and again in the same place."""
     parts = [stage, detail, "" if seconds is None else format_seconds(seconds)]
-    text = " · ".join(part for part in parts if part)
-    return Card(render("progress", parts=[part for part in parts if part]), text)
+    title, *facts = filter(None, parts)
+    return card_of(Facts(facts, title, wrap=False))
 
 
 def group_heading(group: GroupInfo) -> str:
@@ -74,55 +64,55 @@ def group_heading(group: GroupInfo) -> str:
 
 def group_card(group: GroupInfo, tail: str, with_state: bool, notes: Sequence[str] = ()) -> Card:
     """The group: its processes and devices, what there is to say of it, and what is to be known."""
-    heading = group_heading(group)
     notes = (*group.notes, *notes)
-    detail = " · ".join(
-        [
-            f"JAX {group.jax_version}",
-            f"collectives {group.collectives}",
-            f"launcher {group.launcher}",
-            f"check {group.check}",
-        ]
-    )
-    rows = [_row(process) for process in group.processes]
-    hosts = _hosts(group)
-    with_state = with_state or any(row.state != "ready" for row in rows)
-    folded = len(rows) > FOLD_ABOVE
-    html = render(
-        "group",
-        heading=heading,
-        tail=tail,
-        detail=detail,
-        rows=rows,
-        folded=folded,
-        hosts=hosts,
-        with_state=with_state,
-        broken=group.state == "broken",
-        notes=notes,
-    )
-    lines = [f"{heading} · {tail}", detail]
-    shown = [row for row in rows if row.state != "ready"] if folded else rows
-    if folded:
-        lines.append(f"{plural(len(rows), 'process')} on {hosts}")
-    if shown:
-        lines.append(_text_rows(shown, with_state))
-    return Card(html, "\n".join([*lines, *notes]))
-
-
-def _text_rows(rows: list[_Row], with_state: bool) -> str:
-    header = ["process", "pid", "host", "devices", *(["state"] if with_state else [])]
-    body = [
-        [str(r.process_index), str(r.pid), r.host, r.devices, *([r.state] if with_state else [])]
-        for r in rows
+    detail = [
+        f"JAX {group.jax_version}",
+        f"collectives {group.collectives}",
+        f"launcher {group.launcher}",
+        f"check {group.check}",
     ]
-    return text_table([header, *body], ">><<<"[: len(header)])
+    with_state = with_state or any(process.state != "ready" for process in group.processes)
+    return card_of(
+        Facts([tail], group_heading(group), wrap=False),
+        Facts(detail, look="dim", wrap=False),
+        _processes(group, with_state),
+        *(Note(note, wrap=False) for note in notes),
+        tone="error" if group.state == "broken" else "",
+    )
 
 
-def _row(process: ProcessInfo) -> _Row:
+def _processes(group: GroupInfo, with_state: bool) -> Block:
+    """The table of processes; of many a click away, and as text those that are not ready."""
+    table = _table(group.processes, with_state)
+    if len(group.processes) <= FOLD_ABOVE:
+        return table
+    summary = f"{plural(len(group.processes), 'process')} on {_hosts(group)}"
+    others = [process for process in group.processes if process.state != "ready"]
+    text = text_of([Facts([summary], wrap=False), _table(others, with_state)])
+    return Either([Fold(Facts([summary]), [table])], text)
+
+
+def _table(processes: Sequence[ProcessInfo], with_state: bool) -> Table:
+    columns = [
+        Column("process", ">"),
+        Column("pid", ">"),
+        Column("host"),
+        Column("devices"),
+        Column("state", optional=True),
+    ]
+    rows = [
+        [str(each.process_index), str(each.pid), each.host, _devices(each.devices),
+         _state(each) if with_state else ""]
+        for each in processes
+    ]  # fmt: skip
+    return Table(columns, rows)
+
+
+def _state(process: ProcessInfo) -> str:
     state: str = process.state
     if process.detail:
         state += f"{':' if state == 'dead' else ','} {process.detail}"
-    return _Row(process.process_index, process.pid, process.host, _devices(process.devices), state)
+    return state
 
 
 def _devices(devices: tuple[DeviceInfo, ...]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from IPython.core.magic import line_magic, magics_class
 from IPython.display import display
 
-from jaxnb.display.card import Card, render
+from jaxnb.display.card import line_card
 from jaxnb.errors import UsageError
 from jaxnb.magics import arguments
 from jaxnb.magics.base import SessionMagics
@@ -66,5 +66,4 @@ class SavingMagics(SessionMagics):
             self._show(session.load(folder, asked.names))
 
     def _show(self, saved: SavedState) -> None:
-        text = str(saved)
-        display(Card(render("line", text=text), text))
+        display(line_card(str(saved)))

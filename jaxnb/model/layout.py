@@ -27,6 +27,12 @@ class MeshInfo:
     axis_types: tuple[str, ...]
     device_ids: tuple[int, ...]
 
+    @property
+    def label(self) -> str:
+        """``"data 4 × model 2"``."""
+        sizes = zip(self.axis_names, self.shape, strict=True)
+        return " × ".join(f"{name} {size}" for name, size in sizes)
+
 
 @dataclass(frozen=True)
 class ShardInfo:

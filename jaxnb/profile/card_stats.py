@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from jaxnb.display.card import Card, render
-from jaxnb.display.text import fitted_table, text_table, wrapped
+from jaxnb.display.blocks import Cell, Column, Either, Facts, Length, Note, Row, Strip, Table
+from jaxnb.display.card import Card, card_of
+from jaxnb.display.html import ACCENT
 from jaxnb.labels import (
     format_bytes,
     format_count,
@@ -28,32 +29,6 @@ NO_NAME = "no name"
 NOT_FOUND = "name not found"
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    process: str
-    device: str
-    in_use: str
-    peak: str
-    limit: str
-    percent: float | None
-    live: str
-    host_memory: str
-    load: str
-    warmth: str
-    note: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Large:
-    """One of the largest arrays; ``is_name`` tells a name from words about it."""
-
-    name: str
-    is_name: bool
-    array: str
-    size: str
-    where: str
-
-
 def stats_card(stats: Sequence[DeviceStats], words: str = "") -> Card:
     """Memory and load per device, the largest arrays, and resident memory per process.
 
@@ -62,32 +37,63 @@ def stats_card(stats: Sequence[DeviceStats], words: str = "") -> Card:
         words: A sentence to put below.
     """
     ordered = in_order(stats)
-    rows: list[_Row] = []
-    shown: set[int] = set()
-    for entry in ordered:
-        rows.append(_row(entry, entry.device.process_index not in shown))
-        shown.add(entry.device.process_index)
-    pss = any(entry.process_pss_bytes is not None for entry in ordered)
-    host_column = "PSS / RSS" if pss else "RSS"
-    source = " ".join(filter(None, [_source(ordered, pss), *gpu_notes(ordered), words]))
-    with_load = any(row.load or row.warmth for row in rows)
-    with_bar = any(row.percent is not None for row in rows)
+    firsts = first_of_process(ordered)
+    has_pss = any(entry.process_pss_bytes is not None for entry in ordered)
+    source = " ".join(filter(None, [_source(ordered, has_pss), *gpu_notes(ordered), words]))
+    notes = [entry.note if is_first else "" for entry, is_first in firsts]
     largest = _largest(ordered)
-    top = heading(ordered)
-    html = render(
-        "stats",
-        heading=top,
-        rows=rows,
-        host_column=host_column,
-        source=source,
-        with_bar=with_bar,
-        with_load=with_load,
-        largest=largest,
+    return card_of(
+        Facts([], heading(ordered), wrap=False),
+        _devices(firsts, notes, "PSS / RSS" if has_pss else "RSS"),
+        notes_below(notes),
+        Either(text="largest arrays, and who holds them" if largest else ""),
+        Table(_LARGEST_COLUMNS, largest, titled=False),
+        Note(source, "dim"),
     )
-    # A line has no room for both.
-    table = _text(rows, host_column, with_bar and not with_load, with_load)
-    parts = [top, table, _largest_text(largest), wrapped(source)]
-    return Card(html, "\n".join(filter(None, parts)))
+
+
+def first_of_process(stats: Sequence[DeviceStats]) -> list[tuple[DeviceStats, bool]]:
+    """Returns each with whether it is the first of its process, which has what is the process's."""
+    shown: set[int] = set()
+    found = []
+    for entry in stats:
+        found.append((entry, entry.device.process_index not in shown))
+        shown.add(entry.device.process_index)
+    return found
+
+
+def notes_below(notes: Iterable[str]) -> Either:
+    """Returns the notes of rows as lines of text, each once; in HTML they stand in their rows."""
+    return Either(text="\n".join(dict.fromkeys(f"  {note}" for note in notes if note)))
+
+
+def _devices(
+    rows: Sequence[tuple[DeviceStats, bool]], notes: Sequence[str], host_column: str
+) -> Table:
+    has_load = any(load_text(e.utilization_percent) or warmth(e) for e, _ in rows)
+    cells = [[*_cells(*row), note] for row, note in zip(rows, notes, strict=True)]
+    has_bar = any(isinstance(bar, Cell) for _, _, bar, *_ in cells)
+    columns = [
+        Column("process", ">"),
+        Column("device"),
+        # A line of text has no room for both.
+        Column(only="html" if has_load else "both", optional=True),
+        *(Column(title, ">") for title in ("in use", "peak", "limit")),
+        Column("live buffers", ">", short="buffers"),
+        Column(host_column, ">"),
+        Column("GPU", ">", optional=True),
+        Column("", ">", short="°C", optional=True),
+        Column(only="html", optional=True),
+    ]
+    return Table(columns, cells, gap=1 if has_bar or has_load else 2)
+
+
+_LARGEST_COLUMNS = (
+    Column("largest arrays", least=16),
+    Column(least=12),
+    Column("bytes", ">"),
+    Column("held by", least=14),
+)
 
 
 def in_order(stats: Iterable[DeviceStats]) -> list[DeviceStats]:
@@ -110,24 +116,35 @@ def gpu_notes(stats: Iterable[DeviceStats]) -> list[str]:
     return list(dict.fromkeys(entry.gpu_note for entry in stats if entry.gpu_note))
 
 
-def _row(entry: DeviceStats, first_of_process: bool) -> _Row:
-    percent = None
-    if entry.bytes_in_use is not None and entry.limit_bytes:
-        percent = min(100.0, 100.0 * entry.bytes_in_use / entry.limit_bytes)
-    device = entry.device
-    return _Row(
-        process=str(device.process_index) if first_of_process else "",
-        device=str(device.id),
-        in_use=_size(entry.bytes_in_use),
-        peak=_size(entry.peak_bytes),
-        limit=_size(entry.limit_bytes),
-        percent=percent,
-        live="–" if entry.source == "none" else format_count(entry.live_arrays),
-        host_memory=_host_memory(entry) if first_of_process else "",
-        load=load_text(entry.utilization_percent),
-        warmth="" if entry.temperature_celsius is None else f"{entry.temperature_celsius} °C",
-        note=entry.note if first_of_process else "",
-    )
+def _cells(entry: DeviceStats, first: bool) -> list[str | Cell]:
+    return [
+        str(entry.device.process_index) if first else "",
+        str(entry.device.id),
+        _bar(entry),
+        _size(entry.bytes_in_use),
+        _size(entry.peak_bytes),
+        _size(entry.limit_bytes),
+        "–" if entry.source == "none" else format_count(entry.live_arrays),
+        _host_memory(entry) if first else "",
+        load_text(entry.utilization_percent),
+        warmth(entry),
+    ]
+
+
+def _bar(entry: DeviceStats) -> str | Cell:
+    """Returns how much of a device's memory is in use; empty if that is not known."""
+    if entry.bytes_in_use is None or not entry.limit_bytes:
+        return ""
+    percent = min(100.0, 100.0 * entry.bytes_in_use / entry.limit_bytes)
+    filled = round(percent / 100 * _BAR_WIDTH)
+    strip = Strip([Length(0, percent, ACCENT)], f"{percent:.1f} %")
+    return Cell(short="█" * filled + "░" * (_BAR_WIDTH - filled), strip=strip)
+
+
+def warmth(entry: DeviceStats) -> str | Cell:
+    """Returns a device's temperature; empty if it is not known."""
+    celsius = entry.temperature_celsius
+    return "" if celsius is None else Cell(f"{celsius} °C", short=str(celsius))
 
 
 def load_text(percent: float | None) -> str:
@@ -151,7 +168,7 @@ def _source(stats: Sequence[DeviceStats], pss: bool) -> str:
     return " ".join(parts)
 
 
-def _largest(stats: Sequence[DeviceStats]) -> list[_Large]:
+def _largest(stats: Sequence[DeviceStats]) -> list[Row]:
     """Returns the largest arrays over all devices; what is alike on several, once.
 
     Where one is, its sharding says, as it need not be among the largest of each device that has
@@ -167,7 +184,7 @@ def _largest(stats: Sequence[DeviceStats]) -> list[_Large]:
     elsewhere = {
         array: _devices_of_others(array, stats) | _devices_without(array, stats) for array in top
     }
-    return [_large(array, alike[array] - elsewhere[array], stats) for array in top]
+    return [_large_row(array, alike[array] - elsewhere[array], stats) for array in top]
 
 
 def _devices_of_others(array: LargeArray, stats: Sequence[DeviceStats]) -> set[int]:
@@ -195,7 +212,7 @@ def _without_devices(entry: DeviceStats) -> list[LargeArray]:
     return [replace(each, devices=()) for each in entry.largest]
 
 
-def _large(array: LargeArray, held: set[int], stats: Sequence[DeviceStats]) -> _Large:
+def _large_row(array: LargeArray, held: set[int], stats: Sequence[DeviceStats]) -> list[str | Cell]:
     holders = [entry for entry in stats if entry.device.id in held]
     processes = {entry.device.process_index for entry in holders}
     of_these = [entry for entry in stats if entry.device.process_index in processes]
@@ -205,47 +222,7 @@ def _large(array: LargeArray, held: set[int], stats: Sequence[DeviceStats]) -> _
         where = processes_label(processes)
     else:
         where = f"{plural_word(len(held), 'device')} {ranks_label(held)}"
-    return _Large(
-        name=array.name or (NOT_FOUND if array.name is None else NO_NAME),
-        is_name=bool(array.name),
-        array=f"{array.dtype}[{', '.join(map(str, array.shape))}]",
-        size=format_bytes(array.nbytes),
-        where=where,
-    )
-
-
-def _largest_text(largest: Sequence[_Large]) -> str:
-    if not largest:
-        return ""
-    table = [
-        [each.name if each.is_name else f"({each.name})", each.array, each.size, each.where]
-        for each in largest
-    ]
-    return "largest arrays, and who holds them\n" + fitted_table(
-        table, "<<><", {0: 16, 1: 12, 3: 14}
-    )
-
-
-def _text(rows: Sequence[_Row], host_column: str, with_bar: bool, with_load: bool) -> str:
-    header = ["process", "device", "in use", "peak", "limit", "buffers", host_column]
-    table = [header] + [
-        [r.process, r.device, r.in_use, r.peak, r.limit, r.live, r.host_memory] for r in rows
-    ]
-    align = "><>>>>>"
-    if with_bar:
-        bars = ["", *(_text_bar(row.percent) for row in rows)]
-        table = [[*row[:2], bar, *row[2:]] for row, bar in zip(table, bars, strict=True)]
-        align = "><<>>>>>"
-    if with_load:
-        loads = [["GPU", "°C"], *([row.load, row.warmth.removesuffix(" °C")] for row in rows)]
-        table = [[*row, *load] for row, load in zip(table, loads, strict=True)]
-        align += ">>"
-    notes = dict.fromkeys(f"  {row.note}" for row in rows if row.note)
-    return "\n".join([text_table(table, align, gap=1 if with_bar or with_load else 2), *notes])
-
-
-def _text_bar(percent: float | None) -> str:
-    if percent is None:
-        return ""
-    filled = round(percent / 100 * _BAR_WIDTH)
-    return "█" * filled + "░" * (_BAR_WIDTH - filled)
+    words = NOT_FOUND if array.name is None else NO_NAME
+    name = Cell(array.name, "code") if array.name else Cell(words, "dim", short=f"({words})")
+    kind = f"{array.dtype}[{', '.join(map(str, array.shape))}]"
+    return [name, kind, format_bytes(array.nbytes), where]

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 
-from jaxnb.display.card import Card, render
-from jaxnb.display.text import text_table, wrapped
+from jaxnb.display.blocks import Cell, Column, Facts, Note, Table
+from jaxnb.display.card import Card, card_of
+from jaxnb.display.text import spark
 from jaxnb.labels import format_bytes, plural
-from jaxnb.profile.card_stats import gpu_notes, heading, load_text
-from jaxnb.profile.stats_history import SAMPLES, StatsHistory, Track, Values, blocks, points
+from jaxnb.profile.card_stats import (
+    first_of_process,
+    gpu_notes,
+    heading,
+    load_text,
+    notes_below,
+    warmth,
+)
+from jaxnb.profile.stats_history import StatsHistory, Track, Values
 
-WIDTH, HEIGHT = 120, 18
-"""Size of a line in pixels."""
-
+HTML_WIDTH = 30
 TEXT_WIDTHS = {False: 12, True: 8}
-"""Width of a line as text: without GPUs, and with."""
+"""How many of the last samples a line shows: in HTML; as text without GPUs, and with."""
 
 MAX_DEVICES = 64
 """How many devices have a row."""
@@ -23,33 +28,10 @@ MAX_DEVICES = 64
 FULL_PERCENT = 100.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Line:
-    """A history, and its last value in words."""
-
-    points: list[str]
-    values: Values
-    top: float
-    value: str
-    title: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Row:
-    process: str
-    device: str
-    memory: _Line
-    resident: str
-    cpu: _Line | None
-    gpu: _Line
-    warmth: str
-    note: str
-
-
 def live_stats_card(
     history: StatsHistory, words: str, *, at: str = "", ended: bool = False
 ) -> Card:
-    """Memory and load of each device over the last minute, as small lines.
+    """Memory and load of each device over the last half minute, as small lines.
 
     Args:
         history: The samples.
@@ -62,80 +44,78 @@ def live_stats_card(
     with_gpu = any(value is not None for track in tracks for value in track.gpu)
     in_use = _highest(track.in_use for track in tracks)
     busiest = max(FULL_PERCENT, _highest(track.cpu for track in tracks))
-    rows: list[_Row] = []
-    shown: set[int] = set()
-    for track in tracks[:MAX_DEVICES]:
-        index = track.last.device.process_index
-        rows.append(_row(track, index not in shown, in_use, busiest))
-        shown.add(index)
-    top = " · ".join(filter(None, [heading(stats), at and f"at {at}", "ended" if ended else ""]))
+    firsts = first_of_process(stats[:MAX_DEVICES])
+    rows = [
+        _row(track, first, with_gpu, in_use, busiest)
+        for track, (_, first) in zip(tracks, firsts, strict=False)
+    ]
+    facts = filter(None, [at and f"at {at}", "ended" if ended else ""])
     foot = [words, *gpu_notes(stats)]
     if len(tracks) > MAX_DEVICES:
         foot.insert(0, f"{plural(len(tracks) - MAX_DEVICES, 'more device')} not shown.")
-    html = render(
-        "stats_live",
-        heading=top,
-        rows=rows,
-        foot=" ".join(foot),
-        with_gpu=with_gpu,
-        ended=ended,
-        width=WIDTH,
-        height=HEIGHT,
-    )
-    return Card(html, "\n".join([top, _text(rows, with_gpu), wrapped(" ".join(foot))]))
-
-
-def _row(track: Track, first_of_process: bool, in_use: float, busiest: float) -> _Row:
-    last = track.last
-    resident = last.process_rss_bytes if first_of_process else None
-    warmth = last.temperature_celsius
-    return _Row(
-        process=str(last.device.process_index) if first_of_process else "",
-        device=str(last.device.id),
-        memory=_line(
-            track.in_use,
-            last.limit_bytes or in_use,
-            "–" if last.bytes_in_use is None else format_bytes(last.bytes_in_use),
-            "memory in use",
-        ),
-        resident="" if resident is None else format_bytes(resident),
-        cpu=_line(track.cpu, busiest, load_text(track.cpu[-1]), "CPU, % of a core")
-        if first_of_process
-        else None,
-        gpu=_line(track.gpu, FULL_PERCENT, load_text(track.gpu[-1]), "GPU busy"),
-        warmth="" if warmth is None else f"{warmth} °C",
-        note=last.note if first_of_process else "",
+    return card_of(
+        Facts([*facts], heading(stats), wrap=False),
+        Table(_columns(with_gpu), rows, gap=1),
+        notes_below(entry.note for entry, first in firsts if first),
+        Note(" ".join(foot), "dim"),
     )
 
 
-def _line(values: Values, top: float, value: str, what: str) -> _Line:
-    return _Line(
-        points(values, top, WIDTH, HEIGHT),
-        values,
-        top,
-        value,
-        f"{what}: {value or 'unknown'}; the last {SAMPLES} s",
+def _columns(with_gpu: bool) -> list[Column]:
+    number = Column(align=">")
+    gpu = [Column("GPU"), number, Column(align=">", short="°C")] if with_gpu else []
+    return [
+        Column("process", ">"),
+        Column("device"),
+        Column("in use"),
+        number,
+        Column("RSS", ">"),
+        Column("CPU"),
+        number,
+        *gpu,
+        Column(only="html"),
+    ]
+
+
+def _row(
+    track: Track, first: bool, with_gpu: bool, in_use: float, busiest: float
+) -> list[str | Cell]:
+    """Returns a device's cells; what is its process's only if it is the first of it."""
+    last, width = track.last, TEXT_WIDTHS[with_gpu]
+    used = "–" if last.bytes_in_use is None else format_bytes(last.bytes_in_use)
+    memory = _line(track.in_use, last.limit_bytes or in_use, width, f"memory in use: {used}")
+    resident = last.process_rss_bytes if first else None
+    cpu: list[str | Cell] = ["", ""]
+    if first:
+        load = load_text(track.cpu[-1])
+        words = f"CPU, % of a core: {load or 'unknown'}"
+        cpu = [_line(track.cpu, busiest, width, words), load]
+    gpu: list[str | Cell] = []
+    if with_gpu:
+        load = load_text(track.gpu[-1])
+        words = f"GPU busy: {load or 'unknown'}"
+        gpu = [_line(track.gpu, FULL_PERCENT, width, words), load, warmth(last)]
+    return [
+        str(last.device.process_index) if first else "",
+        str(last.device.id),
+        memory,
+        used,
+        "" if resident is None else format_bytes(resident),
+        *cpu,
+        *gpu,
+        last.note if first else "",
+    ]
+
+
+def _line(values: Values, top: float, width: int, words: str) -> Cell:
+    shown = list(values)
+    return Cell(
+        spark(shown[-HTML_WIDTH:], top).rjust(HTML_WIDTH, "\N{NO-BREAK SPACE}"),
+        "mono",
+        short=spark(shown[-width:], top).rjust(width),
+        title=f"{words}; the last {HTML_WIDTH} s",
     )
 
 
 def _highest(series: Iterable[Values]) -> float:
     return max((v for values in series for v in values if v is not None), default=0.0)
-
-
-def _text(rows: Sequence[_Row], with_gpu: bool) -> str:
-    header = ["process", "device", "in use", "", "RSS", "CPU", ""]
-    table = [header + (["GPU", "", "°C"] if with_gpu else [])]
-    width = TEXT_WIDTHS[with_gpu]
-    for row in rows:
-        cells = [row.process, row.device, *_cells(row.memory, width), row.resident]
-        cells += _cells(row.cpu, width)
-        if with_gpu:
-            cells += [*_cells(row.gpu, width), row.warmth.removesuffix(" °C")]
-        table.append(cells)
-    align = "><<>><>" + ("<>>" if with_gpu else "")
-    notes = dict.fromkeys(f"  {row.note}" for row in rows if row.note)
-    return "\n".join([text_table(table, align, gap=1), *notes])
-
-
-def _cells(line: _Line | None, width: int) -> list[str]:
-    return ["", ""] if line is None else [blocks(line.values, line.top, width), line.value]

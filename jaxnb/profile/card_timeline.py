@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from jaxnb.display.card import Card, render
-from jaxnb.display.text import WIDTH, joined, text_table, wrapped
+from jaxnb.display.blocks import Block, Column, Either, Facts, Note, Table
+from jaxnb.display.card import Card, card_of
+from jaxnb.display.text import WIDTH, wrapped
 from jaxnb.labels import format_count, format_seconds, plural, processes_label
 from jaxnb.model.timeline import SPAN_KINDS, ProcessTimeline, Straggler, Timeline
-from jaxnb.profile.draw_bars import KIND_LABELS, Bars, bars, dominant, ticks
+from jaxnb.profile.draw_bars import KIND_LABELS, dominant, lanes, ticks
 
 MAX_PROCESSES = 64
 """So many bars are shown: of more processes the first, and whom the others waited for."""
@@ -20,44 +20,30 @@ NOTABLE_SECONDS = 1e-3
 _BLOCKS = dict(zip(SPAN_KINDS, "█▓▒░·", strict=True))
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    process: int
-    cells: tuple[str, ...]
-
-
 def timeline_card(timeline: Timeline) -> Card:
     """What each process did in a cell, and when; who came last, and for how long others waited."""
     shown = _shown(timeline)
-    more = len(timeline.processes) - len(shown)
-    heading = f"cell [{timeline.cell}]"
     facts = [plural(len(timeline.processes), "process"), format_seconds(timeline.seconds)]
     if timeline.dispatches:
         facts.append(plural(timeline.dispatches, "dispatch") + " compared")
-    verdicts = _verdicts(timeline)
-    endings = _endings(timeline)
-    notes = _notes(timeline)
+    verdicts = [*_verdicts(timeline), *_endings(timeline)]
     titles = ("process", *KIND_LABELS.values(), "came last", "held others up")
-    rows = [_row(timeline, each) for each in shown]
-    picture: Bars | None = bars(timeline, shown) if timeline.seconds > 0 and shown else None
-    html = render(
-        "timeline",
-        heading=heading,
-        facts=facts,
-        verdicts=verdicts + endings,
-        titles=titles,
-        rows=[row.cells for row in rows],
-        bars=picture,
-        more=more,
-        notes=notes,
+    table = Table(
+        [Column(title, ">") for title in titles],
+        [_row(timeline, each) for each in shown],
+        more=(len(timeline.processes) - len(shown), "process"),
+        gap=1,
     )
-    parts = [joined([heading, *facts]), *_text_bars(timeline, shown)]
-    parts += [text_table([titles, *(row.cells for row in rows)], ">" * len(titles), gap=1)]
-    if more:
-        parts.append(f"  … {plural(more, 'more process')}")
-    parts += [wrapped(each) for each in (*verdicts, *endings)]
-    parts.append(wrapped(" ".join(notes)))
-    return Card(html, "\n".join(part for part in parts if part))
+    has_bars = timeline.seconds > 0 and bool(shown)
+    picture: list[Block] = [lanes(timeline, shown)] if has_bars else []
+    return card_of(
+        Facts(facts, f"cell [{timeline.cell}]"),
+        Either([Note(each) for each in verdicts]),
+        Either(picture, "\n".join(_text_bars(timeline, shown) if has_bars else [])),
+        table,
+        Either(text="\n".join(map(wrapped, verdicts))),
+        Note(" ".join(_notes(timeline)), "dim"),
+    )
 
 
 def _shown(timeline: Timeline) -> list[ProcessTimeline]:
@@ -156,19 +142,16 @@ def _notes(timeline: Timeline) -> list[str]:
     return notes
 
 
-def _row(timeline: Timeline, process: ProcessTimeline) -> _Row:
+def _row(timeline: Timeline, process: ProcessTimeline) -> list[str]:
     totals = process.totals
     index = process.process_index
     late = next((each for each in timeline.stragglers if each.process_index == index), None)
-    return _Row(
-        index,
-        (
-            str(index),
-            *(_seconds(totals[kind]) for kind in SPAN_KINDS),
-            "" if late is None else format_count(late.came_last),
-            "" if late is None else _seconds(late.seconds),
-        ),
-    )
+    return [
+        str(index),
+        *(_seconds(totals[kind]) for kind in SPAN_KINDS),
+        "" if late is None else format_count(late.came_last),
+        "" if late is None else _seconds(late.seconds),
+    ]
 
 
 def _seconds(seconds: float) -> str:
@@ -176,8 +159,6 @@ def _seconds(seconds: float) -> str:
 
 
 def _text_bars(timeline: Timeline, shown: Sequence[ProcessTimeline]) -> list[str]:
-    if not shown or timeline.seconds <= 0:
-        return []
     labels = [str(each.process_index) for each in shown]
     indent = max(map(len, labels)) + 4
     width = WIDTH - indent

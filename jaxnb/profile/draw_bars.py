@@ -1,11 +1,12 @@
-"""Pure: a timeline's spans to bars, for text and for the SVG template."""
+"""Pure: a timeline's spans to bars, for text and for HTML."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from itertools import groupby
 from math import floor, log10
 
+from jaxnb.display.blocks import MARK_COLOR, Lanes, Length, Mark
 from jaxnb.labels import format_precisely, ranks_label
 from jaxnb.model.timeline import Late, ProcessTimeline, SpanKind, Timeline
 
@@ -23,76 +24,14 @@ _COLORS: dict[SpanKind, str] = {
     "tracing": "#CC79A7",
     "compiling": "#E69F00",
     "dispatching": "#009E73",
-    "waiting": "#888888",
+    "waiting": "rgba(136,136,136,.5)",
 }
 
 MAX_LINES = 60
 """So many collectives with a wait have a line in the picture, those with the longest."""
 
-_WIDTH, _HEIGHT, _GAP, _LEFT, _TOP, _AXIS = 680, 16, 6, 76, 6, 22
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """A rectangle of one kind."""
-
-    x: float
-    y: int
-    width: float
-    kind: SpanKind
-    color: str
-    title: str
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """A collective at which others waited."""
-
-    x: float
-    y: int
-    height: int
-    title: str
-
-
-@dataclass(frozen=True, slots=True)
-class Tick:
-    """A mark of the axis."""
-
-    x: float
-    label: str
-
-
-@dataclass(frozen=True, slots=True)
-class Bars:
-    """The picture of a timeline.
-
-    Attributes:
-        width: Of all.
-        height: Of all.
-        bar_height: Of a bar.
-        bottom: Where the axis is.
-        left: Where the bars begin.
-        right: Where they end.
-        labels: Their names, with the height of each.
-        blocks: What fills them.
-        lines: Collectives at which others waited.
-        ticks: The axis.
-        legend: Names and colours of the kinds that there are.
-        summary: For those who cannot see it.
-    """
-
-    width: int
-    height: int
-    bar_height: int
-    bottom: int
-    left: int
-    right: int
-    labels: tuple[tuple[str, int], ...]
-    blocks: tuple[Block, ...]
-    lines: tuple[Line, ...]
-    ticks: tuple[Tick, ...]
-    legend: tuple[tuple[str, str], ...]
-    summary: str
+_COLUMNS = 680
+"""How fine the bars are: there may be thousands of spans."""
 
 
 def dominant(process: ProcessTimeline, seconds: float, columns: int) -> list[SpanKind | None]:
@@ -133,60 +72,51 @@ def ticks(seconds: float, about: int) -> list[tuple[float, str]]:
     ]
 
 
-def bars(timeline: Timeline, shown: Sequence[ProcessTimeline]) -> Bars:
+def lanes(timeline: Timeline, shown: Sequence[ProcessTimeline]) -> Lanes:
     """Returns the picture of a timeline.
 
     Args:
         timeline: It.
         shown: The processes that are in the picture.
     """
-    scale = _WIDTH / timeline.seconds
-    rows = {each.process_index: _TOP + i * (_HEIGHT + _GAP) for i, each in enumerate(shown)}
-    bottom = _TOP + len(shown) * (_HEIGHT + _GAP) - _GAP + 4
+    places = {each.process_index: place for place, each in enumerate(shown)}
     kinds = {span.kind for each in shown for span in each.spans}
-    return Bars(
-        width=_LEFT + _WIDTH + 24,
-        height=bottom + _AXIS,
-        bar_height=_HEIGHT,
-        bottom=bottom,
-        left=_LEFT,
-        right=_LEFT + _WIDTH,
-        labels=tuple((f"process {index}", y + _HEIGHT - 4) for index, y in rows.items()),
-        blocks=tuple(block for each in shown for block in _blocks(each, rows, timeline.seconds)),
-        lines=tuple(_line(late, rows, scale) for late in _longest(timeline, rows)),
-        ticks=tuple(Tick(_LEFT + at * scale, label) for at, label in ticks(timeline.seconds, 8)),
-        legend=tuple((KIND_LABELS[k], _COLORS[k]) for k in KIND_LABELS if k in kinds),
-        summary=f"what processes {ranks_label(rows)} did in cell [{timeline.cell}], over time",
+    marks = [_mark(late, places, timeline.seconds) for late in _longest(timeline, places)]
+    legend = [(KIND_LABELS[k], _COLORS[k]) for k in KIND_LABELS if k in kinds]
+    return Lanes(
+        [f"process {index}" for index in places],
+        [_lengths(each, timeline.seconds) for each in shown],
+        marks,
+        [(100 * at / timeline.seconds, label) for at, label in ticks(timeline.seconds, 8)],
+        [*legend, ("the last has come", MARK_COLOR)] if marks else legend,
     )
 
 
-def _blocks(process: ProcessTimeline, rows: dict[int, int], seconds: float) -> list[Block]:
-    """Returns a bar's rectangles, no finer than a pixel: there may be thousands of spans."""
-    columns = dominant(process, seconds, _WIDTH)
-    y, found, start = rows[process.process_index], [], 0
-    for i in range(1, _WIDTH + 1):
-        if i < _WIDTH and columns[i] == columns[start]:
-            continue
-        kind = columns[start]
+def _lengths(process: ProcessTimeline, seconds: float) -> list[Length]:
+    found: list[Length] = []
+    start = 0
+    for kind, group in groupby(dominant(process, seconds, _COLUMNS)):
+        stop = start + len(list(group))
         if kind is not None:
-            began, ended = (format_precisely(x * seconds / _WIDTH) for x in (start, i))
+            began, ended = (format_precisely(x * seconds / _COLUMNS) for x in (start, stop))
             title = f"process {process.process_index}: {KIND_LABELS[kind]}, {began} to {ended}"
-            found.append(Block(_LEFT + start, y, i - start, kind, _COLORS[kind], title))
-        start = i
+            place = (100 * start / _COLUMNS, 100 * (stop - start) / _COLUMNS)
+            found.append(Length(*place, _COLORS[kind], title))
+        start = stop
     return found
 
 
-def _longest(timeline: Timeline, rows: dict[int, int]) -> list[Late]:
-    there = [late for late in timeline.lates if late.last in rows]
+def _longest(timeline: Timeline, places: Mapping[int, int]) -> list[Late]:
+    there = [late for late in timeline.lates if late.last in places]
     there.sort(key=lambda late: -max(late.waited.values()))
     return there[:MAX_LINES]
 
 
-def _line(late: Late, rows: dict[int, int], scale: float) -> Line:
-    ys = [rows[index] for index in (*late.waited, late.last) if index in rows]
+def _mark(late: Late, places: Mapping[int, int], seconds: float) -> Mark:
+    crossed = [places[index] for index in (*late.waited, late.last) if index in places]
     waited = format_precisely(max(late.waited.values()))
     title = (
         f"{late.site}, collective {late.number} over processes {ranks_label(late.site.processes)}: "
         f"process {late.last} came last; others waited up to {waited}"
     )
-    return Line(_LEFT + late.at * scale, min(ys) - 3, max(ys) - min(ys) + _HEIGHT + 6, title)
+    return Mark(100 * late.at / seconds, min(crossed), max(crossed), title)

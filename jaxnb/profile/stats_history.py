@@ -1,4 +1,4 @@
-"""Pure: the last minute of statistics, and the small lines that it is drawn as."""
+"""Pure: the last minute of statistics."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from dataclasses import dataclass, field
 from jaxnb.model.statistics import DeviceStats
 
 SAMPLES = 60
-"""How many samples a line shows."""
-
-_BLOCKS = "▁▂▃▄▅▆▇█"
+"""How many samples are kept."""
 
 Values = Sequence[float | None]
 
@@ -73,39 +71,3 @@ def cpu_percent(earlier: DeviceStats, later: DeviceStats) -> float | None:
     used = (later.process_cpu_seconds or 0.0) - (earlier.process_cpu_seconds or 0.0)
     seconds = later.at_seconds - earlier.at_seconds
     return 100.0 * used / seconds if seconds > 0 else None
-
-
-def points(values: Values, top: float, width: int, height: int) -> list[str]:
-    """Returns the lines of an SVG through values, the last one at the right; gaps part them.
-
-    Args:
-        values: At most :data:`SAMPLES` of them.
-        top: The value at the upper edge.
-        width: In pixels.
-        height: In pixels.
-
-    Returns:
-        For each line its points, as ``<polyline>`` takes them.
-    """
-    lines: list[list[str]] = [[]]
-    first = SAMPLES - len(values)
-    for place, value in enumerate(values, start=first):
-        if value is None:
-            lines.append([])
-            continue
-        x = width * place / (SAMPLES - 1)
-        y = height - 1 - (height - 2) * min(1.0, value / top if top else 0.0)
-        lines[-1].append(f"{x:.1f},{y:.1f}")
-    # A line of one point would not be seen.
-    return [" ".join(line if len(line) > 1 else line * 2) for line in lines if line]
-
-
-def blocks(values: Values, top: float, width: int) -> str:
-    """Returns the last values as a line of block characters; a gap is a blank."""
-    shown = list(values)[-width:]
-    steps = len(_BLOCKS) - 1
-    text = "".join(
-        " " if value is None else _BLOCKS[round(steps * min(1.0, value / top if top else 0.0))]
-        for value in shown
-    )
-    return text.rjust(width)

@@ -3,47 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
-from jaxnb.display.card import Card, render
-from jaxnb.display.text import fitted_table, joined, wrapped
+from jaxnb.display.blocks import Cell, Column, Facts, Note, Table
+from jaxnb.display.card import Card, card_of
 from jaxnb.labels import format_bytes, format_count, format_seconds, one_line, plural, ranks_label
 from jaxnb.model.history import CellRecord
 
 MAX_ROWS = 100
 _LONGEST = 80
-_TITLES = (
-    "cell",
-    "began",
-    "on",
-    "took",
-    "compiled",
-    "allocated",
-    "dispatches",
-    "outcome",
-    "lines",
-    "code",
+_COLUMNS = (
+    Column("cell", ">"),
+    Column("began"),
+    Column("on", least=5),
+    Column("took", ">"),
+    Column("compiled", ">", short="compile", optional=True),
+    Column("allocated", ">", short="alloc.", optional=True),
+    Column("dispatches", ">", short="disp.", optional=True),
+    Column("outcome", least=18),
+    Column("lines", ">"),
+    Column("code", least=5),
 )
-_ALIGN = "><<>>>><><"
-_NUMBERS = (0, 3, 4, 5, 6, 8)
-_OPTIONAL = (4, 5, 6)
-"""Columns that are left out where nothing is in them."""
-
-_ON, _OUTCOME, _CODE = 2, 7, 9
-
-_IN_TEXT = {"compiled": "compile", "allocated": "alloc.", "dispatches": "disp."}
-_NOTES = {
-    5: "Allocated: how many bytes more are in use after the cell than before, on the device where "
-    "that changed most.",
-    6: "Dispatches: computations over several processes.",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class _Row:
-    cells: tuple[str, ...]
-    title: str
-    is_bad: bool
+_ALLOCATED = (
+    "Allocated: how many bytes more are in use after the cell than before, on the device where "
+    "that changed most."
+)
+_DISPATCHES = "Dispatches: computations over several processes."
 
 
 def history_card(records: Sequence[CellRecord], forgotten: int = 0) -> Card:
@@ -55,8 +39,6 @@ def history_card(records: Sequence[CellRecord], forgotten: int = 0) -> Card:
     """
     shown = records[-MAX_ROWS:]
     earlier = len(records) - len(shown)
-    rows = [_row(record) for record in shown]
-    heading = plural(len(records), "cell")
     facts = [f"{format_seconds(sum(each.seconds for each in records))} in all"] if records else []
     bad = sum(record.outcome != "ok" for record in records)
     if bad:
@@ -65,38 +47,21 @@ def history_card(records: Sequence[CellRecord], forgotten: int = 0) -> Card:
         facts.append(f"the last {MAX_ROWS} shown")
     if forgotten:
         facts.append(f"{format_count(forgotten)} before them not in it")
-    columns = [
-        place
-        for place in range(len(_TITLES))
-        if place not in _OPTIONAL or any(row.cells[place] for row in rows)
+    notes = [
+        _ALLOCATED if any(record.allocated_bytes for record in shown) else "",
+        _DISPATCHES if any(record.dispatches for record in shown) else "",
     ]
-    note = " ".join(text for place, text in _NOTES.items() if place in columns and rows)
-    html = render(
-        "history",
-        heading=heading,
-        facts=facts,
-        columns=[(place, _TITLES[place], place in _NUMBERS) for place in columns],
-        rows=rows,
-        outcome=_OUTCOME,
-        code=_CODE,
-        note=note,
+    tooltips = [" · ".join(filter(None, [r.began, r.code, r.detail])) for r in shown]
+    return card_of(
+        Facts(facts, plural(len(records), "cell")),
+        Table(_COLUMNS, [_cells(record) for record in shown], tooltips, gap=1),
+        Note(" ".join(filter(None, notes)), "dim"),
     )
-    text = joined([heading, *facts])
-    if rows:
-        titles = tuple(_IN_TEXT.get(title, title) for title in _TITLES)
-        lines = [[cells[place] for place in columns] for cells in (titles, *_cells(rows))]
-        align = "".join(_ALIGN[place] for place in columns)
-        shrink = {columns.index(_CODE): 5, columns.index(_ON): 5, columns.index(_OUTCOME): 18}
-        text += f"\n{fitted_table(lines, align, shrink, gap=1)}\n{wrapped(note)}".rstrip()
-    return Card(html, text)
 
 
-def _cells(rows: Sequence[_Row]) -> list[tuple[str, ...]]:
-    return [row.cells for row in rows]
-
-
-def _row(record: CellRecord) -> _Row:
-    cells = (
+def _cells(record: CellRecord) -> list[str | Cell]:
+    outcome = f"{record.outcome} ({record.cause})" if record.cause else record.outcome
+    return [
         f"[{record.cell}]",
         record.began[11:19],
         ranks_label(record.processes),
@@ -104,12 +69,10 @@ def _row(record: CellRecord) -> _Row:
         _compiled(record),
         _most(record.allocated_bytes),
         format_count(record.dispatches) if record.dispatches else "",
-        f"{record.outcome} ({record.cause})" if record.cause else record.outcome,
+        outcome if record.outcome == "ok" else Cell(outcome, "warn"),
         str(record.lines),
-        one_line(record.code, _LONGEST),
-    )
-    title = " · ".join(filter(None, [record.began, record.code, record.detail]))
-    return _Row(cells, title, record.outcome != "ok")
+        Cell(one_line(record.code, _LONGEST), "code"),
+    ]
 
 
 def _compiled(record: CellRecord) -> str:

@@ -323,6 +323,20 @@ class LabPage:
             error.add_note(f"JupyterLab said:\n{self.server.log}")
             raise
 
+    def untrusted_copy(self) -> Path:
+        """Saves the notebook and returns a copy that JupyterLab does not trust.
+
+        It trusts what it has saved itself, to the letter; the copy is another one by a letter.
+        """
+        with self.page.expect_response(lambda a: a.request.method == "PUT" and a.ok):
+            self.page.keyboard.press("Control+s")
+        saved = max(self.server.notebooks.glob("*.ipynb"), key=lambda path: path.stat().st_mtime)
+        content = json.loads(saved.read_text())
+        content["metadata"]["copied"] = True
+        copy = saved.with_name(f"copy of {saved.name}")
+        copy.write_text(json.dumps(content))
+        return copy
+
     def screenshot(self, path: Path) -> None:
         """Writes what the page shows to a PNG file."""
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -33,6 +33,8 @@ CELLS = (
     "process_index",
 )
 
+A_PART = '[title^="[0:2, 0:4] · process 0 · device 0 · "]'
+
 BIG = "%%spmd\nbig = jnp.zeros((1 << 14, 1 << 14))"  # 1 GiB
 
 
@@ -47,12 +49,12 @@ def test_pull_push_layout(lab_page: OpenLab, theme: str) -> None:
 
     assert made.error.count() == 0
     assert "float32[8, 4] · P('x') · mesh x 4" in layout.text
-    expect(layout.output.locator(".jaxnb-pic")).to_be_visible()
-    assert pulled.lines[0].startswith("x · float32[8, 4] · P('x') · 128 B · pulled · ")
-    expect(whole.output.locator(".jaxnb-pic")).to_be_visible()
+    expect(layout.output.locator(A_PART)).to_be_visible()
+    assert pulled.lines[0].startswith("x: float32[8, 4] · P('x') · 128 B · pulled · ")
+    expect(whole.output.locator(A_PART)).to_be_visible()
     assert " [28., 29., 30., 31.]]" in whole.text
     assert "array([[0., 1., 2., 3.]," in part.text
-    assert pushed.lines[0].startswith("w · float32[4, 2] · P('x', None) · 32 B · pushed to 2")
+    assert pushed.lines[0].startswith("w: float32[4, 2] · P('x', None) · 32 B · pushed to 2")
     assert "float64 → float32: jax_enable_x64 is off" in pushed.text
     assert " [6., 7.]]" in back.text
     assert "pulled after cell [" in again.text

@@ -69,7 +69,7 @@ def test_quickstart(lab_page: OpenLab) -> None:
 
 def assert_shows_who_owns_what(cell: Cell) -> None:
     """Fails unless the picture has a coloured place for each of 4 × 2 devices."""
-    parts = cell.output.locator(".jaxnb-pic .jaxnb-block")
+    parts = cell.output.locator('td[title^="["]')
     expect(parts).to_have_count(8)
     colours = set()
     for i, part in enumerate(parts.all()):
@@ -78,7 +78,7 @@ def assert_shows_who_owns_what(cell: Cell) -> None:
         assert box["width"] > 20
         assert box["height"] > 10
         assert f"process {i // 2}" in (part.text_content() or "")
-        colours.add(part.locator("rect").first.get_attribute("fill"))
+        colours.add(part.evaluate("part => getComputedStyle(part).backgroundColor"))
     assert len(colours) == 4
 
 

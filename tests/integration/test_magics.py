@@ -593,7 +593,7 @@ def test_pitfalls_stand_under_the_cell_once(nb: Notebook) -> None:
     shown = nb.good(loop)
     assert "⚠ line 3: `for i in range(8): f(np.ones(i + 1))`\n  `<lambda>` was comp" in shown.text
     assert "/pitfalls/recompiled.html" in shown.text
-    assert "<b>line 3</b> <code>for i in range(8)" in shown.html
+    assert "<b>line 3: <code>for i in range(8)" in shown.html
     assert "⚠" not in nb.good(loop).text
     spread = nb.run(
         "%%spmd\nm = jax.make_mesh((jax.device_count(),), ('m',))\n"

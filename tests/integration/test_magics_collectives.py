@@ -83,7 +83,7 @@ def test_comparing_shardings(nb: Notebook) -> None:
     # Both weights, 8 × 8 float32, of which each has gathered 3 quarters from others.
     assert "rows: 2 all-gather over x 384 B" in shown.text
     assert "4 devices · mesh x 4 · 2 processes · 2 calls each" in shown.text
-    assert "<b>rows</b>" in shown.html
+    assert ">rows</td>" in shown.html
     assert nb.good("found.best('bytes').name").text.strip() == "'whole'"
     assert nb.good("found").text.startswith("mlp · 2 shardings")
     inside = nb.good(

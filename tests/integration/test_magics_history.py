@@ -26,14 +26,14 @@ def test_time_timeline_history(nb: Notebook, tmp_path: Path) -> None:
     timed = nb.good("%%spmd --repeats 3\ntotal = sum(range(1000))\ntotal")
     assert "499500" in timed.text
     assert "timed · 3 calls after the first · " in timed.text
-    assert timed.html.count('class="jaxnb-range"') == 2
+    assert timed.html.count('title="fastest ') == 2
     assert "timed · " in nb.good("%spmd --time 1 + 1").text
     nb.good("%%spmd --async --repeats 2 --out later\n1")
     assert "2" in nb.good("later.result().timing.repeats").text
 
     shown = nb.good("%spmd_timeline")
     assert shown.text.startswith("cell [")
-    assert "<svg " in shown.html
+    assert "process 1: Python, " in shown.html
     number = nb.good("spmd.history[0].cell").text.strip()
     assert nb.good(f"%spmd_timeline {number}").text.startswith(f"cell [{number}] · 2 processes")
     assert nb.good(f"%spmd_timeline [{number}]").text.startswith(f"cell [{number}] · 2 processes")

@@ -87,11 +87,10 @@ def test_colours_become_runs():
     text = "a\x1b[1;31mb\x1b[0mc\x1b[38;5;196md\x1b[39m\x1b[3me\x1b[23mf\x1b[48;2;1;2;3mg"
     runs = ansi_runs(text)
     assert [run.text for run in runs] == ["a", "b", "c", "d", "e", "fg"]
-    assert runs[1].css_class == "jaxnb-b"
-    assert runs[1].color == "#d03a3a"
+    assert runs[1].style == "color:#d03a3a;font-weight:bold"
     assert runs[2] == Run("c")
-    assert runs[3].color.startswith("#")
-    assert runs[4].css_class == "jaxnb-i"
+    assert runs[3].style.startswith("color:#")
+    assert runs[4].style == "font-style:italic"
     assert runs[5] == Run("fg")
 
 

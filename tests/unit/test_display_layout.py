@@ -45,7 +45,7 @@ def test_one_array_is_shown_with_its_picture():
     card = card_layout.layout_card([("params.w", array())], others=1)
     assert card.text.startswith("params.w: float32[8, 4] · P(('data', 'model'), None)")
     assert "and 1 leaf that is no jax.Array" in card.text
-    assert "<svg" in card.html
+    assert "process 0 · device 0 · " in card.html
 
 
 def test_no_arrays():
@@ -93,7 +93,7 @@ def test_long_paths_are_shortened_in_the_middle():
     assert max(map(len, card.text.splitlines())) <= 80
     assert "opt_" in card.text
     assert "el']" in card.text
-    assert "encoder&#39;" in card.html
+    assert "encoder'" in card.html
 
 
 def test_text_from_the_process_is_escaped():

@@ -165,7 +165,7 @@ def test_the_bar_is_markup_only_where_it_should_be() -> None:
     card = card_transfer.transfer_card("`<b>` was pushed", 1, 3, 2.0)
     assert "<b>`" not in card.html
     assert "pushing `&lt;b&gt;`" in card.html
-    assert 'aria-valuenow="33"' in card.html
+    assert '<progress value="33" max="100"' in card.html
 
 
 @pytest.mark.parametrize("done", [0, 100])

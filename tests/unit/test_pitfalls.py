@@ -83,7 +83,7 @@ def test_a_pitfall_outside_the_cell_has_no_line() -> None:
     card = card_pitfalls.pitfalls_card(
         result(*merged({0: [pitfall(line=None, source="")]}), processes=1)
     )
-    assert card.text.startswith("⚠\n  It happens.")
+    assert card.text.startswith("⚠ It happens.")
 
 
 @pytest.mark.parametrize("kind", PITFALL_KINDS)

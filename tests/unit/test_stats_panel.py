@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from jaxnb.display.card import Card
+from jaxnb.display.text import spark
 from jaxnb.errors import SessionBrokenError
 from jaxnb.magics import stats as magic
 from jaxnb.model.group import DeviceInfo
 from jaxnb.model.statistics import DeviceStats
 from jaxnb.profile import card_stats_live
-from jaxnb.profile.stats_history import SAMPLES, StatsHistory, blocks, cpu_percent, points
+from jaxnb.profile.stats_history import SAMPLES, StatsHistory, cpu_percent
 from jaxnb_fixtures import PATIENT_SECONDS
 
 
@@ -35,12 +36,9 @@ def test_processor_time_is_told_between_two_samples() -> None:
     assert cpu_percent(first, replace(later, at_seconds=None)) is None
 
 
-def test_lines_end_at_the_right_and_have_gaps() -> None:
-    assert points([0.0, 1.0], 1.0, 118, 12) == ["116.0,11.0 118.0,1.0"]
-    assert points([1.0, None, 1.0], 1.0, 118, 12) == ["114.0,1.0 114.0,1.0", "118.0,1.0 118.0,1.0"]
-    assert points([None] * 3, 1.0, 118, 12) == []
-    assert blocks([0.0, 4.0, None, 8.0, 99.0], 8.0, 6) == " ▁▅ ██"
-    assert blocks([0.0], 0.0, 1) == "▁"
+def test_lines_are_block_characters_with_gaps() -> None:
+    assert spark([0.0, 4.0, None, 8.0, 99.0], 8.0) == "▁▅ ██"
+    assert spark([0.0], 0.0) == "▁"
 
 
 def test_a_history_keeps_the_last_minute() -> None:
@@ -64,7 +62,7 @@ def test_the_panel_is_as_wide_as_a_terminal(gpu: bool) -> None:
     assert max(map(len, card.text.splitlines())) <= 80
     assert "process 3: killed by SIGKILL" in card.text
     assert "process 3: killed by SIGKILL" in card.html
-    assert card.html.count("<polyline") == 4 * (3 if gpu else 2)
+    assert card.html.count("; the last 30 s") == 4 * (3 if gpu else 2)
 
 
 def test_only_so_many_devices_have_a_row() -> None:
