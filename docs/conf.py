@@ -72,4 +72,6 @@ napoleon_use_ivar = True
 html_theme = "sphinx_book_theme"
 html_title = "jaxnb"
 html_static_path = ["_static"]
-html_theme_options = {"show_toc_level": 2}
+html_css_files = ["docs.css"]
+# One search box: the one in the sidebar, not a second one in the header.
+html_theme_options = {"show_toc_level": 2, "navbar_persistent": []}
