@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from types import CodeType, FrameType, FunctionType
 from typing import Any
@@ -34,6 +34,7 @@ MOST_CALLS_WITHIN = 5
 
 _JAX = os.path.dirname(jax.__file__)
 _CACHE, _BEFORE_WITH = 0, opcode.opmap.get("BEFORE_WITH")  # up to Python 3.13
+_JUMP_BACKWARD = opcode.opmap["JUMP_BACKWARD"]
 
 _keeps: Callable[[], bool] | None = None
 _took: Callable[[], None] | None = None
@@ -126,7 +127,7 @@ def seconds_since_missed() -> float | None:
 def _raise(_: int, frame: FrameType | None) -> None:
     if is_kept():
         return
-    if frame and _is_jax_at_work(frame) and _may_put_off():
+    if frame and (_is_jax_at_work(frame) or _would_leave_unhandled(frame)) and _may_put_off():
         _send_again_in(PUT_OFF_FOR_SECONDS)
         return
     raise strike_by_signal()
@@ -156,6 +157,38 @@ def _is_entered_next(frame: FrameType) -> bool:
     while at < len(code) and code[at] == _CACHE:
         at += 2
     return at < len(code) and code[at] == _BEFORE_WITH
+
+
+def _would_leave_unhandled(frame: FrameType) -> bool:
+    """Whether Python would neither leave a ``with`` here, nor look at an ``except``.
+
+    In Python 3.12 and 3.13 the jump back of a loop at a block's end lacks the block's handler.
+    """
+    code, at = frame.f_code, frame.f_lasti
+    return (
+        at >= 2
+        and code.co_code[at] == _JUMP_BACKWARD
+        and _handler(code, at) != _handler(code, at - 2)
+    )
+
+
+def _handler(code: CodeType, at: int) -> int | None:
+    """Returns where code goes on when an exception is raised at an offset; None for nowhere."""
+    numbers = _numbers(code.co_exceptiontable)
+    for start, length, target, _ in zip(*[numbers] * 4, strict=True):
+        if start <= at // 2 < start + length:
+            return target
+    return None
+
+
+def _numbers(table: bytes) -> Iterator[int]:
+    """Yields those of an exception table: six bits a byte, the seventh says that one goes on."""
+    number = 0
+    for byte in table:
+        number = number << 6 | byte & 63
+        if not byte & 64:
+            yield number
+            number = 0
 
 
 def _may_put_off() -> bool:
