@@ -35,7 +35,7 @@ EXECUTED = ROOT / "notebooks" / "executed" / "quickstart.ipynb"
 def is_fresh(executed: Path) -> bool:
     """Whether an executed notebook is newer than its source and the package."""
     made_of = [ROOT / "notebooks" / executed.name, *(ROOT / "jaxnb").rglob("*.*")]
-    made_of += [ROOT / "pyproject.toml", ROOT / "constraints.txt"]
+    made_of += [ROOT / "pyproject.toml", *(ROOT / "constraints").iterdir()]
     return executed.exists() and all(
         path.stat().st_mtime < executed.stat().st_mtime
         for path in made_of

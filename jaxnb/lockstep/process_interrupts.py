@@ -175,7 +175,8 @@ def _would_leave_unhandled(frame: FrameType) -> bool:
 def _handler(code: CodeType, at: int) -> int | None:
     """Returns where code goes on when an exception is raised at an offset; None for nowhere."""
     numbers = _numbers(code.co_exceptiontable)
-    for start, length, target, _ in zip(*[numbers] * 4, strict=True):
+    for start in numbers:
+        length, target, _ = next(numbers), next(numbers), next(numbers)
         if start <= at // 2 < start + length:
             return target
     return None
