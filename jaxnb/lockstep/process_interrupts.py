@@ -26,8 +26,9 @@ KEPT_FOR_SECONDS = 0.05
 """How soon it is tried again whether the main thread may see an interrupt that was kept from it."""
 
 PUT_OFF_FOR_SECONDS = 0.001
-PUT_OFF_SECONDS = 0.5
-"""For so long an interrupt is put off at most, while JAX is at what must not be left half done."""
+PUT_OFF_SECONDS, PUT_OFF_TIMES = 0.5, 20
+"""For so long an interrupt is put off at most, while JAX is at what must not be left half done; or
+so many times, where others need the processor and each takes long."""
 
 MOST_CALLS_WITHIN = 5
 """So many calls a context manager of JAX's has made at most when it sets something."""
@@ -39,6 +40,7 @@ _JUMP_BACKWARD = opcode.opmap["JUMP_BACKWARD"]
 _keeps: Callable[[], bool] | None = None
 _took: Callable[[], None] | None = None
 _put_off_since: float | None = None
+_put_off_times = 0
 _is_due = False  # an interrupt has come that the code has not seen
 _struck_at: float | None = None
 _missed_at: float | None = None
@@ -193,10 +195,12 @@ def _numbers(table: bytes) -> Iterator[int]:
 
 
 def _may_put_off() -> bool:
-    global _put_off_since
+    global _put_off_since, _put_off_times
     now = time.monotonic()
-    _put_off_since = _put_off_since or now
-    return now - _put_off_since < PUT_OFF_SECONDS
+    if _put_off_since is None:
+        _put_off_since, _put_off_times = now, 0
+    _put_off_times += 1
+    return now - _put_off_since < PUT_OFF_SECONDS or _put_off_times < PUT_OFF_TIMES
 
 
 def _send_again_in(seconds: float) -> None:
