@@ -18,8 +18,16 @@ KINDS := unit integration faults notebooks browser gpu packaging
 # What runs jaxnb, and what works on it. The second holds the first.
 RUN := .venv/.run
 DEV := .venv/.dev
+PINS := $(wildcard constraints/*.txt)
 
-.PHONY: help demo lab test test-all check $(KINDS:%=test-%) bench soak faults-report unequal-report docs lint format pins clean
+# The oldest Python that is found, with the oldest JAX, IPython, … that pyproject.toml allows.
+OLDEST := .venv-oldest
+
+# Every private name of JAX; starts, cells, lockstep, recovery, pulls and pushes.
+TELLING := $(addprefix tests/,unit/test_constraints.py unit/test_versions.py \
+  $(addprefix integration/test_,jax_internals.py compat.py starting.py running.py lockstep.py recover.py pull.py push.py))
+
+.PHONY: help demo lab test test-oldest test-all check $(KINDS:%=test-%) bench soak faults-report unequal-report docs lint format pins clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | \
@@ -35,6 +43,10 @@ lab: $(RUN) ## Open JupyterLab on the quickstart notebook
 test: $(DEV) ## Run the tests that decide whether a change goes in (9 minutes; WORKERS=2, SEED=…)
 	@scripts/install_system_packages.sh
 	@$(BIN)/python scripts/run_tests.py -n $(or $(WORKERS),2) -m "not timing and not thorough"
+
+test-oldest: $(OLDEST)/.dev ## Run the telling tests on the oldest Python, JAX and Jupyter (2 minutes; WORKERS=2)
+	@$(OLDEST)/bin/python scripts/run_tests.py -n $(or $(WORKERS),2) --unsteady unsteady-oldest.json \
+	  -m "not timing and not thorough" $(TELLING)
 
 test-all: $(DEV) ## Run every test and every row of the tables (40 minutes; WORKERS=2)
 	@scripts/install_system_packages.sh
@@ -76,21 +88,28 @@ format: $(DEV) ## Bring code into style and take the outputs out of notebooks
 	$(BIN)/ruff format .
 	$(if $(NOTEBOOKS),$(BIN)/nbstripout --keep-id $(NOTEBOOKS))
 
-pins: ## Write constraints.txt anew, from an install from scratch
-	@scripts/pin_constraints.sh
+pins: $(DEV) ## Write constraints/ anew: what is newest today, and the oldest that is supported
+	@scripts/pin_constraints.sh $(BIN)/uv
 
 clean: ## Remove what the other targets made, .venv included
-	rm -rf .venv .stamps .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache \
+	rm -rf .venv .venv-oldest .stamps .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache \
 	  dist build docs/_build docs/jupyter_execute notebooks/executed benchmarks/results
 	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
 
 $(BIN)/python:
-	@scripts/make_venv.sh
+	@scripts/make_venv.sh .venv newest
 
-$(RUN): pyproject.toml constraints.txt | $(BIN)/python
-	@scripts/install.sh "jaxnb and JupyterLab" -e '.[lab,plot]' nbclient
+$(RUN): pyproject.toml $(PINS) | $(BIN)/python
+	@scripts/install.sh .venv newest "jaxnb and JupyterLab" -e '.[lab,plot]' nbclient
 	@touch $@
 
-$(DEV): pyproject.toml constraints.txt | $(BIN)/python
-	@scripts/install.sh "jaxnb and its development tools" -e '.[lab,plot,test,docs]'
+$(DEV): pyproject.toml $(PINS) | $(BIN)/python
+	@scripts/install.sh .venv newest "jaxnb and its development tools" -e '.[lab,plot,test,docs]'
 	@touch $(RUN) $@
+
+$(OLDEST)/bin/python:
+	@scripts/make_venv.sh $(OLDEST) oldest
+
+$(OLDEST)/.dev: pyproject.toml $(PINS) | $(OLDEST)/bin/python
+	@scripts/install.sh $(OLDEST) oldest "jaxnb with the oldest JAX that it supports" -e '.[plot,test]'
+	@touch $@

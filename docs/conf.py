@@ -1,10 +1,16 @@
 from __future__ import annotations
 
 import runpy
+import sys
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+from jaxnb.compat.inventory import USES  # noqa: E402
+from jaxnb.compat.uses import table  # noqa: E402
+
+TABLE = "<!-- the table of jaxnb/compat/inventory.py -->"
 
 project = "jaxnb"
 author = "the jaxnb authors"
@@ -35,7 +41,7 @@ EXECUTED = ROOT / "notebooks" / "executed" / "quickstart.ipynb"
 def is_fresh(executed: Path) -> bool:
     """Whether an executed notebook is newer than its source and the package."""
     made_of = [ROOT / "notebooks" / executed.name, *(ROOT / "jaxnb").rglob("*.*")]
-    made_of += [ROOT / "pyproject.toml", ROOT / "constraints.txt"]
+    made_of += [ROOT / "pyproject.toml", *(ROOT / "constraints").iterdir()]
     return executed.exists() and all(
         path.stat().st_mtime < executed.stat().st_mtime
         for path in made_of
@@ -48,11 +54,13 @@ if is_fresh(EXECUTED):
 
 
 def setup(app: Any) -> None:
-    """Has the quickstart read from its executed copy, if that is fresh."""
+    """Has the quickstart read from its executed copy, if that is fresh; makes a table."""
 
     def read(_: Any, name: str, source: list[str]) -> None:
         if name == "quickstart" and is_fresh(EXECUTED):
             source[0] = EXECUTED.read_text()
+        elif name == "reference/compat":
+            source[0] = source[0].replace(TABLE, table(USES))
 
     app.connect("source-read", read)
 

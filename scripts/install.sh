@@ -1,28 +1,37 @@
 #!/usr/bin/env bash
-# Usage: install.sh WHAT REQUIREMENT...
+# Usage: install.sh FOLDER newest|oldest WHAT REQUIREMENT...
 #
-# Installs into .venv at the versions of constraints.txt, those of build tools included. uv does it
-# in a fifth of pip's time: pip brings it into .venv where it is not installed, and does it alone
-# where uv cannot (say, as only pip has been told of a mirror).
+# Installs into an environment, at the newest or the oldest versions that constraints/ has for its
+# Python, those of build tools included. uv does it in a fifth of pip's time: pip brings it into
+# the environment where it is not installed, and does it alone where uv cannot (say, as only pip
+# has been told of a mirror).
 set -euo pipefail
 cd "$(dirname "$0")/.."
-what=$1
-shift
+folder=$1 age=$2 what=$3
+shift 3
+
+pins=py$("$folder/bin/python" -c 'import sys; print("%d%d" % sys.version_info[:2])')
+if [ "$age" = oldest ]; then pins=$pins-oldest; fi
+constraints=$PWD/constraints/$pins.txt
+if [ ! -e "$constraints" ]; then
+  echo "no constraints/$pins.txt: the newest of everything is installed, which nobody has tested"
+  constraints=/dev/null
+fi
 
 # -c does not reach the isolated environment that builds jaxnb; the variable does.
-export PIP_CONSTRAINT=$PWD/constraints.txt
-pip=(.venv/bin/python -m pip --disable-pip-version-check --retries 5 install -qq --no-compile)
+export PIP_CONSTRAINT=$constraints
+pip=("$folder/bin/python" -m pip --disable-pip-version-check --retries 5 install -qq --no-compile)
 
 with_uv() {
   local uv
-  if ! uv=$(PATH=$PATH:$PWD/.venv/bin command -v uv); then
-    "${pip[@]}" uv && uv=.venv/bin/uv || return
+  if ! uv=$(PATH=$PATH:$PWD/$folder/bin:$PWD/.venv/bin command -v uv); then
+    "${pip[@]}" uv && uv=$folder/bin/uv || return
   fi
-  UV_HTTP_RETRIES=5 "$uv" pip install --quiet --python .venv/bin/python \
-    --constraints constraints.txt --build-constraints constraints.txt "$@"
+  UV_HTTP_RETRIES=5 "$uv" pip install --quiet --python "$folder/bin/python" \
+    --constraints "$constraints" --build-constraints "$constraints" "$@"
 }
 
-echo "installing $what into .venv …"
+echo "installing $what into $folder …"
 if ! with_uv "$@" && ! "${pip[@]}" "$@"; then
   echo "could not install $what: the lines above name the package. Nothing is half made:" \
     "the same make target goes on where this one stopped." >&2
@@ -31,7 +40,7 @@ fi
 
 # uv links files to its cache: another checkout's installation would write its own path into this
 # one's, which would import the other's code from then on.
-for path in .venv/lib/python*/site-packages/*jaxnb*.pth; do
+for path in "$folder"/lib/python*/site-packages/*jaxnb*.pth; do
   if [ -e "$path" ]; then
     cp "$path" "$path.own"
     mv "$path.own" "$path"

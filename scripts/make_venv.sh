@@ -1,24 +1,21 @@
 #!/usr/bin/env bash
-# Makes .venv with the first Python of at least 3.11 among $PYTHON (if set), python3 and
-# the versioned names.
+# Usage: make_venv.sh FOLDER newest|oldest
+#
+# Makes an environment with the newest or the oldest Python that is found; $PYTHON, if set, names
+# the one to take for the newest.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+folder=$1
 
-is_new_enough() {
-  "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null
-}
-
-python=
-for candidate in ${PYTHON:-python3 python3.14 python3.13 python3.12 python3.11}; do
-  if command -v "$candidate" >/dev/null && is_new_enough "$candidate"; then
-    python=$candidate
-    break
-  fi
-done
-if [ -z "$python" ]; then
-  echo "jaxnb needs Python 3.11 or newer; ${PYTHON:-python3} is" \
-    "$("${PYTHON:-python3}" --version 2>&1 || echo missing)." \
-    "Name another one: make PYTHON=/path/to/python3.11 demo" >&2
+if [ "$2" = newest ] && [ -n "${PYTHON:-}" ]; then
+  python=$PYTHON
+else
+  python=$(scripts/find_python.sh "$2")
+fi
+if ! "${python:-false}" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+  echo "jaxnb needs Python 3.11 or newer; ${python:-python3} is" \
+    "$("${python:-python3}" --version 2>&1 || echo missing)." \
+    "Name another one: make PYTHON=/path/to/python3.13 demo" >&2
   exit 1
 fi
 
@@ -34,6 +31,6 @@ if ! "$python" -c 'import ensurepip' 2>/dev/null; then
   fi
 fi
 
-rm -rf .venv
-"$python" -m venv .venv
-echo "made .venv with $(.venv/bin/python --version)"
+rm -rf "$folder"
+"$python" -m venv "$folder"
+echo "made $folder with $("$folder/bin/python" --version)"

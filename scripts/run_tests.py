@@ -164,6 +164,7 @@ def main() -> int:
         metavar="N",
         help="files at a time, 1 at least",
     )
+    parser.add_argument("--unsteady", type=Path, default=UNSTEADY, help="where to report them")
     parser.add_argument("paths", nargs="*", default=["tests"])
     chosen = parser.parse_args()
     # Both passes name the same rows.
@@ -172,7 +173,7 @@ def main() -> int:
     # A worker that crashed is not replaced: what it had before it could be lost, or wait for ever.
     once = ["--dist", "loadfile", "--no-loadscope-reorder", "--max-worker-restart=0", "-q"]
     marks = ["-m", chosen.marks] if chosen.marks else []
-    _write([])
+    _write(chosen.unsteady, [])
     outcome = run(["-n", chosen.workers, *once, *marks, *chosen.paths], environment, FIRST_SECONDS)
     print(f"the same rows again: SEED={seed} make test", flush=True)
     if why := judge(outcome):
@@ -186,13 +187,13 @@ def main() -> int:
         alone = run(["-n", "1", *once, each.nodeid], environment, ALONE_SECONDS)
         has_passed = alone.status == 0 and alone.passed == alone.collected == 1
         again.append(Failure(**asdict(each) | {"alone": "passed" if has_passed else "failed"}))
-    _write([each for each in again if each.is_unsteady])
+    _write(chosen.unsteady, [each for each in again if each.is_unsteady])
     print("\n".join(report(again)), flush=True)
     return 0 if all(each.is_unsteady for each in again) else 1
 
 
-def _write(unsteady: Sequence[Failure]) -> None:
-    UNSTEADY.write_text(json.dumps([asdict(each) for each in unsteady], indent=2) + "\n")
+def _write(file: Path, unsteady: Sequence[Failure]) -> None:
+    file.write_text(json.dumps([asdict(each) for each in unsteady], indent=2) + "\n")
 
 
 if __name__ == "__main__":

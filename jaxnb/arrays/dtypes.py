@@ -56,7 +56,9 @@ def largest_overflow(array: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> float
 
 def _largest(array: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> float | None:
     # These pass over NaN; only infinities of the array's own need a closer look.
-    most = max(float(np.fmax.reduce(array, axis=None)), -float(np.fmin.reduce(array, axis=None)))
+    fmax: Any = np.fmax.reduce  # NumPy 2.5 declares no axis of None
+    fmin: Any = np.fmin.reduce
+    most = max(float(fmax(array, axis=None)), -float(fmin(array, axis=None)))
     if np.isinf(most):
         most = 0.0
         with np.nditer(

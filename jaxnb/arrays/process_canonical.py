@@ -149,4 +149,4 @@ def is_pickled_by_fields(kind: type) -> bool:
         getattr(kind, name, None) is getattr(object, name, None)
         for name in ("__reduce__", "__reduce_ex__", "__getstate__")
     )
-    return plain and hasattr(kind, "__dict__") and not hasattr(kind, "__slots__")
+    return plain and kind.__dictoffset__ != 0 and not hasattr(kind, "__slots__")

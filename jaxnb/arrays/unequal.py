@@ -116,7 +116,7 @@ def with_difference(
     bits = np.any([(words[0] != each).any(axis=1) for each in words[1:]], axis=0)
     if not bits.any():
         return found
-    place = int(bits.argmax())
+    place = int(bits.argmax(0))
     has: dict[str, list[int]] = {}
     for group, each in zip(found.groups, values, strict=True):
         has.setdefault(str(each[place]), []).extend(group)

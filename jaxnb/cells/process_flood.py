@@ -16,12 +16,12 @@ import os
 import sys
 import threading
 import time
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict
 from collections.abc import Mapping
-from contextlib import nullcontext
 from typing import Any
 
 from jaxnb.cells.allowance import Allowance, share_of
+from jaxnb.compat.ipython_shell import forget_output
 from jaxnb.wire.process_plain_text import DROPPED_MESSAGE
 
 FLUSHES, FLUSHES_PER_SECOND = 50, 50.0
@@ -153,13 +153,6 @@ class LimitedStream:
         self._flush()
 
 
-class _Forgetful(defaultdict[int, list[Any]]):
-    """Takes entries and keeps none."""
-
-    def __missing__(self, key: int) -> list[Any]:
-        return []
-
-
 def install(shell: Any, num_processes: int) -> None:
     """Limits what cells of this shell print.
 
@@ -180,7 +173,7 @@ def install(shell: Any, num_processes: int) -> None:
     shell.events.register("pre_run_cell", begin)
     shell.events.register("post_run_cell", end)
     _keep_order(shell.display_pub, streams)
-    _forget_history(shell)
+    forget_output(shell)
 
 
 def _keep_order(publisher: Any, streams: list[LimitedStream]) -> None:
@@ -194,18 +187,3 @@ def _keep_order(publisher: Any, streams: list[LimitedStream]) -> None:
             return original(*args, **settings)
 
         setattr(publisher, name, after_text)
-
-
-def _forget_history(shell: Any) -> None:
-    """Keeps IPython from keeping all that cells print, for good, piece by piece.
-
-    IPython 9 does that for ``%notebook``, which saves the history of a terminal. It has no
-    setting for it: of the two names replaced here one is its own.
-    """
-    if hasattr(shell, "_tee"):
-        shell._tee = _no_tee
-    shell.history_manager.outputs = _Forgetful(list)
-
-
-def _no_tee(channel: str) -> Any:
-    return nullcontext()

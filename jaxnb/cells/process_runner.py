@@ -14,7 +14,6 @@ from types import FrameType, TracebackType
 from typing import Any
 
 import jax
-from ipykernel.displayhook import ZMQShellDisplayHook
 
 from jaxnb.arrays.process_held import HELD, LARGE_VALUES
 from jaxnb.arrays.process_naming import Names
@@ -27,6 +26,8 @@ from jaxnb.cells import (
     process_values,
 )
 from jaxnb.cells.process_repeating import Repeats
+from jaxnb.compat import ipykernel_requests, ipython_shell
+from jaxnb.compat.ipykernel_output import NOTHING, KeepingDisplayHook, install_display_hook
 from jaxnb.compat.jax_arrays import is_deleted
 from jaxnb.errors import JaxnbError
 from jaxnb.lockstep import process_awaiting, process_interrupts
@@ -44,44 +45,17 @@ MAX_LARGE_VALUES = 16
 MAX_NAMED = 100_000
 """So many objects are looked at for the names of arrays."""
 
-_NOTHING = object()
 _ONCE = nullcontext()
 
 
-class CapturingDisplayHook(ZMQShellDisplayHook):
-    """Keeps the last expression's value and its formats instead of publishing them."""
-
-    nothing = _NOTHING
-    value: Any = _NOTHING
-    bundle: dict[str, Any]
-    keeps_only = False
-    """Whether values are kept and not formatted: to format an array is to wait for it."""
-
-    def __call__(self, result: Any = None) -> None:
-        """Takes the value; IPython calls this for the last expression."""
-        if self.keeps_only:
-            self.value = _NOTHING if result is None else result
-            return
-        if result is not None and not self.quiet():  # type: ignore[no-untyped-call]
-            self.value = result
-        super().__call__(result)  # type: ignore[no-untyped-call]
+class CapturingDisplayHook(KeepingDisplayHook):
+    """Keeps the last expression's value and its formats; knows arrays that were deleted."""
 
     def compute_format_data(self, result: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         """Formats the value; an array whose buffer is gone cannot be asked for its repr."""
         if isinstance(result, jax.Array) and is_deleted(result):
             return {"text/plain": "<jax.Array, deleted>"}, {}
-        return super().compute_format_data(result)  # type: ignore[no-any-return, no-untyped-call]
-
-    def finish_displayhook(self) -> None:
-        """Keeps what ipykernel would send to the front end here."""
-        self.bundle = dict((self.msg or {}).get("content", {}).get("data", {}))
-        self.msg = None
-
-    def take(self) -> tuple[Any, dict[str, Any]]:
-        """Returns the value and its formats, and forgets them."""
-        taken = self.value, getattr(self, "bundle", {})
-        self.value, self.bundle = _NOTHING, {}
-        return taken
+        return super().compute_format_data(result)
 
 
 class Runner:
@@ -121,20 +95,12 @@ class Runner:
         process_commands.install(shell)
         self._kernel.raw_input = self._kernel.getpass = process_commands.no_input
         process_tracebacks.install(shell)
-        old = shell.displayhook
-        hook = CapturingDisplayHook(  # type: ignore[no-untyped-call]
-            shell=shell, parent=shell, cache_size=shell.cache_size
-        )
-        hook.session, hook.pub_socket, hook.topic = old.session, old.pub_socket, old.topic
-        shell.displayhook = hook
-        shell.display_trap.hook = hook
-        # IPython documents _showtraceback as the method to replace in order to show an error
-        # elsewhere; ipykernel's publishes it, which would show it beside jaxnb's own.
-        shell._showtraceback = self._keep_traceback
+        install_display_hook(shell, CapturingDisplayHook)
+        ipython_shell.keep_tracebacks(shell, self._keep_traceback)
         show = shell.showtraceback
 
         def showtraceback(*arguments: Any, **settings: Any) -> None:
-            if settings.get("running_compiled_code") and process_tracebacks.is_outermost(shell):
+            if settings.get("running_compiled_code") and ipython_shell.is_outermost(shell):
                 self._raised_at = time.monotonic()
                 self._tell_end(sys.exc_info()[1])
                 if process_tracebacks.has_group(sys.exc_info()[1]):
@@ -142,9 +108,7 @@ class Runner:
             show(*arguments, **settings)
 
         shell.showtraceback = showtraceback
-        # A name of its own for the cell, the same on every process: ipykernel's has the pid in
-        # it, so no two processes' tracebacks would be equal.
-        shell.compile.get_code_name = lambda raw, transformed, number: self._code_name
+        ipython_shell.name_cells(shell, lambda: self._code_name)
 
     def _hidden(self) -> set[str]:
         names, hidden = self._shell.user_ns, self._shell.user_ns_hidden
@@ -209,8 +173,7 @@ class Runner:
         it runs a cell with ``await``, and ipyparallel's engines have none.
         """
         shell = self._shell
-        self._kernel._forward_input(allow_stdin=False)  # input() raises instead of hanging
-        try:
+        with ipykernel_requests.without_input(self._kernel):  # input() raises instead of hanging
             if (found := self._awaiting(code)) is None:
                 result = shell.run_cell(code, store_history=True)
             else:
@@ -220,8 +183,6 @@ class Runner:
             if process_children.is_child():  # of an os.fork() in the cell
                 process_children.end(result and (result.error_before_exec or result.error_in_exec))
             self._keep_error_of(result)
-        finally:
-            self._kernel._restore_input()
 
     def _awaiting(self, code: str) -> dict[str, Any] | None:
         """Returns what IPython has made of code that awaits; None for other code."""
@@ -336,7 +297,7 @@ class Runner:
 
     def _take_value(self, request: CellRequest) -> ValueInfo | None:
         value, bundle = self._shell.displayhook.take()
-        if value is _NOTHING or self._error is not None:
+        if value is NOTHING or self._error is not None:
             return None
         info = process_values.describe(
             value,
@@ -357,7 +318,7 @@ class Runner:
     def _keep_traceback(self, kind: type[BaseException], error: Any, lines: list[str]) -> None:
         said = process_tracebacks.cause_first(str(error))
         ansi = process_bundles.shortened("\n".join(lines).replace(str(error), said))
-        self._shell._last_traceback = lines
+        ipython_shell.note_traceback(self._shell, lines)
         self._raised = error
         at = self._raised_at or time.monotonic()
         self._error = ProcessError(

@@ -9,13 +9,15 @@ import re
 import sys
 import sysconfig
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from types import CodeType, FrameType, MethodType, TracebackType
+from types import TracebackType
 from typing import Any
 
 from IPython.utils.path import compress_user
+
+from jaxnb.compat import ipython_shell
+from jaxnb.compat.ipython_shell import LibraryFrame, Records
 
 _LIBRARIES = tuple(
     f"{path}/"
@@ -41,25 +43,6 @@ def has_group(error: BaseException | None) -> bool:
     return error is not None
 
 
-@dataclass(frozen=True, slots=True)
-class LibraryFrame:
-    """What IPython asks of a frame, for one that is formatted by :func:`_format_library_frame`."""
-
-    frame: FrameType
-    lineno: int
-    _sd: None = None
-
-    @property
-    def code(self) -> CodeType:
-        """The code that it runs."""
-        return self.frame.f_code
-
-    @property
-    def filename(self) -> str:
-        """The file of the code."""
-        return self.code.co_filename
-
-
 def install(shell: Any) -> None:
     """Has a shell format the frames of installed modules by file, line, name and source line.
 
@@ -72,39 +55,19 @@ def install(shell: Any) -> None:
     Args:
         shell: The kernel's shell.
     """
-    formatter = shell.InteractiveTB
-    records, record = formatter.get_records, formatter.format_record
-
-    def get_records(self: Any, etb: TracebackType, context: int, tb_offset: int) -> list[Any]:
-        if self.include_vars:
-            return list(records(etb, context, tb_offset))
-        found: list[Any] = []
-        for is_library, group in groupby(_entries(etb), key=_is_of_library):
-            entries = list(group)
-            if is_library:
-                found.extend(LibraryFrame(e.tb_frame, e.tb_lineno) for e in entries)
-            else:
-                _tell_modules(entries)
-                found.extend(records(_chained(entries), context, tb_offset))
-        return found
-
-    def format_record(self: Any, frame_info: Any) -> str:
-        if isinstance(frame_info, LibraryFrame):
-            return _format_library_frame(frame_info)
-        return str(record(frame_info))
-
-    formatter.get_records = MethodType(get_records, formatter)
-    formatter.format_record = MethodType(format_record, formatter)
+    ipython_shell.format_frames(shell, _records, _format_library_frame)
 
 
-def is_outermost(shell: Any) -> bool:
-    """Whether the cell itself is run, and nothing that its code runs as IPython would a cell."""
-    code, found = type(shell).run_code.__code__, 0
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        found += frame.f_code is code
-        frame = frame.f_back
-    return found == 1
+def _records(etb: TracebackType, own: Records) -> list[Any]:
+    found: list[Any] = []
+    for is_library, group in groupby(_entries(etb), key=_is_of_library):
+        entries = list(group)
+        if is_library:
+            found.extend(LibraryFrame(e.tb_frame, e.tb_lineno) for e in entries)
+        else:
+            _tell_modules(entries)
+            found.extend(own(_chained(entries)))
+    return found
 
 
 def _entries(traceback: TracebackType | None) -> Iterator[TracebackType]:

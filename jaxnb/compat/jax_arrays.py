@@ -47,8 +47,9 @@ def hook_creations(created: Callable[[Any, Any], None]) -> str:
 def hook_puts(carried: Callable[[Any, Any], None]) -> str:
     """Has it told that ``jax.device_put`` has made an array anew, of one that it has just made.
 
-    JAX 0.10 to 0.12 make it wrongly, where an array of this process is replicated over several that
-    have a device each: its only part is the whole array, so its shards cannot be had. It is mended.
+    JAX 0.10.2 to 0.12 make it wrongly, where an array of this process is replicated over several
+    that have a device each: its only part is the whole array, so its shards cannot be had. It is
+    mended.
 
     Args:
         carried: Takes the array that it returns, and the one before.

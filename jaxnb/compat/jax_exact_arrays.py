@@ -59,6 +59,9 @@ def make_deleted_array(
 def make_ref(array: jax.Array) -> Any:
     """Returns a ref to an array, whose buffer it takes over; nothing is computed.
 
+    JAX from 0.11 on commits the buffer of every ref, and cannot write to one that is not
+    committed: such an array, of an older JAX, is committed.
+
     Where this JAX has no such names, ``jax.new_ref`` copies the array: a computation of all
     processes that hold a part of it.
     """
@@ -69,4 +72,22 @@ def make_ref(array: jax.Array) -> Any:
     if kind is None or impl is None:
         return jax.new_ref(array)
     aval: Any = types.AbstractRef(jax.typeof(array))
+    if not array.committed and not _may_become_committed(array):
+        array = _as_committed(array, committed=True)
     return kind(aval, impl(aval, array))
+
+
+def _may_become_committed(array: jax.Array) -> bool:
+    """Whether a write, whose result is committed, may replace a buffer that is not."""
+    buffer, written = (_as_committed(array, committed=each) for each in (False, True))
+    try:
+        buffer._replace_with(written)  # type: ignore[attr-defined]
+    except (AttributeError, jax.errors.JaxRuntimeError):
+        return False
+    return True
+
+
+def _as_committed(array: jax.Array, *, committed: bool) -> jax.Array:
+    parts = [shard.data for shard in array.addressable_shards]
+    aval: Any = array.aval
+    return make_array(aval, array.sharding, parts, committed=committed)

@@ -49,7 +49,7 @@ def start_coordination_service(
     if not hasattr(runtime, "get_distributed_runtime_service"):
         raise StartError(
             "This jaxlib has no get_distributed_runtime_service: jaxnb needs it to start a "
-            "coordination service. Type `pip install 'jax>=0.10'`."
+            "coordination service. Type `pip install 'jax>=0.10.2'`."
         )
     return runtime.get_distributed_runtime_service(
         address,
@@ -108,7 +108,7 @@ def bind_gloo_to(host: str) -> None:
         raise StartError(
             "This JAX offers no way to bind gloo to an address (jax._src.xla_bridge."
             "_backend_factories is gone): its collectives would listen on all of the host's "
-            "network. Type `pip install 'jax>=0.10'`."
+            "network. Type `pip install 'jax>=0.10.2'`."
         )
 
     def make_cpu_client() -> Any:

@@ -13,7 +13,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, Protocol
 
 
@@ -227,8 +227,29 @@ def iterates_over_parts(error: BaseException) -> bool:
     """
     if not isinstance(error, AssertionError) or str(error):
         return False
+    code = _last_code(error)
+    return code is not None and code is _code_that_iterates()
+
+
+@functools.cache
+def _code_that_iterates() -> CodeType | None:
+    """Returns the code that raises it: found out with an object that looks like such an array."""
     from jax._src import array
 
-    iterate = getattr(getattr(array, "ArrayImpl", None), "__iter__", None)
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    return bool(frames) and frames[-1].f_code is getattr(iterate, "__code__", None)
+    try:
+        array.ArrayImpl.__iter__(_LooksSpread())  # type: ignore[arg-type]
+    except AssertionError as error:
+        return _last_code(error)
+    except Exception:
+        return None
+    return None
+
+
+class _LooksSpread:
+    ndim = 1
+    is_fully_replicated = is_fully_addressable = False
+
+
+def _last_code(error: BaseException) -> CodeType | None:
+    codes = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return codes[-1] if codes else None

@@ -14,6 +14,7 @@ import zmq
 from ipyparallel.controller.app import IPController
 from traitlets.config import Config
 
+from jaxnb.compat import ipyparallel_controller
 from jaxnb.launch import lifeline, relays
 
 HEARTBEAT_MS = 25
@@ -73,32 +74,23 @@ class Controller(IPController):  # type: ignore[misc]
         return f"{info['interface']}:{number}"
 
     def init_hub(self) -> None:
-        """Leaves the hub's monitor with what keeps track of engines.
-
-        By default the hub gets a copy of every message of every cell and parses it, to answer
-        questions on queues and results; that costs as much as the notebook's side of a cell.
-        """
+        """Has the hub keep track of engines only, and hearts beat while one is registered."""
         self._files: dict[str, dict[str, Any]] = {}
         # A second lock: the first is the mode of the folder, which a user may change.
         self.context.setsockopt(zmq.IPC_FILTER_UID, os.geteuid())
         super().init_hub()
-        monitor = self.hub.monitor.socket
-        monitor.setsockopt(zmq.UNSUBSCRIBE, b"")
-        monitor.setsockopt(zmq.SUBSCRIBE, b"heartmonitor")
-        self._register = self.hub.query_handlers["registration_request"]
-        self.hub.query_handlers["registration_request"] = self._registered_while_hearts_beat
         self._is_waking = False
+        ipyparallel_controller.leave_out_traffic(self.hub)
+        ipyparallel_controller.call_at_registrations(self.hub, self._begin_to_wake_hearts)
 
-    def _registered_while_hearts_beat(self, *message: Any) -> Any:
-        """Begins to register an engine; hearts are asked to beat until all are registered."""
-        answer = self._register(*message)
+    def _begin_to_wake_hearts(self) -> None:
         if not self._is_waking:
             self._wake_hearts()
-        return answer
 
     def _wake_hearts(self) -> None:
+        """Asks hearts to beat, until all engines are registered."""
         os.kill(self.heartmonitor_process.pid, signal.SIGUSR1)
-        self._is_waking = bool(self.hub.incoming_registrations)
+        self._is_waking = ipyparallel_controller.is_registering(self.hub)
         if self._is_waking:
             self.loop.call_later(WAKE_SECONDS, self._wake_hearts)
 
@@ -113,7 +105,7 @@ class Controller(IPController):  # type: ignore[misc]
         forked while another thread holds a lock never gets that lock: without a heart that is
         heard no engine ever counts as registered.
         """
-        self.mq_class = f"{relays.__name__}.{relays.Relay.__name__}"
+        ipyparallel_controller.relay_with(self)
         super().init_schedulers()
         self._heart_fd = relays.start_heart_monitor(self.heartmonitor_process)
         self.heartmonitor_process.start = lambda: None

@@ -9,45 +9,17 @@ import importlib
 import os
 import signal
 import sys
-from typing import Any
 
-from ipykernel.iostream import OutStream
 from ipyparallel.engine.app import IPEngine
 from traitlets import default
 from traitlets.config import Config
 
+from jaxnb.compat.ipykernel_output import PythonOutStream
 from jaxnb.launch import lifeline
 from jaxnb.launch.programs import ENDPOINT, IDENTITY
 
 INSTALL_ENDPOINT = f"__import__('{ENDPOINT}', fromlist=['install']).install()"
 """Run in the engine at its start, by ipyparallel's own ``startup_command``."""
-
-
-class PythonOutStream(OutStream):
-    """Standard output of Python code; file descriptors 1 and 2 are left to the launcher.
-
-    ipykernel would redirect those into this process, where the last words of a process that
-    aborts (XLA's fatal errors, faulthandler's stacks) die with it.
-    """
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._has_text = False
-        super().__init__(*args, **{**kwargs, "watchfd": False})  # type: ignore[no-untyped-call]
-
-    def write(self, string: str) -> int:
-        """Writes, as ipykernel does."""
-        self._has_text = True
-        return super().write(string) or 0
-
-    def flush(self) -> None:
-        """Flushes, if there is anything to flush.
-
-        ipykernel hands every flush to its output thread and waits for it, and flushes both
-        streams several times a cell: a third of the time of an empty one.
-        """
-        if self._has_text:
-            self._has_text = False
-            super().flush()  # type: ignore[no-untyped-call]
 
 
 class Engine(IPEngine):  # type: ignore[misc]

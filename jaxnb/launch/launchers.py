@@ -15,6 +15,7 @@ from ipyparallel.cluster import launcher
 from traitlets import Any as AnyTrait
 from traitlets import Float, Integer, List
 
+from jaxnb.compat.ipyparallel_launchers import WatchedEngineSet
 from jaxnb.launch.engine_start import EngineStart, command
 from jaxnb.launch.forkclient import ForkServerClient
 from jaxnb.launch.programs import IDENTITY, command_line
@@ -149,7 +150,7 @@ class LocalEngineLauncher(launcher.LocalEngineLauncher):  # type: ignore[misc]
         return super().start()
 
 
-class LocalEngineSetLauncher(launcher.LocalEngineSetLauncher):  # type: ignore[misc]
+class LocalEngineSetLauncher(WatchedEngineSet):
     """A set of local engines."""
 
     launcher_class = LocalEngineLauncher
@@ -175,12 +176,13 @@ class LocalEngineSetLauncher(launcher.LocalEngineSetLauncher):  # type: ignore[m
             with contextlib.suppress(psutil.NoSuchProcess):
                 engine.signal(sig)
 
-    def _notice_engine_stopped(self, data: dict[str, Any]) -> None:
-        index = int(data["identifier"])
-        ended = self.launchers.get(data["identifier"])
-        output = ended.get_output() if ended is not None else ""
-        super()._notice_engine_stopped(data)
+    def engine_ended(self, data: dict[str, Any], output: str) -> None:
+        """Tells the cluster, if it wants to know."""
         if hasattr(self.parent, "on_process_ended"):
             self.parent.on_process_ended(
-                self.engine_set_id, index, data["pid"], data.get("exit_code"), output
+                self.engine_set_id,
+                int(data["identifier"]),
+                data["pid"],
+                data.get("exit_code"),
+                output,
             )

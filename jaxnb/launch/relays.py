@@ -1,49 +1,13 @@
-"""Knowing that the ipyparallel controller's threads and its heart monitor have their sockets.
-
-A thread or a process of ipyparallel's that cannot have one (no file may be opened any more, say)
-just ends, and the others run on without it: no engine counts as registered, or no output ever
-comes. And who connects before a socket is there tries again a tenth of a second later only.
-"""
+"""The heart monitor of the ipyparallel controller: that it listens, and when it asks for beats."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import signal
-import threading
-import traceback
 from typing import Any
 
-from ipyparallel.controller.heartmonitor import HeartMonitor
-from zmq.devices import ThreadMonitoredQueue
-
-
-class Relay(ThreadMonitoredQueue):
-    """A thread that hands messages on, without which its process does not live.
-
-    Attributes:
-        bound: Set once its sockets are bound.
-    """
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)  # type: ignore[no-untyped-call]
-        _ = super()._setup_sockets  # a pyzmq without it is found out here: nobody would set it
-        self.bound = threading.Event()
-
-    def _setup_sockets(self) -> Any:
-        # pyzmq's own name, for no public one stands between binding and waiting for messages.
-        sockets = super()._setup_sockets()  # type: ignore[no-untyped-call]
-        self.bound.set()
-        return sockets
-
-    def run(self) -> None:
-        """Hands messages on; where it cannot, the process ends, and whoever forked it sees why."""
-        try:
-            super().run()
-        except BaseException:
-            traceback.print_exc()
-            os._exit(1)
-
+from jaxnb.compat import ipyparallel_controller
 
 AWAKE_SECONDS = 2.0
 """For so long hearts are asked to beat after somebody has registered: three times at least."""
@@ -67,14 +31,11 @@ def start_heart_monitor(process: Any) -> int:
 
     def tell_and_run() -> None:
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # it is awake at first
-        start = HeartMonitor.start  # called once both sockets are bound
 
-        def tell_and_start(monitor: Any) -> None:
-            os.write(write_fd, b"\n")
-            start(monitor)
-            _beat_when_woken(monitor)
-
-        HeartMonitor.start = tell_and_start  # in the child, which has nothing else to do
+        # In the child, which has nothing else to do.
+        ipyparallel_controller.tell_of_heart_monitor(
+            lambda: os.write(write_fd, b"\n"), _beat_when_woken
+        )
         run()
 
     process.run = tell_and_run
@@ -85,16 +46,16 @@ def start_heart_monitor(process: Any) -> int:
 
 def _beat_when_woken(monitor: Any) -> None:
     """Has a heart monitor, which has just started in this process, beat after SIGUSR1 only."""
-    loop = asyncio.get_running_loop()
+    loop, beats = asyncio.get_running_loop(), ipyparallel_controller.beats_of(monitor)
     sleeps: asyncio.TimerHandle | None = None
 
     def wake() -> None:
         nonlocal sleeps
         if sleeps is not None:
             sleeps.cancel()
-        sleeps = loop.call_later(AWAKE_SECONDS, monitor.caller.stop)
-        if not monitor.caller.is_running():
-            monitor.caller.start()
+        sleeps = loop.call_later(AWAKE_SECONDS, beats.stop)
+        if not beats.is_running():
+            beats.start()
 
     loop.add_signal_handler(signal.SIGUSR1, wake)
     wake()  # a signal before now was lost

@@ -70,7 +70,7 @@ def refusal(reports: Sequence[ProcessReport], advice: str) -> str:
 
 TO_START = (
     "Start with `--check off` (in Python: `check='off'`) to go without checks, or install a JAX "
-    "that jaxnb supports: `pip install 'jax>=0.10,<0.13'`."
+    "that jaxnb supports: `pip install 'jax>=0.10.2,<0.13'`."
 )
 
 TO_RUN = (

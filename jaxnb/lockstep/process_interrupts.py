@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from types import CodeType, FrameType, FunctionType
 from typing import Any
@@ -26,18 +26,21 @@ KEPT_FOR_SECONDS = 0.05
 """How soon it is tried again whether the main thread may see an interrupt that was kept from it."""
 
 PUT_OFF_FOR_SECONDS = 0.001
-PUT_OFF_SECONDS = 0.5
-"""For so long an interrupt is put off at most, while JAX is at what must not be left half done."""
+PUT_OFF_SECONDS, PUT_OFF_TIMES = 0.5, 20
+"""For so long an interrupt is put off at most, while JAX is at what must not be left half done; or
+so many times, where others need the processor and each takes long."""
 
 MOST_CALLS_WITHIN = 5
 """So many calls a context manager of JAX's has made at most when it sets something."""
 
 _JAX = os.path.dirname(jax.__file__)
 _CACHE, _BEFORE_WITH = 0, opcode.opmap.get("BEFORE_WITH")  # up to Python 3.13
+_JUMP_BACKWARD = opcode.opmap["JUMP_BACKWARD"]
 
 _keeps: Callable[[], bool] | None = None
 _took: Callable[[], None] | None = None
 _put_off_since: float | None = None
+_put_off_times = 0
 _is_due = False  # an interrupt has come that the code has not seen
 _struck_at: float | None = None
 _missed_at: float | None = None
@@ -126,7 +129,7 @@ def seconds_since_missed() -> float | None:
 def _raise(_: int, frame: FrameType | None) -> None:
     if is_kept():
         return
-    if frame and _is_jax_at_work(frame) and _may_put_off():
+    if frame and (_is_jax_at_work(frame) or _would_leave_unhandled(frame)) and _may_put_off():
         _send_again_in(PUT_OFF_FOR_SECONDS)
         return
     raise strike_by_signal()
@@ -158,11 +161,46 @@ def _is_entered_next(frame: FrameType) -> bool:
     return at < len(code) and code[at] == _BEFORE_WITH
 
 
+def _would_leave_unhandled(frame: FrameType) -> bool:
+    """Whether Python would neither leave a ``with`` here, nor look at an ``except``.
+
+    In Python 3.12 and 3.13 the jump back of a loop at a block's end lacks the block's handler.
+    """
+    code, at = frame.f_code, frame.f_lasti
+    return (
+        at >= 2
+        and code.co_code[at] == _JUMP_BACKWARD
+        and _handler(code, at) != _handler(code, at - 2)
+    )
+
+
+def _handler(code: CodeType, at: int) -> int | None:
+    """Returns where code goes on when an exception is raised at an offset; None for nowhere."""
+    numbers = _numbers(code.co_exceptiontable)
+    for start in numbers:
+        length, target, _ = next(numbers), next(numbers), next(numbers)
+        if start <= at // 2 < start + length:
+            return target
+    return None
+
+
+def _numbers(table: bytes) -> Iterator[int]:
+    """Yields those of an exception table: six bits a byte, the seventh says that one goes on."""
+    number = 0
+    for byte in table:
+        number = number << 6 | byte & 63
+        if not byte & 64:
+            yield number
+            number = 0
+
+
 def _may_put_off() -> bool:
-    global _put_off_since
+    global _put_off_since, _put_off_times
     now = time.monotonic()
-    _put_off_since = _put_off_since or now
-    return now - _put_off_since < PUT_OFF_SECONDS
+    if _put_off_since is None:
+        _put_off_since, _put_off_times = now, 0
+    _put_off_times += 1
+    return now - _put_off_since < PUT_OFF_SECONDS or _put_off_times < PUT_OFF_TIMES
 
 
 def _send_again_in(seconds: float) -> None:

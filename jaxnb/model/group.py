@@ -108,7 +108,8 @@ class GroupInfo:
         last_cell: The number of the last cell that has ended, or None.
         running_cell: The number of the cell that is running, or None.
         check: What is done about what differs among processes, unless a cell says otherwise.
-        notes: What cannot be checked in it, and what that means, as sentences; empty for nothing.
+        notes: What cannot be checked in it, what that means, and which versions are newer than
+            those that jaxnb is tested with, as sentences; empty for nothing.
     """
 
     processes: tuple[ProcessInfo, ...]

@@ -16,6 +16,7 @@ from jaxnb.cells.outcome import (
     restarting_error,
 )
 from jaxnb.cells.sigint import sigint_held
+from jaxnb.compat.versions import installed, newer_than_tested
 from jaxnb.errors import SessionBrokenError, SessionClosedError, StartError
 from jaxnb.launch.cluster import ProcessGroup
 from jaxnb.launch.deaths import Death, OomKills, death_error
@@ -131,8 +132,12 @@ class Life:
             last_cell=work.last_cell,
             running_cell=now.request.cell if (now := work.current) is not None else None,
             check=self.options.check,
-            notes=checking.notes(self.reports, self.options.check),
+            notes=(*checking.notes(self.reports, self.options.check), *self._news()),
         )
+
+    def _news(self) -> tuple[str, ...]:
+        versions = installed() | {"JAX": self.reports[0].jax_version}
+        return newer_than_tested(versions)
 
     @property
     def transport(self) -> Transport:

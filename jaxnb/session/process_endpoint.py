@@ -11,6 +11,7 @@ import logging
 from typing import Any
 
 from jaxnb.cells import process_children
+from jaxnb.compat import ipykernel_requests
 from jaxnb.lockstep import process_interrupts
 from jaxnb.model.cells import CellRequest
 from jaxnb.model.requests import CallRequest, JointRequest
@@ -19,6 +20,8 @@ from jaxnb.wire import process_plain_text
 from jaxnb.wire.frames import dump, load
 from jaxnb.wire.signing import HAS_END_KEY, METADATA_KEY, digest
 
+_KIND = "apply_request"
+
 
 def install(kernel: Any = None) -> None:
     """Makes this process's kernel answer jaxnb's requests, and refuse ipyparallel's own.
@@ -26,11 +29,8 @@ def install(kernel: Any = None) -> None:
     ipyparallel's ``apply`` unpickles buffers, which its signature does not cover: whoever can put
     other buffers to a signed message could run code here.
     """
-    if kernel is None:
-        from ipykernel.kernelapp import IPKernelApp
-
-        kernel = IPKernelApp.instance().kernel
-    if getattr(kernel.shell_handlers["apply_request"], "is_jaxnb", False):
+    kernel = ipykernel_requests.this_kernel() if kernel is None else kernel
+    if getattr(ipykernel_requests.answers_with(kernel, _KIND), "is_jaxnb", False):
         return
     responder = Responder(kernel)
 
@@ -46,12 +46,12 @@ def install(kernel: Any = None) -> None:
         _send_reply(kernel, stream, ident, parent, frames)
 
     apply_request.is_jaxnb = True  # type: ignore[attr-defined]
-    kernel.shell_handlers["apply_request"] = apply_request
+    ipykernel_requests.answer_with(kernel, _KIND, apply_request)
     process_interrupts.install()
     process_children.install()
     process_plain_text.install(kernel)
-    _leave_signals_alone(kernel)
-    _say_less(kernel)
+    ipykernel_requests.leave_signals_alone(kernel, is_ours)
+    ipykernel_requests.say_less(kernel, _is_waited_for)
     kernel.log.setLevel(logging.ERROR)  # all that its handler shows; four are made in each cell
 
 
@@ -60,37 +60,9 @@ def is_ours(message: Any) -> bool:
     return bool(message) and METADATA_KEY in message.get("metadata", {})
 
 
-def _leave_signals_alone(kernel: Any) -> None:
-    """Keeps ipykernel from making SIGINT a KeyboardInterrupt around jaxnb's requests.
-
-    It does so for as long as the handler of a message runs. One that struck before or after
-    the cell itself would be caught in ipykernel's own code, and no reply would be sent.
-    """
-    for name in ("pre_handler_hook", "post_handler_hook"):
-        original = getattr(kernel, name)
-
-        def hook(original: Any = original) -> None:
-            if not is_ours(kernel.get_parent("shell")):
-                original()
-
-        setattr(kernel, name, hook)
-
-
-def _say_less(kernel: Any) -> None:
-    """Keeps ipykernel from saying "busy" and "idle" at jaxnb's requests, where nobody waits for it.
-
-    Each is made, signed, passed on and read in 0.2 ms, of the 3 to 4 that a request takes.
-    """
-    original = getattr(kernel, "_publish_status", None)
-    if original is None:  # an ipykernel that says it otherwise
-        return
-
-    def publish_status(status: str, *rest: Any, **settings: Any) -> None:
-        parent = kernel.get_parent("shell")
-        if not is_ours(parent) or (status == "idle" and HAS_END_KEY in parent["metadata"]):
-            original(status, *rest, **settings)
-
-    kernel._publish_status = publish_status
+def _is_waited_for(status: str, parent: Any) -> bool:
+    """Whether somebody waits to hear that the kernel is busy or idle with a message."""
+    return not is_ours(parent) or (status == "idle" and HAS_END_KEY in parent["metadata"])
 
 
 async def _answer(responder: Responder, parent: Any) -> Any:

@@ -1,13 +1,7 @@
 """The notebook's end of the transport: requests to processes, their streams and replies back.
 
 ipyparallel's client connects, knows the engines, and reads its sockets in a thread of its own.
-What comes of jaxnb's requests is taken from it as it comes: its views offer neither a request that
-is not a pickled function nor output as it comes, and its futures cost as much as all else on the
-way. So this uses names that ipyparallel marks as its own: the streams ``_mux_stream`` and
-``_query_stream`` (the streams, not their sockets: a send past the stream swallows the wake-up for a
-reply that has just come) with ``_io_loop``, ``_send`` for questions to the hub, ``_engines``
-(identity by engine id) with ``_update_engines``, and the methods overridden below. Each is
-exercised by every cell of the tests; ``_update_engines`` has a test of its own.
+What comes of jaxnb's requests is taken from it as it comes (``compat/ipyparallel_client``).
 """
 
 from __future__ import annotations
@@ -16,15 +10,14 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ipyparallel import Client
-from ipyparallel.client.client import unpack_message
 from ipyparallel.error import EngineError
 
+from jaxnb.compat.ipyparallel_client import RawClient
 from jaxnb.labels import capitalized, processes_label
 from jaxnb.model.cells import CellRequest
 from jaxnb.model.requests import CheckRequest, Request
@@ -68,43 +61,6 @@ class _Sent:
             self.exchange = self.reply = None
 
 
-class _Client(Client):  # type: ignore[misc]
-    """ipyparallel's client, with what comes of jaxnb's requests handed on as it comes.
-
-    ipyparallel adds all text of a request up in the request's metadata, which is quadratic in
-    its length, drops what comes after the request has ended, and unpickles buffers, which no
-    signature covers.
-
-    Attributes:
-        on_output: Takes what came of a request while it ran.
-        on_reply: Takes the reply to a request.
-        on_ended: Takes the number and identity of an engine that has ended.
-    """
-
-    log = logging.getLogger("jaxnb")  # where a message goes that is not signed as it should be
-    on_output: Callable[[Mapping[str, Any]], None]
-    on_reply: Callable[[Mapping[str, Any]], None]
-    on_ended: Callable[[int, str], None]
-
-    @unpack_message  # type: ignore[untyped-decorator]
-    def _dispatch_iopub(self, message: Mapping[str, Any]) -> None:
-        if message["parent_header"]:
-            try:
-                self.on_output(message)
-                if message["header"]["msg_type"].startswith("comm_"):
-                    Client._dispatch_iopub.__wrapped__(self, message)
-                    self.metadata.pop(message["parent_header"]["msg_id"], None)
-            except Exception:  # raised further, no message would come any more
-                self.log.exception("a message that a process has sent could not be read")
-
-    @unpack_message  # type: ignore[untyped-decorator]
-    def _dispatch_reply(self, message: Mapping[str, Any]) -> None:
-        self.on_reply(message)
-
-    def _handle_stranded_msgs(self, engine: int, identity: str) -> None:
-        self.on_ended(engine, identity)
-
-
 class Transport:
     """A connection to the group's processes through the ipyparallel controller.
 
@@ -115,7 +71,7 @@ class Transport:
     """
 
     def __init__(self, connection: Mapping[str, Any], on_stray: Callable[[Output], None]) -> None:
-        self._client = _Client(dict(connection), timeout=30)
+        self._client = RawClient(dict(connection), timeout=30)
         self._client.on_output, self._client.on_reply = self._route, self._take_reply
         self._client.on_ended = self._take_end
         self._on_stray = on_stray
@@ -151,7 +107,7 @@ class Transport:
         asked_at = time.monotonic()
         while True:
             check()
-            engine_ids = {uuid: engine for engine, uuid in list(self._client._engines.items())}
+            engine_ids = self._client.numbers()
             missing = [i for i, name in identities.items() if name not in engine_ids]
             if not missing:
                 break
@@ -168,7 +124,9 @@ class Transport:
             wait_for(arrival, min(left, 0.1))
             if time.monotonic() - asked_at > ASK_SECONDS:
                 asked_at = time.monotonic()
-                self._ask_who_has_registered(identities.values())
+                # Its notices do not reach a client whose subscription is still on the way: all
+                # engines that register in that moment would be waited for in vain.
+                self._client.learn_engines(identities.values())
         uuids = {index: name.encode() for index, name in identities.items()}
         new = {index for index, uuid in uuids.items() if self._uuids.get(index) != uuid}
         self._uuids = uuids
@@ -178,20 +136,6 @@ class Transport:
             if sent.process_index in new:
                 self._requests.pop(request, None)
         self.engine_ids = {index: engine_ids[name] for index, name in identities.items()}
-
-    def _ask_who_has_registered(self, names: Collection[str]) -> None:
-        """Asks the controller for its engines; the answer is taken in the client's thread.
-
-        Its notices do not reach a client whose subscription is still on the way: all engines
-        that register in that moment would be waited for in vain.
-        """
-        client = self._client
-
-        def take(answer: Future[Any]) -> None:
-            engines = answer.result()["content"]["engines"]
-            client._update_engines({i: name for i, name in engines.items() if name in names})
-
-        client._send(client._query_stream, "connection_request").add_done_callback(take)
 
     def unheard(self, seconds: float) -> list[int]:
         """Returns the processes of whose check no output came, nor the sign of its end.
@@ -214,8 +158,7 @@ class Transport:
         """
         engine_id = self.engine_ids.pop(process_index, None)
         if engine_id is not None:
-            client = self._client
-            client._send(client._query_stream, "unregistration_request", content={"id": engine_id})
+            self._client.forget_engine(engine_id)
 
     # ------------------------------------------------------------------ requests
 
@@ -235,7 +178,7 @@ class Transport:
 
         Replies to several requests to one process come in the order of the requests.
         """
-        if self._client._closed:
+        if self._client.is_closed:
             raise OSError("the connection to the controller is closed")
         session, frames = self._client.session, dump(request)
         metadata: dict[str, Any] = {METADATA_KEY: digest(*frames)}
@@ -252,11 +195,7 @@ class Transport:
                 del self._requests[oldest]
             else:  # it is waited for still
                 self._requests.move_to_end(oldest)
-
-        def send() -> None:
-            session.send(self._client._mux_stream, message, buffers=frames, ident=identity)
-
-        self._client._io_loop.add_callback(send)
+        self._client.send_raw(message, frames, identity)
 
     def _route(self, message: Mapping[str, Any]) -> None:
         """Hands on what came of a request while it ran."""

@@ -331,7 +331,7 @@ def test_a_group_is_ready_only_when_its_output_comes(
 ) -> None:
     """Output comes by a subscription, which may reach a process after its first answers."""
     lost: list[Any] = []
-    dispatch = client._Client._dispatch_iopub
+    dispatch = client.RawClient._dispatch_iopub
 
     def late(self: Any, message: Any) -> None:
         if len(lost) < 10:  # the signs that the first checks have begun and ended
@@ -339,7 +339,7 @@ def test_a_group_is_ready_only_when_its_output_comes(
         else:
             dispatch(self, message)
 
-    monkeypatch.setattr(client._Client, "_dispatch_iopub", late)
+    monkeypatch.setattr(client.RawClient, "_dispatch_iopub", late)
     session = make_session(2)
     assert len(lost) == 10
     result = session.run("print('heard')")

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+CONSTRAINTS = ROOT / "constraints" / "py{}{}.txt".format(*sys.version_info[:2])
 
 # Installing JAX takes a while on a slow disk.
 pytestmark = pytest.mark.timeout(600)
@@ -64,7 +65,7 @@ def python(
     python = folder / "bin" / "python"
     pip = [sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check"]
     if request.param == "empty":
-        run([*pip, "install", "-qq", "-c", ROOT / "constraints.txt", wheel], folder, timeout=500)
+        run([*pip, "install", "-qq", "-c", CONSTRAINTS, wheel], folder, timeout=500)
         return python
     run([*pip, "install", "-qq", "--no-deps", "--no-index", wheel], cwd=folder)
     # A folder that is named in a .pth file comes last, and its own .pth files, such as that of

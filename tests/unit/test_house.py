@@ -16,10 +16,21 @@ PACKAGE = Path(jaxnb.__file__).parent
 AT_THE_ROOT = {"__init__", "_version", "callers", "errors", "labels", "options"}
 HOMES = {
     "jax": "process_* compat/*",
-    "IPython": "magics/* process_*",
-    "ipyparallel": "launch/* wire/* session/process_endpoint",
+    "ipykernel": "compat/*",
+    "IPython": "magics/* process_* compat/*",
+    "ipyparallel": "launch/* wire/* compat/*",
 }
 """Where each package may be imported: a file's name, or its folder and name."""
+
+
+PYTHONS_OWN = {
+    "_clear", "_current_frames", "_DummyThread", "_exit", "_exit_function", "_fields", "_getframe",
+    "_lru_cache_wrapper", "_replace", "_run_exitfuncs", "_Unpickler",
+}  # fmt: skip
+"""Private names of the standard library, whose versions are fewer and change less."""
+
+AGREED = {"_instance", "_render_traceback_", "_repr_mimebundle_"}
+"""What IPython documents for objects to have, and singletons have of traitlets or their own."""
 
 
 def modules() -> Iterator[Path]:
@@ -46,6 +57,40 @@ def test_it_is_imported_at_home_only(package: str) -> None:
         if package in imported(path) and not any(path.with_suffix("").match(home) for home in homes)
     ]
     assert strangers == []
+
+
+def private_names(tree: ast.AST) -> set[str]:
+    """Returns the private attributes that code takes from what is not its own object."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and not ast.unparse(node.value).startswith("self"):
+            found.add(node.attr)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("getattr", "hasattr"):
+            found |= {each.value for each in node.args if isinstance(each, ast.Constant)}
+    return {n for n in found if str(n).startswith("_") and not str(n).endswith("__")}
+
+
+def defined_names(tree: ast.AST) -> set[str]:
+    """Returns the names that code gives to functions and attributes of its own."""
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    attributes = (n for n in ast.walk(tree) if isinstance(n, ast.Attribute))
+    return {n.name for n in ast.walk(tree) if isinstance(n, functions)} | {
+        n.attr
+        for n in attributes
+        if isinstance(n.ctx, ast.Store) and ast.unparse(n.value) == "self"
+    }
+
+
+def test_private_names_of_other_packages_are_used_in_compat_only() -> None:
+    used: dict[str, set[str]] = {}
+    own: set[str] = set()
+    for path in modules():
+        if path.parts[0] != "compat":
+            tree = ast.parse((PACKAGE / path).read_text())
+            own |= defined_names(tree)
+            used[str(path)] = private_names(tree)
+    known = own | PYTHONS_OWN | AGREED
+    assert {path: names - known for path, names in used.items() if names - known} == {}
 
 
 def test_features_are_folders() -> None:

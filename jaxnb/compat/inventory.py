@@ -1,0 +1,24 @@
+"""All that jaxnb uses of other packages and that they do not promise to keep."""
+
+from __future__ import annotations
+
+from jaxnb.compat import (
+    ipykernel_output,
+    ipykernel_requests,
+    ipyparallel_client,
+    ipyparallel_controller,
+    ipyparallel_launchers,
+    ipython_shell,
+    jax_uses,
+)
+
+USES = (
+    *jax_uses.USES,
+    *ipykernel_requests.USES,
+    *ipykernel_output.USES,
+    *ipython_shell.USES,
+    *ipyparallel_client.USES,
+    *ipyparallel_controller.USES,
+    *ipyparallel_launchers.USES,
+)
+"""The table in ``docs/reference/compat.md`` is made of these."""

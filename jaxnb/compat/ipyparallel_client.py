@@ -1,0 +1,146 @@
+"""ipyparallel's own names in its client: streams, engines, what comes of requests.
+
+Its views offer neither a request that is not a pickled function nor output as it comes, and its
+futures cost as much as all else on the way.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future
+from types import FunctionType
+from typing import Any
+
+import zmq
+from ipyparallel import Client
+from ipyparallel.client.client import unpack_message
+
+from jaxnb.compat.uses import Use, absent
+
+Message = Mapping[str, Any]
+
+
+class RawClient(Client):  # type: ignore[misc]
+    """ipyparallel's client, with what comes of jaxnb's requests handed on as it comes.
+
+    ipyparallel adds all text of a request up in the request's metadata, which is quadratic in
+    its length, drops what comes after the request has ended, and unpickles buffers, which no
+    signature covers.
+
+    Attributes:
+        on_output: Takes what came of a request while it ran.
+        on_reply: Takes the reply to a request.
+        on_ended: Takes the number and identity of an engine that has ended.
+    """
+
+    log = logging.getLogger("jaxnb")  # where a message goes that is not signed as it should be
+    on_output: Callable[[Message], None]
+    on_reply: Callable[[Message], None]
+    on_ended: Callable[[int, str], None]
+
+    @unpack_message  # type: ignore[untyped-decorator]
+    def _dispatch_iopub(self, message: Message) -> None:
+        if message["parent_header"]:
+            try:
+                self.on_output(message)
+                if message["header"]["msg_type"].startswith("comm_"):
+                    Client._dispatch_iopub.__wrapped__(self, message)
+                    self.metadata.pop(message["parent_header"]["msg_id"], None)
+            except Exception:  # raised further, no message would come any more
+                self.log.exception("a message that a process has sent could not be read")
+
+    @unpack_message  # type: ignore[untyped-decorator]
+    def _dispatch_reply(self, message: Message) -> None:
+        self.on_reply(message)
+
+    def _handle_stranded_msgs(self, engine: int, identity: str) -> None:
+        self.on_ended(engine, identity)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the connection is closed."""
+        return bool(self._closed)
+
+    def numbers(self) -> dict[str, int]:
+        """Returns the numbers of the engines that are known, by identity."""
+        return {identity: engine for engine, identity in list(self._engines.items())}
+
+    def learn_engines(self, identities: Collection[str]) -> None:
+        """Asks the controller for its engines; the answer is taken in the client's thread.
+
+        Args:
+            identities: Those that are to be known from then on; others are not.
+        """
+
+        def take(answer: Future[Any]) -> None:
+            engines = answer.result()["content"]["engines"]
+            self._update_engines({i: name for i, name in engines.items() if name in identities})
+
+        self._send(self._query_stream, "connection_request").add_done_callback(take)
+
+    def forget_engine(self, engine: int) -> None:
+        """Tells the controller that an engine has ended."""
+        self._send(self._query_stream, "unregistration_request", content={"id": engine})
+
+    def send_raw(self, message: Any, buffers: list[Any], identity: bytes) -> None:
+        """Sends a message to an engine, from the client's thread.
+
+        By the stream, not by its socket: a send past the stream swallows the wake-up for a reply
+        that has just come.
+        """
+
+        def send() -> None:
+            self.session.send(self._mux_stream, message, buffers=buffers, ident=identity)
+
+        self._io_loop.add_callback(send)
+
+
+def _probe_messages() -> str:
+    """Hands a client that is connected to nothing messages as ipyparallel's thread does."""
+    from jupyter_client.session import Session
+
+    client, session = RawClient.__new__(RawClient), Session(key=b"key")
+    client.session = session
+    came: list[str] = []
+    client.on_output = lambda message: came.append(message["content"]["text"])
+    client.on_reply = lambda message: came.append(message["content"]["status"])
+    parent = session.msg("apply_request")
+    output = session.msg("stream", {"text": "said"}, parent=parent)
+    reply = session.msg("apply_reply", {"status": "ok"}, parent=parent)
+    for take, message in ((client._dispatch_iopub, output), (client._dispatch_reply, reply)):
+        take([zmq.Frame(frame) for frame in session.serialize(message)])
+    return "" if came == ["said", "ok"] else f"it hands on {came}"
+
+
+def _probe_engines() -> str:
+    names = ("_update_engines", "_send", "_handle_stranded_msgs", "_dispatch_iopub.__wrapped__")
+    if missing := absent("ipyparallel", *(f"Client.{name}" for name in names)):
+        return missing
+    # They are made as it connects.
+    codes = [f.__code__ for f in vars(Client).values() if isinstance(f, FunctionType)]
+    known = {name for code in codes for name in code.co_names}
+    own = ("_engines", "_mux_stream", "_query_stream", "_io_loop", "_closed")
+    gone = [name for name in own if name not in known]
+    return f"Client has no {gone[0]}" if gone else ""
+
+
+USES = (
+    Use(
+        "ipyparallel",
+        ("unpack_message", "Client._dispatch_iopub", "Client._dispatch_reply"),
+        "taking output as it comes, and replies that are signed and not pickled",
+        "Nothing works: no reply of a process is understood.",
+        _probe_messages,
+    ),
+    Use(
+        "ipyparallel",
+        ("Client._mux_stream", "Client._query_stream", "Client._io_loop", "Client._send",
+         "Client._engines", "Client._update_engines", "Client._handle_stranded_msgs",
+         "Client._closed"),
+        "sending requests that are no pickled functions; knowing who has registered and who died",
+        "Nothing works: a start ends with an error.",
+        _probe_engines,
+    ),
+)  # fmt: skip
+"""What is used here. Each is exercised by every cell of the tests as well."""

@@ -1,0 +1,214 @@
+"""IPython's own names: how a shell shows errors, names its cells, and keeps what they print."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections import defaultdict
+from collections.abc import Callable
+from contextlib import nullcontext, redirect_stdout
+from dataclasses import dataclass
+from types import CodeType, FrameType, MethodType, TracebackType
+from typing import Any
+
+from jaxnb.compat.uses import Use, absent
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryFrame:
+    """What IPython asks of a frame, for one that it does not format itself."""
+
+    frame: FrameType
+    lineno: int
+    _sd: None = None
+
+    @property
+    def code(self) -> CodeType:
+        """The code that it runs."""
+        return self.frame.f_code
+
+    @property
+    def filename(self) -> str:
+        """The file of the code."""
+        return self.code.co_filename
+
+
+Records = Callable[[TracebackType | None], list[Any]]
+"""Returns IPython's records of a traceback's frames."""
+
+
+def format_frames(
+    shell: Any,
+    records_of: Callable[[TracebackType, Records], list[Any]],
+    format_frame: Callable[[LibraryFrame], str],
+) -> None:
+    """Has a shell's tracebacks made of other records than IPython's.
+
+    After ``%xmode Verbose`` in a cell, which asks for the variables of all frames, they are
+    IPython's own.
+
+    Args:
+        shell: The shell.
+        records_of: Returns the records of a traceback, each IPython's own or a
+            :class:`LibraryFrame`; is given what returns IPython's own.
+        format_frame: Formats those that are not IPython's.
+    """
+    formatter = shell.InteractiveTB
+    records, record = formatter.get_records, formatter.format_record
+
+    def get_records(self: Any, etb: TracebackType, context: int, tb_offset: int) -> list[Any]:
+        if self.include_vars:
+            return list(records(etb, context, tb_offset))
+        # The offset is for IPython's own frames: some versions take it for so many of any kind.
+        return records_of(etb, lambda traceback: list(records(traceback, context, 0)))
+
+    def format_record(self: Any, frame_info: Any) -> str:
+        if isinstance(frame_info, LibraryFrame):
+            return format_frame(frame_info)
+        return str(record(frame_info))
+
+    formatter.get_records = MethodType(get_records, formatter)
+    formatter.format_record = MethodType(format_record, formatter)
+
+
+def keep_tracebacks(
+    shell: Any, keep: Callable[[type[BaseException], Any, list[str]], None]
+) -> None:
+    """Has a shell's errors taken by a function, in the place of being shown.
+
+    IPython documents ``_showtraceback`` as the method to replace for that; ipykernel's publishes
+    an error, which would show it beside jaxnb's own.
+    """
+    shell._showtraceback = keep
+
+
+def note_traceback(shell: Any, lines: list[str]) -> None:
+    """Has a shell remember the lines of its last error, for ``%tb``."""
+    shell._last_traceback = lines
+
+
+def name_cells(shell: Any, name: Callable[[], str]) -> None:
+    """Has a shell's cells compiled under a name, as the file of their code.
+
+    ipykernel's has the pid in it, so no two processes' tracebacks would be equal.
+    """
+    shell.compile.get_code_name = lambda raw, transformed, number: name()
+
+
+def is_outermost(shell: Any) -> bool:
+    """Whether the cell itself is run, and nothing that its code runs as IPython would a cell."""
+    code, found = type(shell).run_code.__code__, 0
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        found += frame.f_code is code
+        frame = frame.f_back
+    return found == 1
+
+
+class _Forgetful(defaultdict[int, list[Any]]):
+    """Takes entries and keeps none."""
+
+    def __missing__(self, key: int) -> list[Any]:
+        return []
+
+
+def forget_output(shell: Any) -> None:
+    """Keeps IPython from keeping all that cells print, for good, piece by piece.
+
+    IPython 9 does that for ``%notebook``, which saves the history of a terminal. It has no
+    setting for it: of the two names replaced here one is its own.
+    """
+    if hasattr(shell, "_tee"):
+        shell._tee = lambda channel: nullcontext()
+    if hasattr(shell.history_manager, "outputs"):  # IPython 9.0 has none
+        shell.history_manager.outputs = _Forgetful(list)
+
+
+def _probe_errors() -> str:
+    from jaxnb.compat.ipykernel_requests import probe_kernel
+
+    shell, kept = probe_kernel().shell, list[tuple[str, list[str]]]()
+    own = shell._showtraceback, shell.compile.get_code_name
+
+    def records_of(etb: TracebackType, records: Records) -> list[Any]:
+        found: list[Any] = []
+        entry: TracebackType | None = etb
+        while entry is not None:
+            found.append(LibraryFrame(entry.tb_frame, entry.tb_lineno))
+            entry = entry.tb_next
+        return [*found, *records(etb)]
+
+    keep_tracebacks(shell, lambda kind, _, lines: kept.append((kind.__name__, lines)))
+    name_cells(shell, lambda: "<the cell>")
+    format_frames(shell, records_of, lambda frame: f"a frame of {frame.filename}")
+    try:
+        shell.run_cell("1 / 0", store_history=False)
+    finally:
+        shell._showtraceback, shell.compile.get_code_name = own
+        for name in ("get_records", "format_record"):
+            vars(shell.InteractiveTB).pop(name)
+    told = "\n".join(line for _, lines in kept for line in lines)
+    if [name for name, _ in kept] != ["ZeroDivisionError"]:
+        return f"_showtraceback was given {[name for name, _ in kept]}"
+    return "" if "a frame of <the cell>" in told else "frames are not formatted, or cells not named"
+
+
+def _probe_outermost() -> str:
+    from jaxnb.compat.ipykernel_requests import probe_kernel
+
+    shell, found = probe_kernel().shell, list[bool]()
+    shell.user_ns["look"] = lambda: found.append(is_outermost(shell))
+    shell.run_cell("look(); get_ipython().run_cell('look()')", store_history=False)
+    return "" if found == [True, False] else f"it says {found}"
+
+
+def _probe_output() -> str:
+    from jaxnb.compat.ipykernel_requests import probe_kernel
+
+    shell = probe_kernel().shell
+    outputs = getattr(shell.history_manager, "outputs", None)
+    if outputs is None:
+        return ""
+    forget_output(shell)
+    try:
+        with redirect_stdout(io.StringIO()):
+            shell.run_cell("print('said')", store_history=True)
+        kept = dict(shell.history_manager.outputs)
+    finally:
+        shell.history_manager.outputs = outputs
+        vars(shell).pop("_tee", None)
+    return f"it keeps {kept}" if kept else ""
+
+
+USES = (
+    Use(
+        "IPython",
+        ("InteractiveTB.get_records", "InteractiveTB.format_record", "_showtraceback",
+         "compile.get_code_name"),
+        "one short traceback for all processes, its cells named alike on each",
+        "An error takes 0.5 s of each process, is shown twice, and counts as another on each.",
+        _probe_errors,
+    ),
+    Use(
+        "IPython",
+        ("InteractiveShell.run_code",),
+        "telling the cell from what its code runs as a cell",
+        "A `run_cell` in a cell that raises counts as the cell's own error.",
+        _probe_outermost,
+    ),
+    Use(
+        "IPython",
+        ("_tee", "HistoryManager.outputs"),
+        "keeping no copy of all that cells print",
+        "A process's memory grows by what its cells print.",
+        _probe_output,
+    ),
+    Use(
+        "IPython",
+        ("page.as_hook", "page.display_page"),
+        "showing what would go to a pager (`step?`)",
+        "`step?` in a cell shows nothing.",
+        lambda: absent("IPython.core.page", "as_hook", "display_page"),
+    ),
+)  # fmt: skip
+"""What is used here, and in ``cells/process_commands``."""
