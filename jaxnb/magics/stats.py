@@ -19,7 +19,7 @@ from jaxnb.magics.sinks import is_notebook
 
 if TYPE_CHECKING:
     from jaxnb.model.group import GroupInfo
-    from jaxnb.model.statistics import DeviceStats
+    from jaxnb.profile.statistics import DeviceStats
     from jaxnb.session import Session
 
 PERIOD_SECONDS = 1.0

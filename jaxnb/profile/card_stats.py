@@ -16,7 +16,7 @@ from jaxnb.labels import (
     processes_label,
     ranks_label,
 )
-from jaxnb.model.statistics import MOST_LARGEST, DeviceStats, LargeArray
+from jaxnb.profile.statistics import MOST_LARGEST, DeviceStats, LargeArray
 
 _SOURCES = {
     "memory_stats": "In use, peak and limit are what the backend's memory_stats() says.",

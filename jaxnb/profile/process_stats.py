@@ -13,12 +13,20 @@ import psutil
 
 from jaxnb.arrays import process_naming
 from jaxnb.launch import process_bootstrap
-from jaxnb.model.statistics import MOST_LARGEST, DeviceStats, LargeArray
 from jaxnb.profile.process_live_arrays import LiveArrays
+from jaxnb.profile.process_looks import quickly_back
 from jaxnb.profile.process_nvml import Gpus, Reading
+from jaxnb.profile.statistics import MOST_LARGEST, DeviceStats, LargeArray
+from jaxnb.wire.process_this import ThisProcess
 
 MOST_OBJECTS = 100_000
 """How many objects are looked at for the names of the largest arrays."""
+
+
+@quickly_back()
+def statistics(process: ThisProcess, brief: bool) -> list[DeviceStats]:
+    """Returns a row for each device; brief ones lack what takes milliseconds."""
+    return process.statistics.collect(brief)
 
 
 class Statistics:

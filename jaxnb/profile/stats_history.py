@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from jaxnb.model.statistics import DeviceStats
+from jaxnb.profile.statistics import DeviceStats
 
 SAMPLES = 60
 """How many samples are kept."""

@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterable, Mapping
 from jaxnb.launch.deaths import Death, describe_status
 from jaxnb.launch.stopped import is_stopped
 from jaxnb.model.group import ProcessInfo, ProcessReport
-from jaxnb.model.statistics import DeviceStats
 
 
 def process_infos(
@@ -49,24 +48,3 @@ def process_infos(
 
 def _paused(pid: int) -> str:
     return f"stopped, `kill -CONT {pid}` lets it go on" if is_stopped(pid) else ""
-
-
-def rows_without_numbers(process: ProcessInfo, why: str) -> list[DeviceStats]:
-    """Returns a row for each device of a process that gave no statistics, saying why."""
-    note = f"process {process.process_index}: {process.detail or why}"
-    return [
-        DeviceStats(
-            device=device,
-            host=process.host,
-            pid=process.pid,
-            bytes_in_use=None,
-            peak_bytes=None,
-            limit_bytes=None,
-            source="none",
-            live_arrays=0,
-            process_rss_bytes=None,
-            process_pss_bytes=None,
-            note=note,
-        )
-        for device in process.devices
-    ]

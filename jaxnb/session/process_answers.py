@@ -1,4 +1,4 @@
-"""What this process tells of its cell and of its devices, whatever its main thread does."""
+"""What this process tells of its cell, whatever its main thread does."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from jaxnb.model.dispatches import Processes, Recording
 from jaxnb.model.origins import Argument
 from jaxnb.model.programs import ProgramLine
 from jaxnb.model.replicas import DigestedArray
-from jaxnb.model.statistics import DeviceStats
-from jaxnb.profile.process_looks import quickly_back
 from jaxnb.wire.process_this import ThisProcess
 
 
@@ -70,9 +68,3 @@ def piece(process: ThisProcess, place: int, device: int, start: int, stop: int) 
 def watch(process: ThisProcess, request_id: str) -> bool:
     """Looks at the main thread now and then, as long as that cell runs."""
     return process.sampler.watch(request_id)
-
-
-@quickly_back()
-def statistics(process: ThisProcess, brief: bool) -> list[DeviceStats]:
-    """Returns a row for each device; brief ones lack what takes milliseconds."""
-    return process.statistics.collect(brief)

@@ -17,13 +17,13 @@ from jaxnb.compiled.planning import plan
 from jaxnb.errors import UsageError
 from jaxnb.model.cells import CellRequest
 from jaxnb.model.group import GroupInfo, ProcessInfo
-from jaxnb.model.statistics import DeviceStats
 from jaxnb.options import process_indices
+from jaxnb.profile.asking_statistics import device_rows
+from jaxnb.profile.statistics import DeviceStats
 from jaxnb.recovery.messages import SavedState
 from jaxnb.recovery.saving import Saver
 from jaxnb.session.group import Life
 from jaxnb.session.layouts import layout_of
-from jaxnb.session.members import rows_without_numbers
 from jaxnb.session.reach import Reach
 
 NO_ANSWER = "does not answer: it is stopped, or keeps the lock of its Python interpreter"
@@ -85,13 +85,8 @@ class Transfers:
             SessionClosedError: The session was closed.
             SessionBrokenError: The group is being restarted.
         """
-        alive = [p.process_index for p in self.processes if p.state != "dead"]
-        answers = self._life.require_sentinels().statistics(alive, brief=brief)
-        rows: list[DeviceStats] = []
-        for process in self.processes:  # as they are now: one may have died meanwhile
-            told = answers.get(process.process_index, NO_ANSWER)
-            rows.extend(rows_without_numbers(process, told) if isinstance(told, str) else told)
-        return rows
+        sentinels = self._life.require_sentinels()
+        return device_rows(sentinels, lambda: self.processes, brief=brief, silent=NO_ANSWER)
 
     def pull(self, name: str, *, ranks: Iterable[int] | None = None, lazy: bool = True) -> Any:
         """Brings a value from the processes to the notebook.

@@ -14,7 +14,6 @@ import zmq
 from jupyter_client.session import Session
 
 from jaxnb.model.group import ProcessReport
-from jaxnb.model.statistics import DeviceStats
 from jaxnb.model.whereabouts import SentinelAddress, SentinelFault, Whereabouts
 from jaxnb.wire.frames import load
 from jaxnb.wire.signing import METADATA_KEY, digest
@@ -22,9 +21,6 @@ from jaxnb.wire.signing import METADATA_KEY, digest
 ANSWER_SECONDS = 1.0
 """A sentinel that is silent for longer cannot run: its process is stopped, or holds the lock of
 its Python interpreter."""
-
-STATISTICS_SECONDS = 2.0
-"""The first look at thousands of arrays takes longer."""
 
 MOST_AT_ONCE = 8
 """So many threads ask at once, and others wait: each has sockets to all processes."""
@@ -133,26 +129,6 @@ class Sentinels:
             i: Whereabouts(i, (), "", 0.0, None, fault=each.error)
             if isinstance(each, SentinelFault)
             else each
-            for i, each in found.items()
-        }
-
-    def statistics(
-        self, processes: Iterable[int], *, brief: bool
-    ) -> dict[int, list[DeviceStats] | str]:
-        """Returns the statistics of processes' devices, for those that tell in time.
-
-        Args:
-            processes: Their indices.
-            brief: Leave out what takes milliseconds.
-
-        Returns:
-            Process index to a row for each device, or to why it has none.
-        """
-        found = self.ask_all(
-            processes, f"{TOLD}.statistics", seconds=STATISTICS_SECONDS, brief=brief
-        )
-        return {
-            i: f"cannot tell: {each.error}" if isinstance(each, SentinelFault) else each
             for i, each in found.items()
         }
 

@@ -10,8 +10,8 @@ import pytest
 
 from integration.test_sentinel import running, wait_for
 from jaxnb.errors import ProcessDiedError
-from jaxnb.model.statistics import DeviceStats
 from jaxnb.profile.card_stats import stats_card
+from jaxnb.profile.statistics import DeviceStats
 from jaxnb.session import Session
 from jaxnb.session.stack_meaning import waits_in_jax
 from jaxnb_fixtures import assert_usable

@@ -23,9 +23,9 @@ from jaxnb.model.cells import ProcessError, RichOutput, ValueInfo
 from jaxnb.model.dispatches import Divergence
 from jaxnb.model.group import DeviceInfo, GroupInfo, ProcessInfo
 from jaxnb.model.replicas import DigestedArray, UnequalInput
-from jaxnb.model.statistics import DeviceStats
 from jaxnb.model.whereabouts import AtWork, StackEntry, Wait, Waits
 from jaxnb.profile import card_stats
+from jaxnb.profile.statistics import DeviceStats
 from jaxnb.recovery.card import recovered_card
 from jaxnb.recovery.messages import Lost, Recovered
 

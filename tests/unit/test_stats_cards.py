@@ -12,8 +12,8 @@ from jaxnb.cells.card_memory import memory_text
 from jaxnb.display.card import Card
 from jaxnb.model.cells import CellMemory
 from jaxnb.model.group import DeviceInfo
-from jaxnb.model.statistics import DeviceStats, LargeArray
 from jaxnb.profile import card_stats
+from jaxnb.profile.statistics import DeviceStats, LargeArray
 
 MIB = 1 << 20
 

@@ -14,8 +14,8 @@ from jaxnb.display.text import spark
 from jaxnb.errors import SessionBrokenError
 from jaxnb.magics import stats as magic
 from jaxnb.model.group import DeviceInfo
-from jaxnb.model.statistics import DeviceStats
 from jaxnb.profile import card_stats_live
+from jaxnb.profile.statistics import DeviceStats
 from jaxnb.profile.stats_history import SAMPLES, StatsHistory, cpu_percent
 from jaxnb_fixtures import PATIENT_SECONDS
 
