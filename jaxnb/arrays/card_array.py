@@ -140,9 +140,9 @@ def _replicas_note(array: ArrayInfo) -> str:
     if differing(array):
         note += ", and their bytes differ: results depend on which is read"
     elif all(shard.digest for part in held for shard in part.shards):
-        note += ", bytes compared"
+        note += " (byte-compared)"
     elif max(bytes_per_device(array).values()) > MAX_DIGEST_BYTES:
-        note += ", bytes not compared (too large)"
+        note += " (not compared, too large)"
     return note
 
 

@@ -92,11 +92,11 @@ def _agreement_note(result: CellResult, array: ArrayInfo | None) -> str:
     if len(ran) == 1:
         return processes_label(ran) if result.num_processes > 1 else ""
     unverified = result.agreement is Agreement.UNVERIFIED
-    how = "bytes not compared (too large)" if unverified else "bytes compared"
+    how = "not compared, too large" if unverified else "byte-compared"
     if array is not None and array.deleted:
-        how = "bytes not compared"
+        how = "not compared"
     elif any(each.value_info and each.value_info.has_lost for each in ran.values()):
-        how = "bytes compared of what is not lost"
+        how = "byte-compared, except for what is lost"
     elif (
         any(each.value_info and each.value_info.arrays for each in ran.values()) and not unverified
     ):
@@ -104,11 +104,11 @@ def _agreement_note(result: CellResult, array: ArrayInfo | None) -> str:
     if held := _holders_note(result, array):
         return held
     if result.agreement is Agreement.SUSPECT:
-        return f"equal bytes on {plural(len(ran), 'process')}, but it {_suspect(result)}"
-    relation = "replicated" if unverified else "same"
+        return f"identical on {plural(len(ran), 'process')}, but it {_suspect(result)}"
+    relation = "replicated" if unverified else "identical"
     who = plural(len(ran), "process")
     who = who if len(ran) == result.num_processes else processes_label(ran)
-    return ", ".join(filter(None, [f"{relation} on {who}", how]))
+    return f"{relation} on {who}" + (f" ({how})" if how else "")
 
 
 def _holders_note(result: CellResult, array: ArrayInfo | None) -> str:
@@ -125,7 +125,7 @@ def _holders_note(result: CellResult, array: ArrayInfo | None) -> str:
     if len(here) == 1:
         return f"{on}: here {processes_label(here)} alone holds any"
     compared = all(s.digest for s in array.shards if s.process_index in here)
-    return f"{on}, {'bytes compared' if compared else 'bytes not compared'}"
+    return f"{on} ({'byte-compared' if compared else 'not compared'})"
 
 
 def _suspect(result: CellResult) -> str:

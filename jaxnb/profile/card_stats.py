@@ -164,7 +164,7 @@ def _host_memory(entry: DeviceStats) -> str:
 def _source(stats: Sequence[DeviceStats], pss: bool) -> str:
     parts = [_SOURCES[name] for name in _SOURCES if any(s.source == name for s in stats)]
     if pss:
-        parts.append("PSS counts pages that processes share once over all of them, RSS in each.")
+        parts.append("PSS splits shared pages among processes; RSS counts them in full for each.")
     return " ".join(parts)
 
 

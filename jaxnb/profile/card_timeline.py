@@ -27,7 +27,7 @@ def timeline_card(timeline: Timeline) -> Card:
     if timeline.dispatches:
         facts.append(plural(timeline.dispatches, "dispatch") + " compared")
     verdicts = [*_verdicts(timeline), *_endings(timeline)]
-    titles = ("process", *KIND_LABELS.values(), "came last", "held others up")
+    titles = ("process", *KIND_LABELS.values(), "came last", "delayed others")
     table = Table(
         [Column(title, ">") for title in titles],
         [_row(timeline, each) for each in shown],
@@ -73,7 +73,7 @@ def _verdict(late: Straggler, dispatches: int) -> str:
     if len(late.waited) == 1:
         whom = processes_label(late.waited)
     return (
-        f"Process {late.process_index} came last to {format_count(late.came_last)} of "
+        f"Process {late.process_index} was last at {format_count(late.came_last)} of "
         f"{plural(dispatches, 'dispatch')}; {whom} waited up to {format_seconds(late.seconds)} "
         f"for it, most at {_place(late)}."
     )
@@ -109,13 +109,13 @@ def _notes(timeline: Timeline) -> list[str]:
     if known:
         who = "" if len(known) == len(sampled) else f" on {len(known)} of {len(sampled)} processes"
         notes.append(
-            f"Other waiting is sampled{who}, from {format_seconds(max(known))} on; what nothing "
-            "tells of counts as Python."
+            f"Other waiting is sampled{who}, from {format_seconds(max(known))} on; "
+            "unattributed time counts as Python."
         )
     else:
         notes.append(
-            "Other waiting was not looked for (the cell was short, or timed); what nothing tells "
-            "of counts as Python."
+            "Other waiting was not looked for (the cell was short, or timed); "
+            "unattributed time counts as Python."
         )
     faults: dict[str, list[int]] = {}
     for process in timeline.processes.values():

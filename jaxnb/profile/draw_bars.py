@@ -88,7 +88,7 @@ def lanes(timeline: Timeline, shown: Sequence[ProcessTimeline]) -> Lanes:
         [_lengths(each, timeline.seconds) for each in shown],
         marks,
         [(100 * at / timeline.seconds, label) for at, label in ticks(timeline.seconds, 8)],
-        [*legend, ("the last has come", MARK_COLOR)] if marks else legend,
+        [*legend, ("last arrival", MARK_COLOR)] if marks else legend,
     )
 
 

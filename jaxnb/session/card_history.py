@@ -24,8 +24,7 @@ _COLUMNS = (
     Column("code", least=5),
 )
 _ALLOCATED = (
-    "Allocated: how many bytes more are in use after the cell than before, on the device where "
-    "that changed most."
+    "Allocated: the change of memory in use over the cell, on the device where it changed most."
 )
 _DISPATCHES = "Dispatches: computations over several processes."
 

@@ -101,4 +101,4 @@ def test_interrupt_ends_a_long_pull(lab_page: OpenLab) -> None:
         expect(cell.output).to_contain_text("KeyboardInterrupt")
         expect(bar).to_have_count(0)
     after = lab.run("float(big[0, 0])")
-    expect(after.output).to_contain_text("same on 2 processes")
+    expect(after.output).to_contain_text("identical on 2 processes")

@@ -104,7 +104,7 @@ jaxnb.compare(step, (params, batch), kwargs={"rate": 0.5}, repeats=2, specs={
 """)
     found = result.value
     assert isinstance(found, Comparison)
-    assert "same on 4 processes, bytes compared" in cell_card(result).text
+    assert "identical on 4 processes (byte-compared)" in cell_card(result).text
     by_name = {v.name: v for v in found.variants}
     # The gradient of w, from the part of the batch that each has, is summed over data. That of b
     # depends on no data.

@@ -103,7 +103,7 @@ def test_layouts_say_where_replicas_differ_and_where_parts_are_gone(session: Ses
     for name in ("process", "device"):
         text = " ".join(str(session.layout(name)).split())
         assert "and their bytes differ" in text
-        assert "bytes compared" not in text
+        assert "byte-compared" not in text
     gone = session.layout("gone")
     assert gone.array.gone == (2,)
     assert "gone on process 2" in str(gone)
@@ -143,7 +143,7 @@ def test_no_card_says_same_of_what_was_not_compared(session: Session) -> None:
     def card(code: str, ranks: list[int] | None = None) -> str:
         return " ".join(value_card(session.run(code, ranks=ranks)).text.split())
 
-    assert card("some").endswith("an array on processes 1-2, bytes compared")
+    assert card("some").endswith("an array on processes 1-2 (byte-compared)")
     assert card("some", [0, 3]).endswith("processes 1-2: none of it is on processes 0,3")
     assert card("some", [0, 1]).endswith("here process 1 alone holds any")
     assert "was not compared" in card("lost")

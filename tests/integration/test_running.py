@@ -139,7 +139,7 @@ def test_arrays_inside_containers(session: Session) -> None:
     np.testing.assert_array_equal(result.value["far"], np.arange(48.0).reshape(8, 6))
     text = " ".join(value_card(result).text.split())
     assert "compared by layout, the rest by bytes" in text
-    assert "bytes compared" not in text
+    assert "byte-compared" not in text
     for one in (r.value for r in result.per_process.values()):
         np.testing.assert_array_equal(one["local"], [1.0, 1.0])
         assert type(one["local"]) is np.ndarray
@@ -294,7 +294,7 @@ def test_huge_replicas_are_compared_too(session: Session) -> None:
         "out_shardings=NamedSharding(mesh, P()))()"
     )
     assert result.agreement is Agreement.SAME
-    assert "same on 4 processes, bytes compared" in value_card(result).text
+    assert "identical on 4 processes (byte-compared)" in value_card(result).text
     assert result.value.nbytes == 65 << 20
 
 

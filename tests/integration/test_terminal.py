@@ -131,7 +131,7 @@ def test_a_background_cell_in_a_terminal(terminal: Terminal) -> None:
     assert "Out[" not in ended
     for i in range(3):
         assert ended.count(f"[0-1] line {i}") == 1
-    assert ended.count("same on 2 processes") == 1
+    assert ended.count("identical on 2 processes") == 1
     assert "background cell" in terminal.type("print(handle)")
 
 

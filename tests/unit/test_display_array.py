@@ -116,7 +116,7 @@ def test_grid_in_text():
 
 def test_replicas_are_labelled_and_look_stacked():
     card = card_array.array_card(array((8,), (2,), replicas=2, digest=lambda device: b"1"))
-    assert "2 replicas of each part, bytes compared" in card.text
+    assert "2 replicas of each part (byte-compared)" in card.text
     assert "P0 d0-1 ×2" in card.text
     for box in Pictures(card.html).parts:
         assert "box-shadow" in box.style
@@ -279,7 +279,7 @@ def test_replicas_where_it_is_gone_are_not_counted():
     whole = array((8,), (1,), replicas=8, digest=lambda device: b"1")
     text = card_array.array_card(replace(whole, gone=(2,))).text
     assert "P0-1,3 d0-3,6-7 ×6" in text
-    assert "6 replicas of the whole array, bytes compared" in text
+    assert "6 replicas of the whole array (byte-compared)" in text
     split = replace(array((8,), (4,)), gone=(1,))  # nobody else has those
     assert "P1 d2" in card_array.array_card(split).text
 
@@ -403,10 +403,10 @@ def test_replicated_value_is_shown_once_with_its_layout():
     card = card_value.value_card(cell(whole, 2, "Array([0., 1.])"))
     assert card.text == (
         "Array([0., 1.])\n— float32[2] · P('data') · mesh data 4 · 8 B on each device\n"
-        "  same on 2 processes, bytes compared"
+        "  identical on 2 processes (byte-compared)"
     )
     unknown = replace(whole, shards=tuple(replace(s, digest=b"") for s in whole.shards))
-    assert "bytes not compared" in card_value.value_card(cell(unknown, 2, "x")).text
+    assert "not compared" in card_value.value_card(cell(unknown, 2, "x")).text
 
 
 def test_replicas_that_differ_warn_and_name_the_processes():

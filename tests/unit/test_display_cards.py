@@ -292,7 +292,7 @@ def test_markup_is_made_in_one_place():
 
 def test_same_value_is_shown_once_and_says_that_bytes_were_compared():
     card = card_cell.cell_card(cell([value("42", b"x")] * 4))
-    assert card.text == "42\n— same on 4 processes, bytes compared\n4 processes · 0.31 s"
+    assert card.text == "42\n— identical on 4 processes (byte-compared)\n4 processes · 0.31 s"
     assert card.html.count("42") == 1
 
 

@@ -44,10 +44,10 @@ cell [7] · 2 processes · 2.0 s · 40 dispatches compared
   1  ▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓░░░░░░░░░░░░░░░░░░░
      0                  0.5 s              1.0 s             1.5 s         2.0 s
      █ Python   ▓ tracing   ▒ compiling   ░ dispatching   · waiting
-  process Python tracing compiling dispatching waiting came last held others up
+  process Python tracing compiling dispatching waiting came last delayed others
         0  1.0 s                                 1.0 s
         1         0.50 s     1.0 s      0.50 s                31          1.0 s
-Process 1 came last to 31 of 40 dispatches; process 0 waited up to 1.0 s for it,
+Process 1 was last at 31 of 40 dispatches; process 0 waited up to 1.0 s for it,
 most at line 5 (`jit(step)`)."""
 
 
