@@ -52,7 +52,10 @@ STAGES: dict[ComparisonStage, str] = {
 _BEST = "{mark} best in column (ties within noise are all marked)."
 _SENDS = "Sends: what one call makes each device send, by ring and pairwise algorithms."
 _MEMORY = "Memory: what the program needs of each device. Compile: measured once."
-_CALL = "Call: the median, and the middle half of the calls; each call's time is that of its slowest process."
+_CALL = (
+    "Call: the median and the middle half of the calls; each call's time is that of its slowest "
+    "process."
+)
 _CPU = "Compiled and timed on CPUs: a GPU has other collectives and other times."
 _CPU_PLAN = "From XLA's CPU compiler; a GPU's combines and moves collectives."
 
