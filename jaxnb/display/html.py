@@ -45,6 +45,7 @@ _CELL = "padding:1px 14px 1px 0;text-align:"
 _LOOKS = {
     "bold": "font-weight:bold",
     "dim": _DIM,
+    "head": f"font-weight:normal;{_DIM}",
     "mono": _MONO,
     "pre": _MONO,
     "warn": f"color:{AMBER}",
@@ -135,7 +136,7 @@ def _cell(cell: b.Cell, column: b.Column, top: bool) -> Html:
     elif cell.look == "code" and text:
         inside = tag("code", text)
     style = _cell_style(_side(column), top, space, cell.look)
-    return tag("td", inside, style=style, title=cell.title)
+    return tag("th" if cell.look == "head" else "td", inside, style=style, title=cell.title)
 
 
 @cache

@@ -58,7 +58,7 @@ def test_kernel_restart_ends_the_processes(lab_page: OpenLab) -> None:
     lab = lab_page([*START, "%%spmd\nimport os\nos.getpid()", LONG])
     for line in START:
         lab.run(line)
-    shown = lab.run("getpid").output.locator("td + td").all_inner_texts()
+    shown = lab.run("getpid").output.locator("td").all_inner_texts()
     pids = {int(pid) for pid in shown}
     assert len(pids) == 4
     processes = [psutil.Process(pid) for pid in pids]
