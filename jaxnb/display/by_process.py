@@ -40,8 +40,9 @@ def _rich(rows: Sequence[Said], silent: Sequence[int], opened: bool) -> list[Blo
 
 def _table(rows: Sequence[Said], silent: Sequence[int]) -> Table:
     cells: list[list[Cell]] = [
-        [Cell(processes_label(row.processes), "dim"), Cell(row.view.content, "pre")] for row in rows
+        [Cell(processes_label(row.processes), "head"), Cell(row.view.content, "pre")]
+        for row in rows
     ]
     if silent:
-        cells.append([Cell(processes_label(silent), "dim"), Cell("no value", "dim")])
+        cells.append([Cell(processes_label(silent), "head"), Cell("no value", "dim")])
     return Table([Column(), Column()], cells)

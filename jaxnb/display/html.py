@@ -30,7 +30,8 @@ _TONES = {
     "warn": f"border-left:3px solid {AMBER};padding-left:10px",
     "error": f"border-left:3px solid {RED};padding-left:10px",
 }
-_PRE = "margin:0;padding:0;border:0;background:none;font-size:13px;line-height:1.35;white-space:"
+_MONO = "font-family:Menlo,Consolas,monospace"
+_PRE = f"margin:0;padding:0;border:0;background:none;{_MONO};font-size:13px;line-height:1.35"
 _FACTS = {"": None, "dim": _DIM, "small": "font-size:11px;opacity:.75"}
 _NOTES = {
     "": None,
@@ -44,8 +45,9 @@ _CELL = "padding:1px 14px 1px 0;text-align:"
 _LOOKS = {
     "bold": "font-weight:bold",
     "dim": _DIM,
-    "mono": "font-family:monospace",
-    "pre": "font-family:monospace",
+    "head": f"font-weight:normal;{_DIM}",
+    "mono": _MONO,
+    "pre": _MONO,
     "warn": f"color:{AMBER}",
 }
 _PLAIN_ROW = "background:none"
@@ -134,7 +136,7 @@ def _cell(cell: b.Cell, column: b.Column, top: bool) -> Html:
     elif cell.look == "code" and text:
         inside = tag("code", text)
     style = _cell_style(_side(column), top, space, cell.look)
-    return tag("td", inside, style=style, title=cell.title)
+    return tag("th" if cell.look == "head" else "td", inside, style=style, title=cell.title)
 
 
 @cache
@@ -167,7 +169,7 @@ def _pre(pre: b.Pre) -> Html:
     space = "pre" if pre.wide else "pre-wrap"
     runs = ansi_runs(pre.text) if "\x1b" in pre.text else ()
     inside = [tag("span", run.text, style=run.style) if run.style else run.text for run in runs]
-    return tag("pre", *(inside or [pre.text]), style=_PRE + space)
+    return tag("pre", *(inside or [pre.text]), style=f"{_PRE};white-space:{space}")
 
 
 def _shown(shown: b.Shown) -> Html:

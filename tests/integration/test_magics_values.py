@@ -312,7 +312,7 @@ def test_an_array_says_after_which_cell_it_was_pulled_once_others_have_run(nb: N
 def test_values_by_process_are_a_table(nb: Notebook) -> None:
     cell = nb.good('spmd["mine"]')
     assert cell.text == "[0] {'rank': 0}\n[1] {'rank': 1}\n"
-    assert ">process 1</td>" in cell.html
+    assert ">process 1</th>" in cell.html
     assert nb.good('[spmd["process_index"]]').text == "[PerProcess({0: 0, 1: 1})]\n"
 
 

@@ -47,7 +47,8 @@ KEPT_STYLES = re.compile(
     rf"|box-shadow:3px 3px 0 0 {COLOR}|flex:(none|1 1 0)"
     r"|(border-spacing|font-size|gap|height|left|line-height|margin|margin-left|max-width|opacity"
     rf"|padding|padding-left|padding-right|top|width):{LENGTH}( {LENGTH})*"
-    r"|(align-items|border-collapse|cursor|display|flex-wrap|font-family|font-style|font-weight"
+    r"|font-family:Menlo,Consolas,monospace"
+    r"|(align-items|border-collapse|cursor|display|flex-wrap|font-style|font-weight"
     r"|overflow-x|position|text-align|text-decoration|vertical-align|white-space):[a-z-]+",
     re.IGNORECASE,
 )
