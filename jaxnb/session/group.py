@@ -120,6 +120,7 @@ class Life:
     def info(self) -> GroupInfo:
         """Returns the whole group, for display."""
         platform, work = self.placement.platform, self._work
+        versions = installed() | {"JAX": self.reports[0].jax_version}
         return GroupInfo(
             processes=tuple(self.processes),
             state=self.state,
@@ -132,12 +133,8 @@ class Life:
             last_cell=work.last_cell,
             running_cell=now.request.cell if (now := work.current) is not None else None,
             check=self.options.check,
-            notes=(*checking.notes(self.reports, self.options.check), *self._news()),
+            notes=(*checking.notes(self.reports, self.options.check), *newer_than_tested(versions)),
         )
-
-    def _news(self) -> tuple[str, ...]:
-        versions = installed() | {"JAX": self.reports[0].jax_version}
-        return newer_than_tested(versions)
 
     @property
     def transport(self) -> Transport:
