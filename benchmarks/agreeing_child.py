@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from jaxnb.lockstep.conductor_loop import Loop
 from jaxnb.lockstep.connections import listening
-from jaxnb.lockstep.loop import Loop
 from jaxnb.lockstep.messages import Word
 from jaxnb.lockstep.process_connection import Line
 

@@ -88,7 +88,7 @@ class StartOptions:
         num_processes: How many processes; None for one per GPU, else 4.
         devices_per_process: CPU devices of each process; None for 1. Not for GPUs.
         platform: ``"auto"``, ``"cpu"`` or ``"gpu"``.
-        launcher: The name of one of :mod:`jaxnb.launch.known`; None for the best on this system.
+        launcher: One of :mod:`jaxnb.launch.launcher_names`; None for the best on this system.
         collectives: The library of the CPU collectives.
         bare: Leave the processes' namespaces empty.
         check: ``"strict"``: processes agree on each computation over several of them before it

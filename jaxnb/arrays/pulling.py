@@ -13,6 +13,7 @@ import numpy as np
 
 from jaxnb.arrays import differing, merged
 from jaxnb.arrays.gathered import ArrayKey, GatheredArray, Wanted
+from jaxnb.arrays.memory_checks import require_memory_for_pull
 from jaxnb.arrays.moving import Move, Mover, request_for
 from jaxnb.arrays.packed import (
     agree,
@@ -41,19 +42,13 @@ from jaxnb.errors import (
     ArrayGoneError,
     DivergenceWarning,
     JaxnbError,
-    NotEnoughMemoryError,
     UsageError,
 )
-from jaxnb.labels import format_bytes
-from jaxnb.launch.headroom import available_bytes
 from jaxnb.lockstep.provenance import pull_text
 from jaxnb.model.layout import ArrayInfo
 from jaxnb.model.transfers import NotFound, Packed, PackRequest
 from jaxnb.wire.asking import Channel
 from jaxnb.wire.events import Unanswered
-
-SMALL_BYTES = 1 << 20
-"""So much fits anywhere: to find out what is free takes 0.6 ms."""
 
 EAGER_BYTES = 1 << 20
 """Arrays of a pull that are smaller than this together come with their descriptions."""
@@ -265,7 +260,7 @@ class Puller:
     ) -> Any:
         """Reads a process's value: what its pickle leaves out of band, then the pickle."""
         size = sum(exposure.nbytes for exposure in packed.buffers)
-        _require_memory(size, name)
+        require_memory_for_pull(size, name)
         buffers = [np.empty(exposure.nbytes, np.uint8) for exposure in packed.buffers]
         moves = [
             Move(packed.process_index, packed.access, packed.transfer, exposure, buffer)
@@ -313,7 +308,7 @@ class Puller:
         names = list(dict.fromkeys(each.key.name for each in wanted))
         label = f"{whose(wanted[0].key)} was pulled" if len(names) == 1 else "arrays were pulled"
         nbytes = sum(plan.nbytes for plan in plans)
-        _require_memory(nbytes, names[0])
+        require_memory_for_pull(nbytes, names[0])
         transfer = uuid.uuid4().hex
         requests = expose_requests(transfer, plans)
         try:
@@ -331,18 +326,6 @@ class Puller:
             raise ArrayGoneError(
                 f"{whose} is gone: the group was restarted since, and it had not been pulled."
             )
-
-
-def _require_memory(nbytes: int, name: str) -> None:
-    if nbytes <= SMALL_BYTES:
-        return
-    available = available_bytes()
-    if nbytes > available:
-        raise NotEnoughMemoryError(
-            f"{name} needs {format_bytes(nbytes)} in the notebook, where "
-            f"{format_bytes(available)} of memory is free. Nothing was moved. Pull a slice, "
-            "e.g. `x[:1000]`, or reduce it on the processes first."
-        )
 
 
 def _region(shape: tuple[int, ...], path: Path, subscripts: int) -> Region:

@@ -16,14 +16,14 @@ import numpy as np
 from jaxnb.arrays import is_spec, normalize_spec
 from jaxnb.arrays.dtypes import largest_overflow, numpy_dtype
 from jaxnb.arrays.gathered import GatheredArray
+from jaxnb.arrays.memory_checks import require_memory_for_push
 from jaxnb.arrays.moving import Move, Mover, request_for
 from jaxnb.arrays.per_process import PerProcess
 from jaxnb.arrays.pulling import Group
 from jaxnb.arrays.record import NotMoved
 from jaxnb.arrays.regions import view
-from jaxnb.errors import JaxnbError, NotEnoughMemoryError, UsageError
-from jaxnb.labels import format_bytes, processes_label, ranks_label
-from jaxnb.launch.headroom import available_bytes
+from jaxnb.errors import JaxnbError, UsageError
+from jaxnb.labels import processes_label, ranks_label
 from jaxnb.model.layout import ArrayLeaf
 from jaxnb.model.transfers import HostArray, Placed, PlaceRequest, Refused
 from jaxnb.wire.asking import Channel
@@ -95,7 +95,7 @@ class Pusher:
     ) -> dict[int, Placed]:
         # The pickle goes with the first message; what it leaves out of band comes later.
         pickled = sum(len(package.request.skeleton) for package in packages.values())
-        _require_memory(pickled, label)
+        require_memory_for_push(pickled, label)
         answers = channel.ask_together(
             {
                 i: request_for("place", request=each.request, is_interruptible=True)
@@ -113,7 +113,7 @@ class Pusher:
             for answer in answers.values()
             for room in (*answer.out_of_band, *(room for _, _, room in answer.blocks))
         )
-        _require_memory(needed, label)
+        require_memory_for_push(needed, label)
         return answers
 
 
@@ -303,16 +303,6 @@ def _require_one_layout(answers: Mapping[int, Placed]) -> None:
         raise UsageError(
             f"The processes' meshes differ ({'; '.join(parts)}), so they would not make one "
             "array. Nothing was moved. Make the mesh by the same code on all processes."
-        )
-
-
-def _require_memory(needed: int, label: str) -> None:
-    available = available_bytes()
-    if needed > available:
-        raise NotEnoughMemoryError(
-            f"{label.removesuffix(' was pushed')} needs {format_bytes(needed)} on the processes, "
-            f"where {format_bytes(available)} of memory is free. Nothing was "
-            "moved. Shard it over more devices: name a mesh axis in its spec."
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from jaxnb.compiled import table
+from jaxnb.compiled import collectives_table
 from jaxnb.model.collectives import AxisTotal, Collective, CompiledReport, Memory
 from jaxnb.model.layout import MeshInfo
 
@@ -31,7 +31,7 @@ class Collectives(list[Collective]):
     @property
     def totals(self) -> tuple[AxisTotal, ...]:
         """What they move by the mesh axes that they go along, the most first."""
-        return table.totals(self)
+        return collectives_table.totals(self)
 
     @property
     def num_devices(self) -> int:

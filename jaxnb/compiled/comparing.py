@@ -8,8 +8,8 @@ from typing import Any
 
 from jaxnb.cells.result import CellResult
 from jaxnb.cells.sinks import OutputSink
-from jaxnb.compiled.calls import parse_call
 from jaxnb.compiled.comparison import Comparison
+from jaxnb.compiled.parse_call import parse_call
 from jaxnb.errors import CellError, JaxnbError, UsageError
 from jaxnb.model.cells import CellRequest
 from jaxnb.model.comparisons import ComparisonReport

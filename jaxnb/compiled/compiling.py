@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from jaxnb.compiled.calls import parse_call
 from jaxnb.compiled.collectives import Collectives
+from jaxnb.compiled.parse_call import parse_call
 from jaxnb.errors import JaxnbError, NotCompiledError
 from jaxnb.labels import one_line, processes_label
 from jaxnb.model.collectives import Compiled, NotCompiled

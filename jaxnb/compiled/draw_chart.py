@@ -10,7 +10,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, MultipleLocator
 
-from jaxnb.compiled import ranking, table
+from jaxnb.compiled import collectives_table, ranking
 from jaxnb.compiled.card_comparison import format_time
 from jaxnb.labels import format_bytes
 from jaxnb.model.comparisons import Column, ComparisonReport, Variant
@@ -82,7 +82,7 @@ def _stacks(variants: Sequence[Variant], column: Column) -> dict[str, list[float
     for variant in variants:
         report = variant.report
         if column == "bytes" and report is not None:
-            totals = table.totals(report.collectives)
+            totals = collectives_table.totals(report.collectives)
             parts.append({", ".join(t.axes) or "no axis": t.bytes for t in totals})
         elif column == "memory" and report is not None and report.memory is not None:
             memory = report.memory

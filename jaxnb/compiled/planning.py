@@ -12,10 +12,10 @@ import ast
 import re
 from collections.abc import Iterable
 
-from jaxnb.compiled.calls import EXAMPLE, require_call
 from jaxnb.compiled.collectives import Collectives
 from jaxnb.compiled.compiling import not_compiled
 from jaxnb.compiled.definitions import piece_of, pieces_of
+from jaxnb.compiled.parse_call import EXAMPLE, require_call
 from jaxnb.compiled.scratch import ask_scratch
 from jaxnb.errors import UsageError
 from jaxnb.labels import one_line

@@ -15,12 +15,12 @@ from jax.sharding import Mesh, NamedSharding
 
 from jaxnb.arrays.process_layouts import mesh_and_spec
 from jaxnb.compiled import (
+    collectives_table,
     outputs,
     process_measuring,
     process_placing,
     process_variants,
     process_variants_agreed,
-    table,
 )
 from jaxnb.compiled.process_compiled import described, equations, report_of
 from jaxnb.compiled.process_variants import Given
@@ -220,7 +220,7 @@ def _together(made: _Made, *, will_run: bool) -> Variant:
         return replace(row, report=None, failure=failure)
     if row.report is None:  # this process has no device of the mesh
         return replace(row, failure=None, compile_seconds=_most(words, "seconds"))
-    totals = table.totals(row.report.collectives)
+    totals = collectives_table.totals(row.report.collectives)
     return replace(
         row,
         bytes=sum(total.bytes for total in totals),

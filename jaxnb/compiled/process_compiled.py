@@ -19,8 +19,8 @@ from jaxnb.arrays.process_trees import require_tree
 from jaxnb.cells.process_aside import keep_lines
 from jaxnb.compat import jax_hlo
 from jaxnb.compat.xla_program import Program
-from jaxnb.compiled import table
-from jaxnb.compiled.calls import parse_call, taken_apart
+from jaxnb.compiled import collectives_table
+from jaxnb.compiled.parse_call import parse_call, taken_apart
 from jaxnb.model.cells import ProcessError
 from jaxnb.model.collectives import (
     Compiled,
@@ -144,7 +144,11 @@ def _report(compiled: Any, meshes: list[MeshInfo]) -> CompiledReport:
     programs = jax_hlo.programs(compiled)
     devices = jax_hlo.device_ids(compiled) or (meshes[0].device_ids if meshes else ())
     devices = devices or tuple(range(programs[0].replicas * programs[0].partitions))
-    found = [each for program in programs for each in table.collectives(program, devices, meshes)]
+    found = [
+        each
+        for program in programs
+        for each in collectives_table.collectives(program, devices, meshes)
+    ]
     costs = _costs(compiled)
     return CompiledReport(
         name=_name(programs),
@@ -155,7 +159,7 @@ def _report(compiled: Any, meshes: list[MeshInfo]) -> CompiledReport:
         flops=costs.get("flops"),
         accessed_bytes=costs.get("bytes accessed"),
         memory=_memory(compiled),
-        has_loops=any(table.has_loops(program) for program in programs),
+        has_loops=any(collectives_table.has_loops(program) for program in programs),
         fingerprint=jax_hlo.fingerprint(compiled),
     )
 

@@ -15,7 +15,7 @@ import jax
 
 from jaxnb.cells.process_aside import keep_lines
 from jaxnb.compiled import process_compiled
-from jaxnb.compiled.calls import require_call
+from jaxnb.compiled.parse_call import require_call
 from jaxnb.launch import process_bootstrap
 from jaxnb.model.collectives import Compiled, NotCompiled
 from jaxnb.model.comparisons import ComparisonReport

@@ -11,8 +11,8 @@ from urllib.parse import quote
 
 from jaxnb.compat import jax_internals
 from jaxnb.lockstep.conductor_address import conductor_beside
+from jaxnb.lockstep.conductor_loop import Loop
 from jaxnb.lockstep.connections import connected, listening
-from jaxnb.lockstep.loop import Loop
 from jaxnb.lockstep.wire import Packets
 
 CONDUCTOR_HOST = "JAXNB_CONDUCTOR_HOST"

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from jaxnb.lockstep.conductor_state import Process, Round, Waiting, may_come
+from jaxnb.lockstep.conductor_talks import Talks
 from jaxnb.lockstep.messages import (
     Answer,
     Asking,
@@ -25,7 +26,6 @@ from jaxnb.lockstep.messages import (
     Word,
     joined,
 )
-from jaxnb.lockstep.talks import Talks
 
 Decision = Answer | Press
 """What follows from what has happened."""

@@ -20,7 +20,7 @@ from jaxnb.lockstep.process_signals import KeptSignals
 from jaxnb.lockstep.process_turns import Turns
 from jaxnb.lockstep.provenance import arguments_text, differ_in_number_only, differing_arguments
 from jaxnb.lockstep.replicas import unequal_replicas
-from jaxnb.lockstep.settings import differences, refusal
+from jaxnb.lockstep.unequal_settings import differences, refusal
 from jaxnb.lockstep.wire import DIGEST_BYTES
 from jaxnb.model.dispatches import Dispatch
 from jaxnb.model.origins import Argument

@@ -27,8 +27,8 @@ from jaxnb.recovery.messages import Taken
 from jaxnb.recovery.process_arrays import Part, plain_origin, wait
 from jaxnb.recovery.process_cells import set_sources_of_cells, sources_of_cells
 from jaxnb.recovery.process_modules import unwrapped
+from jaxnb.recovery.process_pickling import pack
 from jaxnb.recovery.process_spread import Spread, given, own_place
-from jaxnb.recovery.process_state import pack
 from jaxnb.recovery.process_unpacking import unpack
 from jaxnb.wire.process_this import ThisProcess
 

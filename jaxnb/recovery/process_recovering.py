@@ -16,8 +16,8 @@ from jaxnb.recovery import files, process_variables
 from jaxnb.recovery.messages import Measured, Refused, StateFile
 from jaxnb.recovery.meter import Meter
 from jaxnb.recovery.process_listing import Listing
+from jaxnb.recovery.process_pickling import PackedState, Steps, pack
 from jaxnb.recovery.process_reading import Reader
-from jaxnb.recovery.process_state import PackedState, Steps, pack
 from jaxnb.wire.process_this import ThisProcess
 
 COMPUTES = 0.1

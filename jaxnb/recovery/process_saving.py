@@ -14,8 +14,8 @@ from jaxnb.recovery import files, process_variables
 from jaxnb.recovery.fit_to_size import MisfitError
 from jaxnb.recovery.messages import LostPart, Measured, Refused, Resized, StateFile, Taken
 from jaxnb.recovery.process_listing import Listing
+from jaxnb.recovery.process_pickling import PackedState, pack
 from jaxnb.recovery.process_resizing import Resizing, meshes_of, resizing
-from jaxnb.recovery.process_state import PackedState, pack
 from jaxnb.recovery.process_unpacking import unpack
 from jaxnb.wire.process_this import ThisProcess
 

@@ -17,7 +17,7 @@ from jaxnb.labels import Outputs
 from jaxnb.launch.deaths import dead_processes
 from jaxnb.lockstep.failures import Apart
 from jaxnb.lockstep.provenance import unequal_names_text
-from jaxnb.lockstep.settings import KnownSettings
+from jaxnb.lockstep.unequal_settings import KnownSettings
 from jaxnb.model.cells import CellRequest
 from jaxnb.model.origins import Difference
 from jaxnb.recovery.card import recovered_text

@@ -21,7 +21,7 @@ from jaxnb.errors import SessionBrokenError, SessionClosedError, StartError
 from jaxnb.launch.cluster import ProcessGroup
 from jaxnb.launch.deaths import Death, OomKills, death_error
 from jaxnb.launch.gpus import visible_gpus
-from jaxnb.launch.known import launcher_of
+from jaxnb.launch.launcher_names import launcher_of
 from jaxnb.launch.placement import Placement, place
 from jaxnb.lockstep import checking
 from jaxnb.lockstep.serials import Serials

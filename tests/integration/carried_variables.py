@@ -331,7 +331,7 @@ def pack(path):
     import numpy as np
     from jax.sharding import AxisType, Mesh, NamedSharding
 
-    from jaxnb.recovery import process_state
+    from jaxnb.recovery import process_pickling
 
     space = vars(sys.modules["__main__"])
     space.update(jax=jax, jnp=jnp, np=np, P=jax.P)
@@ -339,7 +339,7 @@ def pack(path):
     linecache.cache["<cell 1>"] = (len(CELL), None, CELL.splitlines(keepends=True), "<cell 1>")
     before = {*space, "before"}
     exec(compile(CELL, "<cell 1>", "exec", dont_inherit=True), space)
-    packed = process_state.pack({n: v for n, v in space.items() if n not in before})
+    packed = process_pickling.pack({n: v for n, v in space.items() if n not in before})
     lost = {part.path: (part.type, part.reason) for part in packed.lost}
     with open(path, "wb") as file:
         buffers = [bytearray(each) for each in packed.buffers]

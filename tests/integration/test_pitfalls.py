@@ -286,7 +286,7 @@ def test_a_check_that_fails_does_no_harm_and_is_told_of_once(
     make_session: Callable[..., Session],
 ) -> None:
     group = make_session(2)
-    group.run("import jaxnb.pitfalls.process_lowered as lowered\nlowered.constants = None")
+    group.run("import jaxnb.pitfalls.process_constants as found\nfound.constants = None")
     result = group.run("float(jax.jit(lambda a: a + 1)(1.0))", sink=Silent())
     assert result.value == 2.0
     (told,) = result.pitfalls

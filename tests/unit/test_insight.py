@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from jaxnb.compat.xla_frames import Frames
 from jaxnb.compat.xla_groups import participants
 from jaxnb.compiled.axes import Along, axes_of_groups, axes_of_pairs
-from jaxnb.compiled.calls import parse_call, taken_apart
+from jaxnb.compiled.parse_call import parse_call, taken_apart
 from jaxnb.compiled.sent import sent_bytes
 from jaxnb.errors import UsageError
 from jaxnb.model.collectives import SourceLine

@@ -28,7 +28,7 @@ from jaxnb.recovery.process_arrays import Check, PartLostError, wait
 from jaxnb.recovery.process_code import CodePickler
 from jaxnb.recovery.process_listing import Listing
 from jaxnb.recovery.process_losses import Loss, in_words, reason_of
-from jaxnb.recovery.process_reduce import OwnObjects, checked, error_reduced, with_elements
+from jaxnb.recovery.process_pickle_reducers import OwnObjects, checked, error_reduced, with_elements
 from jaxnb.recovery.process_spread import Spread
 from jaxnb.wire.pickling import OutOfBand, adjacent
 

@@ -1,0 +1,151 @@
+"""Functions that are compiled again and again at one line of a cell."""
+
+from __future__ import annotations
+
+import re
+import sysconfig
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from jaxnb.compat.jax_pitfalls import Lowering
+from jaxnb.labels import plural
+from jaxnb.model.pitfalls import Pitfall
+from jaxnb.pitfalls.process_words import pitfall, type_of
+
+COMPILATIONS = 8
+"""Of one function, at one line of one cell. Training, evaluation, a last batch and lengths padded
+to powers of two are fewer; a loop that compiles at each turn is soon there."""
+
+COMPARED_EQUATIONS = 500
+"""Longer computations are not printed in order to be compared."""
+
+_LIBRARIES = (
+    str(Path(jax.__file__).parent),
+    *(sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib")),
+)
+"""Functions of libraries are compiled once for each layer's shape, and nobody can change that."""
+_ADDRESS = re.compile(r"0x[0-9a-f]+")
+
+
+@dataclass(slots=True)
+class _Compiled:
+    """One function's compilations at one line."""
+
+    name: str
+    count: int = 0
+    last: list[Lowering] = field(default_factory=list)  # two at most
+
+
+class Recompiled:
+    """Those of a cell."""
+
+    def __init__(self) -> None:
+        self._compiled: dict[tuple[str, int | None], _Compiled] = {}
+
+    def add(self, lowering: Lowering, line: int | None) -> None:
+        """Takes a computation that the cell has lowered."""
+        if lowering.file and not lowering.file.startswith(_LIBRARIES):
+            key = (lowering.source, line)
+            known = self._compiled.setdefault(key, _Compiled(lowering.name))
+            known.count += 1
+            known.last = [*known.last[-1:], lowering]
+
+    def pitfalls(self, code_name: str) -> list[Pitfall]:
+        """Returns what is to be said of them."""
+        found = []
+        for (source, line), each in self._compiled.items():
+            if each.count < COMPILATIONS:
+                continue
+            why, advice = difference(*each.last)
+            message = f"`{each.name}` was compiled {plural(each.count, 'time')} at this line. {why}"
+            found.append(
+                pitfall(
+                    "recompiled", code_name, line, message, advice, subject=_without_cell(source)
+                )
+            )
+        return found
+
+
+def difference(before: Lowering, now: Lowering) -> tuple[str, str]:
+    """Returns what differed between two compilations of a function, and what helps."""
+    if len(before.arguments) != len(now.arguments):
+        counts = f"{len(now.arguments)} arrays among the arguments, and {len(before.arguments)}"
+        return f"The last two differ in {counts}.", "Give it arguments of the same structure."
+    names = now.names or [f"{i + 1}" for i in range(len(now.arguments))]
+    pairs = list(zip(names, before.arguments, now.arguments, strict=True))
+    if differing := [(n, a, b) for n, a, b in pairs if type_of(a) != type_of(b)]:
+        few = "; ".join(f"`{n}` {type_of(a)}, then {type_of(b)}" for n, a, b in differing[:3])
+        more = f" and {len(differing) - 3} more" if len(differing) > 3 else ""
+        return (
+            f"The last two differ in argument {few}{more}.",
+            "Pad to a few sizes, or compute the rest in one call (`jax.lax.scan`).",
+        )
+    weak = [n for n, a, b in pairs if _is_weak(a) != _is_weak(b)]
+    if weak:
+        return (
+            f"The last two differ in whether argument `{weak[0]}` is a Python number or an array.",
+            "Pass the same kind each time, e.g. `jnp.float32(rate)`.",
+        )
+    for name, old, new in zip(names, before.shardings, now.shardings, strict=True):
+        if old != new:
+            return (
+                f"The last two differ in the sharding of argument `{name}`.",
+                "Put it there once, before the loop, and set `out_shardings` for what is fed back.",
+            )
+    return _other_difference(before, now)
+
+
+def _other_difference(before: Lowering, now: Lowering) -> tuple[str, str]:
+    same = _is_same(before.jaxpr, now.jaxpr)
+    anew = "Call `jax.jit` once, before the loop, on a function that is defined there"
+    if same:
+        return (
+            "Its arguments are of the same types and it computes the same: it is a new function "
+            "each time.",
+            f"{anew}.",
+        )
+    static = "a static argument, or a value that the function closes over"
+    if same is False:
+        return (
+            f"Its arguments are of the same types and it computes something else: {static}, "
+            "differed.",
+            "Make it an ordinary argument.",
+        )
+    return (
+        f"Its arguments are of the same types: {static}, differed, or it is a new function each "
+        "time.",
+        f"{anew}, and pass what differs as an ordinary argument.",
+    )
+
+
+def _is_same(before: Any, now: Any) -> bool | None:
+    """Whether two computations are the same; None if they are too long to tell."""
+    if max(_length(before), _length(now)) > COMPARED_EQUATIONS:
+        return None
+    texts = [_ADDRESS.sub("", str(each)) for each in (before, now)]
+    return texts[0] == texts[1]
+
+
+def _length(jaxpr: Any) -> int:
+    """Returns the number of a computation's equations, inner ones too, as far as it matters."""
+    count, left = 0, [jaxpr]
+    while left and count <= COMPARED_EQUATIONS:
+        equations = left.pop().eqns
+        count += len(equations)
+        for equation in islice(equations, COMPARED_EQUATIONS):
+            left += [each for each in equation.params.values() if hasattr(each, "eqns")]
+    return count
+
+
+def _is_weak(argument: Any) -> bool:
+    return bool(getattr(argument, "weak_type", False))
+
+
+def _without_cell(source: str) -> str:
+    """Returns where a function is defined without the cell's number, which a new run changes."""
+    name, _, place = source.partition(" at ")
+    return name if Path(place).name.startswith("<cell ") else source
