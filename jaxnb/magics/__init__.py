@@ -7,7 +7,7 @@ from typing import Any
 
 def load(shell: Any) -> None:
     """Registers the magics with an IPython shell; loading twice does nothing more."""
-    from jaxnb.magics import formats, helping
+    from jaxnb.magics import formats, helping, hinting
     from jaxnb.magics.comparing import ComparingMagics
     from jaxnb.magics.compiling import CompilingMagics
     from jaxnb.magics.history import LookingBackMagics
@@ -37,3 +37,4 @@ def load(shell: Any) -> None:
     )
     formats.register(shell, current)
     helping.install(shell, current)
+    hinting.install(shell, current)

@@ -151,3 +151,52 @@ def test_while_a_cell_runs_and_after_a_restart(nb: Notebook) -> None:
     nb.good(PATIENT)
     nb.good(MAKE)
     assert tab(nb, "%%spmd\ntrain_|") == ["train_step"]
+
+
+# ---------------------------------------------------------------------- forgotten and misplaced
+
+
+def test_a_forgotten_magic(nb: Notebook) -> None:
+    cell = nb.run("train_step(1)")
+    assert cell.failed
+    assert cell.error.ename == "NameError"
+    assert "jaxnb: `train_step` is on the processes, and this cell ran in the" in cell.text
+    for source in ("nowhere", "1 / 0", "%%spmd\nnowhere", "%spmd 1 / 0"):
+        assert "is on the processes, and" not in nb.run(source).text
+    devices = nb.run("raise ValueError('Number of devices 1 must be >= the product of mesh_shape')")
+    assert "whose own JAX has 1 device; the processes have 2. Put `%%spmd`" in devices.text
+    waited = nb.run("import asyncio\nawait asyncio.sleep(0)\ntrain_step")
+    assert "jaxnb: `train_step` is on the processes" in waited.text
+
+
+def test_a_magic_on_a_later_line(nb: Notebook) -> None:
+    assert nb.bad("here = 1\n%%spmd\nhere") == (
+        "`%%spmd` must be on the first line of its cell. The lines above it ran in the notebook; "
+        "nothing ran on the processes."
+    )
+    assert "`%%spmd_compare` must be on the first" in nb.bad("# mine\n%%spmd_compare f(x)\na = P()")
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("%spmd_pull x", "`%spmd_pull` is the notebook's, and this cell runs on the processes"),
+        ("y = 1\n%spmd_status", "`%spmd_status` is the notebook's, and this cell runs on the"),
+        ("y = 1\n%%spmd\nx", "what stands in a `%%spmd` cell runs on the processes already."),
+    ],
+)
+def test_a_magic_within_a_cell(nb: Notebook, code: str, said: str) -> None:
+    cell = nb.run(f"%%spmd\n{code}")
+    assert cell.failed
+    assert said in cell.error.evalue
+
+
+@pytest.mark.parametrize("code", ["odd?", "odd??", "%pinfo odd", "%page odd", "%pdoc odd"])
+@pytest.mark.parametrize("ranks", ["", " --ranks 1"])
+def test_help_is_shown_once_though_the_processes_tell_other_things(
+    nb: Notebook, code: str, ranks: str
+) -> None:
+    nb.good("%%spmd\nclass Odd(int):\n    'Odd.'\nodd = Odd(1000 + process_index)\n"
+            "odd.__doc__ = f'I am {1000 + process_index}.'")  # fmt: skip
+    text = nb.good(f"%%spmd{ranks}\n{code}").text
+    assert ("1001" in text, "1000" in text) == (bool(ranks), not ranks)
