@@ -13,6 +13,7 @@ PitfallKind = Literal[
     "replicated",
     "recompiled",
     "device-order",
+    "explicit-axes",
     "settings",
     "unchecked",
 ]
