@@ -21,7 +21,7 @@ from IPython.core.oinspect import Inspector
 
 from jaxnb.arrays.process_layouts import mesh_and_spec
 from jaxnb.cells.process_bundles import bounded
-from jaxnb.labels import format_bytes
+from jaxnb.labels import MAGICS, format_bytes
 from jaxnb.lockstep.process_only_looking import only_looking
 from jaxnb.model.assist import Completed, Inspected
 from jaxnb.profile.process_looks import quickly_back
@@ -172,8 +172,8 @@ def _arranged(code: str, offset: int, found: Iterable[Any]) -> tuple[int, dict[s
         if not each.get("ordered"):
             inside.sort(key=lambda one: completions_sorting_key(one.text))
         for one in inside:
-            if one.type == "magic" and not asks_for_magics:  # `%%cells` cannot stand here
-                continue
+            if one.type == "magic" and (not asks_for_magics or one.text.lstrip("%") in MAGICS):
+                continue  # jaxnb's only say here that they belong into the notebook
             words.setdefault(printable(code[start:place] + one.text), str(one.type or "unknown"))
     return start, dict(itertools.islice(words.items(), MAX_WORDS))
 

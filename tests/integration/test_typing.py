@@ -87,6 +87,8 @@ def shift_tab(nb: Notebook, marked: str, detail: int = 0) -> str:
         ("%%spmd\ntrain_step(x, learn|", ["train_step(x, learning_rate="]),
         ("%%spmd\nopen('/et|", ["open('/etc/"]),
         ("%%spmd\nx.shar|\nx", ["x.sharding"]),
+        ("%%spmd\n%timei|", ["%timeit", "%%timeit"]),
+        ("%%spmd\n%spmd|", []),
         ("%%spmd --chec|", ["%%spmd --check"]),
         ("%%spmd --ranks |", ["%%spmd --ranks 0", "%%spmd --ranks 1"]),
         ("%spmd x.shar|", ["%spmd x.sharding"]),

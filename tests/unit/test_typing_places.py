@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from jaxnb.assist import helper
 from jaxnb.assist.helper import Assist
@@ -130,6 +132,27 @@ def test_what_is_the_notebooks_in_a_line(marked: str) -> None:
     line = at(marked)
     assert isinstance(line, MagicLine)
     assert fits(line, 4) is None
+
+
+TEXTS = st.lists(
+    st.sampled_from(
+        ["%%spmd", "%spmd", "%spmd_pull", "%%time", " ", "\n", "\r", "\u2028", "--ranks",
+         "--check=", "=", "x", ".", "'", "(", "é", "\x00", "-", "%"]
+    ),
+    max_size=12,
+).map("".join)  # fmt: skip
+
+
+@given(TEXTS, st.integers(0, 60))
+def test_no_text_is_too_odd(cell: str, offset: int) -> None:
+    offset = min(offset, len(cell))
+    found = place(cell, offset)
+    if isinstance(found, MagicLine):
+        found = fits(found, 4)
+    if isinstance(found, Code):
+        start, _ = KnownNames(["x"]).guess(found.line)
+        assert 0 <= start <= len(found.line)
+        assert found.text[: found.offset].endswith(found.line)
 
 
 # ---------------------------------------------------------------------- what is known
