@@ -1,7 +1,8 @@
 """How long Tab takes in a cell of the processes: ``python scripts/typing_rate.py [TIMES]``.
 
 Through IPython's completer, as a notebook kernel asks it: while the processes are idle, while their
-main threads compute in Python, while these are in C++, and while process 0 is stopped.
+main threads compute in Python, while these are in C++, and while process 0 is stopped. What is not
+answered within 0.1 s is offered from what was told before, and counts with the time waited.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def main() -> None:
     rows.append(("stopped", measured(shell, min(times, 20))))
     os.kill(pid, signal.SIGCONT)
     shell.run_line_magic("spmd_stop", "")
-    print(f"{'process 0':12} {'median':>8} {'p95':>8} {'most':>8}   without an answer")
+    print(f"{'process 0':12} {'median':>8} {'p95':>8} {'most':>8}   offered nothing")
     for name, (seconds, missed) in rows:
         seconds.sort()
         p95 = seconds[int(0.95 * (len(seconds) - 1))]
