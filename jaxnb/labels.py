@@ -11,6 +11,14 @@ from jaxnb.model.transfers import GoneReason
 Outputs = Literal["merged", "all", "first"]
 """What is shown of what several processes said alike: once, for each, or the first's only."""
 
+MAGICS = (
+    "spmd",
+    *(f"spmd_{name}" for name in (
+        "start", "stop", "restart", "recover", "interrupt", "status", "pull", "push", "layout",
+        "collectives", "compare", "timeline", "history", "stats", "save", "load")),
+)  # fmt: skip
+"""The names of all magics. A process, which has none of them, sends their users to the notebook."""
+
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 _ROOT = re.compile(r"\w*")

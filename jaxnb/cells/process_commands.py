@@ -13,12 +13,13 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
+from functools import partial
 from typing import Any, NoReturn
 
-from IPython.core import page
 from IPython.core.error import StdinNotImplementedError, UsageError
 
 from jaxnb.cells import process_bundles, process_flood
+from jaxnb.labels import MAGICS
 from jaxnb.launch import process_bootstrap
 
 INTERRUPT_GRACE_SECONDS = 0.2
@@ -28,8 +29,6 @@ interrupt ends a cell within half a second."""
 
 def install(shell: Any) -> None:
     """Makes ``!command`` of this shell run through :func:`run`, and ``exit()`` end nothing.
-
-    What would be shown in a pager is displayed.
 
     What its cells print and display is kept within bounds from then on.
     """
@@ -41,27 +40,31 @@ def install(shell: Any) -> None:
     def ask_exit() -> None:
         sys.stdout.write("exit() ends no process of the group; type %spmd_stop\n")
 
-    for kind in ("line", "cell"):
-        shell.register_magic_function(_nested, kind, "spmd")
+    for name in MAGICS:
+        for kind in ("line", "cell"):
+            shell.register_magic_function(partial(_nested, name), kind, name)
+    shell.register_magic_function(partial(_nested, "spmd"), "line", "%spmd")  # on a later line
     shell.system = system
     shell.ask_exit = ask_exit
-    # `step?`, `%page`: ipykernel puts their text into the reply, for a pager that the notebook has
-    # only for its own kernel. Displayed, it shows as other outputs do.
-    shell.set_hook("show_in_pager", page.as_hook(page.display_page), 0)
     joined = process_bootstrap.joined()
     process_flood.install(shell, joined.num_processes if joined else 1)
     process_bundles.install(shell)
 
 
-def _nested(line: str, cell: str | None = None) -> NoReturn:
-    """Stands for ``%spmd`` in a cell.
+def _nested(magic: str, line: str, cell: str | None = None) -> NoReturn:
+    """Stands for one of jaxnb's magics in a cell.
 
     Raises:
         UsageError: Always.
     """
+    if magic == "spmd":
+        raise UsageError(
+            "`%spmd` belongs in the notebook: code in a `%%spmd` cell already runs on the "
+            "processes. Remove it."
+        )
     raise UsageError(
-        "`%spmd` belongs in the notebook: code in a `%%spmd` cell already runs on the processes. "
-        "Remove it."
+        f"`%{magic}` belongs in the notebook, and this cell runs on the processes: put it into a "
+        "cell without `%%spmd`."
     )
 
 

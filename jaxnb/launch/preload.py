@@ -9,6 +9,7 @@ from jaxnb.launch.programs import ENDPOINT
 # What ipykernel, IPython and ipyparallel import only once a kernel is made.
 _LATE_IMPORTS = (
     "IPython.core.completerlib",
+    "IPython.core.guarded_eval",
     "IPython.core.logger",
     "IPython.core.oinspect",
     "IPython.extensions.storemagic",

@@ -21,6 +21,7 @@ from jaxnb.lockstep.process_calls import MASK, end_of, line_in, place_in
 from jaxnb.lockstep.process_cell import InLockstep
 from jaxnb.lockstep.process_executables import Known, known_of
 from jaxnb.lockstep.process_launches import Launches
+from jaxnb.lockstep.process_only_looking import only_looks, refuse
 from jaxnb.lockstep.process_origins import ORIGINS, number_of
 from jaxnb.lockstep.process_programs import Programs
 from jaxnb.lockstep.process_recorded import (
@@ -255,6 +256,8 @@ class Recorder:
 
     def before(self, executable: Any, arguments: Sequence[Any]) -> None:
         """Records a dispatch that is about to be made, if it spans processes."""
+        if only_looks():
+            refuse(self.seen(executable).processes)
         if self._cell.mode == "off":
             return
         if self._making.noted is executable:
@@ -277,6 +280,8 @@ class Recorder:
         places = [i for i in used if process_inputs.may_differ(arguments[i])]
 
         def tell(arguments: Sequence[Any]) -> None:
+            if only_looks():
+                refuse(known.processes)
             if self._cell.mode != "off":
                 looked_at = [arguments[i] for i in places]
                 kept = known.kept

@@ -7,7 +7,7 @@ from typing import Any
 
 def load(shell: Any) -> None:
     """Registers the magics with an IPython shell; loading twice does nothing more."""
-    from jaxnb.magics import formats
+    from jaxnb.magics import formats, helping, hinting
     from jaxnb.magics.comparing import ComparingMagics
     from jaxnb.magics.compiling import CompilingMagics
     from jaxnb.magics.history import LookingBackMagics
@@ -36,3 +36,5 @@ def load(shell: Any) -> None:
         SavingMagics(shell, current),
     )
     formats.register(shell, current)
+    helping.install(shell, current)
+    hinting.install(shell, current)

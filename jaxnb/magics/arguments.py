@@ -14,7 +14,7 @@ from typing import Any, NoReturn, get_args
 from jaxnb.errors import UsageError
 from jaxnb.labels import Outputs
 from jaxnb.launch.launcher_names import LAUNCHERS, default_launcher
-from jaxnb.options import suggest
+from jaxnb.options import CHECKS, COLLECTIVES, PLATFORMS, suggest
 
 
 class MagicParser(argparse.ArgumentParser):
@@ -22,12 +22,24 @@ class MagicParser(argparse.ArgumentParser):
 
     def __init__(self, magic: str, description: str) -> None:
         self.options: dict[str, argparse.Action] = {}
+        self.offers: dict[str, Sequence[str]] = {}
         super().__init__(prog=magic, description=description, add_help=False, allow_abbrev=False)
         self.add_argument("-h", "--help", action="store_true", help="show this help")
 
-    def add_argument(self, *names: Any, **settings: Any) -> argparse.Action:
-        """Adds an argument, and keeps it by its option's names: argparse's own table is private."""
+    def add_argument(
+        self, *names: Any, offers: Sequence[str] = (), **settings: Any
+    ) -> argparse.Action:
+        """Adds an argument, and keeps it by its option's names: argparse's own table is private.
+
+        Args:
+            names: Its names.
+            offers: Values that it may have, for who types one.
+            settings: What argparse takes.
+        """
         action = super().add_argument(*names, **settings)
+        self.offers.update(
+            dict.fromkeys(action.option_strings, offers or tuple(action.choices or ()))
+        )
         self.know(action)
         return action
 
@@ -125,10 +137,23 @@ def start_parser() -> MagicParser:
          help="how many processes (default: one per GPU, else 4)")  # fmt: skip
     _add(parser, "--devices-per-process", type=int, metavar="D",
          help="CPU devices of each process (default: 1)")  # fmt: skip
-    _add(parser, "--platform", default="auto", help="auto, cpu or gpu (default: auto)")
-    _add(parser, "--launcher", help=f"{' or '.join(LAUNCHERS)} (default: {default_launcher()})")
-    _add(parser, "--collectives", default="gloo", help="gloo (the CPU's collectives)")
-    _add(parser, "--check", default="strict", metavar="MODE",
+    _add(
+        parser,
+        "--platform",
+        default="auto",
+        offers=PLATFORMS,
+        help="auto, cpu or gpu (default: auto)",
+    )
+    launchers = f"{' or '.join(LAUNCHERS)} (default: {default_launcher()})"
+    _add(parser, "--launcher", offers=LAUNCHERS, help=launchers)
+    _add(
+        parser,
+        "--collectives",
+        default="gloo",
+        offers=COLLECTIVES,
+        help="gloo (the CPU's collectives)",
+    )
+    _add(parser, "--check", default="strict", offers=CHECKS, metavar="MODE",
          help="strict (the default), or off")  # fmt: skip
     _add(parser, "--no-pitfalls", dest="pitfalls", action="store_false",
          help="turn off pitfall hints (hidden all-gathers and the like)")  # fmt: skip
@@ -169,7 +194,7 @@ def cell_parser(magic: str) -> MagicParser:
          help="return at once; the card fills in when the cell ends")  # fmt: skip
     _add(parser, "--timeout", type=positive_seconds, metavar="S",
          help="interrupt the cell after this many seconds")  # fmt: skip
-    _add(parser, "--check", metavar="MODE", help="strict or off")
+    _add(parser, "--check", metavar="MODE", offers=CHECKS, help="strict or off")
     _add(parser, "--nans", action="store_true",
          help="find the first NaN in what the cell computes; it runs slower")  # fmt: skip
     _add(parser, "--infs", action="store_true", help="the same for NaN and Inf")

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     pass
 
 
-def _parser(magic: str) -> arguments.MagicParser:
+def parser_of(magic: str) -> arguments.MagicParser:
+    """Returns the parser of the magic's line."""
     parser = arguments.MagicParser(
         magic, "Compiles a call without running it, and lists its collectives."
     )
@@ -39,7 +40,7 @@ class CompilingMagics(SessionMagics):
     def spmd_collectives(self, line: str, cell: str | None = None) -> None:
         """Lists the collectives that a call compiles to. `--help` lists the options."""
         magic = "%spmd_collectives" if cell is None else "%%spmd_collectives"
-        parser = _parser(magic)
+        parser = parser_of(magic)
         options, rest = arguments.split_options(line, parser)
         asked = parser.asked(self.shell.var_expand(options))
         if asked is None:

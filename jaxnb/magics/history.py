@@ -33,7 +33,8 @@ def _cell(text: str) -> int:
         ) from None
 
 
-def _timeline_parser() -> arguments.MagicParser:
+def timeline_parser() -> arguments.MagicParser:
+    """Returns the parser of ``%spmd_timeline``."""
     parser = arguments.MagicParser(
         "%spmd_timeline", "Shows what each process did in a cell, and who kept others waiting."
     )
@@ -42,7 +43,8 @@ def _timeline_parser() -> arguments.MagicParser:
     return parser
 
 
-def _history_parser() -> arguments.MagicParser:
+def history_parser() -> arguments.MagicParser:
+    """Returns the parser of ``%spmd_history``."""
     parser = arguments.MagicParser("%spmd_history", "Shows the cells that were run.")
     parser.add_argument("--last", type=_count, metavar="N", help="the last N cells only")
     parser.add_argument("--json", metavar="FILE", dest="file",
@@ -74,7 +76,7 @@ class LookingBackMagics(SessionMagics):
     @line_magic
     def spmd_timeline(self, line: str) -> None:
         """Shows what each process did in a cell. `%spmd_timeline 7` shows that of cell [7]."""
-        parser = _timeline_parser()
+        parser = timeline_parser()
         asked = parser.asked(line)
         if asked is None:
             return
@@ -83,7 +85,7 @@ class LookingBackMagics(SessionMagics):
     @line_magic
     def spmd_history(self, line: str) -> None:
         """Shows the cells that were run. `%spmd_history --help` lists the options."""
-        parser = _history_parser()
+        parser = history_parser()
         asked = parser.asked(line)
         if asked is None:
             return

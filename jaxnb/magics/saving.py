@@ -13,7 +13,8 @@ from jaxnb.magics.shown_interrupts import plain_interrupt
 from jaxnb.recovery.messages import SavedState
 
 
-def _save_parser() -> arguments.MagicParser:
+def save_parser() -> arguments.MagicParser:
+    """Returns the parser of ``%spmd_save``."""
     parser = arguments.MagicParser(
         "%spmd_save", "Saves the variables of every process to a directory."
     )
@@ -25,7 +26,8 @@ def _save_parser() -> arguments.MagicParser:
     return parser
 
 
-def _load_parser() -> arguments.MagicParser:
+def load_parser() -> arguments.MagicParser:
+    """Returns the parser of ``%spmd_load``."""
     parser = arguments.MagicParser(
         "%spmd_load", "Binds the variables that %spmd_save saved. Loading them runs their code."
     )
@@ -48,7 +50,7 @@ class SavingMagics(SessionMagics):
     @line_magic
     def spmd_save(self, line: str) -> None:
         """Saves variables to a directory. `%spmd_save --help` lists the options."""
-        asked = _save_parser().asked(line)
+        asked = save_parser().asked(line)
         if asked is None:
             return
         session, folder = self._started(), _folder(asked.folder)
@@ -58,7 +60,7 @@ class SavingMagics(SessionMagics):
     @line_magic
     def spmd_load(self, line: str) -> None:
         """Binds variables that were saved. `%spmd_load --help` lists the options."""
-        asked = _load_parser().asked(line)
+        asked = load_parser().asked(line)
         if asked is None:
             return
         session, folder = self._started(), _folder(asked.folder)

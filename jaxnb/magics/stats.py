@@ -150,6 +150,14 @@ def place_in(shell: Any) -> Callable[[Card], None]:
     return show
 
 
+def parser_of_line() -> arguments.MagicParser:
+    """Returns the parser of ``%spmd_stats``."""
+    parser = arguments.MagicParser("%spmd_stats", "Shows memory and load by device.")
+    parser.add_argument("--live", action="store_true",
+                        help="a panel that is updated every second, beside cells")  # fmt: skip
+    return parser
+
+
 @magics_class
 class StatsMagics(SessionMagics):
     """The magic that shows statistics.
@@ -168,10 +176,7 @@ class StatsMagics(SessionMagics):
         """Shows memory and load of every device and process. `--help` lists the options."""
         from jaxnb.profile import card_stats
 
-        parser = arguments.MagicParser("%spmd_stats", "Shows memory and load by device.")
-        parser.add_argument("--live", action="store_true",
-                            help="a panel that is updated every second, beside cells")  # fmt: skip
-        asked = parser.asked(line)
+        asked = parser_of_line().asked(line)
         if asked is None:
             return
         session = self._started()

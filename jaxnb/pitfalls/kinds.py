@@ -10,6 +10,7 @@ PITFALL_KINDS = (
     "replicated",
     "recompiled",
     "device-order",
+    "explicit-axes",
     "settings",
     "unchecked",  # jaxnb could not look for another kind
 )

@@ -11,6 +11,7 @@ from jaxnb.pitfalls.process_moved import ONE_MESH, in_words
 from jaxnb.pitfalls.process_words import pitfall
 
 _FETCH = "Fetching value for `jax.Array` that spans non-addressable"
+_EXPLICIT, _SET_MESH = "Explicit", "via `jax.set_mesh`"
 _DEVICES = re.compile(r"device ids \[([\d, ]+)\]")
 
 
@@ -48,6 +49,18 @@ def explained(error: BaseException, code_name: str) -> list[Pitfall]:
                     ONE_MESH,
                 )
             ]
+    if type(error).__name__ == "ShardingTypeError" or (_EXPLICIT in text and _SET_MESH in text):
+        return [
+            pitfall(
+                "explicit-axes",
+                code_name,
+                line,
+                "The mesh's axes are Explicit, as `jax.make_mesh` makes them: shardings are part "
+                "of types, and where JAX cannot derive the one of a result it wants to be told.",
+                "To have the compiler choose: `jax.make_mesh(shape, names, axis_types=("
+                "jax.sharding.AxisType.Auto,) * len(names))`.",
+            )
+        ]
     return []
 
 

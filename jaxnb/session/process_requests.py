@@ -11,6 +11,7 @@ from jaxnb.arrays.process_ambient import AmbientMesh
 from jaxnb.arrays.process_exposures import Exposures
 from jaxnb.arrays.process_pushes import Pushes
 from jaxnb.arrays.process_replicas import Replicas
+from jaxnb.cells.process_paging import Paging
 from jaxnb.cells.process_runner import Runner
 from jaxnb.cells.process_sampling import Sampler
 from jaxnb.cells.process_sleeping import sleeps_in
@@ -113,8 +114,9 @@ class Responder:
             timekeeper = Timekeeper()
             recorder.agreement.waited = timekeeper.waited
             times = Times(timekeeper, recorder)
+            paging = Paging(self._kernel.shell, index)
             process_features.register(
-                [MemoryOfCells(), times, AmbientMesh(), Pitfalls(), Rounds(), nans]
+                [MemoryOfCells(), times, AmbientMesh(), Pitfalls(), Rounds(), nans, paging]
             )
             hooks.begin()
             shell, sampler = self._kernel.shell, Sampler(timekeeper, sleeps_in)

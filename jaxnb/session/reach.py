@@ -9,6 +9,8 @@ from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
+from jaxnb.assist.helper import Assist
+from jaxnb.assist.known_names import START_NAMES
 from jaxnb.cells.sinks import StderrNotices
 from jaxnb.labels import processes_label
 from jaxnb.launch.deaths import Death
@@ -159,6 +161,20 @@ class Reach:
         """
         seconds = TOLD_SECONDS if seconds is None else seconds
         return self._life.sentinels.ask(processes, f"{TOLD}.{function}", seconds=seconds, **data)
+
+    def assist(self) -> Assist:
+        """Returns what helps while somebody types code for these processes."""
+        life = self._life
+
+        def living() -> set[int]:
+            life.require_sentinels()
+            return set(range(life.num_processes)) - life.lifecycle.dead
+
+        def ask(*args: Any, **data: Any) -> dict[int, Any]:
+            return life.sentinels.ask(*args, **data)
+
+        names = () if life.options.bare else START_NAMES
+        return Assist(ask, living, lambda: life.generation, names)
 
     def apart(self) -> Apart | None:
         """Returns the processes of which not the same has failed; None if there are none."""

@@ -52,6 +52,7 @@ class Session(Transfers):
         super().__init__(life, reach, lambda: self.cells_run)
         self._recoveries = Recoveries(life, work, reach)
         cells = Cells(life, work, reach, self._recoveries, settings)
+        self.assist = reach.assist()
         self._runs = Runs(life, work, cells, Results(self._puller), self._records)
 
     def count_cells_by(self, next_cell: Callable[[], int]) -> None:

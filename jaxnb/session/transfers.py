@@ -23,13 +23,14 @@ from jaxnb.profile.statistics import DeviceStats
 from jaxnb.recovery.messages import SavedState
 from jaxnb.recovery.saving import Saver
 from jaxnb.session.group import Life
+from jaxnb.session.helped import Helped
 from jaxnb.session.layouts import layout_of
 from jaxnb.session.reach import Reach
 
 NO_ANSWER = "does not answer: it is stopped, or keeps the lock of its Python interpreter"
 
 
-class Transfers:
+class Transfers(Helped):
     """What a session asks of its processes beside cells.
 
     Args:

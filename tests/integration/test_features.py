@@ -14,6 +14,7 @@ FIELDS = {
     "Pitfalls": "",
     "Rounds": "",
     "NanWatch": "",
+    "Paging": "",
 }
 
 

@@ -137,6 +137,19 @@ TRIGGERS = {
         "y = put(np.ones(2 * n, np.float32), NamedSharding(other, P('d')))\nx + y",
         ("device-order", 3, "The two have the same 8 devices in different order"),
     ),
+    "a lookup over Explicit axes": (
+        "m = jax.make_mesh((n,), ('d',))\n"
+        "table = put(np.ones((2 * n, 2), np.float32), NamedSharding(m, P('d')))\n"
+        "table[jnp.array([0, 1])]",
+        ("explicit-axes", 3, "The mesh's axes are Explicit"),
+    ),
+    "a gradient over Explicit axes": (
+        "m = jax.make_mesh((n,), ('d',))\n"
+        "a = put(np.ones((2 * n, 2), np.float32), NamedSharding(m, P('d')))\n"
+        "w = put(np.ones((2, 3), np.float32), NamedSharding(m, P()))\n"
+        "jax.grad(lambda w, a: ((a @ w) ** 2).mean())(w, a)",
+        ("explicit-axes", 4, "The mesh's axes are Explicit"),
+    ),
 }
 
 
@@ -178,6 +191,13 @@ HEALTHY = {
         "try: np.asarray(x)\nexcept RuntimeError: print('as one should')",
         "try: list(x)\nexcept AssertionError: print('as one should')",
         "x",
+    ],
+    "explicit-axes": [
+        "w = put(np.ones((2, 3), np.float32), everywhere)\n"
+        "a = put(np.ones((2 * n, 2), np.float32))\n"
+        "jax.jit(jax.grad(lambda w, a: ((a @ w) ** 2).mean()))(w, a);",
+        "try: raise jax.errors.JAXTypeError('ShardingTypeError: Explicit')\n"
+        "except TypeError: print('as one should')",
     ],
     "constant": [
         "mask = np.tril(np.ones((2048, 2048), bool))\n"

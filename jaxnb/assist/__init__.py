@@ -1,0 +1,1 @@
+"""Help while typing: names and documentation from a process, and what to type instead."""

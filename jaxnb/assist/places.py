@@ -1,0 +1,86 @@
+"""Pure: whose names belong at a place in a notebook's cell."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_LINE_MAGIC = re.compile(r"\s*(?:[\w.,\s\[\]]+=\s*)?%(?P<name>spmd\w*)(?P<blank>[ \t]+)")
+_CELL_MAGIC = re.compile(r"%%(?P<name>\w+)(?P<blank>[ \t]*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """A place in code that runs on the processes.
+
+    Attributes:
+        text: The code.
+        offset: The place in it.
+        shift: Where in the cell the code begins.
+    """
+
+    text: str
+    offset: int
+    shift: int
+
+    @property
+    def line(self) -> str:
+        """What stands in the line before the place."""
+        return self.text[: self.offset].rpartition("\n")[2]
+
+
+@dataclass(frozen=True, slots=True)
+class MagicLine:
+    """A place behind the name of one of jaxnb's magics.
+
+    Attributes:
+        magic: Its name, without ``%``.
+        text: What stands behind the name, to the end of the line.
+        offset: The place in it.
+        shift: Where in the cell the text begins.
+    """
+
+    magic: str
+    text: str
+    offset: int
+    shift: int
+
+    def code(self, start: int) -> Code:
+        """Returns the text from a place on, as code."""
+        return Code(self.text[start:], self.offset - start, self.shift + start)
+
+
+def place(cell: str, offset: int) -> Code | MagicLine | None:
+    """Returns what stands at a place; None where it is the notebook's own.
+
+    Args:
+        cell: The whole cell.
+        offset: The place.
+    """
+    start = 0
+    for line in cell.splitlines(keepends=True):
+        stop = start + len(line)
+        found = _CELL_MAGIC.match(line)
+        if found is not None and found["name"].startswith("spmd"):
+            text_start = start + found.end()
+            if offset >= stop and line.endswith("\n"):
+                return Code(cell[stop:], offset - stop, stop)
+            if offset < text_start or not found["blank"]:
+                return None
+            text = line[found.end() :].rstrip("\n")
+            return MagicLine(found["name"], text, offset - text_start, text_start)
+        if found is None and line.strip():
+            break  # a cell magic stands first, or after blank lines and other cell magics
+        start = stop
+    return _in_line(cell, offset)
+
+
+def _in_line(cell: str, offset: int) -> MagicLine | None:
+    start = cell.rfind("\n", 0, offset) + 1
+    stop = cell.find("\n", offset)
+    line = cell[start : len(cell) if stop < 0 else stop]
+    found = _LINE_MAGIC.match(line)
+    if found is None or offset < start + found.end():
+        return None
+    text_start = start + found.end()
+    return MagicLine(found["name"], line[found.end() :], offset - text_start, text_start)

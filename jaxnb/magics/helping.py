@@ -1,0 +1,135 @@
+"""Tab and Shift-Tab in code that runs on the processes.
+
+Tab is a matcher of IPython's: in other cells it has nothing to say, and in these it keeps IPython's
+own matchers, which know the notebook's names only, from saying anything. For Shift-Tab IPython has
+no such place: the kernel's ``do_inspect`` is called for other cells, with what it was given.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.completer import CompletionContext, SimpleCompletion, completion_matcher
+from IPython.utils.tokenutil import token_at_cursor
+
+from jaxnb.assist.places import Code, MagicLine, place
+
+if TYPE_CHECKING:
+    from jaxnb.session import Session
+
+_Current = Callable[[], "Session | None"]
+_ATTRIBUTE = re.compile(r"(?<![\w.])(?P<name>\w+)\.(?P<typed>\w*)$")
+_FIRST = 1000.0
+"""Before IPython's own matchers, whose priorities are 0 to 100."""
+
+
+class _Only(list[SimpleCompletion]):
+    """Completions beside which there are no others; even none.
+
+    IPython asks no other matcher where one that wants that has found anything.
+    """
+
+    def __len__(self) -> int:
+        return max(1, super().__len__())
+
+
+def install(shell: Any, current: _Current) -> None:
+    """Has a notebook's shell complete and inspect names of the processes.
+
+    Args:
+        shell: The notebook's shell.
+        current: Returns the notebook's session; None while there is none.
+    """
+
+    def match(context: CompletionContext) -> Any:
+        return _matched(context, current(), shell.user_ns)
+
+    mark = completion_matcher(priority=_FIRST, identifier="jaxnb", api_version=2)
+    shell.Completer.custom_matchers.append(mark(match))
+    kernel: Any = getattr(shell, "kernel", None)  # a terminal's shell has none, and no Shift-Tab
+    if hasattr(kernel, "do_inspect"):
+        kernel.do_inspect = _inspecting(kernel.do_inspect, current)
+
+
+# ---------------------------------------------------------------------- Tab
+
+
+def _matched(
+    context: CompletionContext, session: Session | None, variables: Mapping[str, Any]
+) -> Any:
+    nothing = {"completions": [], "suppress": False}
+    lines = context.full_text.split("\n")
+    before = "\n".join([*lines[: context.cursor_line], ""])
+    before += lines[context.cursor_line][: context.cursor_position]
+    try:
+        found = _found(context.full_text, len(before), session)
+    except Exception:  # IPython would print its traceback over what is typed
+        return nothing
+    if found is not None:
+        start, words = found
+        return _result(before[start:], words, is_all=True)
+    return _of_ours(before, variables) or nothing
+
+
+def _result(typed: str, words: Mapping[str, str], *, is_all: bool) -> Any:
+    fit = [SimpleCompletion(text=each, type=kind) for each, kind in words.items()]
+    return {
+        "completions": _Only(fit) if is_all else fit,
+        "matched_fragment": typed,
+        "suppress": is_all,
+    }
+
+
+def _of_ours(before: str, variables: Mapping[str, Any]) -> Any:
+    """Returns the public attributes of an object of jaxnb's; None where there is none.
+
+    Jedi, which IPython asks, fails at some annotations, those of `Session` among them.
+    """
+    found = _ATTRIBUTE.search(before)
+    value = variables.get(found["name"]) if found is not None else None
+    if found is None or not type(value).__module__.startswith("jaxnb."):
+        return None
+    fit = (each for each in dir(type(value)) if each.startswith(found["typed"]))
+    words = {each: "attribute" for each in fit if not each.startswith("_")}
+    return _result(found["typed"], words, is_all=False)
+
+
+def _found(cell: str, offset: int, session: Session | None) -> tuple[int, dict[str, str]] | None:
+    """Returns where in a cell words begin, and which fit; None where that is the notebook's."""
+    at = place(cell, offset)
+    if isinstance(at, MagicLine):
+        from jaxnb.magics import option_words
+
+        fits = option_words.fits(at, session.num_processes if session is not None else 0)
+        if not isinstance(fits, Code):
+            return None if fits is None else (at.shift + fits[0], fits[1])
+        at = fits
+    if at is None or session is None:
+        return None
+    start, words = session.assist.complete(at)
+    return at.shift + start, words
+
+
+# ---------------------------------------------------------------------- Shift-Tab
+
+
+def _inspecting(original: Callable[..., Any], current: _Current) -> Callable[..., Any]:
+    """Returns the kernel's ``do_inspect``, with the names of the processes in their code."""
+
+    def do_inspect(
+        code: str, cursor_pos: int, detail_level: int = 0, *rest: Any, **more: Any
+    ) -> Any:
+        session, at = current(), None
+        if session is not None:
+            at = place(code, cursor_pos)
+        if at is None or session is None:
+            return original(code, cursor_pos, detail_level, *rest, **more)
+        name = token_at_cursor(at.text, at.offset)
+        data = session.assist.inspect(name, detail_level) if name else {}
+        if isinstance(at, MagicLine) and not data:  # about the magic, as a rule
+            return original(code, cursor_pos, detail_level, *rest, **more)
+        return {"status": "ok", "found": bool(data), "data": data, "metadata": {}}
+
+    return do_inspect

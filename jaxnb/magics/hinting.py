@@ -1,0 +1,60 @@
+"""A sentence below the traceback of a cell that should have run on the processes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from jaxnb.assist.hints import hint
+from jaxnb.errors import UsageError
+from jaxnb.labels import MAGICS
+
+if TYPE_CHECKING:
+    from jaxnb.session import Session
+
+
+def install(shell: Any, current: Callable[[], Session | None]) -> None:
+    """Has a shell say after a cell that has failed what to type instead, if that is known.
+
+    The traceback is IPython's, and stays as it is.
+
+    Args:
+        shell: The notebook's shell.
+        current: Returns the notebook's session; None while there is none.
+    """
+
+    def after(result: Any) -> None:
+        session = current()
+        if session is None or result is None or result.error_in_exec is None:
+            return
+        try:
+            said = hint(result.error_in_exec, session.assist.names, lambda: _devices(session))
+        except Exception:  # the cell has its own error, and that is what matters
+            return
+        if said:
+            print(f"jaxnb: {said}", file=sys.stderr)
+
+    shell.events.register("post_run_cell", after)
+    for name in MAGICS:
+        if name in shell.magics_manager.magics["cell"]:
+            shell.register_magic_function(_on_a_later_line(name), "line", f"%{name}")
+
+
+def _devices(session: Session) -> int:
+    return sum(len(each.devices) for each in session.processes)
+
+
+def _on_a_later_line(name: str) -> Callable[[str], NoReturn]:
+    """Returns what stands for a cell magic that is not on the first line of its cell.
+
+    IPython takes it for a line magic of that name.
+    """
+
+    def raise_error(line: str) -> NoReturn:
+        raise UsageError(
+            f"`%%{name}` must be on the first line of its cell. The lines above it ran in the "
+            "notebook; nothing ran on the processes."
+        )
+
+    return raise_error

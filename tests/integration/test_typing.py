@@ -1,0 +1,204 @@
+"""Tab and Shift-Tab in code of the processes, through a notebook kernel as JupyterLab asks it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from jupyter_core.utils import run_sync
+
+from integration.test_magics import Notebook, kernel
+
+ANSI = re.compile(r"\x1b\[[\d;]*m")
+
+PATIENT = (
+    "import jaxnb.assist.helper as h; h.DEADLINE_SECONDS = 90.0; del h\n"
+    "%spmd import jaxnb.assist.process_assist as p; p.ANSWER_SECONDS = 60.0; del p"
+)
+"""Has who types wait however long a busy machine takes to answer."""
+
+MAKE = """%%spmd
+mesh = jax.make_mesh((2,), ('x',), axis_types=(jax.sharding.AxisType.Auto,))
+x = jax.make_array_from_callback((8,), NamedSharding(mesh, P('x')), lambda i: np.arange(8.)[i])
+state = {'params': {'w': x}, 'step': 7}
+def train_step(x, learning_rate=0.1):
+    'One step of training.'
+    return x
+"""
+
+
+@pytest.fixture(scope="module")
+def nb() -> Iterator[Notebook]:
+    """A kernel with a group of 2 processes."""
+    for notebook in kernel():
+        notebook.good("%spmd_start -n 2 --platform cpu")
+        notebook.good(PATIENT)
+        notebook.good("only_here = {'notebook': 1}")
+        notebook.good(MAKE)
+        yield notebook
+
+
+def asked(nb: Notebook, kind: str, marked: str, **more: Any) -> dict[str, Any]:
+    """What the kernel answers to a request at the place of the ``|``."""
+    code, place = marked.replace("|", "", 1), marked.index("|")
+
+    async def ask() -> Any:
+        return await getattr(nb.client.kc, kind)(code, place, reply=True, timeout=90, **more)
+
+    content: dict[str, Any] = run_sync(ask)()["content"]
+    assert content["status"] == "ok"
+    return content
+
+
+def tab(nb: Notebook, marked: str) -> list[str]:
+    """The lines that Tab offers at the place of the ``|``, up to that place."""
+    content = asked(nb, "complete", marked)
+    start = marked.rfind("\n", 0, marked.index("|")) + 1
+    code = marked.replace("|", "", 1)
+    assert content["cursor_end"] == marked.index("|")
+    return [code[start : content["cursor_start"]] + each for each in content["matches"]]
+
+
+def shift_tab(nb: Notebook, marked: str, detail: int = 0) -> str:
+    """What Shift-Tab shows at the place of the ``|``; empty for nothing."""
+    content = asked(nb, "inspect", marked, detail_level=detail)
+    assert content["found"] == bool(content["data"])
+    return ANSI.sub("", content["data"].get("text/plain", ""))
+
+
+# ---------------------------------------------------------------------- Tab
+
+
+@pytest.mark.parametrize(
+    ("marked", "expected"),
+    [
+        ("%%spmd\njnp.lins|", ["jnp.linspace"]),
+        ("%%spmd\ntrain_|", ["train_step"]),
+        ("%%spmd\nstate['|", ["state['params", "state['step"]),
+        ("%%spmd\nstate['params']['w'].shar|", ["state['params']['w'].sharding"]),
+        ("%%spmd\nwhole = x\n\nwhol|", ["whole"]),
+        ("%%spmd\nfrom jax import nump|", [
+            "from jax import numpy",
+            "from jax import numpy_dtype_promotion",
+            "from jax import numpy_rank_promotion",
+        ]),
+        ("%%spmd\ntrain_step(x, learn|", ["train_step(x, learning_rate="]),
+        ("%%spmd\nopen('/et|", ["open('/etc/"]),
+        ("%%spmd\nx.shar|\nx", ["x.sharding"]),
+        ("%%spmd\n%timei|", ["%timeit", "%%timeit"]),
+        ("%%spmd\n%spmd|", []),
+        ("%%spmd --chec|", ["%%spmd --check"]),
+        ("%%spmd --ranks |", ["%%spmd --ranks 0", "%%spmd --ranks 1"]),
+        ("%spmd x.shar|", ["%spmd x.sharding"]),
+        ("%spmd_pull train_|", ["%spmd_pull train_step"]),
+        ("%spmd_pull state['st|", ["%spmd_pull state['step"]),
+        ("%spmd_layout x|", ["%spmd_layout x"]),
+        ("%%spmd\nonly_h|", []),
+        ("%%spmd\nonly_here.|", []),
+        ("only_h|", ["only_here"]),
+        ("train_|", []),
+        ("spmd.rest|", ["spmd.restart"]),
+        ("spmd['sta|", ["spmd['state"]),
+    ],
+)  # fmt: skip
+def test_tab(nb: Notebook, marked: str, expected: list[str]) -> None:
+    assert tab(nb, marked) == expected
+
+
+def test_names_are_there_from_the_start(nb: Notebook) -> None:
+    for name in ("jax", "jnp", "np", "P", "NamedSharding", "process_index", "num_processes"):
+        assert name in tab(nb, f"%%spmd\n{name[:-1]}|")
+
+
+def test_without_a_group_tab_is_ipythons() -> None:
+    for notebook in kernel():
+        notebook.good("only_here = 1")
+        assert tab(notebook, "%%spmd\nonly_h|") == ["only_here"]
+        assert tab(notebook, "%%spmd --outp|") == ["%%spmd --outputs"]
+        assert tab(notebook, "%spmd_start --pla|") == ["%spmd_start --platform"]
+        assert shift_tab(notebook, "only_h|ere")
+
+
+# ---------------------------------------------------------------------- Shift-Tab
+
+
+def test_shift_tab(nb: Notebook) -> None:
+    shown = shift_tab(nb, "%%spmd\ny = train_step(|")
+    assert "One step of training." in shown
+    assert "learning_rate" in shown
+    assert "return x" in shift_tab(nb, "%%spmd\ntrain_step|", detail=1)
+    assert "One step of training." in shift_tab(nb, "%spmd train_ste|p(x)")
+    assert shift_tab(nb, "train_step|(x)") == ""
+    assert shift_tab(nb, "%%spmd\nonly_here|") == ""
+    assert "dict" in shift_tab(nb, "only_here|")
+    assert "Brings values from the processes" in shift_tab(nb, "%spmd_pul|l x")
+
+
+def test_shift_tab_at_an_array_says_what_it_is(nb: Notebook) -> None:
+    assert shift_tab(nb, "%%spmd\nx|").startswith("float32[8] · P('x')")
+
+
+# ---------------------------------------------------------------------- while a cell runs
+
+
+def test_while_a_cell_runs_and_after_a_restart(nb: Notebook) -> None:
+    nb.good("%%spmd --async\nimport time\nmine = 1\nwhile True: time.sleep(0.01)")
+    assert tab(nb, "%%spmd\nx.shar|") == ["x.sharding"]
+    assert "One step" in shift_tab(nb, "%%spmd\ntrain_step|")
+    nb.good("%spmd_interrupt")
+    nb.good("%spmd_restart")
+    assert tab(nb, "%%spmd\ntrain_|") == []
+    nb.good(PATIENT)
+    nb.good(MAKE)
+    assert tab(nb, "%%spmd\ntrain_|") == ["train_step"]
+
+
+# ---------------------------------------------------------------------- forgotten and misplaced
+
+
+def test_a_forgotten_magic(nb: Notebook) -> None:
+    cell = nb.run("train_step(1)")
+    assert cell.failed
+    assert cell.error.ename == "NameError"
+    assert "jaxnb: `train_step` is on the processes, and this cell ran in the" in cell.text
+    for source in ("nowhere", "1 / 0", "%%spmd\nnowhere", "%spmd 1 / 0"):
+        assert "is on the processes, and" not in nb.run(source).text
+    devices = nb.run("raise ValueError('Number of devices 1 must be >= the product of mesh_shape')")
+    assert "whose own JAX has 1 device; the processes have 2. Put `%%spmd`" in devices.text
+    waited = nb.run("import asyncio\nawait asyncio.sleep(0)\ntrain_step")
+    assert "jaxnb: `train_step` is on the processes" in waited.text
+
+
+def test_a_magic_on_a_later_line(nb: Notebook) -> None:
+    assert nb.bad("here = 1\n%%spmd\nhere") == (
+        "`%%spmd` must be on the first line of its cell. The lines above it ran in the notebook; "
+        "nothing ran on the processes."
+    )
+    assert "`%%spmd_compare` must be on the first" in nb.bad("# mine\n%%spmd_compare f(x)\na = P()")
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("%spmd_pull x", "`%spmd_pull` is the notebook's, and this cell runs on the processes"),
+        ("y = 1\n%spmd_status", "`%spmd_status` is the notebook's, and this cell runs on the"),
+        ("y = 1\n%%spmd\nx", "what stands in a `%%spmd` cell runs on the processes already."),
+    ],
+)
+def test_a_magic_within_a_cell(nb: Notebook, code: str, said: str) -> None:
+    cell = nb.run(f"%%spmd\n{code}")
+    assert cell.failed
+    assert said in cell.error.evalue
+
+
+@pytest.mark.parametrize("code", ["odd?", "odd??", "%pinfo odd", "%page odd", "%pdoc odd"])
+@pytest.mark.parametrize("ranks", ["", " --ranks 1"])
+def test_help_is_shown_once_though_the_processes_tell_other_things(
+    nb: Notebook, code: str, ranks: str
+) -> None:
+    nb.good("%%spmd\nclass Odd(int):\n    'Odd.'\nodd = Odd(1000 + process_index)\n"
+            "odd.__doc__ = f'I am {1000 + process_index}.'")  # fmt: skip
+    text = nb.good(f"%%spmd{ranks}\n{code}").text
+    assert ("1001" in text, "1000" in text) == (bool(ranks), not ranks)

@@ -1,0 +1,52 @@
+"""What to type instead, said below a traceback."""
+
+from __future__ import annotations
+
+import pytest
+
+from jaxnb.assist.hints import hint
+
+TOO_FEW = "Number of devices 1 must be >= the product of mesh_shape (4,)"
+
+
+def said(error: BaseException | None) -> str:
+    return hint(error, lambda: ("x", "jnp"), lambda: 8)
+
+
+def test_a_name_that_is_on_the_processes() -> None:
+    assert said(NameError("name 'x' is not defined", name="x")) == (
+        "`x` is on the processes, and this cell ran in the notebook. Put `%%spmd` on its first "
+        "line, or type `%spmd_pull x` to bring it here."
+    )
+
+
+def test_too_few_devices() -> None:
+    assert said(ValueError(TOO_FEW)) == (
+        "This cell ran in the notebook, whose own JAX has 1 device; the processes have 8. "
+        "Put `%%spmd` on its first line."
+    )
+    assert hint(ValueError(TOO_FEW), lambda: (), lambda: 1) == ""
+
+
+def test_explicit_axes() -> None:
+    class ShardingTypeError(Exception):
+        pass
+
+    assert "axis_types=(jax.sharding.AxisType.Auto,)" in said(ShardingTypeError("…"))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        None,
+        NameError("name 'y' is not defined", name="y"),
+        NameError("x"),
+        UnboundLocalError("x"),
+        ValueError("no"),
+        RuntimeError(TOO_FEW),
+        KeyError("x"),
+        SystemExit(1),
+    ],
+)
+def test_nothing_is_said_of_other_errors(error: BaseException | None) -> None:
+    assert said(error) == ""

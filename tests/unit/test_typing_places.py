@@ -1,0 +1,252 @@
+"""Whose names belong at a place in a cell, and what is offered when no process can tell."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jaxnb.assist import helper
+from jaxnb.assist.helper import Assist
+from jaxnb.assist.known_names import MOST_KEPT, KnownNames
+from jaxnb.assist.places import Code, MagicLine, place
+from jaxnb.labels import MAGICS
+from jaxnb.magics import load, option_words
+from jaxnb.magics.option_words import fits
+from jaxnb.model.assist import Completed
+
+
+def at(marked: str) -> Code | MagicLine | None:
+    """Returns what stands where the ``|`` is."""
+    offset = marked.index("|")
+    cell = marked.replace("|", "", 1)
+    found = place(cell, offset)
+    if found is not None:
+        assert cell[found.shift :].startswith(found.text)
+        assert cell[: found.shift + found.offset] == cell[:offset]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("marked", "text"),
+    [
+        ("%%spmd\nx = jnp.|", "x = jnp."),
+        ("%%spmd --ranks 1\nx\ny.|\nz", "x\ny.\nz"),
+        ("\n\n%%spmd\nx|", "x"),
+        ("%%time\n%%spmd\nx|", "x"),
+        ("%%spmd_compare f(x)\ndata = P|", "data = P"),
+        ("%%spmd\n|", ""),
+    ],
+)
+def test_the_body_of_a_cell_is_code(marked: str, text: str) -> None:
+    found = at(marked)
+    assert isinstance(found, Code)
+    assert found.text == text
+
+
+@pytest.mark.parametrize(
+    ("marked", "magic", "text"),
+    [
+        ("%%spmd --ch|\nx", "spmd", "--ch"),
+        ("%%spmd |", "spmd", ""),
+        ("%spmd jnp.z|", "spmd", "jnp.z"),
+        ("a = 1\n  %spmd_pull x|\nb", "spmd_pull", "x"),
+        ("r = %spmd x|", "spmd", "x"),
+        ("%%spmd_collectives --dev|\nf(x)", "spmd_collectives", "--dev"),
+    ],
+)
+def test_behind_a_name_stands_a_line(marked: str, magic: str, text: str) -> None:
+    found = at(marked)
+    assert isinstance(found, MagicLine)
+    assert (found.magic, found.text) == (magic, text)
+
+
+@pytest.mark.parametrize(
+    "marked",
+    ["|", "x.|", "%%spmd|", "%%spm|d\nx", "|%%spmd\nx", "%time x|", "%%time\nx|", "x\n%%spmd\ny|",
+     "'%%spmd'\nx|", "%spmd_pull|", "# %spmd x|", "é\n\n|", "print('%spmd x|')"],
+)  # fmt: skip
+def test_other_places_are_the_notebooks(marked: str) -> None:
+    assert at(marked) is None
+
+
+def words(marked: str, num_processes: int = 4) -> list[str]:
+    line = at(marked)
+    assert isinstance(line, MagicLine)
+    found = fits(line, num_processes)
+    assert isinstance(found, tuple)
+    start, fit = found
+    assert all(each.startswith(line.text[start : line.offset]) for each in fit)
+    return list(fit)
+
+
+@pytest.mark.parametrize(
+    ("marked", "expected"),
+    [
+        ("%%spmd --ch|", ["--check"]),
+        ("%%spmd --check |", ["off", "strict"]),
+        ("%%spmd --check=s|", ["strict"]),
+        ("%%spmd --outputs |", ["merged", "all", "first"]),
+        ("%%spmd --ranks |", ["0", "1", "2", "3"]),
+        ("%%spmd --ranks 0,2-|", ["0", "1", "2", "3"]),
+        ("%%spmd --time --ti|", ["--timeout"]),
+        ("%%spmd --out |", []),
+        ("%spmd --check |", ["off", "strict"]),
+        ("%spmd_start --platform |", ["auto", "cpu", "gpu"]),
+        ("%spmd_start --launcher f|", ["fork"]),
+        ("%spmd_restart --re|", ["--replay"]),
+        ("%spmd_pull x --a|", ["--as"]),
+        ("%spmd_stats --l|", ["--live"]),
+        ("%spmd_history --o|", ["--overwrite"]),
+        ("%spmd_save d --o|", ["--overwrite"]),
+        ("%spmd_compare f(x) --no|", ["--no-run"]),
+    ],
+)
+def test_options_and_their_values(marked: str, expected: list[str]) -> None:
+    assert words(marked) == expected
+
+
+@pytest.mark.parametrize(
+    ("marked", "text"),
+    [
+        ("%spmd x -- y.|", "x -- y."),
+        ("%spmd --ranks 1 x + y|", "x + y"),
+        ("%spmd_pull x state.|", "state."),
+        ("%spmd_pull |", ""),
+        ("%spmd_layout x|", "x"),
+        ("%spmd_push w --mesh m|", "m"),
+        ("%spmd_save folder x|", "x"),
+        ("%spmd_collectives f(a, b|", "f(a, b"),
+    ],
+)
+def test_code_in_a_line(marked: str, text: str) -> None:
+    line = at(marked)
+    assert isinstance(line, MagicLine)
+    found = fits(line, 4)
+    assert isinstance(found, Code)
+    assert found.text[: found.offset] == text
+
+
+@pytest.mark.parametrize("marked", ["%spmd_push w|", "%spmd_save fold|", "%spmd_status |"])
+def test_what_is_the_notebooks_in_a_line(marked: str) -> None:
+    line = at(marked)
+    assert isinstance(line, MagicLine)
+    assert fits(line, 4) is None
+
+
+TEXTS = st.lists(
+    st.sampled_from(
+        ["%%spmd", "%spmd", "%spmd_pull", "%%time", " ", "\n", "\r", "\u2028", "--ranks",
+         "--check=", "=", "x", ".", "'", "(", "é", "\x00", "-", "%"]
+    ),
+    max_size=12,
+).map("".join)  # fmt: skip
+
+
+@given(TEXTS, st.integers(0, 60))
+def test_no_text_is_too_odd(cell: str, offset: int) -> None:
+    offset = min(offset, len(cell))
+    found = place(cell, offset)
+    if isinstance(found, MagicLine):
+        found = fits(found, 4)
+    if isinstance(found, Code):
+        start, _ = KnownNames(["x"]).guess(found.line)
+        assert 0 <= start <= len(found.line)
+        assert found.text[: found.offset].endswith(found.line)
+
+
+# ---------------------------------------------------------------------- what is known
+
+
+def answer(start: int, *words: str, names: tuple[str, ...] = ("x",)) -> Completed:
+    return Completed(start, words, ("attribute",) * len(words), names)
+
+
+def test_names_are_known_from_the_start() -> None:
+    assert KnownNames(["jax", "jnp"]).guess("y = j") == (
+        4, {"jax": "variable", "jnp": "variable"})  # fmt: skip
+    assert KnownNames(["jax"]).guess("y = jax.n") == (7, {})
+
+
+def test_an_answer_is_given_again_and_narrowed() -> None:
+    known = KnownNames([])
+    known.note("y = x.", answer(5, ".sum", ".shape", ".mean"), 5)
+    assert known.guess("f(x.s") == (3, {".sum": "attribute", ".shape": "attribute"})
+    assert known.guess("xx.s") == (2, {})
+    known.note("x.me", answer(1, ".mean"), 1)
+    assert known.guess("x.mea")[1] == {".mean": "attribute"}
+    assert known.guess("")[1]["x"] == "variable"
+
+
+def test_what_is_kept_is_bounded() -> None:
+    known = KnownNames([])
+    for n in range(2 * MOST_KEPT):
+        known.note(f"x{n}.", answer(len(f"x{n}"), ".a"), len(f"x{n}"))
+    assert known.guess("x0.")[1] == {}
+    assert known.guess(f"x{2 * MOST_KEPT - 1}.")[1] == {".a": "attribute"}
+
+
+class Group:
+    """Answers as told; ``asked`` is what was asked for."""
+
+    def __init__(self) -> None:
+        self.answers: dict[int, object] = {}
+        self.living = {0, 1}
+        self.generation = 0
+        self.asked: list[tuple[list[int], str, float | None]] = []
+
+    def ask(
+        self, processes: list[int], function: str, /, *, seconds: float | None, **data: object
+    ) -> dict[int, object]:
+        self.asked.append((processes, function, seconds))
+        if isinstance(error := self.answers.get(-1), Exception):
+            raise error
+        return {i: self.answers[i] for i in processes if i in self.answers}
+
+    def assist(self) -> Assist:
+        return Assist(self.ask, lambda: self.living, lambda: self.generation)  # type: ignore[arg-type]
+
+
+def test_the_first_living_process_is_asked_and_not_for_long() -> None:
+    group = Group()
+    group.living = {2, 1}
+    group.assist().complete(Code("x", 1, 0))
+    assert group.asked == [([1], "jaxnb.assist.process_assist.complete", helper.DEADLINE_SECONDS)]
+
+
+def test_who_does_not_answer_or_fails_is_no_error() -> None:
+    group = Group()
+    assist = group.assist()
+    group.answers[0] = answer(3, ".sum", names=("mine",))
+    assert assist.complete(Code("a\nx.", 4, 0)) == (3, {".sum": "attribute"})
+    for trouble in ({}, {-1: OSError("gone")}, {0: None}):
+        group.answers = trouble
+        assert assist.complete(Code("b = 2\nx.s", 9, 0)) == (7, {".sum": "attribute"})
+        assert assist.complete(Code("mi", 2, 0)) == (0, {"mine": "variable"})
+        assert assist.inspect("x", 0) == {}
+    group.living = set()
+    assert assist.names() == ("mine",)
+
+
+def test_fresh_processes_have_none_of_the_old_names() -> None:
+    group = Group()
+    assist = group.assist()
+    group.answers[0] = answer(0, "mine", names=("mine",))
+    assist.complete(Code("mi", 2, 0))
+    group.answers, group.generation = {}, 1
+    assert assist.complete(Code("mi", 2, 0)) == (0, {})
+    assert "jax" in assist.names()
+
+
+# ---------------------------------------------------------------------- all magics are known
+
+
+def test_all_magics_are_known() -> None:
+    from IPython.core.interactiveshell import InteractiveShell
+
+    shell = InteractiveShell()
+    load(shell)
+    kinds = shell.magics_manager.magics.values()
+    there = {name for kind in kinds for name in kind if name.startswith("spmd")}
+    assert there == set(MAGICS)
+    assert set(option_words.PARSERS) <= there
