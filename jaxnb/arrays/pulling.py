@@ -227,7 +227,7 @@ class Puller:
         *,
         by_ranks: bool = False,
     ) -> Any:
-        """Makes a value that processes agree on; of what is not an array one of them gives it."""
+        """Makes a value that processes agree on; its non-array parts come from one of them."""
         first = next(iter(packed.values()))
         # Only an array itself has subscripts left: a wrong one is said before anything moves.
         region = (
@@ -274,8 +274,8 @@ class Puller:
         except Exception as error:  # a class or a package that is missing here
             raise JaxnbError(
                 f"{name} ({packed.type_name}) on process {packed.process_index} cannot be read "
-                f"in the notebook: {type(error).__name__}: {error}. What it is made of must be "
-                "importable here too. It is still there."
+                f"in the notebook: {type(error).__name__}: {error}. Its classes must be "
+                "importable here too. It is unchanged there."
             ) from error
 
     # ------------------------------------------------------------------ arrays

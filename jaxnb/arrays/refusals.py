@@ -51,7 +51,7 @@ def lost_text(
     first = "" if len(lost) == 1 else "the first "
     dead = sorted(holders - set(able) - in_cells.keys())
     advice = (
-        "`%spmd_recover` replaces who has died; what nobody else holds is lost."
+        "`%spmd_recover` replaces dead processes; what only they held is lost."
         if dead
         else "`%spmd_status` shows the processes."
     )
@@ -60,9 +60,9 @@ def lost_text(
     if not key.is_part:
         advice = f"{left} still be pulled. {advice}"
     return (
-        f"{plural(len(lost), 'part')} of {subject}, {first}[{where}], cannot be had: {who}, which "
-        f"held {'it' if len(lost) == 1 else 'them'}, {_absence(holders, able, in_cells)}. Nothing "
-        f"was moved. {advice}"
+        f"{plural(len(lost), 'part')} of {subject}, {first}[{where}], cannot be pulled: {who}, "
+        f"which held {'it' if len(lost) == 1 else 'them'}, {_absence(holders, able, in_cells)}. "
+        f"Nothing was moved. {advice}"
     )
 
 
@@ -90,23 +90,23 @@ def _by_process(reasons: Mapping[str, Sequence[int]]) -> str:
 
 def _unasked_text(key: ArrayKey, holders: str) -> str:
     """Says why those who have the parts could not be asked for them."""
-    made = f"{whose(key)} is what {processes_label(key.processes)} made of it"
+    made = f"{whose(key)} comes from {processes_label(key.processes)}"
     unknown = f"so it is not known which array of {holders} has its other parts."
     if key.by_ranks:
         was = "was" if len(key.processes) == 1 else "were"
         only = f"only {processes_label(key.processes)} {was} asked"
         option = f"--ranks {ranks_label(key.processes)}"
         return (
-            f"{made}: {only}, {unknown} Ask all: leave out `{option}` (in Python, "
-            "`ranks=`). Slices that these hold can be read."
+            f"{made}: {only}, {unknown} Leave out `{option}` (in Python, `ranks=`) to ask all. "
+            "Slices that these processes hold can be read."
         )
     if key.path:
-        anew = "ind it anew on all processes, by one cell."
-        advice = f"Pull the array by its own name; or b{anew}" if key.is_part else f"B{anew}"
+        advice = "Pull the array by its own name, or rebind it" if key.is_part else "Rebind it"
+        advice += " on all processes, in one cell."
         return f"{made}: the values differ by process, {unknown} {advice}"
     return (
-        f"{made}: on others it differs, or did not run, {unknown} Pull the array by its own name, "
-        "or use the value of the whole group."
+        f"{made}: others have a different one or did not run the cell, {unknown} Pull the array "
+        "by its own name, or use the value of the whole group."
     )
 
 
@@ -132,8 +132,8 @@ def require_not_deleted(wanted: Sequence[Wanted]) -> None:
         if each.info.deleted:
             raise ArrayGoneError(
                 f"{whose(each.key)} was already deleted, or donated to a computation, on "
-                f"{processes_label(each.key.processes)} when it was pulled: there is its shape, "
-                "and no data. Nothing was moved; make it again in a cell."
+                f"{processes_label(each.key.processes)} when it was pulled: only its shape is "
+                "left. Nothing was moved; recreate it in a cell."
             )
 
 
@@ -190,7 +190,7 @@ def missing_error(
         then = f"`spmd.pull({path.text!r}, ranks={having})`"
         if is_layout:
             then = f"`%spmd --ranks {ranks_label(having)} {path.text}`"
-        text += f" For that of {who} type {then}."
+        text += f" For {who} only, type {then}."
     is_lost = any(answer.is_lost for answer in missing.values())
     return ArrayGoneError(text) if is_lost else UsageError(text)
 
@@ -203,11 +203,11 @@ def unpacked_error(path: Path, process_index: int, error: ProcessError) -> Jaxnb
     """Returns the error for a value that a process could not pack."""
     if error.type_name in ("JaxRuntimeError", "XlaRuntimeError"):
         return JaxnbError(
-            f"`{path.text}` is not there on process {process_index}, as what computes it has "
-            f"failed: {error}. Nothing was moved. Run the cell again that makes it."
+            f"`{path.text}` has no value on process {process_index}, because its computation "
+            f"failed: {error}. Nothing was moved. Rerun the cell that makes it."
         )
     return JaxnbError(
         f"`{path.text}` on process {process_index} cannot be pulled: {error}. Nothing was moved; "
-        "it is unchanged on the process. Pull parts of it by their names, or what can be "
-        f"computed of it: `spmd.run({f'repr({path.text})'!r}).value`."
+        "it is unchanged on the process. Pull its parts by name, or a value computed from it: "
+        f"`spmd.run({f'repr({path.text})'!r}).value`."
     )

@@ -113,7 +113,7 @@ def _work_text(work: AtWork) -> str:
 
 def _neutral_advice(waits: Waits, interrupt: str) -> str:
     ends = f"{interrupt} ends the cell (a second one by force), and variables are kept."
-    return ends if waits.has_failed else f"This may be as it should be; {ends}"
+    return ends if waits.has_failed else f"This may be normal; {ends}"
 
 
 def _are_some(waits: Waits) -> bool:
@@ -161,8 +161,8 @@ def _advice(waits: Waits, interrupt: str) -> str:
             f"{interrupt} says how to go on without {'it' if len(waits.silent) == 1 else 'them'}."
         )
     return (
-        f"{interrupt} ends the cell. If that does not reach who waits, a second one does: new "
-        "processes take the variables over."
+        f"{interrupt} ends the cell. If that does not reach those that wait, a second one does: "
+        "new processes take over the variables."
     )
 
 

@@ -24,8 +24,8 @@ IN_STEP_GRACE_SECONDS = 3.0
 fast as the others is up to a few time slices behind."""
 
 ROW_SECONDS = 0.1
-"""How long lines wait that differ on all processes: one of them may yet be said by another,
-in the piece of text that is on its way."""
+"""How long to hold lines that differ on all processes: the next piece of text may bring the same
+line from another process."""
 
 FLOOD_LINES = 500
 """With more lines waiting than anyone can read, merging them is worth a longer wait."""

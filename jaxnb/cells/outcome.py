@@ -129,7 +129,7 @@ def stopped_text(last: Dispatch) -> str:
     line = "" if last.line is None else f" at line {last.line}"
     return (
         f"{processes_label(last.processes)} stopped at the same step, after dispatch {last.number} "
-        f"of this cell, `{last.name}`{line}. No computation was broken off."
+        f"of this cell, `{last.name}`{line}. All dispatched work completed."
     )
 
 
@@ -257,7 +257,7 @@ def _struck_text(result: CellResult) -> str:
         if error.type_name == "KeyboardInterrupt" and error.line is not None:
             at.setdefault(error.line, []).append(index)
     struck = [f"{processes_label(who)} at line {line}" for line, who in sorted(at.items())]
-    return f"That struck {', '.join(struck)}. " if struck else ""
+    return f"The interrupt hit {', '.join(struck)}. " if struck else ""
 
 
 def cell_death_error(

@@ -29,7 +29,7 @@ class Times:
     at_most: bool = False
 
     def times(self, factor: int | None) -> Times:
-        """Returns this, so many times."""
+        """Returns this multiplied by ``factor``."""
         known = self.count is not None and factor is not None
         return Times(self.count * factor if known else None, self.at_most)  # type: ignore[operator]
 
@@ -85,7 +85,7 @@ def executions(program: Program) -> dict[int, Times]:
 def _calls(instruction: Instruction) -> Iterator[tuple[int, Times]]:
     """Returns the computations that an instruction calls, and how often each time it is run."""
     if instruction.kind is not None:
-        return  # what a collective calls adds two numbers
+        return  # a collective calls only its reduction of two numbers
     if instruction.opcode == "while":
         body, condition = instruction.called
         count = instruction.trip_count

@@ -107,7 +107,8 @@ class ProcessGroup:
             delay=0,
             shutdown_atexit=False,
             engine_timeout=3600,
-            # By an environment variable, which holds the key. Programs read a file instead.
+            # Forked engines get the connection, key included, in an environment variable;
+            # separate programs read it from a file.
             send_engines_connection_env=self._fork_server is not None,
             controller=f"jaxnb_{self.launcher}",
             engines=f"jaxnb_{self.launcher}",
@@ -176,7 +177,7 @@ class ProcessGroup:
         """Returns the service's address."""
         arguments = [self.directory, str(num_processes), str(os.getpid())]
         with tempfile.TemporaryFile("w+") as errors:
-            with self._service_lock:  # close() kills what has been started, or none is
+            with self._service_lock:  # close() kills this service, or none starts
                 if self._closing.is_set():
                     raise StartError("The group is being closed.")
                 service = subprocess.Popen(

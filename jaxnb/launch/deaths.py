@@ -135,7 +135,7 @@ def last_lines(death: Death) -> str:
     else:
         kept = lines[max(0, fatal - LAST_LINES) : fatal + 1] + _current_stack(lines[fatal:])
     return (
-        "\nThe last lines of its log (what cells print stands with them):\n"
+        "\nThe last lines of its log (cell output is shown with the cells):\n"
         + "\n".join(f"    {line}" for line in kept)
         if kept
         else ""

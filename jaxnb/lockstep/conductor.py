@@ -1,8 +1,8 @@
 """Pure: lets all processes dispatch a computation that spans them, or none.
 
-A state machine without a clock, sockets or threads: each call is something that has happened, and
-returns what is to be answered now. It decides by what it knows and never by time, so that whatever
-the order in which things happen, nobody waits for what can no longer come.
+A state machine without a clock, sockets or threads: each call reports an event and returns the
+answers to send now. It decides by the events alone, never by time: in whatever order they come, no
+process waits for something that can no longer happen.
 """
 
 from __future__ import annotations
@@ -32,16 +32,17 @@ Decision = Answer | Press
 
 
 class Conductor:
-    """Knows what each process is about to dispatch, and decides.
+    """Grants or stops the dispatches that processes request.
 
-    A word of the main lane is granted when every participant's main thread has said the same one;
-    of the other lane when every participant has a thread that has. Grants are numbered for each
-    process, and all processes see those that concern several of them in one order.
+    A *word* is a request to dispatch one computation. On the main lane, it is granted when the
+    main threads of all participants have sent the same word; on the other lane, when some thread of
+    each participant has. Grants are numbered per process, and grants that concern several processes
+    come in the same order on all of them.
 
-    A word is stopped as soon as it cannot be granted any more: a participant has left the cell, was
-    not asked to run it, or is dead; or every participant that could say it waits at another word
-    that cannot be granted before it. All processes of the stopped words get one stop: who waits, at
-    once; who is in Python, as the answer to its next word in the cell.
+    A word is stopped as soon as it can no longer be granted: a participant has left the cell, was
+    not asked to run it, or is dead, or waits with another word that cannot be granted first. All
+    participants of the stopped words get the same stop: waiting ones at once, those in Python as
+    the answer to their next word in the cell.
 
     Args:
         num_processes: Size of the group.
@@ -147,11 +148,11 @@ class Conductor:
         return [*told, *self._decide()]
 
     def held_up(self) -> frozenset[int]:
-        """Returns the stops of which those that were stopped could be told more by others."""
+        """Returns the stops whose explanation waits for processes, and could be given without."""
         return self._talks.held_up()
 
     def hurry(self, stops: Iterable[int]) -> list[Decision]:
-        """Has them told of these stops without those others."""
+        """Explains these stops now, without waiting for the missing processes."""
         self._talks.hurry(stops)
         return self._decide()
 
@@ -160,9 +161,9 @@ class Conductor:
         return self._interrupt(cell, but=-1)
 
     def took(self, process: int) -> list[Decision]:
-        """A process's main thread has raised KeyboardInterrupt, by a signal.
+        """A signal has raised KeyboardInterrupt in a process's main thread.
 
-        If nobody has asked for that here, its cell is interrupted on the other processes too.
+        Unless the conductor itself requested that, the cell is interrupted on the others too.
         """
         state = self._processes[process]
         is_ours = self._is_of_interrupt(state)
@@ -170,9 +171,9 @@ class Conductor:
         return [] if is_ours or not state.cell else self._interrupt(state.cell, but=process)
 
     def handled(self, process: int) -> list[Decision]:
-        """A handler of the user's own is called for a signal: its process is interrupted by that.
+        """A user's own signal handler runs for SIGINT; that counts as this process's interrupt.
 
-        The others are not, where nobody has asked for it here.
+        It does not interrupt the other processes.
         """
         state = self._processes[process]
         state.is_pressed = False
@@ -181,10 +182,10 @@ class Conductor:
         return []
 
     def kept(self, process: int) -> list[Decision]:
-        """A signal came while a process's main thread waited, or made what it was let make.
+        """SIGINT came while a process's main thread waited or ran a granted dispatch.
 
-        It has raised nothing. If nobody has asked for the signal here, the cell is interrupted on
-        all its processes, on this one too.
+        It raised nothing there. Unless the conductor itself requested it, the cell is interrupted
+        on all its processes, including this one.
         """
         state = self._processes[process]
         if self._is_of_interrupt(state) or not state.cell:
@@ -192,7 +193,7 @@ class Conductor:
         return self._interrupt(state.cell, but=-1)
 
     def _is_of_interrupt(self, state: Process) -> bool:
-        """Takes a signal that a process tells of; returns whether it was interrupted from here."""
+        """Notes a signal that a process reports; returns whether the conductor requested it."""
         was_pressed, state.is_pressed = state.is_pressed, False
         return was_pressed or (state.due is not None and state.due.kind == "interrupted")
 
@@ -205,7 +206,7 @@ class Conductor:
 
     def _interrupt(self, cell: int, but: int) -> list[Decision]:
         stop = self._stop("interrupted")
-        # Before anybody has begun it, nobody has told here who is to.
+        # Until a process begins the cell, its members are unknown here.
         members = self._members.get(cell, range(len(self._processes)))
         decisions: list[Decision] = []
         self._talks.end(cell)

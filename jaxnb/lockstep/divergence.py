@@ -16,7 +16,7 @@ from jaxnb.model.dispatches import (
     Trail,
 )
 
-NOTHING_RAN = "Nothing of it has run on any of them"
+NOTHING_RAN = "None of it has run"
 """What is said of a dispatch that was stopped, after who was to do what."""
 
 MOST_ARGUMENTS = 2
@@ -33,10 +33,10 @@ def apart_text(at: Mapping[int, Dispatch], name: str) -> str:
     most = max(at.values(), key=lambda each: each.failures)
     failed = [i for i, each in sorted(at.items()) if each.failures == most.failures]
     return (
-        f"{capitalized(processes_label(failed))} failed in {most.failed}, which others had begun, "
-        f"too: what comes after it may meet the wrong collectives. So `{name}` was stopped. "
-        f"{NOTHING_RAN}. `%spmd_recover` makes new processes with the variables, if the end of the "
-        "cell has not."
+        f"{capitalized(processes_label(failed))} failed in {most.failed}, which others had also "
+        f"begun: later collectives may pair with the wrong ones. So `{name}` was stopped. "
+        f"{NOTHING_RAN}. `%spmd_recover` starts new processes with the variables, unless the end "
+        "of the cell already has."
     )
 
 
@@ -210,7 +210,7 @@ def _differing_arguments(found: Sequence[Side]) -> str:
             told.append(f"argument {k + 1} of {count} is {', '.join(those)}")
     if not told:
         return ""
-    more = f"; so do {len(told) - MOST_ARGUMENTS} more" if len(told) > MOST_ARGUMENTS else ""
+    more = f"; and {len(told) - MOST_ARGUMENTS} more" if len(told) > MOST_ARGUMENTS else ""
     return f"{'; '.join(told[:MOST_ARGUMENTS])}{more}; "
 
 

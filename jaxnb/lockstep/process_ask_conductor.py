@@ -1,4 +1,4 @@
-"""A process says what it is about to dispatch, and waits until all that take part say the same."""
+"""Asks the conductor before each dispatch, and waits until all participants have asked the same."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from jaxnb.model.dispatches import Dispatch
 from jaxnb.model.origins import Argument
 
 MAX_NAME_CHARS = 200
-"""Of a longer name of a computation the others are told the beginning."""
+"""Longer names of computations are cut to this length before they are sent to the others."""
 
 
 @dataclass(slots=True)
 class _Granted:
-    """What a thread was let make, and is making."""
+    """A granted dispatch that a thread is making."""
 
     depth: int
     number: int
@@ -39,20 +39,20 @@ class _Granted:
 
 
 class _Made(threading.local):
-    """What this thread was let make, and is making."""
+    """The granted dispatches that this thread is making, outermost first."""
 
     def __init__(self) -> None:
         self.granted: list[_Granted] = []
 
 
 class Intent(NamedTuple):
-    """What a process is about to make.
+    """A dispatch that a process is about to make.
 
     Attributes:
-        word: What it says of that.
-        describe: Tells others about it, with the number that it has by then: what a signal's
-            handler has dispatched meanwhile came before it.
-        replicas: What of its arguments the others compare, as JSON; empty for nothing.
+        word: The request that is sent for it.
+        describe: Describes it for the other processes, with its number at that time (a signal
+            handler may have dispatched something first).
+        replicas: Digests of replicated arguments for the others to compare, as JSON; or empty.
     """
 
     word: Word
@@ -209,10 +209,10 @@ class Lockstep:
             raise DivergenceError(unequal_replicas_text(dispatch, differing))
 
     def done(self, depth: int) -> None:
-        """Tells that this thread's dispatches deeper than ``depth`` were made, or are not made.
+        """Ends this thread's granted dispatches at ``depth`` and deeper, made or not.
 
         Raises:
-            BaseException: What a signal's handler raises that was put off until now.
+            BaseException: From a signal handler that was deferred until now.
         """
         granted, was_main = self._made.granted, False
         while granted and granted[-1].depth >= depth:
@@ -245,11 +245,11 @@ class Lockstep:
                     raise error
                 continue
             self._raise_unless_one(answer, intent.describe())
-            # All that take part have found that they mean the same, and say so by the same word.
+            # All participants found their inputs to be the same; the stop's number replaces them.
             word = word._replace(inputs=as_digest(answer.number))
 
     def _raise_unless_one(self, stop: Stop, dispatch: Dispatch) -> None:
-        """Raises what is to be told of a stop, unless the inputs are one though numbered apart."""
+        """Raises the error for a stop, unless only the numbering of the same inputs differs."""
         assert self._line is not None
         mine = json.dumps([asdict(_shortened(dispatch)), dict(self._facts.settings())])
         what = self._line.explain(stop, mine)
@@ -282,9 +282,9 @@ class Lockstep:
 
 
 def _shortened(dispatch: Dispatch) -> Dispatch:
-    """Returns a dispatch with what is shown of it: of many shapes the first, of a name its begin.
+    """Returns a dispatch cut to what messages show: a few shapes, the beginning of its name.
 
-    Whether they are one is known by its digests.
+    Dispatches are compared by their digests, which are kept.
     """
     return replace(
         dispatch,
@@ -310,7 +310,7 @@ def _all_sides(
         at[process] = Dispatch.from_plain(plain)
     ends = dict(what.ends)
     for side in stop.sides:
-        if side.word is not None:  # who was interrupted, or has died, before it could tell
+        if side.word is not None:  # some were interrupted, or died, before they could explain
             untold = [q for q in side.processes if q not in at and q not in dict(what.ends)]
             said = f"was to dispatch something at line {side.word.line}"
             notes |= dict.fromkeys(untold, said)

@@ -13,8 +13,8 @@ MENDS = (
 )
 """What the user can do about it."""
 
-OF_PARTS = "; of shards of what was "
-"""Between the name of what made an array, and where the array came from of whose parts it is."""
+OF_PARTS = "; from shards of: "
+"""Separates what made an array from the origin of the array whose shards it was made from."""
 
 MOST_TOLD = 4
 """So many arguments or names are told one by one; of the others, how many there are."""
@@ -112,7 +112,7 @@ def names_text(differences: Sequence[Difference]) -> str:
         for alike in list(groups.values())[:MOST_TOLD]
     ]
     more = [each.place for alike in list(groups.values())[MOST_TOLD:] for each in alike]
-    return " ".join([*told, *([f"So do {paths_label(more)}."] if more else [])])
+    return " ".join([*told, *([f"Also {paths_label(more)}."] if more else [])])
 
 
 def step_of(argument: Argument | None) -> tuple[object, ...]:

@@ -73,12 +73,12 @@ class Recompiled:
 def difference(before: Lowering, now: Lowering) -> tuple[str, str]:
     """Returns what differed between two compilations of a function, and what helps."""
     if len(before.arguments) != len(now.arguments):
-        counts = f"{len(now.arguments)} arrays among the arguments, and {len(before.arguments)}"
-        return f"The last two differ in {counts}.", "Give it arguments of the same structure."
+        counts = f"{len(before.arguments)} arrays among the arguments, then {len(now.arguments)}"
+        return f"The last two had {counts}.", "Give it arguments of the same structure."
     names = now.names or [f"{i + 1}" for i in range(len(now.arguments))]
     pairs = list(zip(names, before.arguments, now.arguments, strict=True))
     if differing := [(n, a, b) for n, a, b in pairs if type_of(a) != type_of(b)]:
-        few = "; ".join(f"`{n}` {type_of(a)}, then {type_of(b)}" for n, a, b in differing[:3])
+        few = "; ".join(f"`{n}`: {type_of(a)}, then {type_of(b)}" for n, a, b in differing[:3])
         more = f" and {len(differing) - 3} more" if len(differing) > 3 else ""
         return (
             f"The last two differ in argument {few}{more}.",

@@ -74,9 +74,9 @@ class Replicated:
                     code_name,
                     line,
                     f"{inputs} of `{each.name}`{which} {verb} replicated: {whole} on each of "
-                    f"{each.mesh.size} devices. Mesh axis '{each.axis}' ({size}) would divide "
-                    f"that into {part}.",
-                    f"Data parallelism does so on purpose, and this is said once. To divide: "
+                    f"{each.mesh.size} devices. Mesh axis '{each.axis}' ({size}) would reduce "
+                    f"that to {part}.",
+                    f"Data parallelism does so on purpose; this is reported once. To divide: "
                     f"`NamedSharding(mesh, {spec})`.",
                     # Of a mesh it is said once, whatever else is replicated on it.
                     cause=f"{each.mesh.shape_tuple}|{each.axis}",

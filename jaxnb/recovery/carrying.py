@@ -19,26 +19,26 @@ from jaxnb.recovery.meter import Meter
 from jaxnb.wire.events import Exchange
 
 PAUSE_SECONDS = 0.02
-"""How soon a process is asked again how far it is."""
+"""Time between two questions to a process about its progress."""
 
 SILENT_SECONDS = 6.0
-"""Who does not answer for so long is given up, unless it computes: on a busy machine all are late,
-and C code may keep the lock of the interpreter."""
+"""A process that is silent and idle for this long is given up. It is this long because on a busy
+machine all are late, and C code may hold the GIL."""
 
 COMPUTING_SECONDS = 10.0
-"""So long at most it is waited for who computes, and does not answer."""
+"""A process that computes but does not answer is given up after this long."""
 
 COMPUTES = 0.1
-"""Of a processor: who computes uses more."""
+"""A process computes if it uses more than this share of one CPU."""
 
 _PROCESS = "jaxnb.recovery.process_recovering"
 
 
 class Called(Protocol):
-    """Who answers for processes whatever their main threads do: their sentinels."""
+    """The sentinels of processes, which answer whatever the main threads are doing."""
 
     def ask(self, processes: Collection[int], function: str, /, **data: Any) -> dict[int, Any]:
-        """Has them call a function; returns what those answer that do so in time."""
+        """Calls a function in them; returns the answers that come in time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +115,10 @@ class Carrier:
         self._silences: dict[int, Silence] = {}
 
     def pack(self) -> Packed:
-        """Has all pack what they have, without the arrays of which the dead had a part alone.
+        """Makes all processes pack their variables, without arrays whose shards only the dead had.
 
         Raises:
-            JaxnbError: A process could not, for want of memory say; nothing has changed.
+            JaxnbError: A process could not (out of memory, say); nothing has changed.
         """
         gone: set[int] = set(self._dead())
         given_up: dict[int, str] = {}
@@ -210,8 +210,8 @@ class Carrier:
             self._silences[index] = Silence(now, cpu_seconds)
             if not stopped:
                 self._notice(
-                    f"process {index} does not answer; it is ended by force if it has not in "
-                    f"{COMPUTING_SECONDS:g} s. Interrupt ends the wait, and changes nothing."
+                    f"process {index} does not answer; it is ended by force unless it answers in "
+                    f"{COMPUTING_SECONDS:g} s. Interrupt ends the wait and changes nothing."
                 )
         if stopped:  # nobody knows how long that lasts
             return "was stopped"

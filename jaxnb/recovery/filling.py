@@ -16,7 +16,7 @@ from jaxnb.recovery.saving import PACK_SECONDS, Asked
 _PROCESS = "jaxnb.recovery.process_filling"
 
 _NO_NAME = ("np.random.get_state()", "random.getstate()")
-"""Differ between processes as a rule, and whoever wants them equal has seen to it."""
+"""Not reported as missing: they differ between processes unless the user seeds them alike."""
 
 Ask = Callable[[Mapping[int, CallRequest]], dict[int, Any]]
 
@@ -75,7 +75,7 @@ def _note_missing(ask: Ask, missing: Mapping[str, str], died: Collection[int]) -
 
 def _ask(channel: Asked, requests: Mapping[int, CallRequest]) -> dict[int, Any]:
     answers = channel.ask_together(requests, 0, PACK_SECONDS)
-    channel.require(answers, "variables were given to new processes", "and others have theirs.")
+    channel.require(answers, "variables were given to new processes", "and the others keep theirs.")
     return answers
 
 

@@ -15,29 +15,29 @@ from jaxnb.session.stack_meaning import (
 )
 
 DEATH_GRACE_SECONDS = 0.3
-"""After a death the other processes may go on with their cell for so long."""
+"""After a death, the other processes have this long to end the cell by themselves."""
 
 INTERRUPT_GRACE_SECONDS = 3.0
-"""After this long without an answer to an interrupt the user is told who is silent."""
+"""After this long without an answer to an interrupt, the user is told who is silent."""
 
 IN_JAX_SECONDS = 1.0
-"""The same where all that are silent wait in JAX's C++ code, which does not look for signals."""
+"""The same if all silent processes wait in JAX's C++ code, which does not check for signals."""
 
 CAUGHT_SECONDS = 0.5
-"""The user is told sooner of code that has caught the interrupt, and goes on for so long."""
+"""The user is told this soon about code that has caught the interrupt and continued."""
 
 LAST_SECONDS = 0.5
-"""So long after the second interrupt who is still in the cell is given up."""
+"""This long after the second interrupt, processes that are still in the cell are given up."""
 
 LOOK_SECONDS = 0.5
-"""How often it is looked whether a silent process is on its way back."""
+"""How often to check whether a silent process is leaving the cell."""
 
 AGAIN_SECONDS = 0.2
-"""How often it is looked who has missed an interrupt."""
+"""How often to check which processes have missed an interrupt."""
 
 INTERRUPT_GAP_SECONDS = 1.0
-"""No second SIGINT sooner: one that strikes while IPython formats the traceback of the first
-would interrupt that."""
+"""Minimum time between two SIGINTs: a second one could interrupt IPython while it formats the
+traceback of the first."""
 
 
 class Supervisor:
@@ -131,11 +131,11 @@ class Supervisor:
         self._interrupted_at, self._is_in_step = self._interrupted_at or time.monotonic(), False
 
     def _interrupt_late(self, since: float) -> None:
-        """Interrupts who has missed the interrupt: it had not begun the cell.
+        """Interrupts again the processes that had not begun the cell and so missed the interrupt.
 
-        Nobody else: code may catch an interrupt, and a second one would strike its handling. Each
-        process notes itself what it has missed. When it began the cell would tell less: to ask
-        takes some milliseconds, and in fewer than those it may have missed one and begun.
+        Only those: other code may have caught it, and a second one would interrupt its handler.
+        Each process records what it missed. The time at which it began the cell would not do: a
+        query takes milliseconds, in which a process can miss an interrupt and begin.
         """
         now = time.monotonic()
         if now - max(since, self._looked_late_at) < AGAIN_SECONDS:
@@ -152,10 +152,12 @@ class Supervisor:
                 self._group.send_interrupt([index])
 
     def _is_given_up(self, since: float) -> bool:
-        """Whether the last interrupt has not ended the cell; who formats its error is let finish.
+        """Whether to give up processes that the last interrupt did not end.
+
+        Those that are formatting their error may finish first.
 
         Args:
-            since: When the user pressed it.
+            since: When the user pressed Interrupt.
         """
         now = time.monotonic()
         if now - since < LAST_SECONDS:
@@ -171,7 +173,7 @@ class Supervisor:
 
     @property
     def _asks(self) -> bool:
-        """Whether somebody is there who decides."""
+        """Whether to ask the user to interrupt again: not after a time-out or a death."""
         return not (self.timed_out or self._group.deaths)
 
     def _others_had_time(self) -> bool:
@@ -184,10 +186,10 @@ class Supervisor:
         return time.monotonic() - self._died_at > DEATH_GRACE_SECONDS
 
     def _look_at_silent(self, since: float) -> bool:
-        """Says who did not end after the interrupt; returns whether to go on waiting.
+        """Reports who has not ended after the interrupt; returns whether to go on waiting.
 
-        After a while, unless all are on the way back; and sooner if it is known that they have
-        caught it, or wait in C++.
+        Reports after a grace period, unless all of them are formatting their errors; sooner if
+        they are known to have caught the interrupt or to wait in C++.
         """
         now = time.monotonic()
         soonest = CAUGHT_SECONDS if self._asks else IN_JAX_SECONDS
@@ -195,7 +197,7 @@ class Supervisor:
             return True
         self._looked_at = now
         found = self._group.where(self._running.waiting_for)
-        # Whose answer is on its way is not named beside one that is in the cell.
+        # Do not name a process that has left the cell beside one that is still in it.
         waiting = [i for i in self._running.waiting_for if not is_out_of_it(found.get(i))]
         waiting = sorted(waiting or self._running.waiting_for)
         those = [found[i] for i in waiting if i in found]

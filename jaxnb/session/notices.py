@@ -16,11 +16,11 @@ def lost_text(processes: Sequence[int], seconds: float, press: str) -> str:
         seconds: For how long.
         press: How the user interrupts the cell.
     """
-    runs, of = ("runs", "it") if len(processes) == 1 else ("run", "them")
+    runs, has = ("is running", "has") if len(processes) == 1 else ("are running", "have")
     return (
-        f"{processes_label(processes).capitalize()} {runs} no cell, and no answer has come of {of} "
-        f"for {seconds:g} s: a message was lost. {press} twice to end the cell: new processes take "
-        "the variables over."
+        f"{processes_label(processes).capitalize()} {runs} no cell and {has} not answered for "
+        f"{seconds:g} s: a message was lost. {press} twice to end the cell: new processes take "
+        "over the variables."
     )
 
 
@@ -72,17 +72,17 @@ def silent_text(
     if not press:
         return said
     its = ("it does", "it is") if is_one else ("they do", "they are")
-    takes = "new processes take the variables over"
+    takes = "new processes take over the variables"
     if any(i not in found for i in waiting):
-        takes += "; those of a process that stays silent are lost"
-    once = f"{press} again (what came until now counts once)"
+        takes += "; a process that stays silent loses its own"
+    once = f"{press} again (earlier ones count once)"
     if caught:
         return (
             f"{said} This may end by itself. {once} to interrupt what {its[0]} now; if that does "
             f"not end the cell either, {its[1]} ended by force, and {takes}."
         )
     return (
-        f"{said} What waits in C++ code, or in a callback of a computation, does not see it. "
+        f"{said} Code that waits in C++, or in a computation's callback, does not see it. "
         f"{once} to end the cell: {its[1]} ended by force, and {takes}."
     )
 

@@ -55,14 +55,14 @@ def main_reason(askings: Sequence[Asking]) -> Reason:
     late = sorted(awaited(asking, askings) - set(asking))
     if not late:
         return Reason(
-            "None waits for another's word: all were let make what they dispatched. What does not "
-            f"end is {_OWN}."
+            "No process waits for another's request: all dispatches were granted. What blocks is "
+            f"{_OWN}."
         )
     waits, has = ("waits" if len(asking) == 1 else "wait"), ("has" if len(late) == 1 else "have")
     there = "it" if len(late) == 1 else "them"
     return Reason(
         f"{processes_label(asking).capitalize()} {waits} for {processes_label(late)}, which {has} "
-        f"been let make all that was dispatched there. What does not end in {there} is {_OWN}."
+        f"had every dispatch granted. What blocks {there} is {_OWN}."
     )
 
 
@@ -88,21 +88,21 @@ def threads_reason(askings: Sequence[Asking]) -> Reason | None:
         return None
     each_of = "each of " if len(last) > 1 else ""
     text = (
-        f"A thread of {each_of}{processes_label(last)} (a computation's callback is one, too) "
-        "waits until all processes are about to dispatch the same, and "
+        f"A thread of {each_of}{processes_label(last)} (or a computation's callback) waits for "
+        "all processes to dispatch the same computation, but "
     )
     everyone = sorted({q for each in last.values() for q in each.word.participants})
     if missing := [q for q in everyone if q not in last]:
         has = "has" if len(missing) == 1 else "have"
-        return Reason(f"{text}{processes_label(missing)} {has} no thread there.", "missing")
+        return Reason(f"{text}{processes_label(missing)} {has} no thread that does.", "missing")
     groups: list[list[Asking]] = []
     for each in last.values():
         alike = [those for those in groups if those[0].word.agrees_with(each.word)]
         alike[0].append(each) if alike else groups.append([each])
     who = " / ".join(ranks_label(sorted(each.process for each in those)) for those in groups)
     if len({each.word.program for each in last.values()}) > 1:
-        return Reason(f"{text}those are other programs, or shapes, on processes {who}.", "program")
-    return Reason(f"{text}it is one program with other inputs on processes {who}.", "input")
+        return Reason(f"{text}programs or shapes differ on processes {who}.", "program")
+    return Reason(f"{text}inputs of the one program differ on processes {who}.", "input")
 
 
 def _token(asking: Asking) -> int:

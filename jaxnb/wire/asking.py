@@ -20,10 +20,10 @@ REPLY_SECONDS = 30.0
 """How long a process may be silent when all it has to do is to answer."""
 
 BYTES_PER_SECOND = 50e6
-"""A process that has bytes to read, to digest or to copy may take longer by so much."""
+"""Processes that read, digest or copy data get extra time, at this rate."""
 
 IN_FLIGHT = 3
-"""Requests that wait at a process, so that it has the next one when it has answered one."""
+"""Requests sent ahead to each process, so that the next is there when it has answered one."""
 
 TICK_SECONDS = 0.1
 
@@ -37,13 +37,13 @@ QUIET_SECONDS = 4.0
 """After this long without any answer the user is told, once, who is waited for."""
 
 DEATH_SECONDS = 2.0
-"""A death is known so much later at most than its first effects are seen."""
+"""A death is reported at most this long after its first effects are seen."""
 
 
 _CAN_END = "Interrupt ends the wait, and variables are kept."
 _MAY_TAKE_LONG = (
-    "It may take long to compute, to compile, or to pickle a value or make it again (a class's "
-    "`__reduce__`, `__setstate__`)"
+    "Computing, compiling, pickling or unpickling a value (a class's `__reduce__`, "
+    "`__setstate__`) may take long"
 )
 _TOO_LATE = "It can no longer be undone: Interrupt takes effect when it has ended."
 
@@ -182,9 +182,9 @@ class Channel:
             except KeyboardInterrupt:
                 if left_over := self._free_after_interrupt(pending, exchange):
                     raise KeyboardInterrupt(
-                        f"Interrupted. {capitalized(processes_label(left_over))} did not end what "
-                        f"{'it was' if len(left_over) == 1 else 'they were'} asked for: the group "
-                        "is out of step. Type `%spmd_recover` to go on with the variables."
+                        f"Interrupted. {capitalized(processes_label(left_over))} did not finish "
+                        f"{'its request' if len(left_over) == 1 else 'their requests'}: the group "
+                        "is out of step. Type `%spmd_recover` to continue with the variables."
                     ) from None
                 raise
             event = exchange.get(TICK_SECONDS)
@@ -227,9 +227,9 @@ class Channel:
         )
 
     def _patience_after(self, answer: object, patience: float, heard_at: float) -> float:
-        """Returns how long who has not answered may be silent yet, counted from ``heard_at``.
+        """Returns how long processes may stay silent, counted from ``heard_at``.
 
-        Once one has died it fails, whatever the others answer: nobody waits for a long pickle.
+        After a death the request fails whatever the others answer, so they get only a moment more.
         """
         if not isinstance(answer, Unanswered) or answer.death is None or self._must_finish:
             return patience

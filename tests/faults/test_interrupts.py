@@ -402,9 +402,9 @@ def test_a_loop_that_swallows_interrupts_is_told_of_and_ended_by_a_second(
     told, anew = sink.notices
     assert told.startswith("Process 2 caught the interrupt and went on: it is at line ")
     assert told.endswith(
-        "This may end by itself. Interrupt again (what came until now counts once) to "
+        "This may end by itself. Interrupt again (earlier ones count once) to "
         "interrupt what it does now; if that does not end the cell either, it is ended by force, "
-        "and new processes take the variables over."
+        "and new processes take over the variables."
     )
     assert "Process 2 did not respond; its variables were read from memory" in anew
     assert session.processes[2].pid != pid
@@ -567,9 +567,9 @@ def test_who_goes_on_elsewhere_is_told_of_and_a_second_interrupt_strikes_that(
     assert caught.value.result.errors[2].line == 3  # which line of the others is left to chance
     assert sink.notices == [
         "Process 2 caught the interrupt and went on: it is at line 3: `while True: pass`. This may "
-        "end by itself. Interrupt again (what came until now counts once) to interrupt what "
+        "end by itself. Interrupt again (earlier ones count once) to interrupt what "
         "it does now; if that does not end the cell either, it is ended by force, and new "
-        "processes take the variables over."
+        "processes take over the variables."
     ]
     assert [process.pid for process in session.processes] == pids
     assert_usable(session)

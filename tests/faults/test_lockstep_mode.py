@@ -387,7 +387,7 @@ def test_threads_that_differ_are_told_of(group: Session) -> None:
         "thread = threading.Thread(target=add, daemon=True); thread.start(); thread.join()"
     )
     result = group.run(code, sink=panel, raise_on_error=False, timeout=PATIENT_SECONDS)
-    assert "is one program with other inputs on processes 0,2 / 1,3." in panel.text
+    assert "inputs of the one program differ on processes 0,2 / 1,3." in panel.text
     assert result.cause == "input"
 
 

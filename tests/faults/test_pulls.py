@@ -141,7 +141,7 @@ def test_a_process_that_dies_halfway_is_named_and_the_rest_can_be_rescued(
         part = slice(i * rows, (i + 1) * rows)
         np.testing.assert_array_equal(group.pull("x")[part], expected()[part])
     lost = rf"\[{which * rows}:{which * rows + rows}, 0:{COLUMNS}\]"
-    who = f"1 part of `x`, {lost}, cannot be had: process {which}, which held it, has died"
+    who = f"1 part of `x`, {lost}, cannot be pulled: process {which}, which held it, has died"
     with pytest.raises(JaxnbError, match=who):
         np.asarray(group.pull("x"))
     restart(group)

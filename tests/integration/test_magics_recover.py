@@ -126,7 +126,7 @@ def test_a_background_cell_says_how_it_is_interrupted_again(group: Notebook) -> 
         until(lambda n=presses: int(group.good("print(len(said))").text) >= n, "it was said")
     told, *_ = group.good("print(*said, sep='|')").text.split("|")
     assert "caught the interrupt and went on: they are at line 4" in told
-    assert "`%spmd_interrupt` again (what came until now counts once) to interrupt" in told
+    assert "`%spmd_interrupt` again (earlier ones count once) to interrupt" in told
 
 
 PART = "if process_index == 1:\n    y = x * 2\nelse:\n    y = x + 1"

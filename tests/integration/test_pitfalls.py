@@ -103,7 +103,7 @@ TRIGGERS = {
         (
             "replicated",
             2,
-            "64.0 MiB on each of 8 devices. Mesh axis 'd' (8) would divide that into",
+            "64.0 MiB on each of 8 devices. Mesh axis 'd' (8) would reduce that to",
         ),
     ),
     "shapes in a loop": (
@@ -112,7 +112,7 @@ TRIGGERS = {
             "recompiled",
             3,
             "`<lambda>` was compiled 10 times at this line. The last two differ in "
-            "argument `a` float32[9], then float32[10]",
+            "argument `a`: float32[9], then float32[10]",
         ),
     ),
     "a new function in a loop": (
@@ -125,7 +125,7 @@ TRIGGERS = {
     ),
     "the structure in a loop": (
         "f = jax.jit(lambda a: sum(a))\nfor i in range(1, 10): f([1.0] * i)",
-        ("recompiled", 2, "differ in 9 arrays among the arguments, and 8"),
+        ("recompiled", 2, "had 8 arrays among the arguments, then 9"),
     ),
     "a mesh in another order, put": (
         "other = Mesh(mesh.devices[::-1], ('d',))\n"

@@ -380,7 +380,7 @@ def test_large_values_of_cells_are_fetched(session: Session) -> None:
     assert_same(tree["far"], whole((8, 6)))
     mine = result.per_process[2].value
     assert_same(mine[0], np.arange(1 << 19))
-    with pytest.raises(JaxnbError, match=r"is what process 2 made of it"):
+    with pytest.raises(JaxnbError, match=r"comes from process 2: "):
         np.asarray(mine[2]["far"])
     assert_same(mine[2]["far"][4:6], whole((8, 6))[4:6])  # what process 2 has
 
@@ -958,7 +958,7 @@ def test_parts_that_are_lost(make_session: Callable[..., Session]) -> None:
 
     os.kill(session.processes[0].pid, signal.SIGKILL)
     with pytest.raises(JaxnbError, match=(
-        r"1 part of `x`, \[0:512, 0:512\], cannot be had: process 0, .*"
+        r"1 part of `x`, \[0:512, 0:512\], cannot be pulled: process 0, .*"
         r"Its slice \[512:1024\] can still be pulled"
     )):  # fmt: skip
         until_the_death_is_known()
@@ -1044,8 +1044,8 @@ def test_part_of_a_global_array(session: Session) -> None:
     )
     assert_same(part[2:6], whole((8, 6))[2:6])
     with pytest.raises(JaxnbError, match=(
-        r"`x` is what processes 1-2 made of it: only processes 1-2 were asked, .*"
-        r"leave out `--ranks 1-2`"
+        r"`x` comes from processes 1-2: only processes 1-2 were asked, .*"
+        r"Leave out `--ranks 1-2`"
     )):  # fmt: skip
         np.asarray(part)
     assert_same(session.pull("y", ranks=[3]), whole((8, 6)))
@@ -1054,7 +1054,7 @@ def test_part_of_a_global_array(session: Session) -> None:
 def test_names_that_some_processes_lack(session: Session) -> None:
     session.run("if process_index != 2: x = 1\nif process_index == 0: d = {'k': 5}\nelse: d = {}")
     with pytest.raises(UsageError, match=(
-        r"Process 2 has no `x`. Nothing was moved. For that of processes 0-1,3 type "
+        r"Process 2 has no `x`. Nothing was moved. For processes 0-1,3 only, type "
         r"`spmd.pull\('x', ranks=\[0, 1, 3\]\)`"
     )):  # fmt: skip
         session.pull("x")

@@ -98,7 +98,7 @@ def refused(executed: Executed, fragment: str) -> str:
     """What a cell says whose processes did not agree."""
     name, text = executed.error(fragment)
     assert name == "CellError"
-    assert "Nothing of it has run on any of them" in text
+    assert "None of it has run" in text
     assert "anew" not in shown(executed.cell(fragment))
     return text
 

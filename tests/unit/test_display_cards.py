@@ -175,7 +175,7 @@ def test_where_all_wait_is_shown_now_and_afterwards() -> None:
     assert now.text == (
         "All processes have waited for 12 s and used no processor: processes 0,2 at line 3: "
         "`y = f(x)`; process 1 outside the cell's lines. P. Interrupt ends the cell. If that "
-        "does not reach who waits, a second one does: new processes take the variables over."
+        "does not reach those that wait, a second one does: new processes take over the variables."
     )
     for words in ("All processes wait<", "12 s", "jit(f)", "processes 0,2", "Interrupt ends"):
         assert words in now.html
@@ -228,7 +228,7 @@ def test_who_waits_for_whom_is_shown_as_facts_and_goes_away() -> None:
     card = card_waits.waits_card(found)
     assert card.text == (
         "Process 2 has been at line 3: `time.sleep(1000)` for 5 s, asleep. Waiting for it for 4 s: "
-        "processes 0-1,3 at line 5: `float(loss)`. This may be as it should be; Interrupt ends the "
+        "processes 0-1,3 at line 5: `float(loss)`. This may be normal; Interrupt ends the "
         "cell (a second one by force), and variables are kept."
     )
     assert "Processes 0-1,3 wait for process 2<" in card.html
@@ -236,7 +236,7 @@ def test_who_waits_for_whom_is_shown_as_facts_and_goes_away() -> None:
     gone = card_waits.waits_card(replace(found, has_ended=True))
     assert (gone.html, gone.text) == ("", "")
     failed = card_waits.waits_card(replace(found, has_failed=True))
-    assert "may be as it should be" not in failed.text + failed.html
+    assert "may be normal" not in failed.text + failed.html
 
 
 def test_nothing_from_a_process_becomes_markup():

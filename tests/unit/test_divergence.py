@@ -117,7 +117,7 @@ def test_strict_mode_says_that_nothing_has_run() -> None:
     made = {0: dispatch(3, 1, 4), 1: None, 2: dispatch(3, 1, 4)}
     text = disagreement(sides(made, {1: "raised ValueError at line 2"}), dispatch(3, 1, 4))
     assert "do not agree on dispatch 3 over processes 0-2: processes 0,2: were to dispatch" in text
-    assert "process 1: raised ValueError at line 2. Nothing of it has run" in text
+    assert "process 1: raised ValueError at line 2. None of it has run" in text
     assert "earlier results are valid" in text
 
 
@@ -127,7 +127,7 @@ def test_strict_mode_says_once_what_all_were_to_dispatch() -> None:
     assert texts == {
         "The processes do not agree on dispatch 1 over processes 0-2: different inputs on "
         "processes 0 / 1 / 2, where all were to dispatch jit(f1) float32[8] -> float32[] at line "
-        "4. Nothing of it has run on any of them, so no process waits, and earlier results are "
+        "4. None of it has run, so no process waits, and earlier results are "
         "valid."
     }
     made = {i: replace(dispatch(1, 1, 4), fingerprint=7 + (i == 1)) for i in ALL}
@@ -141,7 +141,7 @@ def test_strict_mode_tells_of_one_that_has_made_fewer() -> None:
     text = disagreement(sides(made, {}), dispatch(3, 1, 4))
     assert "processes 0,2: were to dispatch jit(f1)" in text
     assert "process 1: was to dispatch jit(f1) float32[8] -> float32[] at line 4, as disp" in text
-    assert "as dispatch 2. Nothing of it has run on any of them, but after an" in text
+    assert "as dispatch 2. None of it has run, but after an" in text
 
 
 def test_several_were_not_asked() -> None:

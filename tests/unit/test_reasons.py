@@ -28,8 +28,8 @@ def test_who_is_awaited_may_wait_itself() -> None:
 
 def test_main_threads_wait_for_one_that_does_not_ask() -> None:
     text = main_reason([asking(i) for i in (0, 2, 3)]).text
-    assert text.startswith("Processes 0,2-3 wait for process 1, which has been let make all that")
-    assert main_reason([]).text.startswith("None waits for another's word")
+    assert text.startswith("Processes 0,2-3 wait for process 1, which has had every")
+    assert main_reason([]).text.startswith("No process waits for another's request")
 
 
 def test_threads_differ() -> None:
@@ -38,17 +38,17 @@ def test_threads_differ() -> None:
         assert found is not None
         return found.text, found.cause
 
-    each = "A thread of each of processes 0-3 (a computation's callback is one, too) waits"
+    each = "A thread of each of processes 0-3 (or a computation's callback) waits"
     text, cause = reason(*(asking(i, "other", inputs=b"%d" % (i % 2)) for i in range(4)))
     assert text.startswith(each)
-    assert text.endswith("one program with other inputs on processes 0,2 / 1,3.")
+    assert text.endswith("inputs of the one program differ on processes 0,2 / 1,3.")
     assert cause == "input"
     text, cause = reason(*(asking(i, "other", program=b"%d" % i) for i in range(4)))
-    assert text.endswith("other programs, or shapes, on processes 0 / 1 / 2 / 3.")
+    assert text.endswith("programs or shapes differ on processes 0 / 1 / 2 / 3.")
     assert cause == "program"
     text, cause = reason(asking(0, "other"), asking(0, "other", b"q", token=2))
     assert text.startswith("A thread of process 0 (")
-    assert text.endswith("processes 1-3 have no thread there.")
+    assert text.endswith("processes 1-3 have no thread that does.")
     assert cause == "missing"
     # Those that wait since before are not what all wait for now.
     older = [asking(i, "other", program=b"%d" % i, token=0) for i in range(4)]

@@ -101,7 +101,7 @@ GAVE_UP = "process {which} did not end the cell"
 SWALLOWED = ("Process {which} caught the interrupt and went on", GAVE_UP)
 IN_CPP = (
     "{Others} did not answer the interrupt within",
-    "What waits in C++ code, or in a callback",
+    "Code that waits in C++, or in a computation's callback",
     "{others} did not end the cell",
 )
 REPLACED = (
@@ -227,7 +227,7 @@ PARTED = {
 def parted() -> Iterator[Row]:
     """The processes do not dispatch the same computations."""
     for kind, names in PARTED.items():
-        told = ("The processes do not agree on dispatch", *names, "Nothing of it has run")
+        told = ("The processes do not agree on dispatch", *names, "None of it has run")
         yield from both("collective", f"mismatch: {kind}", "CellError", *told)
     stopped = "raised DivergenceError: The processes do not agree on dispatch"
     for kind, *told in (
@@ -252,7 +252,7 @@ def pull() -> Iterator[Row]:
         "mismatch: some ranks",
         "UsageError",
         "{Others} {have} no `odd`",
-        "For that of process {which} type `spmd.pull('odd', ranks=[{which}])`",
+        "For process {which} only, type `spmd.pull('odd', ranks=[{which}])`",
     )
     for kind in ("scalars", "NumPy arrays", "keys"):
         yield from both("pull", f"mismatch: {kind}", "", "{others}: 0", "process {which}: 1")

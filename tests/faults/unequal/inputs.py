@@ -36,7 +36,7 @@ def _of_shards(what: str, made: str) -> Row:
         (f"z = b if process_index else a{tail}",),
         (f"z = b if num_processes else a{tail}",),
         r"process 0 passed `c` \(made at line 2 of cell \[\d+\] by \w+, array \d+ of its shape "
-        r"and dtype there; of shards of what was made at line \d+ .*processes 1-3 passed `c`",
+        r"and dtype there; from shards of: made at line \d+ .*processes 1-3 passed `c`",
     )
 
 
