@@ -17,10 +17,10 @@ from typing import Any, TypeVar
 
 import jax
 from IPython.core.completer import IPCompleter, completions_sorting_key
-from IPython.core.oinspect import Inspector
 
 from jaxnb.arrays.process_layouts import mesh_and_spec
 from jaxnb.cells.process_bundles import bounded
+from jaxnb.compat.ipython_help import described, found_object, matches
 from jaxnb.labels import MAGICS, format_bytes
 from jaxnb.lockstep.process_only_looking import only_looking
 from jaxnb.model.assist import Completed, Inspected
@@ -127,11 +127,7 @@ def _completed(shell: Any, code: str, offset: int) -> Completed:
         use_jedi=False,
         evaluation="limited",
     )
-    before = code[:offset].split("\n")
-    # `completions()` does no more, and warns: what becomes of warnings is a setting of all threads.
-    found = completer._complete(
-        full_text=code, cursor_line=len(before) - 1, cursor_pos=len(before[-1])
-    )
+    found = matches(completer, code, offset)
     start, words = _arranged(code, offset, found.values())
     return Completed(start, tuple(words), tuple(words.values()), _names(variables))
 
@@ -221,14 +217,11 @@ def _warm_up(shell: Any) -> None:
 
 
 def _inspected(shell: Any, name: str, detail: int) -> Inspected:
-    info = shell._object_find(name)
+    info = found_object(shell, name)
     if not info.found:
         return Inspected()
     shows = _is_quickly_printed(info.obj)
-    inspector = Inspector(
-        theme_name=shell.inspector._theme_name, str_detail_level=0 if shows else detail + 1
-    )
-    bundle = inspector._get_info(info.obj, name, info=info, detail_level=detail)
+    bundle = described(shell, name, info, detail, 0 if shows else detail + 1)
     data = {kind: text for kind, text in bounded(bundle).items() if isinstance(text, str)}
     if not shell.enable_html_pager:
         data.pop("text/html", None)

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 
 from jaxnb.arrays.process_trees import require_tree
+from jaxnb.compat.ipykernel_output import NOTHING
 from jaxnb.profile.process_timekeeper import Timekeeper
 
 
@@ -62,7 +63,7 @@ class Repeats:
         self._names = _bound(nodes)
         result = settings.get("result")
         for call in range(self._calls):
-            self._hook.value = self._hook.nothing
+            self._hook.value = NOTHING
             self._hook.keeps_only = True
             started = time.perf_counter()
             if call:
@@ -111,8 +112,8 @@ class Repeats:
     def _show(self) -> None:
         """Has the last value formatted, and bound to ``_``."""
         self._hook.keeps_only = False
-        value, self._hook.value = self._hook.value, self._hook.nothing
-        if value is not self._hook.nothing:
+        value, self._hook.value = self._hook.value, NOTHING
+        if value is not NOTHING:
             self._hook(value)
 
     def _fails(self, result: Any, action: Callable[[], None]) -> bool:

@@ -8,6 +8,7 @@ from jaxnb.compat import (
     ipyparallel_client,
     ipyparallel_controller,
     ipyparallel_launchers,
+    ipython_help,
     ipython_shell,
     jax_uses,
 )
@@ -17,6 +18,7 @@ USES = (
     *ipykernel_requests.USES,
     *ipykernel_output.USES,
     *ipython_shell.USES,
+    *ipython_help.USES,
     *ipyparallel_client.USES,
     *ipyparallel_controller.USES,
     *ipyparallel_launchers.USES,

@@ -7,6 +7,7 @@ import io
 import os
 import sys
 import types
+from collections.abc import Iterable
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from typing import Any
@@ -42,6 +43,9 @@ def answer(request: PlanRequest) -> PlanReply:
     sys.modules["__main__"] = module
     definitions = _Definitions(vars(module))
     definitions.namespace.update(process_bootstrap.namespace())
+    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        definitions.run_all(request.definitions)  # what they print was seen in their cells
+    _use_cpus(request.num_devices)  # a cell may have asked for others
     with redirect_stdout(printed), redirect_stderr(printed):
         found = _answer(request, definitions)
     return PlanReply(found, _end_of(printed.getvalue()), definitions.missing)
@@ -88,6 +92,11 @@ class _Definitions:
         else:
             self._have(piece)
 
+    def run_all(self, pieces: Iterable[PlanPiece]) -> None:
+        """Runs statements of cells."""
+        for piece in pieces:
+            self.run(piece)
+
     def run_of_plan(self, piece: PlanPiece) -> None:
         """Runs a statement of the plan, then the definitions that waited for what it has made."""
         _run(piece, self.namespace)
@@ -120,9 +129,6 @@ def _answer(
     request: PlanRequest, definitions: _Definitions
 ) -> Compiled | NotCompiled | ComparisonReport:
     try:
-        for piece in request.definitions:
-            definitions.run(piece)
-        _use_cpus(request.num_devices)  # a cell may have asked for others
         for piece in request.pieces:
             definitions.run_of_plan(piece)
         keep_lines(request.call.name, request.call.whole)

@@ -149,7 +149,7 @@ def test_a_child_that_a_cell_forks_takes_no_part(group: Session) -> None:
     )
     result = group.run(code, timeout=PATIENT_SECONDS)
     values = [each.value for each in result.per_process.values()]
-    assert values == [("This is a forked", 16.0)] * 4
+    assert values == [("This is a forked child", 16.0)] * 4
 
 
 def test_barriers_of_the_coordination_service_are_agreed_on(group: Session) -> None:

@@ -474,7 +474,7 @@ def test_a_pull_after_an_interrupted_restart_says_so(group: Session) -> None:
 def refuse(group: Session, there: GatheredArray, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(pulling, "available_bytes", lambda: NBYTES - 1)
-        with pytest.raises(NotEnoughMemoryError, match=r"`?x`? takes 12.0 MiB .* 12.0 MiB .* free"):
+        with pytest.raises(NotEnoughMemoryError, match=r"`?x`? needs 12.0 MiB .* 12.0 MiB .* free"):
             np.asarray(there)
         with pytest.raises(MemoryError):
             group.pull("x", lazy=False)

@@ -277,7 +277,7 @@ def test_a_push_that_is_larger_than_free_memory_is_refused(
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(pushing, "available_bytes", lambda: NBYTES - 1)
-        with pytest.raises(NotEnoughMemoryError, match=r"`x` takes 12(\.0)? MiB on the processes"):
+        with pytest.raises(NotEnoughMemoryError, match=r"`x` needs 12(\.0)? MiB on the processes"):
             push(group)
     assert_old(group)
     assert_nothing_open(group)

@@ -58,7 +58,7 @@ def test_the_others_keep_their_variables_and_what_is_lost_is_named(
         assert [each.type_name for each in errors.values()] == ["ArrayGoneError"] * 4
         assert f"`{name}`" in errors[0].message
         assert "nobody else had a replica" in errors[0].message
-    with pytest.raises(ArrayGoneError, match=r"have lost `x`: .*process 2 has died.*anew"):
+    with pytest.raises(ArrayGoneError, match=r"have lost `x`: .*process 2 has died.*Make it again"):
         session.pull("x")
     assert read.tolist() == list(range(16))
     for array in (later, value):

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from jaxnb.cells import merge_output
+from jaxnb.profile import asking_statistics
 from jaxnb.session import Session, reach, unequal_inputs
 from jaxnb.wire import sentinels
 from jaxnb_arrays import CLASSES
@@ -98,7 +99,7 @@ def patient_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     for module, name in (
         (sentinels, "ANSWER_SECONDS"),
-        (sentinels, "STATISTICS_SECONDS"),
+        (asking_statistics, "WAIT_SECONDS"),
         (reach, "TOLD_SECONDS"),
         (unequal_inputs, "DIGEST_SECONDS"),
     ):

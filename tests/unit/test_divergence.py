@@ -148,7 +148,7 @@ def test_several_were_not_asked() -> None:
     made = {0: dispatch(1, 1), 1: None, 2: None}
     note = dict.fromkeys((1, 2), "was not asked to run the cell")
     text = disagreement(sides(made, note), dispatch(1, 1))
-    assert "; processes 1-2: were not asked to run the cell. Nothing" in text
+    assert "; processes 1-2: were not asked to run the cell. None" in text
 
 
 def test_arguments_of_other_shapes_are_told_wherever_they_stand() -> None:

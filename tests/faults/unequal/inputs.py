@@ -108,7 +108,7 @@ ROWS = (
          "[h() for h in ((f, g) if process_index else (g, f))];",),
         ("if process_index:\n    mh.process_allgather(np.float32(1))\n"
          "else:\n    mh.process_allgather(np.float32(1))",),
-        r"another order",
+        r"different order",
         refused=False,
     ),
     Row(
@@ -116,7 +116,7 @@ ROWS = (
         "call site",
         (_PLACES, _IN_ORDER.format("((g, f) if process_index == 1 else (f, g))")),
         (_PLACES, "(f if process_index == 1 else g)()"),
-        r"another order",
+        r"different order",
         refused=False,
     ),
     Row(
