@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from IPython.core.completer import IPCompleter
 from IPython.core.oinspect import Inspector
 
 from jaxnb.compat.uses import Use
@@ -45,10 +46,11 @@ def _probe() -> str:
     from jaxnb.compat.ipykernel_requests import probe_kernel
 
     shell = probe_kernel().shell
-    found = [each for every in matches(shell.Completer, "zip", 3).values() for each in
-             every["completions"]]  # fmt: skip
-    if not any(each.text == "zip" for each in found):
-        return "it does not complete `zip`"
+    make: Any = IPCompleter
+    completer = make(shell=shell, namespace={"zipped": 1}, global_namespace={}, use_jedi=False)
+    found = [one for each in matches(completer, "zipp", 4).values() for one in each["completions"]]
+    if [one.text for one in found] != ["zipped"]:
+        return f"it completes `zipp` as {found}"
     text = described(shell, "len", found_object(shell, "len"), 0, 1).get("text/plain", "")
     return "" if "number of items" in text else "it does not describe `len`"
 

@@ -182,8 +182,14 @@ def test_a_magic_on_a_later_line(nb: Notebook) -> None:
 @pytest.mark.parametrize(
     ("code", "said"),
     [
-        ("%spmd_pull x", "`%spmd_pull` is the notebook's, and this cell runs on the processes"),
-        ("y = 1\n%spmd_status", "`%spmd_status` is the notebook's, and this cell runs on the"),
+        (
+            "%spmd_pull x",
+            "`%spmd_pull` belongs in the notebook, and this cell runs on the processes",
+        ),
+        (
+            "y = 1\n%spmd_status",
+            "`%spmd_status` belongs in the notebook, and this cell runs on the",
+        ),
         ("y = 1\n%%spmd\nx", "what stands in a `%%spmd` cell runs on the processes already."),
     ],
 )
