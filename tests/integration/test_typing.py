@@ -184,13 +184,13 @@ def test_a_magic_on_a_later_line(nb: Notebook) -> None:
     [
         (
             "%spmd_pull x",
-            "`%spmd_pull` belongs in the notebook, and this cell runs on the processes",
+            "`%spmd_pull` belongs in the notebook, and this cell",
         ),
         (
             "y = 1\n%spmd_status",
-            "`%spmd_status` belongs in the notebook, and this cell runs on the",
+            "`%spmd_status` belongs in the notebook, and this cell",
         ),
-        ("y = 1\n%%spmd\nx", "what stands in a `%%spmd` cell runs on the processes already."),
+        ("y = 1\n%%spmd\nx", "a `%%spmd` cell already runs on the processes. Remove it."),
     ],
 )
 def test_a_magic_within_a_cell(nb: Notebook, code: str, said: str) -> None:
