@@ -129,8 +129,15 @@ def _checked(wish: Wish, taken: Collection[str]) -> Wish:
     return wish
 
 
-def chosen(names: Collection[str], variables: dict[str, Any]) -> dict[str, Any]:
+def chosen(
+    names: Collection[str], variables: dict[str, Any], hidden: Collection[str] = ()
+) -> dict[str, Any]:
     """Returns the notebook's variables that a line of ``%spmd_push`` names.
+
+    Args:
+        names: The names.
+        variables: The notebook's namespace.
+        hidden: Names in it that are IPython's own: ``open``, ``quit``.
 
     Raises:
         UsageError: It names none, or one that there is not; the message suggests a near one.
@@ -145,7 +152,7 @@ def chosen(names: Collection[str], variables: dict[str, Any]) -> dict[str, Any]:
                 "`spmd.push(name=...)`."
             )
         if name not in variables:
-            mine = [known for known in variables if not known.startswith("_")]
+            mine = [known for known in variables.keys() - hidden if not known.startswith("_")]
             raise UsageError(
                 f"The notebook has no variable `{name}`.{suggest(name, mine)} Nothing was moved."
             )

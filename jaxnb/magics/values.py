@@ -82,7 +82,8 @@ class ValueMagics(SessionMagics):
         if asked is None:
             return
         session = self._started()
-        values = value_arguments.chosen(asked.names, self.shell.user_ns)
+        names, hidden = self.shell.user_ns, self.shell.user_ns_hidden
+        values = value_arguments.chosen(asked.names, names, hidden)
         gauge = _Gauge(self._meter)
         with plain_interrupt(f"Interrupted while values were pushed. {PUSH_STATE}"):
             session.push_values(values, spec=asked.spec, mesh=asked.mesh, ranks=asked.ranks)
