@@ -45,7 +45,7 @@ def group(shared_group: Session) -> Iterator[Session]:
 
 
 def test_what_one_process_computes_in_a_pull_is_refused(group: Session) -> None:
-    with pytest.raises(JaxnbError, match=r"process 1: had finished\. Nothing"):
+    with pytest.raises(JaxnbError, match=r"process 1: had finished\. None"):
         group.pull("one")
 
 

@@ -314,7 +314,7 @@ def f(x): return jax.lax.psum(x, "x")
         ("%time\nf(x)", 8, UsageError, "The plan is no Python at line 1"),
         ("nothing(3)", 8, NotCompiledError, "other variables have to be made in the plan"),
         ("exit()\nf(x)", 8, NotCompiledError, "the code before it raised for 8 devices"),
-        ("import os\nos._exit(3)\nf(x)", 8, JaxnbError, "ended with status 3 before it had"),
+        ("import os\nos._exit(3)\nf(x)", 8, JaxnbError, "ended with status 3 before it answered"),
     ],
 )
 def test_a_plan_that_cannot_be_made(

@@ -18,7 +18,7 @@ from types import FrameType
 
 import pytest
 
-from jaxnb.lockstep import loop as loops
+from jaxnb.lockstep import conductor_loop as loops
 from jaxnb.lockstep import who_waits
 from jaxnb.lockstep.connections import connected, listening
 from jaxnb.lockstep.messages import End, Explanation, Go, Stop, Word
