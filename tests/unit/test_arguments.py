@@ -315,7 +315,7 @@ def test_pushes_are_of_variables() -> None:
             chosen(names, variables)
         assert part in str(raised.value)
         assert "Nothing was moved." in str(raised.value)
-    with pytest.raises(UsageError, match="no variable `nope`. Nothing was moved"):
+    with pytest.raises(UsageError, match=r"no variable `nope`\. Nothing was moved"):
         chosen(["nope"], {"open": print}, ["open"])
 
 
