@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 PYTHONS = [
     each.rpartition(" ")[2] for each in PROJECT["classifiers"] if re.search(r":: 3\.\d+$", each)
-]
+] + ["3.14"]  # it has pins, and no classifier until somebody has run it
 NAMES = [f"py{version.replace('.', '')}" for version in PYTHONS]
 
 
