@@ -7,6 +7,15 @@ from collections.abc import Callable, Collection
 
 from jaxnb.labels import plural
 
+_IMPORTS = {
+    "jax": "import jax",
+    "jnp": "import jax.numpy as jnp",
+    "np": "import numpy as np",
+    "P": "from jax import P",
+    "NamedSharding": "from jax.sharding import NamedSharding",
+}
+"""What a process's namespace starts with and a pull does not bring."""
+
 _TOO_FEW = re.compile(r"Number of devices (\d+) must be >= the product of mesh_shape")
 
 
@@ -21,9 +30,15 @@ def hint(
         devices: Returns how many devices these have.
     """
     if type(error) is NameError and error.name and error.name in names():
+        statement = _IMPORTS.get(error.name)
+        or_else = (
+            f"import it here: `{statement}`"
+            if statement
+            else f"type `%spmd_pull {error.name}` to bring it here"
+        )
         return (
             f"`{error.name}` is on the processes, and this cell ran in the notebook. Put `%%spmd` "
-            f"on its first line, or type `%spmd_pull {error.name}` to bring it here."
+            f"on its first line, or {or_else}."
         )
     if type(error).__name__ == "ShardingTypeError":
         return (

@@ -7,7 +7,9 @@ for ever, and the sentinel has other questions to answer.
 
 from __future__ import annotations
 
+import builtins
 import itertools
+import keyword
 import re
 import sys
 import threading
@@ -40,6 +42,8 @@ MAX_WORDS = 500
 """As many as IPython shows."""
 
 OF_IPYTHON = {"In", "Out", "exit", "quit", "get_ipython", "open"}
+
+_OF_PYTHON = {*dir(builtins), *keyword.kwlist}
 
 LONG = 1000
 """The string form of a longer container is not made: that of a list of millions takes seconds."""
@@ -129,6 +133,8 @@ def _completed(shell: Any, code: str, offset: int) -> Completed:
     )
     found = matches(completer, code, offset)
     start, words = _arranged(code, offset, found.values())
+    # The user's own names first: Python's keywords and built-in names are some 200.
+    words = dict(sorted(words.items(), key=lambda item: item[0] in _OF_PYTHON))
     return Completed(start, tuple(words), tuple(words.values()), _names(variables))
 
 

@@ -79,6 +79,7 @@ def _result(typed: str, words: Mapping[str, str], *, is_all: bool) -> Any:
         "completions": _Only(fit) if is_all else fit,
         "matched_fragment": typed,
         "suppress": is_all,
+        "ordered": is_all,
     }
 
 

@@ -168,6 +168,13 @@ def test_odd_names_and_large_things(patient: Session) -> None:
     patient.run("globals().pop(1)")
 
 
+def test_names_of_the_user_come_before_pythons(patient: Session) -> None:
+    patient.run("params = 1\nprime = 2")
+    found = tab(patient, "p")
+    assert found.index("params") < found.index("prime") < found.index("pass")
+    assert "print" in found
+
+
 def test_keys_of_a_session_are_names_of_its_processes(patient: Session) -> None:
     patient.run("mine = 1")
     assert "mine" in patient._ipython_key_completions_()

@@ -18,6 +18,8 @@ def test_a_name_that_is_on_the_processes() -> None:
         "`x` is on the processes, and this cell ran in the notebook. Put `%%spmd` on its first "
         "line, or type `%spmd_pull x` to bring it here."
     )
+    module = said(NameError("name 'jnp' is not defined", name="jnp"))
+    assert module.endswith("or import it here: `import jax.numpy as jnp`.")
 
 
 def test_too_few_devices() -> None:
