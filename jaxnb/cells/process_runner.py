@@ -244,7 +244,9 @@ class Runner:
                 return
             interrupted = True
             error, current = process_interrupts.strike_by_signal(), asyncio.current_task(loop)
-            if current is task and entered:
+            # Once the cell has yielded, the loop's own code still runs as its task: an exception
+            # there would end the process.
+            if current is task and entered and process_awaiting.runs(guarded.__code__, frame):
                 raise error
             # add_signal_handler would not run before the code returns to the loop. This
             # handler runs at once, and writes to the pipe that the loop sleeps on.

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from jaxnb.cells.result import CellResult
 from jaxnb.cells.sinks import OutputSink
 from jaxnb.compiled.comparison import Comparison
+from jaxnb.compiled.earlier_cells import NO_CELLS, EarlierCells
 from jaxnb.compiled.parse_call import parse_call
 from jaxnb.errors import CellError, JaxnbError, UsageError
-from jaxnb.model.cells import CellRequest
 from jaxnb.model.comparisons import ComparisonReport
 
 EXAMPLE = "specs={'data': \"P('data'), P()\"}"
@@ -193,7 +193,7 @@ def compare_on(
 
 
 def compare_planned(
-    code: str, *, devices: int, setup: str = "", cells: Iterable[CellRequest] = (), label: str
+    code: str, *, devices: int, setup: str = "", cells: EarlierCells = NO_CELLS, label: str
 ) -> Comparison:
     """Compares what a call compiles to for devices that there need not be; nothing is run.
 

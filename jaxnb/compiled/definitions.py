@@ -58,8 +58,11 @@ def piece_of(name: str, text: str, node: ast.stmt) -> PlanPiece:
         text: The text that it stands in.
         node: The statement.
     """
-    bound = tuple(dict.fromkeys(_bound(node)))
-    return PlanPiece(name, statement_text(text, node), text, bound, _is_definition(node))
+    bound, changed = tuple(dict.fromkeys(_bound(node))), ""
+    match node:
+        case ast.Expr(ast.Call(func=ast.Attribute(value=ast.Name(id=changed)))):
+            pass
+    return PlanPiece(name, statement_text(text, node), text, bound, _is_definition(node), changed)
 
 
 def statement_text(text: str, node: ast.stmt) -> str:
@@ -85,6 +88,8 @@ def _bound(node: ast.AST) -> Iterator[str]:
             yield name
         case ast.Subscript(ctx=ast.Store() | ast.Del(), value=ast.Name(id=name)):
             yield name
+        case ast.Attribute(ctx=ast.Store() | ast.Del(), value=ast.Name(id=name)):
+            yield name
         case ast.Expr(ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=method))):
             if method in _CHANGES:
                 yield name
@@ -105,8 +110,10 @@ def _is_definition(node: ast.stmt) -> bool:
             return all(map(_is_target, targets)) and _is_plain(value)
         case ast.AnnAssign(target=target, value=value) | ast.AugAssign(target=target, value=value):
             return _is_target(target) and (value is None or _is_plain(value))
-        case ast.Expr(ast.Call(func=ast.Attribute(attr=method)) as call):
-            return method in _CHANGES and all(map(_is_plain, [*call.args, *call.keywords]))
+        case ast.Expr(ast.Call(func=ast.Attribute(value=owner, attr=method)) as call):
+            is_ours = isinstance(owner, ast.Name) or ast.unparse(owner) == "jax.config"
+            arguments = [*call.args, *call.keywords]
+            return is_ours and method in _CHANGES and all(map(_is_plain, arguments))
         case ast.If(test=test, body=body, orelse=other):
             return _is_plain(test) and all(map(_is_definition, [*body, *other]))
         case ast.Try(body=body, handlers=handlers, orelse=other, finalbody=last):
@@ -125,6 +132,8 @@ def _is_target(node: ast.expr) -> bool:
             return _is_target(value)
         case ast.Subscript(value=ast.Name(), slice=key):
             return _is_plain(key)
+        case ast.Attribute(value=ast.Name()):
+            return True
     return False
 
 

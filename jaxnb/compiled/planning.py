@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable
 
 from jaxnb.compiled.collectives import Collectives
 from jaxnb.compiled.compiling import not_compiled
 from jaxnb.compiled.definitions import piece_of, pieces_of
+from jaxnb.compiled.earlier_cells import NO_CELLS, EarlierCells
 from jaxnb.compiled.parse_call import EXAMPLE, require_call
 from jaxnb.compiled.scratch import ask_scratch
 from jaxnb.errors import UsageError
 from jaxnb.labels import one_line
-from jaxnb.model.cells import CellRequest
 from jaxnb.model.collectives import Compiled, NotCompiled
 from jaxnb.model.comparisons import ComparisonReport
 from jaxnb.model.plans import PlanReply, PlanRequest
@@ -31,7 +30,7 @@ def plan(
     code: str,
     *,
     devices: int,
-    cells: Iterable[CellRequest] = (),
+    cells: EarlierCells = NO_CELLS,
     name: str = "<plan>",
     first_line: int = 1,
 ) -> Collectives:
@@ -59,7 +58,7 @@ def answer(
     code: str,
     *,
     devices: int,
-    cells: Iterable[CellRequest] = (),
+    cells: EarlierCells = NO_CELLS,
     name: str = "<plan>",
     first_line: int = 1,
     label: str = "",
@@ -87,8 +86,10 @@ def answer(
     numbered = "\n" * (first_line - 1) + code
     body = _parsed(numbered, code)
     *pieces, last = (piece_of(name, numbered, statement) for statement in body)
+    definitions = tuple(pieces_of(cells.requests))
+    values = cells.values(sorted({name for each in definitions for name in each.bound}))
     request = PlanRequest(
-        devices, tuple(pieces_of(cells)), tuple(pieces), last, compares=bool(label)
+        devices, definitions, tuple(pieces), last, compares=bool(label), values=values
     )
     reply = ask_scratch(request)
     if reply.output:
@@ -126,6 +127,12 @@ def _require_names(reply: PlanReply) -> None:
     piece = missing.piece
     cell = piece.name.strip("<>").replace("cell ", "cell [") + "]"
     text = one_line(piece.code.strip().splitlines()[0])
+    if missing.theirs:
+        raise UsageError(
+            f"{needs}, which {cell} makes at line {piece.line} (`{text}`), and which is "
+            f"{missing.theirs} on the group: other code has changed it there. Nothing was "
+            f"compiled. Make `{name}` in the plan, before the call."
+        )
     if missing.needs or missing.error:
         why = missing.error or f"there is no `{missing.needs}`"
         raise UsageError(

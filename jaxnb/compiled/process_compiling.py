@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import jax
+
 from jaxnb.compiled import process_compiled
+from jaxnb.compiled.plain_values import plain_text
 from jaxnb.model.collectives import Compiled, NotCompiled
+from jaxnb.model.plans import GroupValues
 from jaxnb.wire.process_this import ThisProcess
+
+
+def group_values(process: ThisProcess, names: list[str]) -> GroupValues:
+    """Returns what this process has of some names, for a plan's definitions to be compared with."""
+    namespace = process.shell.user_ns
+    texts = {name: plain_text(namespace[name]) for name in names if name in namespace}
+    x64: Any = jax.config  # its settings are made when JAX is imported
+    return GroupValues(texts, bool(x64.jax_enable_x64))
 
 
 def collectives(process: ThisProcess, code: str) -> Compiled | NotCompiled:

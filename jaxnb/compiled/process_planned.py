@@ -7,7 +7,7 @@ import io
 import os
 import sys
 import types
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from typing import Any
@@ -17,6 +17,7 @@ import jax
 from jaxnb.cells.process_aside import keep_lines
 from jaxnb.compiled import process_compiled
 from jaxnb.compiled.parse_call import require_call
+from jaxnb.compiled.plain_values import plain_text
 from jaxnb.launch import process_bootstrap
 from jaxnb.model.collectives import Compiled, NotCompiled
 from jaxnb.model.comparisons import ComparisonReport
@@ -45,7 +46,10 @@ def answer(request: PlanRequest) -> PlanReply:
     definitions.namespace.update(process_bootstrap.namespace())
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
         definitions.run_all(request.definitions)  # what they print was seen in their cells
+    definitions.compare(request.values.texts)
     _use_cpus(request.num_devices)  # a cell may have asked for others
+    if request.values.x64 is not None:
+        jax.config.update("jax_enable_x64", request.values.x64)
     with redirect_stdout(printed), redirect_stderr(printed):
         found = _answer(request, definitions)
     return PlanReply(found, _end_of(printed.getvalue()), definitions.missing)
@@ -75,22 +79,39 @@ class _Definitions:
         self.missing: dict[str, Missing] = {}
         self._of_plan: set[str] = set()
         self._met: dict[PlanPiece, dict[str, Any]] = {}
+        self._makers: dict[str, PlanPiece] = {}
 
     def run(self, piece: PlanPiece) -> None:
         """Runs a statement of a cell, or takes away what it has made, if that is no definition."""
+        if piece.changed and not self._is_changed_here(piece.changed):
+            return
         if not piece.is_definition:
             self._lack(Missing(piece))
             return
         met = dict(self.namespace)
         try:
             _run(piece, self.namespace)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             needs = error.name if isinstance(error, NameError) else ""
             text = "" if needs else f"{type(error).__name__}: {error}"
             self._lack(Missing(piece, needs or "", text))
             self._met.setdefault(piece, met)
         else:
             self._have(piece)
+
+    def _is_changed_here(self, name: str) -> bool:
+        """Whether a method is one of a container, and changes that alone."""
+        value = self.namespace.get(name)
+        return name in self.missing or isinstance(value, dict | list | set) or value is jax.config
+
+    def compare(self, theirs: Mapping[str, str | None]) -> None:
+        """Takes away names whose plain values are others than the group's."""
+        for name, text in theirs.items():
+            if name in self._makers and name in self.namespace:
+                mine = plain_text(self.namespace[name])
+                if mine != text:
+                    piece = replace(self._makers[name], bound=(name,))
+                    self._lack(Missing(piece, theirs=text or "something else"))
 
     def run_all(self, pieces: Iterable[PlanPiece]) -> None:
         """Runs statements of cells."""
@@ -113,9 +134,12 @@ class _Definitions:
     def _have(self, piece: PlanPiece) -> None:
         for name in piece.bound:
             self.missing.pop(name, None)
+            self._makers[name] = piece
 
     def _lack(self, missing: Missing) -> None:
         for name in missing.piece.bound:
+            if isinstance(self.namespace.get(name), types.ModuleType):
+                continue  # an attribute of it was set
             self.namespace.pop(name, None)
             self.missing[name] = missing
 

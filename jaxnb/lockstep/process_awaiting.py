@@ -39,6 +39,11 @@ def is_in_cell(frame: FrameType | None) -> bool:
     return any(is_of_cell(each.f_code) for each in outwards(frame))
 
 
+def runs(code: CodeType, frame: FrameType | None) -> bool:
+    """Whether a call, or one that has led to it, runs some code."""
+    return any(each.f_code is code for each in outwards(frame))
+
+
 def is_of_cell(code: CodeType) -> bool:
     """Whether a cell has defined it."""
     return code.co_filename.startswith("<cell ")

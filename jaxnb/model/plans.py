@@ -10,6 +10,20 @@ from jaxnb.model.comparisons import ComparisonReport
 
 
 @dataclass(frozen=True)
+class GroupValues:
+    """What a group has of names that definitions bind.
+
+    Attributes:
+        texts: By name a text that is equal for equal plain values (numbers, texts, containers of
+            them); None for values of other kinds. Names that are not there are left out.
+        x64: Whether it computes with 64 bits; None if that is not known.
+    """
+
+    texts: Mapping[str, str | None] = field(default_factory=dict)
+    x64: bool | None = None
+
+
+@dataclass(frozen=True)
 class PlanPiece:
     """A statement, of a cell or of the plan itself.
 
@@ -19,6 +33,7 @@ class PlanPiece:
         whole: The text of the whole cell, for tracebacks.
         bound: The names that it binds.
         is_definition: A plan runs it, where it is of a cell.
+        changed: The name whose method it calls: it is run for a container only.
     """
 
     name: str
@@ -26,6 +41,7 @@ class PlanPiece:
     whole: str = ""
     bound: tuple[str, ...] = ()
     is_definition: bool = False
+    changed: str = ""
 
     @property
     def line(self) -> int:
@@ -43,6 +59,7 @@ class PlanRequest:
         pieces: Statements of the plan but its last.
         call: The call, the last expression of the plan.
         compares: The call is one of ``jaxnb.compare``, and is made.
+        values: What the group has of the names that the definitions bind.
     """
 
     num_devices: int
@@ -50,6 +67,7 @@ class PlanRequest:
     pieces: tuple[PlanPiece, ...]
     call: PlanPiece
     compares: bool = False
+    values: GroupValues = field(default_factory=GroupValues)
 
 
 @dataclass(frozen=True)
@@ -60,11 +78,13 @@ class Missing:
         piece: What has made it.
         needs: The name for want of which that could not be run.
         error: What it raised else; empty if it was not run.
+        theirs: What the group has under that name, where the definitions give something else.
     """
 
     piece: PlanPiece
     needs: str = ""
     error: str = ""
+    theirs: str = ""
 
 
 @dataclass(frozen=True)

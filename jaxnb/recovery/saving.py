@@ -254,7 +254,7 @@ class Saver:
             "files": [asdict(file) for _, file in sorted(written.items())],
         }
         with (folder / MANIFEST).open("w", encoding="utf-8") as file:
-            json.dump(manifest, file, indent=1, ensure_ascii=False)
+            json.dump(manifest, file, indent=1)
             file.flush()
             os.fsync(file.fileno())
         return Told(variables, lost, only)

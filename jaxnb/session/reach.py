@@ -19,6 +19,7 @@ from jaxnb.lockstep.failures import Apart, apart
 from jaxnb.lockstep.interrupt_cell import interrupt
 from jaxnb.lockstep.who_waits import Looker
 from jaxnb.model.cells import CellRequest
+from jaxnb.model.plans import GroupValues
 from jaxnb.model.whereabouts import Whereabouts
 from jaxnb.options import process_indices
 from jaxnb.session.group import Life
@@ -27,6 +28,8 @@ from jaxnb.wire.asking import Channel
 from jaxnb.wire.sentinels import TOLD
 
 TOLD_SECONDS = 5.0
+
+VALUES = "jaxnb.compiled.process_compiling.group_values"
 """To look through compiled programs for collectives takes a while."""
 
 FAILURES_SECONDS = 0.5
@@ -161,6 +164,13 @@ class Reach:
         """
         seconds = TOLD_SECONDS if seconds is None else seconds
         return self._life.sentinels.ask(processes, f"{TOLD}.{function}", seconds=seconds, **data)
+
+    def group_values(self, names: Sequence[str]) -> GroupValues:
+        """Returns what the first living process has of some names; nothing if it does not say."""
+        living = set(range(self.num_processes)) - self._life.lifecycle.dead
+        asked = sorted(living)[:1]
+        found = self._life.sentinels.ask(asked, VALUES, seconds=TOLD_SECONDS, names=list(names))
+        return next(iter(found.values()), GroupValues())
 
     def assist(self) -> Assist:
         """Returns what helps while somebody types code for these processes."""

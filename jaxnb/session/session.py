@@ -321,7 +321,7 @@ class Session(Transfers):
             comparing.require_no_setup(setup)
             return comparing.compare_on(partial(self.run, cell=cell), code, call, sink)
         return comparing.compare_planned(
-            code, devices=devices, setup=setup, cells=self.cells_run, label=call
+            code, devices=devices, setup=setup, cells=self.earlier_cells, label=call
         )
 
     def timeline(self, cell: int | None = None) -> CellTimeline:

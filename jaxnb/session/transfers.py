@@ -13,6 +13,7 @@ from jaxnb.arrays.pulling import Puller
 from jaxnb.arrays.pushing import Pusher
 from jaxnb.compiled.collectives import Collectives
 from jaxnb.compiled.compiling import compile_on
+from jaxnb.compiled.earlier_cells import EarlierCells
 from jaxnb.compiled.planning import plan
 from jaxnb.errors import UsageError
 from jaxnb.model.cells import CellRequest
@@ -251,10 +252,15 @@ class Transfers(Helped):
         """
         if devices is not None:
             name = "<plan>" if cell is None else f"<cell {cell}>"
-            cells = self._cells_run()
+            cells = self.earlier_cells
             return plan(code, devices=devices, cells=cells, name=name, first_line=first_line)
         with self._reach.channel() as channel:
             return compile_on(channel, code)
+
+    @property
+    def earlier_cells(self) -> EarlierCells:
+        """The cells that a plan takes definitions of, and what the group has of their names."""
+        return EarlierCells(self._cells_run(), self._reach.group_values)
 
     def save(
         self, folder: str | os.PathLike[str], names: Iterable[str] = (), *, overwrite: bool = False

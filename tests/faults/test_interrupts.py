@@ -53,6 +53,7 @@ BODIES = {
     "subprocess": "!echo in; sleep 1000",
     "subprocess that ignores it": "!trap '' INT; echo in; sleep 1000",
     "await": "import asyncio; print('in'); await asyncio.sleep(1000)",
+    "await of nothing": "import asyncio; print('in')\nwhile True: await asyncio.sleep(0)",
     "queue": "import queue; print('in'); queue.Queue().get()",
     "lock": "import threading; print('in'); threading.Event().wait()",
 }

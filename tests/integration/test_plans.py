@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from jaxnb.compiled.earlier_cells import EarlierCells
 from jaxnb.compiled.planning import plan
 from jaxnb.errors import UsageError
 from jaxnb.model.cells import CellRequest
+from jaxnb.model.plans import GroupValues
 
 CELLS = [
     "import math\nimport not_there\nD, F = 768, 3072\nmesh = jax.make_mesh((1,), ('x',))",
@@ -18,8 +20,9 @@ CALL = "jax.ShapeDtypeStruct((math.prod(sizes), F), np.float32)"
 MESH = "mesh = jax.make_mesh((4,), ('x',), axis_types=(jax.sharding.AxisType.Auto,))\n"
 
 
-def requests() -> list[CellRequest]:
-    return [CellRequest(cell=i, code=code) for i, code in enumerate(CELLS, 1)]
+def requests(**theirs: str | None) -> EarlierCells:
+    cells = [CellRequest(cell=i, code=code) for i, code in enumerate(CELLS, 1)]
+    return EarlierCells(cells, lambda names: GroupValues(theirs))
 
 
 def test_plain_values_come_along_and_what_lacks_the_mesh_waits_for_the_plans(
@@ -52,3 +55,15 @@ def test_what_a_plan_lacks_is_named_with_its_line(call: str, said: str) -> None:
     with pytest.raises(UsageError) as caught:
         plan(call, devices=2, cells=requests())
     assert said in str(caught.value)
+
+
+def test_a_value_that_other_code_has_changed_is_not_used() -> None:
+    """Nor is a file removed again, or code that ends the process taken for the plan's."""
+    cells = [*CELLS, "import os\nos.remove(__file__)\nclass A:\n    raise SystemExit('no')"]
+    earlier = EarlierCells(
+        [CellRequest(cell=i, code=code) for i, code in enumerate(cells, 1)],
+        lambda names: GroupValues({"D": "512", "F": "3072", "sizes": None, "f": None}),
+    )
+    said = r"`D`, which cell \[1\] makes at line 3 .* and which is 512 on the group"
+    with pytest.raises(UsageError, match=said):
+        plan("f(np.ones(F))", devices=2, cells=earlier)
