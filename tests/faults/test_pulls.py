@@ -542,8 +542,8 @@ def run_script(code: str, **settings: Any) -> str:
 @thorough
 def test_a_real_limit_on_memory_refuses_a_pull_and_a_push() -> None:
     told = run_script(LIMITED)
-    assert re.search(r"pull: `?x`? takes 256 MiB .* \d+ MiB of memory are free", told)
-    assert re.search(r"push: `y` takes 512 MiB .* \d+ MiB of memory are free", told)
+    assert re.search(r"pull: `?x`? needs 256 MiB .* \d+ MiB of memory is free", told)
+    assert re.search(r"push: `y` needs 512 MiB .* \d+ MiB of memory is free", told)
 
 
 SMALL_SHM = """

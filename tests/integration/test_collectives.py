@@ -311,7 +311,7 @@ def f(x): return jax.lax.psum(x, "x")
         ("f(x)", 0, UsageError, "from 1 to 65536, not 0"),
         ("f(x)", True, UsageError, "must be a whole number, not True"),
         ("x = 3", 8, UsageError, "has to be the call to compile"),
-        ("%time\nf(x)", 8, UsageError, "The plan is no Python at line 1"),
+        ("%time\nf(x)", 8, UsageError, "The plan is not valid Python at line 1"),
         ("nothing(3)", 8, NotCompiledError, "other variables have to be made in the plan"),
         ("exit()\nf(x)", 8, NotCompiledError, "the code before it raised for 8 devices"),
         ("import os\nos._exit(3)\nf(x)", 8, JaxnbError, "ended with status 3 before it answered"),
