@@ -329,7 +329,12 @@ def test_every_kind_of_value(make_session: Callable[..., Session]) -> None:
     sizes = group.run("sum(part.size for _, part in lost['both'].shards)")
     assert [sizes.per_process[i].value for i in range(3)] == [4, 0, 4]
     text = recovered_card(group.group, recovered).text
-    for part in ("process 1 replaced", "`lost['ref']`", "differs by process", "identical on the others"):
+    for part in (
+        "process 1 replaced",
+        "`lost['ref']`",
+        "differs by process",
+        "identical on the others",
+    ):
         assert part in text
     assert_usable(group)
 
