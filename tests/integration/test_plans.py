@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from jaxnb.compiled.earlier_cells import EarlierCells
@@ -57,9 +59,11 @@ def test_what_a_plan_lacks_is_named_with_its_line(call: str, said: str) -> None:
     assert said in str(caught.value)
 
 
-def test_a_value_that_other_code_has_changed_is_not_used() -> None:
+def test_a_value_that_other_code_has_changed_is_not_used(tmp_path: Path) -> None:
     """Nor is a file removed again, or code that ends the process taken for the plan's."""
-    cells = [*CELLS, "import os\nos.remove(__file__)\nclass A:\n    raise SystemExit('no')"]
+    kept = tmp_path / "kept"
+    kept.touch()
+    cells = [*CELLS, f"import os\nos.remove({str(kept)!r})\nclass A:\n    raise SystemExit('no')"]
     earlier = EarlierCells(
         [CellRequest(cell=i, code=code) for i, code in enumerate(cells, 1)],
         lambda names: GroupValues({"D": "512", "F": "3072", "sizes": None, "f": None}),
@@ -67,3 +71,4 @@ def test_a_value_that_other_code_has_changed_is_not_used() -> None:
     said = r"`D`, which cell \[1\] makes at line 3 .* and which is 512 on the group"
     with pytest.raises(UsageError, match=said):
         plan("f(np.ones(F))", devices=2, cells=earlier)
+    assert kept.exists()
