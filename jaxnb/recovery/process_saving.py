@@ -101,16 +101,14 @@ def load(
         if resized.process != process.index:
             without |= process_variables.OWN_PARTS
     met = process_variables.binder(process.shell, names, without)
-    try:
-        with jax.transfer_guard("allow"), resizing(how):
-            unpacked = unpack(contents.pickle, contents.buffers, contents.names, met)
-    except KeyboardInterrupt:
-        if not names:
-            untaken = [name for name in contents.names if name not in process.shell.user_ns]
-            why = "it was interrupted as it took its variables"
-            advice = f"`%spmd_load {Path(path).parent}` binds it."
-            process_variables.bind_lost(process, dict.fromkeys(untaken, why), advice=advice)
-        raise
+    if not names:
+        # Until it is taken: an interrupt may end this, and a second one what would come after it.
+        untaken = [name for name in contents.names if name not in process.shell.user_ns]
+        why = "it was interrupted as it took its variables"
+        advice = f"`%spmd_load {Path(path).parent}` binds it."
+        process_variables.bind_lost(process, dict.fromkeys(untaken, why), advice=advice)
+    with jax.transfer_guard("allow"), resizing(how):
+        unpacked = unpack(contents.pickle, contents.buffers, contents.names, met)
     chosen = process_variables.bind(process.shell, unpacked.variables, names)
     lost = unpacked.lost_of(chosen)
     if names:  # what they share with other variables was met there

@@ -201,6 +201,7 @@ def test_what_an_interrupt_keeps_from_a_new_process_says_so(group: Session, tmp_
     group.run(
         "class Slow:\n    def __setstate__(self, state):\n"
         f"        if process_index == 1 and os.path.exists({str(tmp_path)!r}):\n"
+        "            type(after)  # says already that it is missing\n"
         f"            open({str(there)!r}, 'w').close()\n"
         "            signal.pause()\n"
         "        self.__dict__.update(state)\n"
