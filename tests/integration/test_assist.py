@@ -163,6 +163,9 @@ def test_odd_names_and_large_things(patient: Session) -> None:
     assert "100000" in patient.assist.inspect("listed", 0)["text/plain"]
     for code in ("", ".", "x\x00", "(" * 200, "'", "\\", "\n\n", "a" * 100_000, "x.\u2028", "é."):
         tab(patient, code)
+    assert tab(patient, "who") == ["whole"]
+    assert tab(patient, "x = '" + "a" * 100_000 + "' + who") == []
+    assert tab(patient, "x = '" + "a" * 100_000 + "'\nwho") == ["whole"]
     for name in ("", "1", "x y", "\x00", "%time", "nope.nope", "a." * 1000):
         patient.assist.inspect(name, 0)
     patient.run("globals().pop(1)")
