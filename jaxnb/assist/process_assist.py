@@ -37,8 +37,8 @@ MOST_AT_ONCE = 4
 """So many looks may be stuck in an object's code; then nothing more is looked at."""
 
 MAX_LINE = 2000
-"""Nothing fits into a longer line: IPython's completer takes 0.7 s for one of 10 000 characters, and
-50 s for one of 100 000."""
+"""Nothing fits into a longer line: IPython's completer takes 0.7 s for one of 10 000 characters,
+and 50 s for one of 100 000."""
 
 MAX_NAMES = 2000
 

@@ -8,6 +8,7 @@ from typing import Any
 def load(shell: Any) -> None:
     """Registers the magics with an IPython shell; loading twice does nothing more."""
     from jaxnb.magics import formats, helping, hinting
+    from jaxnb.magics.auto import AutoMagics
     from jaxnb.magics.comparing import ComparingMagics
     from jaxnb.magics.compiling import CompilingMagics
     from jaxnb.magics.history import LookingBackMagics
@@ -26,8 +27,10 @@ def load(shell: Any) -> None:
     def last() -> Any:
         return magics.session or magics.stopped
 
+    auto = AutoMagics(shell, current)
     shell.register_magics(
         magics,
+        auto,
         ValueMagics(shell, current, magics.meter),
         CompilingMagics(shell, current),
         ComparingMagics(shell, current),
@@ -36,5 +39,5 @@ def load(shell: Any) -> None:
         SavingMagics(shell, current),
     )
     formats.register(shell, current)
-    helping.install(shell, current)
+    helping.install(shell, current, auto.auto.takes)
     hinting.install(shell, current)

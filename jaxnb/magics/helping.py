@@ -19,7 +19,12 @@ from jaxnb.assist.places import Code, MagicLine, place
 if TYPE_CHECKING:
     from jaxnb.session import Session
 
+_Takes = Callable[[str], bool]
+"""Whether a cell runs on the processes though it begins with no magic."""
+
 _Current = Callable[[], "Session | None"]
+_PlaceIn = Callable[[str, int], Code | MagicLine | None]
+
 _ATTRIBUTE = re.compile(r"(?<![\w.])(?P<name>\w+)\.(?P<typed>\w*)$")
 _FIRST = 1000.0
 """Before IPython's own matchers, whose priorities are 0 to 100."""
@@ -35,36 +40,44 @@ class _Only(list[SimpleCompletion]):
         return max(1, super().__len__())
 
 
-def install(shell: Any, current: _Current) -> None:
+def install(shell: Any, current: _Current, takes: _Takes) -> None:
     """Has a notebook's shell complete and inspect names of the processes.
 
     Args:
         shell: The notebook's shell.
         current: Returns the notebook's session; None while there is none.
+        takes: Whether a cell runs on the processes though it begins with no magic.
     """
 
+    def place_in(cell: str, offset: int) -> Code | MagicLine | None:
+        at = place(cell, offset)
+        return Code(cell, offset, 0) if at is None and takes(cell) else at
+
     def match(context: CompletionContext) -> Any:
-        return _matched(context, current(), shell.user_ns)
+        return _matched(context, current(), shell.user_ns, place_in)
 
     mark = completion_matcher(priority=_FIRST, identifier="jaxnb", api_version=2)
     shell.Completer.custom_matchers.append(mark(match))
     kernel: Any = getattr(shell, "kernel", None)  # a terminal's shell has none, and no Shift-Tab
     if hasattr(kernel, "do_inspect"):
-        kernel.do_inspect = _inspecting(kernel.do_inspect, current)
+        kernel.do_inspect = _inspecting(kernel.do_inspect, current, place_in)
 
 
 # ---------------------------------------------------------------------- Tab
 
 
 def _matched(
-    context: CompletionContext, session: Session | None, variables: Mapping[str, Any]
+    context: CompletionContext,
+    session: Session | None,
+    variables: Mapping[str, Any],
+    place_in: _PlaceIn,
 ) -> Any:
     nothing = {"completions": [], "suppress": False}
     lines = context.full_text.split("\n")
     before = "\n".join([*lines[: context.cursor_line], ""])
     before += lines[context.cursor_line][: context.cursor_position]
     try:
-        found = _found(context.full_text, len(before), session)
+        found = _found(place_in(context.full_text, len(before)), session)
     except Exception:  # IPython would print its traceback over what is typed
         return nothing
     if found is not None:
@@ -97,9 +110,10 @@ def _of_ours(before: str, variables: Mapping[str, Any]) -> Any:
     return _result(found["typed"], words, is_all=False)
 
 
-def _found(cell: str, offset: int, session: Session | None) -> tuple[int, dict[str, str]] | None:
+def _found(
+    at: Code | MagicLine | None, session: Session | None
+) -> tuple[int, dict[str, str]] | None:
     """Returns where in a cell words begin, and which fit; None where that is the notebook's."""
-    at = place(cell, offset)
     if isinstance(at, MagicLine):
         from jaxnb.magics import option_words
 
@@ -116,7 +130,9 @@ def _found(cell: str, offset: int, session: Session | None) -> tuple[int, dict[s
 # ---------------------------------------------------------------------- Shift-Tab
 
 
-def _inspecting(original: Callable[..., Any], current: _Current) -> Callable[..., Any]:
+def _inspecting(
+    original: Callable[..., Any], current: _Current, place_in: _PlaceIn
+) -> Callable[..., Any]:
     """Returns the kernel's ``do_inspect``, with the names of the processes in their code."""
 
     def do_inspect(
@@ -124,7 +140,7 @@ def _inspecting(original: Callable[..., Any], current: _Current) -> Callable[...
     ) -> Any:
         session, at = current(), None
         if session is not None:
-            at = place(code, cursor_pos)
+            at = place_in(code, cursor_pos)
         if at is None or session is None:
             return original(code, cursor_pos, detail_level, *rest, **more)
         name = token_at_cursor(at.text, at.offset)

@@ -7,13 +7,23 @@ from collections.abc import Callable
 from functools import cache
 
 from jaxnb.assist.places import Code, MagicLine
-from jaxnb.magics import arguments, comparing, compiling, history, saving, stats, value_arguments
+from jaxnb.magics import (
+    arguments,
+    auto,
+    comparing,
+    compiling,
+    history,
+    saving,
+    stats,
+    value_arguments,
+)
 from jaxnb.magics.arguments import MagicParser
 
 PARSERS: dict[str, Callable[[], MagicParser]] = {
     "spmd": lambda: arguments.cell_parser("%spmd"),
     "spmd_start": arguments.start_parser,
     "spmd_restart": arguments.restart_parser,
+    "spmd_auto": auto.auto_parser,
     "spmd_pull": value_arguments.pull_parser,
     "spmd_push": value_arguments.push_parser,
     "spmd_layout": value_arguments.layout_parser,

@@ -9,9 +9,12 @@ from IPython.core.magic import cell_magic, line_magic, magics_class, no_var_expa
 from IPython.display import display, publish_display_data
 
 from jaxnb.cells.result import CellResult
-from jaxnb.display.card import Card
+from jaxnb.display.blocks import Note
+from jaxnb.display.card import Card, card_of
 from jaxnb.errors import CellError, ProcessDiedError, RecoveryInterrupted, UsageError
+from jaxnb.labels import processes_label
 from jaxnb.magics import arguments
+from jaxnb.magics.auto import is_auto
 from jaxnb.magics.background import BackgroundCell
 from jaxnb.magics.base import SessionMagics
 from jaxnb.magics.meter import meter_for
@@ -155,11 +158,14 @@ class SpmdMagics(SessionMagics):
     @cell_magic("spmd")  # type: ignore[arg-type]
     def spmd_cell(self, line: str, cell: str) -> BackgroundCell | None:
         """Runs the cell on every process. `%spmd --help` lists the options."""
+        sent = is_auto()
+        if sent:
+            self._mark()
         parser = arguments.cell_parser("%%spmd")
         asked = parser.asked(line)
         if asked is None:
             return None
-        return self._run(asked, cell, first_line=2)
+        return self._run(asked, cell, first_line=1 if sent else 2)
 
     # Braces are the line's own, of an f-string or a dict: IPython would put the notebook's in.
     @no_var_expand
@@ -173,6 +179,16 @@ class SpmdMagics(SessionMagics):
             return None
         before = "\n" * (self._line_in_cell() - 1) if code.strip() else ""
         return self._run(asked, before + code, first_line=1)
+
+    def _mark(self) -> None:
+        """Says above the output of a plain cell where it has run."""
+        if self.session is None:
+            raise UsageError(
+                "`%spmd_auto` is on, and there is no group of processes. Nothing was run. Type "
+                "`%spmd_start`, or `%spmd_auto off` to run cells in the notebook."
+            )
+        who = processes_label(range(self.session.num_processes))
+        self._show(card_of(Note(f"On {who} (`%spmd_auto` is on)", look="dim", wrap=False)))
 
     def _run(self, asked: argparse.Namespace, code: str, first_line: int) -> BackgroundCell | None:
         session = self._started()

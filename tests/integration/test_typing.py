@@ -208,3 +208,49 @@ def test_help_is_shown_once_though_the_processes_tell_other_things(
             "odd.__doc__ = f'I am {1000 + process_index}.'")  # fmt: skip
     text = nb.good(f"%%spmd{ranks}\n{code}").text
     assert ("1001" in text, "1000" in text) == (bool(ranks), not ranks)
+
+
+# ---------------------------------------------------------------------- %spmd_auto
+
+
+MARK = "On processes 0-1 (`%spmd_auto` is on)"
+
+
+@pytest.fixture
+def auto(nb: Notebook) -> Iterator[Notebook]:
+    nb.good("%spmd_auto on")
+    yield nb
+    assert "run in the notebook" in nb.good("%spmd_auto off").text
+
+
+def test_plain_cells_run_on_the_processes_and_say_so(auto: Notebook) -> None:
+    cell = auto.good("\n# mine\nhere = process_index\nprint('at', 'all')")
+    assert MARK in cell.text
+    assert "[0-1] at all" in cell.text
+    failed = auto.run("\n\nhere + None")
+    assert MARK in failed.text
+    assert "line 3" in failed.error.evalue  # of the cell as it was typed
+    assert MARK in auto.run("here +").text
+    assert "class int" not in auto.good("here?").text  # IPython's help, as in `%%spmd` cells
+    assert tab(auto, "her|") == ["here"]
+    assert tab(auto, "%spmd_pull her|") == ["%spmd_pull here"]
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["%%local\nonly_here['notebook']", "%time only_here['notebook']", "\n%pwd", "!true", "a = !pwd",
+     "%%spmd\n1 + 1", "%%time\nonly_here", "", "# nothing"],
+)  # fmt: skip
+def test_magics_and_local_cells_stay_where_they_are(auto: Notebook, code: str) -> None:
+    assert MARK not in auto.good(code).text
+
+
+def test_code_beside_magics_is_refused(auto: Notebook) -> None:
+    assert "Nothing was run. Put them in cells of their own" in auto.bad("%pwd\nmixed = 1")
+    assert "mixed" in str(auto.run("%%local\nmixed").error)
+    auto.good("%%local\n%pwd\nmixed = 1")
+    auto.good("%%local\nassert mixed == 1 and 'mixed' not in spmd.run('list(globals())').value")
+
+
+def test_what_others_run_in_the_notebook_stays_there(auto: Notebook) -> None:
+    auto.good("%%local\nget_ipython().run_cell('inner = 2')\nassert inner == 2")

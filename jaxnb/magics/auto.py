@@ -1,0 +1,157 @@
+"""``%spmd_auto`` and ``%%local``: plain cells that run on the processes, and those that do not."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable
+from contextvars import ContextVar
+from functools import wraps
+from typing import Any, Literal
+
+from IPython.core.magic import line_magic, magics_class
+
+from jaxnb.errors import UsageError
+from jaxnb.magics.arguments import MagicParser
+from jaxnb.magics.base import SessionMagics
+
+_LOCAL = re.compile(r"\s*%%local[ \t]*(?=\n|$)")
+_OTHER_MAGIC = re.compile(r"\s*%%")
+_OF_HELP = {"pinfo", "pinfo2"}
+"""What ``x?`` becomes: it is asked of the processes, as code is."""
+
+_Sent = Literal["", "sent", "mixed"]
+_sent = ContextVar[_Sent]("sent by %spmd_auto", default="")
+
+
+def is_auto() -> bool:
+    """Whether the cell that runs was sent to the processes by ``%spmd_auto``.
+
+    Raises:
+        UsageError: It was not, as it has magics beside code.
+    """
+    if _sent.get() == "mixed":
+        raise UsageError(
+            "`%spmd_auto` is on, and this cell has code, which runs on the processes, beside "
+            "magics, which stay in the notebook. Nothing was run. Put them in cells of their own, "
+            "or `%%local` on the first line to run all of it in the notebook."
+        )
+    return bool(_sent.get())
+
+
+class Auto:
+    """Sends plain cells to the processes while it is on.
+
+    Only cells that the user runs: what magics, widgets and extensions run stays in the notebook.
+
+    Args:
+        shell: The notebook's shell.
+
+    Attributes:
+        is_on: Whether it is.
+    """
+
+    def __init__(self, shell: Any) -> None:
+        self.is_on = False
+        self._shell = shell
+        kernel: Any = getattr(shell, "kernel", None)
+        if hasattr(kernel, "do_execute"):
+            kernel.do_execute = self._of_kernel(kernel.do_execute)
+        else:
+            shell.run_cell = self._of_terminal(shell.run_cell)
+
+    def takes(self, cell: str) -> bool:
+        """Whether a cell runs on the processes, or would if it had no magics in it."""
+        return self.is_on and not _OTHER_MAGIC.match(cell) and False in self._kinds(cell)
+
+    def _kinds(self, cell: str) -> set[bool]:
+        """Returns for the statements of a cell whether they are magics of the notebook."""
+        try:
+            statements = ast.parse(self._shell.transform_cell(cell)).body
+        except (SyntaxError, ValueError):  # the processes say what is wrong
+            return {False}
+        return {_is_magic(each) for each in statements}
+
+    def _run(self, cell: str) -> tuple[str, _Sent]:
+        """Returns what a cell is run as, and how it comes to the processes."""
+        if _LOCAL.match(cell):
+            return _LOCAL.sub("# %%local", cell, count=1), ""
+        if not self.takes(cell):
+            return cell, ""
+        return f"%%spmd\n{cell}", "mixed" if True in self._kinds(cell) else "sent"
+
+    def _of_kernel(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)  # the kernel asks for its parameters
+        async def do_execute(
+            code: str, silent: bool, store_history: bool = True, *rest: Any, **more: Any
+        ) -> Any:
+            is_users = store_history and not silent
+            cell, sent = self._run(code) if is_users else (code, "")
+            _sent.set(sent)
+            return await original(cell, silent, store_history, *rest, **more)
+
+        return do_execute
+
+    def _of_terminal(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def run_cell(raw_cell: str, store_history: bool = False, *rest: Any, **more: Any) -> Any:
+            cell, sent = self._run(raw_cell) if store_history else (raw_cell, "")
+            before = _sent.set(sent)
+            try:
+                return original(cell, store_history, *rest, **more)
+            finally:
+                _sent.reset(before)
+
+        return run_cell
+
+
+def _is_magic(statement: ast.stmt) -> bool:
+    match statement:
+        case (
+            ast.Expr(ast.Call(ast.Attribute(ast.Call(ast.Name("get_ipython")), call), arguments))
+            | ast.Assign(
+                value=ast.Call(ast.Attribute(ast.Call(ast.Name("get_ipython")), call), arguments)
+            )
+        ):
+            name = (
+                arguments[0].value if arguments and isinstance(arguments[0], ast.Constant) else ""
+            )
+            return call != "run_line_magic" or name not in _OF_HELP
+    return False
+
+
+@magics_class
+class AutoMagics(SessionMagics):
+    """The magic that turns it on and off.
+
+    Attributes:
+        auto: What is turned on.
+    """
+
+    def __init__(self, shell: Any, current: Callable[[], Any]) -> None:
+        super().__init__(shell, current)
+        self.auto = Auto(shell)
+
+    @line_magic
+    def spmd_auto(self, line: str) -> None:
+        """Runs plain cells on the processes, or no longer: `%spmd_auto on`, `%spmd_auto off`."""
+        asked = auto_parser().asked(line)
+        if asked is None:
+            return
+        if asked.state == "on":
+            self._started()
+        if asked.state is not None:
+            self.auto.is_on = asked.state == "on"
+        print(
+            "Cells run on the processes; those of magics, and those that begin with `%%local`, in "
+            "the notebook. `%spmd_auto off` ends that."
+            if self.auto.is_on
+            else "Cells run in the notebook; those that begin with `%%spmd` on the processes."
+        )
+
+
+def auto_parser() -> MagicParser:
+    """Returns the parser of ``%spmd_auto``."""
+    parser = MagicParser("%spmd_auto", "Runs plain cells on the processes, or no longer.")
+    parser.add_argument("state", nargs="?", choices=("on", "off"), help="the state by default")
+    return parser
