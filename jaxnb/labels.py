@@ -19,6 +19,16 @@ MAGICS = (
 )  # fmt: skip
 """The names of all magics. A process, which has none of them, sends their users to the notebook."""
 
+START_IMPORTS = {
+    "jax": "import jax",
+    "jnp": "import jax.numpy as jnp",
+    "np": "import numpy as np",
+    "P": "from jax import P",
+    "NamedSharding": "from jax.sharding import NamedSharding",
+}
+START_NAMES = (*START_IMPORTS, "process_index", "num_processes")
+"""What every process's namespace starts with, unless it is bare; and how a notebook imports it."""
+
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 _ROOT = re.compile(r"\w*")

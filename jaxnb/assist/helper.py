@@ -6,8 +6,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, Protocol
 
-from jaxnb.assist.known_names import START_NAMES, KnownNames
+from jaxnb.assist.known_names import KnownNames
 from jaxnb.assist.places import Code
+from jaxnb.labels import START_NAMES
 from jaxnb.model.assist import Completed, Inspected
 
 DEADLINE_SECONDS = 0.1

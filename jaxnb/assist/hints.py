@@ -5,16 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection
 
-from jaxnb.labels import plural
-
-_IMPORTS = {
-    "jax": "import jax",
-    "jnp": "import jax.numpy as jnp",
-    "np": "import numpy as np",
-    "P": "from jax import P",
-    "NamedSharding": "from jax.sharding import NamedSharding",
-}
-"""What a process's namespace starts with and a pull does not bring."""
+from jaxnb.labels import START_IMPORTS, plural
 
 _TOO_FEW = re.compile(r"Number of devices (\d+) must be >= the product of mesh_shape")
 
@@ -30,7 +21,7 @@ def hint(
         devices: Returns how many devices these have.
     """
     if type(error) is NameError and error.name and error.name in names():
-        statement = _IMPORTS.get(error.name)
+        statement = START_IMPORTS.get(error.name)
         or_else = (
             f"import it here: `{statement}`"
             if statement

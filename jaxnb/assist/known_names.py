@@ -9,9 +9,6 @@ from collections.abc import Iterable
 
 from jaxnb.model.assist import Completed
 
-START_NAMES = ("jax", "jnp", "np", "P", "NamedSharding", "process_index", "num_processes")
-"""What every process's namespace starts with."""
-
 MOST_KEPT = 200
 
 _TYPED = re.compile(r"(?P<of>[\w.\[\]'\"]*?)(?P<word>\.?\w*)$")

@@ -16,6 +16,7 @@ import numpy as np
 
 from jaxnb.compat import jax_internals
 from jaxnb.errors import StartError
+from jaxnb.labels import START_IMPORTS
 from jaxnb.lockstep import process_trial
 from jaxnb.lockstep.conductor_address import conductor_beside
 from jaxnb.lockstep.process_recorder import Recorder
@@ -177,12 +178,7 @@ def device_info(device: jax.Device) -> DeviceInfo:
 
 def namespace() -> dict[str, object]:
     """Returns the names that every process's namespace starts with."""
-    return {
-        "jax": jax,
-        "jnp": jnp,
-        "np": np,
-        "P": jax.P,
-        "NamedSharding": jax.sharding.NamedSharding,
-        "process_index": jax.process_index(),
-        "num_processes": jax.process_count(),
-    }
+    found: dict[str, object] = {}
+    exec("\n".join(START_IMPORTS.values()), found)
+    here = {"process_index": jax.process_index(), "num_processes": jax.process_count()}
+    return {name: found[name] for name in START_IMPORTS} | here

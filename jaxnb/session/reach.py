@@ -10,9 +10,8 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from jaxnb.assist.helper import Assist
-from jaxnb.assist.known_names import START_NAMES
 from jaxnb.cells.sinks import StderrNotices
-from jaxnb.labels import processes_label
+from jaxnb.labels import START_NAMES, processes_label
 from jaxnb.launch.deaths import Death
 from jaxnb.lockstep.conductor_address import conductor_beside
 from jaxnb.lockstep.failures import Apart, apart
