@@ -15,7 +15,7 @@ import psutil
 from jaxnb.errors import JaxnbError
 from jaxnb.launch.stopped import is_stopped
 from jaxnb.recovery.messages import Measured, Refused, StateFile
-from jaxnb.recovery.meter import Meter
+from jaxnb.recovery.meter import Meter, seconds_without_processor
 from jaxnb.wire.events import Exchange
 
 PAUSE_SECONDS = 0.02
@@ -205,7 +205,8 @@ class Carrier:
             times = psutil.Process(pid).cpu_times()
         except psutil.Error:  # it has just ended
             return ""
-        cpu_seconds, stopped = times.user + times.system, is_stopped(pid)
+        cpu_seconds = times.user + times.system + seconds_without_processor(pid)
+        stopped = is_stopped(pid)
         if index not in self._silences:
             self._silences[index] = Silence(now, cpu_seconds)
             if not stopped:

@@ -1,6 +1,29 @@
-"""Pure: whether something computes, as the system counts its processor time."""
+"""Whether something computes, or would if it had a processor, as the system counts its time."""
 
 from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+
+def seconds_without_processor(pid: int, thread: int | None = None) -> float:
+    """Returns for how long threads were ready to run while others had the processors.
+
+    On a busy machine who waits for a processor looks like who waits for ever, but for that.
+
+    Args:
+        pid: The process.
+        thread: One of its threads, as the system numbers them; all by default.
+
+    Returns:
+        The sum over the threads; 0 where the system does not tell.
+    """
+    found, tasks = 0, Path(f"/proc/{pid}/task")
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        for task in [tasks / str(thread)] if thread is not None else tasks.iterdir():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+                found += int((task / "schedstat").read_text().split()[1])
+    return found / 1e9
 
 
 class Meter:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import time
 from collections.abc import Collection
@@ -14,7 +15,7 @@ import numpy as np
 from jaxnb.arrays.process_layouts import shards_of, unreduced_axes
 from jaxnb.compat.jax_arrays import device_arrays
 from jaxnb.labels import processes_label
-from jaxnb.recovery.meter import Meter
+from jaxnb.recovery.meter import Meter, seconds_without_processor
 from jaxnb.recovery.process_arrays import PartLostError
 from jaxnb.recovery.process_spread import is_known
 
@@ -79,19 +80,24 @@ class Reader:
     def _comes(self, array: Any) -> bool:
         """Waits for an array as long as something is computed; on a GPU nothing tells of that."""
         started = time.monotonic()
-        meter = Meter(BUSY_SHARE, started, time.process_time())
+        meter = Meter(BUSY_SHARE, started, _wanted_seconds())
         devices = array.sharding.device_set
         is_seen = next(iter(devices)).platform == "cpu"
         with_dead = any(device.process_index in self.dead for device in devices)
         most_seconds = DEAD_SECONDS if with_dead else PENDING_SECONDS
         while not array.is_ready():
             now = time.monotonic()
-            is_idle = is_seen and meter.idle_seconds(now, time.process_time()) > IDLE_SECONDS
+            is_idle = is_seen and meter.idle_seconds(now, _wanted_seconds()) > IDLE_SECONDS
             if self._gave_up or is_idle or now - started > most_seconds:
                 self._gave_up = True
                 return False
             time.sleep(LOOK_SECONDS)
         return True
+
+
+def _wanted_seconds() -> float:
+    """Returns how long this process has computed, or was ready to and had no processor."""
+    return time.process_time() + seconds_without_processor(os.getpid())
 
 
 def _from_replicas(array: Any) -> list[jax.Array] | None:

@@ -6,6 +6,7 @@ sentinel's thread tells the notebook how far it is.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from typing import Any
 
 from jaxnb.recovery import files, process_variables
 from jaxnb.recovery.messages import Measured, Refused, StateFile
-from jaxnb.recovery.meter import Meter
+from jaxnb.recovery.meter import Meter, seconds_without_processor
 from jaxnb.recovery.process_listing import Listing
 from jaxnb.recovery.process_pickling import PackedState, Steps, pack
 from jaxnb.recovery.process_reading import Reader
@@ -102,7 +103,8 @@ class _Packing:
     def _leave_out_what_waits(self) -> None:
         steps, values = self._steps, self._values
         asked, name = steps.asked, steps.name  # the thread goes on meanwhile
-        cpu_seconds = _cpu_seconds(self._thread)
+        # All threads' waits: it may want the GIL of one that has no processor.
+        cpu_seconds = _cpu_seconds(self._thread) + seconds_without_processor(os.getpid())
         reason = self._pace.standstill(time.monotonic(), steps.count, cpu_seconds, steps.reads)
         if reason and values is not None and name in values.values:
             value = asked if asked is not None else values.values[name]
