@@ -88,6 +88,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if kind == "browser" and find_chromium() is None:
             item.add_marker(pytest.mark.skip(reason=NO_CHROMIUM))
     _leave_out_cases([item for item in items if kinds[item.nodeid] == "integration"])
+    _leave_out_tests([item for item in items if item.get_closest_marker("rotates") is not None])
     items.sort(key=lambda item: order[kinds[item.nodeid] or ""])  # stable: files stay together
 
 
@@ -107,6 +108,23 @@ def _leave_out_cases(items: list[pytest.Item]) -> None:
                 of_test, len(of_test) - kept
             )
             for item in left_out:
+                item.add_marker("thorough")
+
+
+def _leave_out_tests(items: list[pytest.Item]) -> None:
+    """Marks half of the tests that rotate, file by file: others each time, by the seed of the run.
+
+    What costs a group of its own, and is seldom touched, need not be proved for each change.
+    """
+    files: dict[Path, dict[str, list[pytest.Item]]] = {}
+    for item in items:
+        if not _is_left_out(item):
+            test = item.nodeid.partition("[")[0]
+            files.setdefault(item.path, {}).setdefault(test, []).append(item)
+    for path, tests in files.items():
+        chooser = random.Random(f"{os.environ[SEED]} {path.name}")
+        for test in chooser.sample(sorted(tests), len(tests) // 2):
+            for item in tests[test]:
                 item.add_marker("thorough")
 
 

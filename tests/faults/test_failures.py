@@ -12,6 +12,8 @@ from faults.test_waits import Presses
 from jaxnb.errors import CellError
 from jaxnb.session import Session
 
+pytestmark = pytest.mark.rotates
+
 DEVICES = 2
 """So many each: a dispatch returns before its collectives have run."""
 

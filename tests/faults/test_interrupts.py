@@ -27,6 +27,8 @@ from jaxnb.session import Session, interrupts_and_timeouts
 from jaxnb.session.notices import line_text
 from jaxnb_fixtures import PATIENT_SECONDS, assert_usable
 
+pytestmark = pytest.mark.rotates
+
 
 @pytest.fixture
 def session(

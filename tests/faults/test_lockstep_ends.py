@@ -14,6 +14,8 @@ from jaxnb.errors import CellError, ProcessDiedError
 from jaxnb.session import Session, panel
 from jaxnb_fixtures import PATIENT_SECONDS
 
+pytestmark = pytest.mark.rotates
+
 SETUP = """
 import signal, time
 mesh = jax.make_mesh((3,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))

@@ -25,6 +25,8 @@ from jaxnb.model.whereabouts import Waits
 from jaxnb.session import Session
 from jaxnb_fixtures import PATIENT_SECONDS
 
+pytestmark = pytest.mark.rotates
+
 SETUP = """
 import os, threading, time
 mesh = jax.make_mesh((8,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))

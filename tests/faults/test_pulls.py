@@ -59,6 +59,8 @@ from jaxnb_transfers import (
     use_path,
 )
 
+pytestmark = pytest.mark.rotates
+
 X = f"x = spread(({ROWS}, {COLUMNS}), P('data'))\nr = spread((64, 64), P())\n"
 
 

@@ -50,6 +50,8 @@ from jaxnb_transfers import (
     use_path,
 )
 
+pytestmark = pytest.mark.rotates
+
 thorough = pytest.mark.thorough
 
 

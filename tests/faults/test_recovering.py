@@ -26,6 +26,8 @@ from jaxnb.recovery.messages import Recovered
 from jaxnb.session import Session
 from jaxnb_fixtures import PATIENT_SECONDS, assert_usable, until
 
+pytestmark = pytest.mark.rotates
+
 SETUP = """
 import os
 from jaxnb.errors import ArrayGoneError

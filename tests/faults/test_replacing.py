@@ -17,6 +17,8 @@ from jaxnb.recovery.messages import Recovered
 from jaxnb.session import Session
 from jaxnb_fixtures import assert_usable, until
 
+pytestmark = pytest.mark.rotates
+
 PROCESSES = 3
 
 SETUP = """

@@ -23,6 +23,8 @@ from jaxnb.launch.background import BackgroundLoop
 from jaxnb.launch.forkclient import ForkServerClient
 from jaxnb_fixtures import PATIENT_SECONDS, assert_usable, processes_of_tests, still_running
 
+pytestmark = pytest.mark.rotates
+
 LAUNCHERS = ["fork", "local"]
 thorough = pytest.mark.thorough
 ONE_LAUNCHER = ["fork", pytest.param("local", marks=thorough)]

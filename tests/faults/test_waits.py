@@ -23,6 +23,8 @@ from jaxnb.model.whereabouts import Waits
 from jaxnb.session import Session, panel
 from jaxnb_fixtures import assert_usable
 
+pytestmark = pytest.mark.rotates
+
 PROCESSES = 3
 
 SETUP = """

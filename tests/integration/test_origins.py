@@ -16,6 +16,8 @@ from jaxnb.cells.sinks import NoSink
 from jaxnb.session import Session
 from jaxnb_fixtures import assert_usable
 
+pytestmark = pytest.mark.rotates
+
 SETUP = """
 import time, threading, asyncio
 n = jax.device_count()

@@ -16,6 +16,8 @@ from jaxnb.recovery.messages import Recovered
 from jaxnb.session import Session
 from jaxnb_fixtures import assert_usable, until
 
+pytestmark = pytest.mark.rotates
+
 STATE = """
 devices = jax.device_count()
 line = jax.make_mesh((devices,), ("d",))

@@ -16,6 +16,8 @@ from jaxnb.errors import CellError, JaxnbError, UsageError
 from jaxnb.recovery import directories
 from jaxnb.session import Session
 
+pytestmark = pytest.mark.rotates
+
 STATE = """
 import dataclasses
 mesh = jax.make_mesh((8,), ("a",), axis_types=(jax.sharding.AxisType.Auto,))

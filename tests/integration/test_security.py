@@ -23,6 +23,8 @@ from jaxnb.model.whereabouts import SentinelAddress
 from jaxnb.session import Session
 from jaxnb_fixtures import PATIENT_SECONDS, assert_usable, processes_of_tests
 
+pytestmark = pytest.mark.rotates
+
 LOOPBACK = {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
 GARBAGE = (b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", b"\xff" * 4096, b"\x00" * 64)
 

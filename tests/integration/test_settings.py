@@ -12,6 +12,8 @@ from jaxnb.errors import CellError, PitfallWarning
 from jaxnb.session import Session
 from jaxnb_fixtures import PATIENT_SECONDS
 
+pytestmark = pytest.mark.rotates
+
 SET_UP = """
 import contextlib
 mesh = jax.make_mesh((8,), ("d",))

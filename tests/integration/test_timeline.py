@@ -15,6 +15,8 @@ from jaxnb.errors import CellError, UsageError
 from jaxnb.session import Session
 from jaxnb_fixtures import assert_usable, until
 
+pytestmark = pytest.mark.rotates
+
 SETUP = """
 import os, time
 mesh = jax.make_mesh((jax.device_count(),), ("d",), axis_types=(jax.sharding.AxisType.Auto,))

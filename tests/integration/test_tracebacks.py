@@ -12,6 +12,8 @@ import jaxnb
 from jaxnb.session import Session
 from jaxnb_fixtures import own_frames
 
+pytestmark = pytest.mark.rotates
+
 SPREAD = """
 mesh = jax.make_mesh((jax.device_count(),), ("d",))
 def spread():

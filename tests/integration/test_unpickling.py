@@ -13,6 +13,8 @@ from ipyparallel.serialize import serialize_object
 from jaxnb.session import Session
 from jaxnb_fixtures import assert_usable
 
+pytestmark = pytest.mark.rotates
+
 
 class Trap:
     """Makes a file where it is unpickled."""

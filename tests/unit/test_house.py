@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -37,10 +38,16 @@ def modules() -> Iterator[Path]:
     return (path.relative_to(PACKAGE) for path in sorted(PACKAGE.rglob("*.py")))
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse((PACKAGE / path).read_text())
+
+
+@cache
 def imported(path: Path) -> set[str]:
     """Returns the packages that a module imports, at its beginning or in a function."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse((PACKAGE / path).read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             found |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -86,7 +93,7 @@ def test_private_names_of_other_packages_are_used_in_compat_only() -> None:
     own: set[str] = set()
     for path in modules():
         if path.parts[0] != "compat":
-            tree = ast.parse((PACKAGE / path).read_text())
+            tree = parsed(path)
             own |= defined_names(tree)
             used[str(path)] = private_names(tree)
     known = own | PYTHONS_OWN | AGREED

@@ -13,7 +13,9 @@ HOOKS = ["-p", "jaxnb_pytest_hooks", "-p", "no:cacheprovider", "--disable-plugin
 def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     """A suite with one passing, one skipping and one file-skipping test of two kinds."""
     monkeypatch.delenv("JAXNB_FORBID_SKIPS", raising=False)
-    kinds = "\n".join(f"    {kind}" for kind in (*KINDS, "may_be_skipped", "thorough", "timing"))
+    kinds = "\n".join(
+        f"    {kind}" for kind in (*KINDS, "may_be_skipped", "rotates", "thorough", "timing")
+    )
     pytester.makeini(
         f"[pytest]\naddopts = --strict-markers --import-mode=importlib\nmarkers =\n{kinds}\n"
     )
@@ -131,3 +133,22 @@ def test_a_browser_test_without_chromium_says_so(
     result = suite.runpytest_inprocess(*HOOKS, "tests/browser", "-rs")
     result.assert_outcomes(skipped=1)
     result.stdout.fnmatch_lines(["*no Chromium on PATH*"])
+
+
+def test_half_of_what_rotates_is_played_and_all_in_turn(
+    suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (suite.path / "tests" / "unit" / "test_many.py").write_text(
+        "import pytest\npytestmark = pytest.mark.rotates\n"
+        + "".join(f"def test_{letter}(): pass\n" for letter in "abcde")
+        + "@pytest.mark.thorough\ndef test_f(): pass\n"
+    )
+    played = set()
+    for seed in range(6):
+        monkeypatch.setenv("JAXNB_TEST_SEED", str(seed))
+        result = suite.runpytest_inprocess(
+            *HOOKS, "tests/unit/test_many.py", "-v", "-m", "not thorough"
+        )
+        result.assert_outcomes(passed=3, deselected=3)
+        played |= {line.split()[0][-1] for line in result.outlines if "PASSED" in line}
+    assert played == set("abcde")
