@@ -211,6 +211,8 @@ def test_bare_processes_have_an_empty_namespace(make_session: MakeSession) -> No
     names = "'jax', 'jnp', 'np', 'P', 'NamedSharding', 'process_index', 'num_processes'"
     assert session.run(f"[name for name in ({names}) if name in globals()]").value == []
     assert session.run("import jax; jax.process_count()").value == 1
+    # A process imports its own side only: all of the notebook's would take half as long as jax.
+    assert session.run("import sys; 'jaxnb.session.session' in sys.modules").value is False
 
 
 def test_two_groups_at_once(session: Session, make_session: MakeSession) -> None:
