@@ -151,26 +151,26 @@ class Conductor:
         """Returns the stops whose explanation waits for processes, and could be given without."""
         return self._talks.held_up()
 
-    def hurry(self, stops: Iterable[int]) -> list[Decision]:
+    def explain_now(self, stops: Iterable[int]) -> list[Decision]:
         """Explains these stops now, without waiting for the missing processes."""
-        self._talks.hurry(stops)
+        self._talks.explain_now(stops)
         return self._decide()
 
     def interrupt(self, cell: int) -> list[Decision]:
         """A cell is to be interrupted on all its processes."""
         return self._interrupt(cell, but=-1)
 
-    def took(self, process: int) -> list[Decision]:
+    def interrupt_raised(self, process: int) -> list[Decision]:
         """A signal has raised KeyboardInterrupt in a process's main thread.
 
         Unless the conductor itself requested that, the cell is interrupted on the others too.
         """
         state = self._processes[process]
         is_ours = self._is_of_interrupt(state)
-        self.handled(process)
+        self.interrupt_handled(process)
         return [] if is_ours or not state.cell else self._interrupt(state.cell, but=process)
 
-    def handled(self, process: int) -> list[Decision]:
+    def interrupt_handled(self, process: int) -> list[Decision]:
         """A user's own signal handler runs for SIGINT; that counts as this process's interrupt.
 
         It does not interrupt the other processes.
@@ -181,7 +181,7 @@ class Conductor:
             state.due = None
         return []
 
-    def kept(self, process: int) -> list[Decision]:
+    def interrupt_held(self, process: int) -> list[Decision]:
         """SIGINT came while a process's main thread waited or ran a granted dispatch.
 
         It raised nothing there. Unless the conductor itself requested it, the cell is interrupted
@@ -197,7 +197,7 @@ class Conductor:
         was_pressed, state.is_pressed = state.is_pressed, False
         return was_pressed or (state.due is not None and state.due.kind == "interrupted")
 
-    def presses(self, process: int) -> bool:
+    def must_signal(self, process: int) -> bool:
         """Whether a process is still to be sent a signal; if so, it is taken to have been sent."""
         state = self._processes[process]
         is_due = state.due is not None and state.due.kind == "interrupted" and not state.is_dead

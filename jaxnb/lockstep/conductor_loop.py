@@ -22,15 +22,15 @@ from jaxnb.lockstep.wire import (
     Ask,
     Begin,
     Explain,
-    Handled,
     Hello,
     Interrupt,
-    Kept,
+    InterruptHandled,
+    InterruptHeld,
+    InterruptRaised,
     Leave,
     Packets,
     Said,
     Say,
-    Took,
     WireError,
     Withdraw,
     pack_answer,
@@ -114,7 +114,7 @@ class Loop:
         now = time.monotonic()
         self._held_up = {n: self._held_up.get(n, now + TELL_SECONDS) for n in stops}
         if due := [n for n, at in self._held_up.items() if at <= now]:
-            self._carry_out(self._conductor.hurry(due))
+            self._carry_out(self._conductor.explain_now(due))
             self._held_up = {n: at for n, at in self._held_up.items() if n not in due}
 
     def _press_due(self) -> None:
@@ -127,7 +127,7 @@ class Loop:
             if at > now:
                 continue
             del self._presses[process]
-            if process in self._pids and self._conductor.presses(process):
+            if process in self._pids and self._conductor.must_signal(process):
                 self._press(self._pids[process])
                 self._presses[process] = now + PRESS_SECONDS
 
@@ -188,12 +188,12 @@ class Loop:
                 return self._conductor.begin(who, cell, members)
             case Leave(end) if who is not None:
                 return self._conductor.leave(who, end)
-            case Took() if who is not None:
-                return self._conductor.took(who)
-            case Handled() if who is not None:
-                return self._conductor.handled(who)
-            case Kept() if who is not None:
-                return self._conductor.kept(who)
+            case InterruptRaised() if who is not None:
+                return self._conductor.interrupt_raised(who)
+            case InterruptHandled() if who is not None:
+                return self._conductor.interrupt_handled(who)
+            case InterruptHeld() if who is not None:
+                return self._conductor.interrupt_held(who)
         raise WireError(f"process {who} cannot say {said}")
 
     def _forget(self, connection: Connection) -> None:

@@ -62,7 +62,7 @@ class Talks:
             if talk.asking and talk.what is None and not talk.must_hear_all
         )
 
-    def hurry(self, numbers: Iterable[int]) -> None:
+    def explain_now(self, numbers: Iterable[int]) -> None:
         """Has nobody wait any more in these talks."""
         for number in numbers:
             if number in self._talks:

@@ -132,7 +132,7 @@ class Lockstep:
         self._line: Line | None = None
         self._turns = Turns()
         self._made = _Made()
-        told = Line.kept, Line.handled, Line.take_back
+        told = Line.interrupt_held, Line.interrupt_handled, Line.take_back
         self.signals = KeptSignals(*(partial(self._tell_from_handler, each) for each in told))
 
     def begin(self, cell: int, asked: Sequence[int]) -> None:
@@ -162,9 +162,9 @@ class Lockstep:
             if self._line is not None:
                 self._line.leave(End(note))
 
-    def took(self) -> None:
+    def interrupt_raised(self) -> None:
         """Tells that a signal raises KeyboardInterrupt in the main thread now."""
-        self._tell_from_handler(Line.took)
+        self._tell_from_handler(Line.interrupt_raised)
 
     def _tell_from_handler(self, tell: Callable[[Line], None]) -> None:
         # A signal's handler must raise nothing but the interrupt; the next word tells of the end.

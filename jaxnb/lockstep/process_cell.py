@@ -79,7 +79,7 @@ class InLockstep:
     def _took(self) -> None:
         """Tells of a signal that strikes a cell: the conductor of another one may be no more."""
         if self.is_in_cell:
-            self._agreeing.took()
+            self._agreeing.interrupt_raised()
 
     def agree(self, intent: Intent, depth: int, *, is_main: bool) -> None:
         """Waits until all processes of a dispatch are about to make it, and it is its turn.

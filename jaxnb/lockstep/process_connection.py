@@ -15,15 +15,15 @@ from jaxnb.lockstep.messages import End, Explanation, Go, Lane, Processes, Stop,
 from jaxnb.lockstep.wire import (
     Begin,
     Explain,
-    Handled,
     Hello,
     Interrupt,
-    Kept,
+    InterruptHandled,
+    InterruptHeld,
+    InterruptRaised,
     Leave,
     Packets,
     Said,
     Say,
-    Took,
     Withdraw,
     unpack_answer,
 )
@@ -64,17 +64,17 @@ class Line:
         """Tells that the cell was left, and how."""
         self._tell(Leave(end))
 
-    def took(self) -> None:
+    def interrupt_raised(self) -> None:
         """Tells that the main thread has raised KeyboardInterrupt, by a signal."""
-        self._tell(Took())
+        self._tell(InterruptRaised())
 
-    def kept(self) -> None:
+    def interrupt_held(self) -> None:
         """Tells that a signal came which the main thread has kept; from a signal's handler too."""
-        self._tell(Kept())
+        self._tell(InterruptHeld())
 
-    def handled(self) -> None:
+    def interrupt_handled(self) -> None:
         """Tells that a handler of the user's own is called for SIGINT; from that handler."""
-        self._tell(Handled())
+        self._tell(InterruptHandled())
 
     def interrupt(self, cell: int) -> None:
         """Asks to interrupt a cell on all its processes."""

@@ -89,17 +89,17 @@ class Leave:
 
 
 @dataclass(frozen=True, slots=True)
-class Took:
+class InterruptRaised:
     """A process's main thread has raised KeyboardInterrupt, by a signal."""
 
 
 @dataclass(frozen=True, slots=True)
-class Handled:
+class InterruptHandled:
     """A handler of the user's own is called for a signal, in a process's main thread."""
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class InterruptHeld:
     """A signal came while a process's main thread waited, or made what it was let make."""
 
 
@@ -115,7 +115,19 @@ class Ask:
     """The notebook wants to know who waits, and for whom."""
 
 
-Said = Hello | Begin | Say | Withdraw | Explain | Leave | Took | Handled | Kept | Interrupt | Ask
+Said = (
+    Hello
+    | Begin
+    | Say
+    | Withdraw
+    | Explain
+    | Leave
+    | InterruptRaised
+    | InterruptHandled
+    | InterruptHeld
+    | Interrupt
+    | Ask
+)
 
 
 class Packets:
@@ -152,11 +164,11 @@ class Packets:
                 return _HELLO.pack(b"h", process, pid)
             case Interrupt(cell):
                 return _BEGIN.pack(b"i", cell)
-            case Took():
+            case InterruptRaised():
                 return b"t"
-            case Handled():
+            case InterruptHandled():
                 return b"u"
-            case Kept():
+            case InterruptHeld():
                 return b"k"
             case Ask():
                 return b"a"
@@ -197,11 +209,11 @@ class Packets:
             case b"i":
                 return Interrupt(_BEGIN.unpack(packet)[1])
             case b"t" if len(packet) == 1:
-                return Took()
+                return InterruptRaised()
             case b"u" if len(packet) == 1:
-                return Handled()
+                return InterruptHandled()
             case b"k" if len(packet) == 1:
-                return Kept()
+                return InterruptHeld()
             case b"a" if len(packet) == 1:
                 return Ask()
         raise WireError(f"a packet of {len(packet)} bytes that nobody says")

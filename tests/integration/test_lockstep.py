@@ -130,7 +130,7 @@ def test_who_says_no_word_after_an_interrupt_is_sent_a_signal_until_it_is_taken(
     assert set(group.pressed) == {os.getpid()}
     stops = [of(group.ask(process, word())) for process in (0, 1, 2)]
     assert all(isinstance(stop, Stop) and stop.was_pressed for stop in stops)
-    group.lines[3].took()
+    group.lines[3].interrupt_raised()
     group.lines[3].leave(End())  # what it has said before was heard once the others hear of this
     assert getattr(of(group.ask(0, word())), "kind", None) == "left"
     known = len(group.pressed)

@@ -99,7 +99,7 @@ def test_who_was_stopped_need_not_wait_for_those_at_work() -> None:
     assert conductor.explain(0, 7, 1, "mine") == []
     assert conductor.held_up() == {1}
     what = Explanation(1, ((0, "mine"),), ((1, End("NameError: los")),))
-    assert conductor.hurry([1]) == [Answer(0, 7, what)]
+    assert conductor.explain_now([1]) == [Answer(0, 7, what)]
     assert conductor.held_up() == frozenset()
     # Who comes later is told the same.
     assert set(stops(said(conductor, 2, ALL))) == {2}
@@ -218,16 +218,16 @@ def test_a_signal_that_is_kept_interrupts_all_unless_it_was_sent_from_here() -> 
     conductor = begun(2)
     both = word(0, 1)
     said(conductor, 0, both)
-    decisions = conductor.kept(0)
+    decisions = conductor.interrupt_held(0)
     assert set(stops(decisions)) == {0}
     assert decisions[-1] == Press(1)
-    assert conductor.kept(1) == []
-    assert conductor.presses(1)
-    assert not conductor.presses(0)
+    assert conductor.interrupt_held(1) == []
+    assert conductor.must_signal(1)
+    assert not conductor.must_signal(0)
     # It says its word before it has seen the signal: the answer says that one is on its way.
     assert stops(said(conductor, 1, both))[1].was_pressed
-    assert conductor.kept(1) == []
-    assert not conductor.presses(1)
+    assert conductor.interrupt_held(1) == []
+    assert not conductor.must_signal(1)
 
 
 def test_an_interrupt_stops_all_after_the_same_dispatch() -> None:
@@ -249,7 +249,7 @@ def test_a_signal_that_python_has_taken_is_not_told_again() -> None:
     both = word(0, 1)
     said(conductor, 0, both)
     assert conductor.interrupt(CELL)[-1] == Press(1)
-    assert conductor.took(1) == conductor.interrupt(99) == []
+    assert conductor.interrupt_raised(1) == conductor.interrupt(99) == []
     assert said(conductor, 0, both) == []
     assert len(said(conductor, 1, both)) == 2
 
@@ -257,7 +257,7 @@ def test_a_signal_that_python_has_taken_is_not_told_again() -> None:
 def test_a_signal_from_elsewhere_interrupts_the_others_too() -> None:
     conductor = begun()
     said(conductor, 0, ALL)
-    decisions = conductor.took(1)
+    decisions = conductor.interrupt_raised(1)
     assert set(stops(decisions)) == {0}
     assert decisions[-1] == Press(2)
 
@@ -268,9 +268,9 @@ def test_who_begins_after_an_interrupt_is_sent_a_signal() -> None:
     conductor.begin(0, CELL, (0, 1))
     conductor.interrupt(CELL)
     assert conductor.begin(1, CELL, (0, 1)) == [Press(1)]
-    assert conductor.presses(1)
-    assert conductor.took(1) == []
-    assert not conductor.presses(1)
+    assert conductor.must_signal(1)
+    assert conductor.interrupt_raised(1) == []
+    assert not conductor.must_signal(1)
 
 
 def test_an_interrupt_before_anybody_has_begun_is_not_lost() -> None:
@@ -441,7 +441,7 @@ class World:
         elif process.is_pressed and (takes_signal or not (process.script or process.explains)):
             process.is_pressed, process.explains = False, None
             self.stop(process)
-            self.take(self.conductor.took(i))
+            self.take(self.conductor.interrupt_raised(i))
         elif process.explains is not None:
             number, process.explains = process.explains.number, None
             process.waits_for = EXPLANATION
