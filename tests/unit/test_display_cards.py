@@ -19,6 +19,7 @@ from jaxnb.cells.merge_output import MergedLine
 from jaxnb.cells.result import CellResult, ProcessResult
 from jaxnb.display.card import Card
 from jaxnb.launch import card_group
+from jaxnb.lockstep.divergence import STILL_VALID
 from jaxnb.model.cells import ProcessError, RichOutput, ValueInfo
 from jaxnb.model.dispatches import Divergence
 from jaxnb.model.group import DeviceInfo, GroupInfo, ProcessInfo
@@ -420,7 +421,7 @@ def test_of_a_long_message_the_beginning_is_shown_once():
         return ProcessError("AssertionError", said, f"line 3\nAssertionError: {said}", "", 3)
 
     text = card_error.error_card(cell([None] * 4, errors={i: unequal(i) for i in range(4)})).text
-    assert text.startswith("AssertionError on processes 0-3 · line 3\nline 3\nAssertionError: not ")
+    assert text.startswith("AssertionError on processes 0-3\nline 3\nAssertionError: not ")
     assert text.endswith(
         "…\n… 316 more characters, in `spmd.last_result.per_process[0].error.message`; the "
         "messages of processes 1-3 differ in what follows"
@@ -428,11 +429,24 @@ def test_of_a_long_message_the_beginning_is_shown_once():
     assert len(text) < 2000
 
 
-def test_who_was_left_behind_comes_last():
-    behind = ProcessError("DivergenceError", "They do not agree", "", "", 4)
+def test_who_was_left_behind_comes_last_in_one_line_without_their_error():
+    said = f"process 1: raised NameError at line 3. None of it has run, {STILL_VALID}."
+    behind = ProcessError("DivergenceError", said, "", "", 4)
     cause = ProcessError("NameError", "name 'x' is not defined", "its traceback", "", 3)
     result = cell([None] * 2, errors={0: behind, 1: cause}, seconds=[1.0, 2.0])
     assert [g.processes for g in card_error.error_groups(result)] == [(1,), (0,)]
+    waited = (
+        "Process 0 only waited for it at line 4. What they were to compute has run on no process, "
+        "and earlier results are valid."
+    )
+    card = card_error.error_card(result)
+    assert card.text.endswith(f"its traceback\n\n{waited}")
+    assert waited in card.html
+    assert "DivergenceError" not in card.html
+    # One that says more than that is shown whole.
+    other = replace(behind, message=said.replace("earlier results are", "nothing is"))
+    result = cell([None] * 2, errors={0: other, 1: cause}, seconds=[1.0, 2.0])
+    assert "nothing is valid" in card_error.error_card(result).html
 
 
 def digested(name: str) -> DigestedArray:
