@@ -226,13 +226,15 @@ def _px(name: str, pixels: int | None) -> str:
     return f";{name}:{pixels}px" if pixels else ""
 
 
+_CHIP = "padding:0 3px;margin:0 1px;background:"
 _BOX = "padding:1px 3px;text-align:center;font-size:11px;white-space:nowrap;background:"
 
 
 def _box(box: b.Box | None) -> Html:
     if box is None:
         return tag("td", "⋯", style=_AROUND)
-    lines = [part for line in box.lines for part in (_BREAK, line)][1:]
+    lines = [part for line in box.lines for part in (_BREAK, line)][not box.chips :]
+    lines[:0] = [tag("span", text, style=_CHIP + color) for text, color in box.chips]
     style = _BOX + _background(box.colors)
     if box.stacked:
         style += ";box-shadow:3px 3px 0 0 rgba(128,128,128,.35)"

@@ -287,7 +287,9 @@ class TerminalSink(Sink):
 
     def live(self, lines: list[MergedLine]) -> None:
         """Shows the first of the lines; a terminal's cell has one line to rewrite."""
-        text = self._limiter.cut(lines[0]).labelled() if lines else ""
+        from jaxnb.cells import card_live
+
+        text = self._limiter.cut(card_live.bars_as_one(lines)[0]).labelled() if lines else ""
         sys.stderr.write("\r" + text.ljust(self._width) + ("" if lines else "\r"))
         sys.stderr.flush()
         self._width = len(text)

@@ -125,6 +125,18 @@ def test_progress_bars_are_live_and_end_as_one_line(session: Session, gate: Gate
     assert result.stderr == "[0-3] 3/3\n"
 
 
+def test_bars_that_would_be_widgets_are_text(session: Session) -> None:
+    code = (
+        "import tqdm.notebook\nfrom tqdm.auto import tqdm as auto\n"
+        "for bar in (tqdm.notebook.tqdm, auto):\n"
+        "    for _ in bar(range(3), bar_format='{n_fmt}/{total_fmt}'): pass\n"
+        "tqdm.notebook.trange is tqdm.trange"
+    )
+    result = session.run(code)
+    assert result.stderr == "[0-3] 3/3\n[0-3] 3/3\n"
+    assert result.value is True
+
+
 def test_lines_are_labelled_with_who_said_them(session: Session) -> None:
     sink = Recorder()
     code = "print('all')\nif process_index in (0, 2, 3): print('some')\nprint('last')"

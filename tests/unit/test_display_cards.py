@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import re
 import subprocess
 import sys
 import time
+import zlib
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -551,6 +553,20 @@ def test_what_the_first_process_displayed_too_is_not_shown_again():
     assert all_of_them.text == "— above: what process 0 displayed\n[1] a\n[1] b"
 
 
+def test_outputs_that_differ_in_addresses_and_ids_alone_are_one():
+    def shown(i: int, what: str) -> RichOutput:
+        packed = zlib.compress(f"{list(range(40))} {what} at 0x7f{i:010x}".encode(), 9)
+        html = f'<div id="out_{i:032x}"></div><p>{base64.b64encode(packed).decode()}</p>'
+        return RichOutput({"text/html": html, "text/plain": f"<A at 0x7f{i:010x}>"})
+
+    same = {i: [shown(i, "same")] for i in range(3)}
+    assert card_output.displays_card(same, 0).text == ""
+    others = {i: [shown(i, str(min(i, 1)))] for i in range(3)}
+    assert "<summary>processes 1-2</summary>" in card_output.displays_card(others, 0).html
+    values = [value(f"<A at 0x7f{i:010x}>") for i in range(3)]
+    assert "processes 0-2" in card_value.value_card(cell(values)).html
+
+
 def test_outputs_that_differ_from_the_firsts_are_a_click_away():
     figures = {
         i: [RichOutput({"image/png": f"data{min(i, 2)}", "text/plain": "fig"})] for i in range(4)
@@ -595,10 +611,25 @@ def test_what_a_process_cleared_is_gone():
 
 def test_lines_being_rewritten_begin_below_each_other():
     lines = [
-        MergedLine("stderr", frozenset({0}), " 50%|##  |"),
-        MergedLine("stderr", frozenset({1, 2, 3}), " 75%|### |"),
+        MergedLine("stderr", frozenset({0}), "step 1"),
+        MergedLine("stderr", frozenset({1, 2, 3}), "step 2"),
     ]
-    assert live_card(lines).text == "[0]    50%|##  |\n[1-3]  75%|### |"
+    assert live_card(lines).text == "[0]   step 1\n[1-3] step 2"
+
+
+def test_bars_of_several_processes_are_one():
+    bars = [
+        MergedLine("stderr", frozenset({0}), "epoch: 100%|####| 40/40 [00:09<00:00]"),
+        MergedLine("stderr", frozenset({1, 3}), "epoch:  50%|##  | 20/40 [00:09<00:09]"),
+        MergedLine("stderr", frozenset({2}), "epoch:  75%|### | 30/40 [00:09<00:03]"),
+        MergedLine("stderr", frozenset({2}), "batch:   9%|#   | 1/11 [00:00<00:03]"),
+    ]
+    assert live_card(bars).text == (
+        "[0-3] epoch:  50%|##  | 20/40 [00:09<00:09] · slowest processes 1,3, fastest process 0 at "
+        "100%\n[2]   batch:   9%|#   | 1/11 [00:00<00:03]"
+    )
+    level = [MergedLine("stderr", frozenset({i}), f" 5%|#   | 1/20 [00:0{i}]") for i in range(2)]
+    assert live_card(level).text == "[0-1]  5%|#   | 1/20 [00:00]"
 
 
 def test_native_value():
