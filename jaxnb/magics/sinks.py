@@ -14,9 +14,9 @@ from IPython.display import DisplayHandle, clear_output, display, publish_displa
 
 from jaxnb.cells.merge_output import LineLimiter, MergedLine
 from jaxnb.cells.sinks import SaysWaits
-from jaxnb.display.blocks import Note
+from jaxnb.display.blocks import Facts, Fold, Note
 from jaxnb.display.card import Card, card_of
-from jaxnb.labels import Outputs
+from jaxnb.labels import Outputs, plural
 from jaxnb.model.cells import RichOutput
 from jaxnb.model.whereabouts import Waits
 
@@ -151,11 +151,17 @@ class NotebookSink(Sink):
     Args:
         ids: The notebook's names for displays.
         is_whole: Nothing but this shows output in the notebook's cell, so that it can be replaced.
+        folds: Lines are shown at the end, a click away: what the compiler logs, say.
     """
 
-    def __init__(self, ids: DisplayIds | None = None, *, is_whole: bool = False) -> None:
+    def __init__(
+        self, ids: DisplayIds | None = None, *, is_whole: bool = False, folds: bool = False
+    ) -> None:
         super().__init__(ids)
         self._is_whole = is_whole
+        self._folds = folds
+        if folds:
+            self._limiter = LineLimiter(head=0, holder=self._holder)
         self._own_lines = 0  # of the first process
         self._between: list[tuple[int, str | int]] = []  # after so many: a notice, or which display
         self._last_waits: Waits | None = None
@@ -173,6 +179,9 @@ class NotebookSink(Sink):
 
     def replace_lines(self, lines: list[MergedLine]) -> None:
         """Shows all once more in the place of what the cell has shown, if that can be replaced."""
+        if self._folds:
+            self._limiter = LineLimiter(head=0, holder=self._holder)
+            self.lines(lines)
         if not self._is_whole:
             return
         clear_output(wait=True)
@@ -275,6 +284,9 @@ class NotebookSink(Sink):
 
         if self._handle is not None:
             self._handle.update(card_live.live_card([]))
+        if self._folds and (lines := self._limiter.finish()):
+            title = f"{plural(len(lines), 'line')} of output"
+            display(card_of(Fold(Facts([title]), [card_live.output_block(lines)])))
         super().__exit__(*details)
 
 
@@ -313,9 +325,9 @@ class TerminalSink(Sink):
             self._width = 0
 
 
-def sink_for(shell: Any, ids: DisplayIds, *, is_whole: bool = False) -> Sink:
-    """Returns the sink for a shell's front end; see :class:`NotebookSink` for ``is_whole``."""
-    return NotebookSink(ids, is_whole=is_whole) if is_notebook(shell) else TerminalSink(ids)
+def sink_for(shell: Any, ids: DisplayIds, **settings: bool) -> Sink:
+    """Returns the sink for a shell's front end; the settings are :class:`NotebookSink`'s."""
+    return NotebookSink(ids, **settings) if is_notebook(shell) else TerminalSink(ids)
 
 
 def notice_card(text: str) -> Card:
