@@ -72,7 +72,7 @@ def open_bytes(session: Session) -> int:
 
 
 CLASSES = """
-import dataclasses, typing
+import dataclasses, functools, threading, typing
 
 class Moments(typing.NamedTuple):
     count: typing.Any
@@ -104,5 +104,22 @@ class Fails:
 class Opaque:
     def __init__(self, array):
         self.array = array
+
+class NoSlots:
+    __slots__ = ()
+
+class Slotted(NoSlots):
+    "As modules of equinox are."
+    def __init__(self, w, f, g):
+        self.w, self.f, self.g = w, f, g
+
+class Wrapped:
+    "As functions of jax.nn are."
+    def __init__(self, f):
+        functools.update_wrapper(self, f)
+        self.lock = threading.Lock()
+
+@Wrapped
+def relu(x): ...
 """
 """A module that the notebook and the processes import."""

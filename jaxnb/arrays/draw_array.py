@@ -8,13 +8,14 @@ from math import prod
 from jaxnb.arrays import Block as Part
 from jaxnb.arrays import elements_bytes
 from jaxnb.arrays.card_spec import dimension_label
-from jaxnb.arrays.draw_colors import tints
+from jaxnb.arrays.draw_colors import SHARED, tints
 from jaxnb.arrays.draw_holders import LEVELS, Holders, devices_by_process, holders_of
 from jaxnb.arrays.draw_panels import Picture, Place, index_label, interval_label, picture
 from jaxnb.display.blocks import Beside, Block, Box, Grid, Note
 from jaxnb.labels import format_bytes, one_line, plural
 from jaxnb.model.layout import ArrayInfo
 
+_MOST_CHIPS = 4
 _CHAR, _LINE = 6.6, 15  # pixels of 11 px system-ui, on the wide side
 _WIDEST, _WIDEST_OF_MANY, _HIGHEST, _GAP = 720, 960, 620, 2
 _LONG, _LONG_OF_MANY, _LONG_OF_ONE = 240, 150, 130
@@ -53,8 +54,14 @@ def _box(part: Part | None, held: dict[Part, Holders], level: int, array: ArrayI
     holders = held[part]
     size = format_bytes(elements_bytes(prod(part.shape), array.itemsize_bits))
     title = one_line(f"{index_label(part.index)} · {holders.long} · {size}", 300)
-    colors = tints(holders.processes) if prod(part.shape) else ()
-    return Box(holders.forms[level], colors, title, stacked=holders.count > 1)
+    colors = tints(holders.processes) if prod(part.shape) else []
+    lines, chips = holders.forms[level], list[tuple[str, str]]()
+    if len(colors) > 1 and lines:  # side by side they would look like parts of the part
+        if level == 0 and len(colors) <= _MOST_CHIPS:
+            chips = list(zip(holders.names, colors, strict=True))
+            lines = lines[len(chips) if not holders.whole else 1 :]
+        colors = [SHARED]
+    return Box(lines, colors, title, stacked=holders.count > 1, chips=chips)
 
 
 def _level(held: Iterable[Holders], cut: Picture) -> tuple[int, tuple[int, int]]:

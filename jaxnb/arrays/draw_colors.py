@@ -23,6 +23,9 @@ _LIGHTER = (1.0, 0.72, 1.25)
 TINT = 0.36
 """How much of a colour is in a box, so that the page's text is readable on it."""
 
+SHARED = "rgba(128,128,128,0.15)"
+"""Behind what several processes have."""
+
 _MAX_BANDS = 12
 
 

@@ -42,6 +42,11 @@ class Holders:
         return [f"P{process} d{ranks_label(devices)}" for process, devices in held]
 
     @property
+    def names(self) -> list[str]:
+        """``["P0", "P1"]``; with their devices, if these are not all that they have."""
+        return [f"P{process}" for process in self.processes] if self.whole else self.pairs
+
+    @property
     def short(self) -> str:
         """``"P0 d0"``, ``"P0-1 d0-3 ×4"`` or ``"P0 d0, P1 d2 ×2"``."""
         times = f" ×{self.count}" if self.count > 1 else ""

@@ -149,4 +149,5 @@ def is_pickled_by_fields(kind: type) -> bool:
         getattr(kind, name, None) is getattr(object, name, None)
         for name in ("__reduce__", "__reduce_ex__", "__getstate__")
     )
-    return plain and kind.__dictoffset__ != 0 and not hasattr(kind, "__slots__")
+    has_slots = any(vars(each).get("__slots__") for each in kind.__mro__)
+    return plain and kind.__dictoffset__ != 0 and not has_slots

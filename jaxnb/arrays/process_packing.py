@@ -86,6 +86,8 @@ class Pickler(pickle.Pickler):
                 raise pickle.PicklingError(
                     f"it refers to code defined in a cell: {value.__qualname__}"
                 )
+            if is_found_by_name(value):  # jax.nn.relu is an object that does not say so itself
+                return value.__qualname__
         elif type(value).__module__ == "__main__":
             parts = parts_of(value)
             if parts is not None:

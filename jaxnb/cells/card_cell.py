@@ -49,7 +49,10 @@ def footer_card(result: CellResult) -> Card:
     if interrupted:
         parts.append(f"interrupted on {ranks_label(interrupted)}")
     footer = card_of(_with_bars(result, Facts(parts, look="small", wrap=False)))
-    return footer if result.timing is None else stacked([timing_card(result.timing), footer])
+    if result.timing is None:
+        return footer
+    has_compiled = any(each.compiles for each in result.per_process.values())
+    return stacked([timing_card(result.timing, compiled=has_compiled), footer])
 
 
 def straggler(result: CellResult) -> int | None:

@@ -8,9 +8,17 @@ from dataclasses import dataclass
 
 from jaxnb.cells.result import CellResult
 from jaxnb.display.ansi import strip_ansi
-from jaxnb.display.blocks import Either, Facts, Fold, Pre
+from jaxnb.display.blocks import Block, Either, Facts, Fold, Note, Pre
 from jaxnb.display.card import NOTHING, Card, card_of
-from jaxnb.labels import format_count, format_seconds, one_line, plural_word, processes_label
+from jaxnb.labels import (
+    capitalized,
+    format_count,
+    format_seconds,
+    one_line,
+    plural_word,
+    processes_label,
+)
+from jaxnb.lockstep.divergence import STILL_VALID
 from jaxnb.model.cells import NO_ANSWER, ProcessError
 
 MOST_CHARS = 1500
@@ -157,8 +165,13 @@ def error_card(result: CellResult, *, ansi: bool = False) -> Card:
     groups = error_groups(result)
     if not groups:
         return NOTHING
-    folds, texts = [], []
+    folds: list[Block] = []
+    texts: list[str] = []
     for i, group in enumerate(groups):
+        if only_waited(group, groups):
+            folds.append(Note(_waited_text(group)))
+            texts.append(_waited_text(group))
+            continue
         error, details = group.error, _details(groups, i)
         name = "Given up" if error.type_name == NO_ANSWER else error.type_name
         told = refusal_text(result, error)
@@ -166,17 +179,43 @@ def error_card(result: CellResult, *, ansi: bool = False) -> Card:
         summary = Facts([message, details], f"{name}:") if message else Facts([details], name)
         body = [] if told else [Pre(_body(result, group, ansi=True))]
         folds.append(Fold(summary, body, opened=i == 0))
-        texts.append(f"{name} on {details}\n{told or _body(result, group, ansi=ansi)}")
+        text = told or _body(result, group, ansi=ansi)
+        texts.append(f"{name} on {_details(groups, i, told_in=strip_ansi(text))}\n{text}")
     return card_of(Either(folds, "\n\n".join(texts)), tone="error")
 
 
-def _details(groups: list[ErrorGroup], i: int) -> str:
-    """Returns which processes raised an error, at which line, and when if others raised others."""
+def only_waited(group: ErrorGroup, groups: Sequence[ErrorGroup]) -> bool:
+    """Whether all that is to be said of an error is that the first one kept these waiting."""
+    cause, message = groups[0], group.error.message
+    followed = group.is_consequence and not cause.is_consequence
+    return followed and f"raised {cause.error.type_name}" in message and STILL_VALID in message
+
+
+def _waited_text(group: ErrorGroup) -> str:
+    return (
+        f"{capitalized(processes_label(group.processes))} only waited for it"
+        f"{f' at {_lines(group)}' if group.lines else ''}. What they were to compute has run on no "
+        "process, and earlier results are valid."
+    )
+
+
+def _lines(group: ErrorGroup) -> str:
+    return f"{plural_word(len(group.lines), 'line')} {', '.join(map(str, group.lines))}"
+
+
+def _details(groups: list[ErrorGroup], i: int, told_in: str = "") -> str:
+    """Returns which processes raised an error, at which line, and when if others raised others.
+
+    Args:
+        groups: All that was raised.
+        i: Which of it.
+        told_in: What stands below: a line that is named there is not named here.
+    """
     group, several = groups[i], len(groups) > 1
-    where = f"line{'s' if len(group.lines) > 1 else ''} {', '.join(map(str, group.lines))}"
+    is_told = all(re.search(rf"\bline {line}\b", told_in) for line in group.lines)
     parts = (
         processes_label(group.processes) + (", first" if several and i == 0 else ""),
-        where if group.lines else "",
+        "" if is_told else _lines(group),
         f"after {format_seconds(group.seconds)}" if several else "",
     )
     return " · ".join(part for part in parts if part)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from jaxnb.cells.result import Agreement, CellResult
 from jaxnb.display.blocks import Either, Facts, Fold, Note, Shown
 from jaxnb.display.card import NOTHING, Card, card_of
-from jaxnb.display.rich import View, needs_front_end, view_of
+from jaxnb.display.rich import View, needs_front_end, shown_alike, view_of
 from jaxnb.display.text import labelled
 from jaxnb.labels import Outputs, processes_label, ranks_label
 from jaxnb.model.cells import RichOutput
@@ -120,12 +120,16 @@ def _beside(own: Sequence[RichOutput], column: Sequence[RichOutput]) -> list[Ric
     after = 0
     for output in column:
         for k in range(after, len(own)):
-            if own[k].data == output.data:
+            if _are_alike(own[k], output):
                 after = k + 1
                 break
         else:
             other.append(output)
     return other
+
+
+def _are_alike(one: RichOutput, other: RichOutput) -> bool:
+    return one.data == other.data or shown_alike(one.data) == shown_alike(other.data)
 
 
 def _group(
@@ -135,7 +139,8 @@ def _group(
     outputs: Outputs,
 ) -> None:
     for processes, known in groups:
-        if outputs != "all" and [o.data for o in known] == [o.data for o in other]:
+        alike = len(known) == len(other) and all(map(_are_alike, known, other))
+        if outputs != "all" and alike:
             processes.append(process)
             return
     groups.append(([process], other))

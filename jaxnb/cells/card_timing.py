@@ -10,18 +10,21 @@ from jaxnb.model.timing import CellTiming, ProcessTiming
 _TITLES = ("process", "first call", "median", "middle half", "fastest", "slowest")
 _MAX_ROWS = 64
 _THIN, _BROAD, _LINE = "rgba(128,128,128,.45)", "rgba(59,125,221,.75)", "#D55E00"
-_NOTE = (
-    "The first call traces and compiles. Middle half: a quarter of the other calls was faster, a "
-    "quarter slower."
-)
+_COMPILED = "The first call traces and compiles. "
+_NOTE = "Middle half: a quarter of the calls after the first was faster, a quarter slower."
 _SCALE = (
     "Bars: from 0 to {}; grey from the fastest to the slowest, blue the middle half, the line the "
     "median."
 )
 
 
-def timing_card(timing: CellTiming) -> Card:
-    """Median and spread of a timed cell's calls on each process, with the first call apart."""
+def timing_card(timing: CellTiming, *, compiled: bool = True) -> Card:
+    """Median and spread of a timed cell's calls on each process, with the first call apart.
+
+    Args:
+        timing: The calls.
+        compiled: Whether anything was compiled in them.
+    """
     known = sorted(timing.per_process.items())
     scale = _scale(timing)
     bars = [_bar(each, scale) for _, each in known[:_MAX_ROWS]]
@@ -34,7 +37,7 @@ def timing_card(timing: CellTiming) -> Card:
     return card_of(
         Facts([], heading, wrap=False),
         Table(columns, rows, more=(len(known) - _MAX_ROWS, "row")),
-        Note(_NOTE, "dim"),
+        Note(f"{_COMPILED if compiled else ''}{_NOTE}", "dim"),
         Either(legend),
     )
 
@@ -105,4 +108,4 @@ def _bar(timing: ProcessTiming, scale: float) -> Cell:
         f"fastest {_time(fastest)}, middle half {_spread(timing)}, median {_time(median)}, "
         f"slowest {_time(slowest)}"
     )
-    return Cell(strip=Strip(lengths, title, 180))
+    return Cell(strip=Strip(lengths, title, 110))

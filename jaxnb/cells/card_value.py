@@ -10,6 +10,7 @@ from jaxnb.arrays import each_its_own
 from jaxnb.arrays.card_array import (
     array_card,
     array_facts,
+    array_pictures,
     array_type,
     preview_text,
     replicas_differ_card,
@@ -59,6 +60,8 @@ def _same_card(result: CellResult, array: ArrayInfo | None) -> Card:
             view = view_of({"text/plain": preview_text(array)})
         if not array.fully_addressable:
             facts = [array_type(array), *array_facts(array)]
+            if array.shape and array.fully_replicated:  # of a number there is nothing to see
+                picture = card_of(*array_pictures(array))
         elif len(array.shards) > 1:
             # The values stand above the picture already.
             own = each_its_own([a for each in result.per_process.values() if (a := _array(each))])
@@ -151,7 +154,8 @@ def by_process_card(result: CellResult, outputs: Outputs) -> Card:
     notes = [_difference_note(result, rows, outputs)]
     if outputs == "merged" and len(rows) > 1 and len({row.view.content for row in rows}) == 1:
         who = tuple(sorted(process for row in rows for process in row.processes))
-        rows, notes = [Said(who, rows[0].view)], [f"they {_ALIKE}"]
+        rows = [Said(who, rows[0].view)]
+        notes = ["shown the same" if is_rich(entries[0][1]) else f"they {_ALIKE}"]
     if outputs == "first":
         rows, silent = rows[:1], []
         rows = [Said(rows[0].processes[:1], rows[0].view)]

@@ -5,7 +5,8 @@ Time is passed in; nothing here sleeps, reads a clock or prints.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import defaultdict, deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
@@ -15,7 +16,7 @@ from jaxnb.display.align import Alignment, LineQueue, common_prefix
 from jaxnb.display.lines import LineAssembler
 from jaxnb.model.cells import StreamName
 
-__all__ = ["LineLimiter", "MergedLine", "StreamMerger"]
+__all__ = ["LineLimiter", "MergedLine", "StreamMerger", "merged_again"]
 IN_STEP_SECONDS = 0.5
 """A process that wrote something so recently is on its way, and will say the line soon."""
 
@@ -29,6 +30,9 @@ line from another process."""
 
 FLOOD_LINES = 500
 """With more lines waiting than anyone can read, merging them is worth a longer wait."""
+
+MOST_AGAIN = 10_000
+"""More lines are not merged once more when the cell has ended: that would take a second or two."""
 
 _NAMES: tuple[StreamName, ...] = ("stdout", "stderr")
 
@@ -52,8 +56,9 @@ class StreamMerger:
     Standard output and error are merged apart: a process's kernel sends each by itself, in
     pieces whose order does not tell which line was written first.
 
-    A twin that arrives after its line came out is simply a line of its own. Processes whose
-    lines are more than :data:`~jaxnb.display.align.LOOK_AHEAD` apart are not lined up.
+    A twin that arrives after its line came out is a line of its own, until :func:`merged_again`.
+    Processes whose lines are more than :data:`~jaxnb.display.align.LOOK_AHEAD` apart are not lined
+    up.
     """
 
     def __init__(
@@ -112,6 +117,59 @@ class StreamMerger:
         They are not forgotten: each comes out of :meth:`drain` when it is complete.
         """
         return [line for stream in self._streams.values() for line in stream.live()]
+
+
+def merged_again(lines: Sequence[MergedLine], first: int) -> list[MergedLine] | None:
+    """Returns a cell's lines, merged once more when all have come; None if they are as few then.
+
+    Equal lines that came further apart than lines wait for each other are one then. Within one
+    stream of a process lines keep their order; those of the first process do in both together.
+
+    Args:
+        lines: The lines, of both streams, as they came.
+        first: The first process.
+    """
+    who: dict[tuple[str, str], frozenset[int]] = {}
+    has_twins = False
+    for line in lines:
+        before = who.get((line.name, line.text), frozenset())
+        has_twins |= bool(before) and before.isdisjoint(line.processes)
+        who[line.name, line.text] = before | line.processes
+    if not has_twins or len(lines) > MOST_AGAIN:
+        return None
+    merged = [each for name in _NAMES for each in _again(lines, name, first)]
+    merged.sort(key=lambda each: each[0])
+    return [line for _, line in merged] if len(merged) < len(lines) else None
+
+
+def _again(
+    lines: Sequence[MergedLine], name: StreamName, first: int
+) -> list[tuple[int, MergedLine]]:
+    """Returns the lines of one stream, and where in the output each has its place."""
+    queues: dict[int, LineQueue] = {}
+    places: dict[int, deque[int]] = defaultdict(deque)
+    for place, line in enumerate(lines):
+        for p in sorted(line.processes) if line.name == name else ():
+            queues.setdefault(p, LineQueue(p)).extend([line.text], 0.0)
+            places[p].append(place)
+    found: list[tuple[int, MergedLine]] = []
+
+    def emit(positions: tuple[int, ...], text: str) -> None:
+        came = {left[i].process_index: places[left[i].process_index].popleft() for i in positions}
+        found.append((came.get(first, max(came.values())), MergedLine(name, frozenset(came), text)))
+
+    for queue in queues.values():
+        queue.finished = True
+    while left := [queues[p] for p in sorted(queues) if queues[p]]:
+        Alignment(left, inf, inf, emit).run()
+    low, top = 0, len(lines)
+    for k, (place, line) in reversed([*enumerate(found)]):  # before the next of the first process's
+        top = place if first in line.processes else top
+        found[k] = min(place, top), line
+    for k, (place, line) in enumerate(found):  # and after all that stand before
+        low = max(low, place)
+        found[k] = low, line
+    return found
 
 
 class _Stream:

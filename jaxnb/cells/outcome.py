@@ -12,6 +12,7 @@ from jaxnb.cells.card_error import (
     ErrorGroup,
     error_card,
     error_groups,
+    only_waited,
 )
 from jaxnb.cells.result import CellResult
 from jaxnb.errors import (
@@ -32,9 +33,6 @@ from jaxnb.model.history import CellOutcome
 MOST_FIRST_CHARS = 2000
 """Of a longer first line of an error the beginning is said with the cell's error."""
 
-MOST_REPEATED_CHARS = 160
-"""A longer one is not said again below the traceback."""
-
 
 def cell_error(result: CellResult) -> CellError:
     """Returns the error for a cell that raised on some process."""
@@ -43,7 +41,10 @@ def cell_error(result: CellResult) -> CellError:
         _joined(result, [(_beginning(_of_one_line(g)), g) for g in groups]),
         result=result,
         rendering=error_card(result, ansi=True).text,
-        closing=_joined(result, [(_ending(_of_one_line(g)), g) for g in groups]),
+        closing=_joined(
+            result,
+            [(replace(g.error, line=None).ending, g) for g in groups if not only_waited(g, groups)],
+        ),
     )
 
 
@@ -64,12 +65,6 @@ def _of_one_line(group: ErrorGroup) -> ProcessError:
 def _beginning(error: ProcessError) -> str:
     """Returns what is said of an error, in a line."""
     return error.ending if error.type_name == NO_ANSWER else f"raised {_first_line(error)}"
-
-
-def _ending(error: ProcessError) -> str:
-    """Returns what is said of an error below its traceback: not again what is long."""
-    first = _beginning(error)
-    return first if len(first) <= MOST_REPEATED_CHARS else error.ending
 
 
 def _first_line(error: ProcessError) -> str:

@@ -15,6 +15,12 @@ MAX_TEXT_CHARS = 200_000
 MAX_DATA_CHARS = 32 << 20
 """What is larger in another format (HTML, a picture) is left out: half of it would be of no use."""
 
+_WIDGET = "application/vnd.jupyter.widget-view+json"
+_NO_WIDGETS = (
+    "Widgets work in the notebook only: no page is connected to the processes. Make it in a cell "
+    "without `%%spmd`, and push what it is set to: `%spmd_push NAME`."
+)
+
 _NOTE_CHARS = 200
 
 
@@ -22,11 +28,14 @@ def bounded(bundle: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a MIME bundle, as text that can be sent, without what is too large.
 
     Bytes, as PIL's images have them, become base64, as notebooks hold them. Its plain text says
-    what was left out.
+    what was left out, and that a widget is.
     """
     kept: dict[str, Any] = {}
     notes = []
     for kind, given in printable(dict(bundle)).items():
+        if kind == _WIDGET:
+            notes.append(_NO_WIDGETS)
+            continue
         data = base64.b64encode(given).decode("ascii") if isinstance(given, bytes) else given
         if kind == "text/plain":
             kept[kind] = shortened(data) if isinstance(data, str) else data

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 from IPython.core.error import StdinNotImplementedError, UsageError
 
-from jaxnb.cells import process_bundles, process_flood
+from jaxnb.cells import process_bars, process_bundles, process_flood
 from jaxnb.labels import MAGICS
 from jaxnb.launch import process_bootstrap
 
@@ -49,6 +49,7 @@ def install(shell: Any) -> None:
     joined = process_bootstrap.joined()
     process_flood.install(shell, joined.num_processes if joined else 1)
     process_bundles.install(shell)
+    process_bars.install()
 
 
 def _nested(magic: str, line: str, cell: str | None = None) -> NoReturn:

@@ -14,6 +14,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 import jax
+from IPython.core.error import UsageError
 
 from jaxnb.arrays.process_held import HELD, LARGE_VALUES
 from jaxnb.arrays.process_naming import Names
@@ -102,8 +103,9 @@ class Runner:
         def showtraceback(*arguments: Any, **settings: Any) -> None:
             if settings.get("running_compiled_code") and ipython_shell.is_outermost(shell):
                 self._raised_at = time.monotonic()
-                self._tell_end(sys.exc_info()[1])
-                if process_tracebacks.has_group(sys.exc_info()[1]):
+                error = sys.exc_info()[1]
+                self._tell_end(error)
+                if isinstance(error, UsageError) or process_tracebacks.has_group(error):
                     return  # IPython would print it to standard error: it is kept below
             show(*arguments, **settings)
 
@@ -207,11 +209,15 @@ class Runner:
     def _keep_error_of(self, result: Any) -> None:
         """Keeps an error that IPython has not shown.
 
-        A second SIGINT that strikes while IPython formats the first makes it give up.
+        Groups of errors, and a magic that is wrong where it stands. And a second SIGINT that
+        strikes while IPython formats the first makes it give up.
         """
         error = result and (result.error_before_exec or result.error_in_exec)
         if error is not None and self._error is None:
-            lines = [line.rstrip("\n") for line in traceback.format_exception(error)]
+            lines = [f"UsageError: {error}"]
+            if not isinstance(error, UsageError):
+                own = error.with_traceback(process_tracebacks.without_ours(error.__traceback__))
+                lines = [line.rstrip("\n") for line in traceback.format_exception(own)]
             self._keep_traceback(type(error), error, lines)
 
     async def _run_task(self, cell: Coroutine[Any, Any, Any]) -> Any:

@@ -82,6 +82,11 @@ def _entries(traceback: TracebackType | None) -> Iterator[TracebackType]:
         traceback = traceback.tb_next
 
 
+def without_ours(traceback: TracebackType | None) -> TracebackType | None:
+    """Returns a traceback without the frames of IPython and jaxnb."""
+    return _chained(list(_entries(traceback)))
+
+
 def _is_of_library(entry: TracebackType) -> bool:
     return entry.tb_frame.f_code.co_filename.startswith(_LIBRARIES)
 

@@ -10,16 +10,11 @@ from dataclasses import replace
 from typing import Literal
 
 from jaxnb.cells.allowance import Allowance, share_of
-from jaxnb.cells.answers import (
-    as_reply,
-    mergers,
-    pieces,
-    raised,
-)
+from jaxnb.cells.answers import as_reply, mergers, pieces, raised
 from jaxnb.cells.collected import Collected
 from jaxnb.cells.dropped_output import dropped_texts, flood_text
 from jaxnb.cells.held_output import Ended, HeldOutput, LineEnds
-from jaxnb.cells.merge_output import MergedLine, StreamMerger
+from jaxnb.cells.merge_output import MergedLine, StreamMerger, merged_again
 from jaxnb.cells.sinks import NoSink, OutputSink
 from jaxnb.labels import Outputs, processes_label
 from jaxnb.model.cells import (
@@ -82,7 +77,8 @@ class RunningCell:
             "stdout": defaultdict(list),
             "stderr": defaultdict(list),
         }
-        self._merged: dict[str, list[str]] = {"stdout": [], "stderr": []}
+        self._shown: list[MergedLine] = []
+        self._is_merged = outputs == "merged"
         self._allowances: dict[tuple[int, StreamName], Allowance] = {}
         self._pieces: deque[Event] = deque()
         self._is_behind = False
@@ -305,8 +301,7 @@ class RunningCell:
     def _show(self, lines: list[MergedLine]) -> None:
         if not lines:
             return
-        for line in lines:
-            self._merged[line.name].append(line.labelled())
+        self._shown += lines
         self._to_sink(lambda sink: sink.lines(lines))
 
     def _show_live(self) -> None:
@@ -378,6 +373,9 @@ class RunningCell:
                 self._show(merger.close(time.perf_counter()))
             has_more = self._show_held()
         self._show_live()
+        if self._is_merged and (again := merged_again(self._shown, min(self._processes))):
+            self._shown = again
+            self._to_sink(lambda sink: sink.replace_lines(again))
         for text in dropped_texts(self._dropped.values()):
             self.notice(text)
         return Collected(
@@ -386,7 +384,10 @@ class RunningCell:
             frozenset(self.silent),
             {i: tuple(self._displays[i]) for i in self._processes},
             {name: _whole(texts, self._processes) for name, texts in self._texts.items()},
-            {name: "".join(f"{line}\n" for line in lines) for name, lines in self._merged.items()},
+            {
+                name: "".join(f"{line.labelled()}\n" for line in self._shown if line.name == name)
+                for name in self._texts
+            },
             self.seconds,
         )
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import math
 from collections.abc import Sequence
 from typing import Any
 
+from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, MultipleLocator
 
 from jaxnb.compiled import collectives_table, ranking
 from jaxnb.compiled.card_comparison import format_time
+from jaxnb.display.blocks import Shown
+from jaxnb.display.card import card_of
+from jaxnb.display.rich import View
 from jaxnb.labels import format_bytes
 from jaxnb.model.comparisons import Column, ComparisonReport, Variant
 
@@ -27,13 +32,25 @@ _TITLES: dict[Column, str] = {
 }
 
 
-class Chart(Figure):
-    """A figure that shows itself in a notebook, whether or not ``pyplot`` was imported."""
+_INK = "#808080"
+"""Readable on white and on black: the page shows through."""
 
-    def _repr_png_(self) -> bytes:
+
+class Chart(Figure):
+    """A figure that shows itself in a notebook, whether or not ``pyplot`` was imported.
+
+    Attributes:
+        words: What it shows.
+    """
+
+    words = ""
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         stream = io.BytesIO()
         self.savefig(stream, format="png", dpi=110)
-        return stream.getvalue()
+        data = base64.b64encode(stream.getvalue()).decode()
+        picture = Shown(View("image", data, "image/png", self.words))
+        return {"text/html": card_of(picture).html, "text/plain": self.words}
 
 
 def chart(report: ComparisonReport) -> Chart:
@@ -45,15 +62,23 @@ def chart(report: ComparisonReport) -> Chart:
         c for c in _TITLES if any(ranking.number(v, c) is not None for v in report.variants)
     ]
     columns = columns or ["bytes"]
+    names: tuple[Any, ...] = ("text.color", "axes.edgecolor", "xtick.color", "ytick.color")
+    with rc_context({**dict.fromkeys(names, _INK), "axes.facecolor": "none"}):
+        return _drawn(report, columns)
+
+
+def _drawn(report: ComparisonReport, columns: Sequence[Column]) -> Chart:
     height = 1.5 + 0.42 * len(report.variants)
     figure = Chart(figsize=(3.1 * len(columns) + 0.8, height), layout="constrained")
-    figure.set_facecolor("white")
+    figure.set_facecolor("none")
     axes = figure.subplots(1, len(columns), sharey=True, squeeze=False)[0]
     for ax, column in zip(axes, columns, strict=True):
         _draw(ax, report.variants, column)
     axes[0].set_yticks(range(len(report.variants)), [v.name for v in report.variants])
     axes[0].invert_yaxis()
-    figure.suptitle(f"{report.function} under {len(report.variants)} shardings", fontsize=10)
+    title = f"{report.function} under {len(report.variants)} shardings"
+    figure.suptitle(title, fontsize=10)
+    figure.words = f"{title}, as bars: {', '.join(_TITLES[c] for c in columns)}"
     return figure
 
 
@@ -63,7 +88,7 @@ def _draw(ax: Any, variants: Sequence[Variant], column: Column) -> None:
     for place, (label, sizes) in enumerate(stacks.items()):
         look = {"color": _COLORS[place % len(_COLORS)], "hatch": _HATCHES[place % len(_HATCHES)]}
         ax.barh(range(len(variants)), sizes, left=left, height=0.62, label=label or None,
-                edgecolor="white", linewidth=0.5, **look)  # fmt: skip
+                edgecolor=_INK, linewidth=0.5, **look)  # fmt: skip
         left = [before + size for before, size in zip(left, sizes, strict=True)]
     if column == "time":
         _spread(ax, variants)
@@ -101,7 +126,7 @@ def _spread(ax: Any, variants: Sequence[Variant]) -> None:
     for place, variant in enumerate(variants):
         if variant.timing is not None:
             timing = variant.timing
-            ax.plot([timing.low, timing.high], [place, place], color="black", linewidth=1.2)
+            ax.plot([timing.low, timing.high], [place, place], color=_INK, linewidth=1.2)
 
 
 def _values(ax: Any, variants: Sequence[Variant], column: Column) -> None:

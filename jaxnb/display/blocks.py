@@ -186,12 +186,21 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A place of a grid: the lines in it, its owners' colours side by side, its tooltip."""
+    """A place of a grid.
+
+    Attributes:
+        lines: The lines in it.
+        colors: Its owners' colours, side by side.
+        title: Its tooltip.
+        stacked: Several devices have one.
+        chips: Above the lines, words in colours of their own.
+    """
 
     lines: Sequence[str]
     colors: Sequence[str]
     title: str
     stacked: bool = False
+    chips: Sequence[tuple[str, str]] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,7 +109,7 @@ def _table(table: b.Table) -> Html:
         parts.append(tag("thead", tag("tr", *titles, style=_PLAIN_ROW)))
     rows = zip_longest(table.rows, table.tooltips)
     parts.append(tag("tbody", *(_row([row[i] for i in places], columns, tip) for row, tip in rows)))
-    shown = tag("table", *parts, style=_TABLE)
+    shown = tag("div", tag("table", *parts, style=_TABLE), style="overflow-x:auto")
     return together(shown, tag("div", table.rest, style=_DIM) if table.rest else "")
 
 
@@ -126,7 +126,7 @@ def _side(column: b.Column) -> str:
 
 def _cell(cell: b.Cell, column: b.Column, top: bool) -> Html:
     text = cell.text
-    is_short = column.align == ">" or len(text) <= _SHORT or cell.look == "mono"
+    is_short = column.align == ">" or len(text) <= _SHORT or cell.look in ("mono", "code")
     # What has no blank is not broken anyway.
     space = "nowrap" if is_short and (" " in text or "-" in text) else ""
     space = "pre-line" if "\n" in text else space
@@ -134,7 +134,7 @@ def _cell(cell: b.Cell, column: b.Column, top: bool) -> Html:
     if cell.strip is not None:
         inside = _strip(cell.strip)
     elif cell.look == "code" and text:
-        inside = tag("code", text)
+        inside = tag("code", text, style="white-space:nowrap")  # pages may have it broken
     style = _cell_style(_side(column), top, space, cell.look)
     return tag("th" if cell.look == "head" else "td", inside, style=style, title=cell.title)
 
@@ -179,7 +179,8 @@ def _shown(shown: b.Shown) -> Html:
     if view.kind == "image":
         source = f"data:{view.mime_type};base64,{view.content}"
         width = str(view.width) if view.width else None
-        return tag("img", alt=view.text, src=source, width=width)
+        fits = None if width else "max-width:100%"
+        return tag("img", alt=view.text, src=source, width=width, style=fits)
     return _pre(b.Pre(view.content))
 
 
@@ -226,13 +227,15 @@ def _px(name: str, pixels: int | None) -> str:
     return f";{name}:{pixels}px" if pixels else ""
 
 
+_CHIP = "padding:0 3px;margin:0 1px;background:"
 _BOX = "padding:1px 3px;text-align:center;font-size:11px;white-space:nowrap;background:"
 
 
 def _box(box: b.Box | None) -> Html:
     if box is None:
         return tag("td", "⋯", style=_AROUND)
-    lines = [part for line in box.lines for part in (_BREAK, line)][1:]
+    lines = [part for line in box.lines for part in (_BREAK, line)][not box.chips :]
+    lines[:0] = [tag("span", text, style=_CHIP + color) for text, color in box.chips]
     style = _BOX + _background(box.colors)
     if box.stacked:
         style += ";box-shadow:3px 3px 0 0 rgba(128,128,128,.35)"

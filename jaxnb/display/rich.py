@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import re
+import zlib
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -10,6 +14,16 @@ from jaxnb.display.ansi import strip_ansi
 from jaxnb.display.markup import trusted
 
 _IMAGES = ("image/png", "image/jpeg")
+_MADE_UP = re.compile(
+    r"0x[0-9a-f]{6,}|[0-9a-f]{8}-?(?:[0-9a-f]{4}-?){3}[0-9a-f]{12}|\bDevice: [A-Z]+ \d+\b",
+    re.IGNORECASE,
+)
+"""Addresses of objects, the ids that displays give their elements, and each process's device as
+treescope tells of it."""
+
+_PACKED = re.compile(r"\be[JN][\w+/]{60,}={0,2}")
+"""Compressed HTML, as treescope has it, which may hold addresses."""
+
 _EMBEDDED = ("text/html", "image/svg+xml", *_IMAGES, "text/plain")
 
 
@@ -69,16 +83,28 @@ def needs_front_end(bundle: Mapping[str, Any]) -> bool:
     return not is_rich(bundle) and any(mime_type not in _EMBEDDED for mime_type in bundle)
 
 
+def shown_alike(bundle: Mapping[str, Any]) -> str:
+    """Returns what is equal for bundles that differ in addresses and made-up ids alone."""
+    text = "".join(f"{kind}: {_joined(bundle[kind])}\n" for kind in sorted(bundle))
+    return _MADE_UP.sub("…", _PACKED.sub(_unpacked, text))
+
+
+def _unpacked(found: re.Match[str]) -> str:
+    with suppress(ValueError, zlib.error):
+        return zlib.decompress(base64.b64decode(found[0])).decode("utf-8", "replace")
+    return found[0]
+
+
 def grouped(bundles: Iterable[tuple[int, Mapping[str, Any], bytes]]) -> list[Said]:
     """Groups processes with equal values, in order of their first process.
 
     Args:
         bundles: Process index, MIME bundle and digest; values are equal if their digests
-            are, or their bundles where there is none.
+            are, or what their bundles show where there is none.
     """
     groups: dict[object, tuple[list[int], Mapping[str, Any]]] = {}
     for process, bundle, digest in bundles:
-        key: object = digest or tuple(sorted((k, str(v)) for k, v in bundle.items()))
+        key: object = digest or shown_alike(bundle)
         groups.setdefault(key, ([], bundle))[0].append(process)
     return [Said(tuple(who), view_of(bundle)) for who, bundle in groups.values()]
 

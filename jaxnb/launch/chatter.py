@@ -26,6 +26,8 @@ _PIECES = (
 # search: a line is read once, whatever is in it.
 _PIECE = re.compile("|".join([*map(re.escape, _PIECES), "[0-9]"]))
 
+_DATED = re.compile(r"^([IWEF])\d{4} [\d:.]{15} +\d+ (?=\S+:\d+\] )", re.MULTILINE)
+
 NUMBERS = 3
 """How many numbers are in a message: the rank, its peers, and how many were expected."""
 
@@ -125,6 +127,14 @@ class ChatterFilter:
             return False
         self._begun = after if after else _Begun()
         return True
+
+
+def undated(text: str) -> str:
+    """Returns lines of XLA's log without time and thread, so that processes say the same.
+
+    ``"W1128 17:25:02.256589   10572 a.cc:6] …"`` becomes ``"W a.cc:6] …"``.
+    """
+    return _DATED.sub(r"\1 ", text)
 
 
 def quiet(text: str) -> str:

@@ -19,10 +19,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jaxnb.launch import lifeline
-from jaxnb.launch.chatter import ChatterFilter
+from jaxnb.launch.chatter import ChatterFilter, undated
 
 TAIL_BYTES = 16 << 10
 """How much of what a child wrote last is kept, to be shown when it dies."""
+
+LAST_WORDS_SECONDS = 30.0
+"""What a process wrote so long before the next, or before its death, says nothing of its death. XLA
+aborts 20 s after it has warned of a collective that does not end."""
 
 PARTIAL_SECONDS = 0.2
 """The beginning of a line is handed on if the rest has not come by then."""
@@ -39,11 +43,18 @@ class Child:
     index: int
     output_fd: int
     tail: bytearray = field(default_factory=bytearray)
+    wrote_at: float = -math.inf
     decoder: codecs.IncrementalDecoder = field(default_factory=lambda: _decoder("replace"))
     chatter: ChatterFilter = field(default_factory=ChatterFilter)
     flush_at: float = math.inf
     reply_to: int | None = None
     told_to_stop: bool = False
+
+    def last_words(self) -> str:
+        """Returns what it wrote last, if that was not long ago; what was is forgotten."""
+        if time.monotonic() - self.wrote_at > LAST_WORDS_SECONDS:
+            self.tail.clear()
+        return self.tail.decode("utf-8", "replace")
 
 
 class ForkLoop:
@@ -158,7 +169,9 @@ class ForkLoop:
         if not data:
             self._close_output(child)
             return
+        child.last_words()
         child.tail += data
+        child.wrote_at = time.monotonic()
         del child.tail[:-TAIL_BYTES]
         self._emit_text(child, child.chatter.feed(child.decoder.decode(data)))
         is_pending = child.chatter.is_pending or child.decoder.getstate()[0]
@@ -166,7 +179,7 @@ class ForkLoop:
 
     def _emit_text(self, child: Child, text: str) -> None:
         if text and child.role == "engine":
-            self._emit(event="text", pid=child.pid, index=child.index, text=text)
+            self._emit(event="text", pid=child.pid, index=child.index, text=undated(text))
 
     def _flush_output(self, child: Child, *, is_end: bool = False) -> None:
         """Hands on what was held back of what a child wrote."""

@@ -217,7 +217,7 @@ class ForkServer(ForkLoop):
             self._on_output(child)
         if child.output_fd >= 0:
             self._close_output(child)
-        tail = child.tail.decode("utf-8", "replace")
+        tail = child.last_words()
         if child.reply_to is not None:
             error = f"the {child.role} ended with status {status} while starting\n{tail}"
             self._emit(reply=child.reply_to, error=error)

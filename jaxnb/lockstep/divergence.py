@@ -19,6 +19,9 @@ from jaxnb.model.dispatches import (
 NOTHING_RAN = "None of it has run"
 """What is said of a dispatch that was stopped, after who was to do what."""
 
+STILL_VALID = "so no process waits, and earlier results are valid"
+"""What is said then, unless processes have run other dispatches before."""
+
 MOST_ARGUMENTS = 2
 """So many arguments of other shapes are told one by one."""
 
@@ -172,7 +175,7 @@ def disagreement(found: Sequence[Side], mine: Dispatch) -> str:
     """
     does = [f"{processes_label(side.processes)}: {_was_to(side, mine)}" for side in found]
     made = {side.dispatch.fingerprint for side in found if side.dispatch is not None}
-    same = {f"{verb} to dispatch {mine}" for verb in ("was", "were")}
+    same = {f"{verb} to dispatch {_with_source(mine)}" for verb in ("was", "were")}
     if len(found) > 1 and all(_was_to(side, mine) in same for side in found):
         differs = "different inputs" if len(made) == 1 else "different programs"
         groups = " / ".join(ranks_label(side.processes) for side in found)
@@ -180,7 +183,7 @@ def disagreement(found: Sequence[Side], mine: Dispatch) -> str:
     shapes = _differing_arguments(found)
     everyone = processes_label(mine.processes)
     which = f"dispatch {mine.number}" if mine.number else "a thread's dispatch"
-    trust = "so no process waits, and earlier results are valid"
+    trust = STILL_VALID
     if any(side.dispatch is not None and _is_other_number(side.dispatch, mine) for side in found):
         trust = (
             "but after an interrupt or an error some processes ran dispatches that others did "
@@ -235,10 +238,14 @@ def _was_to(side: Side, mine: Dispatch) -> str:
     if its is None:
         is_one = len(side.processes) == 1
         return side.note if is_one else re.sub(r"^was\b", "were", side.note)
-    what = f"{'was' if len(side.processes) == 1 else 'were'} to dispatch {its}"
+    what = f"{'was' if len(side.processes) == 1 else 'were'} to dispatch {_with_source(its)}"
     if its.processes != mine.processes:
         what += f", over {processes_label(its.processes)}"
     return f"{what}, as dispatch {its.number}" if _is_other_number(its, mine) else what
+
+
+def _with_source(its: Dispatch) -> str:
+    return f"{its} (`{its.source}`)" if its.source else str(its)
 
 
 def _is_other_number(its: Dispatch, mine: Dispatch) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import linecache
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -11,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from jaxnb.errors import DivergenceError
+from jaxnb.labels import one_line
 from jaxnb.lockstep import process_inputs
 from jaxnb.lockstep.messages import Word
 from jaxnb.lockstep.process_ask_conductor import Intent, as_digest, as_intent, replicas_as_text
@@ -23,6 +25,10 @@ from jaxnb.model.dispatches import Dispatch
 
 if TYPE_CHECKING:
     from jaxnb.arrays.process_replicas import Replicas
+
+
+MOST_SOURCE_CHARS = 60
+"""So much of a line of code is told to other processes."""
 
 
 def _not_told(_: float) -> None:
@@ -104,7 +110,9 @@ class Agreement:
         if self._making.is_main:
             entry.number = cell.count(entry.known.processes) + 1
         failed = self._launches.failures(entry.known.processes)
-        return replace(as_dispatch(entry), failed=failed.last, failures=len(failed.keys))
+        source = one_line(linecache.getline(cell.name, entry.line or 0).strip(), MOST_SOURCE_CHARS)
+        told = as_dispatch(entry)
+        return replace(told, failed=failed.last, failures=len(failed.keys), source=source)
 
     def _digest(self, entry: Entry, arguments: Sequence[Any]) -> None:
         """Digests the replicas among a dispatch's arguments that nothing has compared yet."""

@@ -48,6 +48,8 @@ class CardView:
         self._cell = cell
         self._outputs = outputs
         self._since = time.strftime("%H:%M:%S")
+        self._holder = holder
+        self._notices: list[MergedLine] = []
         self._limiter = LineLimiter(head=0, tail=LINES_SHOWN, holder=holder)
         self._columns = card_output.DisplayColumns()
         self._first = 0
@@ -66,6 +68,11 @@ class CardView:
         self._is_behind = True
         self.tick()
 
+    def replace_lines(self, lines: list[MergedLine]) -> None:
+        """Shows the last of these instead."""
+        self._limiter = LineLimiter(head=0, tail=LINES_SHOWN, holder=self._holder)
+        self.lines([*lines, *self._notices])
+
     def live(self, lines: list[MergedLine]) -> None:
         """Does nothing: the final state comes as a line."""
 
@@ -79,7 +86,8 @@ class CardView:
 
     def notice(self, text: str) -> None:
         """Shows a sentence of jaxnb's own."""
-        self.lines([MergedLine("stderr", frozenset(), f"jaxnb: {text}")])
+        self._notices.append(MergedLine("stderr", frozenset(), f"jaxnb: {text}"))
+        self.lines(self._notices[-1:])
 
     def waits(self, waits: Waits) -> None:
         """Shows where all processes wait."""

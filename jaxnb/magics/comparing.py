@@ -131,7 +131,7 @@ class ComparingMagics(SessionMagics):
 
             code = comparing.code_of(asked.call, **{**settings, "run": False})
             return comparing.compare_planned(code, devices=asked.devices, label=asked.call)
-        session, sink = self._started(), sink_for(self.shell, DisplayIds())
+        session, sink = self._started(), sink_for(self.shell, DisplayIds(), folds=True)
         number = self.shell.displayhook.prompt_count
         with sink:
             return session.compare(

@@ -226,7 +226,7 @@ class SpmdMagics(SessionMagics):
     def _run_now(
         self, session: Session, code: str, settings: dict[str, Any], asked: argparse.Namespace
     ) -> None:
-        sink = sink_for(self.shell, self._ids)
+        sink = sink_for(self.shell, self._ids, is_whole=settings["first_line"] == 2)
         try:
             with plain_interrupt("Interrupted."), sink:
                 result = session.run(code, sink=sink, **settings)

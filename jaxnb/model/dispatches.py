@@ -111,6 +111,7 @@ class Dispatch:
         collectives: Whether processes wait for each other in it.
         replicas: Digests of its replicated arguments that nothing has compared yet: the processes
             that hold the same parts, and a number that is to be equal on these.
+        source: The code at ``line``; empty unless other processes are told of it.
         failed: The last one over these processes that all had agreed on before, and that then
             failed on this process, in words; empty if there was none.
         failures: How many there were.
@@ -135,6 +136,7 @@ class Dispatch:
     failures: int = 0
     end: DispatchEnd = ""
     replicas: tuple[tuple[Processes, int], ...] = field(default=(), repr=False)
+    source: str = field(default="", compare=False)
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Dispatch:

@@ -21,7 +21,7 @@ class ProcessTiming:
 
     Attributes:
         process_index: The process.
-        first: The first call, which traces and compiles; None if it did not end.
+        first: The first call, which may trace and compile; None if it did not end.
         repeats: The calls after it, in order, as far as they ended.
     """
 

@@ -18,7 +18,7 @@ from jaxnb.profile.card_stats import (
 )
 from jaxnb.profile.stats_history import StatsHistory, Track, Values
 
-HTML_WIDTH = 30
+HTML_WIDTH = 16
 TEXT_WIDTHS = {False: 12, True: 8}
 """How many of the last samples a line shows: in HTML; as text without GPUs, and with."""
 
@@ -31,7 +31,7 @@ FULL_PERCENT = 100.0
 def live_stats_card(
     history: StatsHistory, words: str, *, at: str = "", ended: bool = False
 ) -> Card:
-    """Memory and load of each device over the last half minute, as small lines.
+    """Memory and load of each device over the last seconds, as small lines.
 
     Args:
         history: The samples.

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Literal
 
-from jaxnb.display.blocks import Cell, Column, Facts, Note, Table
+from jaxnb.display.blocks import Cell, Column, Either, Facts, Note, Table
 from jaxnb.display.card import Card, card_of
+from jaxnb.display.plain import table_text
 from jaxnb.labels import format_bytes, format_count, format_seconds, one_line, plural, ranks_label
+from jaxnb.model.dispatches import Cause
 from jaxnb.model.history import CellRecord
 
 MAX_ROWS = 100
-_LONGEST = 80
+_LONGEST, _SHOWN = 80, 48
 _COLUMNS = (
     Column("cell", ">"),
     Column("began"),
@@ -23,6 +27,16 @@ _COLUMNS = (
     Column("lines", ">"),
     Column("code", least=5),
 )
+_OF_PAGE = (0, 9, 7, 3, 4, 5, 6, 1, 2, 8)
+"""What a narrow page is to show stands first there."""
+
+_CAUSES: Mapping[Cause | Literal[""], str] = {
+    "program": ": different programs",
+    "input": ": different inputs",
+    "order": ": different order",
+    "missing": ": not all took part",
+    "slow": ": a process was slow",
+}
 _ALLOCATED = (
     "Allocated: the change of memory in use over the cell, on the device where it changed most."
 )
@@ -50,16 +64,23 @@ def history_card(records: Sequence[CellRecord], forgotten: int = 0) -> Card:
         _ALLOCATED if any(record.allocated_bytes for record in shown) else "",
         _DISPATCHES if any(record.dispatches for record in shown) else "",
     ]
-    tooltips = [" · ".join(filter(None, [r.began, r.code, r.detail])) for r in shown]
+    rows = [_cells(record) for record in shown]
+    tips = [" · ".join(filter(None, [r.began, r.code, r.detail])) for r in shown]
     return card_of(
         Facts(facts, plural(len(records), "cell")),
-        Table(_COLUMNS, [_cells(record) for record in shown], tooltips, gap=1),
+        Either([_of_page(Table(_COLUMNS, rows, tips))], table_text(Table(_COLUMNS, rows, gap=1))),
         Note(" ".join(filter(None, notes)), "dim"),
     )
 
 
+def _of_page(table: Table) -> Table:
+    rows = [[row[i] for i in _OF_PAGE] for row in table.rows]
+    return replace(table, columns=[table.columns[i] for i in _OF_PAGE], rows=rows)
+
+
 def _cells(record: CellRecord) -> list[str | Cell]:
-    outcome = f"{record.outcome} ({record.cause})" if record.cause else record.outcome
+    why = "" if record.outcome in ("error", "died") else _CAUSES.get(record.cause, "")
+    outcome = f"{record.outcome}{why}"
     return [
         f"[{record.cell}]",
         record.began[11:19],
@@ -70,7 +91,7 @@ def _cells(record: CellRecord) -> list[str | Cell]:
         format_count(record.dispatches) if record.dispatches else "",
         outcome if record.outcome == "ok" else Cell(outcome, "warn"),
         str(record.lines),
-        Cell(one_line(record.code, _LONGEST), "code"),
+        Cell(one_line(record.code, _SHOWN), "code", short=one_line(record.code, _LONGEST)),
     ]
 
 

@@ -101,6 +101,7 @@ def test_a_typo_in_a_loop_is_told_by_all_and_costs_nothing(group: Session) -> No
     )
     assert result.errors[2].type_name == "NameError"
     assert "processes 0-1,3: were to dispatch jit(<lambda>)" in told(result)
+    assert " at line 4 (`y = step(y if i else x)`); " in told(result)
     assert "process 2: raised NameError at line 3" in told(result)
     # What was bound before is of the same step on all.
     assert group.run("float(total(y))").value == 16.0 * 8
@@ -505,7 +506,8 @@ def test_what_a_handler_dispatches_while_a_process_waits_came_before(
     message = told(failed(group, code))
     assert "do not agree on dispatch 2 over processes 0-3: processes 0,2-3: were to" in message
     assert (
-        "process 1: was to dispatch jit(<lambda>) float32[16] -> float32[16] at line 10." in message
+        "process 1: was to dispatch jit(<lambda>) float32[16] -> float32[16] at line 10 (`y ="
+        in message
     )
     assert "so no process waits, and earlier results are valid" in message
     assert group.run("float(t)").value == 16.0

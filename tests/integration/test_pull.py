@@ -1282,6 +1282,12 @@ def test_parts_of_objects_are_left_out_and_opaque_ones_as_a_whole(
         net = session.pull("net")
     assert isinstance(net, classes.Layer)
     np.testing.assert_array_equal(net.w, np.ones(2))
+    session.run("net = classes.Slotted(jnp.ones(2), classes.relu, lambda: 1)")
+    with pytest.warns(NotMovedWarning, match=r"1 part of `net` .*`net\.g`: it refers to code"):
+        net = session.pull("net")
+    assert isinstance(net, classes.Slotted)
+    assert net.f is classes.relu
+    np.testing.assert_array_equal(net.w, np.ones(2))
     with pytest.warns(NotMovedWarning, match=r"1 part.*`tree\['mesh'\]`.*Device"):
         assert repr(session.pull("tree")["mesh"]) == "<not moved: Mesh>"
     with pytest.raises(JaxnbError, match="`mesh` on process 0 cannot be pulled"):

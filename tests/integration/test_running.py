@@ -631,6 +631,7 @@ def test_sys_exit_is_an_error_and_ends_nothing(session: Session, code: str) -> N
         ("raise UnicodeError('ü\\nsecond line')", "UnicodeError: ü\nsecond line"),
         ("raise ExceptionGroup('two', [ValueError(1), KeyError(2)])",
          "ExceptionGroup: two (2 sub-exceptions)"),
+        ("%nosuch", "UsageError: Line magic function `%nosuch` not found."),
         ("class Own(Exception): pass\nraise Own('mine')", "Own: mine"),
     ],
 )  # fmt: skip
@@ -639,6 +640,8 @@ def test_every_kind_of_exception_fails_the_cell(session: Session, code: str, err
     assert {str(e) for e in result.errors.values()} == {error}
     assert sorted(result.errors) == ALL
     assert result.stderr == ""  # it is shown once
+    assert "IPython" not in (traceback := result.errors[0].traceback)
+    assert own_frames(traceback) == []
 
 
 def test_a_chain_of_exceptions_is_shown_whole(session: Session) -> None:

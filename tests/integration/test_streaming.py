@@ -89,6 +89,17 @@ def test_output_of_one_process_is_not_held_back_by_silent_ones(
     assert sink.shown == ["[2] only me"]
 
 
+def test_equal_lines_that_came_far_apart_are_one_in_the_result(
+    session: Session, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    sink = Recorder(lambda s: "[0] done" in s.shown, gate.open)
+    code = f"if process_index: {gate.wait}\nprint('loaded')\nprint('done')"
+    result = session.run(code, sink=sink, timeout=PATIENT_SECONDS)
+    assert sink.shown[:2] == ["[0] loaded", "[0] done"]
+    assert result.stdout == "[0-3] loaded\n[0-3] done\n"
+
+
 def test_unfinished_lines_are_live(session: Session, gate: Gate) -> None:
     sink = Recorder(lambda s: ["[0-3] loss: "] in s.lived or ["[0-3] loss:"] in s.lived, gate.open)
     session.run(
@@ -112,6 +123,18 @@ def test_progress_bars_are_live_and_end_as_one_line(session: Session, gate: Gate
     assert sink.fired
     assert sink.shown == ["[0-3] 3/3"]
     assert result.stderr == "[0-3] 3/3\n"
+
+
+def test_bars_that_would_be_widgets_are_text(session: Session) -> None:
+    code = (
+        "import tqdm.notebook\nfrom tqdm.auto import tqdm as auto\n"
+        "for bar in (tqdm.notebook.tqdm, auto):\n"
+        "    for _ in bar(range(3), bar_format='{n_fmt}/{total_fmt}'): pass\n"
+        "tqdm.notebook.trange is tqdm.trange"
+    )
+    result = session.run(code)
+    assert result.stderr == "[0-3] 3/3\n[0-3] 3/3\n"
+    assert result.value is True
 
 
 def test_lines_are_labelled_with_who_said_them(session: Session) -> None:

@@ -89,7 +89,8 @@ def test_a_session_in_a_terminal(terminal: Terminal) -> None:
 
     failed = terminal.type("%%spmd\nif process_index == 1:\n    raise ValueError('boom')")
     assert "raise ValueError('boom')" in failed
-    assert "CellError: process 1 raised ValueError: boom at line 3" in failed
+    assert "CellError: process 1 raised ValueError (cell [" in failed
+    assert failed.count("line 3") == 1
     assert own_frames(failed) == []
 
     bar = terminal.type(

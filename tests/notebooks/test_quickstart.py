@@ -198,8 +198,8 @@ def test_error_of_one_process(executed: Executed) -> None:
     assert error.ename == "CellError"
     shown_lines = re.sub(r"\x1b\[[\d;]*m", "", "\n".join(error.traceback)).splitlines()
     assert shown_lines.count("ValueError: boom") == 1
-    assert "on process 2 " in shown_lines[0]
-    assert "CellError: process 2 raised ValueError: boom at line 3" in shown_lines[-1]
+    assert shown_lines[0] == "ValueError on process 2"
+    assert shown_lines[-1].startswith("CellError: process 2 raised ValueError (cell [")
     assert not any("jaxnb" in line for line in shown_lines)
     assert "error on 2" in shown(cell)
     after = executed.text("still here").splitlines()

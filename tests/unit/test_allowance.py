@@ -113,6 +113,14 @@ def test_large_html_is_left_out_and_that_is_said():
     }
 
 
+def test_a_widget_is_refused_with_a_sentence():
+    view = {"model_id": "1", "version_major": 2, "version_minor": 0}
+    bundle = {"text/plain": "IntSlider(value=0)", "application/vnd.jupyter.widget-view+json": view}
+    kept = process_bundles.bounded(bundle)
+    assert list(kept) == ["text/plain"]
+    assert kept["text/plain"].startswith("IntSlider(value=0)\nWidgets work in the notebook only:")
+
+
 @pytest.mark.parametrize("kind", ["application/json", "application/vnd.plotly.v1+json"])
 def test_nested_data_count_whole(kind: str):
     data: dict[str, Any] = {"rows": [["x" * 1_000_000] * 40]}

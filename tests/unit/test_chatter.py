@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxnb.launch.chatter import MAX_PARTIAL_CHARS, ChatterFilter, quiet
+from jaxnb.launch.chatter import MAX_PARTIAL_CHARS, ChatterFilter, quiet, undated
 
 
 def pieces_of(rank: int, peers: int) -> list[str]:
@@ -26,6 +26,15 @@ def pieces_of(rank: int, peers: int) -> list[str]:
 
 
 LINE = "".join(pieces_of(1, 3)).rstrip("\n")
+
+
+def test_lines_of_xlas_log_are_the_same_on_all_processes() -> None:
+    said = "W1128 17:25:02.256589   10572 spmd_partitioner.cc:666] [SPMD] Involuntary\nmore\n"
+    other = "W1128 17:25:02.482755   10573 spmd_partitioner.cc:666] [SPMD] Involuntary\nmore\n"
+    assert undated(said) == undated(other)
+    assert undated(said) == "W spmd_partitioner.cc:666] [SPMD] Involuntary\nmore\n"
+    mine = "W1128 17:25:02.256589 10572 of mine\n"
+    assert undated(mine) == mine
 
 
 @st.composite

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import importlib.util
+import io
+import re
 from dataclasses import replace
 
 import pytest
@@ -221,6 +224,7 @@ def test_what_the_user_names_is_escaped() -> None:
 
 def test_the_chart() -> None:
     from matplotlib.figure import Figure
+    from PIL import Image
 
     figure = Comparison(THREE).plot()
     assert isinstance(figure, Figure)
@@ -236,7 +240,13 @@ def test_the_chart() -> None:
     ]  # fmt: skip
     texts = [text.get_text() for text in figure.axes[0].texts]
     assert texts == ["24.0 KiB", "4.00 KiB ★", "–"]
-    assert figure._repr_png_().startswith(b"\x89PNG")  # type: ignore[attr-defined]
+    shown = figure._repr_mimebundle_()["text/html"]  # type: ignore[attr-defined]
+    found = re.search(
+        '<img alt="mlp under 3 .*?, as bars: each device sends .*base64,([^"]+)', shown
+    )
+    assert found
+    picture = Image.open(io.BytesIO(base64.b64decode(found[1])))
+    assert picture.getpixel((0, 0))[3] == 0  # the page shows through, in whatever theme
 
 
 def test_a_chart_of_nothing_and_one_that_was_not_run() -> None:

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+import time
+
 from jaxnb.launch.deaths import LAST_LINES, Death, describe_status, last_lines
+from jaxnb.launch.forkloop import LAST_WORDS_SECONDS, Child
+
+
+def test_what_was_written_long_before_a_death_is_not_of_it() -> None:
+    child = Child(1, "engine", 0, -1, bytearray(b"a warning"), wrote_at=time.monotonic())
+    assert child.last_words() == "a warning"
+    child.wrote_at -= LAST_WORDS_SECONDS + 1
+    assert child.last_words() == ""
 
 
 def test_the_words_before_a_dump_are_kept_and_the_dump_is_not() -> None:

@@ -132,7 +132,10 @@ def test_holders_that_are_no_whole_processes_are_listed_one_by_one():
 
 def test_replicas_on_whole_processes_are_ranges():
     card = card_array.array_card(array((8,), (1,), replicas=8))
-    assert Pictures(card.html).parts[0].lines == ["processes 0-3", "devices 0-7", "×8"]
+    # Each process in its colour; side by side these would look like parts of the part.
+    assert Pictures(card.html).parts[0].lines == ["P0", "P1", "P2", "P3", "devices 0-7", "×8"]
+    assert all(card.html.count(f"background:{tint}") > 0 for tint in tints([0, 1, 2, 3]))
+    assert "gradient" not in card.html
     assert "8 replicas of the whole array" in card.text
 
 
@@ -403,8 +406,10 @@ def test_replicated_value_is_shown_once_with_its_layout():
     card = card_value.value_card(cell(whole, 2, "Array([0., 1.])"))
     assert card.text == (
         "Array([0., 1.])\n— float32[2] · P('data') · mesh data 4 · 8 B on each device\n"
-        "  identical on 2 processes (byte-compared)"
+        "  identical on 2 processes (byte-compared)\n    0:2\n    P0-1 d0-3 ×4\n"
+        "  (P process, d device, × replicas)"
     )
+    assert Pictures(card.html).parts[0].lines == ["P0", "P1", "devices 0-3", "×4"]
     unknown = replace(whole, shards=tuple(replace(s, digest=b"") for s in whole.shards))
     assert "not compared" in card_value.value_card(cell(unknown, 2, "x")).text
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import re
 import subprocess
 import sys
 import time
+import zlib
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -19,6 +21,7 @@ from jaxnb.cells.merge_output import MergedLine
 from jaxnb.cells.result import CellResult, ProcessResult
 from jaxnb.display.card import Card
 from jaxnb.launch import card_group
+from jaxnb.lockstep.divergence import STILL_VALID
 from jaxnb.model.cells import ProcessError, RichOutput, ValueInfo
 from jaxnb.model.dispatches import Divergence
 from jaxnb.model.group import DeviceInfo, GroupInfo, ProcessInfo
@@ -420,7 +423,7 @@ def test_of_a_long_message_the_beginning_is_shown_once():
         return ProcessError("AssertionError", said, f"line 3\nAssertionError: {said}", "", 3)
 
     text = card_error.error_card(cell([None] * 4, errors={i: unequal(i) for i in range(4)})).text
-    assert text.startswith("AssertionError on processes 0-3 · line 3\nline 3\nAssertionError: not ")
+    assert text.startswith("AssertionError on processes 0-3\nline 3\nAssertionError: not ")
     assert text.endswith(
         "…\n… 316 more characters, in `spmd.last_result.per_process[0].error.message`; the "
         "messages of processes 1-3 differ in what follows"
@@ -428,11 +431,24 @@ def test_of_a_long_message_the_beginning_is_shown_once():
     assert len(text) < 2000
 
 
-def test_who_was_left_behind_comes_last():
-    behind = ProcessError("DivergenceError", "They do not agree", "", "", 4)
+def test_who_was_left_behind_comes_last_in_one_line_without_their_error():
+    said = f"process 1: raised NameError at line 3. None of it has run, {STILL_VALID}."
+    behind = ProcessError("DivergenceError", said, "", "", 4)
     cause = ProcessError("NameError", "name 'x' is not defined", "its traceback", "", 3)
     result = cell([None] * 2, errors={0: behind, 1: cause}, seconds=[1.0, 2.0])
     assert [g.processes for g in card_error.error_groups(result)] == [(1,), (0,)]
+    waited = (
+        "Process 0 only waited for it at line 4. What they were to compute has run on no process, "
+        "and earlier results are valid."
+    )
+    card = card_error.error_card(result)
+    assert card.text.endswith(f"its traceback\n\n{waited}")
+    assert waited in card.html
+    assert "DivergenceError" not in card.html
+    # One that says more than that is shown whole.
+    other = replace(behind, message=said.replace("earlier results are", "nothing is"))
+    result = cell([None] * 2, errors={0: other, 1: cause}, seconds=[1.0, 2.0])
+    assert "nothing is valid" in card_error.error_card(result).html
 
 
 def digested(name: str) -> DigestedArray:
@@ -537,6 +553,20 @@ def test_what_the_first_process_displayed_too_is_not_shown_again():
     assert all_of_them.text == "— above: what process 0 displayed\n[1] a\n[1] b"
 
 
+def test_outputs_that_differ_in_addresses_and_ids_alone_are_one():
+    def shown(i: int, what: str) -> RichOutput:
+        packed = zlib.compress(f"{list(range(40))} {what} at 0x7f{i:010x}".encode(), 9)
+        html = f'<div id="out_{i:032x}"></div><p>{base64.b64encode(packed).decode()}</p>'
+        return RichOutput({"text/html": html, "text/plain": f"<A at 0x7f{i:010x}>"})
+
+    same = {i: [shown(i, "same")] for i in range(3)}
+    assert card_output.displays_card(same, 0).text == ""
+    others = {i: [shown(i, str(min(i, 1)))] for i in range(3)}
+    assert "<summary>processes 1-2</summary>" in card_output.displays_card(others, 0).html
+    values = [value(f"<A at 0x7f{i:010x}>") for i in range(3)]
+    assert "processes 0-2" in card_value.value_card(cell(values)).html
+
+
 def test_outputs_that_differ_from_the_firsts_are_a_click_away():
     figures = {
         i: [RichOutput({"image/png": f"data{min(i, 2)}", "text/plain": "fig"})] for i in range(4)
@@ -581,10 +611,25 @@ def test_what_a_process_cleared_is_gone():
 
 def test_lines_being_rewritten_begin_below_each_other():
     lines = [
-        MergedLine("stderr", frozenset({0}), " 50%|##  |"),
-        MergedLine("stderr", frozenset({1, 2, 3}), " 75%|### |"),
+        MergedLine("stderr", frozenset({0}), "step 1"),
+        MergedLine("stderr", frozenset({1, 2, 3}), "step 2"),
     ]
-    assert live_card(lines).text == "[0]    50%|##  |\n[1-3]  75%|### |"
+    assert live_card(lines).text == "[0]   step 1\n[1-3] step 2"
+
+
+def test_bars_of_several_processes_are_one():
+    bars = [
+        MergedLine("stderr", frozenset({0}), "epoch: 100%|####| 40/40 [00:09<00:00]"),
+        MergedLine("stderr", frozenset({1, 3}), "epoch:  50%|##  | 20/40 [00:09<00:09]"),
+        MergedLine("stderr", frozenset({2}), "epoch:  75%|### | 30/40 [00:09<00:03]"),
+        MergedLine("stderr", frozenset({2}), "batch:   9%|#   | 1/11 [00:00<00:03]"),
+    ]
+    assert live_card(bars).text == (
+        "[0-3] epoch:  50%|##  | 20/40 [00:09<00:09] · slowest processes 1,3, fastest process 0 at "
+        "100%\n[2]   batch:   9%|#   | 1/11 [00:00<00:03]"
+    )
+    level = [MergedLine("stderr", frozenset({i}), f" 5%|#   | 1/20 [00:0{i}]") for i in range(2)]
+    assert live_card(level).text == "[0-1]  5%|#   | 1/20 [00:00]"
 
 
 def test_native_value():

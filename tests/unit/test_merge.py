@@ -7,7 +7,7 @@ import random
 import subprocess
 import sys
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 
 import pytest
 from hypothesis import given, settings
@@ -21,7 +21,9 @@ from jaxnb.cells.merge_output import (
     LineLimiter,
     MergedLine,
     StreamMerger,
+    merged_again,
 )
+from jaxnb.model.cells import StreamName
 
 GRACE = 0.25
 
@@ -303,6 +305,34 @@ def test_nothing_is_lost_doubled_or_reordered(
         for p in line.processes:
             by_process[p].append(line.text)
     assert [by_process[p] for p in range(len(streams))] == streams
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(LINES, min_size=1, max_size=4), st.randoms(use_true_random=False))
+def test_merging_once_more_loses_and_reorders_nothing(streams: list[list[str]], rng: random.Random):
+    said = [(p, deque(each)) for p, each in enumerate(streams)]
+    came: list[MergedLine] = []
+    while said := [each for each in said if each[1]]:
+        p, left = rng.choice(said)
+        name: StreamName = rng.choice(["stdout", "stderr"])
+        came.append(MergedLine(name, frozenset({p}), left.popleft()))
+    merged = merged_again(came, 0) or came
+    for p in range(len(streams)):
+        for names in [["stdout"], ["stderr"]] if p else [["stdout", "stderr"]]:
+            before, after = (
+                [(x.name, x.text) for x in lines if p in x.processes and x.name in names]
+                for lines in (came, merged)
+            )
+            assert before == after
+    assert merged is came or len(merged) < len(came)
+
+
+def test_streams_that_came_one_after_the_other_merge_completely():
+    each = [("stdout", "loaded"), ("stderr", "careful"), ("stdout", "done")]
+    came = [MergedLine(name, frozenset({p}), text) for p in range(3) for name, text in each]
+    merged = merged_again(came, 0)
+    assert merged == [MergedLine(name, frozenset(range(3)), text) for name, text in each]
+    assert merged_again(merged, 0) is None
 
 
 TERMINAL = st.lists(

@@ -62,7 +62,7 @@ def test_the_panel_is_as_wide_as_a_terminal(gpu: bool) -> None:
     assert max(map(len, card.text.splitlines())) <= 80
     assert "process 3: killed by SIGKILL" in card.text
     assert "process 3: killed by SIGKILL" in card.html
-    assert card.html.count("; the last 30 s") == 4 * (3 if gpu else 2)
+    assert card.html.count("; the last 16 s") == 4 * (3 if gpu else 2)
 
 
 def test_only_so_many_devices_have_a_row() -> None:
