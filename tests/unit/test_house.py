@@ -24,9 +24,9 @@ HOMES = {
 
 
 PYTHONS_OWN = {
-    "_clear", "_current_frames", "_DummyThread", "_enter_task", "_exit", "_exit_function", "_fields",
-    "_getframe", "_leave_task", "_lru_cache_wrapper", "_python_exit", "_replace", "_run_exitfuncs",
-    "_set_running_loop", "_threads_queues", "_Unpickler",
+    "_clear", "_current_frames", "_DummyThread", "_enter_task", "_exit", "_exit_function",
+    "_fields", "_getframe", "_leave_task", "_lru_cache_wrapper", "_python_exit", "_replace",
+    "_run_exitfuncs", "_set_running_loop", "_threads_queues", "_Unpickler",
 }  # fmt: skip
 """Private names of the standard library, whose versions are fewer and change less."""
 
