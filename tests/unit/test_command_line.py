@@ -6,9 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import nbformat
 import pytest
 
-from jaxnb.cli import main, scripts
+from jaxnb.cli import main, notebooks, scripts
 from jaxnb.errors import UsageError
 
 
@@ -80,3 +81,12 @@ def test_a_module_is_found_without_importing_it(
     assert found.arguments == (str(package / "mod.py"), "x")
     with pytest.raises(UsageError, match="'none' was not found"):
         scripts.module_of("pkg.none", ())
+
+
+def test_parameters_need_papermill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nbformat.write(nbformat.v4.new_notebook(), tmp_path / "in.ipynb")
+    monkeypatch.setitem(sys.modules, "papermill.parameterize", None)
+    with pytest.raises(UsageError, match="pip install papermill"):
+        notebooks.run_notebook(
+            str(tmp_path / "in.ipynb"), output="", timeout=None, parameters={"steps": "3"}
+        )
