@@ -47,7 +47,7 @@ def run_notebook(
     except (OSError, nbformat.reader.NotJSONError) as error:
         raise UsageError(f"Cannot read the notebook {path!r}: {one_line(str(error))}") from error
     if parameters:
-        notebook = _with_parameters(notebook, parameters)
+        notebook = _with_parameters(path, parameters)
     client: Any = NotebookClient(
         notebook,
         timeout=timeout,
@@ -68,14 +68,16 @@ def run_notebook(
     return status
 
 
-def _with_parameters(notebook: Any, parameters: Mapping[str, str]) -> Any:
+def _with_parameters(path: str, parameters: Mapping[str, str]) -> Any:
     try:
+        from papermill.iorw import load_notebook_node
         from papermill.parameterize import parameterize_notebook
     except ImportError as error:
         raise UsageError(
             "For parameters of notebooks type `pip install papermill`, which sets them."
         ) from error
-    return parameterize_notebook(notebook, {k: _value(v) for k, v in parameters.items()})
+    values = {k: _value(v) for k, v in parameters.items()}
+    return parameterize_notebook(load_notebook_node(path), values)
 
 
 def _value(text: str) -> object:
