@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import traceback
 from collections.abc import Sequence
 
 from jaxnb._version import __version__
@@ -114,8 +115,10 @@ def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _run(parser: argparse.ArgumentParser, asked: argparse.Namespace, own: list[str]) -> int:
-    from jaxnb.cli.run import Run, run
-    from jaxnb.errors import UsageError
+    from jaxnb.cli.scripts import module_of, script_of
+    from jaxnb.errors import JaxnbError, UsageError
+    from jaxnb.launch import early
+    from jaxnb.launch.launcher_names import launcher_of
     from jaxnb.options import StartOptions
 
     target = asked.module or asked.script
@@ -124,8 +127,7 @@ def _run(parser: argparse.ArgumentParser, asked: argparse.Namespace, own: list[s
     if not target or (asked.module and asked.script):
         parser.error("name a script, or a module with -m: jaxnb run SCRIPT.py -n 4")
     is_notebook = not asked.module and target.endswith(".ipynb")
-    of_notebooks = asked.output is not None or asked.parameters
-    if of_notebooks and not is_notebook:
+    if (asked.output is not None or asked.parameters) and not is_notebook:
         parser.error("--output and -p are for notebooks")
     try:
         options = StartOptions(
@@ -133,15 +135,22 @@ def _run(parser: argparse.ArgumentParser, asked: argparse.Namespace, own: list[s
             devices_per_process=asked.devices_per_process,
             platform=asked.platform,
             check=asked.check,
+            bare=True,
         )
         if is_notebook:
             return _run_notebook(parser, asked, own)
-    except UsageError as error:
-        parser.error(str(error))
-    return run(
-        Run(options, target, own, bool(asked.module), asked.timeout, asked.outputs,
-            asked.timeline, asked.json)
-    )  # fmt: skip
+        script = module_of(target, own) if asked.module else script_of(target, own)
+        if launcher_of(options) == "fork":
+            early.start()
+    except SyntaxError as error:
+        sys.stderr.write("".join(traceback.format_exception_only(error)))
+        return 1
+    except JaxnbError as error:
+        sys.stderr.write(f"jaxnb: {error}\n")
+        return 2 if isinstance(error, UsageError) else 1
+    from jaxnb.cli.run import Run, run  # which takes as long as the fork server's imports
+
+    return run(Run(options, script, asked.timeout, asked.outputs, asked.timeline, asked.json))
 
 
 def _run_notebook(

@@ -8,8 +8,7 @@ import signal
 import sys
 import threading
 import time
-import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from errno import EPIPE
@@ -19,7 +18,6 @@ from typing import Any
 
 from jaxnb.cells.card_error import error_card, error_groups
 from jaxnb.cells.result import CellResult
-from jaxnb.cli.scripts import module_of, script_of
 from jaxnb.cli.terminal import Terminal
 from jaxnb.cli.words import worded_for
 from jaxnb.errors import CellTimeoutError, JaxnbError, ProcessDiedError, StartError, UsageError
@@ -46,9 +44,7 @@ class Run:
 
     Attributes:
         options: How the group is started.
-        target: The file, or the module.
-        arguments: The script's own.
-        is_module: Whether it is a module.
+        script: The script.
         timeout: Seconds that it may run.
         outputs: Whose lines are shown.
         timeline: The file to write what each process did.
@@ -56,9 +52,7 @@ class Run:
     """
 
     options: StartOptions
-    target: str
-    arguments: Sequence[str] = ()
-    is_module: bool = False
+    script: Script
     timeout: float | None = None
     outputs: Outputs = "merged"
     timeline: str = ""
@@ -74,12 +68,8 @@ def run(asked: Run) -> int:
     started = time.perf_counter()
     status = 1
     try:
-        find = module_of if asked.is_module else script_of
-        script = find(asked.target, asked.arguments)
         with _signals_raise():
-            status = _started(asked, script)
-    except SyntaxError as error:
-        sys.stderr.write("".join(traceback.format_exception_only(error)))
+            status = _started(asked)
     except UsageError as error:
         _say(str(error))
         status = USAGE
@@ -108,19 +98,19 @@ def _signals_raise() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _started(asked: Run, script: Script) -> int:
+def _started(asked: Run) -> int:
     began = time.perf_counter()
-    with Session(replace(asked.options, bare=True)) as session:
+    with Session(asked.options) as session:
         asked.report["start_seconds"] = time.perf_counter() - began
-        return _Running(session, asked, script).wait()
+        return _Running(session, asked).wait()
 
 
 class _Running:
     """A script that runs: in a thread, as the main thread is the one that gets signals."""
 
-    def __init__(self, session: Session, asked: Run, script: Script) -> None:
-        self._session, self._asked, self._script = session, asked, script
-        self._worded = worded_for(script.name)
+    def __init__(self, session: Session, asked: Run) -> None:
+        self._session, self._asked, self._script = session, asked, asked.script
+        self._worded = worded_for(asked.script.name)
         self._interrupted, self._done = threading.Event(), threading.Event()
         self._struck = 0
         self._broken: OSError | None = None
