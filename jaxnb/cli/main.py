@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -26,6 +27,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = make_parser()
     given, own = _split(list(sys.argv[1:] if arguments is None else arguments))
     asked = parser.parse_args(given)
+    try:
+        return _done(parser, asked, own)
+    except KeyboardInterrupt:  # before there was anything to end
+        return 128 + signal.SIGINT
+
+
+def _done(parser: argparse.ArgumentParser, asked: argparse.Namespace, own: list[str]) -> int:
     match asked.command:
         case "run":
             return _run(parser, asked, own)

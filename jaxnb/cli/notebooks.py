@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from jaxnb.cli import signals
 from jaxnb.errors import UsageError
 from jaxnb.labels import one_line
 
@@ -53,10 +55,14 @@ def run_notebook(
         timeout=timeout,
         resources={"metadata": {"path": str(Path(path).absolute().parent)}},
         on_cell_executed=_show,
+        on_notebook_start=_take_signals,
     )
     status = 0
     try:
-        client.execute()
+        with signals.installed():
+            client.execute()
+    except signals.Ended as end:
+        status = end.status
     except CellTimeoutError as error:
         _say(f"{path}: {one_line(str(error), 300)}")
         status = TIMED_OUT
@@ -85,6 +91,13 @@ def _value(text: str) -> object:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):
         return text
+
+
+def _take_signals(**_: Any) -> None:
+    """Has signals end this command as others: nbclient's handlers fail after the kernel's end."""
+    for number in signals.ENDING:
+        asyncio.get_running_loop().remove_signal_handler(number)
+    signals.install()
 
 
 def _show(cell: Any, cell_index: int, **_: Any) -> None:

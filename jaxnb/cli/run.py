@@ -8,8 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from errno import EPIPE
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 
 from jaxnb.cells.card_error import error_card, error_groups
 from jaxnb.cells.result import CellResult
+from jaxnb.cli import signals
 from jaxnb.cli.terminal import Terminal
 from jaxnb.cli.words import worded_for
 from jaxnb.errors import CellTimeoutError, JaxnbError, ProcessDiedError, StartError, UsageError
@@ -28,14 +28,6 @@ from jaxnb.options import StartOptions
 from jaxnb.session import Session
 
 USAGE, TIMED_OUT = 2, 124
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-class Ended(BaseException):
-    """A signal has ended this command."""
-
-    def __init__(self, number: int) -> None:
-        self.status = 128 + number
 
 
 @dataclass(slots=True)
@@ -68,34 +60,19 @@ def run(asked: Run) -> int:
     started = time.perf_counter()
     status = 1
     try:
-        with _signals_raise():
+        with signals.installed():
             status = _started(asked)
     except UsageError as error:
         _say(str(error))
         status = USAGE
     except (StartError, OSError) as error:
         _say(str(error))
-    except Ended as end:
+    except signals.Ended as end:
         status = end.status
     asked.report |= {"status": status, "seconds": time.perf_counter() - started}
     if asked.json:
         _write(asked.json, json.dumps(asked.report, indent=2))
     return status
-
-
-@contextmanager
-def _signals_raise() -> Iterator[None]:
-    """Has signals end what the block does, wherever it is."""
-
-    def end(number: int, _: FrameType | None) -> None:
-        raise Ended(number)
-
-    before = {number: signal.signal(number, end) for number in _SIGNALS}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _started(asked: Run) -> int:
@@ -125,7 +102,7 @@ class _Running:
             self._done.wait()
             if self._broken is not None:
                 return _status_of_broken(self._broken)
-        except Ended:
+        except signals.Ended:
             self._done.set()
             raise
         finally:
@@ -136,7 +113,7 @@ class _Running:
     def _on_sigint(self, number: int, _: FrameType | None) -> None:
         self._struck += 1
         if self._struck > 1:
-            raise Ended(number)
+            raise signals.Ended(number)
         self._interrupted.set()
 
     def _on_broken(self, error: OSError) -> None:
