@@ -65,7 +65,8 @@ def run(
         stack.enter_context(_joined_already(process_index, num_processes))
         stack.enter_context(patch.dict(sys.modules, {"__main__": main}))
         stack.enter_context(patch.object(sys, "argv", arguments))
-        stack.enter_context(patch.object(sys, "path", [script.folder, *sys.path]))
+        path = [script.folder, *filter(None, sys.path)]  # IPython has put the working directory in
+        stack.enter_context(patch.object(sys, "path", path))
         if "inline" in os.environ.get("MPLBACKEND", ""):
             del os.environ["MPLBACKEND"]  # ipykernel's: a script has no notebook to show figures in
         threads = set(threading.enumerate())

@@ -58,7 +58,7 @@ def run(asked: Run) -> int:
     Nothing of the group is left when it returns, nor when this process ends in any other way.
     """
     started = time.perf_counter()
-    status = 1
+    status, is_cut = 1, False
     try:
         with signals.installed():
             status = _started(asked)
@@ -69,9 +69,12 @@ def run(asked: Run) -> int:
         _say(str(error))
     except signals.Ended as end:
         status = end.status
+        is_cut = True
     asked.report |= {"status": status, "seconds": time.perf_counter() - started}
     if asked.json:
         _write(asked.json, json.dumps(asked.report, indent=2))
+    if is_cut:  # the thread may wait for ever for whoever reads the output
+        os._exit(status)
     return status
 
 
@@ -92,23 +95,16 @@ class _Running:
         self._struck = 0
         self._broken: OSError | None = None
         self._outcome: Callable[[], int] = lambda: 1
-        self._thread = threading.Thread(target=self._run, name="jaxnb-run")
+        self._thread = threading.Thread(target=self._run, name="jaxnb-run", daemon=True)
 
     def wait(self) -> int:
         """Runs it, and returns the exit status."""
         signal.signal(signal.SIGINT, self._on_sigint)
         self._thread.start()
-        try:
-            self._done.wait()
-            if self._broken is not None:
-                return _status_of_broken(self._broken)
-        except signals.Ended:
-            self._done.set()
-            raise
-        finally:
-            self._session.close()
-            self._thread.join()
-        return self._outcome()
+        self._done.wait()
+        self._session.close()
+        self._thread.join()
+        return self._outcome() if self._broken is None else _status_of_broken(self._broken)
 
     def _on_sigint(self, number: int, _: FrameType | None) -> None:
         self._struck += 1
@@ -233,7 +229,11 @@ def _status_of(kind: str, message: str) -> int:
 def _status_of_broken(error: OSError) -> int:
     """Returns the status after output could not be written: quietly for a closed pipe."""
     null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, sys.stdout.fileno())  # what Python writes as it ends would fail again
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(null, stream.fileno())  # what Python writes as it ends would fail again
     if error.errno == EPIPE:
         return 128 + signal.SIGPIPE
     _say(f"the output could not be written: {error.strerror}. All processes were ended.")

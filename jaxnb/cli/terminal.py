@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -27,6 +29,9 @@ class Terminal(SaysWaits, NoSink):
 
     def __init__(self, worded: Callable[[str], str], on_broken: Callable[[OSError], None]) -> None:
         self._worded, self._on_broken = worded, on_broken
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="backslashreplace")
         self._is_terminal = sys.stderr.isatty()
         self._colours = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
         self._width = 0
@@ -50,7 +55,7 @@ class Terminal(SaysWaits, NoSink):
         self._shown_at = now
         self._clear_line()
         if lines:
-            text = lines[0].labelled()[: os.get_terminal_size(2).columns - 1]
+            text = lines[0].labelled()[: shutil.get_terminal_size().columns - 1]
             self._width = len(text)
             self._write(sys.stderr, text)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxnb_fixtures import PATIENT_SECONDS
+from jaxnb_fixtures import PATIENT_SECONDS, until
 
 ARRAYS = """\
 import jax, numpy as np
@@ -276,6 +276,16 @@ def test_a_signal_to_the_launcher_ends_all(
             assert process.stdout.readline() == "[0-1] caught\n"
             process.send_signal(number)
         assert process.wait(PATIENT_SECONDS) == status
+
+
+@pytest.mark.thorough
+def test_a_reader_that_reads_nothing_does_not_keep_it_from_ending(tmp_path: Path) -> None:
+    source = "for i in range(10 ** 5): print(i)\nprint('written', file=open('written', 'w'))"
+    with launch(tmp_path, source) as process:
+        until((tmp_path / "written").exists)
+        process.send_signal(signal.SIGTERM)
+        process.wait(PATIENT_SECONDS)
+        assert process.returncode == 143
 
 
 def test_a_closed_pipe_ends_all_quietly(tmp_path: Path) -> None:
