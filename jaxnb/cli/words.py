@@ -20,6 +20,9 @@ def worded_for(name: str) -> Callable[[str], str]:
         text = re.sub(r"\b[Cc]ell \[\d+\]", name, text)
         text = re.sub(r"\bthe cell('s)?\b", r"the script\1", text)
         text = re.sub(r"\bthis cell\b", "this script", text)
+        text = re.sub(
+            r"[,:](?: and)? (?:new processes take over|variables are kept)[^.]*", "", text
+        )
         return _MAGICS.sub("", text)
 
     return worded

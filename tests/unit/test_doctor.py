@@ -66,4 +66,11 @@ def test_sentences_about_cells_speak_of_the_script() -> None:
     worded = worded_for("train.py")
     assert worded("process 1 raised KeyError (cell [1])") == "process 1 raised KeyError (train.py)"
     assert worded("Cell [1] ended. Type `%spmd_recover` for new ones.") == "train.py ended."
+    carried = (
+        "Ctrl-C again to end the cell: it is ended by force, and new processes take over the x."
+    )
+    assert worded(carried) == "Ctrl-C again to end the script: it is ended by force."
+    assert worded("Ctrl-C ends the cell (a second one by force), and variables are kept.") == (
+        "Ctrl-C ends the script (a second one by force)."
+    )
     assert worded("Ctrl-C ends the cell's loop") == "Ctrl-C ends the script's loop"
