@@ -37,7 +37,7 @@ class Allowance:
         now: The time of the first.
     """
 
-    def __init__(self, lines: int, chars: int, now: float) -> None:
+    def __init__(self, lines: float, chars: float, now: float) -> None:
         self._lines = float(lines)
         self._chars = float(chars)
         self._refilled = now

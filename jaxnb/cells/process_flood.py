@@ -17,7 +17,9 @@ import sys
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from math import inf
 from typing import Any
 
 from jaxnb.cells.allowance import Allowance, share_of
@@ -46,7 +48,7 @@ class LimitedStream:
         chars: The share, in characters.
     """
 
-    def __init__(self, stream: Any, lines: int, chars: int) -> None:
+    def __init__(self, stream: Any, lines: float, chars: float) -> None:
         self._stream = stream
         self._lines = lines
         self._chars = chars
@@ -104,6 +106,14 @@ class LimitedStream:
                 self._shares.popitem(last=False)
         self._parent, self._share = parent, self._shares[name][1]
 
+    def set_limits(self, lines: float, chars: float) -> None:
+        """Changes the share of each cell, that of the present one too."""
+        with self._lock:
+            self._lines, self._chars = lines, chars
+            self._shares.clear()
+            self._parent = None
+        self._in_cell = True
+
     def begin(self) -> None:
         """Notes that a cell begins."""
         self._in_cell = True
@@ -153,6 +163,21 @@ class LimitedStream:
         self._flush()
 
 
+_LIMITED: list[LimitedStream] = []
+
+
+@contextmanager
+def without_limits() -> Iterator[None]:
+    """Sends all that is written in the block."""
+    for stream in _LIMITED:
+        stream.set_limits(inf, inf)
+    try:
+        yield
+    finally:
+        for stream in _LIMITED:
+            stream.end()
+
+
 def install(shell: Any, num_processes: int) -> None:
     """Limits what cells of this shell print.
 
@@ -161,6 +186,7 @@ def install(shell: Any, num_processes: int) -> None:
         num_processes: The size of the group.
     """
     streams = [LimitedStream(s, *share_of(num_processes)) for s in (sys.stdout, sys.stderr)]
+    _LIMITED[:] = streams
 
     def begin(*_: Any) -> None:
         for stream in streams:

@@ -23,6 +23,7 @@ from jaxnb.cells import (
     process_bundles,
     process_children,
     process_commands,
+    process_script,
     process_tracebacks,
     process_values,
 )
@@ -120,7 +121,8 @@ class Runner:
         """Runs one cell; whatever it raises is in the reply."""
         shell = self._shell
         self._error = self._raised = self._raised_at = None
-        self._code_name = f"<cell {request.cell}>"
+        script = request.script
+        self._code_name = f"<cell {request.cell}>" if script is None else script.path
         shell.displayhook.take()
         shell.execution_count = request.cell
         cell = CellHere(request, self._code_name, shell.user_ns)
@@ -130,16 +132,18 @@ class Runner:
         calls: list[float] = []
         try:
             self._recorder.meet(request)
-            if request.aside:
+            if script is not None:
+                process_script.run(script, self.process_index, len(request.ranks), self._left)
+            elif request.aside:
                 process_aside.evaluate(shell, request, self._code_name)
             else:
                 with self._repeated(request.calls, calls):
                     await self._run_in_shell(_as_numbered(request))
             if self._error is None:
                 self._recorder.launches.settle()
-        # An interrupt between IPython's own handlers; or strict mode cannot reach the others.
-        except (Exception, KeyboardInterrupt) as error:
-            self._keep_error(error)
+        # A script; an interrupt between IPython's own handlers; or nobody to agree with.
+        except (Exception, KeyboardInterrupt, SystemExit) as error:
+            self._keep_error(error, with_calls=script is not None)
         seconds = cell.seconds = time.monotonic() - started
         try:  # a signal's handler of the user's may raise anywhere
             cell.raised, self._raised = self._raised, None
@@ -197,6 +201,10 @@ class Runner:
         except Exception:  # IPython shows it as the cell's error
             made["preprocessing_exc_tuple"] = sys.exc_info()
         return made if self._shell.should_run_async(code, **made) else None
+
+    def _left(self, error: BaseException) -> None:
+        self._raised_at = time.monotonic()
+        self._tell_end(error)
 
     def _tell_end(self, error: BaseException | None) -> None:
         """Tells who waits for this process what it has raised: to format that takes a while."""
@@ -319,9 +327,13 @@ class Runner:
                 LARGE_VALUES.popitem(last=False)
         return info
 
-    def _keep_error(self, error: BaseException) -> None:
+    def _keep_error(self, error: BaseException, *, with_calls: bool = False) -> None:
         """Keeps what was raised where IPython shows nothing."""
-        self._keep_traceback(type(error), error, traceback.format_exception_only(error))
+        if with_calls:
+            lines = process_tracebacks.python_lines(error)
+        else:
+            lines = traceback.format_exception_only(error)
+        self._keep_traceback(type(error), error, lines)
 
     def _keep_traceback(self, kind: type[BaseException], error: Any, lines: list[str]) -> None:
         said = process_tracebacks.cause_first(str(error))

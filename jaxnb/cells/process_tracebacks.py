@@ -8,6 +8,7 @@ import os
 import re
 import sys
 import sysconfig
+import traceback
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
@@ -56,6 +57,14 @@ def install(shell: Any) -> None:
         shell: The kernel's shell.
     """
     ipython_shell.format_frames(shell, _records, _format_library_frame)
+
+
+def python_lines(error: BaseException) -> list[str]:
+    """Returns a traceback as Python writes it, without the frames of IPython and jaxnb."""
+    error.__traceback__ = _chained(list(_entries(error.__traceback__)))
+    if notes := getattr(error, "__notes__", None):  # JAX's on the frames that it has left out
+        error.__notes__ = [note for note in notes if not note.startswith("-----")]
+    return "".join(traceback.format_exception(error)).splitlines()
 
 
 def _records(etb: TracebackType, own: Records) -> list[Any]:

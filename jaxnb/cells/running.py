@@ -7,6 +7,7 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import inf
 from typing import Literal
 
 from jaxnb.cells.allowance import Allowance, share_of
@@ -81,7 +82,7 @@ class RunningCell:
         self._is_merged = outputs == "merged"
         self._allowances: dict[tuple[int, StreamName], Allowance] = {}
         self._pieces: deque[Event] = deque()
-        self._is_behind = False
+        self.is_behind = False
         self._dropped: dict[tuple[StreamName, int], Dropped] = {}
         self._displays: dict[int, list[RichOutput]] = defaultdict(list)
         self._replies: dict[int, CellReply] = {}
@@ -151,17 +152,17 @@ class RunningCell:
         # What has come in the meantime is taken together: merging by line is for people, and
         # doing it for each message would cost more than the messages.
         until = None
-        for event in self._arrived(0.0 if self._is_behind else timeout_seconds):
+        for event in self._arrived(0.0 if self.is_behind else timeout_seconds):
             self._take(event)
             now = time.perf_counter()
             until = until or now + STEP_SECONDS
             if now > until:
                 break
-        self._is_behind = bool(self._pieces)
+        self.is_behind = bool(self._pieces)
         until = time.perf_counter() + STEP_SECONDS
         while self._show_merged() and self._show_held():
             if time.perf_counter() > until:
-                self._is_behind = True
+                self.is_behind = True
                 break
         self._show_live()
         self._to_sink(lambda sink: sink.tick())
@@ -173,7 +174,7 @@ class RunningCell:
             lines = merger.drain(now, STEP_LINES)
             are_all &= len(lines) < STEP_LINES
             self._show(lines)
-        self._is_behind |= not are_all
+        self.is_behind |= not are_all
         return are_all
 
     def _arrived(self, timeout_seconds: float) -> Iterator[Event]:
@@ -214,7 +215,8 @@ class RunningCell:
     def _write(self, index: int, name: StreamName, text: str) -> None:
         if not text:
             return
-        self._texts[name][index].append(text)
+        if self.request.script is None:
+            self._texts[name][index].append(text)
         self._feed(StreamChunk(index, name, text))
 
     def _feed(self, event: StreamChunk | LineEnds | Ended) -> None:
@@ -244,7 +246,8 @@ class RunningCell:
         key = (index, name)
         if key not in self._allowances:
             lines, chars = share_of(self._num_processes)
-            self._allowances[key] = Allowance(2 * lines, 2 * chars, time.monotonic())
+            times = 2 if self.request.script is None else inf
+            self._allowances[key] = Allowance(times * lines, times * chars, time.monotonic())
         return self._allowances[key]
 
     def _note_dropped(self, event: Dropped) -> None:
@@ -301,7 +304,8 @@ class RunningCell:
     def _show(self, lines: list[MergedLine]) -> None:
         if not lines:
             return
-        self._shown += lines
+        if self.request.script is None:  # whose lines nobody asks for afterwards
+            self._shown += lines
         self._to_sink(lambda sink: sink.lines(lines))
 
     def _show_live(self) -> None:

@@ -20,6 +20,7 @@ from traitlets.config import Config
 from jaxnb.errors import SessionBrokenError, StartError
 from jaxnb.launch.background import BackgroundLoop
 from jaxnb.launch.deaths import Death
+from jaxnb.launch.early import take
 from jaxnb.launch.engine_start import EngineStart
 from jaxnb.launch.folder import make_folder
 from jaxnb.launch.forkclient import ForkServerClient
@@ -80,11 +81,12 @@ class ProcessGroup:
         self.pids: list[int] = []
         self.identities: dict[int, str] = {}
         self._places: dict[int, tuple[str, int]] = {}  # process index to engine set and position
-        self.directory = make_folder()
+        early = take(self._on_fork_event) if launcher == "fork" else None
+        self.directory = make_folder() if early is None else early.directory
         os.mkdir(os.path.join(self.directory, "log"), 0o700)
         try:
             if launcher == "fork":
-                self._fork_server = ForkServerClient(self.directory, self._on_fork_event)
+                self._fork_server = early or ForkServerClient(self.directory, self._on_fork_event)
             self._loop = BackgroundLoop()
             self._cluster = self._make_cluster()
         except BaseException:

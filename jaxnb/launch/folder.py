@@ -34,7 +34,7 @@ def make_folder() -> str:
         StartError: None of them will do; the message says why.
     """
     refused = []
-    for parent in _parents():
+    for parent in parent_folders():
         try:
             return _make_in(parent)
         except (OSError, UnicodeError) as error:
@@ -46,7 +46,8 @@ def make_folder() -> str:
     )
 
 
-def _parents() -> Iterator[str]:
+def parent_folders() -> Iterator[str]:
+    """Yields where folders of groups may be made."""
     tried = set()
     for parent in (tempfile.gettempdir(), os.environ.get("XDG_RUNTIME_DIR", ""), *_FALLBACKS):
         path = os.path.realpath(parent) if parent else ""

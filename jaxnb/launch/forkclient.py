@@ -33,10 +33,14 @@ class ForkServerClient:
     Args:
         cluster_dir: A folder that belongs to the group; the server removes it at its end.
         on_event: Called in a reader thread for every event.
+
+    Attributes:
+        directory: The folder.
     """
 
     def __init__(self, cluster_dir: str, on_event: EventHandler) -> None:
-        self._on_event = on_event
+        self.directory = cluster_dir
+        self.on_event = on_event
         self._ids = count()
         self._lock = threading.Lock()
         self._pending: dict[int, Future[dict[str, Any]]] = {}
@@ -124,14 +128,14 @@ class ForkServerClient:
                 if "reply" in message:
                     self._resolve(message)
                 else:
-                    self._on_event(message)
+                    self.on_event(message)
         self._process.wait()
         with self._lock:
             self._ended = True
             pending, self._pending = list(self._pending.values()), {}
         for future in pending:
             future.set_exception(self._ended_error())
-        self._on_event({"event": "ended", "status": self._process.returncode})
+        self.on_event({"event": "ended", "status": self._process.returncode})
 
     def _resolve(self, message: dict[str, Any]) -> None:
         with self._lock:

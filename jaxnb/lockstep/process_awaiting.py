@@ -8,6 +8,18 @@ from types import CodeType, CoroutineType, FrameType
 from typing import Any
 
 _cell: Coroutine[Any, Any, Any] | None = None
+_file = ""  # of the script that runs in the place of a cell
+
+
+@contextmanager
+def in_file(path: str) -> Iterator[None]:
+    """Notes for the block the file of a script, whose code counts as a cell's."""
+    global _file
+    _file = path
+    try:
+        yield
+    finally:
+        _file = ""
 
 
 @contextmanager
@@ -46,7 +58,7 @@ def runs(code: CodeType, frame: FrameType | None) -> bool:
 
 def is_of_cell(code: CodeType) -> bool:
     """Whether a cell has defined it."""
-    return code.co_filename.startswith("<cell ")
+    return code.co_filename.startswith("<cell ") or (_file != "" and code.co_filename == _file)
 
 
 def outwards(frame: FrameType | None) -> Iterator[FrameType]:

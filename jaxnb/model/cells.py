@@ -12,6 +12,7 @@ from jaxnb.model.layout import ArrayInfo
 from jaxnb.model.nans import CheckNans, NanFound
 from jaxnb.model.pitfalls import Pitfall
 from jaxnb.model.replicas import ReplicaTrail
+from jaxnb.model.scripts import Script
 from jaxnb.model.settings import Settings
 from jaxnb.model.timeline import Activity
 
@@ -125,6 +126,8 @@ class CellRequest:
             This is what is shown in its place; empty for cells of the user's.
         calls: So many times it is run, and each call timed; 0 to run it once as ever.
         check_nans: Look for the first NaN in what it computes, or NaN and Inf.
+        script: What is run in the place of ``code``. All that it writes is handed on, and nothing
+            of that is kept.
     """
 
     cell: int
@@ -139,6 +142,7 @@ class CellRequest:
     calls: int = 0
     serial: int = 0
     check_nans: CheckNans = False
+    script: Script | None = None
 
 
 @dataclass(frozen=True)

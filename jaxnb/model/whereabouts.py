@@ -52,7 +52,7 @@ class StackEntry:
         line: The line in it; in a cell as the notebook counts.
         function: Qualified name of the function.
         source: The line's text; empty if it is not known.
-        cell: The cell's number, if it is one.
+        cell: The cell's number, if it is one; 0 for a script.
     """
 
     file: str

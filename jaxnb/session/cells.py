@@ -130,7 +130,9 @@ class Cells:
         if apart is not None:
             running.notice(f"{apart}.")
         is_apart = apart is not None or self._is_out_of_step(collected, supervisor.interrupted)
-        if supervisor.gave_up or is_apart:
+        if request.script is not None:
+            pass  # its group ends with it
+        elif supervisor.gave_up or is_apart:
             wait = 0.0 if supervisor.gave_up else COME_BACK_SECONDS
             names = self._mend(running, found.unequal_names, tell_names, wait)
             found = replace(found, unequal_names=names)

@@ -26,6 +26,9 @@ IN_JAX_SECONDS = 1.0
 CAUGHT_SECONDS = 0.5
 """The user is told this soon about code that has caught the interrupt and continued."""
 
+OTHERS_SECONDS = 5.0
+"""After a process has failed in a script, the others have this long to end by themselves."""
+
 LAST_SECONDS = 0.5
 """This long after the second interrupt, processes that are still in the cell are given up."""
 
@@ -68,6 +71,7 @@ class Supervisor:
         self._late: dict[int, float] = {}
         self._panel = Panel(group, running)
         self._is_in_step = False  # the conductor stops all, and no signal was sent since
+        self._failed_at: float | None = None  # when a process of a script did
         self.timed_out = self.gave_up = False
 
     def go_on(self) -> bool:
@@ -84,6 +88,9 @@ class Supervisor:
             self._strike()
         if self._timeout is not None and not self.timed_out and running.seconds > self._timeout:
             self.timed_out = True
+            self._interrupt()
+        if self._interrupted_at is None and self._has_failed_long_ago():
+            running.notice("a process has failed, and the others go on: they are interrupted")
             self._interrupt()
         if self._interrupted_at is None:
             if not self._group.deaths:  # then broken connections end the waits of the others
@@ -174,7 +181,14 @@ class Supervisor:
     @property
     def _asks(self) -> bool:
         """Whether to ask the user to interrupt again: not after a time-out or a death."""
-        return not (self.timed_out or self._group.deaths)
+        return not (self.timed_out or self._group.deaths or self._failed_at)
+
+    def _has_failed_long_ago(self) -> bool:
+        """Whether a process has failed in a script that others have not ended for a while."""
+        if self._running.request.script is None or not self._running.raised:
+            return False
+        self._failed_at = self._failed_at or time.monotonic()
+        return time.monotonic() - self._failed_at > OTHERS_SECONDS
 
     def _others_had_time(self) -> bool:
         """Whether those that outlived a death have had time to end their cell by themselves.

@@ -142,6 +142,8 @@ class Panel:
         found = self._standing.found.items()
         absent = [i for i, each in found if each.cell_seconds is None and is_idle(each)]
         self._absent = {i: self._absent.get(i, now) for i in absent}
+        if self._running.is_behind:  # the answer comes after all output
+            self._absent = dict.fromkeys(absent, now)
         lost = [i for i, since in sorted(self._absent.items()) if now - since >= LOST_SECONDS]
         if lost and not self._has_told_of_loss:
             self._has_told_of_loss = True

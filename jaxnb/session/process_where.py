@@ -8,6 +8,7 @@ import re
 from jaxnb.cells import process_main_thread
 from jaxnb.cells.process_sleeping import stays_in, work
 from jaxnb.lockstep import process_interrupts
+from jaxnb.lockstep.process_awaiting import is_of_cell
 from jaxnb.model.whereabouts import StackEntry, Whereabouts
 from jaxnb.profile.process_looks import quickly_back
 from jaxnb.profile.process_stats import rss_bytes
@@ -56,5 +57,5 @@ def _described(call: process_main_thread.Call) -> StackEntry:
     code, line = call.code, call.line or None
     cell = _CELL.fullmatch(code.co_filename)
     source = linecache.getline(code.co_filename, line or 0).strip()
-    number = int(cell[1]) if cell else None
+    number = int(cell[1]) if cell else 0 if is_of_cell(code) else None
     return StackEntry(code.co_filename, line, code.co_qualname, source, number)

@@ -19,6 +19,7 @@ from jaxnb.model.cells import CellRequest
 from jaxnb.model.dispatches import CheckMode, Recording
 from jaxnb.model.group import SessionState
 from jaxnb.model.nans import CheckNans
+from jaxnb.model.scripts import Script
 from jaxnb.model.whereabouts import Whereabouts
 from jaxnb.options import StartOptions, one_of_checks, one_of_nans, process_indices
 from jaxnb.profile.timelines import CellTimeline
@@ -222,6 +223,7 @@ class Session(Transfers):
         aside: str = "",
         time: bool = False,
         repeats: int | None = None,
+        script: Script | None = None,
     ) -> CellResult:
         """Runs code on every process, as IPython would run a cell.
 
@@ -234,21 +236,19 @@ class Session(Transfers):
             timeout: Seconds after which the cell is interrupted.
             raise_on_error: Raise if a process raised; else the result says so.
             check: Overrides the session's ``check`` for this cell.
-            check_nans: Look at the results of each computation, waiting for them:
-                ``result.first_nan`` tells where the first NaN appeared. ``"inf"``: Inf too.
-            sink: Where output goes as it comes; the result has it all in any case. By default
-                jaxnb's own sentences about the running cell go to standard error.
+            check_nans: Look for the first NaN (``result.first_nan``). ``"inf"``: Inf too.
+            sink: Where output goes as it comes; by default only jaxnb's own sentences do.
             cell: The number to give it; counted by the session by default.
             first_line: The line number of the first line of ``code`` in tracebacks.
             outputs: ``"merged"``, ``"all"`` or ``"first"``: what the sink gets of equal lines.
-            interrupted: Interrupts this run once it is set, before its turn too. SIGINT sets it,
-                and it is cleared when the processes are told.
+            interrupted: Interrupts this run once it is set, before its turn too; SIGINT sets it.
             aside: The text that is shown in place of the code, an expression that leaves nothing
                 in ``In``, ``Out`` and ``_`` and is not replayed.
             time: Run it once, then again as often as fits into about a second, and time each
                 call: ``result.timing``. A call ends when the arrays of the last expression, and
                 of the variables that the cell binds, are there.
             repeats: How many calls after the first there are to be, if it is timed.
+            script: Run in the place of the code, as ``jaxnb run`` does.
 
         Raises:
             CellError: A process raised (its ``result`` has everything).
@@ -269,6 +269,7 @@ class Session(Transfers):
             pitfalls=self.options.pitfalls,
             check_nans=one_of_nans(check_nans),
             calls=first_calls(repeats) if time else 0,
+            script=script,
         )
         sink, as_fits = sink or ScriptNotices(), time and repeats is None
         return self._runs.run(

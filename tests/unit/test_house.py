@@ -14,7 +14,7 @@ import pytest
 import jaxnb
 
 PACKAGE = Path(jaxnb.__file__).parent
-AT_THE_ROOT = {"__init__", "_version", "callers", "errors", "labels", "options"}
+AT_THE_ROOT = {"__init__", "__main__", "_version", "callers", "errors", "labels", "options"}
 HOMES = {
     "jax": "process_* compat/*",
     "ipykernel": "compat/*",
@@ -25,8 +25,9 @@ HOMES = {
 
 
 PYTHONS_OWN = {
-    "_clear", "_current_frames", "_DummyThread", "_exit", "_exit_function", "_fields", "_getframe",
-    "_lru_cache_wrapper", "_replace", "_run_exitfuncs", "_Unpickler",
+    "_clear", "_current_frames", "_DummyThread", "_enter_task", "_exit", "_exit_function",
+    "_fields", "_getframe", "_leave_task", "_lru_cache_wrapper", "_python_exit", "_replace",
+    "_run_exitfuncs", "_set_running_loop", "_threads_queues", "_Unpickler",
 }  # fmt: skip
 """Private names of the standard library, whose versions are fewer and change less."""
 

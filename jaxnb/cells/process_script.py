@@ -1,0 +1,270 @@
+"""Runs a script as ``__main__`` in this process, as Python would in one of its own.
+
+The process goes on when the script has ended. So what Python does as a process ends is done here:
+threads that are not daemons are waited for, exit handlers run, output is written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import builtins
+import codecs
+import contextlib
+import importlib.util
+import io
+import linecache
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import thread as executors
+from importlib.machinery import SourceFileLoader
+from types import ModuleType
+from typing import Any, TextIO
+from unittest.mock import patch
+
+import jax
+
+from jaxnb.cells import process_children, process_flood
+from jaxnb.cells.process_tracebacks import python_lines
+from jaxnb.lockstep import process_awaiting
+from jaxnb.model.scripts import Script
+
+
+def run(
+    script: Script, process_index: int, num_processes: int, ended: Callable[[BaseException], None]
+) -> None:
+    """Runs a script.
+
+    Args:
+        script: The script.
+        process_index: Who this process is.
+        num_processes: The size of the group.
+        ended: Told at once what the script raises: others may wait for this process.
+
+    Raises:
+        SystemExit: It has ended with a status other than 0, which is the exception's ``code``.
+        BaseException: Whatever it raised.
+    """
+    main = _main_module(script)
+    arguments = [
+        each.replace("{process_index}", str(process_index)).replace(
+            "{num_processes}", str(num_processes)
+        )
+        for each in script.arguments
+    ]
+    lines = script.source.decode("utf-8", "replace").splitlines(keepends=True)
+    linecache.cache[script.path] = (len(script.source), None, lines, script.path)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(process_awaiting.in_file(script.path))
+        stack.enter_context(process_flood.without_limits())
+        stack.enter_context(_streams(script.input_pid if process_index == 0 else 0))
+        handlers = stack.enter_context(_exit_handlers())
+        stack.enter_context(_no_event_loop())
+        stack.enter_context(_joined_already(process_index, num_processes))
+        stack.enter_context(patch.dict(sys.modules, {"__main__": main}))
+        stack.enter_context(patch.object(sys, "argv", arguments))
+        path = [script.folder, *filter(None, sys.path)]  # IPython has put the working directory in
+        stack.enter_context(patch.object(sys, "path", path))
+        if "inline" in os.environ.get("MPLBACKEND", ""):
+            del os.environ["MPLBACKEND"]  # ipykernel's: a script has no notebook to show figures in
+        threads = set(threading.enumerate())
+        raised: BaseException | None = None
+        try:
+            if package := main.__spec__ and main.__spec__.parent:
+                importlib.import_module(package)
+            exec(compile(script.source, script.path, "exec", dont_inherit=True), vars(main))
+        except BaseException as error:
+            raised = error
+            if not isinstance(error, SystemExit) or _status(error):
+                ended(error)
+        if process_children.is_child():
+            process_children.end(raised)
+        _finish(threads, handlers)
+        if raised is not None and not (isinstance(raised, SystemExit) and not raised.code):
+            raise raised
+
+
+def _main_module(script: Script) -> ModuleType:
+    main = ModuleType("__main__")
+    main.__file__ = script.path
+    vars(main)["__builtins__"] = builtins
+    if script.module:
+        spec = importlib.util.spec_from_file_location(script.module, script.path)
+        assert spec is not None
+        main.__spec__, main.__loader__, main.__package__ = spec, spec.loader, spec.parent
+        main.__cached__ = spec.cached  # type: ignore[attr-defined]
+    else:
+        main.__loader__ = SourceFileLoader("__main__", script.path)
+    return main
+
+
+def _status(error: SystemExit) -> int:
+    """Returns the exit status, which is the exception's ``code`` then; text is written."""
+    if error.code is not None and not isinstance(error.code, int):
+        print(error.code, file=sys.stderr)
+    status = error.code if isinstance(error.code, int) else int(error.code is not None)
+    error.code, error.args = status, (status,)
+    return status
+
+
+def _finish(threads: set[threading.Thread], handlers: list[Callable[[], Any]]) -> None:
+    """Does what Python does before a process ends: waits for threads, runs exit handlers."""
+    started = [t for t in threading.enumerate() if t not in threads and not t.daemon]
+    if set(started) & set(executors._threads_queues):
+        executors._python_exit()
+    for thread in started:
+        thread.join()
+    while handlers:
+        handler = handlers.pop()
+        try:
+            handler()
+        except BaseException as error:
+            told = ["Exception ignored in an exit handler:", *python_lines(error)]
+            print("\n".join(told), file=sys.stderr)
+
+
+@contextlib.contextmanager
+def _exit_handlers() -> Iterator[list[Callable[[], Any]]]:
+    """Yields the exit handlers that the script registers in the block; Python does not get them.
+
+    Those of the kernel's own threads are left to Python: without ZeroMQ's, nothing can be sent.
+    """
+    kernels, own = set(threading.enumerate()) - {threading.main_thread()}, atexit.register
+    found: list[tuple[Any, Callable[[], Any]]] = []
+    handlers: list[Callable[[], Any]] = []
+
+    def register(function: Any, *args: Any, **kwargs: Any) -> Any:
+        if threading.current_thread() in kernels:
+            return own(function, *args, **kwargs)
+
+        def handler() -> Any:
+            return function(*args, **kwargs)
+
+        found.append((function, handler))
+        handlers.append(handler)
+        return function
+
+    def unregister(function: Any) -> None:
+        for each in [pair for pair in found if pair[0] == function]:
+            found.remove(each)
+            with contextlib.suppress(ValueError):
+                handlers.remove(each[1])
+
+    with patch.object(atexit, "register", register), patch.object(atexit, "unregister", unregister):
+        yield handlers
+
+
+@contextlib.contextmanager
+def _no_event_loop() -> Iterator[None]:
+    """Hides the kernel's event loop, in which this runs, so that ``asyncio.run()`` works."""
+    loop = asyncio.get_running_loop()
+    task = asyncio.current_task()
+    if task is not None:
+        asyncio._leave_task(loop, task)
+    asyncio._set_running_loop(None)
+    try:
+        yield
+    finally:
+        asyncio._set_running_loop(loop)
+        if task is not None:
+            asyncio._enter_task(loop, task)
+
+
+@contextlib.contextmanager
+def _joined_already(process_index: int, num_processes: int) -> Iterator[None]:
+    """Has ``jax.distributed.initialize`` accept that the processes are joined."""
+
+    def initialize(
+        coordinator_address: str | None = None,
+        num_processes: int | None = None,
+        process_id: int | None = None,
+        *_: Any,
+        **__: Any,
+    ) -> None:
+        asked, have = (process_id, num_processes), (process_index, size)
+        if any(a is not None and a != h for a, h in zip(asked, have, strict=True)):
+            raise RuntimeError(
+                f"jax.distributed.initialize() was called with num_processes={num_processes}, "
+                f"process_id={process_id}, but this is process {process_index} of {size}. Leave "
+                "these arguments out, or start the script with `-n` and pass '{num_processes}' "
+                "and '{process_index}' as arguments: jaxnb run replaces them on each process."
+            )
+
+    size = num_processes
+    with (
+        patch.object(jax.distributed, "initialize", initialize),
+        patch.object(jax.distributed, "shutdown", lambda: None),
+    ):
+        yield
+
+
+class _Bytes(io.RawIOBase):
+    """What a script's stream writes its bytes to: one of the kernel's streams.
+
+    Args:
+        stream: The kernel's stream.
+        number: The file descriptor that it stands for.
+    """
+
+    def __init__(self, stream: Any, number: int) -> None:
+        self._stream, self._number = stream, number
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def writable(self) -> bool:
+        """Returns True."""
+        return True
+
+    def fileno(self) -> int:
+        """Returns where the C code of this process writes."""
+        return self._number
+
+    def write(self, data: Any) -> int:
+        """Writes bytes, which may end within a character."""
+        self._stream.write(self._decoder.decode(bytes(data)))
+        return len(data)
+
+
+class _NoInput(io.TextIOBase):
+    """Standard input of a process that has none."""
+
+    def readline(self, *_: Any) -> str:  # type: ignore[override]
+        """Raises what there is to know."""
+        raise OSError(
+            "Only process 0 of a script has a standard input, and only a file or a pipe: "
+            "`jaxnb run SCRIPT.py < FILE`. Read it `if jax.process_index() == 0`."
+        )
+
+    read = readline
+
+
+@contextlib.contextmanager
+def _streams(input_pid: int) -> Iterator[None]:
+    """Gives the script streams as Python has them: with bytes below, and a file descriptor."""
+    kernels = {"stdout": sys.stdout, "stderr": sys.stderr}
+    streams: dict[str, Any] = {
+        name: io.TextIOWrapper(
+            io.BufferedWriter(_Bytes(stream, number)),
+            encoding="utf-8",
+            errors="backslashreplace" if name == "stderr" else "surrogateescape",
+            line_buffering=True,
+        )
+        for number, (name, stream) in enumerate(kernels.items(), 1)
+    }
+    streams["stdin"] = _NoInput()
+    if input_pid:
+        with contextlib.suppress(OSError):
+            streams["stdin"] = open(f"/proc/{input_pid}/fd/0")  # noqa: SIM115
+    with contextlib.ExitStack() as stack:
+        for name, stream in streams.items():
+            stack.enter_context(patch.object(sys, name, stream))
+        yield
+    for name, kernels_own in kernels.items():
+        _flush(streams[name])
+        kernels_own.flush()
+
+
+def _flush(stream: TextIO) -> None:
+    with contextlib.suppress(ValueError):  # the script has closed it
+        stream.flush()

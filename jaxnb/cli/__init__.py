@@ -1,0 +1,1 @@
+"""The command line: ``jaxnb run``, ``jaxnb doctor``, ``jaxnb clean``."""

@@ -1,0 +1,180 @@
+"""``jaxnb clean``: what a crash has left of groups of this user: found, listed, removed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from jaxnb.labels import format_bytes
+from jaxnb.launch.folder import parent_folders
+
+YOUNG_SECONDS = 60.0
+"""A folder so young may be that of a group which is just being started."""
+
+END_SECONDS = 5.0
+
+_PROGRAMS = ("forkserver", "engine_app", "coordination_app")
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What is left of groups whose owners have ended.
+
+    Attributes:
+        processes: Processes that have outlived their owner.
+        folders: Folders of groups, with their sockets, keys and logs; and of variables that were
+            carried from one group to another.
+        kept: What is not touched, and why: a line each.
+    """
+
+    processes: tuple[psutil.Process, ...]
+    folders: tuple[Path, ...]
+    kept: tuple[str, ...]
+
+    def lines(self) -> list[str]:
+        """Returns a line for each."""
+        return [
+            *(f"process {p.pid}: {_program_of(p)}" for p in self.processes),
+            *(f"{folder} ({_described(folder)})" for folder in self.folders),
+        ]
+
+
+def find(places: Iterable[str] | None = None) -> Left:
+    """Looks for what is left; changes nothing.
+
+    A group lives for as long as the process that has started it, its owner. Nothing of a living
+    group is found, nor of another user.
+
+    Args:
+        places: Where groups have their folders; by default the temporary folders and ``/dev/shm``.
+    """
+    roots = [Path(place) for place in places or (*parent_folders(), "/dev/shm")]
+    orphans, living = [], set()
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.uids().real != os.getuid() or not (group := _group_of(process)):
+                continue
+            folder, owner = group
+            if folder.parent not in roots:
+                continue
+            if _lives(owner, process):
+                living.add(folder)
+            else:
+                orphans.append(process)
+    folders, kept = [], []
+    for folder in sorted(each for root in roots for each in root.glob("jaxnb-*") if _is_ours(each)):
+        if folder in living:
+            continue
+        if time.time() - folder.stat().st_mtime < YOUNG_SECONDS:
+            kept.append(f"{folder}: younger than a minute, so its group may be starting")
+        elif living and not (folder / "log").exists():
+            kept.append(f"{folder}: variables, which a group that lives may be using")
+        else:
+            folders.append(folder)
+    return Left(tuple(orphans), tuple(folders), tuple(kept))
+
+
+def _group_of(process: psutil.Process) -> tuple[Path, int] | None:
+    """Returns the folder and the owner of the group that a process serves; None if it serves none.
+
+    Both are arguments of the programs; what they fork has the same command line.
+    """
+    words = process.cmdline()
+    for i, word in enumerate(words[:-2]):
+        if word.startswith("jaxnb.launch.") and word.rpartition(".")[2] in _PROGRAMS:
+            given = words[i + 1 :]
+            folder = next((each for each in given if Path(each).name.startswith("jaxnb-")), "")
+            owner = given[0] if word.endswith("forkserver") else given[-1]
+            if folder and owner.isdigit():
+                return Path(folder), int(owner)
+    return None
+
+
+def _lives(owner: int, process: psutil.Process) -> bool:
+    """Whether the owner of a process lives; its number may be another process's by now."""
+    try:
+        found = psutil.Process(owner)
+        is_older = found.create_time() <= process.create_time()
+        return is_older and found.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _is_ours(folder: Path) -> bool:
+    found = folder.lstat()
+    is_folder = folder.is_dir() and not folder.is_symlink()
+    return is_folder and found.st_uid == os.getuid() and not found.st_mode & 0o077
+
+
+def _program_of(process: psutil.Process) -> str:
+    with suppress(psutil.Error):
+        return " ".join(process.cmdline())[:100]
+    return "has ended"
+
+
+def _described(folder: Path) -> str:
+    files = [each for each in folder.rglob("*") if each.is_file()]
+    sockets = sum(each.is_socket() for each in folder.rglob("*"))
+    size = format_bytes(sum(each.stat().st_size for each in files))
+    if (folder / "log").exists() or not files:
+        return f"a group's: {len(files)} files, {size}, {sockets} sockets"
+    return f"variables, {size}: `%spmd_load {folder}` binds them"
+
+
+def remove(left: Left) -> list[str]:
+    """Ends the processes and removes the folders.
+
+    Returns:
+        What could not be removed, a line each.
+    """
+    for process in left.processes:
+        with suppress(psutil.Error):  # which compares when it was created: never another one
+            process.terminate()
+    _, alive = psutil.wait_procs(left.processes, END_SECONDS)
+    for process in alive:
+        with suppress(psutil.Error):
+            process.kill()
+    _, alive = psutil.wait_procs(alive, END_SECONDS)
+    problems = [f"process {each.pid} does not end" for each in alive]
+    for folder in left.folders:
+        try:
+            shutil.rmtree(folder)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            problems.append(f"{folder}: {error.strerror}")
+    return problems
+
+
+def clean(*, yes: bool, dry_run: bool, places: Sequence[str] | None = None) -> int:
+    """Lists what is left, and removes it once that is confirmed.
+
+    Returns:
+        The exit status: 0; 1 if something could not be removed, or nobody has confirmed.
+    """
+    left = find(places)
+    for line in left.kept:
+        print(f"kept: {line}")
+    if not left.lines():
+        print("Nothing is left of groups that have ended.")
+        return 0
+    print("\n".join(left.lines()))
+    if dry_run:
+        return 0
+    if not yes:
+        if not sys.stdin.isatty():
+            print("Nothing was removed: `jaxnb clean --yes` removes these.")
+            return 1
+        if input("Remove these? [y/N] ").strip().lower() not in ("y", "yes"):
+            return 1
+    problems = remove(left)
+    print("\n".join(problems) if problems else "All of that was removed.")
+    return 1 if problems else 0

@@ -1,0 +1,240 @@
+"""``jaxnb doctor``: looks at what a group needs of this machine, and starts a small one."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import resource
+import shutil
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, distributions, version
+from pathlib import Path
+from typing import Literal
+
+from jaxnb.compat.versions import installed, newer_than_tested
+from jaxnb.labels import format_bytes, format_seconds, plural
+from jaxnb.launch.gpus import visible_gpus
+from jaxnb.launch.headroom import available_bytes
+
+Level = Literal["ok", "warning", "error"]
+
+LEAST_SHM_BYTES = 256 << 20
+LEAST_FILES = 1024
+LEAST_PORTS = 2000
+PSUM_PROCESSES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at.
+
+    Attributes:
+        level: ``"ok"``, ``"warning"`` or ``"error"``.
+        text: What was found.
+        fix: What to type, where something is wrong.
+    """
+
+    level: Level
+    text: str
+    fix: str = ""
+
+
+def _ok(text: str) -> Finding:
+    return Finding("ok", text)
+
+
+def _warning(text: str, fix: str) -> Finding:
+    return Finding("warning", text, fix)
+
+
+def _error(text: str, fix: str) -> Finding:
+    return Finding("error", text, fix)
+
+
+def _python() -> Iterator[Finding]:
+    yield _ok(f"Python {platform.python_version()} at {sys.executable}, {platform.platform()}")
+
+
+def _packages() -> Iterator[Finding]:
+    try:
+        jax, jaxlib = version("jax"), version("jaxlib")
+    except PackageNotFoundError as error:
+        yield _error(f"{error.name} is not installed", f"pip install {error.name}")
+        return
+    if jax.split(".")[:2] == jaxlib.split(".")[:2]:
+        yield _ok(f"jax {jax} with jaxlib {jaxlib}")
+    else:
+        fix = f"pip install --upgrade jax=={jax} jaxlib=={jax}"
+        yield _error(f"jax {jax} and jaxlib {jaxlib} do not belong together", fix)
+    plugins = {
+        d.name: d.version for d in distributions() if d.name.startswith(("jax-cuda", "jax_cuda"))
+    }
+    for name, its in sorted(plugins.items()):
+        if its.split(".")[:2] == jaxlib.split(".")[:2]:
+            yield _ok(f"plug-in {name} {its}")
+        else:
+            fix = f"pip install --upgrade {name}=={jaxlib}"
+            yield _error(f"plug-in {name} {its} does not belong to jaxlib {jaxlib}", fix)
+    for text in newer_than_tested(installed()):
+        yield _warning(text, "pip install --upgrade jaxnb")
+    yield from _gpus(has_plugin=bool(plugins))
+
+
+def _gpus(*, has_plugin: bool) -> Iterator[Finding]:
+    gpus = visible_gpus()
+    if not gpus and shutil.which("nvidia-smi"):
+        fix = "nvidia-smi; echo $CUDA_VISIBLE_DEVICES"
+        yield _warning("nvidia-smi is there, but no GPU can be used", fix)
+    elif not gpus:
+        yield _ok("no GPU: processes use the CPU")
+        return
+    elif has_plugin:
+        yield _ok(f"{plural(len(gpus), 'GPU')}: {', '.join(gpus)}")
+    else:
+        fix = 'pip install "jaxnb[gpu]"'
+        yield _error(f"{plural(len(gpus), 'GPU')}, which this JAX has no plug-in for", fix)
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        cuda = pynvml.nvmlSystemGetCudaDriverVersion()
+        driver = pynvml.nvmlSystemGetDriverVersion()
+        yield _ok(f"NVML: driver {driver}, CUDA up to {cuda // 1000}.{cuda % 1000 // 10}")
+    except ImportError:
+        fix = "pip install nvidia-ml-py"
+        yield _warning("NVML is missing: no utilisation in %spmd_stats", fix)
+    except Exception as error:  # NVML's own
+        yield _warning(f"NVML does not answer: {error}", "nvidia-smi")
+
+
+def _network() -> Iterator[Finding]:
+    try:
+        with (
+            socket.create_server(("127.0.0.1", 0)) as server,
+            socket.create_connection(server.getsockname(), 5),
+        ):
+            yield _ok("loopback: 127.0.0.1 answers")
+    except OSError as error:
+        yield _error(f"loopback does not work: {error}", "sudo ip link set lo up")
+    name = socket.gethostname()
+    try:
+        found = sorted({str(each[4][0]) for each in socket.getaddrinfo(name, None)})
+        yield _ok(f"host name {name} is {', '.join(found)}")
+    except OSError:
+        fix = f"echo '127.0.0.1 {name}' | sudo tee -a /etc/hosts"
+        yield _warning(f"host name {name} has no address; plain JAX's gloo needs one", fix)
+    with suppress(OSError, ValueError):
+        first, last = map(int, _read("/proc/sys/net/ipv4/ip_local_port_range").split())
+        if last - first < LEAST_PORTS:
+            fix = "sudo sysctl net.ipv4.ip_local_port_range='32768 60999'"
+            yield _warning(f"only {last - first} ports can be given out", fix)
+        else:
+            yield _ok(f"ports {first} to {last}")
+    yield from _proxies()
+
+
+def _proxies() -> Iterator[Finding]:
+    names = [n for n in os.environ if n.lower() in ("http_proxy", "https_proxy", "grpc_proxy")]
+    if not names:
+        yield _ok("no proxy")
+        return
+    exempt = os.environ.get("no_proxy", os.environ.get("NO_PROXY", ""))
+    if "localhost" in exempt or "127.0.0.1" in exempt or exempt == "*":
+        yield _ok(f"{', '.join(names)} set, not for this host (no_proxy)")
+    else:
+        text = f"{', '.join(names)} set: plain JAX reaches its coordinator through the proxy"
+        yield _warning(text, "export no_proxy=localhost,127.0.0.1")
+
+
+def _system() -> Iterator[Finding]:
+    with suppress(OSError):
+        free = shutil.disk_usage("/dev/shm").free
+        fix = "docker run --shm-size=2g …, or: sudo mount -o remount,size=2g /dev/shm"
+        text = f"/dev/shm: {format_bytes(free)} free"
+        yield _ok(text) if free >= LEAST_SHM_BYTES else _warning(text, fix)
+    with suppress(OSError):
+        scope = _read("/proc/sys/kernel/yama/ptrace_scope").strip()
+        text = f"ptrace_scope {scope}"
+        slow = f"{text}: arrays are pulled through messages, which is slower"
+        fix = "sudo sysctl kernel.yama.ptrace_scope=1"
+        yield _ok(text) if scope in ("0", "1") else _warning(slow, fix)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    fix = f"ulimit -n {hard if hard > 0 else 65536}"
+    text = f"{soft} open files per process"
+    yield _ok(text) if soft >= LEAST_FILES or soft < 0 else _warning(text, fix)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    with suppress(OSError, ValueError):
+        quota, period = _read("/sys/fs/cgroup/cpu.max").split()
+        cores = cores if quota == "max" else min(cores or 1, max(1, int(quota) // int(period)))
+    yield _ok(f"{plural(cores or 1, 'core')}, {format_bytes(available_bytes())} of memory free")
+
+
+_SETS = {
+    "Slurm": ("SLURM_JOB_ID", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID"),
+    "Open MPI": ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"),
+}
+"""What JAX tells a cluster by; some without the others make it wait for processes that never
+come."""
+
+
+def _variables() -> Iterator[Finding]:
+    for system, names in _SETS.items():
+        unset = [name for name in names if name not in os.environ]
+        if not unset:
+            yield _ok(f"{system}: {', '.join(names)}")
+        elif len(unset) < len(names):
+            there = [name for name in names if name not in unset]
+            text = f"{system} is set in part ({', '.join(there)}, not {', '.join(unset)}): plain "
+            text += "JAX waits for processes that never come"
+            yield _warning(text, f"unset {' '.join(there)}")
+    for name in ("JAX_PLATFORMS", "XLA_FLAGS", "JAX_NUM_CPU_DEVICES", "CUDA_VISIBLE_DEVICES"):
+        if os.environ.get(name):
+            yield _ok(f"{name}={os.environ[name]}")
+
+
+def _start() -> Iterator[Finding]:
+    from jaxnb.errors import JaxnbError
+    from jaxnb.options import StartOptions
+    from jaxnb.session import Session
+
+    began = time.perf_counter()
+    try:
+        with Session(StartOptions(num_processes=PSUM_PROCESSES, platform="cpu")) as session:
+            seconds = format_seconds(time.perf_counter() - began)
+            notes = session.group.notes
+    except JaxnbError as error:
+        yield _error(f"two processes do not start: {error}", "jaxnb clean; jaxnb doctor")
+        return
+    yield _ok(f"{PSUM_PROCESSES} processes started, and a psum over them was right, in {seconds}")
+    for note in notes:
+        yield _warning(note, "pip install --upgrade jaxnb")
+
+
+CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (
+    _python, _packages, _network, _system, _variables, _start
+)  # fmt: skip
+
+
+def doctor(*, as_json: bool) -> int:
+    """Looks at everything and prints a line for each; returns 1 if there is an error, else 0."""
+    findings = []
+    for check in CHECKS:
+        for found in check():
+            findings.append(found)
+            if not as_json:
+                print(f"{found.level:8} {found.text}", flush=True)
+                if found.fix:
+                    print(f"{'':8} fix: {found.fix}", flush=True)
+    if as_json:
+        print(json.dumps([asdict(each) for each in findings], indent=2))
+    return int(any(each.level == "error" for each in findings))
+
+
+def _read(file: str) -> str:
+    return Path(file).read_text()

@@ -1,0 +1,179 @@
+"""Parses the command line."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import traceback
+from collections.abc import Sequence
+
+from jaxnb._version import __version__
+
+_RUN_EPILOG = """\
+The first argument after SCRIPT that is not an option above, and all that follow, are the
+script's own; so is everything after `--`. In them {process_index} and {num_processes} are
+replaced on each process.
+
+  jaxnb run train.py -n 4 --lr 0.1
+  jaxnb run -m pkg.train -n 4
+  jaxnb run toy.py -n 4 --devices-per-process 2 {process_index} {num_processes}
+  jaxnb run study.ipynb --output done.ipynb -p steps 100
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command; returns its exit status."""
+    parser = make_parser()
+    given, own = _split(list(sys.argv[1:] if arguments is None else arguments))
+    asked = parser.parse_args(given)
+    try:
+        return _done(parser, asked, own)
+    except KeyboardInterrupt:  # before there was anything to end
+        return 128 + signal.SIGINT
+
+
+def _done(parser: argparse.ArgumentParser, asked: argparse.Namespace, own: list[str]) -> int:
+    match asked.command:
+        case "run":
+            return _run(parser, asked, own)
+        case "doctor":
+            from jaxnb.cli.doctor import doctor
+
+            return doctor(as_json=asked.json)
+        case "clean":
+            from jaxnb.cli.clean import clean
+
+            return clean(yes=asked.yes, dry_run=asked.dry_run)
+    parser.print_help()
+    return 2
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Returns the parser, which shtab makes completions of too."""
+    parser = argparse.ArgumentParser(
+        "jaxnb", description="Runs programs on several JAX processes, in lockstep."
+    )
+    parser.add_argument("--version", action="version", version=f"jaxnb {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    _add_run(commands.add_parser(
+        "run",
+        help="run a script, a module or a notebook on N processes",
+        description="Runs a script on N processes that are joined by jax.distributed.",
+        epilog=_RUN_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    ))  # fmt: skip
+    doctor = commands.add_parser("doctor", help="look for what keeps groups from starting")
+    doctor.add_argument("--json", action="store_true", help="print it as JSON")
+    clean = commands.add_parser("clean", help="list and remove what a crash has left")
+    clean.add_argument("--yes", action="store_true", help="remove it without asking")
+    clean.add_argument("--dry-run", action="store_true", help="list it only")
+    return parser
+
+
+def _add_run(run: argparse.ArgumentParser) -> None:
+    add = run.add_argument
+    add("script", nargs="?", metavar="SCRIPT", help="a .py file, a folder with __main__.py, .ipynb")
+    add("-m", dest="module", metavar="MODULE", help="run a module, as python -m does")
+    add("-n", type=int, metavar="N", help="processes; default: one per GPU, else 4")
+    add("--devices-per-process", type=int, metavar="D", help="CPU devices of each process")
+    add("--platform", default="auto", choices=("auto", "cpu", "gpu"), help="default: auto")
+    add("--check", default="strict", choices=("strict", "off"), help="off: plain JAX, which hangs")
+    add("--timeout", type=float, metavar="S", help="end it after S seconds (a notebook's cell)")
+    add("--outputs", default="merged", choices=("all", "first", "merged"),
+        help="equal lines: each, the first process's, or one")  # fmt: skip
+    add("--timeline", default="", metavar="FILE", help="write what each process did: .html, .json")
+    add("--json", default="", metavar="FILE", help="write outcome and times")
+    add("--output", metavar="FILE", help="where a notebook is saved; default: in place")
+    add("-p", dest="parameters", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"),
+        help="a parameter of a notebook, as papermill's")  # fmt: skip
+
+
+_VALUES = {
+    "-m": 1, "-n": 1, "--devices-per-process": 1, "--platform": 1, "--check": 1, "--timeout": 1,
+    "--outputs": 1, "--timeline": 1, "--json": 1, "--output": 1, "-p": 2, "-h": 0, "--help": 0,
+}  # fmt: skip
+"""The options of `run`, and how many values each takes."""
+
+
+def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """Returns the arguments that are jaxnb's, and those that are the script's."""
+    if arguments[:1] != ["run"]:
+        return arguments, []
+    i, has_target = 1, False
+    while i < len(arguments):
+        each = arguments[i]
+        if each == "--":
+            return arguments[:i], arguments[i + 1 :]
+        name = each if each in _VALUES else each.partition("=")[0]
+        if name not in _VALUES and each[:2] in ("-n", "-m") and len(each) > 2:
+            has_target |= each.startswith("-m")
+            i += 1  # -n4
+            continue
+        if name in _VALUES:
+            has_target |= name == "-m"
+            i += 1 if "=" in each else 1 + _VALUES[name]
+        elif has_target or each.startswith("-"):
+            break
+        else:
+            has_target = True
+            i += 1
+    return arguments[:i], arguments[i:]
+
+
+def _run(parser: argparse.ArgumentParser, asked: argparse.Namespace, own: list[str]) -> int:
+    from jaxnb.cli.scripts import module_of, script_of
+    from jaxnb.errors import JaxnbError, UsageError
+    from jaxnb.launch import early
+    from jaxnb.launch.launcher_names import launcher_of
+    from jaxnb.options import StartOptions
+
+    target = asked.module or asked.script
+    if not target and own:
+        parser.error(f"`jaxnb run` has no option {own[0]}; `jaxnb run --help` lists all")
+    if not target or (asked.module and asked.script):
+        parser.error("name a script, or a module with -m: jaxnb run SCRIPT.py -n 4")
+    is_notebook = not asked.module and target.endswith(".ipynb")
+    if (asked.output is not None or asked.parameters) and not is_notebook:
+        parser.error("--output and -p are for notebooks")
+    try:
+        options = StartOptions(
+            num_processes=asked.n,
+            devices_per_process=asked.devices_per_process,
+            platform=asked.platform,
+            check=asked.check,
+            bare=True,
+        )
+        if is_notebook:
+            return _run_notebook(parser, asked, own)
+        script = module_of(target, own) if asked.module else script_of(target, own)
+        if launcher_of(options) == "fork":
+            early.start()
+    except SyntaxError as error:
+        sys.stderr.write("".join(traceback.format_exception_only(error)))
+        return 1
+    except JaxnbError as error:
+        sys.stderr.write(f"jaxnb: {error}\n")
+        return 2 if isinstance(error, UsageError) else 1
+    from jaxnb.cli.run import Run, run  # which takes as long as the fork server's imports
+
+    return run(Run(options, script, asked.timeout, asked.outputs, asked.timeline, asked.json))
+
+
+def _run_notebook(
+    parser: argparse.ArgumentParser, asked: argparse.Namespace, own: list[str]
+) -> int:
+    from jaxnb.cli.notebooks import run_notebook
+
+    if own or asked.n or asked.devices_per_process or asked.timeline or asked.json:
+        parser.error(
+            "a notebook starts its processes itself (`%spmd_start -n 4`) and has no arguments: "
+            "only --timeout, --output and -p go with it"
+        )
+    return run_notebook(
+        asked.script,
+        output=asked.output or "",
+        timeout=asked.timeout,
+        parameters=dict(asked.parameters),
+    )

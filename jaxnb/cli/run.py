@@ -1,0 +1,251 @@
+"""``jaxnb run``: starts a group, has it run a script, and ends with the script's exit status."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from errno import EPIPE
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from jaxnb.cells.card_error import error_card, error_groups
+from jaxnb.cells.result import CellResult
+from jaxnb.cli import signals
+from jaxnb.cli.terminal import Terminal
+from jaxnb.cli.words import worded_for
+from jaxnb.errors import CellTimeoutError, JaxnbError, ProcessDiedError, StartError, UsageError
+from jaxnb.labels import Outputs, processes_label
+from jaxnb.launch.deaths import Death, describe_death, last_lines
+from jaxnb.model.scripts import Script
+from jaxnb.options import StartOptions
+from jaxnb.session import Session
+
+USAGE, TIMED_OUT = 2, 124
+
+
+@dataclass(slots=True)
+class Run:
+    """A script that is to be run.
+
+    Attributes:
+        options: How the group is started.
+        script: The script.
+        timeout: Seconds that it may run.
+        outputs: Whose lines are shown.
+        timeline: The file to write what each process did.
+        json: The file to write the outcome and the times.
+    """
+
+    options: StartOptions
+    script: Script
+    timeout: float | None = None
+    outputs: Outputs = "merged"
+    timeline: str = ""
+    json: str = ""
+    report: dict[str, Any] = field(default_factory=dict)
+
+
+def run(asked: Run) -> int:
+    """Runs a script on a group of its own, and returns the exit status.
+
+    Nothing of the group is left when it returns, nor when this process ends in any other way.
+    """
+    started = time.perf_counter()
+    status, is_cut = 1, False
+    try:
+        with signals.installed():
+            status = _started(asked)
+    except UsageError as error:
+        _say(str(error))
+        status = USAGE
+    except (StartError, OSError) as error:
+        _say(str(error))
+    except signals.Ended as end:
+        status = end.status
+        is_cut = True
+    asked.report |= {"status": status, "seconds": time.perf_counter() - started}
+    if asked.json:
+        _write(asked.json, json.dumps(asked.report, indent=2))
+    if is_cut:  # the thread may wait for ever for whoever reads the output
+        os._exit(status)
+    return status
+
+
+def _started(asked: Run) -> int:
+    began = time.perf_counter()
+    with Session(asked.options) as session:
+        asked.report["start_seconds"] = time.perf_counter() - began
+        return _Running(session, asked).wait()
+
+
+class _Running:
+    """A script that runs: in a thread, as the main thread is the one that gets signals."""
+
+    def __init__(self, session: Session, asked: Run) -> None:
+        self._session, self._asked, self._script = session, asked, asked.script
+        self._worded = worded_for(asked.script.name)
+        self._interrupted, self._done = threading.Event(), threading.Event()
+        self._struck = 0
+        self._broken: OSError | None = None
+        self._outcome: Callable[[], int] = lambda: 1
+        self._thread = threading.Thread(target=self._run, name="jaxnb-run", daemon=True)
+
+    def wait(self) -> int:
+        """Runs it, and returns the exit status."""
+        signal.signal(signal.SIGINT, self._on_sigint)
+        self._thread.start()
+        self._done.wait()
+        self._session.close()
+        self._thread.join()
+        return self._outcome() if self._broken is None else _status_of_broken(self._broken)
+
+    def _on_sigint(self, number: int, _: FrameType | None) -> None:
+        self._struck += 1
+        if self._struck > 1:
+            raise signals.Ended(number)
+        self._interrupted.set()
+
+    def _on_broken(self, error: OSError) -> None:
+        self._broken = error
+        self._done.set()
+
+    def _run(self) -> None:
+        sink = Terminal(self._worded, self._on_broken)
+        try:
+            result = self._session.run(
+                "",
+                script=self._script,
+                sink=sink,
+                timeout=self._asked.timeout,
+                outputs=self._asked.outputs,
+                interrupted=self._interrupted,
+                raise_on_error=False,
+            )
+            self._outcome = lambda: self._ended(result)
+        except CellTimeoutError as error:
+            self._outcome = lambda e=error: self._timed_out(e)  # type: ignore[misc]
+        except ProcessDiedError as error:
+            self._outcome = lambda e=error: self._died(e)  # type: ignore[misc]
+        except JaxnbError as error:
+            self._outcome = lambda e=error: self._failed(str(e))  # type: ignore[misc]
+        finally:
+            self._write_timeline()
+            self._done.set()
+
+    def _write_timeline(self) -> None:
+        if not self._asked.timeline or self._session.state != "ready":
+            return
+        found = self._session.timeline()
+        kind = Path(self._asked.timeline).suffix
+        if kind == ".json":
+            text = json.dumps(asdict(found), default=str)
+        else:
+            formats = found._repr_mimebundle_()
+            text = formats["text/html" if kind == ".html" else "text/plain"]
+        _write(self._asked.timeline, self._worded(text))
+
+    # ---------------------------------------------------------------------- how it ended
+
+    def _ended(self, result: CellResult) -> int:
+        self._report(result)
+        groups = error_groups(result)
+        if not groups:
+            return 0
+        exits = [each for each in groups if each.error.type_name == "SystemExit"]
+        told = {i for each in exits for i in each.processes}
+        others = {i: each for i, each in result.per_process.items() if i not in told}
+        if self._struck and all(g.error.type_name == "KeyboardInterrupt" for g in groups):
+            at = sorted({line for group in groups for line in group.lines})
+            where = f" at line {', '.join(map(str, at))}" if at else ""
+            self._say(f"interrupted: all processes stopped{where} of {self._script.name}")
+            return 128 + signal.SIGINT
+        if others:
+            card = error_card(replace(result, per_process=others), ansi=sys.stderr.isatty())
+            sys.stderr.write(self._worded(card.text) + "\n")
+        for each in exits:
+            lines = f", line {each.lines[0]}" if each.lines else ""
+            status = each.error.message
+            who = processes_label(each.processes)
+            self._say(f"{who} ended with exit status {status} ({self._script.name}{lines})")
+        return _status_of(groups[0].error.type_name, groups[0].error.message)
+
+    def _timed_out(self, error: CellTimeoutError) -> int:
+        self._report(error.result)
+        sys.stderr.write(self._worded(error_card(error.result).text) + "\n")
+        said = f"{self._script.name} ran longer than {self._asked.timeout:g} s and was ended"
+        return self._failed(said, TIMED_OUT)
+
+    def _died(self, error: ProcessDiedError) -> int:
+        deaths = sorted(self._session.deaths, key=lambda each: each.at)
+        if error.result is not None:
+            self._report(error.result)
+        count = self._session.num_processes
+        if len(deaths) == count and not any(each.status for each in deaths):
+            return 0  # os._exit(0) on all
+        for death in deaths:
+            self._say(f"{self._death_text(death, count)}{last_lines(death)}")
+        status = next((each.status for each in deaths if each.status), 1)
+        return 128 - status if status < 0 else status
+
+    def _death_text(self, death: Death, count: int) -> str:
+        text = f"{describe_death(death, count)} while it ran {self._script.name}"
+        if death.out_of_memory:
+            return f"{text}. Likely out of memory: the kernel has just killed a process for it."
+        return f"{text}. What it printed last may be missing."
+
+    def _failed(self, text: str, status: int = 1) -> int:
+        self._say(text)
+        return status
+
+    def _say(self, text: str) -> None:
+        _say(self._worded(text))
+
+    def _report(self, result: CellResult) -> None:
+        self._asked.report["processes"] = [
+            {
+                "process_index": index,
+                "seconds": each.seconds,
+                "compile_seconds": each.compile_seconds,
+                "error": None if each.error is None else str(each.error),
+                "line": None if each.error is None else each.error.line,
+            }
+            for index, each in sorted(result.per_process.items())
+        ]
+
+
+def _status_of(kind: str, message: str) -> int:
+    if kind == "SystemExit":
+        return int(message) & 0xFF
+    return 128 + signal.SIGINT if kind == "KeyboardInterrupt" else 1
+
+
+def _status_of_broken(error: OSError) -> int:
+    """Returns the status after output could not be written: quietly for a closed pipe."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(null, stream.fileno())  # what Python writes as it ends would fail again
+    if error.errno == EPIPE:
+        return 128 + signal.SIGPIPE
+    _say(f"the output could not be written: {error.strerror}. All processes were ended.")
+    return 1
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"jaxnb: {text}\n")
+
+
+def _write(file: str, text: str) -> None:
+    try:
+        Path(file).write_text(text + "\n")
+    except OSError as error:
+        _say(f"{file} could not be written: {error.strerror}")

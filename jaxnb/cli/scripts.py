@@ -1,0 +1,67 @@
+"""Finds the file of a script or a module, as Python would, and reads it once for all processes."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections.abc import Sequence
+from importlib.machinery import PathFinder
+
+from jaxnb.errors import UsageError
+from jaxnb.model.scripts import Script
+
+
+def script_of(path: str, arguments: Sequence[str]) -> Script:
+    """Returns the script of a file, or of a folder with a ``__main__.py``.
+
+    Raises:
+        UsageError: There is none; nothing was started.
+        SyntaxError: It is not Python.
+    """
+    file = os.path.join(path, "__main__.py") if os.path.isdir(path) else path
+    if file != path and not os.path.exists(file):
+        raise UsageError(f"Cannot run the folder {path!r}: it has no __main__.py.")
+    folder = os.path.dirname(os.path.abspath(file))
+    return _read(os.path.basename(path.rstrip("/")), file, (path, *arguments), folder, "")
+
+
+def module_of(module: str, arguments: Sequence[str]) -> Script:
+    """Returns the script of a module, as ``python -m`` finds it; nothing is imported.
+
+    Raises:
+        UsageError: There is none; nothing was started.
+        SyntaxError: It is not Python.
+    """
+    places: Sequence[str] | None = [os.getcwd(), *sys.path]
+    name = file = ""
+    parts = [*module.split("."), "__main__"]
+    for part in parts:
+        spec = None if places is None else PathFinder.find_spec(f"{name}.{part}".strip("."), places)
+        if spec is None:
+            raise UsageError(f"There is no module {module!r} to run: {part!r} was not found.")
+        name, places = spec.name, spec.submodule_search_locations
+        file = spec.origin or ""
+        if places is None and part == parts[-2]:  # a module; a package has a __main__
+            break
+    return _read(f"-m {module}", file, (os.path.abspath(file), *arguments), os.getcwd(), name)
+
+
+def _read(name: str, file: str, arguments: tuple[str, ...], folder: str, module: str) -> Script:
+    try:
+        with open(file, "rb") as stream:
+            source = stream.read()
+    except OSError as error:
+        raise UsageError(f"Cannot read {file!r}: {error.strerror}. Nothing was started.") from error
+    path = os.path.abspath(file)
+    compile(source, path, "exec", dont_inherit=True)
+    return Script(name, path, source, arguments, folder, module, _input_pid())
+
+
+def _input_pid() -> int:
+    """Returns this process, if another can read what it has as standard input."""
+    try:
+        mode = os.fstat(0).st_mode
+    except OSError:
+        return 0
+    return os.getpid() if stat.S_ISFIFO(mode) or stat.S_ISREG(mode) else 0

@@ -1,0 +1,89 @@
+"""Where a script's output goes: this process's standard output and error."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable
+
+from jaxnb.cells.merge_output import MergedLine
+from jaxnb.cells.sinks import NoSink, SaysWaits
+from jaxnb.model.cells import RichOutput
+
+LIVE_SECONDS = 0.1
+
+
+class Terminal(SaysWaits, NoSink):
+    """Writes the lines as they come, all of them; one line is rewritten in place on a terminal.
+
+    Args:
+        worded: Puts what jaxnb says of a cell into words for the script.
+        on_broken: Called when nothing can be written any more.
+    """
+
+    interrupt_by = "Ctrl-C"
+    shows_cards = False
+
+    def __init__(self, worded: Callable[[str], str], on_broken: Callable[[OSError], None]) -> None:
+        self._worded, self._on_broken = worded, on_broken
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="backslashreplace")
+        self._is_terminal = sys.stderr.isatty()
+        self._colours = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+        self._width = 0
+        self._shown_at = 0.0
+
+    def lines(self, lines: list[MergedLine]) -> None:
+        """Writes lines that are final."""
+        self._clear_line()
+        start = 0
+        for i in range(1, len(lines) + 1):
+            if i == len(lines) or lines[i].name != lines[start].name:
+                stream = sys.stdout if lines[start].name == "stdout" else sys.stderr
+                self._write(stream, "".join(map(self._line, lines[start:i])))
+                start = i
+
+    def live(self, lines: list[MergedLine]) -> None:
+        """Shows the first of the lines that are being rewritten, on a terminal."""
+        now = time.monotonic()
+        if not self._is_terminal or (lines and now - self._shown_at < LIVE_SECONDS):
+            return
+        self._shown_at = now
+        self._clear_line()
+        if lines:
+            text = lines[0].labelled()[: shutil.get_terminal_size().columns - 1]
+            self._width = len(text)
+            self._write(sys.stderr, text)
+
+    def display(self, process_index: int, output: RichOutput) -> None:
+        """Writes the text of a rich output."""
+        text = str(output.data.get("text/plain", ""))
+        who = frozenset([process_index])
+        self.lines([MergedLine("stdout", who, line) for line in text.splitlines()])
+
+    def notice(self, text: str) -> None:
+        """Writes a sentence of jaxnb's own to standard error."""
+        self._clear_line()
+        self._write(sys.stderr, f"jaxnb: {self._worded(text)}\n")
+
+    def _line(self, line: MergedLine) -> str:
+        if not self._colours or not line.processes:
+            return f"{line.labelled()}\n"
+        return f"\x1b[36m{line.label}\x1b[0m {line.text}\n"
+
+    def _clear_line(self) -> None:
+        if self._width:
+            self._width = 0
+            self._write(sys.stderr, "\r\x1b[K")
+
+    def _write(self, stream: object, text: str) -> None:
+        try:
+            stream.write(text)  # type: ignore[attr-defined]
+            stream.flush()  # type: ignore[attr-defined]
+        except OSError as error:
+            self._on_broken(error)
+            raise

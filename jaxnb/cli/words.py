@@ -1,0 +1,28 @@
+"""What jaxnb says of a cell, in words for a script: sentences are made for notebooks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+_MAGICS = re.compile(r" ?[^.;]*`%spmd_\w+`[^.]*\.")
+
+
+def worded_for(name: str) -> Callable[[str], str]:
+    """Returns what puts a sentence about a cell into words for a script.
+
+    Args:
+        name: The script's name.
+    """
+
+    def worded(text: str) -> str:
+        text = re.sub(r" \(cell \[\d+\]\)", f" ({name})", text)
+        text = re.sub(r"\b[Cc]ell \[\d+\]", name, text)
+        text = re.sub(r"\bthe cell('s)?\b", r"the script\1", text)
+        text = re.sub(r"\bthis cell\b", "this script", text)
+        text = re.sub(
+            r"[,:](?: and)? (?:new processes take over|variables are kept)[^.]*", "", text
+        )
+        return _MAGICS.sub("", text)
+
+    return worded

@@ -1,0 +1,328 @@
+"""Ways in which a script ends under ``jaxnb run``: what is shown, the exit status, what is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from jaxnb_fixtures import PATIENT_SECONDS, until
+
+ARRAYS = """\
+import jax, numpy as np
+mesh = jax.make_mesh((jax.device_count(),), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+sharding = jax.NamedSharding(mesh, jax.P("d"))
+x = jax.make_array_from_callback((jax.device_count(),), sharding, lambda _: np.ones(1, np.float32))
+total = jax.jit(lambda x: x.sum(), out_shardings=jax.NamedSharding(mesh, jax.P()))
+me = jax.process_index()
+"""
+"""What `arrays.py`, beside each script, holds."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A script, and how it ends on two processes.
+
+    Attributes:
+        source: The script; it may begin with ``from arrays import *``.
+        status: The exit status of the launcher.
+        out: Its standard output.
+        err: What its standard error has in it, each part.
+        options: More options.
+        stdin: What is piped in.
+    """
+
+    source: str
+    status: int = 0
+    out: str = ""
+    err: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+    stdin: str = ""
+
+
+ROWS = {
+    "returns": Row(
+        "import os, sys\n"
+        "print(__name__, sys.argv, os.path.relpath(__file__), sys.path[0] == os.getcwd())",
+        out="[0] __main__ ['script.py', '0', '-n'] script.py True\n"
+        "[1] __main__ ['script.py', '1', '-n'] script.py True\n",
+        options=("{process_index}", "-n"),
+    ),
+    "raises on one": Row(
+        "from arrays import *\nif me == 1:\n    raise ValueError('bad')\ntotal(x)",
+        1,
+        err=("ValueError on process 1, first · line 3", 'script.py", line 3, in <module>',
+             "DivergenceError on process 0 · line 4", "process 1: raised ValueError at line 3"),
+    ),
+    "raises on all": Row(
+        "def f():\n    raise ValueError('bad')\nf()",
+        1,
+        err=("ValueError on processes 0-1 · line 2", 'script.py", line 3, in <module>'),
+    ),
+    "raises, and the other goes on": Row(
+        "from arrays import *\nimport time\nif me == 1:\n    1 / 0\ntime.sleep(1000)",
+        1,
+        err=("ZeroDivisionError on process 1, first · line 4", "they are interrupted"),
+    ),
+    "sys.exit(3) on one": Row(
+        "from arrays import *\nimport sys\nif me == 1:\n    sys.exit(3)\nprint('on')",
+        3,
+        "[0] on\n",
+        ("process 1 ended with exit status 3 (script.py, line 4)",),
+    ),
+    "sys.exit(text)": Row("import sys\nsys.exit('no data')", 1, err=("[0-1] no data",)),
+    "sys.exit(0)": Row("import sys\nprint(1)\nsys.exit(0)", out="[0-1] 1\n"),
+    "os._exit(5) on one": Row(
+        "from arrays import *\nimport os\nif me == 1:\n    os._exit(5)\ntotal(x)",
+        5,
+        err=("Process 1 of 2", "ended with exit status 5 while it ran script.py"),
+    ),
+    "os._exit(0) on all": Row("import os\nos._exit(0)"),
+    "SIGKILL": Row(
+        "from arrays import *\nimport os\nif me == 1:\n    os.kill(os.getpid(), 9)\ntotal(x)",
+        137,
+        err=("Process 1 of 2", "was killed by SIGKILL while it ran script.py"),
+    ),
+    "no newline, not flushed": Row("import sys\nsys.stdout.write('end')", out="[0-1] end\n"),
+    "a daemon thread": Row(
+        "import threading, time\n"
+        "threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()\nprint('end')",
+        out="[0-1] end\n",
+    ),
+    "other threads": Row(
+        "import concurrent.futures, threading, time\n"
+        "def late(): time.sleep(0.2); print('late')\n"
+        "threading.Thread(target=late).start()\n"
+        "concurrent.futures.ThreadPoolExecutor().submit(late)\nprint('end')",
+        out="[0-1] end\n[0-1] late\n[0-1] late\n",
+    ),
+    "exit handlers": Row(
+        "import atexit\n"
+        "atexit.register(print, 'first'); atexit.register(print, 'second')\n"
+        "atexit.register(lambda: 1 / 0); atexit.register(exit); atexit.unregister(exit)\n"
+        "print('end'); raise KeyError('k')",
+        1,
+        "[0-1] end\n[0-1] second\n[0-1] first\n",
+        ("[0-1] Exception ignored in an exit handler:", "KeyError on processes 0-1 · line 4"),
+    ),
+    "an uneven loop": Row(
+        "from arrays import *\nfor step in range(9 - 2 * me):\n    total(x)\nprint('end')",
+        1,
+        "[1] end\n",
+        ("DivergenceError on process 0 · line 3", "process 1: had finished"),
+    ),
+    "a divergence": Row(
+        "from arrays import *\njax.jit(lambda x: (x + me).sum())(x)",
+        1,
+        err=("DivergenceError on process", "line 2", "None of it has run"),
+    ),
+    "a missing process": Row(
+        "from arrays import *\nif me == 0:\n    total(x)\nprint('end')",
+        1,
+        "[1] end\n",
+        ("DivergenceError on process 0 · line 3", "process 1: had finished"),
+    ),
+    "a hang inside a program": Row(
+        "from arrays import *\n"
+        "from jax.lax import axis_index, psum, while_loop\n"
+        "def f(x): return while_loop("
+        "lambda v: (v[0] > 0) & (axis_index('d') == 0), lambda v: psum(v, 'd'), x)\n"
+        "d = jax.P('d')\n"
+        "f = jax.jit(jax.shard_map(f, mesh=mesh, in_specs=d, out_specs=d, check_vma=False))\n"
+        "f(x).block_until_ready()",
+        124,
+        err=("Process 0 did not answer", "line 6: `f(x)", "script.py ran longer than 3 s"),
+        options=("--timeout", "3"),
+    ),
+    "a time-out": Row(
+        "import time\ntime.sleep(1000)",
+        124,
+        err=("KeyboardInterrupt on processes 0-1 · line 2", "script.py ran longer than 1 s"),
+        options=("--timeout", "1"),
+    ),
+    "a child that does not end": Row(
+        "import subprocess\nsubprocess.Popen(['sleep', '1000'])\nprint('end')", out="[0-1] end\n"
+    ),
+    "a fork": Row(
+        "import os, sys\n"
+        "if (child := os.fork()) == 0:\n    sys.exit(4)\n"
+        "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))",
+        out="[0-1] 4\n",
+        err=("os.fork() was called",),  # JAX's warning
+    ),
+    "a syntax error": Row("x = (\nprint(1)", 1, err=('script.py", line 1', "SyntaxError")),
+    "it deletes itself": Row(
+        "import contextlib, os\n"
+        "with contextlib.suppress(FileNotFoundError):\n    os.remove(__file__)\n1 / 0",
+        1,
+        err=("    1 / 0", "ZeroDivisionError on processes 0-1 · line 4"),
+    ),
+    "standard input": Row(
+        "from arrays import *\nprint(input())",
+        1,
+        "[0] hello\n",
+        ("OSError on process 1", "Only process 0 of a script has a standard input"),
+        stdin="hello\n",
+    ),
+    "bytes, asyncio, multiprocessing": Row(
+        "import asyncio, multiprocessing, sys\n"
+        "def twice(x): return 2 * x\n"
+        "async def main(): await asyncio.sleep(0.01); print('slept')\n"
+        "if __name__ == '__main__':\n"
+        "    sys.stdout.buffer.write(b'bytes\\n'); asyncio.run(main())\n"
+        "    with multiprocessing.get_context('spawn').Pool(1) as p: print(p.map(twice, [1]))",
+        out="[0-1] bytes\n[0-1] slept\n[0-1] [2]\n",
+    ),
+    "initialize with arguments": Row(
+        "import sys, jax\n"
+        "jax.distributed.initialize('localhost:10000', int(sys.argv[1]), int(sys.argv[2]))\n"
+        "assert jax.distributed.is_initialized()\n"
+        "print(jax.process_count()); jax.distributed.shutdown()",
+        out="[0-1] 2\n",
+        options=("{num_processes}", "{process_index}"),
+    ),
+    "initialize with others' arguments": Row(
+        "import jax\njax.distributed.initialize('localhost:10000', 2, 0)",
+        1,
+        err=("RuntimeError on process 1 · line 2", "but this is process 1 of 2"),
+    ),
+}  # fmt: skip
+
+IN_THE_GATE = (
+    "returns", "raises on one", "sys.exit(3) on one", "exit handlers", "a time-out",
+    "bytes, asyncio, multiprocessing",
+)  # fmt: skip
+
+
+def launch(folder: Path, source: str, *options: str, **settings: object) -> subprocess.Popen[str]:
+    """Starts ``jaxnb run script.py`` in a folder, on two CPU processes."""
+    (folder / "arrays.py").write_text(ARRAYS)
+    (folder / "script.py").write_text(source)
+    given: dict[str, object] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | settings
+    return subprocess.Popen(
+        [sys.executable, "-m", "jaxnb", "run", "script.py", "-n", "2", "--platform", "cpu",
+         *options],
+        cwd=folder,
+        text=True,
+        **given,  # type: ignore[call-overload]
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name in IN_THE_GATE else [pytest.mark.thorough])
+        for name in ROWS
+    ],
+)
+def test_each_end_is_told(name: str, tmp_path: Path) -> None:
+    row = ROWS[name]
+    process = launch(tmp_path, row.source, *row.options, stdin=subprocess.PIPE)
+    out, err = process.communicate(row.stdin, timeout=PATIENT_SECONDS)
+    assert out == row.out, err
+    assert [part for part in row.err if part not in err] == [], err
+    assert process.returncode == row.status
+    assert "cell " not in err
+    assert "%spmd" not in err
+    assert err == "" or row.err
+
+
+@pytest.mark.parametrize("target", ["missing.py", "folder", "-m"])
+def test_what_cannot_be_run_starts_nothing(target: str, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    targets = ["-m", "no.such"] if target == "-m" else [target]
+    done = subprocess.run(
+        [sys.executable, "-m", "jaxnb", "run", *targets],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=PATIENT_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert targets[-1] in done.stderr
+    assert done.stdout == ""
+
+
+SLEEPS = "print('ready', flush=True)\nimport time\ntime.sleep(1000)"
+
+
+@pytest.mark.parametrize(
+    ("number", "times", "status"),
+    [
+        (signal.SIGTERM, 1, 143),
+        pytest.param(signal.SIGINT, 1, 130, marks=pytest.mark.thorough),
+        pytest.param(signal.SIGINT, 2, 130, marks=pytest.mark.thorough),
+        pytest.param(signal.SIGHUP, 1, 129, marks=pytest.mark.thorough),
+        pytest.param(signal.SIGKILL, 1, -9, marks=pytest.mark.thorough),
+    ],
+)
+def test_a_signal_to_the_launcher_ends_all(
+    number: int, times: int, status: int, tmp_path: Path
+) -> None:
+    caught = "while True:\n    try: time.sleep(1000)\n    except KeyboardInterrupt: print('caught')"
+    source = SLEEPS.replace("time.sleep(1000)", caught) if times > 1 else SLEEPS
+    with launch(tmp_path, source) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "[0-1] ready\n"
+        process.send_signal(number)
+        if times > 1:
+            assert process.stdout.readline() == "[0-1] caught\n"
+            process.send_signal(number)
+        assert process.wait(PATIENT_SECONDS) == status
+
+
+@pytest.mark.thorough
+def test_a_reader_that_reads_nothing_does_not_keep_it_from_ending(tmp_path: Path) -> None:
+    source = "for i in range(10 ** 5): print(i)\nprint('written', file=open('written', 'w'))"
+    with launch(tmp_path, source) as process:
+        until((tmp_path / "written").exists)
+        process.send_signal(signal.SIGTERM)
+        process.wait(PATIENT_SECONDS)
+        assert process.returncode == 143
+
+
+def test_a_closed_pipe_ends_all_quietly(tmp_path: Path) -> None:
+    with launch(tmp_path, "for i in range(10 ** 9): print(i)") as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == "[0-1] 0\n"
+        process.stdout.close()
+        assert process.wait(PATIENT_SECONDS) == 128 + signal.SIGPIPE
+        assert process.stderr.read() == ""
+
+
+@pytest.mark.thorough
+def test_a_full_disk_ends_all(tmp_path: Path) -> None:
+    with open("/dev/full", "w") as full, launch(tmp_path, "print(1)", stdout=full) as process:
+        assert process.stderr is not None
+        assert "could not be written: No space left on device" in process.stderr.read()
+        assert process.wait(PATIENT_SECONDS) == 1
+
+
+@pytest.mark.thorough
+def test_a_million_lines_come_out_whole(tmp_path: Path) -> None:
+    process = launch(tmp_path, "for i in range(10 ** 6): print(i)")
+    out, _ = process.communicate(timeout=3 * PATIENT_SECONDS)
+    lines = out.splitlines()
+    for index in range(2):
+        own = [each for each in lines if each.startswith((f"[{index}]", "[0-1]"))]
+        assert [int(each.partition(" ")[2]) for each in own] == list(range(10**6))
+
+
+@pytest.mark.thorough
+def test_reports_are_written(tmp_path: Path) -> None:
+    files = ("--json", "run.json", "--timeline", "run.html")
+    process = launch(tmp_path, "from arrays import *\ntotal(x)", *files)
+    process.communicate(timeout=PATIENT_SECONDS)
+    found = json.loads((tmp_path / "run.json").read_text())
+    assert found["status"] == 0
+    assert [each["error"] for each in found["processes"]] == [None, None]
+    assert "script.py" in (tmp_path / "run.html").read_text()
+    assert os.path.getsize(tmp_path / "run.html") > 1000

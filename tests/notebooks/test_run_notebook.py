@@ -1,0 +1,68 @@
+"""``jaxnb run NOTEBOOK.ipynb``: run as it is, saved with its outputs, with an exit status."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbformat import v4
+
+from jaxnb_fixtures import PATIENT_SECONDS
+
+START = "%load_ext jaxnb\n%spmd_start -n 2 --platform cpu"
+SUM = """%%spmd
+mesh = jax.make_mesh((2,), ("d",))
+x = jax.make_array_from_callback((2,), NamedSharding(mesh, P("d")), lambda i: np.ones(1))
+print("sum", float(jax.jit(jnp.sum)(x)))"""
+
+
+def run(folder: Path, cells: list[str], *options: str) -> subprocess.CompletedProcess[str]:
+    """Writes a notebook and runs it, to ``out.ipynb``."""
+    notebook = v4.new_notebook(cells=[v4.new_code_cell(each) for each in cells])
+    notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
+    nbformat.write(notebook, folder / "in.ipynb")
+    return subprocess.run(
+        [sys.executable, "-m", "jaxnb", "run", "in.ipynb", "--output", "out.ipynb", *options],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=PATIENT_SECONDS,
+        check=False,
+    )
+
+
+def outputs(folder: Path, cell: int) -> str:
+    """Returns what a cell of the saved notebook shows, as text."""
+    saved = nbformat.read(folder / "out.ipynb", as_version=4)
+    return str(saved.cells[cell].outputs)
+
+
+def test_its_cells_run_and_an_error_ends_it(tmp_path: Path) -> None:
+    uneven = "%%spmd\nif process_index == 0:\n    jax.jit(jnp.sum)(x)"
+    done = run(tmp_path, [START, SUM, uneven, "print('never')"])
+    assert done.returncode == 1
+    assert "[0-1] sum 2.0" in done.stdout
+    assert "DivergenceError" in done.stderr
+    assert "never" not in done.stdout
+    assert "[0-1] sum 2.0" in outputs(tmp_path, 1)
+    assert "DivergenceError" in outputs(tmp_path, 2)
+    assert nbformat.read(tmp_path / "in.ipynb", as_version=4).cells[1].outputs == []
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("cells", "options", "status", "told"),
+    [
+        (["print(1)"], (), 0, ""),
+        (["import time; time.sleep(1000)"], ("--timeout", "1"), 124, "in.ipynb: A cell timed out"),
+    ],
+)
+def test_how_it_ends(
+    cells: list[str], options: tuple[str, ...], status: int, told: str, tmp_path: Path
+) -> None:
+    done = run(tmp_path, cells, *options)
+    assert told in done.stderr
+    assert done.returncode == status

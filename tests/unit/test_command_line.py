@@ -1,0 +1,94 @@
+"""Which arguments are jaxnb's, and which the script's."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from jaxnb.cli import main, notebooks, scripts
+from jaxnb.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    ("given", "own"),
+    [
+        ("run a.py -n 4", ""),
+        ("run -n 4 a.py", ""),
+        ("run -n4 --platform=cpu a.py --lr 0.1 -n 2", "--lr 0.1 -n 2"),
+        ("run a.py -n 4 data.txt --timeout 3", "data.txt --timeout 3"),
+        ("run a.py -- --timeout 3", "--timeout 3"),
+        ("run -m pkg.mod -n 2 --lr 0.1", "--lr 0.1"),
+        ("run -mpkg.mod x", "x"),
+        ("run a.ipynb -p steps 3 --output b.ipynb", ""),
+        ("run a.py --timeout", ""),
+    ],
+)
+def test_the_scripts_arguments_begin_with_the_first_unknown_one(given: str, own: str) -> None:
+    assert main._split(given.split())[1] == own.split()
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("run", "name a script"),
+        ("run --lr 3 a.py", "has no option --lr"),
+        ("run a.py -n 0", "at least 1"),
+        ("run a.py --output b", "are for notebooks"),
+        ("run a.ipynb -n 4", "%spmd_start -n 4"),
+    ],
+)
+def test_what_is_not_possible_is_said(
+    line: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        status: object = main.main(line.split())
+    except SystemExit as ended:
+        status = ended.code
+    assert status == 2
+    assert told in capsys.readouterr().err
+
+
+def test_help_fits_a_screen_and_loads_no_jax() -> None:
+    program = (
+        "import sys; from jaxnb.cli.main import make_parser; p = make_parser()\n"
+        "p.parse_args(['run', '--help'])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert len(done.stdout.splitlines()) <= 42
+    loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert loaded & {"jax", "ipyparallel", "IPython", "numpy"} == set()
+
+
+def test_a_module_is_found_without_importing_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "pkg"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise RuntimeError('imported')")
+    (package / "__main__.py").write_text("1")
+    (package / "mod.py").write_text("2")
+    monkeypatch.chdir(tmp_path)
+    assert scripts.module_of("pkg", ()).source == b"1"
+    found = scripts.module_of("pkg.mod", ("x",))
+    assert (found.source, found.module) == (b"2", "pkg.mod")
+    assert found.arguments == (str(package / "mod.py"), "x")
+    with pytest.raises(UsageError, match="'none' was not found"):
+        scripts.module_of("pkg.none", ())
+
+
+def test_parameters_need_papermill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nbformat.write(nbformat.v4.new_notebook(), tmp_path / "in.ipynb")
+    monkeypatch.setitem(sys.modules, "papermill.iorw", None)
+    with pytest.raises(UsageError, match="pip install papermill"):
+        notebooks.run_notebook(
+            str(tmp_path / "in.ipynb"), output="", timeout=None, parameters={"steps": "3"}
+        )

@@ -1,0 +1,76 @@
+"""``jaxnb doctor`` finds what is wrong with a machine, and says what to type."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from jaxnb.cli import doctor
+from jaxnb.cli.words import worded_for
+
+
+def levels(findings: object) -> list[str]:
+    return [each.level for each in findings]  # type: ignore[attr-defined]
+
+
+def test_variables_that_are_set_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    for names in doctor._SETS.values():
+        for name in names:
+            monkeypatch.delenv(name, raising=False)
+    assert "warning" not in levels(doctor._variables())
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    (found,) = [each for each in doctor._variables() if each.level == "warning"]
+    assert found.fix == "unset SLURM_JOB_ID"
+    for name in doctor._SETS["Slurm"]:
+        monkeypatch.setenv(name, "1")
+    assert "warning" not in levels(doctor._variables())
+
+
+def test_a_proxy_in_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://proxy:1")
+    monkeypatch.setenv("no_proxy", "example.org")
+    assert levels(doctor._proxies()) == ["warning"]
+    monkeypatch.setenv("no_proxy", "example.org,localhost")
+    assert levels(doctor._proxies()) == ["ok"]
+
+
+@pytest.mark.parametrize(("jaxlib", "level"), [("0.11.4", "ok"), ("0.10.9", "error")])
+def test_versions_that_do_not_go_together(
+    monkeypatch: pytest.MonkeyPatch, jaxlib: str, level: str
+) -> None:
+    monkeypatch.setattr(doctor, "version", {"jax": "0.11.4", "jaxlib": jaxlib}.__getitem__)
+    first = next(iter(doctor._packages()))
+    assert first.level == level
+    assert (first.fix != "") == (level == "error")
+
+
+@pytest.mark.parametrize("level", ["ok", "warning", "error"])
+def test_the_exit_status_tells_errors(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], level: doctor.Level
+) -> None:
+    found = doctor.Finding(level, "something", "a fix" if level != "ok" else "")
+    monkeypatch.setattr(doctor, "CHECKS", (lambda: iter([found]),))
+    assert doctor.doctor(as_json=True) == int(level == "error")
+    assert json.loads(capsys.readouterr().out)[0]["level"] == level
+    doctor.doctor(as_json=False)
+    assert ("fix: a fix" in capsys.readouterr().out) == (level != "ok")
+
+
+def test_this_machine_has_no_errors() -> None:
+    checks = [each for each in doctor.CHECKS if each is not doctor._start]
+    assert "error" not in [each.level for check in checks for each in check()]
+
+
+def test_sentences_about_cells_speak_of_the_script() -> None:
+    worded = worded_for("train.py")
+    assert worded("process 1 raised KeyError (cell [1])") == "process 1 raised KeyError (train.py)"
+    assert worded("Cell [1] ended. Type `%spmd_recover` for new ones.") == "train.py ended."
+    carried = (
+        "Ctrl-C again to end the cell: it is ended by force, and new processes take over the x."
+    )
+    assert worded(carried) == "Ctrl-C again to end the script: it is ended by force."
+    assert worded("Ctrl-C ends the cell (a second one by force), and variables are kept.") == (
+        "Ctrl-C ends the script (a second one by force)."
+    )
+    assert worded("Ctrl-C ends the cell's loop") == "Ctrl-C ends the script's loop"
