@@ -10,12 +10,7 @@ from dataclasses import replace
 from typing import Literal
 
 from jaxnb.cells.allowance import Allowance, share_of
-from jaxnb.cells.answers import (
-    as_reply,
-    mergers,
-    pieces,
-    raised,
-)
+from jaxnb.cells.answers import as_reply, mergers, pieces, raised
 from jaxnb.cells.collected import Collected
 from jaxnb.cells.dropped_output import dropped_texts, flood_text
 from jaxnb.cells.held_output import Ended, HeldOutput, LineEnds
@@ -33,7 +28,7 @@ from jaxnb.model.cells import (
 )
 from jaxnb.model.dispatches import Cause
 from jaxnb.model.whereabouts import Waits
-from jaxnb.wire.events import ClearOutput, Display, Dropped, Event, Exchange, Reply
+from jaxnb.wire.events import ClearOutput, Display, Dropped, Event, Exchange, Question, Reply
 
 TICK_SECONDS = 0.05
 """How often output that waits for its twins is looked at again."""
@@ -76,6 +71,7 @@ class RunningCell:
         self._processes = tuple(processes)
         self._num_processes = num_processes
         self._sink = sink
+        self.is_shown = sink.shows_cards
         self.interrupted = interrupted
         self._mergers = mergers(self._processes, outputs)
         self._texts: Mapping[str, dict[int, list[str]]] = {
@@ -91,6 +87,7 @@ class RunningCell:
         self._replies: dict[int, CellReply] = {}
         self._answered: set[int] = set()
         self._live: list[MergedLine] = []
+        self.questions: list[Question] = []  # that nobody has taken yet
         self._held = HeldOutput()
         self.began = time.monotonic()
         self._left_in_cell: set[int] | None = None
@@ -202,6 +199,9 @@ class RunningCell:
                 self._write(index, name, self._allowance(index, name).take(text))
             case Dropped():
                 self._note_dropped(event)
+            case Question(index):
+                self._feed(LineEnds(index))
+                self._held.put(event)
             case Display(index, output):
                 self._displays[index].append(output)
                 if not output.update:
@@ -279,7 +279,7 @@ class RunningCell:
         self._replies[index] = reply
 
     def _show_held(self) -> bool:
-        """Shows rich output once the lines that its process wrote before it are out.
+        """Shows rich output, and takes questions, once the lines before it are out.
 
         Returns:
             Whether there are more lines now.
@@ -287,6 +287,8 @@ class RunningCell:
         has_merged = False
         for event in self._held.ready(self._is_waiting):
             match event:
+                case Question():
+                    self.questions.append(event)
                 case Display(index, output):
                     self._to_sink(lambda sink, i=index, o=output: sink.display(i, o))  # type: ignore[misc]
                 case ClearOutput(index, wait):

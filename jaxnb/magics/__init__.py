@@ -7,7 +7,7 @@ from typing import Any
 
 def load(shell: Any) -> None:
     """Registers the magics with an IPython shell; loading twice does nothing more."""
-    from jaxnb.magics import formats, helping, hinting
+    from jaxnb.magics import debugging, formats, helping, hinting
     from jaxnb.magics.comparing import ComparingMagics
     from jaxnb.magics.compiling import CompilingMagics
     from jaxnb.magics.history import LookingBackMagics
@@ -26,8 +26,10 @@ def load(shell: Any) -> None:
     def last() -> Any:
         return magics.session or magics.stopped
 
+    debugs = debugging.DebuggingMagics(shell, current)
     shell.register_magics(
         magics,
+        debugs,
         ValueMagics(shell, current, magics.meter),
         CompilingMagics(shell, current),
         ComparingMagics(shell, current),
@@ -38,3 +40,4 @@ def load(shell: Any) -> None:
     formats.register(shell, current)
     helping.install(shell, current)
     hinting.install(shell, current)
+    debugging.install(shell, debugs)

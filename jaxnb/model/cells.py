@@ -17,6 +17,9 @@ from jaxnb.model.timeline import Activity
 
 StreamName = Literal["stdout", "stderr"]
 
+Inputs = Literal["same", "each"]
+"""Who gets an answer to `input()`: all processes that ask the same, or each its own."""
+
 
 @dataclass(frozen=True)
 class ValueInfo:
@@ -125,6 +128,7 @@ class CellRequest:
             This is what is shown in its place; empty for cells of the user's.
         calls: So many times it is run, and each call timed; 0 to run it once as ever.
         check_nans: Look for the first NaN in what it computes, or NaN and Inf.
+        input: Who gets an answer to `input()`.
     """
 
     cell: int
@@ -139,6 +143,7 @@ class CellRequest:
     calls: int = 0
     serial: int = 0
     check_nans: CheckNans = False
+    input: Inputs = "same"
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,12 @@ from jaxnb.compiled.comparison import Comparison
 from jaxnb.labels import Outputs
 from jaxnb.launch.deaths import Death
 from jaxnb.lockstep.unequal_settings import KnownSettings
-from jaxnb.model.cells import CellRequest
+from jaxnb.model.cells import CellRequest, Inputs
 from jaxnb.model.dispatches import CheckMode, Recording
 from jaxnb.model.group import SessionState
 from jaxnb.model.nans import CheckNans
 from jaxnb.model.whereabouts import Whereabouts
-from jaxnb.options import StartOptions, one_of_checks, one_of_nans, process_indices
+from jaxnb.options import StartOptions, one_of_checks, one_of_inputs, one_of_nans, process_indices
 from jaxnb.profile.timelines import CellTimeline
 from jaxnb.recovery.messages import Recovered
 from jaxnb.session.cells import Cells
@@ -85,6 +85,11 @@ class Session(Transfers):
         return self._work.last_result
 
     @property
+    def last_failed(self) -> CellResult | None:
+        """What the last cell did that failed on some process; None if none has."""
+        return self._work.last_failed
+
+    @property
     def cells_run(self) -> Sequence[CellRequest]:
         """The cells that have run without an error, in order; those that a restart replays."""
         return self._records.replayable.cells
@@ -123,10 +128,7 @@ class Session(Transfers):
         return self._reach.where_told(processes)
 
     def recordings(self, processes: Iterable[int] | None = None) -> dict[int, Recording]:
-        """Returns what processes have dispatched together in their last cell, or in this one.
-
-        Answered as by :meth:`where`.
-        """
+        """Returns what processes dispatch together in this cell, or the last: see :meth:`where`."""
         return self._reach.told(process_indices(processes, self.num_processes), "recording")
 
     def interrupt(self) -> bool:
@@ -147,8 +149,8 @@ class Session(Transfers):
 
         Args:
             progress: Called with the name of each stage and a detail.
-            num_processes: How many there are to be; by default as many as before.
-            devices_per_process: How many CPU devices each is to have; by default as before.
+            num_processes: Size of the new group; by default as before.
+            devices_per_process: CPU devices of each; by default as before.
             replay: Run the cells again, in order, that have run well since the last restart (before
                 it if none has run since), up to the first that fails; nothing is pushed again.
 
@@ -189,8 +191,8 @@ class Session(Transfers):
 
         Args:
             progress: Called with the name of each stage and a detail.
-            num_processes: How many there are to be; by default as many as before.
-            devices_per_process: How many CPU devices each is to have; by default as before.
+            num_processes: Size of the new group; by default as before.
+            devices_per_process: CPU devices of each; by default as before.
 
         Raises:
             UsageError: An array does not fit a group of that size, and the message says which axis
@@ -218,6 +220,7 @@ class Session(Transfers):
         cell: int | None = None,
         first_line: int = 1,
         outputs: Outputs = "merged",
+        input: Inputs = "same",
         interrupted: threading.Event | None = None,
         aside: str = "",
         time: bool = False,
@@ -234,17 +237,14 @@ class Session(Transfers):
             timeout: Seconds after which the cell is interrupted.
             raise_on_error: Raise if a process raised; else the result says so.
             check: Overrides the session's ``check`` for this cell.
-            check_nans: Look at the results of each computation, waiting for them:
-                ``result.first_nan`` tells where the first NaN appeared. ``"inf"``: Inf too.
-            sink: Where output goes as it comes; the result has it all in any case. By default
-                jaxnb's own sentences about the running cell go to standard error.
+            check_nans: Look for the first NaN, ``result.first_nan``; ``"inf"``: for Inf too.
+            sink: Where output goes as it comes; by default jaxnb's sentences, to standard error.
             cell: The number to give it; counted by the session by default.
             first_line: The line number of the first line of ``code`` in tracebacks.
             outputs: ``"merged"``, ``"all"`` or ``"first"``: what the sink gets of equal lines.
-            interrupted: Interrupts this run once it is set, before its turn too. SIGINT sets it,
-                and it is cleared when the processes are told.
-            aside: The text that is shown in place of the code, an expression that leaves nothing
-                in ``In``, ``Out`` and ``_`` and is not replayed.
+            input: An answer to ``input()`` is for all that ask the ``"same"``, or ``"each"`` asks.
+            interrupted: Interrupts this run once it is set; it is cleared as processes are told.
+            aside: What is shown in place of the code, an expression that is noted nowhere.
             time: Run it once, then again as often as fits into about a second, and time each
                 call: ``result.timing``. A call ends when the arrays of the last expression, and
                 of the variables that the cell binds, are there.
@@ -254,8 +254,7 @@ class Session(Transfers):
             CellError: A process raised (its ``result`` has everything).
             CellTimeoutError: It took longer than ``timeout``.
             ProcessDiedError: A process died; the session is broken now.
-            UsageError: An option is not possible; or ``check`` is strict, and this JAX does not
-                let dispatches be recorded.
+            UsageError: An option is not possible; or this JAX does not let ``check`` be strict.
             KeyboardInterrupt: It was interrupted before its turn came; nothing was run.
             JaxnbError: The session was closed, or broken before.
         """
@@ -268,6 +267,7 @@ class Session(Transfers):
             aside=aside,
             pitfalls=self.options.pitfalls,
             check_nans=one_of_nans(check_nans),
+            input=one_of_inputs(input),
             calls=first_calls(repeats) if time else 0,
         )
         sink, as_fits = sink or ScriptNotices(), time and repeats is None

@@ -91,6 +91,15 @@ def test_a_session_in_a_terminal(terminal: Terminal) -> None:
     assert "raise ValueError('boom')" in failed
     assert "CellError: process 1 raised ValueError: boom at line 3" in failed
     assert own_frames(failed) == []
+    terminal.child.sendline("%debug")
+    for command in ("p process_index", "quit"):
+        terminal.child.expect_exact("[1] ipdb> ")
+        terminal.child.sendline(command)
+    terminal.child.expect(PROMPT)
+
+    terminal.child.sendline("%spmd input('name? ')")
+    terminal.child.expect_exact("[0-1] name? ")
+    assert "'bob'" in terminal.type("bob")
 
     bar = terminal.type(
         "%%spmd\nfrom tqdm import tqdm\n"
