@@ -53,7 +53,11 @@ class KernelBox:
         self._asked = sent["header"]["msg_id"]
 
     def answer(self) -> str | None:
-        """Returns what was typed; None as long as nothing was."""
+        """Returns what was typed; None as long as nothing was.
+
+        Raises:
+            EOFError: The user has ended the input.
+        """
         reply = self._received()
         # JupyterLab leaves the box of an interrupted cell; not all front ends say what they answer.
         if reply is None or reply["parent_header"].get("msg_id", self._asked) != self._asked:

@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
-from jaxnb.debugging.input_box import Box, open_box, refusal
+from jaxnb.compat.ipykernel_input import KernelBox
+from jaxnb.debugging.input_box import TerminalBox, open_box, refusal
 from jaxnb.debugging.queue_questions import Asked, QuestionQueue
 from jaxnb.labels import ranks_label
 from jaxnb.model.cells import Inputs
@@ -34,7 +35,7 @@ class Asker:
         self._queue = QuestionQueue(mode)
         self._send, self._is_shown = send, is_shown
         self._current: Asked | None = None
-        self._box: Box | None = None
+        self._box: KernelBox | TerminalBox | None = None
         self._looked_at: float | None = None
         self._untold: list[tuple[int, Mapping[str, Any]]] = []
         self.seconds = 0.0
@@ -56,9 +57,12 @@ class Asker:
         self._queue.drop(waiting - in_cell)
         if self._current not in self._queue.waiting:
             self.close()
-            self._open(self._queue.next(in_cell, now))
-        if self._box is not None and self._current is not None:
-            self._look_at_box(self._box, self._current)
+            self._current = self._queue.next(in_cell, now)
+        if self._current is not None:
+            try:
+                self._ask(self._current)
+            except Exception as error:  # the cell must not be left alone for that
+                self._refuse(self._current, f"that failed ({type(error).__name__}: {error})")
         self._pass_on(in_cell)
         self._looked_at = now if self._queue.waiting else None
 
@@ -68,29 +72,29 @@ class Asker:
             self._box.close()
         self._box = self._current = None
 
-    def _open(self, asked: Asked | None) -> None:
-        if asked is None:
-            return
-        why = refusal()
-        if asked.question.alone and not self._is_shown:
-            why = why or "what the cell prints is not shown (`Session.run` without a `sink`)"
-        if why:
-            self._tell(asked, None, why)
-            self._queue.drop(set(asked.who))
-            return
-        prompt = f"[{ranks_label(sorted(asked.who))}] {asked.question.prompt}"
-        self._current, self._box = asked, open_box(prompt, hidden=asked.question.hidden)
-
-    def _look_at_box(self, box: Box, asked: Asked) -> None:
+    def _ask(self, asked: Asked) -> None:
+        """Asks a question, or looks whether it was answered."""
+        if self._box is None:
+            why = refusal()
+            if asked.question.alone and not self._is_shown:
+                why = why or "what the cell prints is not shown (`Session.run` without a `sink`)"
+            if why:
+                self._refuse(asked, why)
+                return
+            prompt = f"[{ranks_label(sorted(asked.who))}] {asked.question.prompt}"
+            self._box = open_box(prompt, hidden=asked.question.hidden)
         try:
-            text = box.answer()
+            text = self._box.answer()
             if text is None:
                 return
         except EOFError:
             text = None
         self._tell(asked, text)
         self._queue.answered(asked, text, time.monotonic())
-        self.close()
+
+    def _refuse(self, asked: Asked, why: str) -> None:
+        self._tell(asked, None, why)
+        self._queue.drop(set(asked.who))
 
     def _tell(self, asked: Asked, text: str | None, refusal: str = "") -> None:
         answer = {"text": text, "refusal": refusal}

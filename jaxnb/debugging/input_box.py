@@ -6,23 +6,8 @@ import contextlib
 import select
 import sys
 import threading
-from typing import Protocol
 
 from jaxnb.compat import ipykernel_input
-
-
-class Box(Protocol):
-    """A question that the user sees."""
-
-    def answer(self) -> str | None:
-        """Returns what the user has typed; None as long as that is nothing. Does not wait.
-
-        Raises:
-            EOFError: The user has ended the input.
-        """
-
-    def close(self) -> None:
-        """Ends it, answered or not."""
 
 
 def refusal() -> str:
@@ -36,15 +21,15 @@ def refusal() -> str:
     return "" if sys.stdin and sys.stdin.isatty() else "standard input is not a terminal"
 
 
-def open_box(prompt: str, *, hidden: bool) -> Box:
+def open_box(prompt: str, *, hidden: bool) -> ipykernel_input.KernelBox | TerminalBox:
     """Asks; where :func:`refusal` says nothing against it."""
     kernel = ipykernel_input.current_kernel()
     if kernel is not None:
         return ipykernel_input.KernelBox(kernel, prompt, hidden=hidden)
-    return _TerminalBox(prompt, hidden=hidden)
+    return TerminalBox(prompt, hidden=hidden)
 
 
-class _TerminalBox:
+class TerminalBox:
     """Asks in the terminal that this process runs in."""
 
     def __init__(self, prompt: str, *, hidden: bool) -> None:
@@ -61,7 +46,11 @@ class _TerminalBox:
         sys.stdout.flush()
 
     def answer(self) -> str | None:
-        """Returns the line that was typed, once there is one."""
+        """Returns the line that was typed, once there is one; None until then.
+
+        Raises:
+            EOFError: The user has ended the input.
+        """
         if not select.select([sys.stdin], [], [], 0)[0]:
             return None
         if not (line := sys.stdin.readline()):

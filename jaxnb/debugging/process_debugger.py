@@ -5,6 +5,8 @@ from __future__ import annotations
 import pdb
 import sys
 import sysconfig
+import time
+import traceback
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -14,7 +16,7 @@ from IPython.core import debugger
 from jaxnb.debugging.process_questions import ask_no_more
 from jaxnb.errors import UsageError
 from jaxnb.lockstep.process_awaiting import is_of_cell, outwards
-from jaxnb.lockstep.process_interrupts import strike_by_signal
+from jaxnb.lockstep.process_interrupts import seconds_since_strike, strike_by_signal
 from jaxnb.wire.process_features import CellHere, Feature
 
 _NOT_THE_USERS = frozenset(("jaxnb", "IPython", "ipykernel", "jax", "jaxlib"))
@@ -39,9 +41,10 @@ class CellDebugger(debugger.Pdb):
     """
 
     def __init__(self, *, is_over: bool = False) -> None:
-        super().__init__()
+        super().__init__(nosigint=True)  # `continue` would have an interrupt stop, not end the cell
         self._is_over = is_over
         self._is_interrupted = False
+        self._began = 0.0
 
     def stop_here(self, frame: FrameType) -> bool:
         """Whether to stop in a call: not in JAX and the like, nor in what they call themselves."""
@@ -54,9 +57,10 @@ class CellDebugger(debugger.Pdb):
             super().user_call(frame, arguments)
 
     def user_return(self, frame: FrameType, value: Any) -> None:
-        """Stops as a function ends; it would leave `__return__` in a module's names."""
-        if frame.f_code.co_name != "<module>":
+        """Stops as a function ends; and a module, if it has only just come to its breakpoint."""
+        if frame.f_code.co_name != "<module>" or not self._began:
             super().user_return(frame, value)
+            frame.f_globals.pop("__return__", None)
 
     def get_stack(self, *args: Any, **settings: Any) -> tuple[list[tuple[FrameType, int]], int]:
         """Returns the user's calls, from the cell inwards, and which is the innermost."""
@@ -92,8 +96,16 @@ class CellDebugger(debugger.Pdb):
         except KeyboardInterrupt:
             self._is_interrupted = True
 
+    def postcmd(self, stop: bool, line: str) -> bool:
+        """Ends a command; pdb only prints an interrupt of what one evaluates."""
+        since = seconds_since_strike()
+        if since is not None and time.monotonic() - since > self._began:
+            raise KeyboardInterrupt
+        return super().postcmd(stop, line)
+
     def interaction(self, frame: FrameType | None, tb_or_exc: Any) -> None:
         """Lets the user look at a call, and give commands."""
+        self._began = time.monotonic()
         interact: Callable[..., None] = super().interaction
         interact(frame, tb_or_exc)
         if self._is_interrupted:
@@ -129,10 +141,11 @@ def post_mortem() -> None:
     """Looks at where the last cell that failed on this process has raised.
 
     Raises:
-        UsageError: None has.
+        UsageError: It was not in the cell's code.
     """
-    if _failed is None:
-        raise UsageError("No cell has failed on this process, or it was replaced since.")
+    entries = traceback.walk_tb(None if _failed is None else _failed.__traceback__)
+    if _failed is None or not any(is_of_cell(frame.f_code) for frame, _ in entries):
+        raise UsageError("It came before any code of the cell ran: there is nothing to look at.")
     opened = CellDebugger(is_over=True)
     opened.reset()
     opened.message(f"{type(_failed).__name__}: {_failed}")

@@ -7,17 +7,9 @@ from collections.abc import Callable
 from functools import cache
 
 from jaxnb.assist.places import Code, MagicLine
-from jaxnb.magics import (
-    arguments,
-    comparing,
-    compiling,
-    debugging,
-    history,
-    saving,
-    stats,
-    value_arguments,
-)
+from jaxnb.magics import arguments, comparing, compiling, history, saving, stats, value_arguments
 from jaxnb.magics.arguments import MagicParser
+from jaxnb.magics.debugging import debug_parser
 
 PARSERS: dict[str, Callable[[], MagicParser]] = {
     "spmd": lambda: arguments.cell_parser("%spmd"),
@@ -33,7 +25,7 @@ PARSERS: dict[str, Callable[[], MagicParser]] = {
     "spmd_stats": stats.parser_of_line,
     "spmd_timeline": history.timeline_parser,
     "spmd_history": history.history_parser,
-    "spmd_debug": debugging.debug_parser,
+    "spmd_debug": debug_parser,
 }
 """Those of magics that have options."""
 

@@ -31,11 +31,11 @@ def post_mortem(
 
     Raises:
         UsageError: No cell has failed there, or the user cannot be asked.
-        CellError: A process does not have it any more: it was replaced.
+        CellError: It came before any code of the cell ran.
     """
     result = session.last_failed
     if result is None:
-        raise UsageError("No cell has failed on a process. Nothing was run.")
+        raise UsageError("No cell has failed on these processes. Nothing was run.")
     processes = [error_groups(result)[0].processes[0]] if ranks is None else sorted(set(ranks))
     if others := [i for i in processes if i not in result.errors]:
         failed = sorted(result.errors)

@@ -83,6 +83,20 @@ def test_a_breakpoint_stops_one_process_and_others_wait_for_it(kernel: AskedKern
     assert kernel.run("%spmd print(n)").text == "[0] 0\n[1] 12\n"
 
 
+@pytest.mark.thorough  # test_standing.py has the words
+def test_the_panel_says_who_is_at_a_breakpoint(kernel: AskedKernel) -> None:
+    def answer_when_it_is_said() -> None:
+        said = ""
+        while "process 1 has been at line 3: `breakpoint()`" not in said.lower():
+            content = kernel.client.get_iopub_msg(timeout=PATIENT_SECONDS)["content"]
+            said = content.get("data", {}).get("text/plain", "")
+        assert "at a breakpoint" in said
+        kernel.client.input("continue")
+
+    code = f"%%spmd\nif process_index == 1:\n    breakpoint()\n{TOTAL[7:]}"
+    assert not kernel.run(code, answer_when_it_is_said).error
+
+
 def test_breakpoints_of_several_processes_come_one_after_the_other(kernel: AskedKernel) -> None:
     code = "%%spmd\nimport pdb\npdb.set_trace()\nprint('over')"
     ran = kernel.run(code, "p process_index", "c", "p process_index", "c")
@@ -139,6 +153,25 @@ float(jax.jit(jnp.sum)(mh.process_allgather(np.ones(1))))"""
     assert kernel.run("%debug", "quit").prompts == ["ipdb> "]
 
 
+def test_an_interrupt_ends_the_cell_after_a_debugger_too(kernel: AskedKernel) -> None:
+    code = "%%spmd --ranks 1\nbreakpoint()\ninput('now? ')"
+    ran = kernel.run(code, "continue", kernel.manager.interrupt_kernel)
+    assert ran.prompts == ["[1] ipdb> ", "[1] now? "]
+    assert "KeyboardInterrupt on process 1 · line 3" in ran.error
+
+
+def test_an_interrupt_ends_what_a_debugger_evaluates(kernel: AskedKernel) -> None:
+    code = "%%spmd --ranks 1\nbreakpoint()"
+    ran = kernel.run(code, "input('in it? ')", kernel.manager.interrupt_kernel)
+    assert ran.prompts == ["[1] ipdb> ", "[1] in it? "]
+    assert "KeyboardInterrupt on process 1" in ran.error
+
+
+def test_an_error_before_the_code_ran_has_nothing_to_look_at(kernel: AskedKernel) -> None:
+    kernel.run("%%spmd\nx = (")
+    assert "It came before any code of the cell ran" in kernel.run("%debug").error
+
+
 def test_time_in_a_debugger_does_not_count_for_the_time_out(kernel: AskedKernel) -> None:
     def wait() -> None:
         threading.Event().wait(1.5)  # longer than the time-out, which is the point
@@ -154,6 +187,7 @@ def test_a_process_may_die_in_a_debugger(kernel: AskedKernel) -> None:
     )
     assert "ProcessDiedError: Process 1 of 2" in ran.error
     kernel.run("%spmd_recover")
+    assert kernel.run("%spmd_debug").error.startswith("UsageError: No cell has failed on these")
     assert_usable(kernel)
 
 
