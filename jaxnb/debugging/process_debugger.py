@@ -117,7 +117,7 @@ class Debugging(Feature):
     """Has breakpoints of cells open a :class:`CellDebugger`, and keeps what cells have raised."""
 
     def __init__(self) -> None:
-        sys.breakpointhook = pdb.set_trace = debugger.set_trace = set_trace
+        pdb.set_trace = debugger.set_trace = set_trace  # `breakpoint()` calls pdb's
 
     def over(self, cell: CellHere) -> None:
         """Ends a debugger that has not come to its end: it must not stop in the next cell."""
