@@ -10,11 +10,15 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import socket
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from jupyter_client.manager import AsyncKernelManager
+from jupyter_client.manager import KernelManager as BlockingKernelManager
 
 CELL_TIMEOUT_SECONDS = 180
 """How long a cell of a notebook may run: the only clock of its test."""
@@ -87,3 +91,76 @@ class KernelManager(AsyncKernelManager):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(cache_ports=False, **kernel_ports(), **settings)
+
+
+@dataclass
+class Ran:
+    """What a client saw of a cell.
+
+    Attributes:
+        prompts: What it was asked; the prompt of a password ends with ``"(hidden)"``.
+        text: What the cell printed.
+        shown: The plain text of what it displayed, the last state of each.
+        error: Its error, without colours; empty if it succeeded.
+    """
+
+    prompts: list[str] = field(default_factory=list)
+    text: str = ""
+    shown: list[str] = field(default_factory=list)
+    error: str = ""
+
+
+class AskedKernel:
+    """A kernel, and a client that answers what its cells ask; ``close`` ends both."""
+
+    def __init__(self) -> None:
+        self.manager = BlockingKernelManager(cache_ports=False, **kernel_ports())
+        self.manager.start_kernel(env=dict(os.environ))
+        self.client = self.manager.client()
+        self.client.start_channels()
+        self.client.wait_for_ready(timeout=CELL_TIMEOUT_SECONDS)
+
+    def run(self, code: str, *answers: str | Callable[[], object], asks: bool = True) -> Ran:
+        """Runs a cell.
+
+        Args:
+            code: The cell.
+            answers: Each a text, or what is called instead of an answer.
+            asks: Whether the client says that it can be asked.
+        """
+        ran, left = Ran(), list(answers)
+
+        def take(message: Any) -> None:
+            content = message["content"]
+            match message["header"]["msg_type"]:
+                case "stream":
+                    ran.text += content["text"]
+                case "display_data" | "update_display_data":
+                    ran.shown.append(content["data"].get("text/plain", ""))
+                case "error":
+                    ran.error = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(content["traceback"]))
+
+        def reply(message: Any) -> None:
+            content = message["content"]
+            ran.prompts.append(content["prompt"] + "(hidden)" * content["password"])
+            given = left.pop(0)
+            if isinstance(given, str):
+                self.client.input(given)
+            else:
+                given()
+
+        self.client.execute_interactive(
+            code,
+            allow_stdin=asks,
+            output_hook=take,
+            stdin_hook=reply,
+            timeout=CELL_TIMEOUT_SECONDS,
+        )
+        assert not left, f"it asked only {ran.prompts}: {ran}"
+        return ran
+
+    def close(self, *, now: bool = False) -> None:
+        """Shuts the kernel down, or kills it; a second call does nothing."""
+        if self.manager.has_kernel:
+            self.client.stop_channels()
+            self.manager.shutdown_kernel(now=now)

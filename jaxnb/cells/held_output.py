@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from jaxnb.model.cells import StreamChunk
-from jaxnb.wire.events import ClearOutput, Display
+from jaxnb.wire.events import ClearOutput, Display, Question
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +32,15 @@ class LineEnds:
     process_index: int
 
 
-Held = Display | ClearOutput | StreamChunk | LineEnds | Ended
+Held = Display | ClearOutput | Question | StreamChunk | LineEnds | Ended
 
 
 class HeldOutput:
-    """What processes display, and what they write after that.
+    """What processes display or ask, and what they write after that.
 
-    A display, or a clear, waits until the lines are out that its process wrote before it, which
-    may wait for their twins on other processes. What the process writes later waits behind it. So
-    each process's output stands in the order in which it was made.
+    A display, a question or a clear waits until the lines are out that its process wrote before it,
+    which may wait for their twins on other processes. What the process writes later waits behind
+    it. So each process's output stands in the order in which it was made.
     """
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class HeldOutput:
         for index in sorted(self._queues):
             queue = self._queues[index]
             while queue:
-                if isinstance(queue[0], Display | ClearOutput) and is_waiting(index):
+                if isinstance(queue[0], Display | ClearOutput | Question) and is_waiting(index):
                     break
                 yield queue.popleft()
             if not queue:

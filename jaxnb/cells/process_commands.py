@@ -16,7 +16,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, NoReturn
 
-from IPython.core.error import StdinNotImplementedError, UsageError
+from IPython.core.error import UsageError
 
 from jaxnb.cells import process_bars, process_bundles, process_flood
 from jaxnb.labels import MAGICS
@@ -66,18 +66,6 @@ def _nested(magic: str, line: str, cell: str | None = None) -> NoReturn:
     raise UsageError(
         f"`%{magic}` belongs in the notebook, and this cell runs on the processes: put it into a "
         "cell without `%%spmd`."
-    )
-
-
-def no_input(prompt: object = "", stream: object = None) -> str:
-    """Stands for ``input`` and ``getpass`` in a cell.
-
-    Raises:
-        StdinNotImplementedError: Always: nobody is asked on behalf of several processes.
-    """
-    raise StdinNotImplementedError(
-        "The processes of a group have no standard input. Call `input()` in a cell without "
-        "`%%spmd`, and push the answer: `%spmd_push NAME`."
     )
 
 

@@ -31,6 +31,7 @@ from jaxnb.cells.process_repeating import Repeats
 from jaxnb.compat import ipykernel_requests, ipython_shell
 from jaxnb.compat.ipykernel_output import NOTHING, KeepingDisplayHook, install_display_hook
 from jaxnb.compat.jax_arrays import is_deleted
+from jaxnb.debugging.process_questions import Questions
 from jaxnb.errors import JaxnbError
 from jaxnb.lockstep import process_awaiting, process_interrupts
 from jaxnb.lockstep.process_origins import ORIGINS
@@ -95,7 +96,7 @@ class Runner:
     def _install_hooks(self) -> None:
         shell = self._shell
         process_commands.install(shell)
-        self._kernel.raw_input = self._kernel.getpass = process_commands.no_input
+        Questions(self._kernel)
         process_tracebacks.install(shell)
         install_display_hook(shell, CapturingDisplayHook)
         ipython_shell.keep_tracebacks(shell, self._keep_traceback)
@@ -134,11 +135,13 @@ class Runner:
             self._recorder.meet(request)
             if script is not None:
                 process_script.run(script, self.process_index, len(request.ranks), self._left)
-            elif request.aside:
-                process_aside.evaluate(shell, request, self._code_name)
             else:
-                with self._repeated(request.calls, calls):
-                    await self._run_in_shell(_as_numbered(request))
+                with ipykernel_requests.with_own_input(self._kernel):
+                    if request.aside:
+                        process_aside.evaluate(shell, request, self._code_name)
+                    else:
+                        with self._repeated(request.calls, calls):
+                            await self._run_in_shell(_as_numbered(request))
             if self._error is None:
                 self._recorder.launches.settle()
         # A script; an interrupt between IPython's own handlers; or nobody to agree with.
@@ -179,16 +182,13 @@ class Runner:
         it runs a cell with ``await``, and ipyparallel's engines have none.
         """
         shell = self._shell
-        with ipykernel_requests.without_input(self._kernel):  # input() raises instead of hanging
-            if (found := self._awaiting(code)) is None:
-                result = shell.run_cell(code, store_history=True)
-            else:
-                result = await self._run_task(
-                    shell.run_cell_async(code, store_history=True, **found)
-                )
-            if process_children.is_child():  # of an os.fork() in the cell
-                process_children.end(result and (result.error_before_exec or result.error_in_exec))
-            self._keep_error_of(result)
+        if (found := self._awaiting(code)) is None:
+            result = shell.run_cell(code, store_history=True)
+        else:
+            result = await self._run_task(shell.run_cell_async(code, store_history=True, **found))
+        if process_children.is_child():  # of an os.fork() in the cell
+            process_children.end(result and (result.error_before_exec or result.error_in_exec))
+        self._keep_error_of(result)
 
     def _awaiting(self, code: str) -> dict[str, Any] | None:
         """Returns what IPython has made of code that awaits; None for other code."""

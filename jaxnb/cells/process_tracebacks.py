@@ -29,6 +29,7 @@ _LIBRARIES = tuple(
 )
 """Where installed modules are."""
 
+_LEFT_OUT = ("IPython", "jaxnb", "bdb", "pdb", "cmd")
 _JAXNB = f"{Path(__file__).parents[1]}/"
 _TRACEBACK = "Traceback (most recent call last):\n"
 _FRAME = re.compile(r'  File "([^"]*)", line \d+')
@@ -80,13 +81,13 @@ def _records(etb: TracebackType, own: Records) -> list[Any]:
 
 
 def _entries(traceback: TracebackType | None) -> Iterator[TracebackType]:
-    """Yields a traceback's entries, without IPython's and jaxnb's own."""
+    """Yields a traceback's entries, without those of IPython, of jaxnb and of a debugger."""
     while traceback is not None:
         frame = traceback.tb_frame
         module = str(frame.f_globals.get("__name__"))
         # Frames that JAX makes to show where something was traced have a file, and no module.
         is_ours = frame.f_code.co_filename.startswith(_JAXNB)
-        if not is_ours and module.partition(".")[0] not in ("IPython", "jaxnb"):
+        if not is_ours and module.partition(".")[0] not in _LEFT_OUT:
             yield traceback
         traceback = traceback.tb_next
 

@@ -29,7 +29,7 @@ from jaxnb.model.cells import (
 )
 from jaxnb.model.dispatches import Cause
 from jaxnb.model.whereabouts import Waits
-from jaxnb.wire.events import ClearOutput, Display, Dropped, Event, Exchange, Reply
+from jaxnb.wire.events import ClearOutput, Display, Dropped, Event, Exchange, Question, Reply
 
 TICK_SECONDS = 0.05
 """How often output that waits for its twins is looked at again."""
@@ -72,12 +72,11 @@ class RunningCell:
         self._processes = tuple(processes)
         self._num_processes = num_processes
         self._sink = sink
+        self.is_shown = sink.shows_cards
         self.interrupted = interrupted
         self._mergers = mergers(self._processes, outputs)
-        self._texts: Mapping[str, dict[int, list[str]]] = {
-            "stdout": defaultdict(list),
-            "stderr": defaultdict(list),
-        }
+        self._texts: Mapping[str, dict[int, list[str]]]
+        self._texts = {name: defaultdict(list) for name in ("stdout", "stderr")}
         self._shown: list[MergedLine] = []
         self._is_merged = outputs == "merged"
         self._allowances: dict[tuple[int, StreamName], Allowance] = {}
@@ -88,6 +87,7 @@ class RunningCell:
         self._replies: dict[int, CellReply] = {}
         self._answered: set[int] = set()
         self._live: list[MergedLine] = []
+        self.questions: list[Question] = []  # that nobody has taken yet
         self._held = HeldOutput()
         self.began = time.monotonic()
         self._left_in_cell: set[int] | None = None
@@ -199,6 +199,9 @@ class RunningCell:
                 self._write(index, name, self._allowance(index, name).take(text))
             case Dropped():
                 self._note_dropped(event)
+            case Question(index):
+                self._feed(LineEnds(index))
+                self._held.put(event)
             case Display(index, output):
                 self._displays[index].append(output)
                 if not output.update:
@@ -274,18 +277,21 @@ class RunningCell:
             return
         self.waiting_for.discard(index)
         self._feed(Ended(index))
-        reply = as_reply(index, answer, self.seconds)
-        self._replies[index] = reply
+        self._replies[index] = as_reply(index, answer, self.seconds)
 
     def _show_held(self) -> bool:
-        """Shows rich output once the lines that its process wrote before it are out.
+        """Shows rich output, and takes questions, once the lines before it are out.
 
         Returns:
             Whether there are more lines now.
         """
         has_merged = False
-        for event in self._held.ready(self._is_waiting):
+        for event in self._held.ready(
+            lambda i: i in self._mergers and self._mergers[i].is_waiting(i)
+        ):
             match event:
+                case Question():
+                    self.questions.append(event)
                 case Display(index, output):
                     self._to_sink(lambda sink, i=index, o=output: sink.display(i, o))  # type: ignore[misc]
                 case ClearOutput(index, wait):
@@ -295,18 +301,14 @@ class RunningCell:
                     has_merged = True
         return has_merged
 
-    def _is_waiting(self, index: int) -> bool:
-        return index in self._mergers and self._mergers[index].is_waiting(index)
-
     def _distinct_mergers(self) -> list[StreamMerger]:
         return list(dict.fromkeys(self._mergers.values()))
 
     def _show(self, lines: list[MergedLine]) -> None:
-        if not lines:
-            return
-        if self.request.script is None:  # whose lines nobody asks for afterwards
+        if lines and self.request.script is None:  # whose lines nobody asks for afterwards
             self._shown += lines
-        self._to_sink(lambda sink: sink.lines(lines))
+        if lines:
+            self._to_sink(lambda sink: sink.lines(lines))
 
     def _show_live(self) -> None:
         live = [line for merger in self._distinct_mergers() for line in merger.live()]
@@ -320,8 +322,7 @@ class RunningCell:
 
     def show_waits(self, waits: Waits) -> None:
         """Shows where all processes wait, in the place where that was shown before."""
-        self.waits = waits
-        self.wait_cause = waits.cause
+        self.waits, self.wait_cause = waits, waits.cause
         self._to_sink(lambda sink: sink.waits(waits))
 
     def end_waits(self, *, by_itself: bool = False) -> None:
@@ -387,14 +388,13 @@ class RunningCell:
             {i: self._replies[i] for i in self._processes},
             frozenset(self.silent),
             {i: tuple(self._displays[i]) for i in self._processes},
-            {name: _whole(texts, self._processes) for name, texts in self._texts.items()},
+            {
+                name: {i: "".join(texts.get(i, ())) for i in self._processes}
+                for name, texts in self._texts.items()
+            },
             {
                 name: "".join(f"{line.labelled()}\n" for line in self._shown if line.name == name)
                 for name in self._texts
             },
             self.seconds,
         )
-
-
-def _whole(texts: Mapping[int, list[str]], processes: Iterable[int]) -> dict[int, str]:
-    return {i: "".join(texts.get(i, ())) for i in processes}

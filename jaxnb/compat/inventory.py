@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from jaxnb.compat import (
+    ipykernel_input,
     ipykernel_output,
     ipykernel_requests,
     ipyparallel_client,
@@ -17,6 +18,7 @@ USES = (
     *jax_uses.USES,
     *ipykernel_requests.USES,
     *ipykernel_output.USES,
+    *ipykernel_input.USES,
     *ipython_shell.USES,
     *ipython_help.USES,
     *ipyparallel_client.USES,

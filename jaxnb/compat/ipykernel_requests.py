@@ -67,8 +67,8 @@ def say_less(kernel: Any, is_waited_for: Callable[[str, Any], bool]) -> None:
 
 
 @contextmanager
-def without_input(kernel: Any) -> Iterator[None]:
-    """Has ``input()`` raise for the block, where it would wait for a front end."""
+def with_own_input(kernel: Any) -> Iterator[None]:
+    """Has ``input`` and ``getpass`` be those of the kernel for the block."""
     kernel._forward_input(allow_stdin=False)
     try:
         yield
@@ -147,7 +147,7 @@ def _probe_input() -> str:
     import builtins
 
     before = builtins.input
-    with without_input(probe_kernel()):
+    with with_own_input(probe_kernel()):
         try:
             input()
         except Exception as error:
@@ -184,7 +184,7 @@ USES = (
     Use(
         "ipykernel",
         ("Kernel._forward_input", "Kernel._restore_input"),
-        "`input()` in a cell raises",
+        "`input()` in a cell asks the notebook",
         "No cell runs: ipykernel's own way to run one waits for a thread that engines do not have.",
         _probe_input,
     ),

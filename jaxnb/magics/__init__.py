@@ -7,7 +7,7 @@ from typing import Any
 
 def load(shell: Any) -> None:
     """Registers the magics with an IPython shell; loading twice does nothing more."""
-    from jaxnb.magics import formats, helping, hinting
+    from jaxnb.magics import debugging, formats, helping, hinting
     from jaxnb.magics.auto import AutoMagics
     from jaxnb.magics.comparing import ComparingMagics
     from jaxnb.magics.compiling import CompilingMagics
@@ -27,10 +27,11 @@ def load(shell: Any) -> None:
     def last() -> Any:
         return magics.session or magics.stopped
 
-    auto = AutoMagics(shell, current)
+    auto, debugs = AutoMagics(shell, current), debugging.DebuggingMagics(shell, current)
     shell.register_magics(
         magics,
         auto,
+        debugs,
         ValueMagics(shell, current, magics.meter),
         CompilingMagics(shell, current),
         ComparingMagics(shell, current),
@@ -41,3 +42,4 @@ def load(shell: Any) -> None:
     formats.register(shell, current)
     helping.install(shell, current, auto.auto.takes)
     hinting.install(shell, current)
+    debugging.install(shell, debugs)

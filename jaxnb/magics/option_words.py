@@ -18,6 +18,7 @@ from jaxnb.magics import (
     value_arguments,
 )
 from jaxnb.magics.arguments import MagicParser
+from jaxnb.magics.debugging import debug_parser
 
 PARSERS: dict[str, Callable[[], MagicParser]] = {
     "spmd": lambda: arguments.cell_parser("%spmd"),
@@ -34,6 +35,7 @@ PARSERS: dict[str, Callable[[], MagicParser]] = {
     "spmd_stats": stats.parser_of_line,
     "spmd_timeline": history.timeline_parser,
     "spmd_history": history.history_parser,
+    "spmd_debug": debug_parser,
 }
 """Those of magics that have options."""
 

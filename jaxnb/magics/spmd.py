@@ -203,6 +203,7 @@ class SpmdMagics(SessionMagics):
             "cell": self.shell.displayhook.prompt_count,
             "first_line": first_line,
             "outputs": asked.outputs,
+            "input": asked.input,
             "time": asked.time or asked.repeats is not None,
             "repeats": asked.repeats,
         }

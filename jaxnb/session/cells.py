@@ -12,6 +12,7 @@ from jaxnb.cells.collected import Collected
 from jaxnb.cells.running import RunningCell
 from jaxnb.cells.sinks import OutputSink
 from jaxnb.cells.timing import calls_to_come
+from jaxnb.debugging.asking import Asker
 from jaxnb.errors import JaxnbError, RecoveryInterrupted
 from jaxnb.labels import Outputs
 from jaxnb.launch.deaths import dead_processes
@@ -160,12 +161,15 @@ class Cells:
 
     def _wait(self, running: RunningCell, timeout: float | None) -> tuple[Collected, Supervisor]:
         """Waits for a cell; returns what was sent, and how the wait ended."""
-        supervisor = Supervisor(self._reach, running, timeout)
+        asks, send = running.request.input, self._life.sentinels.ask
+        asker = Asker(asks, send, is_shown=running.is_shown)
+        supervisor = Supervisor(self._reach, running, timeout, asker)
         # To look at a thread takes a little of its time: not while calls are timed.
         is_watched = running.request.calls > 0
         try:
             while supervisor.go_on():
                 running.step()
+                asker.look(running.questions, running.waiting_for)
                 if not is_watched and running.seconds > WATCH_AFTER_SECONDS:
                     is_watched = True
                     asked = running.waiting_for - dead_processes(self._life.deaths)
@@ -173,6 +177,7 @@ class Cells:
                     self._reach.told(asked, "watch", WATCH_SECONDS, request_id=watched)
         finally:
             supervisor.close()
+            asker.close()
             self._work.end(running)
             collected = running.finish()
         return collected, supervisor

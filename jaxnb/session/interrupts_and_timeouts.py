@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from jaxnb.cells.running import RunningCell
+from jaxnb.debugging.asking import Asker
 from jaxnb.session.notices import silent_text
 from jaxnb.session.panel import Panel, Reaches
 from jaxnb.session.stack_meaning import (
@@ -52,16 +53,19 @@ class Supervisor:
         group: What runs it.
         running: The cell.
         timeout: Seconds after which it is interrupted, or None.
+        asker: Knows how long the user was asked, which the time-out does not count.
 
     Attributes:
         timed_out: It has reached its time-out.
         gave_up: The user has interrupted it twice, and processes have not come back from it.
     """
 
-    def __init__(self, group: Reaches, running: RunningCell, timeout: float | None) -> None:
+    def __init__(
+        self, group: Reaches, running: RunningCell, timeout: float | None, asker: Asker
+    ) -> None:
         self._group = group
         self._running = running
-        self._timeout = timeout
+        self._timeout, self._asker = timeout, asker
         self._interrupted_at: float | None = None
         self._died_at: float | None = None
         self._pressed_at: float | None = None
@@ -86,7 +90,8 @@ class Supervisor:
             return False  # no answer can come any more
         if self._group.deaths and self._interrupted_at is None and self._others_had_time():
             self._strike()
-        if self._timeout is not None and not self.timed_out and running.seconds > self._timeout:
+        seconds = running.seconds - self._asker.seconds
+        if self._timeout is not None and not self.timed_out and seconds > self._timeout:
             self.timed_out = True
             self._interrupt()
         if self._interrupted_at is None and self._has_failed_long_ago():

@@ -15,6 +15,7 @@ from jaxnb.cells.process_paging import Paging
 from jaxnb.cells.process_runner import Runner
 from jaxnb.cells.process_sampling import Sampler
 from jaxnb.cells.process_sleeping import sleeps_in
+from jaxnb.debugging.process_debugger import Debugging
 from jaxnb.errors import StartError
 from jaxnb.launch import process_bootstrap
 from jaxnb.lockstep.process_cell import InLockstep
@@ -114,9 +115,9 @@ class Responder:
             timekeeper = Timekeeper()
             recorder.agreement.waited = timekeeper.waited
             times = Times(timekeeper, recorder)
-            paging = Paging(self._kernel.shell, index)
+            features = Paging(self._kernel.shell, index), Debugging()
             process_features.register(
-                [MemoryOfCells(), times, AmbientMesh(), Pitfalls(), Rounds(), nans, paging]
+                [MemoryOfCells(), times, AmbientMesh(), Pitfalls(), Rounds(), nans, *features]
             )
             hooks.begin()
             shell, sampler = self._kernel.shell, Sampler(timekeeper, sleeps_in)

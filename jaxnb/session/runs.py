@@ -133,5 +133,6 @@ class Runs:
         self._work.last_result = result
         if not ran[0].collected.request.aside:
             self._work.last_cell = result.cell
+            self._work.last_failed = result if result.errors else self._work.last_failed
         self._records.replayable.note(replace(ran[0].collected.request, calls=0), result)
         return result

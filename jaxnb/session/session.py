@@ -15,13 +15,13 @@ from jaxnb.compiled.comparison import Comparison
 from jaxnb.labels import Outputs
 from jaxnb.launch.deaths import Death
 from jaxnb.lockstep.unequal_settings import KnownSettings
-from jaxnb.model.cells import CellRequest
+from jaxnb.model.cells import CellRequest, Inputs
 from jaxnb.model.dispatches import CheckMode, Recording
 from jaxnb.model.group import SessionState
 from jaxnb.model.nans import CheckNans
 from jaxnb.model.scripts import Script
 from jaxnb.model.whereabouts import Whereabouts
-from jaxnb.options import StartOptions, one_of_checks, one_of_nans, process_indices
+from jaxnb.options import StartOptions, one_of_checks, one_of_inputs, one_of_nans, process_indices
 from jaxnb.profile.timelines import CellTimeline
 from jaxnb.recovery.messages import Recovered
 from jaxnb.session.cells import Cells
@@ -86,6 +86,11 @@ class Session(Transfers):
         return self._work.last_result
 
     @property
+    def last_failed(self) -> CellResult | None:
+        """What the last cell did that failed on some process; None if none has."""
+        return self._work.last_failed
+
+    @property
     def cells_run(self) -> Sequence[CellRequest]:
         """The cells that have run without an error, in order; those that a restart replays."""
         return self._records.replayable.cells
@@ -124,10 +129,7 @@ class Session(Transfers):
         return self._reach.where_told(processes)
 
     def recordings(self, processes: Iterable[int] | None = None) -> dict[int, Recording]:
-        """Returns what processes have dispatched together in their last cell, or in this one.
-
-        Answered as by :meth:`where`.
-        """
+        """Returns what processes dispatch together in this cell, or the last: see :meth:`where`."""
         return self._reach.told(process_indices(processes, self.num_processes), "recording")
 
     def interrupt(self) -> bool:
@@ -148,8 +150,8 @@ class Session(Transfers):
 
         Args:
             progress: Called with the name of each stage and a detail.
-            num_processes: How many there are to be; by default as many as before.
-            devices_per_process: How many CPU devices each is to have; by default as before.
+            num_processes: Size of the new group; by default as before.
+            devices_per_process: CPU devices of each; by default as before.
             replay: Run the cells again, in order, that have run well since the last restart (before
                 it if none has run since), up to the first that fails; nothing is pushed again.
 
@@ -190,16 +192,15 @@ class Session(Transfers):
 
         Args:
             progress: Called with the name of each stage and a detail.
-            num_processes: How many there are to be; by default as many as before.
-            devices_per_process: How many CPU devices each is to have; by default as before.
+            num_processes: Size of the new group; by default as before.
+            devices_per_process: CPU devices of each; by default as before.
 
         Raises:
             UsageError: An array does not fit a group of that size, and the message says which axis
                 does not; or a process has died. Nothing has changed.
             SessionBrokenError: A helper process has died; ``restart()`` gives fresh processes.
             NotEnoughMemoryError: There is no room for a second copy. Nothing has changed.
-            StartError: The new processes could not start; the session is closed. A note says where
-                the variables are.
+            StartError: New processes could not start; the session is closed. A note names a copy.
             RecoveryInterrupted: Interrupt was pressed; it holds what was done all the same.
         """
         self._life.require_open()
@@ -219,6 +220,7 @@ class Session(Transfers):
         cell: int | None = None,
         first_line: int = 1,
         outputs: Outputs = "merged",
+        input: Inputs = "same",
         interrupted: threading.Event | None = None,
         aside: str = "",
         time: bool = False,
@@ -236,17 +238,16 @@ class Session(Transfers):
             timeout: Seconds after which the cell is interrupted.
             raise_on_error: Raise if a process raised; else the result says so.
             check: Overrides the session's ``check`` for this cell.
-            check_nans: Look for the first NaN (``result.first_nan``). ``"inf"``: Inf too.
-            sink: Where output goes as it comes; by default only jaxnb's own sentences do.
+            check_nans: Look for the first NaN, ``result.first_nan``; ``"inf"``: for Inf too.
+            sink: Where output goes as it comes; by default jaxnb's sentences, to standard error.
             cell: The number to give it; counted by the session by default.
             first_line: The line number of the first line of ``code`` in tracebacks.
             outputs: ``"merged"``, ``"all"`` or ``"first"``: what the sink gets of equal lines.
-            interrupted: Interrupts this run once it is set, before its turn too; SIGINT sets it.
-            aside: The text that is shown in place of the code, an expression that leaves nothing
-                in ``In``, ``Out`` and ``_`` and is not replayed.
-            time: Run it once, then again as often as fits into about a second, and time each
-                call: ``result.timing``. A call ends when the arrays of the last expression, and
-                of the variables that the cell binds, are there.
+            input: An answer to ``input()`` is for all that ask the ``"same"``, or ``"each"`` asks.
+            interrupted: Interrupts this run once it is set; it is cleared as processes are told.
+            aside: What is shown in place of the code, an expression that is noted nowhere.
+            time: Run it, then again for about a second, and time each call: ``result.timing``. It
+                ends when the arrays of the last expression, and of what the cell binds, are there.
             repeats: How many calls after the first there are to be, if it is timed.
             script: Run in the place of the code, as ``jaxnb run`` does.
 
@@ -254,8 +255,7 @@ class Session(Transfers):
             CellError: A process raised (its ``result`` has everything).
             CellTimeoutError: It took longer than ``timeout``.
             ProcessDiedError: A process died; the session is broken now.
-            UsageError: An option is not possible; or ``check`` is strict, and this JAX does not
-                let dispatches be recorded.
+            UsageError: An option is not possible; or this JAX does not let ``check`` be strict.
             KeyboardInterrupt: It was interrupted before its turn came; nothing was run.
             JaxnbError: The session was closed, or broken before.
         """
@@ -268,13 +268,13 @@ class Session(Transfers):
             aside=aside,
             pitfalls=self.options.pitfalls,
             check_nans=one_of_nans(check_nans),
+            input=one_of_inputs(input),
             calls=first_calls(repeats) if time else 0,
             script=script,
         )
-        sink, as_fits = sink or ScriptNotices(), time and repeats is None
-        return self._runs.run(
-            request, Wanted(cell, sink, outputs, timeout, interrupted, raise_on_error, as_fits)
-        )
+        sink, fits = sink or ScriptNotices(), time and repeats is None
+        wanted = Wanted(cell, sink, outputs, timeout, interrupted, raise_on_error, fits)
+        return self._runs.run(request, wanted)
 
     def compare(
         self,

@@ -47,8 +47,19 @@ def is_compiling(where: Whereabouts) -> bool:
     return any(entry.function.endswith(_COMPILES) for entry in where.stack)
 
 
+def asks_user(where: Whereabouts) -> str:
+    """Returns what a process's main thread waits for, if it is an answer of the user's."""
+    files = [entry.file for entry in where.stack]
+    if not any(file.endswith("/jaxnb/debugging/process_questions.py") for file in files):
+        return ""
+    at_breakpoint = any(file.endswith("/cmd.py") for file in files)
+    return "at a breakpoint" if at_breakpoint else "waiting for an answer to its input()"
+
+
 def waits_for_others(where: Whereabouts) -> bool:
     """Whether a process's main thread waits for other processes, as far as can be told."""
+    if asks_user(where):
+        return False
     return waits_in_jax(where) or waits_in_python(where) or waits_by_thread(where)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from jaxnb.model.whereabouts import AtWork, StackEntry, Whereabouts
-from jaxnb.session.stack_meaning import is_compiling, waits, waits_for_others
+from jaxnb.session.stack_meaning import asks_user, is_compiling, waits, waits_for_others
 
 IDLE_CPU = 0.05
 """A process that waits uses less processor time than this, per second: on a busy machine its
@@ -103,6 +103,8 @@ class Standing:
         """Returns what a process is seen to do; empty if that tells nothing."""
         anchor = self._places[index]
         seconds = self._now - anchor.at
+        if asks := asks_user(where):
+            return asks
         if where.sleeps_in == "sleep":
             return "asleep"
         if is_compiling(where):

@@ -26,6 +26,7 @@ class Work:
         cells_run: How many cells of the user's have been begun.
         last_cell: The number of the last of them that has ended; None before the first.
         last_result: What the last cell did, be it one of jaxnb's own.
+        last_failed: What the last of the user's cells did that has failed on these processes.
     """
 
     def __init__(self) -> None:
@@ -34,6 +35,7 @@ class Work:
         self.cells_run = 0
         self.last_cell: int | None = None
         self.last_result: CellResult | None = None
+        self.last_failed: CellResult | None = None
         self._current: RunningCell | None = None
         self._left: RunningCell | None = None
         self._stuck: set[int] = set()  # in what an interrupted pull asked for
@@ -95,7 +97,7 @@ class Work:
 
     def forget_left(self) -> None:
         """Notes that the processes are replaced: none is left in anything."""
-        self._left = None
+        self._left = self.last_failed = None
         self._stuck.clear()
 
     def in_cells(self) -> dict[int, str]:

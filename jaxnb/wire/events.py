@@ -9,7 +9,7 @@ from typing import Any
 
 from jaxnb.launch.deaths import Death
 from jaxnb.model.cells import ProcessError, RichOutput, StreamChunk, StreamName
-from jaxnb.wire.process_plain_text import DROPPED_MESSAGE
+from jaxnb.wire.process_plain_text import DROPPED_MESSAGE, QUESTION_TYPE
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,25 @@ class Dropped:
 
 
 @dataclass(frozen=True, slots=True)
+class Question:
+    """A process waits for an answer of the user's.
+
+    Attributes:
+        process_index: The process.
+        number: Of its questions the later one's is larger; 0 if a debugger asks nothing more.
+        prompt: What it asks.
+        hidden: What is typed is not to be shown: a password.
+        alone: A debugger asks: no other process is given the answer.
+    """
+
+    process_index: int
+    number: int
+    prompt: str
+    hidden: bool
+    alone: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Unanswered:
     """Why a process gave no answer.
 
@@ -77,7 +96,7 @@ class Unanswered:
         return self.reason
 
 
-Output = StreamChunk | Display | ClearOutput | Dropped
+Output = StreamChunk | Display | ClearOutput | Dropped | Question
 Event = Output | Reply
 
 
@@ -121,6 +140,8 @@ def event_of(message: Mapping[str, Any]) -> Output | None:
     match message["header"]["msg_type"]:
         case "stream":
             return StreamChunk(-1, content["name"], content["text"])
+        case "display_data" if QUESTION_TYPE in content["data"]:
+            return Question(-1, **content["data"][QUESTION_TYPE])
         case "display_data" | "update_display_data" as kind:
             return Display(
                 -1,

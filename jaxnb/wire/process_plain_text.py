@@ -7,6 +7,9 @@ from typing import Any
 DROPPED_MESSAGE = "jaxnb_dropped"
 """The type of the messages that tell the notebook what was not sent."""
 
+QUESTION_TYPE = "application/vnd.jaxnb.question+json"
+"""The MIME type of what a process asks the user: it comes after all that was written before."""
+
 OUTPUT_TYPES = frozenset(
     ("stream", "display_data", "update_display_data", "clear_output", DROPPED_MESSAGE)
 )

@@ -15,6 +15,7 @@ FIELDS = {
     "Rounds": "",
     "NanWatch": "",
     "Paging": "",
+    "Debugging": "",
 }
 
 

@@ -92,6 +92,15 @@ def test_a_session_in_a_terminal(terminal: Terminal) -> None:
     assert "CellError: process 1 raised ValueError (cell [" in failed
     assert failed.count("line 3") == 1
     assert own_frames(failed) == []
+    terminal.child.sendline("%debug")
+    for command in ("p process_index", "quit"):
+        terminal.child.expect_exact("[1] ipdb> ")
+        terminal.child.sendline(command)
+    terminal.child.expect(PROMPT)
+
+    terminal.child.sendline("%spmd input('name? ')")
+    terminal.child.expect(r"\[[01-]+\] name\? ")  # who has come to it by then
+    assert "'bob'" in terminal.type("bob")
 
     bar = terminal.type(
         "%%spmd\nfrom tqdm import tqdm\n"

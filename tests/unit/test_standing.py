@@ -27,6 +27,18 @@ def seen(*looks: list[Whereabouts], asked: tuple[int, ...] = (0, 1, 2)) -> Stand
     return found
 
 
+def test_who_waits_for_the_user_does_not_wait_for_others() -> None:
+    asks = StackEntry("/x/jaxnb/debugging/process_questions.py", 80, "Questions.ask", "", None)
+    loop = StackEntry("/usr/lib/python3/cmd.py", 134, "Cmd.cmdloop", "", None)
+    at_breakpoint = replace(stuck(0), stack=(LINE, loop, asks))
+    at_input = replace(stuck(1), stack=(LINE, asks))
+    standing = seen([at_breakpoint, at_input], [at_breakpoint, at_input], asked=(0, 1))
+    assert [work.doing for work in standing.at_work()] == [
+        "at a breakpoint",
+        "waiting for an answer to its input()",
+    ]
+
+
 def test_all_wait_since_the_last_of_them_does() -> None:
     standing = seen(
         [stuck(0), stuck(1), asleep(2)],

@@ -1,0 +1,166 @@
+"""Debuggers of a cell: at a breakpoint, or where it has failed; the user's frames only."""
+
+from __future__ import annotations
+
+import pdb
+import sys
+import sysconfig
+import time
+import traceback
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from IPython.core import debugger
+
+from jaxnb.debugging.process_questions import ask_no_more
+from jaxnb.errors import UsageError
+from jaxnb.lockstep.process_awaiting import is_of_cell, outwards
+from jaxnb.lockstep.process_interrupts import seconds_since_strike, strike_by_signal
+from jaxnb.wire.process_features import CellHere, Feature
+
+_NOT_THE_USERS = frozenset(("jaxnb", "IPython", "ipykernel", "jax", "jaxlib"))
+"""Packages whose frames are not shown, nor stopped in: `step` goes on to what they call."""
+
+_LIBRARIES = (
+    "<",  # code that libraries make: of named tuples, data classes
+    *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+)
+
+_failed: BaseException | None = None
+
+
+class CellDebugger(debugger.Pdb):
+    """IPython's debugger, for code of a cell and what that calls.
+
+    It reads its commands by ``input``, so the notebook is asked. An interrupt ends the cell, as
+    without it; so does `quit`, on all processes.
+
+    Args:
+        is_over: The code has ended: it is looked at where it has failed.
+    """
+
+    def __init__(self, *, is_over: bool = False) -> None:
+        super().__init__(nosigint=True)  # `continue` would have an interrupt stop, not end the cell
+        self._is_over = is_over
+        self._is_interrupted = False
+        self._began = 0.0
+
+    def stop_here(self, frame: FrameType) -> bool:
+        """Whether to stop in a call: not in JAX and the like, nor in what they call themselves."""
+        stops: Callable[[FrameType], bool] = super().stop_here
+        return _is_called_by_user(frame) and stops(frame)
+
+    def user_call(self, frame: FrameType, arguments: Any) -> None:
+        """Stops as a function begins; IPython runs a cell as several modules, which count not."""
+        if frame.f_code.co_name != "<module>":
+            super().user_call(frame, arguments)
+
+    def user_return(self, frame: FrameType, value: Any) -> None:
+        """Stops as a function ends; and a module, if it has only just come to its breakpoint."""
+        if frame.f_code.co_name != "<module>" or not self._began:
+            super().user_return(frame, value)
+            frame.f_globals.pop("__return__", None)
+
+    def get_stack(self, *args: Any, **settings: Any) -> tuple[list[tuple[FrameType, int]], int]:
+        """Returns the user's calls, from the cell inwards, and which is the innermost."""
+        of_all: Callable[..., Any] = super().get_stack
+        stack, _ = of_all(*args, **settings)
+        first = next((i for i, (frame, _) in enumerate(stack) if is_of_cell(frame.f_code)), 0)
+        shown = [each for each in stack[first:] if _is_users(each[0])] or stack
+        return shown, len(shown) - 1
+
+    def do_quit(self, arg: str) -> bool | None:
+        """q(uit): ends the cell, on all processes."""
+        if not self._is_over:
+            raise strike_by_signal()
+        self.set_quit()
+        return True
+
+    do_q = do_exit = do_EOF = do_quit
+
+    def do_continue(self, arg: str) -> Any:
+        """c(ont(inue)): goes on to the next breakpoint."""
+        ask_no_more()
+        return super().do_continue(arg)
+
+    do_c = do_cont = do_continue
+
+    def cmdloop(self, intro: Any = None) -> None:
+        """Reads and does commands; an interrupt ends that, and is raised by ``interaction``.
+
+        pdb would print it, and read on.
+        """
+        try:
+            super().cmdloop(intro)
+        except KeyboardInterrupt:
+            self._is_interrupted = True
+
+    def postcmd(self, stop: bool, line: str) -> bool:
+        """Ends a command; pdb only prints an interrupt of what one evaluates."""
+        since = seconds_since_strike()
+        if since is not None and time.monotonic() - since > self._began:
+            raise KeyboardInterrupt
+        return super().postcmd(stop, line)
+
+    def interaction(self, frame: FrameType | None, tb_or_exc: Any) -> None:
+        """Lets the user look at a call, and give commands."""
+        self._began = time.monotonic()
+        interact: Callable[..., None] = super().interaction
+        interact(frame, tb_or_exc)
+        if self._is_interrupted:
+            sys.settrace(None)
+            raise KeyboardInterrupt
+
+
+class Debugging(Feature):
+    """Has breakpoints of cells open a :class:`CellDebugger`, and keeps what cells have raised."""
+
+    def __init__(self) -> None:
+        pdb.set_trace = debugger.set_trace = set_trace  # `breakpoint()` calls pdb's
+
+    def over(self, cell: CellHere) -> None:
+        """Ends a debugger that has not come to its end: it must not stop in the next cell."""
+        global _failed
+        if isinstance(getattr(sys.gettrace(), "__self__", None), CellDebugger):
+            sys.settrace(None)
+        if cell.raised is not None and not cell.request.aside:
+            _failed = cell.raised
+
+
+def set_trace(*_: Any, header: str | None = None, **__: Any) -> None:
+    """Stops the caller here, and has the notebook's user look at it."""
+    opened = CellDebugger()
+    if header is not None:
+        opened.message(header)
+    stop: Callable[[FrameType], None] = opened.set_trace
+    stop(sys._getframe(1))
+
+
+def post_mortem() -> None:
+    """Looks at where the last cell that failed on this process has raised.
+
+    Raises:
+        UsageError: It was not in the cell's code.
+    """
+    entries = traceback.walk_tb(None if _failed is None else _failed.__traceback__)
+    if _failed is None or not any(is_of_cell(frame.f_code) for frame, _ in entries):
+        raise UsageError("It came before any code of the cell ran: there is nothing to look at.")
+    opened = CellDebugger(is_over=True)
+    opened.reset()
+    opened.message(f"{type(_failed).__name__}: {_failed}")
+    opened.interaction(None, _failed.__traceback__)
+
+
+def _is_called_by_user(frame: FrameType) -> bool:
+    """Whether a call is of the user's code, or of a library that this has called."""
+    for each in outwards(frame):
+        if not _is_users(each):
+            return False
+        if is_of_cell(each.f_code) or not each.f_code.co_filename.startswith(_LIBRARIES):
+            return True
+    return False
+
+
+def _is_users(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__")).partition(".")[0] not in _NOT_THE_USERS
