@@ -15,7 +15,7 @@ from jaxnb.display.card import NOTHING, Card, card_of, stacked
 from jaxnb.labels import processes_label
 from jaxnb.launch.card_group import progress_card
 
-_BAR = re.compile(r"(.*?)(\d+)%\|.*?\|\s*(\d+)?")
+BAR = re.compile(r"(.*?)(\d+)%\|.*?\|\s*(\d+)?")
 """What tqdm writes: a description, how far it is, a bar, and a count."""
 
 
@@ -26,7 +26,7 @@ def bars_as_one(lines: Sequence[MergedLine]) -> list[MergedLine]:
     """
     bars: dict[object, list[tuple[tuple[int, int], MergedLine]]] = {}
     for i, line in enumerate(lines):
-        bar = _BAR.match(line.text)
+        bar = BAR.match(line.text)
         at = (int(bar[2]), int(bar[3] or 0)) if bar else (0, 0)
         bars.setdefault((line.name, bar[1].rstrip()) if bar else i, []).append((at, line))
     return [_one_bar(those) for those in bars.values()]

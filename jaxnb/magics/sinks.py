@@ -132,12 +132,15 @@ class Sink(SaysWaits):
         """Shows a sentence of jaxnb's own."""
         print(f"jaxnb: {text}", file=sys.stderr, flush=True)
 
+    def _is_red(self, line: MergedLine) -> bool:
+        return line.name == "stderr"
+
     def _write(self, lines: list[MergedLine]) -> None:
         # One write for a run of lines of one stream: each is a message to the front end.
         start = 0
         for i in range(1, len(lines) + 1):
-            if i == len(lines) or lines[i].name != lines[start].name:
-                stream = sys.stdout if lines[start].name == "stdout" else sys.stderr
+            if i == len(lines) or self._is_red(lines[i]) != self._is_red(lines[start]):
+                stream = sys.stderr if self._is_red(lines[start]) else sys.stdout
                 stream.write("".join(line.labelled() + "\n" for line in lines[start:i]))
                 stream.flush()
                 start = i
@@ -162,6 +165,7 @@ class NotebookSink(Sink):
         self._folds = folds
         if folds:
             self._limiter = LineLimiter(head=0, holder=self._holder)
+        self._has_begun = False
         self._own_lines = 0  # of the first process
         self._between: list[tuple[int, str | int]] = []  # after so many: a notice, or which display
         self._last_waits: Waits | None = None
@@ -202,6 +206,11 @@ class NotebookSink(Sink):
             self._waits = None
             self.waits(self._last_waits)
 
+    def _is_red(self, line: MergedLine) -> bool:
+        from jaxnb.cells import card_live
+
+        return super()._is_red(line) and not card_live.BAR.match(line.text)
+
     def _show_between(self, each: str | int) -> None:
         if isinstance(each, str):
             display(notice_card(each))
@@ -216,7 +225,8 @@ class NotebookSink(Sink):
 
     def begin(self, processes: tuple[int, ...]) -> None:
         """Takes which processes run the cell."""
-        self._is_whole &= not self._columns and not self._own_lines  # a timed cell runs again
+        self._is_whole &= not self._has_begun  # a timed cell runs again
+        self._has_begun = True
         super().begin(processes)
 
     def display(self, process_index: int, output: RichOutput) -> None:

@@ -31,6 +31,7 @@ CELLS = (
     "%spmd_push w --spec P('y', None)",
     "%spmd_pull process_index w",
     "process_index",
+    "%spmd_history",
 )
 
 A_PART = '[title^="[0:2, 0:4] · process 0 · device 0 · "]'
@@ -45,7 +46,22 @@ BIG = "%%spmd\nbig = jnp.zeros((1 << 14, 1 << 14))"  # 1 GiB
 def test_pull_push_layout(lab_page: OpenLab, theme: str) -> None:
     lab = lab_page([*START, *CELLS], theme=theme)
     shown = [lab.run(position) for position in range(len(START) + len(CELLS))][len(START) :]
-    (made, layout, pulled, whole, part, _, pushed, back, _, again, refused, several, mine) = shown
+    (
+        made,
+        layout,
+        pulled,
+        whole,
+        part,
+        _,
+        pushed,
+        back,
+        _,
+        again,
+        refused,
+        several,
+        mine,
+        history,
+    ) = shown
 
     assert made.error.count() == 0
     assert "float32[8, 4] · P('x') · mesh x 4" in layout.text
@@ -67,7 +83,16 @@ def test_pull_push_layout(lab_page: OpenLab, theme: str) -> None:
     assert [row.split() for row in rows] == [["process", "0", "0"], ["process", "1", "1"]]
     for cell in (pulled, pushed, several):
         assert_readable(cell)
+    lab.page.set_viewport_size({"width": 700, "height": 900})
+    for code in history.output.locator("code").all():
+        assert code.evaluate(IS_ONE_LINE_IN_SIGHT), code.inner_text()
 
+
+IS_ONE_LINE_IN_SIGHT = """code => {
+    const box = code.getBoundingClientRect()
+    const output = code.closest('.jp-OutputArea-output').getBoundingClientRect()
+    return box.height < 30 && box.right <= output.right
+}"""
 
 BRIGHTNESS = """(element, property) => {
     const parts = getComputedStyle(element)[property].match(/[\\d.]+/g).slice(0, 3).map(Number)

@@ -428,6 +428,13 @@ def test_rich_output_streams_and_the_others_is_a_click_away(nb: Notebook) -> Non
     assert "<summary>process 1</summary>" in failed.html
 
 
+def test_a_bar_that_has_ended_is_in_no_red_box(nb: Notebook) -> None:
+    form = "bar_format='{percentage:3.0f}%|{bar:4}| {n_fmt}/{total_fmt}'"
+    cell = nb.good(f"%%spmd\nfrom tqdm.auto import tqdm\nfor _ in tqdm(range(3), {form}): pass")
+    streams = [output for output in cell.node.outputs if output.output_type == "stream"]
+    assert [(s.name, s.text) for s in streams] == [("stdout", "[0-1] 100%|████| 3/3\n")]
+
+
 def opens_when_published(gate: Any) -> str:
     """Returns code that has rich output open the gate that a cell waits at."""
     return (
