@@ -148,9 +148,11 @@ def still_running(processes: Iterable[psutil.Process]) -> list[str]:
     One that has died may stay a zombie: process 1 of a container need not reap what it inherits.
     """
 
+    looked_at = list(processes)  # it may be a generator, which gives them once
+
     def running() -> list[psutil.Process]:
         found = []
-        for process in processes:
+        for process in looked_at:
             with contextlib.suppress(psutil.NoSuchProcess):
                 if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
                     found.append(process)
