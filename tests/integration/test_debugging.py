@@ -68,7 +68,7 @@ def test_one_process_may_ask_alone_and_hide_what_is_typed(kernel: AskedKernel) -
 
 
 def test_the_end_of_input_is_an_eoferror(kernel: AskedKernel) -> None:
-    assert "EOFError on processes 0-1 · line 2" in kernel.run("%%spmd\ninput()", "\x04").error
+    assert "EOFError on processes 0-1" in kernel.run("%%spmd\ninput()", "\x04").error
 
 
 def test_a_front_end_that_cannot_be_asked_is_a_sentence(kernel: AskedKernel) -> None:
@@ -80,7 +80,7 @@ def test_a_front_end_that_cannot_be_asked_is_a_sentence(kernel: AskedKernel) -> 
 
 def test_interrupt_ends_what_nobody_answers(kernel: AskedKernel) -> None:
     ran = kernel.run("%%spmd\ninput('name? ')", kernel.manager.interrupt_kernel)
-    assert "KeyboardInterrupt on processes 0-1 · line 2" in ran.error
+    assert "KeyboardInterrupt on processes 0-1" in ran.error
     assert "queue.py" not in ran.error
     assert_usable(kernel)
 
@@ -169,7 +169,7 @@ def test_an_interrupt_ends_the_cell_after_a_debugger_too(kernel: AskedKernel) ->
     code = "%%spmd --ranks 1\nbreakpoint()\ninput('now? ')"
     ran = kernel.run(code, "continue", kernel.manager.interrupt_kernel)
     assert ran.prompts == ["[1] ipdb> ", "[1] now? "]
-    assert "KeyboardInterrupt on process 1 · line 3" in ran.error
+    assert "KeyboardInterrupt on process 1" in ran.error
 
 
 def test_an_interrupt_ends_what_a_debugger_evaluates(kernel: AskedKernel) -> None:
