@@ -143,7 +143,7 @@ def test_no_card_says_same_of_what_was_not_compared(session: Session) -> None:
     def card(code: str, ranks: list[int] | None = None) -> str:
         return " ".join(value_card(session.run(code, ranks=ranks)).text.split())
 
-    assert card("some").endswith("an array on processes 1-2 (byte-compared)")
+    assert "an array on processes 1-2 (byte-compared)" in card("some")
     assert card("some", [0, 3]).endswith("processes 1-2: none of it is on processes 0,3")
     assert card("some", [0, 1]).endswith("here process 1 alone holds any")
     assert "was not compared" in card("lost")
