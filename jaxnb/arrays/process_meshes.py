@@ -44,7 +44,7 @@ def find_mesh(namespace: Mapping[str, Any], name: str | None) -> Mesh:
     if len(set(meshes.values())) > 1:
         raise UsageError(
             f"There is more than one mesh: {', '.join(sorted(meshes))}. Nothing was moved. "
-            f"Name one of them: `--mesh NAME` of `%spmd_push`, `mesh='NAME'` of `spmd.push`."
+            "Name one of them: `--mesh NAME`, in Python `mesh=`."
         )
     return next(iter(meshes.values()))
 

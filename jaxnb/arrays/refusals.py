@@ -101,8 +101,12 @@ def _unasked_text(key: ArrayKey, holders: str) -> str:
             "Slices that these processes hold can be read."
         )
     if key.path:
-        advice = "Pull the array by its own name, or rebind it" if key.is_part else "Rebind it"
-        advice += " on all processes, in one cell."
+        if key.is_part:
+            return (
+                f"{made} alone: something else in `{key.name}` differs by process, {unknown} Pull "
+                f"the array by its own name, `{key.name}[…]`."
+            )
+        advice = "Rebind it on all processes, in one cell."
         return f"{made}: the values differ by process, {unknown} {advice}"
     return (
         f"{made}: others have a different one or did not run the cell, {unknown} Pull the array "

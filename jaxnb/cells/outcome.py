@@ -164,9 +164,10 @@ def outcome_of(
         return "died"
     if isinstance(error, CellTimeoutError):
         return "timed out"
+    kinds = {each.type_name for each in result.errors.values()}
+    was_interrupted |= kinds == {"KeyboardInterrupt"}  # `quit` in a debugger, a handler
     if was_interrupted and not _began_with_an_error(result):
         return "interrupted"
-    kinds = {each.type_name for each in result.errors.values()}
     if is_parted and (kinds == {"DivergenceError"} or error is None):
         return "diverged"
     if error is not None:

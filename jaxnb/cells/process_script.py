@@ -233,7 +233,8 @@ class _NoInput(io.TextIOBase):
         """Raises what there is to know."""
         raise OSError(
             "Only process 0 of a script has a standard input, and only a file or a pipe: "
-            "`jaxnb run SCRIPT.py < FILE`. Read it `if jax.process_index() == 0`."
+            "`jaxnb run SCRIPT.py < FILE`. Read it `if jax.process_index() == 0`. For debuggers "
+            "and `input()` run the code in a notebook's `%%spmd` cell."
         )
 
     read = readline

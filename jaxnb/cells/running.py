@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from math import inf
 from typing import Literal
 
 from jaxnb.cells.allowance import Allowance, share_of
-from jaxnb.cells.answers import as_reply, mergers, pieces, raised
+from jaxnb.cells.answers import as_reply, mergers, pieces
 from jaxnb.cells.collected import Collected
 from jaxnb.cells.dropped_output import dropped_texts, flood_text
 from jaxnb.cells.held_output import Ended, HeldOutput, LineEnds
@@ -118,10 +118,10 @@ class RunningCell:
         return set(self._processes) - self._answered
 
     @property
-    def raised(self) -> Mapping[str, Sequence[int]]:
-        """What processes have raised that have left the cell, as clauses, and which ones."""
+    def errors(self) -> Mapping[int, ProcessError]:
+        """What processes have raised that have left the cell."""
         replies = self._replies.items()
-        return raised({i: each.error for i, each in replies if each.error is not None})
+        return {i: each.error for i, each in replies if each.error is not None}
 
     def how_others_left(self, others: Collection[int]) -> str:
         """Returns what those did that are not in the cell, as a clause; empty if there are none.

@@ -43,7 +43,7 @@ class Left:
         """Returns a line for each."""
         return [
             *(f"process {p.pid}: {_program_of(p)}" for p in self.processes),
-            *(f"{folder} ({_described(folder)})" for folder in self.folders),
+            *(f"{folder} ({_described(folder)}, of {_changed(folder)})" for folder in self.folders),
         ]
 
 
@@ -120,6 +120,11 @@ def _program_of(process: psutil.Process) -> str:
     return "has ended"
 
 
+def _changed(folder: Path) -> str:
+    """Returns when something was last put into a folder."""
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(folder.stat().st_mtime))
+
+
 def _described(folder: Path) -> str:
     files = [each for each in folder.rglob("*") if each.is_file()]
     sockets = sum(each.is_socket() for each in folder.rglob("*"))
@@ -168,6 +173,7 @@ def clean(*, yes: bool, dry_run: bool, places: Sequence[str] | None = None) -> i
         return 0
     print("\n".join(left.lines()))
     if dry_run:
+        print("Nothing was removed.")
         return 0
     if not yes:
         if not sys.stdin.isatty():

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxnb.cli import signals
+from jaxnb.display.ansi import strip_ansi
 from jaxnb.errors import UsageError
 from jaxnb.labels import one_line
 
@@ -67,7 +68,8 @@ def run_notebook(
         _say(f"{path}: {one_line(str(error), 300)}")
         status = TIMED_OUT
     except CellExecutionError as error:
-        sys.stderr.write(f"{error}\n")
+        text = str(error)
+        sys.stderr.write(f"{text if sys.stderr.isatty() else strip_ansi(text)}\n")
         status = FAILED
     finally:
         nbformat.write(notebook, output or path)  # type: ignore[no-untyped-call]
@@ -80,7 +82,7 @@ def _with_parameters(path: str, parameters: Mapping[str, str]) -> Any:
         from papermill.parameterize import parameterize_notebook
     except ImportError as error:
         raise UsageError(
-            "For parameters of notebooks type `pip install papermill`, which sets them."
+            "For parameters of notebooks type `pip install 'jaxnb[cli]'`, which brings papermill."
         ) from error
     values = {k: _value(v) for k, v in parameters.items()}
     return parameterize_notebook(load_notebook_node(path), values)

@@ -64,4 +64,5 @@ def _input_pid() -> int:
         mode = os.fstat(0).st_mode
     except OSError:
         return 0
-    return os.getpid() if stat.S_ISFIFO(mode) or stat.S_ISREG(mode) else 0
+    is_empty = stat.S_ISCHR(mode) and os.fstat(0).st_rdev == os.stat(os.devnull).st_rdev
+    return os.getpid() if stat.S_ISFIFO(mode) or stat.S_ISREG(mode) or is_empty else 0

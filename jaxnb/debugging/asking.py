@@ -19,6 +19,11 @@ Send = Callable[..., Mapping[int, Any]]
 """Has processes call a function, whatever their main threads do; returns who has done so."""
 
 
+LEAVE_SECONDS = 1.0
+"""How long processes of a cell that was interrupted get to leave it, before one of them is asked:
+a box for a question that nobody waits for any more would stay, and JupyterLab runs nothing then."""
+
+
 class Asker:
     """Asks one question at a time, and never waits: the cell is looked after meanwhile.
 
@@ -37,17 +42,22 @@ class Asker:
         self._current: Asked | None = None
         self._box: KernelBox | TerminalBox | None = None
         self._looked_at: float | None = None
+        self._ending_at: float | None = None
         self._untold: list[tuple[int, Mapping[str, Any]]] = []
         self.seconds = 0.0
 
-    def look(self, new: list[Question], in_cell: Iterable[int]) -> None:
+    def look(self, new: list[Question], in_cell: Iterable[int], *, is_ending: bool) -> None:
         """Takes questions, asks what is next, and passes on what was answered.
 
         Args:
             new: The questions that have come; it is empty afterwards.
             in_cell: The processes that have not left the cell.
+            is_ending: The cell was interrupted, by whatever.
         """
         now, in_cell = time.monotonic(), set(in_cell)
+        if is_ending and self._ending_at is None:
+            self._ending_at = now
+        are_leaving = self._ending_at is not None and now < self._ending_at + LEAVE_SECONDS
         if self._looked_at is not None:
             self.seconds += now - self._looked_at
         while new:
@@ -57,7 +67,7 @@ class Asker:
         self._queue.drop(waiting - in_cell)
         if self._current not in self._queue.waiting:
             self.close()
-            self._current = self._queue.next(in_cell, now)
+            self._current = None if are_leaving else self._queue.next(in_cell, now)
         if self._current is not None:
             try:
                 self._ask(self._current)

@@ -16,6 +16,9 @@ from jaxnb.magics.arguments import MagicParser
 from jaxnb.magics.base import SessionMagics
 
 _LOCAL = re.compile(r"\s*%%local[ \t]*(?=\n|$)")
+LOCAL = "# %%local"
+"""What the first line of a cell becomes that says that it stays in the notebook."""
+
 _OTHER_MAGIC = re.compile(r"\s*%%")
 _OF_HELP = {"pinfo", "pinfo2"}
 """What ``x?`` becomes: it is asked of the processes, as code is."""
@@ -75,7 +78,7 @@ class Auto:
     def _run(self, cell: str) -> tuple[str, _Sent]:
         """Returns what a cell is run as, and how it comes to the processes."""
         if _LOCAL.match(cell):
-            return _LOCAL.sub("# %%local", cell, count=1), ""
+            return _LOCAL.sub(LOCAL, cell, count=1), ""
         if not self.takes(cell):
             return cell, ""
         return f"%%spmd\n{cell}", "mixed" if True in self._kinds(cell) else "sent"

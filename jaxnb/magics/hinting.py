@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from jaxnb.assist.hints import hint
 from jaxnb.errors import UsageError
 from jaxnb.labels import MAGICS
+from jaxnb.magics.auto import LOCAL
 
 if TYPE_CHECKING:
     from jaxnb.session import Session
@@ -27,6 +28,8 @@ def install(shell: Any, current: Callable[[], Session | None]) -> None:
     def after(result: Any) -> None:
         session = current()
         if session is None or result is None or result.error_in_exec is None:
+            return
+        if str(result.info.raw_cell).startswith(LOCAL):
             return
         try:
             said = hint(result.error_in_exec, session.assist.names, lambda: _devices(session))

@@ -169,7 +169,10 @@ class Cells:
         try:
             while supervisor.go_on():
                 running.step()
-                asker.look(running.questions, running.waiting_for)
+                errors = running.errors.values()
+                is_ending = any(each.type_name == "KeyboardInterrupt" for each in errors)
+                is_ending |= supervisor.interrupted
+                asker.look(running.questions, running.waiting_for, is_ending=is_ending)
                 if not is_watched and running.seconds > WATCH_AFTER_SECONDS:
                     is_watched = True
                     asked = running.waiting_for - dead_processes(self._life.deaths)

@@ -190,7 +190,7 @@ class Supervisor:
 
     def _has_failed_long_ago(self) -> bool:
         """Whether a process has failed in a script that others have not ended for a while."""
-        if self._running.request.script is None or not self._running.raised:
+        if self._running.request.script is None or not self._running.errors:
             return False
         self._failed_at = self._failed_at or time.monotonic()
         return time.monotonic() - self._failed_at > OTHERS_SECONDS

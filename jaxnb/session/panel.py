@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
+from jaxnb.cells import answers
 from jaxnb.cells.running import RunningCell
 from jaxnb.launch.deaths import Death
 from jaxnb.lockstep.failures import Apart
@@ -127,7 +128,7 @@ class Panel:
 
     def _tell_who_raised(self, now: float) -> None:
         """Tells what was raised a while ago, though the cell goes on elsewhere; each thing once."""
-        raised = self._running.raised
+        raised = answers.raised(self._running.errors)
         self._raised_at = {what: self._raised_at.get(what, now) for what in raised}
         late = [what for what, at in self._raised_at.items() if now - at >= ALL_WAIT_SECONDS]
         if new := [what for what in late if what not in self._told]:
@@ -220,7 +221,7 @@ class Panel:
             work = (AtWork(gone, None, doing, seconds, has_left=True),)
         if work:
             shown = waits_of(those, seconds, "", standing.silent)
-            has_failed = bool(self._running.raised)
+            has_failed = bool(self._running.errors)
             shown = replace(shown, is_all=False, at_work=work, has_failed=has_failed)
             self._show(shown)
 

@@ -141,6 +141,17 @@ def test_to_leave_a_debugger_ends_the_cell_everywhere(kernel: AskedKernel, end: 
     assert_usable(kernel)
 
 
+@pytest.mark.parametrize("end", ["quit", "interrupt"])
+def test_who_leaves_the_debugger_of_one_process_is_asked_by_no_other(
+    kernel: AskedKernel, end: str
+) -> None:
+    """A box that nobody waits for any more keeps JupyterLab from running cells."""
+    how = "quit" if end == "quit" else kernel.manager.interrupt_kernel
+    ran = kernel.run("%%spmd\nfor turn in range(2):\n    breakpoint()\n    z = turn", how)
+    assert len(ran.prompts) == 1
+    assert "KeyboardInterrupt on processes 0-1" in ran.error
+
+
 def test_debug_opens_on_the_process_that_is_the_cause(kernel: AskedKernel) -> None:
     code = """%%spmd
 def inverse(v):

@@ -88,7 +88,7 @@ def test_a_module_is_found_without_importing_it(
 def test_parameters_need_papermill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nbformat.write(nbformat.v4.new_notebook(), tmp_path / "in.ipynb")
     monkeypatch.setitem(sys.modules, "papermill.iorw", None)
-    with pytest.raises(UsageError, match="pip install papermill"):
+    with pytest.raises(UsageError, match=r"pip install 'jaxnb\[cli\]'"):
         notebooks.run_notebook(
             str(tmp_path / "in.ipynb"), output="", timeout=None, parameters={"steps": "3"}
         )
