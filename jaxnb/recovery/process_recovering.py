@@ -7,12 +7,14 @@ sentinel's thread tells the notebook how far it is.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from jaxnb.lockstep.process_ask_conductor import Lockstep
 from jaxnb.recovery import files, process_variables
 from jaxnb.recovery.messages import Measured, Refused, StateFile
 from jaxnb.recovery.meter import Meter, seconds_without_processor
@@ -105,7 +107,9 @@ class _Packing:
         asked, name = steps.asked, steps.name  # the thread goes on meanwhile
         # All threads' waits: it may want the GIL of one that has no processor.
         cpu_seconds = _cpu_seconds(self._thread) + seconds_without_processor(os.getpid())
-        reason = self._pace.standstill(time.monotonic(), steps.count, cpu_seconds, steps.reads)
+        reason = self._pace.standstill(
+            time.monotonic(), steps.count, cpu_seconds, reads=steps.reads, asks=_asks(self._thread)
+        )
         if reason and values is not None and name in values.values:
             value = asked if asked is not None else values.values[name]
             self._begin(Steps(gone=[*steps.gone, (value, name, reason)]))
@@ -118,7 +122,9 @@ class _Pace:
         self._count, self._counted_at = -1, now
         self._meter = Meter(COMPUTES, now, 0.0)
 
-    def standstill(self, now: float, count: int, cpu_seconds: float, reads: bool) -> str:
+    def standstill(
+        self, now: float, count: int, cpu_seconds: float, *, reads: bool, asks: bool
+    ) -> str:
         """Returns why it does not any more; empty if it does.
 
         Args:
@@ -126,15 +132,27 @@ class _Pace:
             count: How many objects have been packed.
             cpu_seconds: What the thread that packs has computed.
             reads: Whether it reads an array.
+            asks: Whether what it packs computes over several processes, of which others may pack
+                more slowly.
         """
         if count != self._count or reads:
             self._count, self._counted_at = count, now
+            self._meter.note(now, cpu_seconds)
+        if asks:
             self._meter.note(now, cpu_seconds)
         if self._meter.idle_seconds(now, cpu_seconds) > STUCK_SECONDS:
             return "pickling it does not end: its own code is waiting"
         if now - self._counted_at > SPIN_SECONDS:
             return "to pickle it takes too long"
         return ""
+
+
+def _asks(thread: threading.Thread) -> bool:
+    """Whether a thread waits for other processes to agree on what it is about to dispatch."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    while frame is not None and frame.f_code is not Lockstep.agree.__code__:
+        frame = frame.f_back
+    return frame is not None
 
 
 def _cpu_seconds(thread: threading.Thread) -> float:

@@ -144,8 +144,8 @@ def test_no_card_says_same_of_what_was_not_compared(session: Session) -> None:
         return " ".join(value_card(session.run(code, ranks=ranks)).text.split())
 
     assert "an array on processes 1-2 (byte-compared)" in card("some")
-    assert card("some", [0, 3]).endswith("processes 1-2: none of it is on processes 0,3")
-    assert card("some", [0, 1]).endswith("here process 1 alone holds any")
+    assert "processes 1-2: none of it is on processes 0,3" in card("some", [0, 3])
+    assert "here process 1 alone holds any" in card("some", [0, 1])
     assert "was not compared" in card("lost")
     assert "lost were not compared" in card("[lost, 1]")
 

@@ -582,7 +582,7 @@ def test_which_mesh(session: Session, no_writes: None, monkeypatch: pytest.Monke
     with pytest.raises(UsageError, match=r"There is no mesh on the processes.*jax.make_mesh"):
         session.push(x=array, spec="data")
     session.run(MESH + "a = mesh_of(shape=(8,), names=('a',))\ny = 1")
-    with pytest.raises(UsageError, match=r"more than one mesh: a, mesh.*`--mesh NAME` of"):
+    with pytest.raises(UsageError, match=r"more than one mesh: a, mesh.*`--mesh NAME`, in Python"):
         session.push(x=array, spec="data")
     with pytest.raises(
         UsageError, match=r"There is no `mes` .*Did you mean 'mesh'.*Meshes: a, mesh"
