@@ -145,7 +145,9 @@ class Runner:
             if self._error is None:
                 self._recorder.launches.settle()
         # A script; an interrupt between IPython's own handlers; or nobody to agree with.
-        except (Exception, KeyboardInterrupt, SystemExit) as error:
+        except BaseException as error:
+            if script is None and not isinstance(error, Exception | KeyboardInterrupt | SystemExit):
+                raise  # the kernel cancels it
             self._keep_error(error, with_calls=script is not None)
         seconds = cell.seconds = time.monotonic() - started
         try:  # a signal's handler of the user's may raise anywhere
@@ -336,8 +338,12 @@ class Runner:
         self._keep_traceback(type(error), error, lines)
 
     def _keep_traceback(self, kind: type[BaseException], error: Any, lines: list[str]) -> None:
-        said = process_tracebacks.cause_first(str(error))
-        ansi = process_bundles.shortened("\n".join(lines).replace(str(error), said))
+        try:
+            text = str(error)
+        except Exception:  # of its own
+            text = f"its text cannot be made: {kind.__name__}.__str__ raises"
+        said = process_tracebacks.cause_first(text)
+        ansi = process_bundles.shortened("\n".join(lines).replace(text, said))
         ipython_shell.note_traceback(self._shell, lines)
         self._raised = error
         at = self._raised_at or time.monotonic()

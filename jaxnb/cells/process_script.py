@@ -71,6 +71,7 @@ def run(
             del os.environ["MPLBACKEND"]  # ipykernel's: a script has no notebook to show figures in
         threads = set(threading.enumerate())
         raised: BaseException | None = None
+        hook = sys.excepthook
         try:
             if package := main.__spec__ and main.__spec__.parent:
                 importlib.import_module(package)
@@ -79,6 +80,8 @@ def run(
             raised = error
             if not isinstance(error, SystemExit) or _status(error):
                 ended(error)
+            if sys.excepthook is not hook and not isinstance(error, SystemExit):
+                sys.excepthook(type(error), error, error.__traceback__)
         if process_children.is_child():
             process_children.end(raised)
         _finish(threads, handlers)
@@ -104,7 +107,7 @@ def _status(error: SystemExit) -> int:
     """Returns the exit status, which is the exception's ``code`` then; text is written."""
     if error.code is not None and not isinstance(error.code, int):
         print(error.code, file=sys.stderr)
-    status = error.code if isinstance(error.code, int) else int(error.code is not None)
+    status = int(error.code) & 0xFF if isinstance(error.code, int) else int(error.code is not None)
     error.code, error.args = status, (status,)
     return status
 

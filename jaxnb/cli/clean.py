@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import stat
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -15,11 +17,19 @@ import psutil
 
 from jaxnb.labels import format_bytes
 from jaxnb.launch.folder import parent_folders
+from jaxnb.recovery.directories import MANIFEST
 
 YOUNG_SECONDS = 60.0
 """A folder so young may be that of a group which is just being started."""
 
 END_SECONDS = 5.0
+
+_IN_FOLDERS = re.compile(
+    r"log|startup|pid|security|static|forkserver\.log|x+|ipp:\d+|(lock|jax|sentinel)-\d+"
+    rf"|{re.escape(MANIFEST)}|process-\d+"
+)
+"""What stands in a group's folder, or beside variables. Where anything else does, it is no folder
+of jaxnb's, or a user has put something there."""
 
 _PROGRAMS = ("forkserver", "engine_app", "coordination_app")
 
@@ -63,22 +73,21 @@ def find(places: Iterable[str] | None = None) -> Left:
             if process.uids().real != os.getuid() or not (group := _group_of(process)):
                 continue
             folder, owner = group
-            if folder.parent not in roots:
-                continue
             if _lives(owner, process):
                 living.add(folder)
-            else:
+            elif folder.parent in roots:
                 orphans.append(process)
-    folders, kept = [], []
-    for folder in sorted(each for root in roots for each in root.glob("jaxnb-*") if _is_ours(each)):
-        if folder in living:
-            continue
-        if time.time() - folder.stat().st_mtime < YOUNG_SECONDS:
-            kept.append(f"{folder}: younger than a minute, so its group may be starting")
-        elif living and not (folder / "log").exists():
-            kept.append(f"{folder}: variables, which a group that lives may be using")
-        else:
-            folders.append(folder)
+    folders, kept = list[Path](), list[str]()
+    for folder in sorted(each for root in roots for each in root.glob("jaxnb-*")):
+        with suppress(OSError):  # its group has just ended, or it cannot be looked into
+            if folder in living or not _is_ours(folder):
+                continue
+            if time.time() - folder.stat().st_mtime < YOUNG_SECONDS:
+                kept.append(f"{folder}: younger than a minute, so its group may be starting")
+            elif living and not (folder / "log").exists():
+                kept.append(f"{folder}: variables, which a group that lives may be using")
+            else:
+                folders.append(folder)
     return Left(tuple(orphans), tuple(folders), tuple(kept))
 
 
@@ -109,9 +118,12 @@ def _lives(owner: int, process: psutil.Process) -> bool:
 
 
 def _is_ours(folder: Path) -> bool:
+    """Whether only this user can enter a folder, and all that is in it was made by jaxnb."""
     found = folder.lstat()
-    is_folder = folder.is_dir() and not folder.is_symlink()
-    return is_folder and found.st_uid == os.getuid() and not found.st_mode & 0o077
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        return False
+    names = os.listdir(folder)
+    return bool(names) and all(map(_IN_FOLDERS.fullmatch, names))
 
 
 def _program_of(process: psutil.Process) -> str:

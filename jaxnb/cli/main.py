@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 import traceback
@@ -24,6 +25,7 @@ replaced on each process.
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command; returns its exit status."""
+    _open_what_is_closed()
     parser = make_parser()
     given, own = _split(list(sys.argv[1:] if arguments is None else arguments))
     asked = parser.parse_args(given)
@@ -47,6 +49,16 @@ def _done(parser: argparse.ArgumentParser, asked: argparse.Namespace, own: list[
             return clean(yes=asked.yes, dry_run=asked.dry_run)
     parser.print_help()
     return 2
+
+
+def _open_what_is_closed() -> None:
+    """Has closed standard streams write to nowhere (``>&-``); else a socket gets their number."""
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(number, True)
+    os.close(number)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
 
 
 def make_parser() -> argparse.ArgumentParser:

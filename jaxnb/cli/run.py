@@ -71,8 +71,8 @@ def run(asked: Run) -> int:
         status = end.status
         is_cut = True
     asked.report |= {"status": status, "seconds": time.perf_counter() - started}
-    if asked.json:
-        _write(asked.json, json.dumps(asked.report, indent=2))
+    if asked.json and not _write(asked.json, json.dumps(asked.report, indent=2)):
+        status = status or 1
     if is_cut:  # the thread may wait for ever for whoever reads the output
         os._exit(status)
     return status
@@ -94,6 +94,7 @@ class _Running:
         self._interrupted, self._done = threading.Event(), threading.Event()
         self._struck = 0
         self._broken: OSError | None = None
+        self._is_written = True
         self._outcome: Callable[[], int] = lambda: 1
         self._thread = threading.Thread(target=self._run, name="jaxnb-run", daemon=True)
 
@@ -104,7 +105,9 @@ class _Running:
         self._done.wait()
         self._session.close()
         self._thread.join()
-        return self._outcome() if self._broken is None else _status_of_broken(self._broken)
+        if self._broken is not None:
+            return _status_of_broken(self._broken)
+        return self._outcome() or int(not self._is_written)
 
     def _on_sigint(self, number: int, _: FrameType | None) -> None:
         self._struck += 1
@@ -117,8 +120,8 @@ class _Running:
         self._done.set()
 
     def _run(self) -> None:
-        sink = Terminal(self._worded, self._on_broken)
         try:
+            sink = Terminal(self._worded, self._on_broken)
             result = self._session.run(
                 "",
                 script=self._script,
@@ -149,7 +152,7 @@ class _Running:
         else:
             formats = found._repr_mimebundle_()
             text = formats["text/html" if kind == ".html" else "text/plain"]
-        _write(self._asked.timeline, self._worded(text))
+        self._is_written = _write(self._asked.timeline, self._worded(text))
 
     # ---------------------------------------------------------------------- how it ended
 
@@ -244,8 +247,11 @@ def _say(text: str) -> None:
     sys.stderr.write(f"jaxnb: {text}\n")
 
 
-def _write(file: str, text: str) -> None:
+def _write(file: str, text: str) -> bool:
+    """Writes a file, or says why not; returns whether it is written."""
     try:
         Path(file).write_text(text + "\n")
     except OSError as error:
         _say(f"{file} could not be written: {error.strerror}")
+        return False
+    return True

@@ -37,6 +37,10 @@ def test_only_what_has_no_owner_is_removed(left_behind: Path) -> None:
     others = left_behind.with_name("jaxnb-open")  # not ours: others could have made it
     others.mkdir()
     others.chmod(0o755)
+    mine = left_behind.with_name("jaxnb-mine")
+    mine.mkdir(mode=0o700)
+    (mine / "thesis.txt").touch()  # jaxnb writes no such file
+    os.utime(mine, (0, 0))
     with (
         subprocess.Popen([*words, str(owner.pid), str(left_behind)], stdout=-1) as orphan,
         subprocess.Popen([*words, str(os.getpid()), str(living)], stdout=-1) as child,
@@ -55,6 +59,7 @@ def test_only_what_has_no_owner_is_removed(left_behind: Path) -> None:
         child.kill()
     assert not left_behind.exists()
     assert living.exists()
+    assert mine.exists()
 
 
 def test_variables_and_young_folders_are_kept(left_behind: Path) -> None:
@@ -63,10 +68,26 @@ def test_variables_and_young_folders_are_kept(left_behind: Path) -> None:
     os.utime(left_behind, (0, 0))
     young = left_behind.with_name("jaxnb-young")
     young.mkdir(mode=0o700)
+    (young / "log").mkdir()
     left = clean.find([str(left_behind.parent)])
     assert left.folders == (left_behind,)
     assert "variables" in left.lines()[0]
     assert [line.partition(":")[0] for line in left.kept] == [str(young)]
+
+
+def test_variables_are_kept_for_groups_with_their_folders_elsewhere(left_behind: Path) -> None:
+    (left_behind / "log").rmdir()
+    (left_behind / "process-00000").touch()
+    os.utime(left_behind, (0, 0))
+    program = "import time; print(flush=True); time.sleep(1000)"
+    words = [sys.executable, "-c", program, "jaxnb.launch.forkserver"]
+    with subprocess.Popen([*words, str(os.getpid()), "/other/jaxnb-one"], stdout=-1) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        left = clean.find([str(left_behind.parent)])
+        child.kill()
+    assert left.folders == ()
+    assert "a group that lives may be using" in left.kept[0]
 
 
 @pytest.mark.thorough

@@ -70,6 +70,26 @@ ROWS = {
         1,
         err=("ZeroDivisionError on process 1, first", "they are interrupted"),
     ),
+    "is cancelled": Row(  # neither an Exception nor what ends a process
+        "import asyncio\nasync def main():\n    asyncio.current_task().cancel()\n"
+        "    await asyncio.sleep(0)\nasyncio.run(main())",
+        1,
+        err=("CancelledError on processes 0-1", 'script.py", line 5, in <module>'),
+    ),
+    "a hook for errors": Row(
+        "import sys\nsys.excepthook = lambda kind, *_: print('hook', kind.__name__)\n1 / 0",
+        1,
+        out="[0-1] hook ZeroDivisionError\n",
+        err=("ZeroDivisionError on processes 0-1",),
+    ),
+    "SIGTERM": Row(
+        "import os, signal\nos.kill(os.getpid(), signal.SIGTERM)",
+        143,
+        err=("was killed by SIGTERM while it ran script.py",),
+    ),
+    "sys.exit(True)": Row(
+        "import sys\nsys.exit(True)", 1, err=("processes 0-1 ended with exit status 1",)
+    ),
     "sys.exit(3) on one": Row(
         "from arrays import *\nimport sys\nif me == 1:\n    sys.exit(3)\nprint('on')",
         3,
@@ -195,8 +215,8 @@ ROWS = {
 }  # fmt: skip
 
 IN_THE_GATE = (
-    "returns", "raises on one", "sys.exit(3) on one", "exit handlers", "a time-out",
-    "bytes, asyncio, multiprocessing",
+    "returns", "raises on one", "is cancelled", "SIGTERM", "sys.exit(3) on one", "exit handlers",
+    "a time-out", "bytes, asyncio, multiprocessing",
 )  # fmt: skip
 
 
@@ -248,6 +268,23 @@ def test_what_cannot_be_run_starts_nothing(target: str, tmp_path: Path) -> None:
     assert done.returncode == 2
     assert targets[-1] in done.stderr
     assert done.stdout == ""
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("closed", ["1", "2"])
+def test_closed_streams_keep_nothing_waiting(closed: str, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("print('there')")
+    command = f'exec "$0" -m jaxnb run script.py -n 2 --platform cpu {closed}>&-'
+    done = subprocess.run(
+        ["bash", "-c", command, sys.executable],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=PATIENT_SECONDS,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == ("" if closed == "1" else "[0-1] there\n")
 
 
 SLEEPS = "print('ready', flush=True)\nimport time\ntime.sleep(1000)"
