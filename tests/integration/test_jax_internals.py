@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from unittest import mock
 
+import psutil
 import pytest
 
 from integration.conftest import gate_runs
@@ -25,6 +26,7 @@ from jaxnb.compat import jax_hlo as hlo
 from jaxnb.compat import jax_internals as _jax_internals
 from jaxnb.compat import jax_pitfalls as pitfalls
 from jaxnb.compat import jax_pytrees as pytrees
+from jaxnb_fixtures import until
 
 FORKS = str(Path(__file__).with_name("forked_python.py"))
 
@@ -48,6 +50,8 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Python]:
     outputs = (tmp_path_factory.mktemp("outputs") / str(i) for i in itertools.count())
     command = [sys.executable, "-W", "ignore::RuntimeWarning", FORKS, PRELUDE]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as it:
+        # By that it is known as one that was there before the first test.
+        until(psutil.Process(it.pid).environ, "it had its environment")
 
         def run(code: str) -> str:
             assert it.stdin is not None
