@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import threading
 import time
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -96,8 +97,13 @@ class Reader:
 
 
 def _wanted_seconds() -> float:
-    """Returns how long this process has computed, or was ready to and had no processor."""
-    return time.process_time() + seconds_without_processor(os.getpid())
+    """Returns how long this process has computed, or XLA's threads were ready to.
+
+    Those of Python do not count for that: who looks and answers meanwhile waits for processors too.
+    """
+    of_python = (each.native_id for each in threading.enumerate() if each.native_id)
+    waited = sum(seconds_without_processor(os.getpid(), each) for each in of_python)
+    return time.process_time() + seconds_without_processor(os.getpid()) - waited
 
 
 def _from_replicas(array: Any) -> list[jax.Array] | None:

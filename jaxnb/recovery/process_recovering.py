@@ -105,8 +105,8 @@ class _Packing:
     def _leave_out_what_waits(self) -> None:
         steps, values = self._steps, self._values
         asked, name = steps.asked, steps.name  # the thread goes on meanwhile
-        # All threads' waits: it may want the GIL of one that has no processor.
-        cpu_seconds = _cpu_seconds(self._thread) + seconds_without_processor(os.getpid())
+        waited = seconds_without_processor(os.getpid(), self._thread.native_id)
+        cpu_seconds = _cpu_seconds(self._thread) + waited
         reason = self._pace.standstill(
             time.monotonic(), steps.count, cpu_seconds, reads=steps.reads, asks=_asks(self._thread)
         )

@@ -172,12 +172,11 @@ def test_left_behind_by_those_that_were_not_asked(group: Session) -> None:
     "kind", [pytest.param(k, marks=pytest.mark.timing if k != "fast path" else ()) for k in BLOCKED]
 )
 def test_two_interrupts_end_every_kind_of_wait(
-    request: pytest.FixtureRequest, make_session: Callable[..., Session], kind: str
+    group: Session, make_session: Callable[..., Session], kind: str
 ) -> None:
     devices, code = BLOCKED[kind]
-    if devices == 1:
-        session = request.getfixturevalue("group")
-    else:
+    session = group
+    if devices != 1:
         session = make_session(PROCESSES, devices_per_process=devices, check="off")
         session.run(SETUP)
     otherwise = "import time; time.sleep(1000)"
