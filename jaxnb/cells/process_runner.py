@@ -126,9 +126,9 @@ class Runner:
         self._code_name = f"<cell {request.cell}>" if script is None else script.path
         shell.displayhook.take()
         shell.execution_count = request.cell
-        cell = CellHere(request, self._code_name, shell.user_ns)
+        self._began = time.monotonic()
+        cell = CellHere(request, self._code_name, shell.user_ns, self._began)
         process_features.begin(cell)
-        started = self._began = time.monotonic()
         self._recorder.begin(request, self._code_name)
         calls: list[float] = []
         try:
@@ -149,7 +149,7 @@ class Runner:
             if script is None and not isinstance(error, Exception | KeyboardInterrupt | SystemExit):
                 raise  # the kernel cancels it
             self._keep_error(error, with_calls=script is not None)
-        seconds = cell.seconds = time.monotonic() - started
+        seconds = cell.seconds = time.monotonic() - cell.began
         try:  # a signal's handler of the user's may raise anywhere
             cell.raised, self._raised = self._raised, None
             process_features.over(cell)

@@ -91,9 +91,9 @@ class Timekeeper:
         self.cell = WatchedCell("", 0.0, has_ended=True)
         jax.monitoring.register_event_duration_secs_listener(self._on_event)
 
-    def begin(self, request_id: str) -> None:
-        """Begins a cell."""
-        self.cell = WatchedCell(request_id, time.monotonic())
+    def begin(self, request_id: str, began: float) -> None:
+        """Begins a cell, which began at ``began`` on ``time.monotonic()``."""
+        self.cell = WatchedCell(request_id, began)
 
     def waited(self, since: float) -> None:
         """Takes that the main thread has waited for results, from ``since`` until now."""
@@ -156,7 +156,7 @@ class Times(Feature):
 
     def begin(self, cell: CellHere) -> None:
         """Begins a cell."""
-        self._timekeeper.begin(cell.request.request_id)
+        self._timekeeper.begin(cell.request.request_id, cell.began)
 
     def over(self, _: CellHere) -> None:
         """Ends it: to describe its value is not its work."""

@@ -17,6 +17,7 @@ class CellHere:
         request: It.
         code_name: The file name of its code in tracebacks.
         names: The variables.
+        began: When it began, on ``time.monotonic()``: what all its times are counted from.
         seconds: How long its code has taken, once that has ended.
         raised: What its code has raised.
     """
@@ -24,6 +25,7 @@ class CellHere:
     request: CellRequest
     code_name: str
     names: Mapping[str, Any]
+    began: float
     seconds: float = 0.0
     raised: BaseException | None = None
 
