@@ -65,10 +65,15 @@ class Auto:
 
     def takes(self, cell: str) -> bool:
         """Whether a cell runs on the processes, or would if it had no magics in it."""
-        return self.is_on and not _OTHER_MAGIC.match(cell) and False in self._kinds(cell)
+        return False in self._kinds(cell)
 
     def _kinds(self, cell: str) -> set[bool]:
-        """Returns for the statements of a cell whether they are magics of the notebook."""
+        """Returns for the statements of a cell whether they are magics of the notebook.
+
+        Empty if all of it stays there.
+        """
+        if not self.is_on or _OTHER_MAGIC.match(cell):
+            return set()
         try:
             statements = ast.parse(self._shell.transform_cell(cell)).body
         except (SyntaxError, ValueError):  # the processes say what is wrong
@@ -79,9 +84,10 @@ class Auto:
         """Returns what a cell is run as, and how it comes to the processes."""
         if _LOCAL.match(cell):
             return _LOCAL.sub(LOCAL, cell, count=1), ""
-        if not self.takes(cell):
+        kinds = self._kinds(cell)
+        if False not in kinds:
             return cell, ""
-        return f"%%spmd\n{cell}", "mixed" if True in self._kinds(cell) else "sent"
+        return f"%%spmd\n{cell}", "mixed" if True in kinds else "sent"
 
     def _of_kernel(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)  # the kernel asks for its parameters

@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Collection
 from pathlib import Path
 
 
-def seconds_without_processor(pid: int, thread: int | None = None) -> float:
+def seconds_without_processor(
+    pid: int, threads: Collection[int] | None = None, *, but: Collection[int] = ()
+) -> float:
     """Returns for how long threads were ready to run while others had the processors.
 
     On a busy machine who waits for a processor looks like who waits for ever, but for that.
 
     Args:
         pid: The process.
-        thread: One of its threads, as the system numbers them; all by default.
+        threads: Those of its threads, as the system numbers them; all by default.
+        but: Those that do not count.
 
     Returns:
         The sum over the threads; 0 where the system does not tell.
     """
     found, tasks = 0, Path(f"/proc/{pid}/task")
     with contextlib.suppress(OSError, ValueError, IndexError):
-        for task in [tasks / str(thread)] if thread is not None else tasks.iterdir():
+        counted = {int(each.name) for each in tasks.iterdir()} if threads is None else {*threads}
+        for thread in counted.difference(but):
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended
-                found += int((task / "schedstat").read_text().split()[1])
+                found += int((tasks / str(thread) / "schedstat").read_text().split()[1])
     return found / 1e9
 
 

@@ -101,9 +101,8 @@ def _wanted_seconds() -> float:
 
     Those of Python do not count for that: who looks and answers meanwhile waits for processors too.
     """
-    of_python = (each.native_id for each in threading.enumerate() if each.native_id)
-    waited = sum(seconds_without_processor(os.getpid(), each) for each in of_python)
-    return time.process_time() + seconds_without_processor(os.getpid()) - waited
+    of_python = [each.native_id for each in threading.enumerate() if each.native_id]
+    return time.process_time() + seconds_without_processor(os.getpid(), but=of_python)
 
 
 def _from_replicas(array: Any) -> list[jax.Array] | None:

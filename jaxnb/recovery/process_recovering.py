@@ -105,7 +105,8 @@ class _Packing:
     def _leave_out_what_waits(self) -> None:
         steps, values = self._steps, self._values
         asked, name = steps.asked, steps.name  # the thread goes on meanwhile
-        waited = seconds_without_processor(os.getpid(), self._thread.native_id)
+        assert self._thread.native_id is not None  # it was started
+        waited = seconds_without_processor(os.getpid(), [self._thread.native_id])
         cpu_seconds = _cpu_seconds(self._thread) + waited
         reason = self._pace.standstill(
             time.monotonic(), steps.count, cpu_seconds, reads=steps.reads, asks=_asks(self._thread)
