@@ -253,7 +253,7 @@ def leave_early(soak: Soak) -> None:
             f"time.sleep({seconds})",
             f"subprocess.run(['sleep', '{seconds}'])",
             _loop(seconds),
-            f"t = threading.Timer({seconds}, int); t.start(); t.join()",
+            f"t = threading.Timer({seconds}, int); t.start(); t.join(); del t",
             f"own = jnp.full((300, 300), 1 / 300); end = time.monotonic() + {seconds}\n"
             "    while time.monotonic() < end: own = own @ own",
         ]
@@ -293,8 +293,8 @@ def prefetch(soak: Soak) -> None:
     get = soak.chance.choice(
         [
             "q = queue.Queue(); t = threading.Thread(target=lambda: q.put(fetch())); t.start()\n"
-            "    q.get(); t.join()",
-            "t = threading.Thread(target=fetch); t.start(); t.join()",
+            "    q.get(); t.join(); del q, t",
+            "t = threading.Thread(target=fetch); t.start(); t.join(); del t",
             "concurrent.futures.ThreadPoolExecutor(2).submit(fetch).result()",
             f"threading.Event().wait({seconds})",
         ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from faults.unequal.row import Row, queued
 
 _HOST = (
-    "h = np.full(2 * n, 1, np.float32); h[9] = {}\n"
+    "h = np.full(2 * n, 1, np.float32); h[n + 1] = {}\n"
     "v = jax.make_array_from_callback(h.shape, sharded, lambda index: h[index])\n"
 )
 
@@ -16,9 +16,9 @@ def _row(what: str, unequal: str, twin: str, said: str) -> Row:
 
 _MADE = _row(
     "made in a shard",
-    "y = step(a)\nr = jax.jit(lambda x: jnp.sqrt(x - 2 * (jnp.arange(2 * n) == 9)))(a)\n"
+    "y = step(a)\nr = jax.jit(lambda x: jnp.sqrt(x - 2 * (jnp.arange(2 * n) == n + 1)))(a)\n"
     "float(total(r))",
-    "y = step(a)\nr = jax.jit(lambda x: jnp.sqrt(x - 1 * (jnp.arange(2 * n) == 9)))(a)\n"
+    "y = step(a)\nr = jax.jit(lambda x: jnp.sqrt(x - 1 * (jnp.arange(2 * n) == n + 1)))(a)\n"
     "float(total(r))",
     r"The first NaN of cell \[\d+\] came out of jit\(<lambda>\) at line \d+ \(dispatch \d+ over "
     r"processes 0-3\): `r` float32\[16\] at \[9\] on process 2\. No argument had one",
