@@ -5,31 +5,56 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection
 
-from jaxnb.labels import START_IMPORTS, plural
+from jaxnb.labels import MAGICS, START_IMPORTS, plural
+from jaxnb.options import suggest
 
 _TOO_FEW = re.compile(r"Number of devices (\d+) must be >= the product of mesh_shape")
 
+_NO_MAGIC = re.compile(r"\w+ magic (?:function )?`(%+)(s[mp]\w+)` not found")
+
+_INDENTED = re.compile(r"\s+%%(\w+)")
+
+
+def magic_hint(error: BaseException | None, code: str) -> str:
+    """Returns what to say of a cell whose magic was misspelt or misplaced; mostly nothing.
+
+    Args:
+        error: What the cell has raised, or why it could not begin.
+        code: The cell.
+    """
+    found = _INDENTED.match(code)
+    if found is not None and found[1] in MAGICS and isinstance(error, SyntaxError):
+        return f"`%%{found[1]}` must be the first thing in its cell: remove the blanks before it."
+    if (found := _NO_MAGIC.match(str(error))) is not None:
+        sign, name = found.groups()
+        return suggest(sign + name, (sign + each for each in MAGICS)).strip()
+    return ""
+
 
 def hint(
-    error: BaseException | None, names: Callable[[], Collection[str]], devices: Callable[[], int]
+    error: BaseException | None,
+    code: str,
+    names: Callable[[], Collection[str]],
+    devices: Callable[[], int],
 ) -> str:
     """Returns what to say of an error of a cell that ran in the notebook; mostly nothing.
 
     Args:
         error: What the cell has raised.
+        code: The cell.
         names: Returns the names of variables on the processes.
         devices: Returns how many devices these have.
     """
     if type(error) is NameError and error.name and error.name in names():
         statement = START_IMPORTS.get(error.name)
-        or_else = (
-            f"import it here: `{statement}`"
-            if statement
-            else f"type `%spmd_pull {error.name}` to bring it here"
-        )
+        or_else = f", or type `%spmd_pull {error.name}` to bring it here"
+        if statement:
+            or_else = f", or import it here: `{statement}`"
+        elif re.search(rf"\b{error.name}\s*\(", code):
+            or_else = ""  # a function stays where its devices are
         return (
             f"`{error.name}` is on the processes, and this cell ran in the notebook. Put `%%spmd` "
-            f"on its first line, or {or_else}."
+            f"on its first line{or_else}."
         )
     if type(error).__name__ == "ShardingTypeError":
         return (

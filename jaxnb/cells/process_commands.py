@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any, NoReturn
@@ -44,6 +45,9 @@ def install(shell: Any) -> None:
         for kind in ("line", "cell"):
             shell.register_magic_function(partial(_nested, name), kind, name)
     shell.register_magic_function(partial(_nested, "spmd"), "line", "%spmd")  # on a later line
+    for name in ("load_ext", "reload_ext"):
+        own = shell.find_line_magic(name)
+        shell.register_magic_function(partial(_load_extension, name, own), "line", name)
     shell.system = system
     shell.ask_exit = ask_exit
     joined = process_bootstrap.joined()
@@ -67,6 +71,13 @@ def _nested(magic: str, line: str, cell: str | None = None) -> NoReturn:
         f"`%{magic}` belongs in the notebook, and this cell runs on the processes: put it into a "
         "cell without `%%spmd`."
     )
+
+
+def _load_extension(magic: str, own: Callable[[str], Any], line: str) -> Any:
+    """Does what IPython's magic does, but for jaxnb, whose magics have nothing to do here."""
+    if line.strip() == "jaxnb":
+        _nested(f"{magic} jaxnb", "")
+    return own(line)
 
 
 def run(shell: Any, command: str) -> None:

@@ -79,6 +79,10 @@ class CellDebugger(debugger.Pdb):
 
     do_q = do_exit = do_EOF = do_quit
 
+    def do_interact(self, arg: str) -> None:
+        """interact: not here; its prompt would outlive an interrupt of the cell."""
+        self.error("`interact` is not available here: `!STATEMENT` runs a statement")
+
     def do_continue(self, arg: str) -> Any:
         """c(ont(inue)): goes on to the next breakpoint."""
         ask_no_more()

@@ -17,6 +17,9 @@ from jaxnb.launch.launcher_names import LAUNCHERS, default_launcher
 from jaxnb.model.cells import Inputs
 from jaxnb.options import CHECKS, COLLECTIVES, PLATFORMS, suggest
 
+FIRST_WORD = ""
+"""What stands for the word behind a magic's options, if it is one of a few."""
+
 
 class MagicParser(argparse.ArgumentParser):
     """An argument parser that raises instead of ending the process, and suggests near misses."""
@@ -39,7 +42,9 @@ class MagicParser(argparse.ArgumentParser):
         """
         action = super().add_argument(*names, **settings)
         self.offers.update(
-            dict.fromkeys(action.option_strings, offers or tuple(action.choices or ()))
+            dict.fromkeys(
+                action.option_strings or (FIRST_WORD,), offers or tuple(action.choices or ())
+            )
         )
         self.know(action)
         return action

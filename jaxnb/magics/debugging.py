@@ -36,15 +36,17 @@ class DebuggingMagics(SessionMagics):
         if asked is None:
             return
         session = self._started()
-        from jaxnb.session.post_mortem import post_mortem
+        from jaxnb.session.post_mortem import others_advice, post_mortem
 
+        if asked.ranks is None and (advice := others_advice(session.last_failed)):
+            print(advice)
         number, sink = self.shell.displayhook.prompt_count, sink_for(self.shell, DisplayIds())
         with plain_interrupt("Interrupted."), sink:
             post_mortem(session, asked.ranks, sink=sink, cell=number)
 
 
 def install(shell: Any, magics: DebuggingMagics) -> None:
-    """Has ``%debug`` by itself open a debugger on a process if a cell has failed there last.
+    """Has ``%debug``, and ``%debug --ranks 2``, look at a cell that has failed on processes last.
 
     Nothing changes before the first has failed: IPython loads its own ``%debug`` when it is asked
     for, and that takes a while.
@@ -65,8 +67,9 @@ def _debug(own: Any, magics: Any) -> Any:
 
     @functools.wraps(own)
     def debug(line: str = "", *args: Any, **settings: Any) -> Any:
-        if not line.strip() and isinstance(getattr(sys, "last_value", None), CellError):
-            return magics.spmd_debug("")
+        is_ours = not line.strip() or line.lstrip().startswith("--ranks")
+        if is_ours and isinstance(getattr(sys, "last_value", None), CellError):
+            return magics.spmd_debug(line)
         return own(line, *args, **settings)
 
     return debug

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from jaxnb.assist.hints import hint
+from jaxnb.assist.hints import hint, magic_hint
 from jaxnb.errors import UsageError
 from jaxnb.labels import MAGICS
 from jaxnb.magics.auto import LOCAL
@@ -26,15 +26,16 @@ def install(shell: Any, current: Callable[[], Session | None]) -> None:
     """
 
     def after(result: Any) -> None:
-        session = current()
-        if session is None or result is None or result.error_in_exec is None:
+        error = None if result is None else result.error_in_exec or result.error_before_exec
+        if error is None:
             return
-        if str(result.info.raw_cell).startswith(LOCAL):
-            return
-        try:
-            said = hint(result.error_in_exec, session.assist.names, lambda: _devices(session))
-        except Exception:  # the cell has its own error, and that is what matters
-            return
+        session, code = current(), str(result.info.raw_cell)
+        said = magic_hint(error, code)
+        if session is not None and not said and not code.startswith(LOCAL):
+            try:
+                said = hint(error, code, session.assist.names, lambda: _devices(session))
+            except Exception:  # the cell has its own error, and that is what matters
+                return
         if said:
             print(f"jaxnb: {said}", file=sys.stderr)
 

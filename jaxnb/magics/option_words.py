@@ -87,7 +87,9 @@ def fits(line: MagicLine, num_processes: int) -> tuple[int, dict[str, str]] | Co
         return start, dict.fromkeys(names, "option")
     if len(others) >= NAMES_FROM.get(line.magic, 1 << 30):
         return line.code(start)
-    return None
+    values = () if others else parser.offers.get(arguments.FIRST_WORD, ())
+    found = {each: "value" for each in values if each.startswith(word)}
+    return (start, found) if found else None
 
 
 def _read(

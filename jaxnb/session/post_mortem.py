@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from jaxnb.cells.card_error import error_groups
+from jaxnb.cells.result import CellResult
 from jaxnb.cells.sinks import OutputSink
 from jaxnb.debugging.input_box import refusal
 from jaxnb.errors import UsageError
@@ -12,6 +13,20 @@ from jaxnb.labels import capitalized, processes_label
 from jaxnb.session.session import Session
 
 _CODE = "__import__('jaxnb.debugging.process_debugger', fromlist=['_']).post_mortem()"
+
+
+def others_advice(result: CellResult | None) -> str:
+    """Returns how to look at the other processes that have failed; empty if there are none."""
+    groups = [] if result is None else error_groups(result)
+    failed = sorted(i for each in groups if not each.is_consequence for i in each.processes)
+    if result is None or len(failed) < 2:
+        return ""
+    opened = groups[0].processes[0]
+    other = next(i for i in failed if i != opened)
+    return (
+        f"Cell [{result.cell}] failed on {processes_label(failed)}. This is process {opened}; "
+        f"`%debug --ranks {other}` looks at another."
+    )
 
 
 def post_mortem(

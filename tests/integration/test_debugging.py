@@ -167,6 +167,9 @@ float(jax.jit(jnp.sum)(mh.process_allgather(np.ones(1))))"""
     assert "[1] 1\n" in ran.text
     assert not ran.error
     assert kernel.run("%spmd_debug --ranks 0", "quit").prompts == ["[0] ipdb> "]
+    ran = kernel.run("%debug --ranks 0", "interact", "quit")
+    assert ran.prompts == ["[0] ipdb> "] * 2
+    assert "`interact` is not available here" in ran.text
     error = kernel.run("%debug", asks=False).error
     assert error == (
         "UsageError: This front end (nbclient, papermill, …) takes no input, so no debugger was "
@@ -174,6 +177,15 @@ float(jax.jit(jnp.sum)(mh.process_allgather(np.ones(1))))"""
     )
     kernel.run("1 / 0")
     assert kernel.run("%debug", "quit").prompts == ["ipdb> "]
+
+
+def test_debug_says_which_others_have_failed(kernel: AskedKernel) -> None:
+    error = kernel.run("%%spmd\nif process_index: raise ValueError\nraise KeyError('0')").error
+    ran = kernel.run("%debug", "quit")
+    assert "failed on processes 0-1. This is process " in ran.text
+    opened = int(ran.prompts[0][1])
+    assert f"`%debug --ranks {1 - opened}` looks at another." in ran.text
+    assert f"on process {opened}, first" in error
 
 
 def test_an_interrupt_ends_the_cell_after_a_debugger_too(kernel: AskedKernel) -> None:

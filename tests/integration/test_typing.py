@@ -190,6 +190,7 @@ def test_a_magic_on_a_later_line(nb: Notebook) -> None:
             "y = 1\n%spmd_status",
             "`%spmd_status` belongs in the notebook, and this cell",
         ),
+        ("%load_ext jaxnb", "`%load_ext jaxnb` belongs in the notebook, and this cell"),
         ("y = 1\n%%spmd\nx", "a `%%spmd` cell already runs on the processes. Remove it."),
     ],
 )

@@ -100,6 +100,8 @@ def words(marked: str, num_processes: int = 4) -> list[str]:
         ("%spmd_history --o|", ["--overwrite"]),
         ("%spmd_save d --o|", ["--overwrite"]),
         ("%spmd_compare f(x) --no|", ["--no-run"]),
+        ("%spmd_auto |", ["on", "off"]),
+        ("%spmd_auto of|", ["off"]),
     ],
 )
 def test_options_and_their_values(marked: str, expected: list[str]) -> None:
