@@ -55,8 +55,9 @@ def explained(error: BaseException, code_name: str) -> list[Pitfall]:
                 "explicit-axes",
                 code_name,
                 line,
-                "The mesh's axes are Explicit, as `jax.make_mesh` makes them: shardings are part "
-                "of types, and where JAX cannot derive the one of a result it wants to be told.",
+                "The mesh's axes are Explicit, as `jax.make_mesh` makes them: array types "
+                "include their sharding. If JAX cannot derive a result's sharding, you must specify "
+                "it.",
                 "To have the compiler choose: `jax.make_mesh(shape, names, axis_types=("
                 "jax.sharding.AxisType.Auto,) * len(names))`.",
             )

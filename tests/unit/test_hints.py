@@ -54,7 +54,8 @@ def test_explicit_axes() -> None:
 )
 def test_a_magic_that_is_misspelt_or_indented(error: str, code: str, wanted: str) -> None:
     found = magic_hint(IndentationError(error), code)
-    assert found.startswith(wanted) and bool(found) == bool(wanted)
+    assert found.startswith(wanted)
+    assert bool(found) == bool(wanted)
 
 
 @pytest.mark.parametrize(
