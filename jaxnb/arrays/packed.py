@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -19,6 +20,8 @@ from jaxnb.model.transfers import Packed
 MOST_LEFT = 4
 """So many parts that were left on the processes are told one by one."""
 
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+
 
 def agree(answers: Iterable[Packed]) -> bool:
     """Whether processes have one value: the same but for arrays, and these one, or equal."""
@@ -32,7 +35,8 @@ def left_text(name: str, packed: Mapping[int, Packed]) -> str:
     """Returns which parts of a value were left on the processes, and why; empty if none were."""
     left: dict[tuple[str, str], dict[int, int]] = {}  # some are told alike: elements of a set
     for i, answer in packed.items():
-        for each, times in Counter(answer.left).items():
+        said = Counter((where, _ADDRESS.sub("", why)) for where, why in answer.left)
+        for each, times in said.items():
             left.setdefault(each, {})[i] = times
     if not left:
         return ""
