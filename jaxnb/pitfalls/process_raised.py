@@ -56,8 +56,8 @@ def explained(error: BaseException, code_name: str) -> list[Pitfall]:
                 code_name,
                 line,
                 "The mesh's axes are Explicit, as `jax.make_mesh` makes them: array types "
-                "include their sharding. If JAX cannot derive a result's sharding, you must specify "
-                "it.",
+                "include their sharding. If JAX cannot derive a result's sharding, you must "
+                "specify it.",
                 "To have the compiler choose: `jax.make_mesh(shape, names, axis_types=("
                 "jax.sharding.AxisType.Auto,) * len(names))`.",
             )

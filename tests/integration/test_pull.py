@@ -1241,7 +1241,8 @@ def test_what_cannot_be_pickled_stays_and_is_named(session: Session) -> None:
     (warning,) = caught
     said = str(warning.message)
     assert said.startswith("4 parts of `model` cannot be pickled and stayed on the processes")
-    for part in ("`model['act']`: it ", "`model['lock']`: cannot pickle", "`model['odd']`: not <__main__.Odd object>"):
+    odd = "`model['odd']`: not <__main__.Odd object>"
+    for part in ("`model['act']`: it ", "`model['lock']`: cannot pickle", odd):
         assert part in said
     np.testing.assert_array_equal(model["w"], np.ones(3))
     np.testing.assert_array_equal(model["layers"][0], np.zeros(2))
