@@ -72,6 +72,8 @@ class ErrorGroup:
 
 
 _AROUND = re.compile(r"^ *\d+ .*\n", re.MULTILINE)
+_FRAME = re.compile(r"^(?:File|Cell) .*", re.MULTILINE)
+_PACKAGE = re.compile(r"(?:site|dist)-packages/(\w+)")
 _BLANKS = re.compile(r"[ \t]+")
 """The lines around the one that has raised, of which IPython shows now one, now another, and how
 far what it shows is indented."""
@@ -115,8 +117,22 @@ def error_groups(result: CellResult) -> list[ErrorGroup]:
         for processes in [tuple(sorted(p for who in said.values() for p in who))]
     ]
     return sorted(
-        found, key=lambda group: (group.is_consequence and not _is_cause(group, found), group.at)
+        found,
+        key=lambda group: (
+            group.is_consequence and not _is_cause(group, found),
+            _interrupted_inside(group),
+            group.at,
+        ),
     )
+
+
+def _interrupted_inside(group: ErrorGroup) -> str:
+    """Returns the package in whose code an interrupt struck; empty if that was the user's."""
+    if group.error.type_name != "KeyboardInterrupt":
+        return ""
+    *_, last = ["", *_FRAME.findall(group.error.traceback)]
+    found = _PACKAGE.search(last)
+    return found[1] if found is not None else ""
 
 
 def _is_cause(group: ErrorGroup, found: Sequence[ErrorGroup]) -> bool:
@@ -204,9 +220,9 @@ def error_card(result: CellResult, *, ansi: bool = False) -> Card:
     folds: list[Block] = []
     texts: list[str] = []
     for i, group in enumerate(groups):
-        if only_waited(group, groups):
-            folds.append(Note(_waited_text(group)))
-            texts.append(_waited_text(group))
+        if told := _waited_text(group, groups):
+            folds.append(Note(told))
+            texts.append(told)
             continue
         error, details = group.error, _details(groups, i)
         name = "Given up" if error.type_name == NO_ANSWER else error.type_name
@@ -232,12 +248,20 @@ def only_waited(group: ErrorGroup, groups: Sequence[ErrorGroup]) -> bool:
     return followed and f"raised {cause.error.type_name}" in message and STILL_VALID in message
 
 
-def _waited_text(group: ErrorGroup) -> str:
-    return (
-        f"{capitalized(processes_label(group.processes))} only waited for it"
-        f"{f' at {_lines(group)}' if group.lines else ''}. What they were to compute has run on no "
-        "process, and earlier results are valid."
-    )
+def _waited_text(group: ErrorGroup, groups: Sequence[ErrorGroup]) -> str:
+    """Returns what is said of processes that need no traceback of their own, if they need none."""
+    who = capitalized(processes_label(group.processes))
+    at = f" at {_lines(group)}" if group.lines else ""
+    if only_waited(group, groups):
+        return (
+            f"{who} only waited for it{at}. What they were to compute has run on no process, and "
+            "earlier results are valid."
+        )
+    package = _interrupted_inside(group)
+    if package and group is not groups[0] and not _interrupted_inside(groups[0]):
+        were = "was" if len(group.processes) == 1 else "were"
+        return f"{who} {were} interrupted inside {package}{at}."
+    return ""
 
 
 def _lines(group: ErrorGroup) -> str:

@@ -410,6 +410,25 @@ def test_one_raise_that_says_something_else_on_each_process_is_one_error():
     )
 
 
+def test_who_an_interrupt_found_waiting_inside_jax_is_one_line():
+    def interrupted(line: int, *inside: str) -> ProcessError:
+        frames = "\n\n".join([f"Cell In[7], line {line}\n----> {line} f(x)", *inside])
+        shown = f"KeyboardInterrupt  Traceback\n{frames}\n\nKeyboardInterrupt: "
+        return ProcessError("KeyboardInterrupt", "", shown, shown, line)
+
+    jax = "File /v/lib/site-packages/jax/_src/pxla.py:13, in call\n----> 13 go()"
+    errors = {0: interrupted(6, jax), 1: interrupted(4), 2: interrupted(5, jax)}
+    text = card_error.error_card(cell([None] * 3, errors=errors)).text
+    assert text.startswith("KeyboardInterrupt on process 1, first")
+    assert text.endswith(
+        "\n\nProcess 0 was interrupted inside jax at line 6.\n\n"
+        "Process 2 was interrupted inside jax at line 5."
+    )
+    assert "pxla.py" not in text
+    only = card_error.error_card(cell([None] * 2, errors=dict.fromkeys([0, 1], errors[0]))).text
+    assert "pxla.py" in only
+
+
 def test_footer_names_a_part_of_the_group():
     assert card_cell.footer_card(cell([None] * 2, num_processes=4)).text.startswith(
         "processes 0-1 of 4 · "
