@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 _LINE_MAGIC = re.compile(r"\s*(?:[\w.,\s\[\]]+=\s*)?%(?P<name>spmd\w*)(?P<blank>[ \t]+)")
+_NAME = re.compile(r"\s*(?:[\w.,\s\[\]]+=\s*)?%{1,2}(?P<name>spmd\w*)")
 _CELL_MAGIC = re.compile(r"%%(?P<name>\w+)(?P<blank>[ \t]*)")
 
 
@@ -48,6 +49,14 @@ class MagicLine:
     def code(self, start: int) -> Code:
         """Returns the text from a place on, as code."""
         return Code(self.text[start:], self.offset - start, self.shift + start)
+
+
+def magic_at(cell: str, offset: int) -> str:
+    """Returns the magic in whose name a place is, or at its end, without ``%``; or nothing."""
+    start = cell.rfind("\n", 0, offset) + 1
+    found = _NAME.match(cell, start)
+    is_inside = found is not None and found.start("name") - 2 <= offset <= found.end()
+    return found["name"] if found is not None and is_inside else ""
 
 
 def place(cell: str, offset: int) -> Code | MagicLine | None:

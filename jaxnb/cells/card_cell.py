@@ -14,11 +14,15 @@ from jaxnb.cells.result import CellResult
 from jaxnb.display.blocks import Facts
 from jaxnb.display.card import Card, card_of, stacked
 from jaxnb.display.text import spark
+from jaxnb.errors import ProcessDiedError
 from jaxnb.labels import Outputs, format_seconds, plural, ranks_label
+from jaxnb.model.cells import NO_ANSWER
 
 _STRAGGLER_RATIO = 1.5
 _STRAGGLER_SECONDS = 0.05
 _MAX_BARS = 64
+_NEVER_ENDED = {NO_ANSWER: "no end on", ProcessDiedError.__name__: "died:"}
+_ENDS = {"KeyboardInterrupt": "interrupted on", **_NEVER_ENDED}
 
 
 def cell_card(result: CellResult, outputs: Outputs = "merged") -> Card:
@@ -43,11 +47,10 @@ def footer_card(result: CellResult) -> Card:
         parts.append(compiled)
     if changed := memory_text(result):
         parts.append(changed)
-    interrupted = [i for i, e in result.errors.items() if e.type_name == "KeyboardInterrupt"]
-    if raised := result.errors.keys() - interrupted:
-        parts.append(f"error on {ranks_label(raised)}")
-    if interrupted:
-        parts.append(f"interrupted on {ranks_label(interrupted)}")
+    ends: dict[str, list[int]] = {"error on": []}
+    for i, error in result.errors.items():
+        ends.setdefault(_ENDS.get(error.type_name, "error on"), []).append(i)
+    parts += [f"{what} {ranks_label(who)}" for what, who in ends.items() if who]
     footer = card_of(_with_bars(result, Facts(parts, look="small", wrap=False)))
     if result.timing is None:
         return footer
@@ -57,7 +60,12 @@ def footer_card(result: CellResult) -> Card:
 
 def straggler(result: CellResult) -> int | None:
     """Returns the process that took clearly longer than the others, if one stands out."""
-    seconds = {i: r.code_seconds for i, r in result.per_process.items()}
+    ended = {
+        i: each
+        for i, each in result.per_process.items()
+        if each.error is None or each.error.type_name not in _NEVER_ENDED
+    }
+    seconds = {i: each.code_seconds for i, each in ended.items()}
     if len(seconds) < 2:
         return None
     slowest = max(seconds, key=lambda i: seconds[i])

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from jaxnb.cells.answers import FOLLOW
 from jaxnb.cells.result import CellResult
 from jaxnb.display.ansi import strip_ansi
 from jaxnb.display.blocks import Block, Either, Facts, Fold, Note, Pre
@@ -18,7 +19,7 @@ from jaxnb.labels import (
     plural_word,
     processes_label,
 )
-from jaxnb.lockstep.divergence import STILL_VALID
+from jaxnb.lockstep.divergence import STILL_VALID, odd_ones
 from jaxnb.model.cells import NO_ANSWER, ProcessError
 
 MOST_CHARS = 1500
@@ -27,6 +28,9 @@ MOST_LINES = 24
 
 SAME_CHARS = 300
 """Longer messages than are shown are taken for the same if they begin alike so far."""
+
+MOST_SAID = 300
+"""As much is said of a message in a line."""
 
 WELL_AFTER_SECONDS = 0.5
 """Processes count from when each of them began the cell."""
@@ -51,6 +55,7 @@ class ErrorGroup:
         seconds: Time from the start of the cell on a process to when its first one raised.
         at: What to order them by.
         lines: The lines of the cell at which they did.
+        messages: What they said, if they said different things: processes to message.
     """
 
     processes: tuple[int, ...]
@@ -58,6 +63,7 @@ class ErrorGroup:
     seconds: float
     at: tuple[float, float]
     lines: tuple[int, ...]
+    messages: Mapping[tuple[int, ...], str]
 
     @property
     def is_consequence(self) -> bool:
@@ -66,6 +72,8 @@ class ErrorGroup:
 
 
 _AROUND = re.compile(r"^ *\d+ .*\n", re.MULTILINE)
+_FRAME = re.compile(r"^(?:File|Cell) .*", re.MULTILINE)
+_PACKAGE = re.compile(r"(?:site|dist)-packages/(\w+)")
 _BLANKS = re.compile(r"[ \t]+")
 """The lines around the one that has raised, of which IPython shows now one, now another, and how
 far what it shows is indented."""
@@ -74,33 +82,57 @@ far what it shows is indented."""
 def error_groups(result: CellResult) -> list[ErrorGroup]:
     """Groups processes by what they raised; the earliest, and so the likely cause, first.
 
-    Those that others left without them, or left behind, come last. What differs only in ports,
-    addresses of objects and process ids, or beyond what is shown of a long message, is the same.
+    Those that others left without them, or left behind, come last. Errors of one place are the same
+    whatever they say, but for those that follow from others'. Ports, addresses of objects, process
+    ids, and what is beyond the shown part of a long message, do not count.
     """
-    groups: dict[tuple[str, str, str], list[int]] = {}
+    groups: dict[tuple[str, str, str], dict[str, list[int]]] = {}
     for process, error in sorted(result.errors.items()):
         message = _beginning(error.message)
         if message != error.message:
             message = message[:SAME_CHARS]
-        body = (error.traceback or error.traceback_ansi).replace(error.message, message)
-        shown = (
-            _FLEETING.sub("", message),
-            _BLANKS.sub(" ", _FLEETING.sub("", _AROUND.sub("", body))),
+        message = _FLEETING.sub("", message)
+        place = _AROUND.sub("", error.traceback or error.traceback_ansi).replace(
+            f"{error.type_name}: {error.message}", error.type_name
         )
-        groups.setdefault((error.type_name, *shown), []).append(process)
+        is_at_place = place and error.type_name not in FOLLOW
+        key = (
+            error.type_name,
+            "" if is_at_place else message,
+            _BLANKS.sub(" ", _FLEETING.sub("", place)),
+        )
+        groups.setdefault(key, {}).setdefault(message, []).append(process)
     found = [
         ErrorGroup(
-            tuple(processes),
+            processes,
             result.errors[processes[0]],
             min(result.per_process[p].code_seconds for p in processes),
             min(result.raised_at(p) for p in processes),
             tuple(sorted({at for p in processes if (at := result.errors[p].line) is not None})),
+            {tuple(who): result.errors[who[0]].message for who in said.values()}
+            if len(said) > 1
+            else {},
         )
-        for processes in groups.values()
+        for said in groups.values()
+        for processes in [tuple(sorted(p for who in said.values() for p in who))]
     ]
     return sorted(
-        found, key=lambda group: (group.is_consequence and not _is_cause(group, found), group.at)
+        found,
+        key=lambda group: (
+            group.is_consequence and not _is_cause(group, found),
+            _interrupted_inside(group),
+            group.at,
+        ),
     )
+
+
+def _interrupted_inside(group: ErrorGroup) -> str:
+    """Returns the package in whose code an interrupt struck; empty if that was the user's."""
+    if group.error.type_name != "KeyboardInterrupt":
+        return ""
+    *_, last = ["", *_FRAME.findall(group.error.traceback)]
+    found = _PACKAGE.search(last)
+    return found[1] if found is not None else ""
 
 
 def _is_cause(group: ErrorGroup, found: Sequence[ErrorGroup]) -> bool:
@@ -124,6 +156,8 @@ def _body(result: CellResult, group: ErrorGroup, *, ansi: bool = False) -> str:
     plain = error.traceback or strip_ansi(error.traceback_ansi)
     text = (error.traceback_ansi if ansi else "") or plain
     kept = _beginning(error.message)
+    if group.messages:
+        return f"{text.rstrip()}\n\n{_messages_text(group)}"
     if kept == error.message:
         return text or error.message
     more = len(error.message) - len(kept)
@@ -134,6 +168,17 @@ def _body(result: CellResult, group: ErrorGroup, *, ansi: bool = False) -> str:
         f"`spmd.last_result.per_process[{first}].error.message`{differ}"
     )
     return (text if error.message in text else plain).replace(error.message, cut) or cut
+
+
+def _messages_text(group: ErrorGroup) -> str:
+    """Returns what each process said, of those that raised at one place."""
+    said = list(group.messages.items())
+    more = len(said) - MOST_LINES
+    lines = [
+        f"{processes_label(who)}: {one_line(strip_ansi(message), MOST_SAID)}"
+        for who, message in said[:MOST_LINES]
+    ]
+    return "\n".join([*lines, *([f"… {format_count(more)} more"] if more > 0 else [])])
 
 
 def refusal_text(result: CellResult, error: ProcessError) -> str:
@@ -155,6 +200,13 @@ def refusal_text(result: CellResult, error: ProcessError) -> str:
     )
 
 
+def odd_text(result: CellResult) -> str:
+    """Returns which processes did something else than the others, and nothing raised before."""
+    parted = result.divergence
+    is_told = parted is not None and parted.kind in ("missing", "shapes", "computation")
+    return odd_ones(parted.sides) if parted is not None and is_told else ""
+
+
 def error_card(result: CellResult, *, ansi: bool = False) -> Card:
     """What a cell raised: once per distinct traceback, with the processes that raised it.
 
@@ -168,19 +220,24 @@ def error_card(result: CellResult, *, ansi: bool = False) -> Card:
     folds: list[Block] = []
     texts: list[str] = []
     for i, group in enumerate(groups):
-        if only_waited(group, groups):
-            folds.append(Note(_waited_text(group)))
-            texts.append(_waited_text(group))
+        if told := _waited_text(group, groups):
+            folds.append(Note(told))
+            texts.append(told)
             continue
         error, details = group.error, _details(groups, i)
         name = "Given up" if error.type_name == NO_ANSWER else error.type_name
+        odd = odd_text(result) if group.is_consequence and i == 0 else ""
         told = refusal_text(result, error)
-        message = told or one_line(strip_ansi(error.message), 300)
-        summary = Facts([message, details], f"{name}:") if message else Facts([details], name)
+        message = told or one_line(strip_ansi(error.message), MOST_SAID)
+        message += ", …" if group.messages else ""
+        parts = list(filter(None, [odd, message, details]))
+        summary = Facts(parts, f"{name}:" if odd or message else name)
         body = [] if told else [Pre(_body(result, group, ansi=True))]
         folds.append(Fold(summary, body, opened=i == 0))
         text = told or _body(result, group, ansi=ansi)
-        texts.append(f"{name} on {_details(groups, i, told_in=strip_ansi(text))}\n{text}")
+        where = _details(groups, i, told_in=strip_ansi(text))
+        heading = f"{name}: {odd}" if odd else f"{name} on {where}"
+        texts.append(f"{heading}\n{text}")
     return card_of(Either(folds, "\n\n".join(texts)), tone="error")
 
 
@@ -191,12 +248,20 @@ def only_waited(group: ErrorGroup, groups: Sequence[ErrorGroup]) -> bool:
     return followed and f"raised {cause.error.type_name}" in message and STILL_VALID in message
 
 
-def _waited_text(group: ErrorGroup) -> str:
-    return (
-        f"{capitalized(processes_label(group.processes))} only waited for it"
-        f"{f' at {_lines(group)}' if group.lines else ''}. What they were to compute has run on no "
-        "process, and earlier results are valid."
-    )
+def _waited_text(group: ErrorGroup, groups: Sequence[ErrorGroup]) -> str:
+    """Returns what is said of processes that need no traceback of their own, if they need none."""
+    who = capitalized(processes_label(group.processes))
+    at = f" at {_lines(group)}" if group.lines else ""
+    if only_waited(group, groups):
+        return (
+            f"{who} only waited for it{at}. What they were to compute has run on no process, and "
+            "earlier results are valid."
+        )
+    package = _interrupted_inside(group)
+    if package and group is not groups[0] and not _interrupted_inside(groups[0]):
+        were = "was" if len(group.processes) == 1 else "were"
+        return f"{who} {were} interrupted inside {package}{at}."
+    return ""
 
 
 def _lines(group: ErrorGroup) -> str:

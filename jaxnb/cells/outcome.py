@@ -12,6 +12,7 @@ from jaxnb.cells.card_error import (
     ErrorGroup,
     error_card,
     error_groups,
+    odd_text,
     only_waited,
 )
 from jaxnb.cells.result import CellResult
@@ -37,29 +38,37 @@ MOST_FIRST_CHARS = 2000
 def cell_error(result: CellResult) -> CellError:
     """Returns the error for a cell that raised on some process."""
     groups = error_groups(result)  # which tells those apart, too, that came another way to it
+    closing = _joined(
+        result,
+        [
+            (replace(g.error, line=None).ending, g.processes)
+            for g in groups
+            if not only_waited(g, groups)
+        ],
+    )
+    odd = odd_text(result) if groups and groups[0].is_consequence else ""
     return CellError(
-        _joined(result, [(_beginning(_of_one_line(g)), g) for g in groups]),
+        _joined(result, [(_beginning(said), who) for g in groups for said, who in _said(g)]),
         result=result,
         rendering=error_card(result, ansi=True).text,
-        closing=_joined(
-            result,
-            [(replace(g.error, line=None).ending, g) for g in groups if not only_waited(g, groups)],
-        ),
+        closing=f"the processes diverged: {odd} (cell [{result.cell}])" if odd else closing,
     )
 
 
-def _joined(result: CellResult, told: Sequence[tuple[str, ErrorGroup]]) -> str:
+def _joined(result: CellResult, told: Sequence[tuple[str, tuple[int, ...]]]) -> str:
     """Returns what processes did, each thing once: ``"process 2 raised …; processes 0-1 …"``."""
     who: dict[str, list[int]] = {}
-    for what, group in told:
-        who.setdefault(what, []).extend(group.processes)
+    for what, processes in told:
+        who.setdefault(what, []).extend(processes)
     parts = [f"{processes_label(sorted(those))} {what}" for what, those in who.items()]
     return f"{'; '.join(parts)} (cell [{result.cell}])"
 
 
-def _of_one_line(group: ErrorGroup) -> ProcessError:
-    """Returns what processes raised; without the line, if they raised it at several."""
-    return replace(group.error, line=None) if len(group.lines) > 1 else group.error
+def _said(group: ErrorGroup) -> list[tuple[ProcessError, tuple[int, ...]]]:
+    """Returns what processes raised, and who; without the line, if they did at several."""
+    error = replace(group.error, line=None) if len(group.lines) > 1 else group.error
+    said = group.messages or {group.processes: error.message}
+    return [(replace(error, message=message), who) for who, message in said.items()]
 
 
 def _beginning(error: ProcessError) -> str:

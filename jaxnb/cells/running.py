@@ -75,8 +75,7 @@ class RunningCell:
         self.is_shown = sink.shows_cards
         self.interrupted = interrupted
         self._mergers = mergers(self._processes, outputs)
-        self._texts: Mapping[str, dict[int, list[str]]]
-        self._texts = {name: defaultdict(list) for name in ("stdout", "stderr")}
+        self._texts = {name: defaultdict[int, list[str]](list) for name in ("stdout", "stderr")}
         self._shown: list[MergedLine] = []
         self._is_merged = outputs == "merged"
         self._allowances: dict[tuple[int, StreamName], Allowance] = {}
@@ -292,6 +291,7 @@ class RunningCell:
             match event:
                 case Question():
                     self.questions.append(event)
+                    self._is_merged = False  # to show lines anew would take away what is typed
                 case Display(index, output):
                     self._to_sink(lambda sink, i=index, o=output: sink.display(i, o))  # type: ignore[misc]
                 case ClearOutput(index, wait):

@@ -88,6 +88,7 @@ class Column:
         short: Its title as text, if that is another.
         only: Where it is shown.
         optional: It is left out where nothing is in it.
+        wrap: In HTML, its cells are broken where the page is narrow, short ones too.
     """
 
     title: str = ""
@@ -96,6 +97,7 @@ class Column:
     short: str | None = None
     only: Only = "both"
     optional: bool = False
+    wrap: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,9 @@ JupyterLab shows a notebook that is not trusted without style sheets, scripts an
 styles what a list allows: no ``var()``, no ``currentColor``. So a card uses only what is kept, and
 looks the same trusted or not. It takes the page's own colours and fonts; its own colours are
 mid-tones or translucent, as the page may be light or dark.
+
+Other pages, such as GitHub's, keep no styles at all: the words of a card are words there, too, by
+blanks between texts that stand beside each other, ``<br>`` and ``<pre>``.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ Tone = Literal["", "warn", "error"]
 ACCENT, AMBER, RED = "#3b7ddd", "#c98a00", "#d03a3a"
 _GREY = "rgba(128,128,128,.25)"
 _DIM = "opacity:.65"
-_BREAK, _NOTHING = tag("br"), Html("")
+_BREAK, _BLANK, _NOTHING = tag("br"), Html(" "), Html("")
 
 _CARD = "padding-left:5px;font-size:13px;line-height:1.5;overflow-x:auto"
 _TONES = {
@@ -128,15 +131,25 @@ def _cell(cell: b.Cell, column: b.Column, top: bool) -> Html:
     text = cell.text
     is_short = column.align == ">" or len(text) <= _SHORT or cell.look in ("mono", "code")
     # What has no blank is not broken anyway.
-    space = "nowrap" if is_short and (" " in text or "-" in text) else ""
-    space = "pre-line" if "\n" in text else space
+    has_gaps = " " in text or "-" in text
+    space = "nowrap" if is_short and has_gaps and not column.wrap else ""
     inside: str = text
+    if cell.look == "pre" and "\n" in text:
+        inside = _pre(b.Pre(text))
+    elif "\n" in text:
+        inside, space = _broken(text.split("\n")), ""
     if cell.strip is not None:
         inside = _strip(cell.strip)
     elif cell.look == "code" and text:
-        inside = tag("code", text, style="white-space:nowrap")  # pages may have it broken
+        # Pages may have it broken.
+        inside = tag("code", text, style=None if column.wrap else "white-space:nowrap")
     style = _cell_style(_side(column), top, space, cell.look)
     return tag("th" if cell.look == "head" else "td", inside, style=style, title=cell.title)
+
+
+def _broken(lines: Iterable[str]) -> Html:
+    """Returns lines one below the other."""
+    return together(*[part for line in lines for part in (_BREAK, line)][1:])
 
 
 @cache
@@ -234,12 +247,17 @@ _BOX = "padding:1px 3px;text-align:center;font-size:11px;white-space:nowrap;back
 def _box(box: b.Box | None) -> Html:
     if box is None:
         return tag("td", "⋯", style=_AROUND)
-    lines = [part for line in box.lines for part in (_BREAK, line)][not box.chips :]
-    lines[:0] = [tag("span", text, style=_CHIP + color) for text, color in box.chips]
+    chips = together(*_apart(tag("span", text, style=_CHIP + color) for text, color in box.chips))
+    lines = _broken([*filter(None, [chips]), *box.lines])
     style = _BOX + _background(box.colors)
     if box.stacked:
         style += ";box-shadow:3px 3px 0 0 rgba(128,128,128,.35)"
-    return tag("td", *lines, style=style, title=box.title)
+    return tag("td", lines, style=style, title=box.title)
+
+
+def _apart(inline: Iterable[Html]) -> list[Html]:
+    """Returns elements with blanks between, so that their words do not run together unstyled."""
+    return [part for each in inline for part in (_BLANK, each)][1:]
 
 
 def _background(colors: Sequence[str]) -> str:
@@ -263,7 +281,9 @@ def _lanes(lanes: b.Lanes) -> Html:
         tag("span", text, style=f"position:absolute;left:{at:.4g}%;{_TICK}")
         for at, text in lanes.ticks
     )
-    axis = tag("div", *ticks, style=f"position:relative;height:18px;border-top:1px solid {_GREY}")
+    axis = tag(
+        "div", *_apart(ticks), style=f"position:relative;height:18px;border-top:1px solid {_GREY}"
+    )
     marks = (_mark(mark, pitch) for mark in lanes.marks)
     whole = tag("div", *strips, *marks, axis, style="position:relative;flex:1 1 0;max-width:680px")
     left = tag("div", *names, style="flex:none;padding-right:6px")
@@ -279,10 +299,15 @@ def _mark(mark: b.Mark, pitch: int) -> Html:
     return tag("div", title=mark.title, style=style)
 
 
+_KEY = "margin-left:12px;white-space:nowrap"
+
+
 def _legend(legend: Iterable[tuple[str, str]]) -> Html:
-    square = "display:inline-block;width:10px;height:10px;margin:0 4px 0 12px;background:"
-    keys = (together(tag("i", style=square + color), name) for name, color in legend)
-    return tag("div", *keys, style="font-size:11px")
+    keys = (
+        tag("span", tag("span", "■", style=f"color:{color};font-size:15px"), f" {name}", style=_KEY)
+        for name, color in legend
+    )
+    return tag("div", *_apart(keys), style="font-size:11px")
 
 
 _SHOW: dict[type[Any], Callable[[Any], Html]] = {

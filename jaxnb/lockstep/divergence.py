@@ -233,11 +233,31 @@ def unequal_replicas_text(mine: Dispatch, differing: Sequence[Sequence[int]]) ->
     )
 
 
+def odd_ones(found: Sequence[Side]) -> str:
+    """Returns which processes are the ones that differ, and how; or nothing if no side is.
+
+    The fewest do; of sides of equal size, the one that dispatched nothing.
+    """
+    fewest = min((len(side.processes) for side in found), default=0)
+    odd = [side for side in found if len(side.processes) == fewest]
+    if len(odd) > 1:
+        odd = [side for side in odd if side.dispatch is None]
+    if len(odd) != 1 or len(found) < 2:
+        return ""
+    who, is_one = processes_label(odd[0].processes), len(odd[0].processes) == 1
+    differs = "differs from the others" if is_one else "differ from the others"
+    return f"{who} {differs if odd[0].dispatch is not None else _why_none(odd[0])}"
+
+
+def _why_none(side: Side) -> str:
+    is_one = len(side.processes) == 1
+    return side.note if is_one else re.sub(r"^was\b", "were", side.note)
+
+
 def _was_to(side: Side, mine: Dispatch) -> str:
     its = side.dispatch
     if its is None:
-        is_one = len(side.processes) == 1
-        return side.note if is_one else re.sub(r"^was\b", "were", side.note)
+        return _why_none(side)
     what = f"{'was' if len(side.processes) == 1 else 'were'} to dispatch {_with_source(its)}"
     if its.processes != mine.processes:
         what += f", over {processes_label(its.processes)}"

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import cmd
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from types import CodeType, CoroutineType, FrameType
 from typing import Any
+
+AT_PROMPT = cmd.Cmd.onecmd.__code__
+"""What runs a command that is typed at a debugger's prompt."""
+
+TYPED = "ipdb> (typed at the prompt)"
+"""The source of such a command's dispatches: the line of the cell is where the debugger stopped."""
 
 _cell: Coroutine[Any, Any, Any] | None = None
 _file = ""  # of the script that runs in the place of a cell
@@ -54,6 +61,13 @@ def is_in_cell(frame: FrameType | None) -> bool:
 def runs(code: CodeType, frame: FrameType | None) -> bool:
     """Whether a call, or one that has led to it, runs some code."""
     return any(each.f_code is code for each in outwards(frame))
+
+
+def is_typed(frame: FrameType | None) -> bool:
+    """Whether a call was made at a debugger's prompt, and not by a cell's code called there."""
+    codes = (each.f_code for each in outwards(frame))
+    found = next((code for code in codes if code is AT_PROMPT or is_of_cell(code)), None)
+    return found is AT_PROMPT
 
 
 def is_of_cell(code: CodeType) -> bool:

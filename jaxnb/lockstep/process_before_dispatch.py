@@ -16,6 +16,7 @@ from jaxnb.labels import one_line
 from jaxnb.lockstep import process_inputs
 from jaxnb.lockstep.messages import Word
 from jaxnb.lockstep.process_ask_conductor import Intent, as_digest, as_intent, replicas_as_text
+from jaxnb.lockstep.process_awaiting import TYPED, is_typed
 from jaxnb.lockstep.process_calls import line_in
 from jaxnb.lockstep.process_cell import InLockstep
 from jaxnb.lockstep.process_launches import Launches
@@ -110,7 +111,8 @@ class Agreement:
         if self._making.is_main:
             entry.number = cell.count(entry.known.processes) + 1
         failed = self._launches.failures(entry.known.processes)
-        source = one_line(linecache.getline(cell.name, entry.line or 0).strip(), MOST_SOURCE_CHARS)
+        line = linecache.getline(cell.name, entry.line or 0).strip()
+        source = TYPED if is_typed(sys._getframe()) else one_line(line, MOST_SOURCE_CHARS)
         told = as_dispatch(entry)
         return replace(told, failed=failed.last, failures=len(failed.keys), source=source)
 

@@ -12,9 +12,10 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.completer import CompletionContext, SimpleCompletion, completion_matcher
+from IPython.core.inputtransformer2 import HelpEnd
 from IPython.utils.tokenutil import token_at_cursor
 
-from jaxnb.assist.places import Code, MagicLine, place
+from jaxnb.assist.places import Code, MagicLine, magic_at, place
 
 if TYPE_CHECKING:
     from jaxnb.session import Session
@@ -26,6 +27,7 @@ _Current = Callable[[], "Session | None"]
 _PlaceIn = Callable[[str, int], Code | MagicLine | None]
 
 _ATTRIBUTE = re.compile(r"(?<![\w.])(?P<name>\w+)\.(?P<typed>\w*)$")
+_ASKS = re.compile(r"(?P<before>%spmd[ \t]+(?:.*[ \t])?)(?P<name>[\w.\[\]]+)(?P<marks>\?{1,2})\s*$")
 _FIRST = 1000.0
 """Before IPython's own matchers, whose priorities are 0 to 100."""
 
@@ -38,6 +40,22 @@ class _Only(list[SimpleCompletion]):
 
     def __len__(self) -> int:
         return max(1, super().__len__())
+
+
+class _AskedOfProcesses(HelpEnd):
+    """Has ``%spmd x?`` ask the processes; IPython's own `HelpEnd` asks the notebook."""
+
+    priority = HelpEnd.priority - 1
+
+    def transform(self, lines: list[str]) -> list[str]:
+        """Returns the lines of a cell, with ``%spmd %pinfo x`` for the question that was found."""
+        line = lines[self.q_line]
+        found = _ASKS.match(line, self.start_col)
+        if found is None or self.start_line != self.q_line:
+            raise SyntaxError(line)  # so IPython goes on with its own
+        magic = "%pinfo2" if found["marks"] == "??" else "%pinfo"
+        asked = f"{line[: self.start_col]}{found['before']}{magic} {found['name']}\n"
+        return [*lines[: self.q_line], asked, *lines[self.q_line + 1 :]]
 
 
 def install(shell: Any, current: _Current, takes: _Takes) -> None:
@@ -58,6 +76,7 @@ def install(shell: Any, current: _Current, takes: _Takes) -> None:
 
     mark = completion_matcher(priority=_FIRST, identifier="jaxnb", api_version=2)
     shell.Completer.custom_matchers.append(mark(match))
+    shell.input_transformer_manager.token_transformers.append(_AskedOfProcesses)
     kernel: Any = getattr(shell, "kernel", None)  # a terminal's shell has none, and no Shift-Tab
     if hasattr(kernel, "do_inspect"):
         kernel.do_inspect = _inspecting(kernel.do_inspect, current, place_in)
@@ -138,6 +157,9 @@ def _inspecting(
     def do_inspect(
         code: str, cursor_pos: int, detail_level: int = 0, *rest: Any, **more: Any
     ) -> Any:
+        if usage := _usage(magic_at(code, cursor_pos)):
+            data = {"text/plain": usage}
+            return {"status": "ok", "found": True, "data": data, "metadata": {}}
         session, at = current(), None
         if session is not None:
             at = place_in(code, cursor_pos)
@@ -150,3 +172,10 @@ def _inspecting(
         return {"status": "ok", "found": bool(data), "data": data, "metadata": {}}
 
     return do_inspect
+
+
+def _usage(magic: str) -> str:
+    """Returns how to use a magic; nothing of one without options, which IPython describes."""
+    from jaxnb.magics import option_words
+
+    return option_words.parser_of(magic).format_help() if magic in option_words.PARSERS else ""

@@ -207,9 +207,9 @@ class NotebookSink(Sink):
             self.waits(self._last_waits)
 
     def _is_red(self, line: MergedLine) -> bool:
-        from jaxnb.cells import card_live
+        from jaxnb.cells import bars
 
-        return super()._is_red(line) and not card_live.BAR.match(line.text)
+        return super()._is_red(line) and not bars.BAR.match(line.text)
 
     def _show_between(self, each: str | int) -> None:
         if isinstance(each, str):
@@ -309,9 +309,9 @@ class TerminalSink(Sink):
 
     def live(self, lines: list[MergedLine]) -> None:
         """Shows the first of the lines; a terminal's cell has one line to rewrite."""
-        from jaxnb.cells import card_live
+        from jaxnb.cells import bars
 
-        text = self._limiter.cut(card_live.bars_as_one(lines)[0]).labelled() if lines else ""
+        text = self._limiter.cut(bars.bars_as_one(lines)[0]).labelled() if lines else ""
         sys.stderr.write("\r" + text.ljust(self._width) + ("" if lines else "\r"))
         sys.stderr.flush()
         self._width = len(text)

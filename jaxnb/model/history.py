@@ -24,7 +24,7 @@ class CellRecord:
     Attributes:
         cell: Its number. Numbers repeat where a notebook's cell runs several.
         began: Wall clock when it was sent: ISO 8601 with the time zone.
-        code: The first line of its source that is not empty.
+        code: The first line of its source that is more than an import or a comment.
         lines: How many lines the source has.
         processes: The processes that it ran on.
         seconds: Wall time as seen from the notebook.

@@ -87,7 +87,7 @@ def lanes(timeline: Timeline, shown: Sequence[ProcessTimeline]) -> Lanes:
         [f"process {index}" for index in places],
         [_lengths(each, timeline.seconds) for each in shown],
         marks,
-        [(100 * at / timeline.seconds, label) for at, label in ticks(timeline.seconds, 8)],
+        [(100 * at / timeline.seconds, label) for at, label in ticks(timeline.seconds, 5)],
         [*legend, ("last arrival", MARK_COLOR)] if marks else legend,
     )
 

@@ -64,8 +64,8 @@ def differing(channel: Asked) -> list[str] | None:
         return None
     digests: dict[str, set[bytes | None]] = {}
     for name in dict.fromkeys(name for possessions in found.values() for name in possessions):
-        held = (possessions.get(name) for possessions in found.values())
-        digests[name] = {None if each is None else each.digest for each in held}
+        held = [possessions.get(name) for possessions in found.values()]
+        digests[name] = {each and (b"" if each.is_drawn else each.digest) for each in held}
     return [name for name, those in digests.items() if len(those) > 1 and name.isidentifier()]
 
 
@@ -96,7 +96,8 @@ def why_not(held: Mapping[int, Possession | None]) -> str:
         broken = [(i, each.lost[0]) for i, each in held.items() if each is not None and each.lost]
         if broken:
             return "process {} has lost a part of it, `{}`".format(*min(broken))
-        return "differs by process"
+        is_drawn = all(each.is_drawn for each in possessions)
+        return "a figure is drawn by each process" if is_drawn else "differs by process"
     if len({possession.origins for possession in possessions}) > 1:
         apart = zip(possessions[0].arrays, *(each.origins for each in possessions), strict=True)
         path = next(path for path, *origins in apart if len(set(origins)) > 1)

@@ -26,6 +26,7 @@ class Possession:
         replicas: Digests of their shards that others hold too: (array, box) to digest.
         origins: The numbers of where they come from; None for one of which that is not known.
         lost: Parts of it that are lost there, as paths.
+        is_drawn: It has a figure in it, whose parts have ids and times of their own.
     """
 
     digest: bytes
@@ -35,6 +36,7 @@ class Possession:
     replicas: Mapping[tuple[int, Box], bytes] = field(default_factory=dict)
     origins: tuple[int | None, ...] = ()
     lost: tuple[str, ...] = ()
+    is_drawn: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,26 +9,34 @@ from typing import Literal
 from jaxnb.display.blocks import Cell, Column, Either, Facts, Note, Table
 from jaxnb.display.card import Card, card_of
 from jaxnb.display.plain import table_text
-from jaxnb.labels import format_bytes, format_count, format_seconds, one_line, plural, ranks_label
+from jaxnb.labels import (
+    format_bytes,
+    format_count,
+    format_seconds,
+    one_line,
+    plural,
+    processes_label,
+    ranks_label,
+)
 from jaxnb.model.dispatches import Cause
 from jaxnb.model.history import CellRecord
 
 MAX_ROWS = 100
-_LONGEST, _SHOWN = 80, 48
+_LONGEST, _SHOWN = 80, 40
 _COLUMNS = (
     Column("cell", ">"),
-    Column("began"),
-    Column("on", least=5),
+    Column("began", only="text"),
+    Column("on", least=5, optional=True),
     Column("took", ">"),
     Column("compiled", ">", short="compile", optional=True),
     Column("allocated", ">", short="alloc.", optional=True),
     Column("dispatches", ">", short="disp.", optional=True),
-    Column("outcome", least=18),
-    Column("lines", ">"),
-    Column("code", least=5),
+    Column("outcome", least=18, wrap=True),
+    Column("lines", ">", only="text"),
+    Column("code", least=5, wrap=True),
 )
-_OF_PAGE = (0, 9, 7, 3, 4, 5, 6, 1, 2, 8)
-"""What a narrow page is to show stands first there."""
+_OF_PAGE = (0, 9, 7, 3, 4, 5, 6, 2, 1, 8)
+"""What a narrow page is to show stands first; when a cell began, and its lines, are in tooltips."""
 
 _CAUSES: Mapping[Cause | Literal[""], str] = {
     "program": ": different programs",
@@ -53,6 +61,9 @@ def history_card(records: Sequence[CellRecord], forgotten: int = 0) -> Card:
     shown = records[-MAX_ROWS:]
     earlier = len(records) - len(shown)
     facts = [f"{format_seconds(sum(each.seconds for each in records))} in all"] if records else []
+    alike = len({record.processes for record in shown}) == 1
+    if alike:
+        facts.append(f"on {processes_label(shown[0].processes)}")
     bad = sum(record.outcome != "ok" for record in records)
     if bad:
         facts.append(f"{format_count(bad)} not ok")
@@ -64,8 +75,15 @@ def history_card(records: Sequence[CellRecord], forgotten: int = 0) -> Card:
         _ALLOCATED if any(record.allocated_bytes for record in shown) else "",
         _DISPATCHES if any(record.dispatches for record in shown) else "",
     ]
-    rows = [_cells(record) for record in shown]
-    tips = [" · ".join(filter(None, [r.began, r.code, r.detail])) for r in shown]
+    rows, tips, generation = list[list[str | Cell]](), list[str](), None
+    for each in shown:
+        if generation not in (None, each.generation):
+            rows.append([*[""] * (len(_COLUMNS) - 1), Cell("new processes", "dim")])
+            tips.append("")
+        generation = each.generation
+        rows.append(_cells(each, "" if alike else ranks_label(each.processes)))
+        said = [each.began, plural(each.lines, "line"), each.code, each.detail]
+        tips.append(" · ".join(filter(None, said)))
     return card_of(
         Facts(facts, plural(len(records), "cell")),
         Either([_of_page(Table(_COLUMNS, rows, tips))], table_text(Table(_COLUMNS, rows, gap=1))),
@@ -78,13 +96,13 @@ def _of_page(table: Table) -> Table:
     return replace(table, columns=[table.columns[i] for i in _OF_PAGE], rows=rows)
 
 
-def _cells(record: CellRecord) -> list[str | Cell]:
+def _cells(record: CellRecord, on: str) -> list[str | Cell]:
     why = "" if record.outcome in ("error", "died") else _CAUSES.get(record.cause, "")
     outcome = f"{record.outcome}{why}"
     return [
         f"[{record.cell}]",
         record.began[11:19],
-        ranks_label(record.processes),
+        on,
         format_seconds(record.seconds),
         _compiled(record),
         _most(record.allocated_bytes),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -22,6 +23,9 @@ MAX_CELLS = 10_000
 
 MAX_CHARS = 300
 """Of a line of code, and of what is said of an error."""
+
+
+_TELLS_LITTLE = re.compile(r"#|import\b|from\b.*\bimport\b")
 
 
 class CellHistory(Sequence[CellRecord]):
@@ -129,11 +133,12 @@ def record_of(
     """
     results = list(result.per_process.values())
     lines = [line.strip() for line in result.code.strip().splitlines()]
+    telling = (line for line in lines if line and not _TELLS_LITTLE.match(line))
     allocated, peaks = _memory(result)
     return CellRecord(
         cell=result.cell,
         began=began.astimezone().isoformat(timespec="milliseconds"),
-        code=one_line(lines[0], MAX_CHARS) if lines else "",
+        code=one_line(next(telling, lines[0]), MAX_CHARS) if lines else "",
         lines=len(lines),
         processes=tuple(result.per_process),
         seconds=result.seconds,

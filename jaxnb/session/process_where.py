@@ -8,7 +8,7 @@ import re
 from jaxnb.cells import process_main_thread
 from jaxnb.cells.process_sleeping import stays_in, work
 from jaxnb.lockstep import process_interrupts
-from jaxnb.lockstep.process_awaiting import is_of_cell
+from jaxnb.lockstep.process_awaiting import AT_PROMPT, TYPED, is_of_cell
 from jaxnb.model.whereabouts import StackEntry, Whereabouts
 from jaxnb.profile.process_looks import quickly_back
 from jaxnb.profile.process_stats import rss_bytes
@@ -50,12 +50,15 @@ def where(process: ThisProcess) -> Whereabouts:
 
 def stack() -> tuple[StackEntry, ...]:
     """Returns the main thread's Python stack, outermost first."""
-    return tuple(map(_described, process_main_thread.calls()[:MAX_FRAMES][::-1]))
+    calls = process_main_thread.calls()[:MAX_FRAMES]
+    typed = next((i for i, each in enumerate(calls) if each.code is AT_PROMPT), len(calls))
+    return tuple(_described(each, i > typed) for i, each in reversed([*enumerate(calls)]))
 
 
-def _described(call: process_main_thread.Call) -> StackEntry:
+def _described(call: process_main_thread.Call, has_prompt: bool) -> StackEntry:
     code, line = call.code, call.line or None
     cell = _CELL.fullmatch(code.co_filename)
     source = linecache.getline(code.co_filename, line or 0).strip()
     number = int(cell[1]) if cell else 0 if is_of_cell(code) else None
+    source = TYPED if has_prompt and number is not None else source
     return StackEntry(code.co_filename, line, code.co_qualname, source, number)

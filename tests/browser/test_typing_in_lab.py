@@ -53,6 +53,12 @@ def test_tab_shift_tab_and_input_boxes(lab_page: OpenLab) -> None:
     tooltip = lab.page.locator(".jp-Tooltip")
     expect(tooltip).to_contain_text("One step of training.")
     expect(tooltip).to_contain_text("learning_rate")
+    editor.click()  # which closes the tooltip
+    expect(tooltip).to_have_count(0)
+    lab.page.keyboard.press("Control+Home")
+    lab.page.keyboard.press("ArrowRight")
+    lab.page.keyboard.press("Shift+Tab")
+    expect(tooltip).to_contain_text("usage: %spmd ")  # not of the notebook's `spmd`
 
     cell = lab.cell(3)
     cell.start()

@@ -62,6 +62,14 @@ BOXES = """output => {
 }"""
 
 
+GAPS = """output => {
+    const ticks = [...output.querySelectorAll('.jaxnb span')].filter(e => e.style.left)
+    const places = ticks.map(e => e.getBoundingClientRect())
+    return Math.min(...places.slice(1).map((each, i) => each.left - places[i].right))
+}"""
+"""How far the labels of a timeline's axis are from each other, at least."""
+
+
 def boxes(cell: Cell) -> list[list[Any]]:
     """The coloured boxes of a cell's cards: colour, place and size of each."""
     found: list[list[Any]] = cell.output.evaluate(BOXES)
@@ -86,6 +94,8 @@ def test_cards_are_the_same_in_a_notebook_that_is_not_trusted(lab_page: OpenLab)
             assert (cell.text, boxes(cell)) == before[source]
             assert cell.output.locator(".jaxnb svg, .jp-RenderedHTML style").count() == 0
             assert "{" not in cell.text  # as a style sheet's text has
+        lab.page.set_viewport_size({"width": 700, "height": 900})
+        assert copy.cell(TIMELINE).output.evaluate(GAPS) > 0
     array, timeline = (before[source] for source in (ARRAY, TIMELINE))
     assert len({drawn for drawn, *_ in array[1]}) == 2  # processes
     assert "process 1\ndevice 2049" in array[0]

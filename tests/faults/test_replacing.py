@@ -342,16 +342,19 @@ def test_every_kind_of_value(make_session: Callable[..., Session]) -> None:
 
 
 @first_on_two_devices
-def test_replicas_that_differ_are_not_given(group: Session) -> None:
+def test_replicas_that_differ_are_not_given_and_figures_neither(group: Session) -> None:
     """The processes were not at the same step when one died: which of the values is right?"""
     group.run(
         "class Params(typing.NamedTuple):\n    a: typing.Any\n"
         "value = np.full(4, process_index, np.float32)\n"
         "params = Params(jax.make_array_from_callback((4,), NamedSharding(mesh, P()),\n"
-        "                                             lambda i: value[i]))"
+        "                                             lambda i: value[i]))\n"
+        "from matplotlib.figure import Figure\nfigure = Figure()\naxes = [figure.subplots()]"
     )
     kill(group, 1)
     recovered = group.recover()
+    for name in ("figure", "axes"):
+        assert missing(recovered, 1)[name] == "a figure is drawn by each process"
     assert missing(recovered, 1)["params"] == (
         "replicas of `params.a` differ: the others were not at the same step"
     )

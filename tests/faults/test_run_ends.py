@@ -135,7 +135,7 @@ ROWS = {
         "from arrays import *\nfor step in range(9 - 2 * me):\n    total(x)\nprint('end')",
         1,
         "[1] end\n",
-        ("DivergenceError on process 0", "process 1: had finished"),
+        ("DivergenceError: process 1 had finished", "process 0: was to dispatch"),
     ),
     "a divergence": Row(
         "from arrays import *\njax.jit(lambda x: (x + me).sum())(x)",
@@ -146,7 +146,7 @@ ROWS = {
         "from arrays import *\nif me == 0:\n    total(x)\nprint('end')",
         1,
         "[1] end\n",
-        ("DivergenceError on process 0", "process 1: had finished"),
+        ("DivergenceError: process 1 had finished", "process 0: was to dispatch"),
     ),
     "a hang inside a program": Row(
         "from arrays import *\n"

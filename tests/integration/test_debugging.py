@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 from collections.abc import Iterator
@@ -111,11 +112,22 @@ def test_the_panel_says_who_is_at_a_breakpoint(kernel: AskedKernel) -> None:
 
 def test_breakpoints_of_several_processes_come_one_after_the_other(kernel: AskedKernel) -> None:
     code = "%%spmd\nimport pdb\npdb.set_trace()\nprint('over')"
-    ran = kernel.run(code, "p process_index", "c", "p process_index", "c")
-    zero, one = ["[0] ipdb> "] * 2, ["[1] ipdb> "] * 2
+    ran = kernel.run(code, "l", "p process_index", "c", "l", "p process_index", "c")
+    zero, one = ["[0] ipdb> "] * 3, ["[1] ipdb> "] * 3
     assert ran.prompts in (zero + one, one + zero)
     assert "[0] over\n" in ran.text
     assert "[1] over\n" in ran.text
+    # As it was typed: the listing of one is not merged with that of the other.
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", ran.text).splitlines()
+    assert {"[0]       1 # %%spmd", "[1]       1 # %%spmd"} <= set(lines)
+
+
+def test_what_is_typed_at_the_prompt_is_not_of_the_line_where_it_stopped(
+    kernel: AskedKernel,
+) -> None:
+    typed = "p mh.process_allgather(np.ones(3)).sum()"
+    ran = kernel.run(f"%%spmd\nif process_index == 1:\n    breakpoint()\n{TOTAL[7:]}", typed, "c")
+    assert "at line 3 (`ipdb> (typed at the prompt)`)" in ran.text
 
 
 def test_step_goes_past_jax_into_the_users_function(kernel: AskedKernel) -> None:

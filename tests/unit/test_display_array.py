@@ -85,7 +85,7 @@ class Pictures(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         self.words.append(data)
-        if self._box is not None:
+        if self._box is not None and data.strip():
             self._box.lines.append(data)
 
     @property

@@ -17,7 +17,8 @@ import pytest
 import jaxnb
 from jaxnb.cells import card_cell, card_error, card_output, card_value, card_waits
 from jaxnb.cells.card_live import background_card, live_card
-from jaxnb.cells.merge_output import MergedLine
+from jaxnb.cells.merge_output import MergedLine, merged_again
+from jaxnb.cells.outcome import cell_error
 from jaxnb.cells.result import CellResult, ProcessResult
 from jaxnb.display.card import Card
 from jaxnb.launch import card_group
@@ -384,6 +385,50 @@ def test_to_format_an_error_makes_nobody_slow():
     assert card_cell.straggler(cell([None] * 3, errors={1: late}, seconds=[0.004, 0.2, 0.004])) == 1
 
 
+@pytest.mark.parametrize("name", ["ProcessDiedError", "NoAnswer"])
+def test_who_never_ended_the_cell_is_not_the_slowest(name):
+    errors = {2: ProcessError(name, "", "", "")}
+    result = cell([None] * 4, errors=errors, seconds=[0.1, 0.1, 9.0, 0.1])
+    told = {"ProcessDiedError": "died: 2", "NoAnswer": "no end on 2"}
+    assert card_cell.footer_card(result).text == f"4 processes · 0.31 s · {told[name]}"
+
+
+def test_one_raise_that_says_something_else_on_each_process_is_one_error():
+    def raised(message: str, line: int = 2) -> ProcessError:
+        shown = f"Cell In[1], line {line}\n\nValueError: {message}"
+        return ProcessError("ValueError", message, shown, shown, line)
+
+    errors = {0: raised("2"), 1: raised("b"), 2: raised("b"), 3: raised("b", 5)}
+    result = cell([None] * 4, errors=errors, seconds=[0.1, 0.1, 0.1, 0.3])
+    groups = card_error.error_groups(result)
+    assert [g.processes for g in groups] == [(0, 1, 2), (3,)]
+    text = card_error.error_card(result).text
+    assert "ValueError: 2\n\nprocess 0: 2\nprocesses 1-2: b\n\nValueError on process 3" in text
+    assert str(cell_error(result)) == (
+        "process 0 raised ValueError: 2 at line 2; processes 1-2 raised ValueError: b at line 2; "
+        "process 3 raised ValueError: b at line 5 (cell [7])"
+    )
+
+
+def test_who_an_interrupt_found_waiting_inside_jax_is_one_line():
+    def interrupted(line: int, *inside: str) -> ProcessError:
+        frames = "\n\n".join([f"Cell In[7], line {line}\n----> {line} f(x)", *inside])
+        shown = f"KeyboardInterrupt  Traceback\n{frames}\n\nKeyboardInterrupt: "
+        return ProcessError("KeyboardInterrupt", "", shown, shown, line)
+
+    jax = "File /v/lib/site-packages/jax/_src/pxla.py:13, in call\n----> 13 go()"
+    errors = {0: interrupted(6, jax), 1: interrupted(4), 2: interrupted(5, jax)}
+    text = card_error.error_card(cell([None] * 3, errors=errors)).text
+    assert text.startswith("KeyboardInterrupt on process 1, first")
+    assert text.endswith(
+        "\n\nProcess 0 was interrupted inside jax at line 6.\n\n"
+        "Process 2 was interrupted inside jax at line 5."
+    )
+    assert "pxla.py" not in text
+    only = card_error.error_card(cell([None] * 2, errors=dict.fromkeys([0, 1], errors[0]))).text
+    assert "pxla.py" in only
+
+
 def test_footer_names_a_part_of_the_group():
     assert card_cell.footer_card(cell([None] * 2, num_processes=4)).text.startswith(
         "processes 0-1 of 4 · "
@@ -630,6 +675,22 @@ def test_bars_of_several_processes_are_one():
     )
     level = [MergedLine("stderr", frozenset({i}), f" 5%|#   | 1/20 [00:0{i}]") for i in range(2)]
     assert live_card(level).text == "[0-1]  5%|#   | 1/20 [00:00]"
+
+
+def test_bars_that_have_ended_are_one_with_the_slowest_and_the_fastest_named():
+    def bar(process: int, speed: str, of: str = "train: ") -> MergedLine:
+        text = f"{of}100%|####| 20/20 [00:01<00:00, {speed}]"
+        return MergedLine("stderr", frozenset({process}), text)
+
+    lines = [bar(0, "20.5it/s"), bar(1, "1.25s/it"), bar(0, "20.0it/s"), bar(2, "3it/s")]
+    merged = merged_again([*lines, bar(1, "20.0it/s"), bar(2, "2it/s", "test: ")], 0)
+    assert merged is not None
+    assert [line.labelled() for line in merged] == [
+        "[0-2] train: 100%|####| 20/20 [00:01<00:00, 1.25s/it] · slowest process 1, fastest "
+        "process 0",
+        "[0-1] train: 100%|####| 20/20 [00:01<00:00, 20.0it/s]",
+        "[2] test: 100%|####| 20/20 [00:01<00:00, 2it/s]",
+    ]
 
 
 def test_native_value():

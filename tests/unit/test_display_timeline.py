@@ -195,6 +195,18 @@ def test_columns_of_which_nothing_is_known_are_left_out() -> None:
     assert card_of().text == "0 cells"
 
 
+def test_what_all_cells_have_in_common_is_said_once_and_new_processes_are_a_row() -> None:
+    card = card_of(record(1, processes=(0, 1)), record(2, processes=(0, 1), generation=1))
+    assert card.text.splitlines() == [
+        "2 cells · 0.20 s in all · on processes 0-1",
+        "  cell began      took outcome lines code",
+        "   [1] 12:00:00 0.10 s ok          1 x",
+        "                                     new processes",
+        "   [2] 12:00:00 0.10 s ok          1 x",
+    ]
+    assert re.findall("<th style[^>]*>(.*?)</th>", card.html) == ["cell", "code", "outcome", "took"]
+
+
 def test_a_long_history() -> None:
     card = card_of(*(record(i, code="x" * 300) for i in range(250)), forgotten=5)
     assert "the last 100 shown" in card.text

@@ -6,7 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from jaxnb.lockstep.divergence import describe, disagreement, first_swapped, refused, sides, swapped
+from jaxnb.lockstep.divergence import (
+    describe,
+    disagreement,
+    first_swapped,
+    odd_ones,
+    refused,
+    sides,
+    swapped,
+)
 from jaxnb.model.dispatches import Dispatch, Recording, Shapes, Trail
 
 ALL = (0, 1, 2)
@@ -162,3 +170,20 @@ def test_arguments_of_other_shapes_are_told_wherever_they_stand() -> None:
     )
     other = dispatch(1, 9, name="jit(other)", arguments=given(9))
     assert "argument" not in disagreement(sides(at(made[0], other, made[0]), {}), made[0])
+
+
+@pytest.mark.parametrize(
+    ("made", "odd"),
+    [
+        ((dispatch(3, 1), dispatch(3, 1), None), "process 2 had finished"),
+        ((None, None, dispatch(3, 1)), "process 2 differs from the others"),
+        ((dispatch(3, 1), dispatch(3, 2), dispatch(3, 1)), "process 1 differs from the others"),
+        ((dispatch(3, 1), None), "process 1 had finished"),
+        ((dispatch(3, 1), dispatch(3, 2)), ""),
+        ((dispatch(3, 1), dispatch(3, 1)), ""),
+    ],
+)
+def test_the_odd_ones_are_the_fewest_or_who_has_left(
+    made: tuple[Dispatch | None, ...], odd: str
+) -> None:
+    assert odd_ones(sides(dict(enumerate(made)), {})) == odd

@@ -198,3 +198,20 @@ def test_it_is_bounded_and_says_so() -> None:
     )  # fmt: skip
     assert len(history[-2:]) == 2
     assert history[-1].cell == MAX_CELLS + 2
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("# Train\nimport jax\nfrom a.b import c\n\nstep(x)", "step(x)"),
+        ("import jax\n# no more", "import jax"),
+        ("important = 1", "important = 1"),
+        ("", ""),
+    ],
+)
+def test_a_cell_is_known_by_its_first_line_that_tells_something(code: str, told: str) -> None:
+    found = record_of(
+        replace(result(), code=code),
+        began=datetime.now(UTC), trails=None, outcome="ok", detail="", generation=0,
+    )  # fmt: skip
+    assert found.code == told

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from jaxnb.assist import helper
 from jaxnb.assist.helper import Assist
 from jaxnb.assist.known_names import MOST_KEPT, KnownNames
-from jaxnb.assist.places import Code, MagicLine, place
+from jaxnb.assist.places import Code, MagicLine, magic_at, place
 from jaxnb.labels import MAGICS
 from jaxnb.magics import load, option_words
 from jaxnb.magics.option_words import fits
@@ -42,6 +42,21 @@ def test_the_body_of_a_cell_is_code(marked: str, text: str) -> None:
     found = at(marked)
     assert isinstance(found, Code)
     assert found.text == text
+
+
+@pytest.mark.parametrize(
+    ("marked", "magic"),
+    [
+        ("%%spm|d\nx", "spmd"),
+        ("|%%spmd --out r", "spmd"),
+        ("x\nr = %spmd_pull| x", "spmd_pull"),
+        ("%%spmd |", ""),
+        ("%%spmd\nspmd|", ""),
+        ("%time|it x", ""),
+    ],
+)
+def test_a_magics_own_name(marked: str, magic: str) -> None:
+    assert magic_at(marked.replace("|", ""), marked.index("|")) == magic
 
 
 @pytest.mark.parametrize(
