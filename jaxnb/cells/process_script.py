@@ -25,11 +25,12 @@ from typing import Any, TextIO
 from unittest.mock import patch
 
 import jax
+from IPython import get_ipython
 
 from jaxnb.cells import process_children, process_flood
 from jaxnb.cells.process_tracebacks import python_lines
 from jaxnb.lockstep import process_awaiting
-from jaxnb.model.scripts import Script
+from jaxnb.model.scripts import OF_TERMINALS, Script
 
 
 def run(
@@ -47,6 +48,7 @@ def run(
         SystemExit: It has ended with a status other than 0, which is the exception's ``code``.
         BaseException: Whatever it raised.
     """
+    _leave_the_kernel(script)
     main = _main_module(script)
     arguments = [
         each.replace("{process_index}", str(process_index)).replace(
@@ -67,8 +69,6 @@ def run(
         stack.enter_context(patch.object(sys, "argv", arguments))
         path = [script.folder, *filter(None, sys.path)]  # IPython has put the working directory in
         stack.enter_context(patch.object(sys, "path", path))
-        if "inline" in os.environ.get("MPLBACKEND", ""):
-            del os.environ["MPLBACKEND"]  # ipykernel's: a script has no notebook to show figures in
         threads = set(threading.enumerate())
         raised: BaseException | None = None
         hook = sys.excepthook
@@ -87,6 +87,22 @@ def run(
         _finish(threads, handlers)
         if raised is not None and not (isinstance(raised, SystemExit) and not raised.code):
             raise raised
+
+
+def _leave_the_kernel(script: Script) -> None:
+    """Has libraries that ask whether this is a notebook find that it is not, from now on.
+
+    rich, tqdm and others would display what plain Python prints, coloured in a pipe too.
+    """
+    if (shell := get_ipython()) is not None:
+        type(shell).clear_instance()
+    for name in ("__IPYTHON__", "display"):
+        vars(builtins).pop(name, None)
+    vars(sys).pop("ps1", None)
+    sys.displayhook = sys.__displayhook__
+    for name in OF_TERMINALS:
+        os.environ.pop(name, None)
+    os.environ.update(script.environment)
 
 
 def _main_module(script: Script) -> ModuleType:
@@ -177,7 +193,15 @@ def _no_event_loop() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _joined_already(process_index: int, num_processes: int) -> Iterator[None]:
-    """Has ``jax.distributed.initialize`` accept that the processes are joined."""
+    """Has ``jax.distributed.initialize`` accept that the processes are joined.
+
+    They stay so: a script that has called ``shutdown`` is only told what it is told elsewhere.
+    """
+    is_joined = True
+
+    def shutdown() -> None:
+        nonlocal is_joined
+        is_joined = False
 
     def initialize(
         coordinator_address: str | None = None,
@@ -198,7 +222,8 @@ def _joined_already(process_index: int, num_processes: int) -> Iterator[None]:
     size = num_processes
     with (
         patch.object(jax.distributed, "initialize", initialize),
-        patch.object(jax.distributed, "shutdown", lambda: None),
+        patch.object(jax.distributed, "shutdown", shutdown),
+        patch.object(jax.distributed, "is_initialized", lambda: is_joined),
     ):
         yield
 
@@ -237,7 +262,7 @@ class _NoInput(io.TextIOBase):
         raise OSError(
             "Only process 0 of a script has a standard input, and only a file or a pipe: "
             "`jaxnb run SCRIPT.py < FILE`. Read it `if jax.process_index() == 0`. For debuggers "
-            "and `input()` run the code in a notebook's `%%spmd` cell."
+            "and `input()` run the code in a notebook."
         )
 
     read = readline

@@ -63,6 +63,16 @@ def test_the_script_of_jaxs_guide_runs_unchanged() -> None:
     assert told.count("has local data") == 8
 
 
+@pytest.mark.thorough
+def test_what_jaxs_examples_do_runs_as_in_plain_jax() -> None:
+    shape = ("-n", "4", "--devices-per-process", "2")
+    told = output(*RUN, "several.py", *shape, "--i={process_index}", "--n={num_processes}")
+    lines = told.splitlines()
+    assert {"[0-3] loaded 36.0", "[2-3] half 6", "[0-3] live 28"} < set(lines)
+    assert "[0-1] half Array(shape=(), dtype=int32)" in lines
+    assert any(line.startswith("[0] ┌──") for line in lines)  # as text: this is no notebook
+
+
 def test_a_module_has_its_relative_imports(tmp_path: Path) -> None:
     package = tmp_path / "pkg"
     package.mkdir()
