@@ -83,6 +83,8 @@ def error_groups(result: CellResult) -> list[ErrorGroup]:
         if message != error.message:
             message = message[:SAME_CHARS]
         body = (error.traceback or error.traceback_ansi).replace(error.message, message)
+        if error.type_name == "DivergenceError":  # whose message has the line of each process
+            body = ""
         shown = (
             _FLEETING.sub("", message),
             _BLANKS.sub(" ", _FLEETING.sub("", _AROUND.sub("", body))),

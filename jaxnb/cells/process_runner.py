@@ -126,7 +126,10 @@ class Runner:
         shell = self._shell
         self._error = self._raised = self._raised_at = None
         script = request.script
-        self._code_name = f"<cell {request.cell}>" if script is None else script.path
+        self._code_name = f"<cell {request.cell}>"
+        if script is not None:
+            main = process_script.main_module(script)
+            self._code_name, shell.user_ns = script.path, vars(main)
         shell.displayhook.take()
         shell.execution_count = request.cell
         cell = CellHere(request, self._code_name, shell.user_ns)
@@ -137,7 +140,7 @@ class Runner:
         try:
             self._recorder.meet(request)
             if script is not None:
-                process_script.run(script, self.process_index, len(request.ranks), self._left)
+                process_script.run(script, main, self.process_index, len(request.ranks), self._left)
             else:
                 with ipykernel_requests.with_own_input(self._kernel):
                     if request.aside:

@@ -30,16 +30,22 @@ from IPython import get_ipython
 from jaxnb.cells import process_children, process_flood
 from jaxnb.cells.process_tracebacks import python_lines
 from jaxnb.lockstep import process_awaiting
+from jaxnb.lockstep.process_origins import ORIGINS
 from jaxnb.model.scripts import OF_TERMINALS, Script
 
 
 def run(
-    script: Script, process_index: int, num_processes: int, ended: Callable[[BaseException], None]
+    script: Script,
+    main: ModuleType,
+    process_index: int,
+    num_processes: int,
+    ended: Callable[[BaseException], None],
 ) -> None:
     """Runs a script.
 
     Args:
         script: The script.
+        main: Its module, empty: of :func:`main_module`.
         process_index: Who this process is.
         num_processes: The size of the group.
         ended: Told at once what the script raises: others may wait for this process.
@@ -49,7 +55,6 @@ def run(
         BaseException: Whatever it raised.
     """
     _leave_the_kernel(script)
-    main = _main_module(script)
     arguments = [
         each.replace("{process_index}", str(process_index)).replace(
             "{num_processes}", str(num_processes)
@@ -64,6 +69,7 @@ def run(
         stack.enter_context(_streams(script.input_pid if process_index == 0 else 0))
         handlers = stack.enter_context(_exit_handlers())
         stack.enter_context(_no_event_loop())
+        ORIGINS.continue_in(None)  # no task of the kernel's is left
         stack.enter_context(_joined_already(process_index, num_processes))
         stack.enter_context(patch.dict(sys.modules, {"__main__": main}))
         stack.enter_context(patch.object(sys, "argv", arguments))
@@ -105,7 +111,8 @@ def _leave_the_kernel(script: Script) -> None:
     os.environ.update(script.environment)
 
 
-def _main_module(script: Script) -> ModuleType:
+def main_module(script: Script) -> ModuleType:
+    """Returns what a script has as ``__main__``, before it runs."""
     main = ModuleType("__main__")
     main.__file__ = script.path
     vars(main)["__builtins__"] = builtins
