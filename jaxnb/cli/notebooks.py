@@ -38,8 +38,10 @@ def run_notebook(
     """
     try:
         import nbformat
+        from jupyter_client.manager import AsyncKernelManager
         from nbclient import NotebookClient
         from nbclient.exceptions import CellExecutionError, CellTimeoutError
+        from traitlets.config import Config
     except ImportError as error:
         raise UsageError(
             "To run notebooks type `pip install 'jaxnb[lab]'`, which brings nbclient."
@@ -50,8 +52,12 @@ def run_notebook(
         raise UsageError(f"Cannot read the notebook {path!r}: {one_line(str(error))}") from error
     if parameters:
         notebook = _with_parameters(path, parameters)
+    manager = {}
+    if hasattr(AsyncKernelManager, "transport_encryption"):  # else ipykernel warns of plain text
+        manager["transport_encryption"] = "auto"
     client: Any = NotebookClient(
         notebook,
+        config=Config({"KernelManager": manager}),
         timeout=timeout,
         resources={"metadata": {"path": str(Path(path).absolute().parent)}},
         on_cell_executed=_show,
