@@ -41,6 +41,18 @@ APART = "mixes shards of different arrays"
 """What is said of an array of which processes hold parts of different ones."""
 
 
+NO_TEXT = "<exception str() failed>"
+"""What Python shows of an exception whose own code fails to make its text."""
+
+
+def text_of(error: BaseException | None) -> str:
+    """Returns what an exception says, or :data:`NO_TEXT`."""
+    try:
+        return str(error)
+    except Exception:
+        return NO_TEXT
+
+
 def ranks_label(processes: Iterable[int]) -> str:
     """Returns process indices as ranges: ``{0, 2, 3}`` gives ``"0,2-3"``."""
     parts: list[str] = []

@@ -224,8 +224,8 @@ def describe(found: Sequence[UnequalInput], cell: int) -> str:
         )
     else:
         text.append(
-            "Make it of the same data on every process (one seed, one file; `%spmd_push` sends the "
-            "notebook's). If each process is to have its own, make one sharded array of them: "
+            "Make it of the same data on every process (one seed, one file). `%spmd_push` sends "
+            "the notebook's. If each process is to have its own, make one sharded array of them: "
             "`jax.make_array_from_process_local_data`."
         )
     return " ".join(text)

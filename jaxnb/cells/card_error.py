@@ -95,6 +95,8 @@ def error_groups(result: CellResult) -> list[ErrorGroup]:
         place = _AROUND.sub("", error.traceback or error.traceback_ansi).replace(
             f"{error.type_name}: {error.message}", error.type_name
         )
+        if error.type_name == "DivergenceError":  # whose message has the line of each process
+            place = ""
         is_at_place = place and error.type_name not in FOLLOW
         key = (
             error.type_name,

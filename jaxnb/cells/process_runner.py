@@ -33,6 +33,7 @@ from jaxnb.compat.ipykernel_output import NOTHING, KeepingDisplayHook, install_d
 from jaxnb.compat.jax_arrays import is_deleted
 from jaxnb.debugging.process_questions import Questions
 from jaxnb.errors import JaxnbError
+from jaxnb.labels import NO_TEXT, text_of
 from jaxnb.lockstep import process_awaiting, process_interrupts
 from jaxnb.lockstep.process_origins import ORIGINS
 from jaxnb.lockstep.process_recorder import Recorder
@@ -104,12 +105,14 @@ class Runner:
 
         def showtraceback(*arguments: Any, **settings: Any) -> None:
             if settings.get("running_compiled_code") and ipython_shell.is_outermost(shell):
-                self._raised_at = time.monotonic()
                 error = sys.exc_info()[1]
-                self._tell_end(error)
+                self._left(error)
+                if error is not None and text_of(error) == NO_TEXT:
+                    self._keep_error(error, with_calls=True)
                 if isinstance(error, UsageError) or process_tracebacks.has_group(error):
                     return  # IPython would print it to standard error: it is kept below
-            show(*arguments, **settings)
+            if self._error is None:  # else IPython fails as it makes the text of what is kept
+                show(*arguments, **settings)
 
         shell.showtraceback = showtraceback
         ipython_shell.name_cells(shell, lambda: self._code_name)
@@ -123,7 +126,10 @@ class Runner:
         shell = self._shell
         self._error = self._raised = self._raised_at = None
         script = request.script
-        self._code_name = f"<cell {request.cell}>" if script is None else script.path
+        self._code_name = f"<cell {request.cell}>"
+        if script is not None:
+            main = process_script.main_module(script)
+            self._code_name, shell.user_ns = script.path, vars(main)
         shell.displayhook.take()
         shell.execution_count = request.cell
         self._began = time.monotonic()
@@ -134,7 +140,7 @@ class Runner:
         try:
             self._recorder.meet(request)
             if script is not None:
-                process_script.run(script, self.process_index, len(request.ranks), self._left)
+                process_script.run(script, main, self.process_index, len(request.ranks), self._left)
             else:
                 with ipykernel_requests.with_own_input(self._kernel):
                     if request.aside:
@@ -204,12 +210,9 @@ class Runner:
             made["preprocessing_exc_tuple"] = sys.exc_info()
         return made if self._shell.should_run_async(code, **made) else None
 
-    def _left(self, error: BaseException) -> None:
-        self._raised_at = time.monotonic()
-        self._tell_end(error)
-
-    def _tell_end(self, error: BaseException | None) -> None:
+    def _left(self, error: BaseException | None) -> None:
         """Tells who waits for this process what it has raised: to format that takes a while."""
+        self._raised_at = time.monotonic()
         name, line = type(error).__name__, _line_in_cell(error, self._code_name)
         self._recorder.lockstep.end(ProcessError(name, "", "", "", line=line).ending)
 
@@ -338,10 +341,7 @@ class Runner:
         self._keep_traceback(type(error), error, lines)
 
     def _keep_traceback(self, kind: type[BaseException], error: Any, lines: list[str]) -> None:
-        try:
-            text = str(error)
-        except Exception:  # of its own
-            text = f"its text cannot be made: {kind.__name__}.__str__ raises"
+        text = text_of(error)
         said = process_tracebacks.cause_first(text)
         ansi = process_bundles.shortened("\n".join(lines).replace(text, said))
         ipython_shell.note_traceback(self._shell, lines)

@@ -25,20 +25,27 @@ from typing import Any, TextIO
 from unittest.mock import patch
 
 import jax
+from IPython import get_ipython
 
 from jaxnb.cells import process_children, process_flood
 from jaxnb.cells.process_tracebacks import python_lines
 from jaxnb.lockstep import process_awaiting
-from jaxnb.model.scripts import Script
+from jaxnb.lockstep.process_origins import ORIGINS
+from jaxnb.model.scripts import OF_TERMINALS, Script
 
 
 def run(
-    script: Script, process_index: int, num_processes: int, ended: Callable[[BaseException], None]
+    script: Script,
+    main: ModuleType,
+    process_index: int,
+    num_processes: int,
+    ended: Callable[[BaseException], None],
 ) -> None:
     """Runs a script.
 
     Args:
         script: The script.
+        main: Its module, empty: of :func:`main_module`.
         process_index: Who this process is.
         num_processes: The size of the group.
         ended: Told at once what the script raises: others may wait for this process.
@@ -47,7 +54,7 @@ def run(
         SystemExit: It has ended with a status other than 0, which is the exception's ``code``.
         BaseException: Whatever it raised.
     """
-    main = _main_module(script)
+    _leave_the_kernel(script)
     arguments = [
         each.replace("{process_index}", str(process_index)).replace(
             "{num_processes}", str(num_processes)
@@ -62,13 +69,12 @@ def run(
         stack.enter_context(_streams(script.input_pid if process_index == 0 else 0))
         handlers = stack.enter_context(_exit_handlers())
         stack.enter_context(_no_event_loop())
+        ORIGINS.continue_in(None)  # no task of the kernel's is left
         stack.enter_context(_joined_already(process_index, num_processes))
         stack.enter_context(patch.dict(sys.modules, {"__main__": main}))
         stack.enter_context(patch.object(sys, "argv", arguments))
         path = [script.folder, *filter(None, sys.path)]  # IPython has put the working directory in
         stack.enter_context(patch.object(sys, "path", path))
-        if "inline" in os.environ.get("MPLBACKEND", ""):
-            del os.environ["MPLBACKEND"]  # ipykernel's: a script has no notebook to show figures in
         threads = set(threading.enumerate())
         raised: BaseException | None = None
         hook = sys.excepthook
@@ -89,7 +95,24 @@ def run(
             raise raised
 
 
-def _main_module(script: Script) -> ModuleType:
+def _leave_the_kernel(script: Script) -> None:
+    """Has libraries that ask whether this is a notebook find that it is not, from now on.
+
+    rich, tqdm and others would display what plain Python prints, coloured in a pipe too.
+    """
+    if (shell := get_ipython()) is not None:
+        type(shell).clear_instance()
+    for name in ("__IPYTHON__", "display"):
+        vars(builtins).pop(name, None)
+    vars(sys).pop("ps1", None)
+    sys.displayhook = sys.__displayhook__
+    for name in OF_TERMINALS:
+        os.environ.pop(name, None)
+    os.environ.update(script.environment)
+
+
+def main_module(script: Script) -> ModuleType:
+    """Returns what a script has as ``__main__``, before it runs."""
     main = ModuleType("__main__")
     main.__file__ = script.path
     vars(main)["__builtins__"] = builtins
@@ -177,7 +200,15 @@ def _no_event_loop() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _joined_already(process_index: int, num_processes: int) -> Iterator[None]:
-    """Has ``jax.distributed.initialize`` accept that the processes are joined."""
+    """Has ``jax.distributed.initialize`` accept that the processes are joined.
+
+    They stay so: a script that has called ``shutdown`` is only told what it is told elsewhere.
+    """
+    is_joined = True
+
+    def shutdown() -> None:
+        nonlocal is_joined
+        is_joined = False
 
     def initialize(
         coordinator_address: str | None = None,
@@ -198,7 +229,8 @@ def _joined_already(process_index: int, num_processes: int) -> Iterator[None]:
     size = num_processes
     with (
         patch.object(jax.distributed, "initialize", initialize),
-        patch.object(jax.distributed, "shutdown", lambda: None),
+        patch.object(jax.distributed, "shutdown", shutdown),
+        patch.object(jax.distributed, "is_initialized", lambda: is_joined),
     ):
         yield
 
@@ -237,7 +269,7 @@ class _NoInput(io.TextIOBase):
         raise OSError(
             "Only process 0 of a script has a standard input, and only a file or a pipe: "
             "`jaxnb run SCRIPT.py < FILE`. Read it `if jax.process_index() == 0`. For debuggers "
-            "and `input()` run the code in a notebook's `%%spmd` cell."
+            "and `input()` run the code in a notebook."
         )
 
     read = readline

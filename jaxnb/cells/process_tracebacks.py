@@ -62,9 +62,13 @@ def install(shell: Any) -> None:
 
 def python_lines(error: BaseException) -> list[str]:
     """Returns a traceback as Python writes it, without the frames of IPython and jaxnb."""
-    error.__traceback__ = _chained(list(_entries(error.__traceback__)))
-    if notes := getattr(error, "__notes__", None):  # JAX's on the frames that it has left out
-        error.__notes__ = [note for note in notes if not note.startswith("-----")]
+    chain: list[BaseException | None] = [error]
+    while (each := chain[-1]) is not None:
+        each.__traceback__ = without_ours(each.__traceback__)
+        if notes := getattr(each, "__notes__", None):  # JAX's on the frames that it has left out
+            each.__notes__ = [note for note in notes if not note.startswith("-----")]
+        following = each.__cause__ or each.__context__
+        chain.append(None if following in chain else following)
     return "".join(traceback.format_exception(error)).splitlines()
 
 

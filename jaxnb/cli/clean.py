@@ -138,9 +138,9 @@ def _changed(folder: Path) -> str:
 
 
 def _described(folder: Path) -> str:
-    files = [each for each in folder.rglob("*") if each.is_file()]
-    sockets = sum(each.is_socket() for each in folder.rglob("*"))
-    size = format_bytes(sum(each.stat().st_size for each in files))
+    found = [each.lstat() for each in folder.rglob("*")]
+    files = [each.st_size for each in found if stat.S_ISREG(each.st_mode)]
+    sockets, size = sum(stat.S_ISSOCK(e.st_mode) for e in found), format_bytes(sum(files))
     if (folder / "log").exists() or not files:
         return f"a group's: {len(files)} files, {size}, {sockets} sockets"
     return f"variables, {size}: `%spmd_load {folder}` binds them"

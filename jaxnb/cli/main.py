@@ -7,7 +7,9 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
 
 from jaxnb._version import __version__
 
@@ -27,7 +29,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command; returns its exit status."""
     _open_what_is_closed()
     parser = make_parser()
-    given, own = _split(list(sys.argv[1:] if arguments is None else arguments))
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    given, own = _split(words, parser.run.values) if words[:1] == ["run"] else (words, [])
     asked = parser.parse_args(given)
     try:
         return _done(parser, asked, own)
@@ -61,21 +64,42 @@ def _open_what_is_closed() -> None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
 
 
-def make_parser() -> argparse.ArgumentParser:
+class Parser(argparse.ArgumentParser):
+    """Knows how many values each of its options takes; argparse's own table is private.
+
+    Attributes:
+        values: The numbers, by the options' names.
+        run: The parser of `run`.
+    """
+
+    values: Mapping[str, Any] = MappingProxyType({})
+    run: Parser
+
+    def add_argument(self, *names: Any, **settings: Any) -> argparse.Action:
+        """Adds an argument; a shell completes some by the names of files."""
+        action = super().add_argument(*names, **settings)
+        number = 1 if action.nargs is None else action.nargs
+        self.values = {**self.values, **dict.fromkeys(action.option_strings, number)}
+        is_file = action.metavar in ("FILE", "SCRIPT", "ARGUMENT")
+        if is_file and (shtab := sys.modules.get("shtab")):
+            action.complete = shtab.FILE  # type: ignore[attr-defined]
+        return action
+
+
+def make_parser() -> Parser:
     """Returns the parser, which shtab makes completions of too."""
-    parser = argparse.ArgumentParser(
-        "jaxnb", description="Runs programs on several JAX processes, in lockstep."
-    )
+    parser = Parser("jaxnb", description="Runs programs on several JAX processes, in lockstep.")
     parser.add_argument("--version", action="version", version=f"jaxnb {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    _add_run(commands.add_parser(
+    parser.run = commands.add_parser(
         "run",
         help="run a script, a module or a notebook on N processes",
         description="Runs a script on N processes that are joined by jax.distributed.",
         epilog=_RUN_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
-    ))  # fmt: skip
+    )
+    _add_run(parser.run)
     doctor = commands.add_parser("doctor", help="look for what keeps groups from starting")
     doctor.add_argument("--json", action="store_true", help="print it as JSON")
     clean = commands.add_parser("clean", help="list and remove what a crash has left")
@@ -84,14 +108,15 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_run(run: argparse.ArgumentParser) -> None:
-    add = run.add_argument
+def _add_run(run: Parser) -> None:
+    add = run.add_argument  # to import the choices would take longer than the help itself
     add("script", nargs="?", metavar="SCRIPT", help="a .py file, a folder with __main__.py, .ipynb")
+    add("arguments", nargs="*", metavar="ARGUMENT", help="the script's own: see below")
     add("-m", dest="module", metavar="MODULE", help="run a module, as python -m does")
     add("-n", type=int, metavar="N", help="processes; default: one per GPU, else 4")
     add("--devices-per-process", type=int, metavar="D", help="CPU devices of each process")
     add("--platform", default="auto", choices=("auto", "cpu", "gpu"), help="default: auto")
-    add("--check", default="strict", choices=("strict", "off"), help="off: plain JAX, which hangs")
+    add("--check", default="strict", choices=("off", "strict"), help="off: plain JAX, which hangs")
     add("--timeout", type=float, metavar="S", help="end it after S seconds (a notebook's cell)")
     add("--outputs", default="merged", choices=("all", "first", "merged"),
         help="equal lines: each, the first process's, or one")  # fmt: skip
@@ -102,30 +127,21 @@ def _add_run(run: argparse.ArgumentParser) -> None:
         help="a parameter of a notebook, as papermill's")  # fmt: skip
 
 
-_VALUES = {
-    "-m": 1, "-n": 1, "--devices-per-process": 1, "--platform": 1, "--check": 1, "--timeout": 1,
-    "--outputs": 1, "--timeline": 1, "--json": 1, "--output": 1, "-p": 2, "-h": 0, "--help": 0,
-}  # fmt: skip
-"""The options of `run`, and how many values each takes."""
-
-
-def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """Returns the arguments that are jaxnb's, and those that are the script's."""
-    if arguments[:1] != ["run"]:
-        return arguments, []
+def _split(arguments: list[str], values: Mapping[str, int]) -> tuple[list[str], list[str]]:
+    """Returns the arguments of `run` that are jaxnb's, and those that are the script's."""
     i, has_target = 1, False
     while i < len(arguments):
         each = arguments[i]
         if each == "--":
             return arguments[:i], arguments[i + 1 :]
-        name = each if each in _VALUES else each.partition("=")[0]
-        if name not in _VALUES and each[:2] in ("-n", "-m") and len(each) > 2:
+        name = each if each in values else each.partition("=")[0]
+        if name not in values and each[:2] in ("-n", "-m") and len(each) > 2:
             has_target |= each.startswith("-m")
             i += 1  # -n4
             continue
-        if name in _VALUES:
+        if name in values:
             has_target |= name == "-m"
-            i += 1 if "=" in each else 1 + _VALUES[name]
+            i += 1 if "=" in each else 1 + values[name]
         elif has_target or each.startswith("-"):
             break
         else:

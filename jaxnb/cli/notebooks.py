@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from jaxnb.cli import signals
+from jaxnb.cli.terminal import say
 from jaxnb.display.ansi import strip_ansi
 from jaxnb.errors import UsageError
 from jaxnb.labels import one_line
-
-FAILED, TIMED_OUT = 1, 124
 
 
 def run_notebook(
@@ -39,8 +38,10 @@ def run_notebook(
     """
     try:
         import nbformat
+        from jupyter_client.manager import AsyncKernelManager
         from nbclient import NotebookClient
         from nbclient.exceptions import CellExecutionError, CellTimeoutError
+        from traitlets.config import Config
     except ImportError as error:
         raise UsageError(
             "To run notebooks type `pip install 'jaxnb[lab]'`, which brings nbclient."
@@ -51,8 +52,12 @@ def run_notebook(
         raise UsageError(f"Cannot read the notebook {path!r}: {one_line(str(error))}") from error
     if parameters:
         notebook = _with_parameters(path, parameters)
+    manager = {}
+    if hasattr(AsyncKernelManager, "transport_encryption"):  # else ipykernel warns of plain text
+        manager["transport_encryption"] = "auto"
     client: Any = NotebookClient(
         notebook,
+        config=Config({"KernelManager": manager}),
         timeout=timeout,
         resources={"metadata": {"path": str(Path(path).absolute().parent)}},
         on_cell_executed=_show,
@@ -65,12 +70,12 @@ def run_notebook(
     except signals.Ended as end:
         status = end.status
     except CellTimeoutError as error:
-        _say(f"{path}: {one_line(str(error), 300)}")
-        status = TIMED_OUT
+        say(f"{path}: {one_line(str(error), 300)}")
+        status = signals.TIMED_OUT
     except CellExecutionError as error:
         text = str(error)
         sys.stderr.write(f"{text if sys.stderr.isatty() else strip_ansi(text)}\n")
-        status = FAILED
+        status = 1
     finally:
         nbformat.write(notebook, output or path)  # type: ignore[no-untyped-call]
     return status
@@ -110,7 +115,3 @@ def _show(cell: Any, cell_index: int, **_: Any) -> None:
         text = output.get("text", data)
         stream.write(text if text.endswith("\n") or not text else f"{text}\n")
         stream.flush()
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(f"jaxnb: {text}\n")

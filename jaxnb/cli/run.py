@@ -18,7 +18,7 @@ from typing import Any
 from jaxnb.cells.card_error import error_card, error_groups
 from jaxnb.cells.result import CellResult
 from jaxnb.cli import signals
-from jaxnb.cli.terminal import Terminal
+from jaxnb.cli.terminal import Terminal, say
 from jaxnb.cli.words import worded_for
 from jaxnb.errors import CellTimeoutError, JaxnbError, ProcessDiedError, StartError, UsageError
 from jaxnb.labels import Outputs, processes_label
@@ -26,8 +26,6 @@ from jaxnb.launch.deaths import Death, describe_death, last_lines
 from jaxnb.model.scripts import Script
 from jaxnb.options import StartOptions
 from jaxnb.session import Session
-
-USAGE, TIMED_OUT = 2, 124
 
 
 @dataclass(slots=True)
@@ -63,10 +61,10 @@ def run(asked: Run) -> int:
         with signals.installed():
             status = _started(asked)
     except UsageError as error:
-        _say(str(error))
-        status = USAGE
+        say(str(error))
+        status = 2
     except (StartError, OSError) as error:
-        _say(str(error))
+        say(str(error))
     except signals.Ended as end:
         status = end.status
         is_cut = True
@@ -183,7 +181,7 @@ class _Running:
         self._report(error.result)
         sys.stderr.write(self._worded(error_card(error.result).text) + "\n")
         said = f"{self._script.name} ran longer than {self._asked.timeout:g} s and was ended"
-        return self._failed(said, TIMED_OUT)
+        return self._failed(said, signals.TIMED_OUT)
 
     def _died(self, error: ProcessDiedError) -> int:
         deaths = sorted(self._session.deaths, key=lambda each: each.at)
@@ -208,7 +206,7 @@ class _Running:
         return status
 
     def _say(self, text: str) -> None:
-        _say(self._worded(text))
+        say(self._worded(text))
 
     def _report(self, result: CellResult) -> None:
         self._asked.report["processes"] = [
@@ -225,7 +223,7 @@ class _Running:
 
 def _status_of(kind: str, message: str) -> int:
     if kind == "SystemExit":
-        return int(message) & 0xFF
+        return int(message)
     return 128 + signal.SIGINT if kind == "KeyboardInterrupt" else 1
 
 
@@ -239,12 +237,8 @@ def _status_of_broken(error: OSError) -> int:
             os.dup2(null, stream.fileno())  # what Python writes as it ends would fail again
     if error.errno == EPIPE:
         return 128 + signal.SIGPIPE
-    _say(f"the output could not be written: {error.strerror}. All processes were ended.")
+    say(f"the output could not be written: {error.strerror}. All processes were ended.")
     return 1
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(f"jaxnb: {text}\n")
 
 
 def _write(file: str, text: str) -> bool:
@@ -252,6 +246,6 @@ def _write(file: str, text: str) -> bool:
     try:
         Path(file).write_text(text + "\n")
     except OSError as error:
-        _say(f"{file} could not be written: {error.strerror}")
+        say(f"{file} could not be written: {error.strerror}")
         return False
     return True

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from importlib.machinery import PathFinder
 
 from jaxnb.errors import UsageError
-from jaxnb.model.scripts import Script
+from jaxnb.model.scripts import OF_TERMINALS, Script
 
 
 def script_of(path: str, arguments: Sequence[str]) -> Script:
@@ -55,7 +55,8 @@ def _read(name: str, file: str, arguments: tuple[str, ...], folder: str, module:
         raise UsageError(f"Cannot read {file!r}: {error.strerror}. Nothing was started.") from error
     path = os.path.abspath(file)
     compile(source, path, "exec", dont_inherit=True)
-    return Script(name, path, source, arguments, folder, module, _input_pid())
+    environment = {each: os.environ[each] for each in OF_TERMINALS if each in os.environ}
+    return Script(name, path, source, arguments, folder, module, _input_pid(), environment)
 
 
 def _input_pid() -> int:

@@ -16,6 +16,11 @@ from jaxnb.model.cells import RichOutput
 LIVE_SECONDS = 0.1
 
 
+def say(text: str) -> None:
+    """Writes a sentence of jaxnb's own."""
+    sys.stderr.write(f"jaxnb: {text}\n")
+
+
 class Terminal(SaysWaits, NoSink):
     """Writes the lines as they come, all of them; one line is rewritten in place on a terminal.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-_MAGICS = re.compile(r" ?[^.;]*`%spmd_\w+`[^.]*\.")
+_MAGICS = re.compile(r" ?[^.;]*`%spmd_\w+[^`]*`[^.]*\.")
 
 
 def worded_for(name: str) -> Callable[[str], str]:
@@ -16,9 +16,10 @@ def worded_for(name: str) -> Callable[[str], str]:
     """
 
     def worded(text: str) -> str:
+        text = text.replace(" (cell output is shown with the cells)", "")
         text = re.sub(r" \(cell \[\d+\]\)", f" ({name})", text)
         text = re.sub(r"\b[Cc]ell \[\d+\]", name, text)
-        text = re.sub(r"\bthe cell('s)?\b", r"the script\1", text)
+        text = re.sub(r"\b([Tt])he cell('s)?\b", r"\1he script\2", text)
         text = re.sub(r"\bthis cell\b", "this script", text)
         text = re.sub(
             r"[,:](?: and)? (?:new processes take over|variables are kept)[^.]*", "", text

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+OF_TERMINALS = (
+    "CLICOLOR", "CLICOLOR_FORCE", "FORCE_COLOR", "GIT_PAGER", "MPLBACKEND", "PAGER", "TERM"
+)  # fmt: skip
+"""Variables of the environment that a kernel sets for a notebook: what a script puts out would be
+coloured in a pipe. It has them as they are where ``jaxnb run`` was typed."""
 
 
 @dataclass(frozen=True)
@@ -17,6 +24,7 @@ class Script:
         folder: What ``sys.path`` begins with.
         module: Its name, for ``python -m``; empty for a file.
         input_pid: The process whose standard input process 0 reads; 0 if nobody may read any.
+        environment: Those of :data:`OF_TERMINALS` that are set.
     """
 
     name: str
@@ -26,3 +34,4 @@ class Script:
     folder: str
     module: str = ""
     input_pid: int = 0
+    environment: Mapping[str, str] = field(default_factory=dict)

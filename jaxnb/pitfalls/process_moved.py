@@ -62,7 +62,7 @@ class Moves:
                 f"over {plural(n, 'process')} gathers all processes' copies on every one of them, "
                 f"{format_bytes(n * nbytes)} on each, only to check that they are equal.",
                 "`jax.make_array_from_callback(x.shape, sharding, lambda index: x[index])` sends "
-                "nothing; from the notebook: `%spmd_push`.",
+                "nothing. From the notebook: `%spmd_push`.",
             )
             for line, (count, nbytes, largest) in self._gathered.items()
             if nbytes >= GATHERED_BYTES

@@ -6,6 +6,7 @@ import re
 import traceback
 
 from jaxnb.compat.jax_pitfalls import iterates_over_parts
+from jaxnb.labels import text_of
 from jaxnb.model.pitfalls import Pitfall
 from jaxnb.pitfalls.process_moved import ONE_MESH, in_words
 from jaxnb.pitfalls.process_words import pitfall
@@ -22,7 +23,7 @@ def explained(error: BaseException, code_name: str) -> list[Pitfall]:
         error: The exception.
         code_name: The file name of the cell's code.
     """
-    text, line = str(error), _line_of(error, code_name)
+    text, line = text_of(error), _line_of(error, code_name)
     if (isinstance(error, RuntimeError) and _FETCH in text) or iterates_over_parts(error):
         return [
             pitfall(

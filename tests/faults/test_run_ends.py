@@ -48,10 +48,13 @@ class Row:
 
 ROWS = {
     "returns": Row(
-        "import os, sys\n"
-        "print(__name__, sys.argv, os.path.relpath(__file__), sys.path[0] == os.getcwd())",
-        out="[0] __main__ ['script.py', '0', '-n'] script.py True\n"
-        "[1] __main__ ['script.py', '1', '-n'] script.py True\n",
+        "import builtins, os, sys, IPython\n"
+        "is_notebook = IPython.get_ipython() or hasattr(builtins, '__IPYTHON__') or "
+        "hasattr(sys, 'ps1') or 'CLICOLOR_FORCE' in os.environ\n"
+        "print(__name__, sys.argv, os.path.relpath(__file__), sys.path[0] == os.getcwd(), "
+        "is_notebook)",
+        out="[0] __main__ ['script.py', '0', '-n'] script.py True False\n"
+        "[1] __main__ ['script.py', '1', '-n'] script.py True False\n",
         options=("{process_index}", "-n"),
     ),
     "raises on one": Row(
@@ -69,6 +72,11 @@ ROWS = {
         "from arrays import *\nimport time\nif me == 1:\n    1 / 0\ntime.sleep(1000)",
         1,
         err=("ZeroDivisionError on process 1, first", "they are interrupted"),
+    ),
+    "raises what cannot be shown": Row(
+        "class Bad(Exception):\n    def __str__(self): raise KeyError\nraise Bad",
+        1,
+        err=("Bad on processes 0-1", "Bad: <exception str() failed>"),
     ),
     "is cancelled": Row(  # neither an Exception nor what ends a process
         "import asyncio\nasync def main():\n    asyncio.current_task().cancel()\n"
@@ -203,8 +211,9 @@ ROWS = {
         "import sys, jax\n"
         "jax.distributed.initialize('localhost:10000', int(sys.argv[1]), int(sys.argv[2]))\n"
         "assert jax.distributed.is_initialized()\n"
-        "print(jax.process_count()); jax.distributed.shutdown()",
-        out="[0-1] 2\n",
+        "print(jax.process_count()); jax.distributed.shutdown()\n"
+        "print(jax.distributed.is_initialized())",
+        out="[0-1] 2\n[0-1] False\n",
         options=("{num_processes}", "{process_index}"),
     ),
     "initialize with others' arguments": Row(

@@ -40,12 +40,37 @@ def test_training_with_a_loader_for_each_process_gives_the_curve_of_one() -> Non
 
 
 @pytest.mark.thorough
+def test_a_flax_model_is_trained_as_on_one_process() -> None:
+    """With a loader for each process, batch statistics and dropout over all of them."""
+    told = output(*RUN, "flax_digits.py", "-n", "4", "--join")
+    alone, ours = curve(output("flax_digits.py")), curve(told)
+    assert ours == pytest.approx(alone, abs=0.01)
+    assert told.count("[0-3] step") == len(ours) == 4
+    assert ours[-1] < 0.75 * ours[0]
+
+
+def curve(text: str) -> list[float]:
+    """Returns the losses that a training has printed."""
+    return [float(each) for each in re.findall(r"loss (\S+)", text)]
+
+
+@pytest.mark.thorough
 def test_the_script_of_jaxs_guide_runs_unchanged() -> None:
     own = ("{process_index}", "{num_processes}")
     told = output(*RUN, "guide.py", "-n", "4", "--devices-per-process", "2", *own)
     found = re.findall(r"\[\d\] process=(\d) got result: -0\.1239873", told)
     assert sorted(found) == ["0", "1", "2", "3"]
     assert told.count("has local data") == 8
+
+
+@pytest.mark.thorough
+def test_what_jaxs_examples_do_runs_as_in_plain_jax() -> None:
+    shape = ("-n", "4", "--devices-per-process", "2")
+    told = output(*RUN, "several.py", *shape, "--i={process_index}", "--n={num_processes}")
+    lines = told.splitlines()
+    assert {"[0-3] loaded 36.0", "[2-3] half 6", "[0-3] live 28"} < set(lines)
+    assert "[0-1] half Array(shape=(), dtype=int32)" in lines
+    assert any(line.startswith("[0] ┌──") for line in lines)  # as text: this is no notebook
 
 
 def test_a_module_has_its_relative_imports(tmp_path: Path) -> None:

@@ -46,6 +46,7 @@ def test_its_cells_run_and_an_error_ends_it(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "[0-1] sum 2.0" in done.stdout
     assert "DivergenceError" in done.stderr
+    assert "WARNING" not in done.stderr
     assert "never" not in done.stdout
     assert "[0-1] sum 2.0" in outputs(tmp_path, 1)
     assert "DivergenceError" in outputs(tmp_path, 2)

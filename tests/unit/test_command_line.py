@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import nbformat
 import pytest
 
 from jaxnb.cli import main, notebooks, scripts
 from jaxnb.errors import UsageError
+from jaxnb.labels import Outputs
+from jaxnb.options import CHECKS, PLATFORMS
 
 
 @pytest.mark.parametrize(
@@ -28,7 +32,13 @@ from jaxnb.errors import UsageError
     ],
 )
 def test_the_scripts_arguments_begin_with_the_first_unknown_one(given: str, own: str) -> None:
-    assert main._split(given.split())[1] == own.split()
+    assert main._split(given.split(), main.make_parser().run.values)[1] == own.split()
+
+
+def test_the_choices_are_those_of_a_start_and_of_a_cell() -> None:
+    help_text = main.make_parser().run.format_help()
+    for choices in map(sorted, (PLATFORMS, CHECKS, get_args(Outputs))):
+        assert f"{{{','.join(choices)}}}" in help_text
 
 
 @pytest.mark.parametrize(
@@ -66,6 +76,43 @@ def test_help_fits_a_screen_and_loads_no_jax() -> None:
     assert len(done.stdout.splitlines()) <= 42
     loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert loaded & {"jax", "ipyparallel", "IPython", "numpy"} == set()
+
+
+COMPLETE = """\
+source <(shtab --shell=bash jaxnb.cli.main.make_parser)
+for line in "${@}"; do
+    COMP_WORDS=(jaxnb $line)
+    if [[ $line == *" " ]]; then COMP_WORDS+=(""); fi
+    COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
+    _shtab_jaxnb jaxnb "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD - 1]}"
+    echo "${COMPREPLY[*]}"
+done
+"""
+
+
+def test_bash_completes_what_shtab_writes(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    lines = {
+        "r": "run",
+        "run --p": "--platform",
+        "run --platform ": "auto cpu gpu",
+        "run --outputs m": "merged",
+        "run tr": "train.py",
+        "run --timeout 3 --timeline t": "train.py",
+        "run -n 4 train.py --ti": "--timeout --timeline",
+        "run -n 4 train.py --lr 0.1 t": "train.py",
+        "clean --d": "--dry-run",
+    }
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-c", COMPLETE, "bash", *lines],
+        cwd=tmp_path,
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert dict(zip(lines, done.stdout.splitlines(), strict=True)) == lines
 
 
 def test_a_module_is_found_without_importing_it(

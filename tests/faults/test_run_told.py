@@ -1,0 +1,104 @@
+"""What goes wrong in a script is told as it is in a cell: the same programs are run as both."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import jaxnb
+from jaxnb.cells.card_error import error_card
+from jaxnb.cells.sinks import NoSink
+from jaxnb.cli.words import worded_for
+from jaxnb.session import Session
+from jaxnb_fixtures import PATIENT_SECONDS
+
+BEFORE = """\
+import jax, jax.numpy as jnp, numpy as np
+me, n = jax.process_index(), jax.process_count()
+mesh = jax.make_mesh((n,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+rows, everywhere = (jax.NamedSharding(mesh, each) for each in (jax.P("d"), jax.P()))
+def spread(block): return jax.make_array_from_process_local_data(rows, block)
+def copies(of): return jax.make_array_from_callback((3,), everywhere, lambda i: of[i])
+x = spread(np.full(2, me, np.float32))
+block = np.ones((3 if me == 1 else 4, 2), np.float32)
+total = jax.jit(jnp.sum)
+gathered = jax.jit(lambda a: a, out_shardings=everywhere)
+"""
+
+PROGRAMS = {
+    "other shapes": "mean = jax.jit(jnp.mean)(spread(block))",
+    "a shape that decides": "if len(block) < 4:\n    whole = gathered(x)\nfloat(total(x))",
+    "one batch more": "for batch in np.ones((5 - me, 1, 2), np.float32):\n    total(spread(batch))",
+    "sets in another order": "for k in [1, 2] if me else [2, 1]:\n"
+    "    float(total(spread(np.ones((1, k), np.float32))))",
+    "another array": "a, b = spread(np.ones(2)), spread(np.zeros(2))\ntotal(a if me else b)",
+    "a typo": "for step in range(5):\n    y = total(x)\n    if me == 1 and step == 3: print(stpe)",
+    "another constant": "factor = 4 if me else 3\njax.jit(lambda a: (a * factor).sum())(x)",
+    "another scalar": "jax.jit(lambda a, b: a * b)(x, 1.0 if me else 0.0)",
+    "another replica": "odd = copies(np.full(3, me, np.float32))\ntotal(odd)",
+    "values of others": "np.asarray(x)",
+    "devices in another order": "other = jax.sharding.Mesh(jax.devices()[::-1], ('d',))\n"
+    "x + jax.device_put(np.ones(2 * n), jax.NamedSharding(other, jax.P('d')))",
+    "an error while another is handled": "try:\n    jax.jit(lambda a: (_ for _ in ()).throw("
+    "KeyError(a.shape)))(x)\nexcept KeyError:\n    1 / 0",
+}
+IN_THE_GATE = ("another array", "another replica")
+
+
+class Notices(NoSink):
+    """Keeps what is said beside a cell's output."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def notice(self, text: str) -> None:
+        self.said.append(text)
+
+
+@pytest.fixture(scope="module")
+def group() -> Iterator[Session]:
+    with jaxnb.start(2, platform="cpu") as session:
+        yield session
+
+
+def told(text: str) -> set[str]:
+    """Returns what is told, without tracebacks and times: who raised what, and each sentence."""
+    text = re.sub(r"line (\d+) of script\.py", r"script.py:\1", worded_for("script.py")(text))
+    text = re.sub(r"/\S*/(?=script\.py:)", "", text.replace("jaxnb.errors.", ""))
+    text = re.sub(r"(, first)? · after .*| · line .*|\.? Did you mean: .*", "", text)
+    frame = r"[\s-]|Traceback|Cell In|File |\w+ +Trace"
+    lines = [re.sub("^jaxnb: ", "", each) for each in text.splitlines()]
+    kept = "\n".join(each for each in lines if each and not re.match(frame, each))
+    return {each.strip() for each in re.split(r"(?<=[.;:])\s|\n", kept)}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name in IN_THE_GATE else [pytest.mark.thorough])
+        for name in PROGRAMS
+    ],
+)
+def test_a_script_is_told_what_a_cell_is(name: str, group: Session, tmp_path: Path) -> None:
+    source, notices = BEFORE + PROGRAMS[name], Notices()
+    result = group.run(source, sink=notices, raise_on_error=False)
+    (tmp_path / "script.py").write_text(source)
+    done = subprocess.run(
+        [sys.executable, "-m", "jaxnb", "run", "script.py", "-n", "2", "--platform", "cpu"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=PATIENT_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 1
+    in_cell = told("\n".join([*notices.said, error_card(result).text]))
+    assert in_cell
+    assert in_cell - told(done.stderr) == set(), done.stderr
+    assert "spmd" not in done.stderr
+    assert str(Path(jaxnb.__file__).parent) not in done.stderr
