@@ -143,7 +143,7 @@ def _described(folder: Path) -> str:
     size = format_bytes(sum(each.stat().st_size for each in files))
     if (folder / "log").exists() or not files:
         return f"a group's: {len(files)} files, {size}, {sockets} sockets"
-    return f"variables, {size}: `%spmd_load {folder}` binds them"
+    return f"variables, {size}; in a notebook `%spmd_load {folder}` binds them"
 
 
 def remove(left: Left) -> list[str]:
