@@ -17,7 +17,7 @@ import linecache
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import thread as executors
 from importlib.machinery import SourceFileLoader
 from types import ModuleType
@@ -25,6 +25,7 @@ from typing import Any, TextIO
 from unittest.mock import patch
 
 import jax
+from IPython import get_ipython
 
 from jaxnb.cells import process_children, process_flood
 from jaxnb.cells.process_tracebacks import python_lines
@@ -69,6 +70,7 @@ def run(
         stack.enter_context(patch.object(sys, "path", path))
         if "inline" in os.environ.get("MPLBACKEND", ""):
             del os.environ["MPLBACKEND"]  # ipykernel's: a script has no notebook to show figures in
+        _set_variables(script.environment)
         threads = set(threading.enumerate())
         raised: BaseException | None = None
         hook = sys.excepthook
@@ -101,6 +103,16 @@ def _main_module(script: Script) -> ModuleType:
     else:
         main.__loader__ = SourceFileLoader("__main__", script.path)
     return main
+
+
+def _set_variables(environment: Mapping[str, str | None]) -> None:
+    """Sets variables of the environment; debuggers of IPython write colours if it says so."""
+    for name, value in environment.items():
+        os.environ.pop(name, None)
+        if value is not None:
+            os.environ[name] = value
+    if not os.environ.get("FORCE_COLOR") and (shell := get_ipython()) is not None:
+        shell.colors = "nocolor"
 
 
 def _status(error: SystemExit) -> int:

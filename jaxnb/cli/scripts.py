@@ -11,6 +11,9 @@ from importlib.machinery import PathFinder
 from jaxnb.errors import UsageError
 from jaxnb.model.scripts import Script
 
+_OF_KERNELS = ("TERM", "CLICOLOR", "CLICOLOR_FORCE", "FORCE_COLOR", "PAGER", "GIT_PAGER")
+"""Variables that ipykernel sets in its kernels."""
+
 
 def script_of(path: str, arguments: Sequence[str]) -> Script:
     """Returns the script of a file, or of a folder with a ``__main__.py``.
@@ -55,7 +58,15 @@ def _read(name: str, file: str, arguments: tuple[str, ...], folder: str, module:
         raise UsageError(f"Cannot read {file!r}: {error.strerror}. Nothing was started.") from error
     path = os.path.abspath(file)
     compile(source, path, "exec", dont_inherit=True)
-    return Script(name, path, source, arguments, folder, module, _input_pid())
+    return Script(name, path, source, arguments, folder, _environment(), module, _input_pid())
+
+
+def _environment() -> dict[str, str | None]:
+    """Returns variables as this process has them; colours are forced on a terminal only."""
+    found = {name: os.environ.get(name) for name in _OF_KERNELS}
+    if sys.stdout.isatty() and sys.stderr.isatty() and found["TERM"] != "dumb":
+        found["FORCE_COLOR"] = found["FORCE_COLOR"] or "1"  # the streams of a process are pipes
+    return found
 
 
 def _input_pid() -> int:

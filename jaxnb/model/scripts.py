@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 
@@ -16,6 +17,8 @@ class Script:
         arguments: ``sys.argv``; ``{process_index}`` and ``{num_processes}`` in it are replaced.
         folder: What ``sys.path`` begins with.
         module: Its name, for ``python -m``; empty for a file.
+        environment: Variables that ipykernel has set in its kernels, and what they are for the
+            script; None where they are not set.
         input_pid: The process whose standard input process 0 reads; 0 if nobody may read any.
     """
 
@@ -24,5 +27,6 @@ class Script:
     source: bytes = field(repr=False)
     arguments: tuple[str, ...]
     folder: str
+    environment: Mapping[str, str | None]
     module: str = ""
     input_pid: int = 0
