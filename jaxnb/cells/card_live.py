@@ -2,46 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 
 from jaxnb.cells.card_cell import cell_card
 from jaxnb.cells.card_error import error_card
+from jaxnb.cells.merge_bars import bars_as_one
 from jaxnb.cells.merge_output import MergedLine
 from jaxnb.cells.result import CellResult
 from jaxnb.display.blocks import Pre
 from jaxnb.display.card import NOTHING, Card, card_of, stacked
-from jaxnb.labels import processes_label
 from jaxnb.launch.card_group import progress_card
-
-BAR = re.compile(r"(.*?)(\d+)%\|.*?\|\s*(\d+)?")
-"""What tqdm writes: a description, how far it is, a bar, and a count."""
-
-
-def bars_as_one(lines: Sequence[MergedLine]) -> list[MergedLine]:
-    """Returns lines with those bars as one that differ only in how far each process is.
-
-    It is the bar of the slowest, and names that and the fastest.
-    """
-    bars: dict[object, list[tuple[tuple[int, int], MergedLine]]] = {}
-    for i, line in enumerate(lines):
-        bar = BAR.match(line.text)
-        at = (int(bar[2]), int(bar[3] or 0)) if bar else (0, 0)
-        bars.setdefault((line.name, bar[1].rstrip()) if bar else i, []).append((at, line))
-    return [_one_bar(those) for those in bars.values()]
-
-
-def _one_bar(bars: Sequence[tuple[tuple[int, int], MergedLine]]) -> MergedLine:
-    (least, slowest), (most, fastest) = (f(bars, key=lambda bar: bar[0]) for f in (min, max))
-    who = frozenset().union(*(line.processes for _, line in bars))
-    if least == most:
-        return replace(slowest, processes=who)
-    told = (
-        f" · slowest {processes_label(sorted(slowest.processes))}, "
-        f"fastest {processes_label(sorted(fastest.processes))} at {most[0]}%"
-    )
-    return replace(slowest, processes=who, text=slowest.text + told)
 
 
 def live_card(lines: Sequence[MergedLine]) -> Card:
