@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from jaxnb.cells.bars import bars_as_one
 from jaxnb.cells.card_cell import cell_card
 from jaxnb.cells.card_error import error_card
+from jaxnb.cells.merge_bars import bars_as_one
 from jaxnb.cells.merge_output import MergedLine
 from jaxnb.cells.result import CellResult
 from jaxnb.display.blocks import Pre

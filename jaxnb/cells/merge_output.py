@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-from jaxnb.cells.bars import ended_as_one
 from jaxnb.cells.limit_output import LineLimiter
 from jaxnb.cells.merged_line import MergedLine
 from jaxnb.display.align import Alignment, LineQueue, common_prefix
@@ -123,15 +122,13 @@ class StreamMerger:
 def merged_again(lines: Sequence[MergedLine], first: int) -> list[MergedLine] | None:
     """Returns a cell's lines, merged once more when all have come; None if they are as few then.
 
-    Equal lines that came further apart than lines wait for each other are one then, and so are bars
-    that have ended, however fast. Within one
+    Equal lines that came further apart than lines wait for each other are one then. Within one
     stream of a process lines keep their order; those of the first process do in both together.
 
     Args:
         lines: The lines, of both streams, as they came.
         first: The first process.
     """
-    lines = ended_as_one(lines)
     who: dict[tuple[str, str], frozenset[int]] = {}
     has_twins = False
     for line in lines:

@@ -101,6 +101,8 @@ def _leave_the_kernel(script: Script) -> None:
     rich, tqdm and others would display what plain Python prints, coloured in a pipe too.
     """
     if (shell := get_ipython()) is not None:
+        if "FORCE_COLOR" not in script.environment:
+            shell.colors = "nocolor"  # for debuggers
         type(shell).clear_instance()
     for name in ("__IPYTHON__", "display"):
         vars(builtins).pop(name, None)

@@ -143,7 +143,7 @@ def _described(folder: Path) -> str:
     sockets, size = sum(stat.S_ISSOCK(e.st_mode) for e in found), format_bytes(sum(files))
     if (folder / "log").exists() or not files:
         return f"a group's: {len(files)} files, {size}, {sockets} sockets"
-    return f"variables, {size}: `%spmd_load {folder}` binds them"
+    return f"variables, {size}; in a notebook `%spmd_load {folder}` binds them"
 
 
 def remove(left: Left) -> list[str]:

@@ -108,7 +108,7 @@ def _gpus(*, has_plugin: bool) -> Iterator[Finding]:
         yield _ok(f"NVML: driver {driver}, CUDA up to {cuda // 1000}.{cuda % 1000 // 10}")
     except ImportError:
         fix = "pip install nvidia-ml-py"
-        yield _warning("NVML is missing: no utilisation in %spmd_stats", fix)
+        yield _warning("NVML is missing: statistics have no utilisation of GPUs", fix)
     except Exception as error:  # NVML's own
         yield _warning(f"NVML does not answer: {error}", "nvidia-smi")
 

@@ -22,7 +22,8 @@ from jaxnb.cli.terminal import Terminal, say
 from jaxnb.cli.words import worded_for
 from jaxnb.errors import CellTimeoutError, JaxnbError, ProcessDiedError, StartError, UsageError
 from jaxnb.labels import Outputs, processes_label
-from jaxnb.launch.deaths import Death, describe_death, last_lines
+from jaxnb.launch.deaths import Death, crash_lines, describe_death, last_lines
+from jaxnb.launch.launcher_names import launcher_of
 from jaxnb.model.scripts import Script
 from jaxnb.options import StartOptions
 from jaxnb.session import Session
@@ -57,14 +58,15 @@ def run(asked: Run) -> int:
     """
     started = time.perf_counter()
     status, is_cut = 1, False
+    worded = worded_for(asked.script.name)
     try:
         with signals.installed():
             status = _started(asked)
     except UsageError as error:
-        say(str(error))
+        say(worded(str(error)))
         status = 2
     except (StartError, OSError) as error:
-        say(str(error))
+        say(worded(str(error)))
     except signals.Ended as end:
         status = end.status
         is_cut = True
@@ -190,8 +192,10 @@ class _Running:
         count = self._session.num_processes
         if len(deaths) == count and not any(each.status for each in deaths):
             return 0  # os._exit(0) on all
+        shown = launcher_of(self._asked.options) == "fork"  # what they wrote, as they wrote it
         for death in deaths:
-            self._say(f"{self._death_text(death, count)}{last_lines(death)}")
+            lines = crash_lines(death) if shown else last_lines(death)
+            self._say(f"{self._death_text(death, count)}{lines}")
         status = next((each.status for each in deaths if each.status), 1)
         return 128 - status if status < 0 else status
 

@@ -55,8 +55,15 @@ def _read(name: str, file: str, arguments: tuple[str, ...], folder: str, module:
         raise UsageError(f"Cannot read {file!r}: {error.strerror}. Nothing was started.") from error
     path = os.path.abspath(file)
     compile(source, path, "exec", dont_inherit=True)
-    environment = {each: os.environ[each] for each in OF_TERMINALS if each in os.environ}
-    return Script(name, path, source, arguments, folder, module, _input_pid(), environment)
+    return Script(name, path, source, arguments, folder, module, _input_pid(), _environment())
+
+
+def _environment() -> dict[str, str]:
+    """Returns variables of terminals as this process has them; colours are forced on one only."""
+    found = {name: os.environ[name] for name in OF_TERMINALS if name in os.environ}
+    if sys.stdout.isatty() and sys.stderr.isatty() and found.get("TERM") != "dumb":
+        found.setdefault("FORCE_COLOR", "1")  # the streams of a process are pipes
+    return found
 
 
 def _input_pid() -> int:

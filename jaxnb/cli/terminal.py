@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import shutil
 import sys
 import time
 from collections.abc import Callable
 
+from jaxnb.cells.merge_bars import bars_as_one
 from jaxnb.cells.merge_output import MergedLine
 from jaxnb.cells.sinks import NoSink, SaysWaits
 from jaxnb.model.cells import RichOutput
 
 LIVE_SECONDS = 0.1
+
+_TIMES = re.compile(r" \[[^][]*\](?= · slowest )")
+"""What a bar has to say of times, before what is added to it."""
 
 
 def say(text: str) -> None:
@@ -60,7 +65,9 @@ class Terminal(SaysWaits, NoSink):
         self._shown_at = now
         self._clear_line()
         if lines:
-            text = lines[0].labelled()[: shutil.get_terminal_size().columns - 1]
+            text, columns = bars_as_one(lines)[0].labelled(), shutil.get_terminal_size().columns - 1
+            if len(text) > columns:
+                text = _TIMES.sub("", text)[:columns]
             self._width = len(text)
             self._write(sys.stderr, text)
 

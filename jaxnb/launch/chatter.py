@@ -28,6 +28,8 @@ _PIECE = re.compile("|".join([*map(re.escape, _PIECES), "[0-9]"]))
 
 _DATED = re.compile(r"^([IWEF])\d{4} [\d:.]{15} +\d+ (?=\S+:\d+\] )", re.MULTILINE)
 
+_FATAL = re.compile(r"^Fatal Python error: ", re.MULTILINE)
+
 NUMBERS = 3
 """How many numbers are in a message: the rank, its peers, and how many were expected."""
 
@@ -127,6 +129,29 @@ class ChatterFilter:
             return False
         self._begun = after if after else _Begun()
         return True
+
+
+class DumpFilter:
+    """Holds back what faulthandler writes as a process crashes: the report of its death tells it.
+
+    Takes whole lines. What a child of the process writes is let go by :meth:`flush`, as the process
+    lives on.
+    """
+
+    def __init__(self) -> None:
+        self.held = ""
+
+    def feed(self, text: str) -> str:
+        """Takes lines; returns those before a dump."""
+        found = None if self.held else _FATAL.search(text)
+        end = found.start() if found else 0 if self.held else len(text)
+        self.held += text[end:]
+        return text[:end]
+
+    def flush(self) -> str:
+        """Returns what was held back."""
+        held, self.held = self.held, ""
+        return held
 
 
 def undated(text: str) -> str:

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from pathlib import Path
 
 from jaxnb.errors import ProcessDiedError, SessionBrokenError
@@ -17,6 +18,12 @@ from jaxnb.launch.chatter import quiet
 LAST_LINES = 20
 STACK_LINES = 8
 MAX_COLUMNS = 300
+
+_FATAL = "Fatal Python error"
+_JAXNB = f'"{Path(__file__).parents[1]}/'
+_NO_USERS = re.compile(rf"{re.escape(_JAXNB)}|-packages/(IPython|ipykernel)/")
+_RUNNER = f"{_JAXNB}cells/process_runner.py"
+"""What runs the user's code: frames outside of it are not the user's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,29 +136,38 @@ def last_lines(death: Death) -> str:
     the thread it came from are kept: what explains it stands before the dump.
     """
     lines = [line[:MAX_COLUMNS] for line in quiet(death.tail).splitlines() if line.strip()]
-    fatal = next((i for i, s in enumerate(lines) if s.startswith("Fatal Python error")), None)
+    fatal = next((i for i, s in enumerate(lines) if s.startswith(_FATAL)), None)
     if fatal is None:
         kept = lines[-LAST_LINES:]
     else:
         kept = lines[max(0, fatal - LAST_LINES) : fatal + 1] + _current_stack(lines[fatal:])
-    return (
-        "\nThe last lines of its log (cell output is shown with the cells):\n"
-        + "\n".join(f"    {line}" for line in kept)
-        if kept
-        else ""
-    )
+    heading = "\nThe last lines of its log (cell output is shown with the cells):"
+    return heading + _indented(kept) if kept else ""
+
+
+def crash_lines(death: Death) -> str:
+    """Returns the kind of a crash and the stack of its thread, as lines; empty if there are none.
+
+    For who has shown all else that the process wrote, as it came.
+    """
+    lines = [line[:MAX_COLUMNS] for line in death.tail.splitlines()]
+    fatal = next((i for i, s in enumerate(lines) if s.startswith(_FATAL)), None)
+    return "" if fatal is None else _indented([lines[fatal], *_current_stack(lines[fatal:])])
+
+
+def _indented(lines: Sequence[str]) -> str:
+    return "".join(f"\n    {line}" for line in lines)
 
 
 def _current_stack(dump: list[str]) -> list[str]:
+    """Returns the stack of the thread that crashed; the user's code only, if it ran any."""
     start = next((i for i, line in enumerate(dump) if line.startswith("Current thread")), None)
     if start is None:
         return []
-    stack = [dump[start]]
-    for line in dump[start + 1 : start + STACK_LINES]:
-        if not line.startswith("  "):
-            break
-        stack.append(line)
-    return stack
+    stack = list(takewhile(lambda line: line.startswith("  "), dump[start + 1 :]))
+    runner = next((i for i, line in enumerate(stack) if _RUNNER in line), 0)
+    own = [line for line in stack[:runner] if not _NO_USERS.search(line)]
+    return [dump[start], *(own or stack)[: STACK_LINES - 1]]
 
 
 def death_error(

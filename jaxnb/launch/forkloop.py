@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jaxnb.launch import lifeline
-from jaxnb.launch.chatter import ChatterFilter, undated
+from jaxnb.launch.chatter import ChatterFilter, DumpFilter, undated
 
 TAIL_BYTES = 16 << 10
 """How much of what a child wrote last is kept, to be shown when it dies."""
@@ -46,6 +46,7 @@ class Child:
     wrote_at: float = -math.inf
     decoder: codecs.IncrementalDecoder = field(default_factory=lambda: _decoder("replace"))
     chatter: ChatterFilter = field(default_factory=ChatterFilter)
+    dump: DumpFilter = field(default_factory=DumpFilter)
     flush_at: float = math.inf
     reply_to: int | None = None
     told_to_stop: bool = False
@@ -173,8 +174,9 @@ class ForkLoop:
         child.tail += data
         child.wrote_at = time.monotonic()
         del child.tail[:-TAIL_BYTES]
-        self._emit_text(child, child.chatter.feed(child.decoder.decode(data)))
-        is_pending = child.chatter.is_pending or child.decoder.getstate()[0]
+        text = child.chatter.feed(child.decoder.decode(data))
+        self._emit_text(child, child.dump.feed(text))
+        is_pending = child.chatter.is_pending or child.dump.held or child.decoder.getstate()[0]
         child.flush_at = time.monotonic() + PARTIAL_SECONDS if is_pending else math.inf
 
     def _emit_text(self, child: Child, text: str) -> None:
@@ -182,9 +184,10 @@ class ForkLoop:
             self._emit(event="text", pid=child.pid, index=child.index, text=undated(text))
 
     def _flush_output(self, child: Child, *, is_end: bool = False) -> None:
-        """Hands on what was held back of what a child wrote."""
+        """Hands on what was held back of what a child wrote; at its end not how it crashed."""
         rest = child.decoder.decode(b"", final=True) if is_end else ""
-        self._emit_text(child, child.chatter.feed(rest) + child.chatter.flush())
+        text = child.dump.feed(child.chatter.feed(rest) + child.chatter.flush())
+        self._emit_text(child, text if is_end else text + child.dump.flush())
         child.flush_at = math.inf
 
     def _close_output(self, child: Child) -> None:

@@ -34,6 +34,10 @@ class Placement:
     environments: tuple[dict[str, str], ...]
 
 
+_PLATFORMS = {"": "auto", "cpu": "cpu", "gpu": "gpu", "cuda": "gpu", "rocm": "gpu"}
+"""What JAX calls a platform, to an option."""
+
+
 def place(
     options: StartOptions, gpus: Sequence[str], environment: Mapping[str, str] = os.environ
 ) -> Placement:
@@ -44,15 +48,31 @@ def place(
         gpus: The GPUs of this host that may be used, as ``CUDA_VISIBLE_DEVICES`` names them.
         environment: What the processes inherit.
 
+    With ``--platform auto``, ``JAX_PLATFORMS`` decides, as in plain JAX.
+
     Raises:
         UsageError: More GPUs are needed than there are, or an option does not fit.
     """
     platform = options.platform
     if platform == "auto":
+        platform = _asked_of_jax(environment)
+    if platform == "auto":
         platform = "gpu" if gpus and options.devices_per_process is None else "cpu"
     if platform == "cpu":
         return _place_cpu(options)
     return _place_gpu(options, gpus, environment)
+
+
+def _asked_of_jax(environment: Mapping[str, str]) -> str:
+    """Returns the platform that ``JAX_PLATFORMS`` asks for, by its first name; else ``"auto"``."""
+    names = environment.get("JAX_PLATFORMS", "")
+    first = names.partition(",")[0].strip()
+    if first not in _PLATFORMS:
+        raise UsageError(
+            f"JAX_PLATFORMS={names} asks for {first!r}; processes are started on GPUs or the CPU. "
+            "Nothing was started. Add `--platform cpu`, or unset JAX_PLATFORMS."
+        )
+    return _PLATFORMS[first]
 
 
 def _place_cpu(options: StartOptions) -> Placement:
@@ -64,10 +84,11 @@ def _place_gpu(
     options: StartOptions, gpus: Sequence[str], environment: Mapping[str, str]
 ) -> Placement:
     if not gpus:
+        names = environment.get("JAX_PLATFORMS")
+        asked = f"; JAX_PLATFORMS={names} asks for one" if options.platform == "auto" else ""
         raise UsageError(
             "No GPU was found on this host (nvidia-smi lists none, or CUDA_VISIBLE_DEVICES "
-            "hides them). Nothing was started. Type `%spmd_start --platform cpu` for CPU "
-            "processes."
+            f"hides them){asked}. Nothing was started. Add `--platform cpu` for CPU processes."
         )
     if options.devices_per_process not in (None, 1):
         raise UsageError(
@@ -79,8 +100,8 @@ def _place_gpu(
         there_are = "there is 1 GPU" if len(gpus) == 1 else f"there are {len(gpus)} GPUs"
         raise UsageError(
             f"{n} processes were asked for, but {there_are} on this host, and "
-            "NCCL refuses two processes of one group on one GPU. Nothing was started. Type "
-            f"`%spmd_start -n {len(gpus)}`, or `%spmd_start -n {n} --platform cpu`."
+            "NCCL refuses two processes of one group on one GPU. Nothing was started. Start "
+            f"with `-n {len(gpus)}`, or with `-n {n} --platform cpu`."
         )
     network = {} if NCCL_NETWORK in environment else {NCCL_NETWORK: LOOPBACK_DEVICE}
     return Placement(

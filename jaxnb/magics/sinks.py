@@ -12,6 +12,7 @@ from typing import Any
 
 from IPython.display import DisplayHandle, clear_output, display, publish_display_data
 
+from jaxnb.cells.merge_bars import BAR, bars_as_one
 from jaxnb.cells.merge_output import LineLimiter, MergedLine
 from jaxnb.cells.sinks import SaysWaits
 from jaxnb.display.blocks import Facts, Fold, Note
@@ -207,9 +208,7 @@ class NotebookSink(Sink):
             self.waits(self._last_waits)
 
     def _is_red(self, line: MergedLine) -> bool:
-        from jaxnb.cells import bars
-
-        return super()._is_red(line) and not bars.BAR.match(line.text)
+        return super()._is_red(line) and not BAR.match(line.text)
 
     def _show_between(self, each: str | int) -> None:
         if isinstance(each, str):
@@ -309,9 +308,7 @@ class TerminalSink(Sink):
 
     def live(self, lines: list[MergedLine]) -> None:
         """Shows the first of the lines; a terminal's cell has one line to rewrite."""
-        from jaxnb.cells import bars
-
-        text = self._limiter.cut(bars.bars_as_one(lines)[0]).labelled() if lines else ""
+        text = self._limiter.cut(bars_as_one(lines)[0]).labelled() if lines else ""
         sys.stderr.write("\r" + text.ljust(self._width) + ("" if lines else "\r"))
         sys.stderr.flush()
         self._width = len(text)

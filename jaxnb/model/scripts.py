@@ -24,7 +24,7 @@ class Script:
         folder: What ``sys.path`` begins with.
         module: Its name, for ``python -m``; empty for a file.
         input_pid: The process whose standard input process 0 reads; 0 if nobody may read any.
-        environment: Those of :data:`OF_TERMINALS` that are set.
+        environment: Those of :data:`OF_TERMINALS` that it has.
     """
 
     name: str

@@ -117,6 +117,22 @@ ROWS = {
         137,
         err=("Process 1 of 2", "was killed by SIGKILL while it ran script.py"),
     ),
+    "a crash": Row(
+        "import jax, os\nif jax.process_index() == 1:\n    os.kill(os.getpid(), 11)\n"
+        "import time; time.sleep(1000)",
+        139,
+        err=("was killed by SIGSEGV", "Fatal Python error", 'script.py", line 3 in <module>\n'),
+    ),
+    "a thread raises": Row(
+        "import threading\nthreading.Thread(target=lambda: 1 / 0).start()",
+        err=("[0-1] ZeroDivisionError: division by zero", 'script.py", line 2, in <lambda>'),
+    ),
+    "a breakpoint": Row(
+        "import jax\nif jax.process_index() == 0: breakpoint()",
+        out="[0] > {folder}/script.py(2)<module>()\n[0]       1 import jax\n"
+        "[0] ----> 2 if jax.process_index() == 0: breakpoint()\n[0] ipdb> \n",
+        stdin="c\n",
+    ),
     "no newline, not flushed": Row("import sys\nsys.stdout.write('end')", out="[0-1] end\n"),
     "a daemon thread": Row(
         "import threading, time\n"
@@ -223,6 +239,8 @@ ROWS = {
     ),
 }  # fmt: skip
 
+SCREEN_LINES = 24
+
 IN_THE_GATE = (
     "returns", "raises on one", "is cancelled", "SIGTERM", "sys.exit(3) on one", "exit handlers",
     "a time-out", "bytes, asyncio, multiprocessing",
@@ -254,12 +272,15 @@ def test_each_end_is_told(name: str, tmp_path: Path) -> None:
     row = ROWS[name]
     process = launch(tmp_path, row.source, *row.options, stdin=subprocess.PIPE)
     out, err = process.communicate(row.stdin, timeout=PATIENT_SECONDS)
-    assert out == row.out, err
+    assert out == row.out.replace("{folder}", str(tmp_path)), err
     assert [part for part in row.err if part not in err] == [], err
     assert process.returncode == row.status
     assert "cell " not in err
-    assert "%spmd" not in err
+    assert "`%spmd" not in err
     assert err == "" or row.err
+    assert "\x1b" not in out + err
+    assert len(err.splitlines()) <= SCREEN_LINES
+    assert "/jaxnb/" not in err
 
 
 @pytest.mark.parametrize("target", ["missing.py", "folder", "-m"])

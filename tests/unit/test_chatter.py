@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxnb.launch.chatter import MAX_PARTIAL_CHARS, ChatterFilter, quiet, undated
+from jaxnb.launch.chatter import MAX_PARTIAL_CHARS, ChatterFilter, DumpFilter, quiet, undated
 
 
 def pieces_of(rank: int, peers: int) -> list[str]:
@@ -127,3 +127,12 @@ def test_many_threads_at_once() -> None:
     while threads := [each for each in threads if each]:
         burst += random.choice(threads).pop(0)
     assert quiet(f"before\n{burst}after\n") == "before\nafter\n"
+
+
+def test_a_dump_is_held_until_it_is_known_who_died() -> None:
+    dump = "Fatal Python error: Aborted\n\nThread 0x1 (most recent call first):\n"
+    held = DumpFilter()
+    assert held.feed("not a Fatal Python error: x\n" + dump) == "not a Fatal Python error: x\n"
+    assert held.feed("  File x\n") == ""
+    assert held.flush() == f"{dump}  File x\n"
+    assert held.feed("on\n") == "on\n"

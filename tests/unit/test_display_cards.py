@@ -677,22 +677,6 @@ def test_bars_of_several_processes_are_one():
     assert live_card(level).text == "[0-1]  5%|#   | 1/20 [00:00]"
 
 
-def test_bars_that_have_ended_are_one_with_the_slowest_and_the_fastest_named():
-    def bar(process: int, speed: str, of: str = "train: ") -> MergedLine:
-        text = f"{of}100%|####| 20/20 [00:01<00:00, {speed}]"
-        return MergedLine("stderr", frozenset({process}), text)
-
-    lines = [bar(0, "20.5it/s"), bar(1, "1.25s/it"), bar(0, "20.0it/s"), bar(2, "3it/s")]
-    merged = merged_again([*lines, bar(1, "20.0it/s"), bar(2, "2it/s", "test: ")], 0)
-    assert merged is not None
-    assert [line.labelled() for line in merged] == [
-        "[0-2] train: 100%|####| 20/20 [00:01<00:00, 1.25s/it] · slowest process 1, fastest "
-        "process 0",
-        "[0-1] train: 100%|####| 20/20 [00:01<00:00, 20.0it/s]",
-        "[2] test: 100%|####| 20/20 [00:01<00:00, 2it/s]",
-    ]
-
-
 def test_native_value():
     latex = ValueInfo("sympy.Expr", b"1", None, "", {"text/latex": "$x$", "text/plain": "x"})
     assert card_output.native_value(cell([latex] * 2)) == RichOutput(latex.mimebundle)

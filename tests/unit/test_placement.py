@@ -54,7 +54,24 @@ def test_gpu_without_a_gpu_says_what_to_type() -> None:
     with pytest.raises(UsageError, match="No GPU was found") as raised:
         place(StartOptions(platform="gpu"), ())
     assert "Nothing was started." in str(raised.value)
-    assert "`%spmd_start --platform cpu`" in str(raised.value)
+    assert "Add `--platform cpu`" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("names", "platform"), [("", "gpu"), ("cpu", "cpu"), ("cuda,cpu", "gpu"), ("cpu,cuda", "cpu")]
+)
+def test_jax_platforms_decides_where_no_option_does(names: str, platform: str) -> None:
+    assert place(StartOptions(), FOUR_GPUS, {"JAX_PLATFORMS": names}).platform == platform
+    assert place(StartOptions(platform="cpu"), (), {"JAX_PLATFORMS": names}).platform == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("names", "told"), [("cuda", "No GPU was found"), ("tpu", "asks for 'tpu'")]
+)
+def test_what_jax_platforms_asks_for_is_not_replaced(names: str, told: str) -> None:
+    with pytest.raises(UsageError, match=told) as raised:
+        place(StartOptions(), (), {"JAX_PLATFORMS": names})
+    assert f"JAX_PLATFORMS={names} asks for" in str(raised.value)
 
 
 @pytest.mark.parametrize("platform", ["auto", "gpu"])
@@ -63,8 +80,8 @@ def test_more_processes_than_gpus_are_refused(platform: str) -> None:
         place(StartOptions(platform=platform, num_processes=5), FOUR_GPUS)
     message = str(raised.value)
     assert message.startswith("5 processes were asked for, but there are 4 GPUs on this host")
-    assert "`%spmd_start -n 4`" in message
-    assert "`%spmd_start -n 5 --platform cpu`" in message
+    assert "`-n 4`" in message
+    assert "`-n 5 --platform cpu`" in message
 
 
 def test_one_gpu_is_named_in_the_singular() -> None:

@@ -1,0 +1,104 @@
+"""Pure: the progress bars of N processes as one, while they run and when they have ended."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from math import inf
+
+from jaxnb.cells.merge_output import MergedLine, StreamMerger
+from jaxnb.labels import processes_label
+
+BAR = re.compile(r"(.*?)(\d+)%\|.*?\|\s*(\d+)?")
+"""What tqdm writes: a description, how far it is, a bar, and a count."""
+
+
+class BarMerger(StreamMerger):
+    """Merges streams, with the last lines of a progress bar as one, though rates and times differ.
+
+    It is the line of the process that ended its bar last. It comes when no other process is at that
+    bar, or before the next line, on that stream, of a process that has ended it.
+    """
+
+    def __init__(self, processes: Iterable[int]) -> None:
+        self._processes = frozenset(processes)
+        self._ended: list[MergedLine] = []
+        super().__init__(self._processes)
+
+    def drain(self, now: float, about: float = inf) -> list[MergedLine]:
+        """Returns, and forgets, the lines that can be decided at ``now``."""
+        return self._with_bars(super().drain(now, about))
+
+    def close(self, now: float) -> list[MergedLine]:
+        """Finishes every process and returns all that is left."""
+        return self._with_bars(super().close(now))
+
+    def live(self) -> list[MergedLine]:
+        """Returns the lines still being written, and bars that others are still at."""
+        return [*super().live(), *self._ended]
+
+    def _with_bars(self, lines: list[MergedLine]) -> list[MergedLine]:
+        if not self._ended and not any("%|" in line.text for line in lines):
+            return lines
+        found: list[MergedLine] = []
+        for line in lines:
+            if _bar_of(line):
+                self._end(line)
+            else:
+                before = [e for e in self._ended if e.name == line.name and _meet(e, line)]
+                found += [*self._take(before), line]
+        return found + self._take([each for each in self._ended if not self._is_awaited(each)])
+
+    def _end(self, line: MergedLine) -> None:
+        for i, each in enumerate(self._ended):
+            if _bar_of(each) == _bar_of(line) and not _meet(each, line):
+                self._ended[i] = replace(line, processes=each.processes | line.processes)
+                return
+        self._ended.append(line)
+
+    def _take(self, lines: list[MergedLine]) -> list[MergedLine]:
+        self._ended = [each for each in self._ended if each not in lines]
+        return lines
+
+    def _is_awaited(self, bar: MergedLine) -> bool:
+        """Whether another process is at the bar, or has written lines that are not out yet."""
+        if any(self.is_waiting(p) for p in self._processes - bar.processes):
+            return True
+        name = _bar_of(bar)[:2]
+        return any(_bar_of(row)[:2] == name and not _meet(row, bar) for row in super().live())
+
+
+def _meet(one: MergedLine, other: MergedLine) -> bool:
+    return not one.processes.isdisjoint(other.processes)
+
+
+def _bar_of(line: MergedLine) -> tuple[str, ...]:
+    """Returns a bar's stream, its description and how far it is; nothing if it is no bar."""
+    bar = BAR.match(line.text) if "%|" in line.text else None
+    return (line.name, bar[1].rstrip(), bar[2], bar[3] or "") if bar else ()
+
+
+def bars_as_one(lines: Sequence[MergedLine]) -> list[MergedLine]:
+    """Returns lines with those bars as one that differ only in how far each process is.
+
+    It is the bar of the slowest, and names that and the fastest.
+    """
+    bars: dict[object, list[tuple[tuple[int, int], MergedLine]]] = {}
+    for i, line in enumerate(lines):
+        bar = _bar_of(line)
+        at = (int(bar[2]), int(bar[3] or 0)) if bar else (0, 0)
+        bars.setdefault(bar[:2] or i, []).append((at, line))
+    return [_one_bar(those) for those in bars.values()]
+
+
+def _one_bar(bars: Sequence[tuple[tuple[int, int], MergedLine]]) -> MergedLine:
+    (least, slowest), (most, fastest) = (f(bars, key=lambda bar: bar[0]) for f in (min, max))
+    who = frozenset().union(*(line.processes for _, line in bars))
+    if least == most:
+        return replace(slowest, processes=who)
+    told = (
+        f" · slowest {processes_label(sorted(slowest.processes))}, "
+        f"fastest {processes_label(sorted(fastest.processes))} at {most[0]}%"
+    )
+    return replace(slowest, processes=who, text=slowest.text + told)

@@ -1,0 +1,57 @@
+"""A progress bar of several processes leaves one line, though its rates and times differ."""
+
+from __future__ import annotations
+
+from jaxnb.cells.merge_bars import BarMerger
+from jaxnb.cells.merge_output import IN_STEP_GRACE_SECONDS
+
+HALF = "\r 50%|##  | 2/4 [00:01<00:01,  2it/s]"
+LATER = 10 * IN_STEP_GRACE_SECONDS
+
+
+def end(seconds: int) -> str:
+    return f"\r100%|####| 4/4 [00:0{seconds}<00:00,  2it/s]\n"
+
+
+def merger_of(*texts: str) -> BarMerger:
+    merger = BarMerger(range(len(texts)))
+    for process, text in enumerate(texts):
+        merger.feed(process, "stderr", text, 0.0)
+    return merger
+
+
+def test_it_comes_when_the_last_process_has_ended_it() -> None:
+    merger = merger_of(end(1), end(2), HALF)
+    assert merger.drain(LATER) == []
+    assert [line.labelled() for line in merger.live()] == [
+        f"[2] {HALF[1:]}",
+        f"[0-1] {end(2)[1:-1]}",
+    ]
+    merger.feed(2, "stderr", end(3), LATER)
+    assert merger.drain(LATER) == []  # it waits for its twins
+    found = merger.drain(2 * LATER)
+    assert [line.labelled() for line in found] == [f"[0-2] {end(3)[1:-1]}"]
+    assert merger.live() == []
+
+
+def test_a_bar_of_one_process_does_not_wait() -> None:
+    assert [line.labelled() for line in merger_of(end(1), "").drain(LATER)] == [
+        f"[0] {end(1)[1:-1]}"
+    ]
+
+
+def test_lines_of_a_process_keep_their_order() -> None:
+    merger = merger_of(end(1), HALF)
+    assert merger.drain(LATER) == []
+    merger.feed(0, "stderr", "next\n", LATER)
+    found = merger.drain(2 * LATER)
+    assert [line.labelled() for line in found] == [f"[0] {end(1)[1:-1]}", "[0] next"]
+
+
+def test_the_next_bar_is_another() -> None:
+    merger = merger_of(end(1) + end(1), HALF)
+    assert merger.drain(LATER) == []
+    merger.feed(1, "stderr", end(2) + HALF, LATER)
+    assert [line.labelled() for line in merger.drain(2 * LATER)] == [f"[0-1] {end(2)[1:-1]}"]
+    merger.feed(1, "stderr", end(3), 2 * LATER)
+    assert [line.labelled() for line in merger.close(2 * LATER)] == [f"[0-1] {end(3)[1:-1]}"]
