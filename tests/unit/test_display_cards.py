@@ -17,7 +17,7 @@ import pytest
 import jaxnb
 from jaxnb.cells import card_cell, card_error, card_output, card_value, card_waits
 from jaxnb.cells.card_live import background_card, live_card
-from jaxnb.cells.merge_output import MergedLine, merged_again
+from jaxnb.cells.merge_output import MergedLine
 from jaxnb.cells.outcome import cell_error
 from jaxnb.cells.result import CellResult, ProcessResult
 from jaxnb.display.card import Card
