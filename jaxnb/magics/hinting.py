@@ -7,11 +7,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from jaxnb.assist.hints import hint, magic_hint
-from jaxnb.errors import UsageError
+from jaxnb.errors import CellError, UsageError
 from jaxnb.labels import MAGICS
 from jaxnb.magics.auto import LOCAL
 
 if TYPE_CHECKING:
+    from jaxnb.model.cells import ProcessError
     from jaxnb.session import Session
 
 
@@ -31,6 +32,8 @@ def install(shell: Any, current: Callable[[], Session | None]) -> None:
             return
         session, code = current(), str(result.info.raw_cell)
         said = magic_hint(error, code)
+        if isinstance(error, CellError) and any(map(_wants_session, error.result.errors.values())):
+            said = "`spmd` is the session in the notebook: use it in a cell without `%%spmd`."
         if session is not None and not said and not code.startswith(LOCAL):
             try:
                 said = hint(error, code, session.assist.names, lambda: _devices(session))
@@ -43,6 +46,10 @@ def install(shell: Any, current: Callable[[], Session | None]) -> None:
     for name in MAGICS:
         if name in shell.magics_manager.magics["cell"]:
             shell.register_magic_function(_on_a_later_line(name), "line", f"%{name}")
+
+
+def _wants_session(error: ProcessError) -> bool:
+    return error.type_name == "NameError" and "'spmd'" in error.message
 
 
 def _devices(session: Session) -> int:

@@ -167,6 +167,7 @@ def test_a_forgotten_magic(nb: Notebook) -> None:
         assert "is on the processes, and" not in nb.run(source).text
     devices = nb.run("raise ValueError('Number of devices 1 must be >= the product of mesh_shape')")
     assert "whose own JAX has 1 device; the processes have 2. Put `%%spmd`" in devices.text
+    assert "`spmd` is the session in the notebook" in nb.run("%%spmd\nspmd.pull('x')").text
     waited = nb.run("import asyncio\nawait asyncio.sleep(0)\ntrain_step")
     assert "jaxnb: `train_step` is on the processes" in waited.text
 
