@@ -150,6 +150,14 @@ ROWS = {
         1,
         err=("DivergenceError on process", "line 2", "None of it has run"),
     ),
+    "another array, made in a task": Row(
+        "from arrays import *\nimport asyncio\nasync def main():\n"
+        "    def made(v): return jax.make_array_from_callback(\n"
+        "        x.shape, sharding, lambda _: np.full(1, v, np.float32))\n"
+        "    a, b = made(1), made(2)\n    total(a if me else b)\nasyncio.run(main())",
+        1,
+        err=("DivergenceError on processes 0-1", "different inputs on processes 0 / 1"),
+    ),
     "a missing process": Row(
         "from arrays import *\nif me == 0:\n    total(x)\nprint('end')",
         1,
