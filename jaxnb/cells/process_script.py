@@ -70,6 +70,7 @@ def run(
         handlers = stack.enter_context(_exit_handlers())
         stack.enter_context(_no_event_loop())
         ORIGINS.continue_in(None)  # no task of the kernel's is left
+        stack.enter_context(_followed_tasks())
         stack.enter_context(_joined_already(process_index, num_processes))
         stack.enter_context(patch.dict(sys.modules, {"__main__": main}))
         stack.enter_context(patch.object(sys, "argv", arguments))
@@ -198,6 +199,28 @@ def _no_event_loop() -> Iterator[None]:
         asyncio._set_running_loop(loop)
         if task is not None:
             asyncio._enter_task(loop, task)
+
+
+@contextlib.contextmanager
+def _followed_tasks() -> Iterator[None]:
+    """Has what ``asyncio.run(main())`` makes in its main task counted as the script's."""
+    own = asyncio.Runner.run
+
+    def run(runner: Any, coroutine: Any, **settings: Any) -> Any:
+        async def followed() -> Any:
+            ORIGINS.continue_in(asyncio.current_task())
+            return await coroutine
+
+        is_main = threading.current_thread() is threading.main_thread()
+        if not is_main or not asyncio.iscoroutine(coroutine):
+            return own(runner, coroutine, **settings)
+        try:
+            return own(runner, followed(), **settings)
+        finally:
+            ORIGINS.continue_in(None)
+
+    with patch.object(asyncio.Runner, "run", run):
+        yield
 
 
 @contextlib.contextmanager

@@ -22,7 +22,7 @@ def output(*words: str) -> str:
         cwd=FOLDER,
         capture_output=True,
         text=True,
-        timeout=PATIENT_SECONDS,
+        timeout=3 * PATIENT_SECONDS,  # four processes that compile a whole training at a time
         check=False,
     )
     assert done.returncode == 0, done.stderr
