@@ -123,14 +123,16 @@ class StreamMerger:
 def merged_again(lines: Sequence[MergedLine], first: int) -> list[MergedLine] | None:
     """Returns a cell's lines, merged once more when all have come; None if they are as few then.
 
-    Equal lines that came further apart than lines wait for each other are one then, and so are bars
-    that have ended, however fast. Within one
-    stream of a process lines keep their order; those of the first process do in both together.
+    Equal lines that came further apart than lines wait for each other are one then, and so are
+    progress bars that have ended, however fast. Within one stream of a process lines keep their
+    order; those of the first process do in both together.
 
     Args:
         lines: The lines, of both streams, as they came.
         first: The first process.
     """
+    if len(lines) > MOST_AGAIN:
+        return None
     lines = ended_as_one(lines)
     who: dict[tuple[str, str], frozenset[int]] = {}
     has_twins = False
@@ -138,7 +140,7 @@ def merged_again(lines: Sequence[MergedLine], first: int) -> list[MergedLine] | 
         before = who.get((line.name, line.text), frozenset())
         has_twins |= bool(before) and before.isdisjoint(line.processes)
         who[line.name, line.text] = before | line.processes
-    if not has_twins or len(lines) > MOST_AGAIN:
+    if not has_twins:
         return None
     merged = [each for name in _NAMES for each in _again(lines, name, first)]
     merged.sort(key=lambda each: each[0])
