@@ -129,13 +129,15 @@ def merged_again(lines: Sequence[MergedLine], first: int) -> list[MergedLine] | 
         lines: The lines, of both streams, as they came.
         first: The first process.
     """
+    if len(lines) > MOST_AGAIN:
+        return None
     who: dict[tuple[str, str], frozenset[int]] = {}
     has_twins = False
     for line in lines:
         before = who.get((line.name, line.text), frozenset())
         has_twins |= bool(before) and before.isdisjoint(line.processes)
         who[line.name, line.text] = before | line.processes
-    if not has_twins or len(lines) > MOST_AGAIN:
+    if not has_twins:
         return None
     merged = [each for name in _NAMES for each in _again(lines, name, first)]
     merged.sort(key=lambda each: each[0])

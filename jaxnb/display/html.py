@@ -141,8 +141,7 @@ def _cell(cell: b.Cell, column: b.Column, top: bool) -> Html:
     if cell.strip is not None:
         inside = _strip(cell.strip)
     elif cell.look == "code" and text:
-        # Pages may have it broken.
-        inside = tag("code", text, style=None if column.wrap else "white-space:nowrap")
+        inside = tag("code", text, style="white-space:nowrap")  # pages may have it broken
     style = _cell_style(_side(column), top, space, cell.look)
     return tag("th" if cell.look == "head" else "td", inside, style=style, title=cell.title)
 

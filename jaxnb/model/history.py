@@ -39,6 +39,7 @@ class CellRecord:
         outcome: How it ended.
         detail: What was raised and on whom, or where processes parted.
         generation: How often the group had been restarted.
+        starts: How often its processes had been started, by a recovery too.
         cause: Why its processes diverged, or waited without end, in a word; empty if they did not.
     """
 
@@ -55,6 +56,7 @@ class CellRecord:
     outcome: CellOutcome
     detail: str = ""
     generation: int = 0
+    starts: int = 1
     allocated_bytes: Mapping[int, int] = field(default_factory=dict)
     peak_bytes: Mapping[int, int] = field(default_factory=dict)
     cause: Cause | Literal[""] = ""

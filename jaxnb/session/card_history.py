@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from jaxnb.display.blocks import Cell, Column, Either, Facts, Note, Table
+from jaxnb.display.blocks import Cell, Column, Either, Facts, Table
 from jaxnb.display.card import Card, card_of
 from jaxnb.display.plain import table_text
+from jaxnb.display.text import wrapped
 from jaxnb.labels import (
     format_bytes,
     format_count,
@@ -22,21 +23,21 @@ from jaxnb.model.dispatches import Cause
 from jaxnb.model.history import CellRecord
 
 MAX_ROWS = 100
-_LONGEST, _SHOWN = 80, 40
+_LONGEST, _SHOWN = 80, 32
 _COLUMNS = (
     Column("cell", ">"),
     Column("began", only="text"),
     Column("on", least=5, optional=True),
     Column("took", ">"),
     Column("compiled", ">", short="compile", optional=True),
-    Column("allocated", ">", short="alloc.", optional=True),
-    Column("dispatches", ">", short="disp.", optional=True),
+    Column("allocated", ">", short="alloc.", only="text", optional=True),
+    Column("dispatches", ">", short="disp.", only="text", optional=True),
     Column("outcome", least=18, wrap=True),
     Column("lines", ">", only="text"),
-    Column("code", least=5, wrap=True),
+    Column("code", least=5),
 )
 _OF_PAGE = (0, 9, 7, 3, 4, 5, 6, 2, 1, 8)
-"""What a narrow page is to show stands first; when a cell began, and its lines, are in tooltips."""
+"""In the order of a page, which is narrow: the rest is in tooltips."""
 
 _CAUSES: Mapping[Cause | Literal[""], str] = {
     "program": ": different programs",
@@ -75,20 +76,33 @@ def history_card(records: Sequence[CellRecord], forgotten: int = 0) -> Card:
         _ALLOCATED if any(record.allocated_bytes for record in shown) else "",
         _DISPATCHES if any(record.dispatches for record in shown) else "",
     ]
-    rows, tips, generation = list[list[str | Cell]](), list[str](), None
+    rows, tips, starts = list[list[str | Cell]](), list[str](), 0
     for each in shown:
-        if generation not in (None, each.generation):
+        if starts not in (0, each.starts):
             rows.append([*[""] * (len(_COLUMNS) - 1), Cell("new processes", "dim")])
             tips.append("")
-        generation = each.generation
+        starts = each.starts
         rows.append(_cells(each, "" if alike else ranks_label(each.processes)))
-        said = [each.began, plural(each.lines, "line"), each.code, each.detail]
-        tips.append(" · ".join(filter(None, said)))
+        tips.append(_tooltip(each))
     return card_of(
         Facts(facts, plural(len(records), "cell")),
         Either([_of_page(Table(_COLUMNS, rows, tips))], table_text(Table(_COLUMNS, rows, gap=1))),
-        Note(" ".join(filter(None, notes)), "dim"),
+        Either(text=wrapped(" ".join(filter(None, notes)))),
     )
+
+
+def _tooltip(record: CellRecord) -> str:
+    """Returns what a page has no room for."""
+    allocated = _most(record.allocated_bytes)
+    said = [
+        f"began {record.began}",
+        plural(record.lines, "line"),
+        plural(record.dispatches, "dispatch") if record.dispatches else "",
+        f"memory in use changed by {allocated}" if allocated else "",
+        record.code,
+        record.detail,
+    ]
+    return " · ".join(filter(None, said))
 
 
 def _of_page(table: Table) -> Table:

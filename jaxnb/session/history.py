@@ -117,6 +117,7 @@ def record_of(
     outcome: CellOutcome,
     detail: str,
     generation: int,
+    starts: int = 1,
     cause: Cause | Literal[""] = "",
 ) -> CellRecord:
     """Returns what is kept of a cell.
@@ -129,6 +130,7 @@ def record_of(
         outcome: How it ended.
         detail: What went wrong.
         generation: How often the group had been restarted.
+        starts: How often its processes had been started.
         cause: Why its processes diverged, or waited without end.
     """
     results = list(result.per_process.values())
@@ -151,6 +153,7 @@ def record_of(
         outcome=outcome,
         detail=one_line(detail, MAX_CHARS),
         generation=generation,
+        starts=starts,
         cause=cause,
     )
 

@@ -52,12 +52,17 @@ _SHOWN: Mapping[Phase, SessionState] = {
 
 
 class Lifecycle:
-    """Holds a group's phase and its deaths. Safe to use from any thread."""
+    """Holds a group's phase and its deaths. Safe to use from any thread.
+
+    Attributes:
+        starts: How often its processes have joined: after a recovery, too.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._phase = Phase.STARTING
         self._deaths: tuple[Death, ...] = ()
+        self.starts = 0
 
     @property
     def phase(self) -> Phase:
@@ -114,6 +119,7 @@ class Lifecycle:
 
     def finish_start(self) -> bool:
         """Notes that all processes have joined; returns whether the group is ready."""
+        self.starts += 1
         return self._finish(Phase.STARTING)
 
     def begin_close(self) -> bool:

@@ -59,4 +59,5 @@ def test_history_and_timelines_are_kept_over_a_restart(nb: Notebook) -> None:
     nb.good("%spmd_restart")
     nb.good("%spmd after = 2")
     assert nb.good("[each.generation for each in spmd.history[-2:]]").text.strip() == "[0, 1]"
+    assert "new processes" in nb.good("%spmd_history").text
     assert nb.good(f"%spmd_timeline {number}").text.startswith(f"cell [{number}]")

@@ -196,7 +196,7 @@ def test_columns_of_which_nothing_is_known_are_left_out() -> None:
 
 
 def test_what_all_cells_have_in_common_is_said_once_and_new_processes_are_a_row() -> None:
-    card = card_of(record(1, processes=(0, 1)), record(2, processes=(0, 1), generation=1))
+    card = card_of(record(1, processes=(0, 1)), record(2, processes=(0, 1), starts=2))
     assert card.text.splitlines() == [
         "2 cells · 0.20 s in all · on processes 0-1",
         "  cell began      took outcome lines code",
