@@ -6,10 +6,12 @@ import ast
 import asyncio
 import sys
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from jaxnb.cli import signals
+from jaxnb.cli.files import require_writable
 from jaxnb.display.ansi import strip_ansi
 from jaxnb.errors import UsageError
 from jaxnb.labels import one_line
@@ -39,25 +41,26 @@ def run_notebook(
     """
     try:
         import nbformat
-        from nbclient import NotebookClient
-        from nbclient.exceptions import CellExecutionError, CellTimeoutError
+        from jupyter_client.kernelspec import NoSuchKernel
+        from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+
+        from jaxnb.cli.live_notebook import LiveClient
     except ImportError as error:
         raise UsageError(
-            "To run notebooks type `pip install 'jaxnb[lab]'`, which brings nbclient."
+            f"{_not_imported('nbclient', error)} To run notebooks type `pip install --upgrade "
+            "'jaxnb[lab]'`."
         ) from error
-    try:
-        notebook = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
-    except (OSError, nbformat.reader.NotJSONError) as error:
-        raise UsageError(f"Cannot read the notebook {path!r}: {one_line(str(error))}") from error
+    notebook = _read(path)
+    require_writable(output or path, instead="" if output else "Name another with --output.")
     if parameters:
         notebook = _with_parameters(path, parameters)
-    client: Any = NotebookClient(
+    client: Any = LiveClient(
         notebook,
         timeout=timeout,
         resources={"metadata": {"path": str(Path(path).absolute().parent)}},
-        on_cell_executed=_show,
         on_notebook_start=_take_signals,
     )
+    client.on_cell_start, client.on_cell_executed = client.begin_cell, client.end_cell
     status = 0
     try:
         with signals.installed():
@@ -67,13 +70,37 @@ def run_notebook(
     except CellTimeoutError as error:
         _say(f"{path}: {one_line(str(error), 300)}")
         status = TIMED_OUT
+    except (NoSuchKernel, DeadKernelError) as error:
+        _say(f"{path}: {one_line(str(error), 300)}")
+        status = FAILED
     except CellExecutionError as error:
         text = str(error)
         sys.stderr.write(f"{text if sys.stderr.isatty() else strip_ansi(text)}\n")
         status = FAILED
     finally:
-        nbformat.write(notebook, output or path)  # type: ignore[no-untyped-call]
+        try:
+            nbformat.write(notebook, output or path)  # type: ignore[no-untyped-call]
+        except OSError as error:
+            _say(f"{output or path} could not be written: {error.strerror}")
+            status = status or FAILED
     return status
+
+
+def _read(path: str) -> Any:
+    """Returns a notebook of which nbclient can run the cells."""
+    import nbformat
+
+    try:
+        notebook = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
+        _ = (
+            notebook["metadata"],
+            [(each["cell_type"], each["source"]) for each in notebook["cells"]],
+        )
+    except (OSError, ValueError) as error:  # which says what is wrong
+        raise UsageError(f"Cannot read the notebook {path!r}: {one_line(str(error))}") from error
+    except (nbformat.ValidationError, AttributeError, KeyError, TypeError) as error:
+        raise UsageError(f"{path!r} is not a notebook, though it is JSON.") from error
+    return notebook
 
 
 def _with_parameters(path: str, parameters: Mapping[str, str]) -> Any:
@@ -82,10 +109,22 @@ def _with_parameters(path: str, parameters: Mapping[str, str]) -> Any:
         from papermill.parameterize import parameterize_notebook
     except ImportError as error:
         raise UsageError(
-            "For parameters of notebooks type `pip install 'jaxnb[cli]'`, which brings papermill."
+            f"{_not_imported('papermill', error)} For parameters of notebooks type `pip install "
+            "--upgrade 'jaxnb[cli]'`."
         ) from error
     values = {k: _value(v) for k, v in parameters.items()}
-    return parameterize_notebook(load_notebook_node(path), values)
+    notebook = load_notebook_node(path)
+    kernel = notebook.metadata.get("kernelspec", {})
+    language = kernel.get("language", "python")
+    name = kernel.get("name", "python3")
+    return parameterize_notebook(notebook, values, kernel_name=name, language=language)
+
+
+def _not_imported(package: str, error: ImportError) -> str:
+    """Says that a package is missing, or what is wrong with it."""
+    if find_spec(package) is None:
+        return f"{package} is not installed."
+    return f"{package} is installed, but cannot be imported: {one_line(str(error))}."
 
 
 def _value(text: str) -> object:
@@ -100,16 +139,6 @@ def _take_signals(**_: Any) -> None:
     for number in signals.ENDING:
         asyncio.get_running_loop().remove_signal_handler(number)
     signals.install()
-
-
-def _show(cell: Any, cell_index: int, **_: Any) -> None:
-    """Writes the text that a cell has put out."""
-    for output in cell.get("outputs", ()):
-        stream = sys.stderr if output.get("name") == "stderr" else sys.stdout
-        data = output.get("data", {}).get("text/plain", "")
-        text = output.get("text", data)
-        stream.write(text if text.endswith("\n") or not text else f"{text}\n")
-        stream.flush()
 
 
 def _say(text: str) -> None:
