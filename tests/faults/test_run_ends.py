@@ -235,8 +235,8 @@ ROWS = {
 SCREEN_LINES = 24
 
 IN_THE_GATE = (
-    "returns", "raises on one", "is cancelled", "SIGTERM", "sys.exit(3) on one", "exit handlers",
-    "a time-out", "bytes, asyncio, multiprocessing",
+    "returns", "raises on one", "sys.exit(3) on one", "a crash", "a thread raises", "exit handlers",
+    "an uneven loop", "a missing process", "a time-out", "bytes, asyncio, multiprocessing",
 )  # fmt: skip
 
 
