@@ -61,6 +61,7 @@ def _joined(result: CellResult, told: Sequence[tuple[str, tuple[int, ...]]]) -> 
     for what, processes in told:
         who.setdefault(what, []).extend(processes)
     parts = [f"{processes_label(sorted(those))} {what}" for what, those in who.items()]
+    parts[:-1] = [each.removesuffix(".") for each in parts[:-1]]
     return f"{'; '.join(parts)} (cell [{result.cell}])"
 
 
@@ -82,6 +83,8 @@ def _first_line(error: ProcessError) -> str:
     place = f"at line {error.line}"
     if error.line is None or re.search(rf"\b{place}\b", first):
         return first
+    if first.endswith((".", "!", "?")) and first.startswith(f"{error.type_name}: "):
+        return f"{error.type_name} {place}{first.removeprefix(error.type_name)}"
     return f"{first} {place}"
 
 

@@ -11,11 +11,13 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, distributions, version
+from importlib.metadata import PackageNotFoundError, distributions, requires, version
 from pathlib import Path
 from typing import Literal
+
+import psutil
 
 from jaxnb.compat.versions import installed, newer_than_tested
 from jaxnb.labels import format_bytes, format_seconds, plural
@@ -27,6 +29,8 @@ Level = Literal["ok", "warning", "error"]
 LEAST_SHM_BYTES = 256 << 20
 LEAST_FILES = 1024
 LEAST_PORTS = 2000
+TRIED_PORTS = 64
+LEAST_TASKS = 512
 PSUM_PROCESSES = 2
 
 
@@ -72,6 +76,7 @@ def _packages() -> Iterator[Finding]:
     else:
         fix = f"pip install --upgrade jax=={jax} jaxlib=={jax}"
         yield _error(f"jax {jax} and jaxlib {jaxlib} do not belong together", fix)
+    yield from _requirements()
     plugins = {
         d.name: d.version for d in distributions() if d.name.startswith(("jax-cuda", "jax_cuda"))
     }
@@ -84,6 +89,30 @@ def _packages() -> Iterator[Finding]:
     for text in newer_than_tested(installed()):
         yield _warning(text, "pip install --upgrade jaxnb")
     yield from _gpus(has_plugin=bool(plugins))
+
+
+def _requirements() -> Iterator[Finding]:
+    """Compares what is installed with what jaxnb's own record says that it needs."""
+    from packaging.requirements import Requirement  # which ipykernel brings
+
+    fits = []
+    with suppress(PackageNotFoundError):  # a checkout on the path
+        for text in requires("jaxnb") or ():
+            asked = Requirement(text)
+            if asked.marker and not asked.marker.evaluate({"extra": ""}):
+                continue
+            fix = f"pip install --upgrade '{asked.name}{asked.specifier}'"
+            try:
+                its = version(asked.name)
+            except PackageNotFoundError:
+                yield _error(f"{asked.name} is not installed", fix)
+                continue
+            if asked.specifier.contains(its, prereleases=True):
+                fits.append(f"{asked.name} {its}")
+            else:
+                yield _error(f"{asked.name} {its}: jaxnb needs {asked.specifier}", fix)
+    if fits:
+        yield _ok(", ".join(fits))
 
 
 def _gpus(*, has_plugin: bool) -> Iterator[Finding]:
@@ -136,7 +165,20 @@ def _network() -> Iterator[Finding]:
             yield _warning(f"only {last - first} ports can be given out", fix)
         else:
             yield _ok(f"ports {first} to {last}")
+    yield _free_ports()
     yield from _proxies()
+
+
+def _free_ports() -> Finding:
+    """Takes as many ports at once as a group of eight needs, and gives them back."""
+    with ExitStack() as taken:
+        for count in range(TRIED_PORTS):
+            try:
+                taken.enter_context(socket.create_server(("127.0.0.1", 0)))
+            except OSError as error:
+                text = f"only {count} of {TRIED_PORTS} ports could be taken: {error.strerror}"
+                return _error(text, "ss -tan | wc -l; ulimit -n")
+    return _ok(f"{TRIED_PORTS} free ports taken and given back")
 
 
 def _proxies() -> Iterator[Finding]:
@@ -158,16 +200,16 @@ def _system() -> Iterator[Finding]:
         fix = "docker run --shm-size=2g …, or: sudo mount -o remount,size=2g /dev/shm"
         text = f"/dev/shm: {format_bytes(free)} free"
         yield _ok(text) if free >= LEAST_SHM_BYTES else _warning(text, fix)
-    with suppress(OSError):
+    try:
         scope = _read("/proc/sys/kernel/yama/ptrace_scope").strip()
+    except OSError:
+        yield _ok("ptrace: this kernel has no Yama, which would limit it")
+    else:
         text = f"ptrace_scope {scope}"
         slow = f"{text}: arrays are pulled through messages, which is slower"
         fix = "sudo sysctl kernel.yama.ptrace_scope=1"
         yield _ok(text) if scope in ("0", "1") else _warning(slow, fix)
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    fix = f"ulimit -n {hard if hard > 0 else 65536}"
-    text = f"{soft} open files per process"
-    yield _ok(text) if soft >= LEAST_FILES or soft < 0 else _warning(text, fix)
+    yield from _limits()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     with suppress(OSError, ValueError):
         quota, period = _read("/sys/fs/cgroup/cpu.max").split()
@@ -175,12 +217,51 @@ def _system() -> Iterator[Finding]:
     yield _ok(f"{plural(cores or 1, 'core')}, {format_bytes(available_bytes())} of memory free")
 
 
+def _limits() -> Iterator[Finding]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    fix = f"ulimit -n {hard if hard > 0 else 65536}"
+    text = f"{soft} open files per process"
+    yield _ok(text) if soft >= LEAST_FILES or soft < 0 else _warning(text, fix)
+    yield _tasks()
+    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    text = f"locked memory (ulimit -l): {format_bytes(soft) if soft >= 0 else 'no limit'}"
+    if soft >= 0 and os.path.exists("/dev/infiniband"):
+        yield _warning(f"{text}; NCCL over InfiniBand needs more", "ulimit -l unlimited")
+    else:
+        yield _ok(text)
+
+
+def _tasks() -> Finding:
+    """Compares the processes and threads that may be with those that there are."""
+    left: dict[str, int] = {}
+    soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    if soft >= 0 and os.getuid():  # root may start more
+        own = [p.info for p in psutil.process_iter(["uids", "num_threads"])]
+        used = sum(
+            p["num_threads"] or 0 for p in own if p["uids"] and p["uids"].real == os.getuid()
+        )
+        left["ulimit -u unlimited"] = soft - used
+    with suppress(OSError, ValueError):
+        most, used = (int(_read(f"/sys/fs/cgroup/pids.{n}")) for n in ("max", "current"))
+        left["docker run --pids-limit=-1 …"] = most - used
+    if not left:
+        return _ok("processes and threads: no limit")
+    fix = min(left, key=lambda each: left[each])
+    text = f"{left[fix]} more processes and threads may be started"
+    return _ok(text) if left[fix] >= LEAST_TASKS else _warning(text, fix)
+
+
 _SETS = {
     "Slurm": ("SLURM_JOB_ID", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID"),
     "Open MPI": ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"),
+    "MPICH": ("PMI_SIZE", "PMI_RANK"),
+    "PMIx": ("PMIX_NAMESPACE", "PMIX_RANK"),
 }
-"""What JAX tells a cluster by; some without the others make it wait for processes that never
-come."""
+"""What JAX and mpi4py tell a cluster by; some without the others make them wait for processes that
+never come."""
+
+
+_MPI = ("PMI_", "PMIX_", "MPICH_", "MPI_LOCAL")
 
 
 def _variables() -> Iterator[Finding]:
@@ -191,8 +272,12 @@ def _variables() -> Iterator[Finding]:
         elif len(unset) < len(names):
             there = [name for name in names if name not in unset]
             text = f"{system} is set in part ({', '.join(there)}, not {', '.join(unset)}): plain "
-            text += "JAX waits for processes that never come"
+            text += "JAX or mpi4py waits for processes that never come"
             yield _warning(text, f"unset {' '.join(there)}")
+    others = {each for names in _SETS.values() for each in names}
+    more = [n for n in sorted(os.environ) if n.startswith(_MPI) and n not in others]
+    if more:
+        yield _ok(f"also set by MPI: {', '.join(more)}")
     for name in ("JAX_PLATFORMS", "XLA_FLAGS", "JAX_NUM_CPU_DEVICES", "CUDA_VISIBLE_DEVICES"):
         if os.environ.get(name):
             yield _ok(f"{name}={os.environ[name]}")
@@ -211,7 +296,9 @@ def _start() -> Iterator[Finding]:
     except JaxnbError as error:
         yield _error(f"two processes do not start: {error}", "jaxnb clean; jaxnb doctor")
         return
-    yield _ok(f"{PSUM_PROCESSES} processes started, and a psum over them was right, in {seconds}")
+    yield _ok(
+        f"{PSUM_PROCESSES} CPU processes started, and a psum over them was right, in {seconds}"
+    )
     for note in notes:
         yield _warning(note, "pip install --upgrade jaxnb")
 

@@ -35,6 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _done(parser, asked, own)
     except KeyboardInterrupt:  # before there was anything to end
+        if asked.command == "run":
+            sys.stderr.write("jaxnb: interrupted while the processes were starting\n")
         return 128 + signal.SIGINT
 
 
@@ -151,6 +153,7 @@ def _split(arguments: list[str], values: Mapping[str, int]) -> tuple[list[str], 
 
 
 def _run(parser: argparse.ArgumentParser, asked: argparse.Namespace, own: list[str]) -> int:
+    from jaxnb.cli.files import require_writable
     from jaxnb.cli.scripts import module_of, script_of
     from jaxnb.errors import JaxnbError, UsageError
     from jaxnb.launch import early
@@ -176,6 +179,8 @@ def _run(parser: argparse.ArgumentParser, asked: argparse.Namespace, own: list[s
         if is_notebook:
             return _run_notebook(parser, asked, own)
         script = module_of(target, own) if asked.module else script_of(target, own)
+        for file in filter(None, (asked.json, asked.timeline)):
+            require_writable(file)
         if launcher_of(options) == "fork":
             early.start()
     except SyntaxError as error:

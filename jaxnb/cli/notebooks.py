@@ -6,10 +6,12 @@ import ast
 import asyncio
 import sys
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from jaxnb.cli import signals
+from jaxnb.cli.files import require_writable
 from jaxnb.cli.terminal import say
 from jaxnb.display.ansi import strip_ansi
 from jaxnb.errors import UsageError
@@ -37,48 +39,87 @@ def run_notebook(
         UsageError: It cannot be run; nothing was.
     """
     try:
-        import nbformat
         from jupyter_client.manager import AsyncKernelManager
-        from nbclient import NotebookClient
-        from nbclient.exceptions import CellExecutionError, CellTimeoutError
         from traitlets.config import Config
+
+        from jaxnb.cli.live_notebook import LiveClient
     except ImportError as error:
         raise UsageError(
-            "To run notebooks type `pip install 'jaxnb[lab]'`, which brings nbclient."
+            f"{_not_imported('nbclient', error)} To run notebooks type `pip install --upgrade "
+            "'jaxnb[lab]'`."
         ) from error
-    try:
-        notebook = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
-    except (OSError, nbformat.reader.NotJSONError) as error:
-        raise UsageError(f"Cannot read the notebook {path!r}: {one_line(str(error))}") from error
+    notebook = _read(path)
+    require_writable(output or path, instead="" if output else "Name another with --output.")
     if parameters:
         notebook = _with_parameters(path, parameters)
     manager = {}
     if hasattr(AsyncKernelManager, "transport_encryption"):  # else ipykernel warns of plain text
         manager["transport_encryption"] = "auto"
-    client: Any = NotebookClient(
+    client: Any = LiveClient(
         notebook,
         config=Config({"KernelManager": manager}),
         timeout=timeout,
         resources={"metadata": {"path": str(Path(path).absolute().parent)}},
-        on_cell_executed=_show,
         on_notebook_start=_take_signals,
     )
-    status = 0
+    client.on_cell_start, client.on_cell_executed = client.begin_cell, client.end_cell
+    try:
+        status = _executed(client, path)
+    finally:
+        is_saved = _save(notebook, output or path)
+    return status or int(not is_saved)
+
+
+def _save(notebook: Any, path: str) -> bool:
+    """Writes a notebook, or says why not; returns whether it is written."""
+    import nbformat
+
+    try:
+        nbformat.write(notebook, path)  # type: ignore[no-untyped-call]
+    except OSError as error:
+        say(f"{path} could not be written: {error.strerror}")
+        return False
+    return True
+
+
+def _executed(client: Any, path: str) -> int:
+    """Runs the cells, and returns the exit status."""
+    from jupyter_client.kernelspec import NoSuchKernel
+    from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+
     try:
         with signals.installed():
             client.execute()
     except signals.Ended as end:
-        status = end.status
+        return end.status
     except CellTimeoutError as error:
         say(f"{path}: {one_line(str(error), 300)}")
-        status = signals.TIMED_OUT
+        return signals.TIMED_OUT
+    except (NoSuchKernel, DeadKernelError) as error:
+        say(f"{path}: {one_line(str(error), 300)}")
+        return 1
     except CellExecutionError as error:
         text = str(error)
         sys.stderr.write(f"{text if sys.stderr.isatty() else strip_ansi(text)}\n")
-        status = 1
-    finally:
-        nbformat.write(notebook, output or path)  # type: ignore[no-untyped-call]
-    return status
+        return 1
+    return 0
+
+
+def _read(path: str) -> Any:
+    """Returns a notebook of which nbclient can run the cells."""
+    import nbformat
+
+    try:
+        notebook = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
+        _ = (
+            notebook["metadata"],
+            [(each["cell_type"], each["source"]) for each in notebook["cells"]],
+        )
+    except (OSError, ValueError) as error:  # which says what is wrong
+        raise UsageError(f"Cannot read the notebook {path!r}: {one_line(str(error))}") from error
+    except (nbformat.ValidationError, AttributeError, KeyError, TypeError) as error:
+        raise UsageError(f"{path!r} is not a notebook, though it is JSON.") from error
+    return notebook
 
 
 def _with_parameters(path: str, parameters: Mapping[str, str]) -> Any:
@@ -87,10 +128,22 @@ def _with_parameters(path: str, parameters: Mapping[str, str]) -> Any:
         from papermill.parameterize import parameterize_notebook
     except ImportError as error:
         raise UsageError(
-            "For parameters of notebooks type `pip install 'jaxnb[cli]'`, which brings papermill."
+            f"{_not_imported('papermill', error)} For parameters of notebooks type `pip install "
+            "--upgrade 'jaxnb[cli]'`."
         ) from error
     values = {k: _value(v) for k, v in parameters.items()}
-    return parameterize_notebook(load_notebook_node(path), values)
+    notebook = load_notebook_node(path)
+    kernel = notebook.metadata.get("kernelspec", {})
+    language = kernel.get("language", "python")
+    name = kernel.get("name", "python3")
+    return parameterize_notebook(notebook, values, kernel_name=name, language=language)
+
+
+def _not_imported(package: str, error: ImportError) -> str:
+    """Says that a package is missing, or what is wrong with it."""
+    if find_spec(package) is None:
+        return f"{package} is not installed."
+    return f"{package} is installed, but cannot be imported: {one_line(str(error))}."
 
 
 def _value(text: str) -> object:
@@ -105,13 +158,3 @@ def _take_signals(**_: Any) -> None:
     for number in signals.ENDING:
         asyncio.get_running_loop().remove_signal_handler(number)
     signals.install()
-
-
-def _show(cell: Any, cell_index: int, **_: Any) -> None:
-    """Writes the text that a cell has put out."""
-    for output in cell.get("outputs", ()):
-        stream = sys.stderr if output.get("name") == "stderr" else sys.stdout
-        data = output.get("data", {}).get("text/plain", "")
-        text = output.get("text", data)
-        stream.write(text if text.endswith("\n") or not text else f"{text}\n")
-        stream.flush()

@@ -70,6 +70,8 @@ def run(asked: Run) -> int:
     except signals.Ended as end:
         status = end.status
         is_cut = True
+        if "start_seconds" not in asked.report:
+            say("interrupted while the processes were starting")
     asked.report |= {"status": status, "seconds": time.perf_counter() - started}
     if asked.json and not _write(asked.json, json.dumps(asked.report, indent=2)):
         status = status or 1

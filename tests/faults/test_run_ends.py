@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 
 from jaxnb_fixtures import PATIENT_SECONDS, until
@@ -250,8 +252,8 @@ ROWS = {
 SCREEN_LINES = 24
 
 IN_THE_GATE = (
-    "returns", "raises on one", "is cancelled", "SIGTERM", "sys.exit(3) on one", "exit handlers",
-    "a time-out", "bytes, asyncio, multiprocessing",
+    "returns", "raises on one", "sys.exit(3) on one", "a crash", "a thread raises", "exit handlers",
+    "an uneven loop", "a missing process", "a time-out", "bytes, asyncio, multiprocessing",
 )  # fmt: skip
 
 
@@ -361,6 +363,57 @@ def test_a_signal_to_the_launcher_ends_all(
             assert process.stdout.readline() == "[0-1] caught\n"
             process.send_signal(number)
         assert process.wait(PATIENT_SECONDS) == status
+
+
+@pytest.mark.thorough
+def test_an_interrupt_while_the_processes_start_is_told(tmp_path: Path) -> None:
+    with launch(tmp_path, "print('never')") as process:
+        until(psutil.Process(process.pid).children)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=PATIENT_SECONDS)
+    assert (out, err) == ("", "jaxnb: interrupted while the processes were starting\n")
+    assert process.returncode == 130
+
+
+LOOP = """\
+from arrays import *
+dispatches = 0
+print("ready", flush=True)
+try:
+    while True:
+        total(x)
+        dispatches += 1
+except KeyboardInterrupt:
+    print("after", dispatches)
+    raise
+"""
+
+
+@pytest.mark.thorough
+def test_an_interrupt_ends_all_after_the_same_dispatch(tmp_path: Path) -> None:
+    with launch(tmp_path, LOOP) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "[0-1] ready\n"
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=PATIENT_SECONDS)
+    assert re.fullmatch(r"\[0-1\] after \d+\n", out)
+    assert process.returncode == 130
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("outputs", "lines"),
+    [
+        ("all", ["[0] equal", "[0] me 0", "[1] equal", "[1] me 1"]),
+        ("first", ["[0] equal", "[0] me 0"]),
+    ],
+)
+def test_whose_lines_are_shown(outputs: str, lines: list[str], tmp_path: Path) -> None:
+    source = "import jax\nprint('equal')\nprint('me', jax.process_index())"
+    process = launch(tmp_path, source, "--outputs", outputs)
+    out, err = process.communicate(timeout=PATIENT_SECONDS)
+    assert sorted(out.splitlines()) == lines, err
+    assert process.returncode == 0
 
 
 @pytest.mark.thorough

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -19,13 +20,22 @@ x = jax.make_array_from_callback((2,), NamedSharding(mesh, P("d")), lambda i: np
 print("sum", float(jax.jit(jnp.sum)(x)))"""
 
 
-def run(folder: Path, cells: list[str], *options: str) -> subprocess.CompletedProcess[str]:
-    """Writes a notebook and runs it, to ``out.ipynb``."""
+RUN = (sys.executable, "-m", "jaxnb", "run", "in.ipynb", "--output", "out.ipynb")
+
+
+def write(folder: Path, cells: list[str], **metadata: object) -> None:
+    """Writes a notebook; the metadata is the first cell's."""
     notebook = v4.new_notebook(cells=[v4.new_code_cell(each) for each in cells])
     notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
+    notebook.cells[0].metadata.update(metadata)
     nbformat.write(notebook, folder / "in.ipynb")
+
+
+def run(folder: Path, cells: list[str], *options: str) -> subprocess.CompletedProcess[str]:
+    """Writes a notebook and runs it, to ``out.ipynb``."""
+    write(folder, cells)
     return subprocess.run(
-        [sys.executable, "-m", "jaxnb", "run", "in.ipynb", "--output", "out.ipynb", *options],
+        [*RUN, *options],
         cwd=folder,
         capture_output=True,
         text=True,
@@ -53,12 +63,29 @@ def test_its_cells_run_and_an_error_ends_it(tmp_path: Path) -> None:
     assert nbformat.read(tmp_path / "in.ipynb", as_version=4).cells[1].outputs == []
 
 
+def test_output_comes_as_it_is_written_and_parameters_are_set(tmp_path: Path) -> None:
+    cells = ["steps, name = 1, ''", "print(steps + 1, name)\nopen('gate').read()\n'end'"]
+    write(tmp_path, cells, tags=["parameters"])
+    os.mkfifo(tmp_path / "gate")
+    options = ("-p", "steps", "100", "-p", "name", "a b")
+    with subprocess.Popen(
+        [*RUN, *options], cwd=tmp_path, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "101 a b\n"
+        (tmp_path / "gate").write_text("")
+        assert process.stdout.read() == "'end'\n"
+    assert process.returncode == 0
+    assert "101 a b" in outputs(tmp_path, 2)  # papermill's cell comes before it
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("cells", "options", "status", "told"),
     [
         (["print(1)"], (), 0, ""),
         (["import time; time.sleep(1000)"], ("--timeout", "1"), 124, "in.ipynb: A cell timed out"),
+        (["import os; os._exit(1)"], (), 1, "in.ipynb: Kernel died"),
     ],
 )
 def test_how_it_ends(

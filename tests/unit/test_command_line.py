@@ -132,10 +132,42 @@ def test_a_module_is_found_without_importing_it(
         scripts.module_of("pkg.none", ())
 
 
+def run_notebook(file: Path, output: str = "", **parameters: str) -> int:
+    return notebooks.run_notebook(str(file), output=output, timeout=None, parameters=parameters)
+
+
 def test_parameters_need_papermill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nbformat.write(nbformat.v4.new_notebook(), tmp_path / "in.ipynb")
     monkeypatch.setitem(sys.modules, "papermill.iorw", None)
-    with pytest.raises(UsageError, match=r"pip install 'jaxnb\[cli\]'"):
-        notebooks.run_notebook(
-            str(tmp_path / "in.ipynb"), output="", timeout=None, parameters={"steps": "3"}
-        )
+    broken = r"papermill is installed, but .*import of papermill.iorw halted.*'jaxnb\[cli\]'"
+    with pytest.raises(UsageError, match=broken):
+        run_notebook(tmp_path / "in.ipynb", steps="3")
+    monkeypatch.setattr(notebooks, "find_spec", lambda name: None)
+    with pytest.raises(UsageError, match=r"papermill is not installed.*'jaxnb\[cli\]'"):
+        run_notebook(tmp_path / "in.ipynb", steps="3")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "x = 1", "[]", '{"cells": 3}', '{"nbformat": 4, "cells": [{}], "metadata": {}}']
+)
+def test_what_is_not_a_notebook_is_told_in_a_sentence(text: str, tmp_path: Path) -> None:
+    (tmp_path / "in.ipynb").write_text(text)
+    with pytest.raises(UsageError, match=r"in\.ipynb' is not a notebook|Cannot read the notebook"):
+        run_notebook(tmp_path / "in.ipynb")
+
+
+@pytest.mark.parametrize("target", ["none/x", "folder"])
+@pytest.mark.parametrize("option", ["--output", "--json", "--timeline"])
+def test_a_file_that_cannot_be_written_starts_nothing(
+    option: str, target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "folder").mkdir()
+    source = tmp_path / ("in.ipynb" if option == "--output" else "in.py")
+    if option == "--output":
+        nbformat.write(nbformat.v4.new_notebook(), source)
+    else:
+        source.write_text("1")
+    status = main.main(["run", str(source), option, str(tmp_path / target)])
+    assert status == 2
+    assert f"{target} cannot be written: " in (told := capsys.readouterr().err)
+    assert len(told.splitlines()) == 1

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import resource
 
 import pytest
 
@@ -25,6 +27,51 @@ def test_variables_that_are_set_in_part(monkeypatch: pytest.MonkeyPatch) -> None
     for name in doctor._SETS["Slurm"]:
         monkeypatch.setenv(name, "1")
     assert "warning" not in levels(doctor._variables())
+    monkeypatch.setenv("PMI_RANK", "0")
+    monkeypatch.setenv("PMI_FD", "9")
+    pmi = {each.level: each.text for each in doctor._variables() if "PMI" in each.text}
+    assert pmi["warning"].startswith("MPICH is set in part (PMI_RANK, not PMI_SIZE)")
+    assert pmi["ok"] == "also set by MPI: PMI_FD"
+
+
+@pytest.mark.parametrize(
+    ("needs", "level"),
+    [
+        ("pytest>=1", "ok"),
+        ("pytest<1", "error"),
+        ("no-such>=1", "error"),
+        ("no-such; extra == 'a'", ""),
+    ],
+)
+def test_what_jaxnb_needs_is_compared(
+    monkeypatch: pytest.MonkeyPatch, needs: str, level: str
+) -> None:
+    monkeypatch.setattr(doctor, "requires", lambda name: [needs])
+    found = [*doctor._requirements()]
+    assert levels(found) == [level] * bool(level)
+    assert [each.fix for each in found] == [
+        f"pip install --upgrade '{needs}'" if level == "error" else ""
+    ] * bool(level)
+
+
+def test_ports_that_cannot_be_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert doctor._free_ports().level == "ok"
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")), hard))
+    try:
+        found = doctor._free_ports()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert found.level == "error"
+    assert "Too many open files" in found.text
+
+
+def test_few_processes_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = {"/sys/fs/cgroup/pids.max": "100", "/sys/fs/cgroup/pids.current": "90"}
+    monkeypatch.setattr(doctor, "_read", numbers.__getitem__)
+    monkeypatch.setattr(os, "getuid", lambda: 0)
+    assert doctor._tasks().text == "10 more processes and threads may be started"
+    assert doctor._tasks().level == "warning"
 
 
 def test_a_proxy_in_the_way(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,13 +73,14 @@ def test_a_cells_error_says_once_what_several_have_raised_and_where() -> None:
         raised(1, "waited at line 4: `f(x)`", "", 4),
         raised(2, "no\nat all", "by another", 3),
         raised(3, "see line 44, at line 44", "", 4),
-        raised(4, "outside", "", None),
+        raised(4, "It is lost. Make it again.", "", 3),
+        raised(5, "outside", "", None),
     ]
     result = CellResult(7, "", dict(enumerate(found)), 5, 0.5)
     assert str(cell_error(result)) == (
         "processes 0,2 raised Error: no at line 3; process 1 raised Error: waited at line 4: "
         "`f(x)`; process 3 raised Error: see line 44, at line 44 at line 4; process 4 raised "
-        "Error: outside (cell [7])"
+        "Error at line 3: It is lost. Make it again; process 5 raised Error: outside (cell [7])"
     )
 
 
