@@ -10,10 +10,11 @@ import traceback
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
+from unittest.mock import patch
 
 from IPython.core import debugger
 
-from jaxnb.debugging.process_questions import ask_no_more
+from jaxnb.debugging.process_questions import ask_no_more, kernel_shell
 from jaxnb.errors import UsageError
 from jaxnb.lockstep.process_awaiting import is_of_cell, outwards
 from jaxnb.lockstep.process_interrupts import seconds_since_strike, strike_by_signal
@@ -41,7 +42,9 @@ class CellDebugger(debugger.Pdb):
     """
 
     def __init__(self, *, is_over: bool = False) -> None:
-        super().__init__(nosigint=True)  # `continue` would have an interrupt stop, not end the cell
+        with patch.object(debugger, "get_ipython", kernel_shell):  # else it would make a shell
+            # Without it `continue` would have an interrupt stop, not end the cell.
+            super().__init__(nosigint=True)
         self._is_over = is_over
         self._is_interrupted = False
         self._began = 0.0

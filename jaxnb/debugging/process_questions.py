@@ -40,6 +40,9 @@ class Questions:
 
     Args:
         kernel: The process's kernel; its ``raw_input`` and ``getpass`` ask from now on.
+
+    Attributes:
+        shell: The kernel's shell.
     """
 
     def __init__(self, kernel: Any) -> None:
@@ -49,6 +52,7 @@ class Questions:
         global _questions
         _questions = self
         self._pid = os.getpid()
+        self.shell = kernel.shell
         kernel.raw_input, kernel.getpass = self.ask, self._ask_hidden
 
     def ask(self, prompt: object = "") -> str:
@@ -99,6 +103,11 @@ class Questions:
         if answer.text is None:
             raise EOFError
         return answer.text
+
+
+def kernel_shell() -> Any:
+    """Returns the shell of this process's kernel, which a script does not find."""
+    return None if _questions is None else _questions.shell
 
 
 def ask_no_more() -> None:
