@@ -14,8 +14,14 @@ BAR = re.compile(r"(.*?)(\d+)%\|.*?\|\s*(\d+)?")
 """What tqdm writes: a description, how far it is, a bar, and a count."""
 
 
+_TIMES = re.compile(r"\[[\d:]+<[\d:?]+, *[\d.?]+[^],]*")
+"""A bar's time, the time left and the rate."""
+
+_TIMES_AT_END = re.compile(rf"{_TIMES.pattern}(, [^]]*)?\]$")
+
+
 class BarMerger(StreamMerger):
-    """Merges streams, with the last lines of a progress bar as one, though rates and times differ.
+    """Merges streams, with the last lines of a progress bar as one, if only times and rates differ.
 
     It is the line of the process that ended its bar last. It comes when no other process is at that
     bar, or before the next line, on that stream, of a process that has ended it.
@@ -43,7 +49,7 @@ class BarMerger(StreamMerger):
             return lines
         found: list[MergedLine] = []
         for line in lines:
-            if _bar_of(line):
+            if _bar_of(line) and _TIMES_AT_END.search(line.text):
                 self._end(line)
             else:
                 before = [e for e in self._ended if e.name == line.name and _meet(e, line)]
@@ -74,9 +80,14 @@ def _meet(one: MergedLine, other: MergedLine) -> bool:
 
 
 def _bar_of(line: MergedLine) -> tuple[str, ...]:
-    """Returns a bar's stream, its description and how far it is; nothing if it is no bar."""
+    """Returns a bar's stream, its description, how far it is, and what it says but for times.
+
+    Returns nothing for another line.
+    """
     bar = BAR.match(line.text) if "%|" in line.text else None
-    return (line.name, bar[1].rstrip(), bar[2], bar[3] or "") if bar else ()
+    if not bar:
+        return ()
+    return line.name, bar[1].rstrip(), bar[2], bar[3] or "", _TIMES.sub("", line.text)
 
 
 def bars_as_one(lines: Sequence[MergedLine]) -> list[MergedLine]:

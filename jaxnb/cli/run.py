@@ -195,9 +195,11 @@ class _Running:
         if len(deaths) == count and not any(each.status for each in deaths):
             return 0  # os._exit(0) on all
         shown = launcher_of(self._asked.options) == "fork"  # what they wrote, as they wrote it
+        told: set[str] = set()
         for death in deaths:
             lines = crash_lines(death) if shown else last_lines(death)
-            self._say(f"{self._death_text(death, count)}{lines}")
+            self._say(self._death_text(death, count) + ("" if lines in told else lines))
+            told.add(lines)
         status = next((each.status for each in deaths if each.status), 1)
         return 128 - status if status < 0 else status
 

@@ -152,7 +152,7 @@ def crash_lines(death: Death) -> str:
     """
     lines = [line[:MAX_COLUMNS] for line in death.tail.splitlines()]
     fatal = next((i for i, s in enumerate(lines) if s.startswith(_FATAL)), None)
-    return "" if fatal is None else _indented([lines[fatal], *_current_stack(lines[fatal:])])
+    return "" if fatal is None else _indented([lines[fatal], *_current_stack(lines[fatal:])[1:]])
 
 
 def _indented(lines: Sequence[str]) -> str:

@@ -129,6 +129,11 @@ ROWS = {
         "import threading\nthreading.Thread(target=lambda: 1 / 0).start()",
         err=("[0-1] ZeroDivisionError: division by zero", 'script.py", line 2, in <lambda>'),
     ),
+    "a progress bar": Row(
+        "from arrays import *\nfrom tqdm import tqdm\n"
+        "for step in tqdm(range(3), desc='a'):\n    total(x)",
+        err=("[0-1] a: 100%|██████████| 3/3 [",),
+    ),
     "a breakpoint": Row(
         "import jax\nif jax.process_index() == 0: breakpoint()",
         out="[0] > {folder}/script.py(2)<module>()\n[0]       1 import jax\n"

@@ -55,3 +55,13 @@ def test_the_next_bar_is_another() -> None:
     assert [line.labelled() for line in merger.drain(2 * LATER)] == [f"[0-1] {end(2)[1:-1]}"]
     merger.feed(1, "stderr", end(3), 2 * LATER)
     assert [line.labelled() for line in merger.close(2 * LATER)] == [f"[0-1] {end(3)[1:-1]}"]
+
+
+def test_what_else_a_bar_says_is_not_lost() -> None:
+    says = [f"\r100%|####| 4/4 [00:01<00:00,  {i}it/s, loss={i}]\n" for i in (2, 3)]
+    found = merger_of(*says).drain(LATER)
+    assert [line.labelled() for line in found] == [f"[{i}] {says[i][1:-1]}" for i in range(2)]
+    beside = [f"\r  0%|    | 0/4 [00:00<?, ?it/s]warning {i}\n" for i in range(2)]
+    assert [line.text for line in merger_of(*beside).drain(LATER)] == [b[1:-1] for b in beside]
+    merger = merger_of(*(each + end(1) for each in beside))
+    assert [sorted(line.processes) for line in merger.drain(LATER)] == [[0], [1], [0, 1]]
