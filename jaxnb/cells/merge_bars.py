@@ -10,9 +10,14 @@ from math import inf
 from jaxnb.cells.merge_output import MergedLine, StreamMerger
 from jaxnb.labels import processes_label
 
-BAR = re.compile(r"(.*?)(\d+)%\|.*?\|\s*(\d+)?")
-"""What tqdm writes: a description, how far it is, a bar, and a count."""
+MOST_HELD = 16
+"""So many bars wait for other processes to end them, too; with more the first ones come out."""
 
+MOST_CHARS = 1000
+"""Longer lines are no bars."""
+
+_BAR = re.compile(r"(.*?)(\d+)%\|.*?\|\s*(\d+)?")
+"""What tqdm writes: a description, how far it is, a bar, and a count."""
 
 _TIMES = re.compile(r"\[[\d:]+<[\d:?]+, *[\d.?]+[^],]*")
 """A bar's time, the time left and the rate."""
@@ -29,7 +34,7 @@ class BarMerger(StreamMerger):
 
     def __init__(self, processes: Iterable[int]) -> None:
         self._processes = frozenset(processes)
-        self._ended: list[MergedLine] = []
+        self._ended: list[tuple[tuple[str, ...], MergedLine]] = []  # each with what it is a bar of
         super().__init__(self._processes)
 
     def drain(self, now: float, about: float = inf) -> list[MergedLine]:
@@ -42,37 +47,57 @@ class BarMerger(StreamMerger):
 
     def live(self) -> list[MergedLine]:
         """Returns the lines still being written, and bars that others are still at."""
-        return [*super().live(), *self._ended]
+        return [*super().live(), *(line for _, line in self._ended)]
 
     def _with_bars(self, lines: list[MergedLine]) -> list[MergedLine]:
         if not self._ended and not any("%|" in line.text for line in lines):
             return lines
         found: list[MergedLine] = []
         for line in lines:
-            if _bar_of(line) and _TIMES_AT_END.search(line.text):
-                self._end(line)
+            bar = _bar_of(line)
+            if bar and _TIMES_AT_END.search(line.text):
+                self._end(bar, line)
+                found += self._take(self._ended[:-MOST_HELD])
             else:
-                before = [e for e in self._ended if e.name == line.name and _meet(e, line)]
+                before = [e for e in self._ended if e[1].name == line.name and _meet(e[1], line)]
                 found += [*self._take(before), line]
-        return found + self._take([each for each in self._ended if not self._is_awaited(each)])
+        rows = [(_bar_of(row), row) for row in super().live()] if self._ended else []
+        return found + self._take([e for e in self._ended if not self._is_awaited(*e, rows)])
 
-    def _end(self, line: MergedLine) -> None:
-        for i, each in enumerate(self._ended):
-            if _bar_of(each) == _bar_of(line) and not _meet(each, line):
-                self._ended[i] = replace(line, processes=each.processes | line.processes)
+    def _end(self, bar: tuple[str, ...], line: MergedLine) -> None:
+        for i, (other, each) in enumerate(self._ended):
+            if other == bar and not _meet(each, line):
+                self._ended[i] = bar, replace(line, processes=each.processes | line.processes)
                 return
-        self._ended.append(line)
+        self._ended.append((bar, line))
 
-    def _take(self, lines: list[MergedLine]) -> list[MergedLine]:
-        self._ended = [each for each in self._ended if each not in lines]
-        return lines
+    def _take(self, ended: list[tuple[tuple[str, ...], MergedLine]]) -> list[MergedLine]:
+        if ended:
+            self._ended = [each for each in self._ended if each not in ended]
+        return [line for _, line in ended]
 
-    def _is_awaited(self, bar: MergedLine) -> bool:
-        """Whether another process is at the bar, or has written lines that are not out yet."""
-        if any(self.is_waiting(p) for p in self._processes - bar.processes):
+    def _is_awaited(
+        self,
+        bar: tuple[str, ...],
+        line: MergedLine,
+        rows: Sequence[tuple[tuple[str, ...], MergedLine]],
+    ) -> bool:
+        """Whether another process is at a bar, or has written lines that are not out yet.
+
+        Args:
+            bar: The bar.
+            line: Its last line.
+            rows: The lines that are still being written, and what they are bars of.
+        """
+        if any(self.is_waiting(p) for p in self._processes - line.processes):
             return True
-        name = _bar_of(bar)[:2]
-        return any(_bar_of(row)[:2] == name and not _meet(row, bar) for row in super().live())
+        return any(other[:2] == bar[:2] and not _meet(row, line) for other, row in rows)
+
+
+def is_bar(line: MergedLine) -> bool:
+    """Whether a line is a progress bar."""
+    text = line.text
+    return "%|" in text and len(text) <= MOST_CHARS and _BAR.match(text) is not None
 
 
 def _meet(one: MergedLine, other: MergedLine) -> bool:
@@ -84,8 +109,8 @@ def _bar_of(line: MergedLine) -> tuple[str, ...]:
 
     Returns nothing for another line.
     """
-    bar = BAR.match(line.text) if "%|" in line.text else None
-    if not bar:
+    bar = _BAR.match(line.text) if is_bar(line) else None
+    if bar is None:
         return ()
     return line.name, bar[1].rstrip(), bar[2], bar[3] or "", _TIMES.sub("", line.text)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from IPython.display import DisplayHandle, clear_output, display, publish_display_data
 
-from jaxnb.cells.merge_bars import BAR, bars_as_one
+from jaxnb.cells.merge_bars import bars_as_one, is_bar
 from jaxnb.cells.merge_output import LineLimiter, MergedLine
 from jaxnb.cells.sinks import SaysWaits
 from jaxnb.display.blocks import Facts, Fold, Note
@@ -208,7 +208,7 @@ class NotebookSink(Sink):
             self.waits(self._last_waits)
 
     def _is_red(self, line: MergedLine) -> bool:
-        return super()._is_red(line) and not BAR.match(line.text)
+        return super()._is_red(line) and not is_bar(line)
 
     def _show_between(self, each: str | int) -> None:
         if isinstance(each, str):

@@ -65,3 +65,15 @@ def test_what_else_a_bar_says_is_not_lost() -> None:
     assert [line.text for line in merger_of(*beside).drain(LATER)] == [b[1:-1] for b in beside]
     merger = merger_of(*(each + end(1) for each in beside))
     assert [sorted(line.processes) for line in merger.drain(LATER)] == [[0], [1], [0, 1]]
+
+
+def test_many_bars_are_not_held_back_for_ever() -> None:
+    """Nor does a line take longer for those before it."""
+    many = "".join(end(1).replace("100%", f"{i}: 100%") for i in range(20_000))
+    merger = merger_of(many, HALF, "9" * 200_000 + "%|\n")
+    lines = [*merger.drain(LATER), *merger.drain(2 * LATER)]
+    assert len(lines) > 19_000
+    assert len(merger.live()) < 20
+    lines += merger.close(2 * LATER)
+    bars = [line.text for line in lines if ": 100%" in line.text]
+    assert [bar.split(":")[0] for bar in bars] == [str(i) for i in range(20_000)]
