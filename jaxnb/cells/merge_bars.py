@@ -131,7 +131,7 @@ def bars_as_one(lines: Sequence[MergedLine]) -> list[MergedLine]:
 def _one_bar(bars: Sequence[tuple[tuple[int, int], MergedLine]]) -> MergedLine:
     (least, slowest), (most, fastest) = (f(bars, key=lambda bar: bar[0]) for f in (min, max))
     who = frozenset().union(*(line.processes for _, line in bars))
-    if least == most:
+    if least == most or _meet(slowest, fastest):  # one and the next of a process
         return replace(slowest, processes=who)
     told = (
         f" · slowest {processes_label(sorted(slowest.processes))}, "

@@ -52,6 +52,9 @@ class LiveClient(NotebookClient):
             self._has_cleared = True
         elif kind == "update_display_data" and display_id in self._last:
             self._last[display_id] = text
+        elif kind == "error" and self._goes_on(cell):  # else it is told as the run ends
+            self._end_line()
+            self._write(sys.stderr, "\n".join([*content["traceback"], ""]))
         elif output is not None and text:
             if display_id:
                 self._shown[display_id] = self._last[display_id] = text
@@ -59,6 +62,10 @@ class LiveClient(NotebookClient):
                 self._end_line()
             self._write(stream, text if kind == "stream" else f"{text}\n")
         return output
+
+    def _goes_on(self, cell: Any) -> bool:
+        tags = cell.get("metadata", {}).get("tags", ())
+        return self.allow_errors or "raises-exception" in tags
 
     def _end_line(self) -> None:
         if self._open is not None:

@@ -110,6 +110,13 @@ def make_parser() -> Parser:
     return parser
 
 
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not seconds > 0:  # nan is not, either
+        raise argparse.ArgumentTypeError(f"{text} is not above 0 seconds")
+    return seconds
+
+
 def _add_run(run: Parser) -> None:
     add = run.add_argument  # to import the choices would take longer than the help itself
     add("script", nargs="?", metavar="SCRIPT", help="a .py file, a folder with __main__.py, .ipynb")
@@ -119,7 +126,7 @@ def _add_run(run: Parser) -> None:
     add("--devices-per-process", type=int, metavar="D", help="CPU devices of each process")
     add("--platform", default="auto", choices=("auto", "cpu", "gpu"), help="default: auto")
     add("--check", default="strict", choices=("off", "strict"), help="off: plain JAX, which hangs")
-    add("--timeout", type=float, metavar="S", help="end it after S seconds (a notebook's cell)")
+    add("--timeout", type=_seconds, metavar="S", help="end it after S seconds (a notebook's cell)")
     add("--outputs", default="merged", choices=("all", "first", "merged"),
         help="equal lines: each, the first process's, or one")  # fmt: skip
     add("--timeline", default="", metavar="FILE", help="write what each process did: .html, .json")
@@ -168,6 +175,10 @@ def _run(parser: argparse.ArgumentParser, asked: argparse.Namespace, own: list[s
     is_notebook = not asked.module and target.endswith(".ipynb")
     if (asked.output is not None or asked.parameters) and not is_notebook:
         parser.error("--output and -p are for notebooks")
+    if asked.timeline and os.path.splitext(asked.timeline)[1] not in (".html", ".json", ".txt"):
+        parser.error("--timeline writes .html, .json and .txt")
+    if asked.json and asked.json == asked.timeline:
+        parser.error("--json and --timeline name the same file")
     try:
         options = StartOptions(
             num_processes=asked.n,

@@ -126,6 +126,8 @@ def _with_parameters(path: str, parameters: Mapping[str, str]) -> Any:
     try:
         from papermill.iorw import load_notebook_node
         from papermill.parameterize import parameterize_notebook
+        from papermill.translators import papermill_translators
+        from papermill.utils import find_first_tagged_cell_index
     except ImportError as error:
         raise UsageError(
             f"{_not_imported('papermill', error)} For parameters of notebooks type `pip install "
@@ -136,6 +138,13 @@ def _with_parameters(path: str, parameters: Mapping[str, str]) -> Any:
     kernel = notebook.metadata.get("kernelspec", {})
     language = kernel.get("language", "python")
     name = kernel.get("name", "python3")
+    tagged = find_first_tagged_cell_index(notebook, "parameters")
+    inspect = papermill_translators.find_translator(name, language).inspect
+    known = [each.name for each in inspect(notebook.cells[tagged])] if tagged >= 0 else []
+    unknown = sorted(values.keys() - {*known})
+    if unknown and (known or tagged < 0):  # papermill does not read every assignment
+        names = f"It has: {', '.join(known)}." if known else "No cell is tagged `parameters`."
+        say(f"{path} has no parameter {', '.join(unknown)}. {names}")
     return parameterize_notebook(notebook, values, kernel_name=name, language=language)
 
 

@@ -72,6 +72,8 @@ def run(asked: Run) -> int:
         is_cut = True
         if "start_seconds" not in asked.report:
             say("interrupted while the processes were starting")
+        elif status == 128 + signal.SIGINT:
+            say("ended by a second Ctrl-C: what ran was not waited for")
     asked.report |= {"status": status, "seconds": time.perf_counter() - started}
     if asked.json and not _write(asked.json, json.dumps(asked.report, indent=2)):
         status = status or 1
@@ -133,7 +135,8 @@ class _Running:
                 interrupted=self._interrupted,
                 raise_on_error=False,
             )
-            self._outcome = lambda: self._ended(result)
+            alone = self._alone_text(result)
+            self._outcome = lambda: self._ended(result, alone)
         except CellTimeoutError as error:
             self._outcome = lambda e=error: self._timed_out(e)  # type: ignore[misc]
         except ProcessDiedError as error:
@@ -143,6 +146,18 @@ class _Running:
         finally:
             self._write_timeline()
             self._done.set()
+
+    def _alone_text(self, result: CellResult) -> str:
+        """Returns what is said to who may have expected that processes work together."""
+        count = len(result.per_process)
+        has_computed = all(each.compiles for each in result.per_process.values())
+        is_told = self._session.state == "ready" and self._asked.options.check != "off"
+        if count < 2 or not has_computed or not is_told or self._session.timeline().dispatches:
+            return ""
+        return (
+            f"no computation went over several processes: each of the {count} has computed all of "
+            f"{self._script.name} by itself. `jax.make_mesh` and shardings divide the work."
+        )
 
     def _write_timeline(self) -> None:
         if not self._asked.timeline or self._session.state != "ready":
@@ -158,10 +173,12 @@ class _Running:
 
     # ---------------------------------------------------------------------- how it ended
 
-    def _ended(self, result: CellResult) -> int:
+    def _ended(self, result: CellResult, alone: str) -> int:
         self._report(result)
         groups = error_groups(result)
         if not groups:
+            if alone:
+                self._say(alone)
             return 0
         exits = [each for each in groups if each.error.type_name == "SystemExit"]
         told = {i for each in exits for i in each.processes}

@@ -7,6 +7,12 @@ from collections.abc import Callable
 
 _MAGICS = re.compile(r" ?[^.;]*`%spmd_\w+[^`]*`[^.]*\.")
 
+_TO_INTERRUPT = re.compile(
+    r" to interrupt what \w+ do(?:es)? now; if that does not end the script either, (\w+ \w+) "
+    "ended by force"
+)
+"""A second Ctrl-C ends a script at once."""
+
 
 def worded_for(name: str) -> Callable[[str], str]:
     """Returns what puts a sentence about a cell into words for a script.
@@ -24,6 +30,7 @@ def worded_for(name: str) -> Callable[[str], str]:
         text = re.sub(
             r"[,:](?: and)? (?:new processes take over|variables are kept)[^.]*", "", text
         )
+        text = _TO_INTERRUPT.sub(r" to end the script: \1 ended by force", text)
         return _MAGICS.sub("", text)
 
     return worded

@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Any
 from unittest.mock import patch
 
+from IPython import get_ipython
 from IPython.core import debugger
 
 from jaxnb.debugging.process_questions import ask_no_more, kernel_shell
@@ -20,7 +21,7 @@ from jaxnb.lockstep.process_awaiting import is_of_cell, outwards
 from jaxnb.lockstep.process_interrupts import seconds_since_strike, strike_by_signal
 from jaxnb.wire.process_features import CellHere, Feature
 
-_NOT_THE_USERS = frozenset(("jaxnb", "IPython", "ipykernel", "jax", "jaxlib"))
+_NOT_THE_USERS = frozenset(("jaxnb", "IPython", "ipykernel", "jax", "jaxlib", "bdb", "cmd", "pdb"))
 """Packages whose frames are not shown, nor stopped in: `step` goes on to what they call."""
 
 _LIBRARIES = (
@@ -80,7 +81,11 @@ class CellDebugger(debugger.Pdb):
         self.set_quit()
         return True
 
-    do_q = do_exit = do_EOF = do_quit
+    do_q = do_exit = do_quit
+
+    def do_EOF(self, arg: str) -> bool | None:
+        """EOF: quits; a script whose input has ended raises, as under plain Python."""
+        return super().do_EOF(arg) if get_ipython() is None else self.do_quit(arg)
 
     def do_interact(self, arg: str) -> None:
         """interact: not here; its prompt would outlive an interrupt of the cell."""

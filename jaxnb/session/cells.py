@@ -111,7 +111,7 @@ class Cells:
         interrupted: threading.Event,
         timeout: float | None,
     ) -> Ran:
-        generation = self._life.generation
+        generation, starts = self._life.generation, self._life.lifecycle.starts
         request = replace(request, serial=next(self._life.serials))
         running = self._send(request, sink, outputs, interrupted)
         collected, supervisor = self._wait(running, timeout)
@@ -139,7 +139,7 @@ class Cells:
             found = replace(found, unequal_names=names)
         elif found.unequal_names:
             running.notice(tell_names(found.unequal_names))
-        return Ran(running, generation, collected, found, supervisor)
+        return Ran(running, generation, starts, collected, found, supervisor)
 
     def _send(
         self,

@@ -60,4 +60,5 @@ def post_mortem(
         )
     if why := refusal():
         raise UsageError(f"{capitalized(why)}, so no debugger was opened.")
-    session.run(_CODE, ranks=processes, aside="%spmd_debug", sink=sink, cell=cell)
+    for each in processes:  # all at once would say first where each of them is
+        session.run(_CODE, ranks=[each], aside="%spmd_debug", sink=sink, cell=cell)

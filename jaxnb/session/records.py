@@ -89,7 +89,7 @@ class Records:
             detail=str(said or result.suspect),
             cause=result.cause,
             generation=self._life.generation,
-            starts=self._life.lifecycle.starts,
+            starts=last.starts,
         )
         self.history.note(record)
 

@@ -54,6 +54,7 @@ class Ran:
     Attributes:
         running: It, as it ran.
         generation: The group's.
+        starts: How often its processes had been started.
         collected: What its processes have sent.
         findings: What was found of it.
         supervisor: How the wait for it ended.
@@ -61,6 +62,7 @@ class Ran:
 
     running: RunningCell
     generation: int
+    starts: int
     collected: Collected
     findings: Findings
     supervisor: Supervisor

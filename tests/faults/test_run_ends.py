@@ -140,6 +140,19 @@ ROWS = {
         "[0] ----> 2 if jax.process_index() == 0: breakpoint()\n[0] ipdb> \n",
         stdin="c\n",
     ),
+    "a breakpoint without input": Row(
+        "import jax\nif jax.process_index() == 0: breakpoint()",
+        1,
+        "[0] > {folder}/script.py(2)<module>()\n[0]       1 import jax\n"
+        "[0] ----> 2 if jax.process_index() == 0: breakpoint()\n[0] ipdb> \n",
+        err=("BdbQuit on process 0",),
+    ),
+    "computes alone": Row(
+        "import jax\nprint(jax.jit(lambda x: x + 1)(1))",
+        out="[0-1] 2\n",
+        err=("no computation went over several processes: each of the 2 has computed all of "
+             "script.py by itself",),
+    ),
     "no newline, not flushed": Row("import sys\nsys.stdout.write('end')", out="[0-1] end\n"),
     "a daemon thread": Row(
         "import threading, time\n"

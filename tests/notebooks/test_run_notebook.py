@@ -64,14 +64,19 @@ def test_its_cells_run_and_an_error_ends_it(tmp_path: Path) -> None:
 
 
 def test_output_comes_as_it_is_written_and_parameters_are_set(tmp_path: Path) -> None:
-    cells = ["steps, name = 1, ''", "print(steps + 1, name)\nopen('gate').read()\n'end'"]
+    cells = ["steps = 1\nname = ''", "print(steps + 1, name)\nopen('gate').read()\n'end'"]
+    write(tmp_path, ["1 / 0  # meant to fail"], tags=["raises-exception"])
+    meant = subprocess.run(RUN, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert meant.stderr.count("ZeroDivisionError: division by zero") == 1
     write(tmp_path, cells, tags=["parameters"])
     os.mkfifo(tmp_path / "gate")
-    options = ("-p", "steps", "100", "-p", "name", "a b")
+    options = ("-p", "steps", "100", "-p", "name", "a b", "-p", "stp", "1")
     with subprocess.Popen(
-        [*RUN, *options], cwd=tmp_path, stdout=subprocess.PIPE, text=True
+        [*RUN, *options], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
+        assert process.stderr is not None
+        assert "in.ipynb has no parameter stp. It has: steps, name." in process.stderr.readline()
         assert process.stdout.readline() == "101 a b\n"
         (tmp_path / "gate").write_text("")
         assert process.stdout.read() == "'end'\n"

@@ -47,6 +47,9 @@ def test_the_choices_are_those_of_a_start_and_of_a_cell() -> None:
         ("run", "name a script"),
         ("run --lr 3 a.py", "has no option --lr"),
         ("run a.py -n 0", "at least 1"),
+        ("run a.py --timeout -1", "-1 is not above 0 seconds"),
+        ("run a.py --timeline b.jsn", "writes .html, .json and .txt"),
+        ("run a.py --timeline b.json --json b.json", "name the same file"),
         ("run a.py --output b", "are for notebooks"),
         ("run a.ipynb -n 4", "%spmd_start -n 4"),
     ],
@@ -156,12 +159,12 @@ def test_what_is_not_a_notebook_is_told_in_a_sentence(text: str, tmp_path: Path)
         run_notebook(tmp_path / "in.ipynb")
 
 
-@pytest.mark.parametrize("target", ["none/x", "folder"])
+@pytest.mark.parametrize("target", ["none/x.json", "folder.json"])
 @pytest.mark.parametrize("option", ["--output", "--json", "--timeline"])
 def test_a_file_that_cannot_be_written_starts_nothing(
     option: str, target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder.json").mkdir()
     source = tmp_path / ("in.ipynb" if option == "--output" else "in.py")
     if option == "--output":
         nbformat.write(nbformat.v4.new_notebook(), source)

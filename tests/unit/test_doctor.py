@@ -120,4 +120,9 @@ def test_sentences_about_cells_speak_of_the_script() -> None:
     assert worded("Ctrl-C ends the cell (a second one by force), and variables are kept.") == (
         "Ctrl-C ends the script (a second one by force)."
     )
+    again = (
+        "Ctrl-C again to interrupt what they do now; if that does not end the cell either, they "
+        "are ended by force, and new processes take over the variables."
+    )
+    assert worded(again) == "Ctrl-C again to end the script: they are ended by force."
     assert worded("Ctrl-C ends the cell's loop") == "Ctrl-C ends the script's loop"

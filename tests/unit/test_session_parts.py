@@ -77,7 +77,7 @@ def ran(calls: tuple[float, ...], findings: Findings, **how: Any) -> Ran:
     collected = Collected(request, {0: reply}, frozenset(), {0: ()}, texts, merged, 2.0)
     cell: Any = SimpleNamespace(abandoned=None, wait_cause="slow")
     supervisor: Any = SimpleNamespace(interrupted=how.get("interrupted", False))
-    return Ran(cell, 0, collected, findings, supervisor)
+    return Ran(cell, 0, 1, collected, findings, supervisor)
 
 
 def test_a_result_is_what_came_and_what_was_found() -> None:
