@@ -198,10 +198,15 @@ def test_debug_says_which_others_have_failed(kernel: AskedKernel) -> None:
     opened = int(ran.prompts[0][1])
     assert f"`%debug --ranks {1 - opened}` looks at another." in ran.text
     assert f"on process {opened}, first" in error
+    ran = kernel.run("%spmd_debug --ranks 0-1", "quit", "quit")  # the second after the first
+    assert ran.prompts == ["[0] ipdb> ", "[1] ipdb> "]
+    assert ran.text.index("[0] KeyError") < ran.text.index("[1] ValueError")
 
 
 def test_an_interrupt_ends_the_cell_after_a_debugger_too(kernel: AskedKernel) -> None:
     code = "%%spmd --ranks 1\nbreakpoint()\ninput('now? ')"
+    kernel.run("%%spmd --ranks 1\nbreakpoint()", kernel.manager.interrupt_kernel)
+    assert "pdb.py" not in kernel.run("%debug", "quit").text
     ran = kernel.run(code, "continue", kernel.manager.interrupt_kernel)
     assert ran.prompts == ["[1] ipdb> ", "[1] now? "]
     assert "KeyboardInterrupt on process 1" in ran.error
