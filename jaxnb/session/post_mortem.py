@@ -16,8 +16,8 @@ _CODE = "__import__('jaxnb.debugging.process_debugger', fromlist=['_']).post_mor
 
 
 def others_advice(result: CellResult | None) -> str:
-    """Returns how to look at the other processes that have failed; empty if there are none."""
-    groups = [] if result is None else error_groups(result)
+    """Returns how to look at the other processes that failed; empty if none did, or nobody can."""
+    groups = [] if result is None or refusal() else error_groups(result)
     failed = sorted(i for each in groups if not each.is_consequence for i in each.processes)
     if result is None or len(failed) < 2:
         return ""
