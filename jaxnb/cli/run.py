@@ -191,6 +191,8 @@ class _Running:
         if others:
             card = error_card(replace(result, per_process=others), ansi=sys.stderr.isatty())
             sys.stderr.write(self._worded(card.text) + "\n")
+        if any("jax_num_cpu_devices" in each.error.message for each in groups):
+            self._say("JAX has started when a script begins: use `--devices-per-process N`")
         for each in exits:
             lines = f", line {each.lines[0]}" if each.lines else ""
             status = each.error.message

@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+import jaxnb
 from jaxnb_fixtures import PATIENT_SECONDS, until
 
 ARRAYS = """\
@@ -146,6 +147,10 @@ ROWS = {
         "[0] > {folder}/script.py(2)<module>()\n[0]       1 import jax\n"
         "[0] ----> 2 if jax.process_index() == 0: breakpoint()\n[0] ipdb> \n",
         err=("BdbQuit on process 0",),
+    ),
+    "sets the number of devices": Row(
+        "import jax\njax.config.update('jax_num_cpu_devices', 3)", 1,
+        err=("RuntimeError on processes 0-1", "use `--devices-per-process N`"),
     ),
     "computes alone": Row(
         "import jax\nprint(jax.jit(lambda x: x + 1)(1))",
@@ -318,7 +323,7 @@ def test_each_end_is_told(name: str, tmp_path: Path) -> None:
     assert err == "" or row.err
     assert "\x1b" not in out + err
     assert len(err.splitlines()) <= SCREEN_LINES
-    assert "/jaxnb/" not in err
+    assert f"{Path(jaxnb.__file__).parent}/" not in err
 
 
 @pytest.mark.parametrize("target", ["missing.py", "folder", "-m"])

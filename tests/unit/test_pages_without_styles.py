@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 
 import bleach
+from bs4 import BeautifulSoup
+from nbconvert.exporters import HTMLExporter
+from nbformat import v4
 
 from jaxnb.arrays.card_array import array_card
 from jaxnb.cells.card_cell import cell_card
@@ -40,3 +43,11 @@ def test_rows_of_numbers_stay_rows() -> None:
     }
     shown = lines(cell_card(CellResult(1, "x", values, 2, 0.1), "merged"))
     assert shown[:3] == ["process 0", "[[0 1]", "[2 3]]"]
+
+
+def test_nbconvert_writes_cards_as_they_are() -> None:
+    card = timeline_card(TIMELINE)
+    shown = v4.new_output("display_data", {"text/html": card.html, "text/plain": card.text})
+    notebook = v4.new_notebook(cells=[v4.new_code_cell("%spmd_timeline", outputs=[shown])])
+    page, _ = HTMLExporter().from_notebook_node(notebook)
+    assert str(BeautifulSoup(card.html, "html.parser")) in page  # as it writes attributes
