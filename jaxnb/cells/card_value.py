@@ -83,7 +83,7 @@ def _not_run_note(result: CellResult, array: ArrayInfo) -> str:
         return ""
     have = "has" if len(others) == 1 else "have"
     made = f"as {processes_label(result.per_process)} made it"
-    return f"{made}: {processes_label(others)} {have} not run the cell, and may hold none of it"
+    return f"{made}: {processes_label(others)} {have} not run the cell, and were not asked"
 
 
 def _array(ran: ProcessResult) -> ArrayInfo | None:

@@ -397,7 +397,7 @@ def test_who_has_not_run_the_cell_may_hold_nothing():
     some = cell(array((8,), (8,)), 2)
     text = " ".join(card_value.value_card(some).text.split())
     assert text.endswith(
-        "as processes 0-1 made it: processes 2-3 have not run the cell, and may hold none of it"
+        "as processes 0-1 made it: processes 2-3 have not run the cell, and were not asked"
     )
 
 
