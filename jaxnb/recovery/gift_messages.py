@@ -26,7 +26,7 @@ class Possession:
         replicas: Digests of their shards that others hold too: (array, box) to digest.
         origins: The numbers of where they come from; None for one of which that is not known.
         lost: Parts of it that are lost there, as paths.
-        is_drawn: It has a figure in it, whose parts have ids and times of their own.
+        is_drawn: It is a figure or a part of one, which has ids and times of its own.
     """
 
     digest: bytes

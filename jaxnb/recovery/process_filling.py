@@ -109,7 +109,7 @@ def _possession(name: str, value: Any) -> Possession:
             None if origin is None else origin[0] for origin in map(ORIGINS.of, package.arrays)
         ),
         lost=tuple(part.path for part in package.packed.lost),
-        is_drawn=b"matplotlib.figure" in package.packed.pickle,
+        is_drawn=type(value).__module__.startswith("matplotlib."),
     )
 
 

@@ -349,12 +349,14 @@ def test_replicas_that_differ_are_not_given_and_figures_neither(group: Session) 
         "value = np.full(4, process_index, np.float32)\n"
         "params = Params(jax.make_array_from_callback((4,), NamedSharding(mesh, P()),\n"
         "                                             lambda i: value[i]))\n"
-        "from matplotlib.figure import Figure\nfigure = Figure()\naxes = [figure.subplots()]"
+        "from matplotlib.figure import Figure\nfigure = Figure()\naxes = figure.subplots()\n"
+        "both = [figure, process_index]"
     )
     kill(group, 1)
     recovered = group.recover()
     for name in ("figure", "axes"):
         assert missing(recovered, 1)[name] == "a figure is drawn by each process"
+    assert missing(recovered, 1)["both"] == "differs by process"
     assert missing(recovered, 1)["params"] == (
         "replicas of `params.a` differ: the others were not at the same step"
     )
