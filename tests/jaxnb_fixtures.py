@@ -21,6 +21,7 @@ import psutil
 import pytest
 
 import jaxnb
+from jaxnb.cells.sinks import NoSink
 from jaxnb.errors import JaxnbError
 from jaxnb.session import Session
 from jaxnb.session.starting import Starter
@@ -45,6 +46,16 @@ END_SECONDS = PATIENT_SECONDS
 os.environ[TOKEN] = uuid.uuid4().hex
 
 GROUPS.watch(Starter)
+
+
+class Notices(NoSink):
+    """Keeps what is said beside a cell's output."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def notice(self, text: str) -> None:
+        self.said.append(text)
 
 
 class WrongNumbersError(AssertionError):

@@ -12,10 +12,9 @@ import pytest
 
 import jaxnb
 from jaxnb.cells.card_error import error_card
-from jaxnb.cells.sinks import NoSink
 from jaxnb.cli.words import worded_for
 from jaxnb.session import Session
-from jaxnb_fixtures import PATIENT_SECONDS
+from jaxnb_fixtures import PATIENT_SECONDS, Notices
 
 BEFORE = """\
 import jax, jax.numpy as jnp, numpy as np
@@ -48,16 +47,6 @@ PROGRAMS = {
     "KeyError(a.shape)))(x)\nexcept KeyError:\n    1 / 0",
 }
 IN_THE_GATE = ("another array", "another replica")
-
-
-class Notices(NoSink):
-    """Keeps what is said beside a cell's output."""
-
-    def __init__(self) -> None:
-        self.said: list[str] = []
-
-    def notice(self, text: str) -> None:
-        self.said.append(text)
 
 
 @pytest.fixture(scope="module")

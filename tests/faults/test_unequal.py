@@ -17,23 +17,12 @@ import pytest
 import jaxnb
 from faults.unequal import ROWS, Row
 from faults.unequal.row import SETUP
-from jaxnb.cells.sinks import NoSink
 from jaxnb.session import Session
-from jaxnb_fixtures import CLEAR
+from jaxnb_fixtures import CLEAR, Notices
 from jaxnb_sampling import sampled, seed
 
 PROCESSES, DEVICES = map(int, os.environ.get("JAXNB_TABLE_SHAPE", "4x2").split("x"))
 IS_OF_TEXTS = (PROCESSES, DEVICES) == (4, 2)
-
-
-class Notices(NoSink):
-    """Keeps what is said about cells."""
-
-    def __init__(self) -> None:
-        self.said: list[str] = []
-
-    def notice(self, text: str) -> None:
-        self.said.append(text)
 
 
 @pytest.fixture(scope="module")
