@@ -35,6 +35,11 @@ float(jnp.sum(x))"""
 REPLICATED = "%%spmd\njax.jit(lambda v: v.sum(0), out_shardings=NamedSharding(mesh, P()))(x)"
 MODEL = "%spmd model = {'w': jnp.ones(3), 'act': lambda x: x}"
 COMPARE = "%%spmd_compare scaled(x)\nrows = P('d')\nwhole = P()"
+WIDGET = """%%spmd
+view = {"model_id": "1", "version_major": 2, "version_minor": 0}
+bundle = {"application/vnd.jupyter.widget-view+json": view, "text/plain": "IntSlider(value=0)"}
+from IPython.display import display
+display(bundle, raw=True)"""
 PLOT = COMPARE.replace("scaled", "--plot scaled")
 
 
@@ -47,12 +52,16 @@ def test_help_hints_and_auto(lab_page: OpenLab) -> None:
     asked, forgotten = "%%spmd\nscaled?", "scaled(x)"
     few = "import jax\njax.make_mesh((2,), ('d',))"
     auto, plain, local = "%spmd_auto on", "1 + process_index", "%%local\n'here'"
-    lab = lab_page([*START, MAKE, asked, forgotten, few, auto, plain, local, "%spmd_auto off"])
+    nested, indented = "%%spmd\n%spmd_status", " %%spmd\nx"
+    wrong = [forgotten, few, nested, indented]
+    lab = lab_page([*START, MAKE, asked, *wrong, auto, plain, local, "%spmd_auto off"])
     for position in range(3):
         lab.run(position)
     assert lab.run(asked).text.count("Scales by a number.") == 1
     assert "Put `%%spmd` on its first line." in lab.run(forgotten).text
     assert "the processes have 2. Put `%%spmd` on its first line." in lab.run(few).text
+    assert "`%spmd_status` belongs in the notebook" in lab.run(nested).text
+    assert "`%%spmd` must be the first thing in its cell" in lab.run(indented).text
     lab.run(auto)
     shown = lab.run(plain)
     assert "On processes 0-1 (%spmd_auto is on)" in shown.text
@@ -65,7 +74,8 @@ def test_help_hints_and_auto(lab_page: OpenLab) -> None:
 @pytest.mark.rotates
 def test_lines_bars_errors_pictures_and_comparisons(lab_page: OpenLab) -> None:
     pull = "%spmd_pull model"
-    lab = lab_page([*START, MAKE, FAR_APART, BARS, FAILS, REPLICATED, MODEL, pull, COMPARE, PLOT])
+    shown = [FAR_APART, BARS, WIDGET, FAILS, REPLICATED, MODEL, pull, COMPARE, PLOT]
+    lab = lab_page([*START, MAKE, *shown])
     for position in range(3):
         lab.run(position)
     assert [line for line in lab.run(FAR_APART).lines if "far" in line] == ["[0-1] far"]
@@ -73,6 +83,8 @@ def test_lines_bars_errors_pictures_and_comparisons(lab_page: OpenLab) -> None:
     bars = lab.run(BARS)
     assert "3/3" in bars.text
     expect(red(bars)).to_have_count(0)
+
+    assert "Widgets work in the notebook only" in " ".join(lab.run(WIDGET).text.split())
 
     failed = lab.run(FAILS)
     expect(failed.error).to_contain_text("ZeroDivisionError on process 1, first")

@@ -1295,3 +1295,17 @@ def test_parts_of_objects_are_left_out_and_opaque_ones_as_a_whole(
         session.pull("mesh")
     with pytest.warns(NotMovedWarning, match=r"`itself\[0\]`"):
         assert session.pull("itself")[1][1]
+
+
+@pytest.mark.thorough
+def test_a_train_state_of_flax_comes_without_its_functions(session: Session) -> None:
+    session.run(
+        "import optax\nfrom flax.training.train_state import TrainState\n"
+        "params = {'w': jnp.ones(3)}\napply = lambda p, x: p['w'] * x\n"
+        "state = TrainState.create(apply_fn=apply, params=params, tx=optax.adam(0.1))"
+    )
+    with pytest.warns(NotMovedWarning, match=r"`state\.apply_fn`"):
+        state = session.pull("state")
+    np.testing.assert_array_equal(state.params["w"], np.ones(3))
+    assert int(state.step) == 0
+    np.testing.assert_array_equal(state.opt_state[0].mu["w"], np.zeros(3))
