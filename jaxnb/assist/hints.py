@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection
 
-from jaxnb.labels import MAGICS, START_IMPORTS, plural
+from jaxnb.labels import MAGICS, START_IMPORTS, plural, text_of
 from jaxnb.options import suggest
 
 _TOO_FEW = re.compile(r"Number of devices (\d+) must be >= the product of mesh_shape")
@@ -25,7 +25,7 @@ def magic_hint(error: BaseException | None, code: str) -> str:
     found = _INDENTED.match(code)
     if found is not None and found[1] in MAGICS and isinstance(error, SyntaxError):
         return f"`%%{found[1]}` must be the first thing in its cell: remove the blanks before it."
-    if (found := _NO_MAGIC.match(str(error))) is not None:
+    if (found := _NO_MAGIC.match(text_of(error))) is not None:
         sign, name = found.groups()
         return suggest(sign + name, (sign + each for each in MAGICS)).strip()
     return ""

@@ -73,3 +73,11 @@ def test_a_magic_that_is_misspelt_or_indented(error: str, code: str, wanted: str
 )
 def test_nothing_is_said_of_other_errors(error: BaseException | None) -> None:
     assert said(error) == ""
+
+
+def test_an_error_without_a_text_is_not_told_of() -> None:
+    class Bad(Exception):
+        def __str__(self) -> str:
+            raise ValueError
+
+    assert magic_hint(Bad(), "x") == ""
