@@ -135,8 +135,7 @@ class _Running:
                 interrupted=self._interrupted,
                 raise_on_error=False,
             )
-            alone = self._alone_text(result)
-            self._outcome = lambda: self._ended(result, alone)
+            self._outcome = lambda: self._ended(result)
         except CellTimeoutError as error:
             self._outcome = lambda e=error: self._timed_out(e)  # type: ignore[misc]
         except ProcessDiedError as error:
@@ -146,18 +145,6 @@ class _Running:
         finally:
             self._write_timeline()
             self._done.set()
-
-    def _alone_text(self, result: CellResult) -> str:
-        """Returns what is said to who may have expected that processes work together."""
-        count = len(result.per_process)
-        has_computed = all(each.compiles for each in result.per_process.values())
-        is_told = self._session.state == "ready" and self._asked.options.check != "off"
-        if count < 2 or not has_computed or not is_told or self._session.timeline().dispatches:
-            return ""
-        return (
-            f"no computation went over several processes: each of the {count} has computed all of "
-            f"{self._script.name} by itself. `jax.make_mesh` and shardings divide the work."
-        )
 
     def _write_timeline(self) -> None:
         if not self._asked.timeline or self._session.state != "ready":
@@ -173,11 +160,11 @@ class _Running:
 
     # ---------------------------------------------------------------------- how it ended
 
-    def _ended(self, result: CellResult, alone: str) -> int:
+    def _ended(self, result: CellResult) -> int:
         self._report(result)
         groups = error_groups(result)
         if not groups:
-            if alone:
+            if alone := self._alone_text(result):
                 self._say(alone)
             return 0
         exits = [each for each in groups if each.error.type_name == "SystemExit"]
@@ -199,6 +186,17 @@ class _Running:
             who = processes_label(each.processes)
             self._say(f"{who} ended with exit status {status} ({self._script.name}{lines})")
         return _status_of(groups[0].error.type_name, groups[0].error.message)
+
+    def _alone_text(self, result: CellResult) -> str:
+        """Returns what is said to who may have expected that processes work together."""
+        count = len(result.per_process)
+        has_computed = all(each.compiles for each in result.per_process.values())
+        if count < 2 or not has_computed or self._session.history[-1].dispatches != 0:
+            return ""
+        return (
+            f"no computation went over several processes: each of the {count} has computed all of "
+            f"{self._script.name} by itself. `jax.make_mesh` and shardings divide the work."
+        )
 
     def _timed_out(self, error: CellTimeoutError) -> int:
         self._report(error.result)
