@@ -71,9 +71,10 @@ class ErrorGroup:
         return self.error.type_name == "DivergenceError"
 
 
-_AROUND = re.compile(r"^ *\d+ .*\n", re.MULTILINE)
 _FRAME = re.compile(r"^(?:File|Cell) .*", re.MULTILINE)
 _PACKAGE = re.compile(r"(?:site|dist)-packages/(\w+)")
+
+_AROUND = re.compile(r"^ *\d+ .*\n", re.MULTILINE)
 _BLANKS = re.compile(r"[ \t]+")
 """The lines around the one that has raised, of which IPython shows now one, now another, and how
 far what it shows is indented."""

@@ -111,10 +111,9 @@ def make_parser() -> Parser:
 
 
 def _seconds(text: str) -> float:
-    seconds = float(text)
-    if not seconds > 0:  # nan is not, either
-        raise argparse.ArgumentTypeError(f"{text} is not above 0 seconds")
-    return seconds
+    from jaxnb.magics.arguments import positive_seconds  # late: the help does without
+
+    return positive_seconds(text)
 
 
 def _add_run(run: Parser) -> None:

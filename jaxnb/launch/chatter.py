@@ -28,7 +28,10 @@ _PIECE = re.compile("|".join([*map(re.escape, _PIECES), "[0-9]"]))
 
 _DATED = re.compile(r"^([IWEF])\d{4} [\d:.]{15} +\d+ (?=\S+:\d+\] )", re.MULTILINE)
 
-_FATAL = re.compile(r"^Fatal Python error: ", re.MULTILINE)
+FATAL = "Fatal Python error"
+"""What the line begins with that says why a process crashes, before the stacks of its threads."""
+
+_DUMP = re.compile(rf"^{FATAL}: ", re.MULTILINE)
 
 NUMBERS = 3
 """How many numbers are in a message: the rank, its peers, and how many were expected."""
@@ -143,7 +146,7 @@ class DumpFilter:
 
     def feed(self, text: str) -> str:
         """Takes lines; returns those before a dump."""
-        found = None if self.held else _FATAL.search(text)
+        found = None if self.held else _DUMP.search(text)
         end = found.start() if found else 0 if self.held else len(text)
         self.held += text[end:]
         return text[:end]

@@ -13,13 +13,12 @@ from itertools import takewhile
 from pathlib import Path
 
 from jaxnb.errors import ProcessDiedError, SessionBrokenError
-from jaxnb.launch.chatter import quiet
+from jaxnb.launch.chatter import FATAL, quiet
 
 LAST_LINES = 20
 STACK_LINES = 8
 MAX_COLUMNS = 300
 
-_FATAL = "Fatal Python error"
 _JAXNB = f'"{Path(__file__).parents[1]}/'
 _NO_USERS = re.compile(rf"{re.escape(_JAXNB)}|-packages/(IPython|ipykernel)/")
 _RUNNER = f"{_JAXNB}cells/process_runner.py"
@@ -136,7 +135,7 @@ def last_lines(death: Death) -> str:
     the thread it came from are kept: what explains it stands before the dump.
     """
     lines = [line[:MAX_COLUMNS] for line in quiet(death.tail).splitlines() if line.strip()]
-    fatal = next((i for i, s in enumerate(lines) if s.startswith(_FATAL)), None)
+    fatal = _place_of_dump(lines)
     if fatal is None:
         kept = lines[-LAST_LINES:]
     else:
@@ -151,8 +150,12 @@ def crash_lines(death: Death) -> str:
     For who has shown all else that the process wrote, as it came.
     """
     lines = [line[:MAX_COLUMNS] for line in death.tail.splitlines()]
-    fatal = next((i for i, s in enumerate(lines) if s.startswith(_FATAL)), None)
+    fatal = _place_of_dump(lines)
     return "" if fatal is None else _indented([lines[fatal], *_current_stack(lines[fatal:])[1:]])
+
+
+def _place_of_dump(lines: Sequence[str]) -> int | None:
+    return next((i for i, line in enumerate(lines) if line.startswith(FATAL)), None)
 
 
 def _indented(lines: Sequence[str]) -> str:
