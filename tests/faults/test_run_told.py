@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import jaxnb
+from faults.test_run_ends import launch
 from jaxnb.cells.card_error import error_card
 from jaxnb.cli.words import worded_for
 from jaxnb.session import Session
@@ -76,18 +75,11 @@ def told(text: str) -> set[str]:
 def test_a_script_is_told_what_a_cell_is(name: str, group: Session, tmp_path: Path) -> None:
     source, notices = BEFORE + PROGRAMS[name], Notices()
     result = group.run(source, sink=notices, raise_on_error=False)
-    (tmp_path / "script.py").write_text(source)
-    done = subprocess.run(
-        [sys.executable, "-m", "jaxnb", "run", "script.py", "-n", "2", "--platform", "cpu"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=PATIENT_SECONDS,
-        check=False,
-    )
-    assert done.returncode == 1
+    process = launch(tmp_path, source)
+    _, said = process.communicate(timeout=PATIENT_SECONDS)
+    assert process.returncode == 1
     in_cell = told("\n".join([*notices.said, error_card(result).text]))
     assert in_cell
-    assert in_cell - told(done.stderr) == set(), done.stderr
-    assert "spmd" not in done.stderr
-    assert str(Path(jaxnb.__file__).parent) not in done.stderr
+    assert in_cell - told(said) == set(), said
+    assert "spmd" not in said
+    assert str(Path(jaxnb.__file__).parent) not in said
