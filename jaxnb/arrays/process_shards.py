@@ -17,6 +17,7 @@ import numpy as np
 from jaxnb.arrays import edge_indices
 from jaxnb.arrays.process_layouts import Layout, dtype_facts, layout_of, unreduced_axes
 from jaxnb.compat.jax_arrays import is_deleted
+from jaxnb.compat.jax_waits import wait_until_ready
 from jaxnb.errors import JaxnbError
 from jaxnb.lockstep.process_digests import digest
 from jaxnb.lockstep.process_origins import ORIGINS, origin_of
@@ -127,6 +128,8 @@ def host_view(data: jax.Array) -> np.ndarray[Any, Any]:
     meanwhile, the computation writes elsewhere, silently, and an array on a single device is
     then not even marked as deleted. So a view is better not kept for long.
 
+    The array is waited for; in the main thread an interrupt ends that.
+
     Raises:
         JaxnbError: The array is unreduced over several devices: nobody holds its elements.
         RuntimeError: The array was deleted or donated.
@@ -144,6 +147,7 @@ def host_view(data: jax.Array) -> np.ndarray[Any, Any]:
             f"axes {', '.join(axes)}: its devices hold summands. It stays as it is. Type "
             f"`jax.reshard(x, jax.P())` to sum it"
         )
+    wait_until_ready(data)
     view = np.asarray(data)
     view.flags.writeable = False
     return view

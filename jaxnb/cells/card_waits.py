@@ -73,7 +73,7 @@ def _neutral_card(waits: Waits, interrupt: str) -> Card:
         place = "has left the cell" if each.place is None and each.has_left else place
         rows.append([who, line, place, f"{each.doing or 'at work'} for {_whole(each.seconds)}"])
     rows += [[*_place_cells(wait.processes, wait.place), "waits"] for wait in waits.waits]
-    heading = f"{_waiters(waits)} for {_workers(waits)}"
+    heading = f"{_waiters(waits)} for {_workers(waits)}" if waits.waits else "Computing"
     html: list[Block] = [
         Facts([_whole(waits.seconds)], heading),
         _table("", rows),
@@ -88,7 +88,9 @@ def _neutral_text(waits: Waits, interrupt: str) -> str:
     work = "; ".join(map(_work_text, waits.at_work))
     places = "; ".join(map(_place_text, waits.waits))
     it = "it" if sum(len(each.processes) for each in waits.at_work) == 1 else "them"
-    said = f"{capitalized(work)}. Waiting for {it} for {_whole(waits.seconds)}: {places}."
+    said = f"{capitalized(work)}."
+    if places:
+        said += f" Waiting for {it} for {_whole(waits.seconds)}: {places}."
     return f"{said} {_neutral_advice(waits, interrupt)}"
 
 

@@ -105,6 +105,7 @@ def error_of(
     timed_out_after: float | None,
     unshown: Exception | None,
     state: str,
+    computed: str,
     raise_on_error: bool,
 ) -> Exception | None:
     """Returns what to raise after a cell, the cause first; None if nothing went wrong.
@@ -116,13 +117,14 @@ def error_of(
         timed_out_after: The time-out that it reached.
         unshown: Why its output could not be shown.
         state: The session's state now.
+        computed: What it has dispatched that has not ended.
         raise_on_error: Whether what a process raised counts.
     """
     if deaths:
         seconds = max(0.0, deaths[0].at - began)
         return cell_death_error(deaths[0], result.num_processes, result, seconds, deaths[1:])
     if timed_out_after is not None:
-        return timeout_error(result, timed_out_after, state)
+        return timeout_error(result, timed_out_after, state, computed)
     error = None if unshown is None else unshown_error(result.cell, unshown)
     if not (result.errors and raise_on_error):
         return error
@@ -226,6 +228,24 @@ def out_of_step_error(unended: Collection[int] = ()) -> SessionBrokenError:
     )
 
 
+STILL_COMPUTING = (
+    "It may never end. Cells are refused until it has; `%spmd_recover` ends it: new processes "
+    "take over the variables that are computed."
+)
+
+
+def still_computing_error(computed: str) -> SessionBrokenError:
+    """Returns the error for a cell on a group that still computes what an earlier one dispatched.
+
+    Args:
+        computed: What, and who.
+    """
+    return SessionBrokenError(
+        f"The group still computes what an interrupted cell dispatched: {computed}. Nothing was "
+        f"run. {STILL_COMPUTING}"
+    )
+
+
 def restarted_error() -> SessionBrokenError:
     """Returns the error for a cell whose group was restarted before its turn came."""
     return SessionBrokenError(
@@ -242,11 +262,15 @@ def restarting_error() -> SessionBrokenError:
     )
 
 
-def timeout_error(result: CellResult, timeout: float, state: str) -> CellTimeoutError:
+def timeout_error(
+    result: CellResult, timeout: float, state: str, computed: str = ""
+) -> CellTimeoutError:
     """Returns the error for a cell that was interrupted at its time-out."""
     now = (
         "The group is ready."
         if state == "ready"
+        else f"Still computing: {computed}. {STILL_COMPUTING}"
+        if computed
         else "Some processes are still in it: type `%spmd_recover`, which kills them and starts "
         "new processes with the variables, or `%spmd_restart` for fresh processes."
     )

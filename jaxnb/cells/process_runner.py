@@ -31,6 +31,7 @@ from jaxnb.cells.process_repeating import Repeats
 from jaxnb.compat import ipykernel_requests, ipython_shell
 from jaxnb.compat.ipykernel_output import NOTHING, KeepingDisplayHook, install_display_hook
 from jaxnb.compat.jax_arrays import is_deleted
+from jaxnb.compat.jax_waits import wait_until_ready
 from jaxnb.debugging.process_questions import Questions
 from jaxnb.errors import JaxnbError
 from jaxnb.labels import NO_TEXT, text_of
@@ -56,9 +57,13 @@ class CapturingDisplayHook(KeepingDisplayHook):
     """Keeps the last expression's value and its formats; knows arrays that were deleted."""
 
     def compute_format_data(self, result: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Formats the value; an array whose buffer is gone cannot be asked for its repr."""
+        """Formats the value, once the arrays in it are computed: to format them is to read them.
+
+        An array whose buffer is gone cannot be asked for its repr.
+        """
         if isinstance(result, jax.Array) and is_deleted(result):
             return {"text/plain": "<jax.Array, deleted>"}, {}
+        wait_until_ready(*process_values.arrays_in(result))
         return super().compute_format_data(result)
 
 
@@ -157,9 +162,7 @@ class Runner:
             self._keep_error(error, with_calls=script is not None)
         seconds = cell.seconds = time.monotonic() - cell.began
         try:  # a signal's handler of the user's may raise anywhere
-            cell.raised, self._raised = self._raised, None
-            process_features.over(cell)
-            value = self._take_value(request)  # it may compute over the processes
+            value = self._value_at_end(cell, request)
         finally:
             trails = self._recorder.end(self._ending())
         return CellReply(
@@ -175,6 +178,17 @@ class Runner:
             has_failed=bool(self._recorder.launches.told()),
             **process_features.told(cell),
         )
+
+    def _value_at_end(self, cell: CellHere, request: CellRequest) -> ValueInfo | None:
+        """Tells features that the code has ended; returns the value, for which it may compute."""
+        try:
+            cell.raised, self._raised = self._raised, None
+            process_features.over(cell)
+            return self._take_value(request)
+        except KeyboardInterrupt:
+            if self._error is None:
+                self._keep_error(KeyboardInterrupt("while jaxnb waited for the cell's value"))
+            return None
 
     def _repeated(self, calls: int, seconds: list[float]) -> AbstractContextManager[None]:
         """Has the shell run its next cell several times; 0 for once, as ever."""

@@ -124,6 +124,15 @@ def describe(
     )
 
 
+def arrays_in(value: Any) -> list[Any]:
+    """Returns the arrays in a value: itself, or what plain containers hold."""
+    try:
+        leaves = jax.tree.leaves(value, is_leaf=lambda part: type(part) not in (dict, list, tuple))
+    except (TypeError, ValueError):  # a dictionary's keys cannot be sorted
+        return []
+    return [leaf for leaf in leaves if process_packing.is_array(leaf)]
+
+
 def _odd_replicas(array: jax.Array) -> bytes:
     """Returns what tells a process whose devices hold different replicas; empty if they do not."""
     info = process_shards.describe(array, corner=False)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from jaxnb.compat.jax_waits import wait_until_ready
+
 
 def hook_creations(created: Callable[[Any, Any], None]) -> str:
     """Has every array told that is made of buffers, as ``jax.make_array_from_callback`` does.
@@ -170,11 +172,12 @@ def array_of_ref_now(value: Any) -> Any:
 def host_words(array: Any) -> Any:
     """Returns the elements of an array on one device for NumPy; JAX does not keep them.
 
-    Nothing is dispatched; the array is waited for. Where this JAX has no such method, it keeps a
-    copy as long as the array lives, as it does for ``np.asarray``.
+    Nothing is dispatched; the array is waited for, as :func:`wait_until_ready` does. Where this JAX
+    has no such method, it keeps a copy as long as the array lives, as it does for ``np.asarray``.
     """
     import numpy as np
 
+    wait_until_ready(array)
     view = getattr(array, "_single_device_array_to_np_array_did_copy", None)
     return np.asarray(array) if view is None else view()[0]
 

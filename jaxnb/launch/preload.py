@@ -6,7 +6,8 @@ import importlib
 
 from jaxnb.launch.programs import ENDPOINT
 
-# What ipykernel, IPython and ipyparallel import only once a kernel is made.
+# What ipykernel, IPython and ipyparallel import only once a kernel is made, and what jaxnb itself
+# does once it is asked for: a file beside the notebook may have the name of a standard module.
 _LATE_IMPORTS = (
     "IPython.core.completerlib",
     "IPython.core.guarded_eval",
@@ -14,6 +15,8 @@ _LATE_IMPORTS = (
     "IPython.core.oinspect",
     "IPython.extensions.storemagic",
     "encodings.idna",
+    "mmap",
+    "statistics",
     "tornado.platform.asyncio",
     "xmlrpc.client",
 )

@@ -12,8 +12,10 @@ from typing import Any
 import jax
 
 from jaxnb.compat.jax_dispatch import is_of_results
+from jaxnb.compat.jax_waits import is_ready, wait_until_ready
 from jaxnb.errors import JaxnbError
 from jaxnb.lockstep.failures import NONE, Failures
+from jaxnb.lockstep.process_origins import origin_of
 from jaxnb.lockstep.process_recorded import CellSoFar, Entry
 from jaxnb.model.dispatches import Processes
 
@@ -108,6 +110,7 @@ def _outstanding(cell: CellSoFar, entry: Entry, results: Sequence[Any]) -> _Outs
 def _fails(results: Sequence[Any]) -> bool:
     """Waits for results; whether their computation fails. Of what is deleted nothing is known."""
     there = [each for each in results if not each.is_deleted()]
+    wait_until_ready(*there)
     try:
         jax.block_until_ready(there)
         if not results:  # whose end is known by its effects
@@ -126,3 +129,23 @@ def _has_failed(result: Any) -> bool:
     except RuntimeError:
         return not result.is_deleted()
     return False
+
+
+def still_computed() -> tuple[str, ...]:
+    """Returns what this process has dispatched that has not ended, as far as results are held.
+
+    Of each array that is not there yet the computation that it comes of, by name and place. Waits
+    for nothing, and can be called from any thread.
+    """
+    late = [each for each in jax.live_arrays() if not is_ready(each)]
+    named = {text for each in late if (text := _origin_text(each))}
+    return tuple(sorted(named)) or ("a computation of its own",) * bool(late)
+
+
+def _origin_text(array: jax.Array) -> str:
+    origin = origin_of(array)
+    if origin is None or origin[1].kind != "dispatch":  # of one process, or a part of an array
+        return ""
+    made = origin[1]
+    line = "" if made.line is None else f" at line {made.line}"
+    return f"`{made.name}`{line} of cell [{made.cell}]"

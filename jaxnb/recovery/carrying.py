@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,6 +14,7 @@ import psutil
 
 from jaxnb.errors import JaxnbError
 from jaxnb.launch.stopped import is_stopped
+from jaxnb.model.whereabouts import SentinelFault
 from jaxnb.recovery.messages import Measured, Refused, StateFile
 from jaxnb.recovery.meter import Meter, seconds_without_processor
 from jaxnb.wire.events import Exchange
@@ -38,7 +39,12 @@ class Called(Protocol):
     """The sentinels of processes, which answer whatever the main threads are doing."""
 
     def ask(self, processes: Collection[int], function: str, /, **data: Any) -> dict[int, Any]:
-        """Calls a function in them; returns the answers that come in time."""
+        """Calls a function in them; returns the answers that come in time, and no faults."""
+
+    def ask_all(
+        self, processes: Iterable[int], function: str, /, *, seconds: float | None, **data: Any
+    ) -> dict[int, Any]:
+        """Does what :meth:`ask` does; one that fails gives its :class:`SentinelFault`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,13 +178,17 @@ class Carrier:
         """Asks processes until all have told, have died, or are given up."""
         found: dict[int, Any] = {}
         while left := set(processes) - found.keys() - given_up.keys() - set(self._dead()):
-            answers = self._sentinels.ask(left, f"{_PROCESS}.{function}", **arguments)
+            answers = self._sentinels.ask_all(
+                left, f"{_PROCESS}.{function}", seconds=None, **arguments
+            )
             self._require_there()
             for index, answer in answers.items():
-                if isinstance(answer, Refused):
+                if isinstance(answer, Refused | SentinelFault):
+                    reason = answer.reason if isinstance(answer, Refused) else answer.error
                     raise JaxnbError(
-                        f"Process {index} could not pack its variables: {answer.reason}. "
-                        "Nothing has changed."
+                        f"Process {index} could not pack its variables: {reason}. Nothing has "
+                        "changed. Mend that and try again, or type `%spmd_restart` for fresh "
+                        "processes without variables."
                     )
                 if answer is not None:
                     found[index] = answer

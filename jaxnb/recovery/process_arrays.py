@@ -24,6 +24,7 @@ from jaxnb.compat.jax_arrays import (
     host_words,
     is_deleted,
 )
+from jaxnb.compat.jax_waits import wait_until_ready
 from jaxnb.lockstep.process_origins import ORIGINS
 from jaxnb.model.origins import Made, Origin
 
@@ -69,7 +70,8 @@ class PartLostError(pickle.PicklingError):
 
 
 def wait(array: jax.Array) -> None:
-    """Waits until an array is there: a :data:`Check`."""
+    """Waits until an array is there, or until an interrupt: a :data:`Check`."""
+    wait_until_ready(array)
     array.block_until_ready()
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
 from jaxnb.cells.collected import Collected
+from jaxnb.cells.outcome import STILL_COMPUTING, still_computing_error
 from jaxnb.cells.running import RunningCell
 from jaxnb.cells.sinks import OutputSink
 from jaxnb.cells.timing import calls_to_come
@@ -31,6 +33,12 @@ from jaxnb.session.results import Ran
 from jaxnb.session.starting import untold
 from jaxnb.session.work import Work
 from jaxnb.wire.events import Exchange
+
+COMPUTED_SECONDS = 3.0
+"""What an interrupted cell has dispatched may take so long to end: most of it is queued steps."""
+
+LOOK_SECONDS = 0.05
+"""How often it is looked whether it has ended."""
 
 WATCH_AFTER_SECONDS = 0.05
 """In a cell that runs for longer the processes look at their main threads now and then."""
@@ -98,6 +106,17 @@ class Cells:
                 ran.append(self._run(again, sink, outputs, interrupted, left))
         return ran
 
+    def require_computed(self) -> None:
+        """Has a group count as ready again that was not because of a computation which has ended.
+
+        Raises:
+            SessionBrokenError: It has not ended.
+        """
+        if self._life.lifecycle.is_computing:
+            if computed := self._reach.still_computed():
+                raise still_computing_error(computed)
+            self._life.lifecycle.note_computed()
+
     def _may_repeat(self, ran: Ran, interrupted: threading.Event) -> bool:
         failed = ran.collected.errors or ran.running.sink_error or ran.findings.parted
         was_cut = ran.was_cut or interrupted.is_set() or bool(self._life.deaths)
@@ -118,19 +137,20 @@ class Cells:
         apart = self._apart(collected, supervisor.interrupted)
         self._settings.replied(collected.replies, collected.silent)
         was_cut = supervisor.interrupted or bool(self._life.deaths)
+        is_apart = apart is not None or self._is_out_of_step(collected, supervisor.interrupted)
+        computed = "" if is_apart else self._still_computed(running, supervisor)
         found = self._examiner.examine(
             running,
             collected,
             sink,
             was_cut=was_cut,
             was_interrupted=supervisor.interrupted,
-            is_apart=apart is not None,
+            is_apart=apart is not None or bool(computed),
         )
         is_alike = not (was_cut or collected.errors)
         tell_names = partial(unequal_names_text, request.cell, has_ended_alike=is_alike)
         if apart is not None:
             running.notice(f"{apart}.")
-        is_apart = apart is not None or self._is_out_of_step(collected, supervisor.interrupted)
         if request.script is not None:
             pass  # its group ends with it
         elif supervisor.gave_up or is_apart:
@@ -139,7 +159,7 @@ class Cells:
             found = replace(found, unequal_names=names)
         elif found.unequal_names:
             running.notice(tell_names(found.unequal_names))
-        return Ran(running, generation, starts, collected, found, supervisor)
+        return Ran(running, generation, starts, collected, found, supervisor, computed)
 
     def _send(
         self,
@@ -196,6 +216,27 @@ class Cells:
             return None
         is_ready = life.lifecycle.state == "ready" and not life.deaths
         return self._reach.apart() if is_ready else None
+
+    def _still_computed(self, running: RunningCell, supervisor: Supervisor) -> str:
+        """Returns what an interrupted cell has dispatched that does not end soon, in words.
+
+        No cell is run until it has ended. Another interrupt meanwhile gives it up.
+        """
+        life = self._life
+        is_ready = life.lifecycle.state == "ready" and not life.deaths
+        if not (is_ready and supervisor.interrupted) or running.request.script is not None:
+            return ""
+        deadline = time.monotonic() + COMPUTED_SECONDS
+        while computed := self._reach.still_computed():
+            if running.interrupted.wait(LOOK_SECONDS):
+                running.interrupted.clear()
+                supervisor.gave_up = True
+            if supervisor.gave_up or time.monotonic() > deadline:
+                life.lifecycle.mark_broken(is_computing=not supervisor.gave_up)
+                break
+        if computed and not (supervisor.gave_up or supervisor.timed_out):
+            running.notice(f"Interrupted, but still computing: {computed}. {STILL_COMPUTING}")
+        return computed
 
     def _is_out_of_step(self, collected: Collected, was_interrupted: bool) -> bool:
         """Whether collectives may be pending on some processes that others have not begun.

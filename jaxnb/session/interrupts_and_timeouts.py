@@ -39,6 +39,10 @@ LOOK_SECONDS = 0.5
 AGAIN_SECONDS = 0.2
 """How often to check which processes have missed an interrupt."""
 
+LEAVES_SECONDS = 10.0
+"""Processes that are formatting their errors have this long to end the cell by themselves: code of
+the user's that formats may never return."""
+
 INTERRUPT_GAP_SECONDS = 1.0
 """Minimum time between two SIGINTs: a second one could interrupt IPython while it formats the
 traceback of the first."""
@@ -221,7 +225,7 @@ class Supervisor:
         waiting = sorted(waiting or self._running.waiting_for)
         those = [found[i] for i in waiting if i in found]
         are_known = len(those) == len(waiting)
-        if are_known and all(map(formats_its_error, those)):
+        if are_known and all(map(formats_its_error, those)) and now - since < LEAVES_SECONDS:
             return True
         caught = are_known and all(has_caught_interrupt(each, CAUGHT_SECONDS) for each in those)
         are_in_jax = are_known and all(map(waits_in_jax, those))

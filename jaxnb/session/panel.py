@@ -219,6 +219,8 @@ class Panel:
         if not work and (gone := tuple(sorted(self._others()))):
             doing = "what was dispatched may go on"
             work = (AtWork(gone, None, doing, seconds, has_left=True),)
+        if not work and self._running.waiting_for <= those.keys():
+            work, those = standing.at_work(waiters), {}  # what they wait for is computed
         if work:
             shown = waits_of(those, seconds, "", standing.silent)
             has_failed = bool(self._running.errors)

@@ -35,7 +35,7 @@ class Phase(enum.Enum):
 _NEXT: Mapping[Phase, frozenset[Phase]] = {
     Phase.STARTING: frozenset({Phase.READY, Phase.BROKEN, Phase.STOPPED, Phase.CLOSING}),
     Phase.READY: frozenset({Phase.STARTING, Phase.BROKEN, Phase.CLOSING}),
-    Phase.BROKEN: frozenset({Phase.STARTING, Phase.CLOSING}),
+    Phase.BROKEN: frozenset({Phase.READY, Phase.STARTING, Phase.CLOSING}),
     Phase.STOPPED: frozenset({Phase.STARTING, Phase.CLOSING}),
     Phase.CLOSING: frozenset({Phase.CLOSED}),
     Phase.CLOSED: frozenset(),
@@ -56,6 +56,7 @@ class Lifecycle:
 
     Attributes:
         starts: How often its processes have joined: after a recovery, too.
+        is_computing: It is broken only because computations had not ended when a cell did.
     """
 
     def __init__(self) -> None:
@@ -63,6 +64,7 @@ class Lifecycle:
         self._phase = Phase.STARTING
         self._deaths: tuple[Death, ...] = ()
         self.starts = 0
+        self.is_computing = False
 
     @property
     def phase(self) -> Phase:
@@ -96,9 +98,25 @@ class Lifecycle:
             if self._phase is Phase.READY:
                 self._phase = Phase.BROKEN
 
-    def mark_broken(self) -> bool:
-        """Notes that processes are out of step; returns whether the group was ready."""
-        return self._move(Phase.BROKEN, of=Phase.READY)
+    def mark_broken(self, *, is_computing: bool = False) -> bool:
+        """Notes that processes are out of step; returns whether the group was ready.
+
+        Args:
+            is_computing: They are in step, and something dispatched has not ended.
+        """
+        with self._lock:
+            was_ready = self._phase is Phase.READY
+            if was_ready:
+                self._phase = Phase.BROKEN
+            self.is_computing = is_computing and was_ready
+            return was_ready
+
+    def note_computed(self) -> None:
+        """Notes that what was still computed has ended: the group is ready if that was all."""
+        with self._lock:
+            if self._phase is Phase.BROKEN and self.is_computing and not self._deaths:
+                self._phase = Phase.READY
+            self.is_computing = False
 
     def begin_start(self) -> bool:
         """Notes that its processes are being replaced; returns False if it is being closed."""
@@ -106,6 +124,7 @@ class Lifecycle:
             if not self.is_open:
                 return False
             self._phase = self._allowed(Phase.STARTING)
+            self.is_computing = False
             return True
 
     def note_stopped(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from jaxnb.lockstep import process_launches
 from jaxnb.lockstep.failures import Failures
 from jaxnb.lockstep.process_origins import ORIGINS
 from jaxnb.model.dispatches import Processes, Recording
@@ -21,6 +22,11 @@ def recording(process: ThisProcess) -> Recording:
 def failures(process: ThisProcess) -> dict[Processes, Failures]:
     """Returns what has failed of what it has dispatched, by the processes that it spans."""
     return process.recorder.launches.told()
+
+
+def still_computed(process: ThisProcess) -> tuple[str, ...]:
+    """Returns what it has dispatched that has not ended."""
+    return process_launches.still_computed()
 
 
 def arguments(process: ThisProcess, processes: Sequence[int], number: int) -> list[Argument]:

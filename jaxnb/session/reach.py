@@ -31,6 +31,8 @@ TOLD_SECONDS = 5.0
 VALUES = "jaxnb.compiled.process_compiling.group_values"
 """To look through compiled programs for collectives takes a while."""
 
+COMPUTED_SECONDS = 1.0
+
 FAILURES_SECONDS = 0.5
 """Who does not answer by then is not known to have failed."""
 
@@ -184,6 +186,18 @@ class Reach:
 
         names = () if life.options.bare else START_NAMES
         return Assist(ask, living, lambda: life.generation, names)
+
+    def still_computed(self) -> str:
+        """Returns what processes have dispatched that has not ended, in words; empty for nothing.
+
+        Who does not answer is not known to compute anything.
+        """
+        living = set(range(self.num_processes)) - self._life.lifecycle.dead
+        by_text: dict[str, list[int]] = {}
+        for index, texts in sorted(self.told(living, "still_computed", COMPUTED_SECONDS).items()):
+            for text in texts:
+                by_text.setdefault(text, []).append(index)
+        return "; ".join(f"{text} on {processes_label(who)}" for text, who in by_text.items())
 
     def apart(self) -> Apart | None:
         """Returns the processes of which not the same has failed; None if there are none."""

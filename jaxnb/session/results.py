@@ -58,6 +58,7 @@ class Ran:
         collected: What its processes have sent.
         findings: What was found of it.
         supervisor: How the wait for it ended.
+        computed: What it has dispatched that had not ended, in words; empty if it was not cut.
     """
 
     running: RunningCell
@@ -66,6 +67,7 @@ class Ran:
     collected: Collected
     findings: Findings
     supervisor: Supervisor
+    computed: str = ""
 
     @property
     def was_cut(self) -> bool:

@@ -74,6 +74,7 @@ class Runs:
         generation = self._life.open_generation()
         interrupted = wanted.interrupted or threading.Event()
         with self._work.turn(partial(self._work.say_who_runs, sink), interrupted):
+            self._cells.require_computed()
             self._life.require_ready(generation)
             self._require_checks(request.check, sink)
             number = self.next_cell() if wanted.cell is None else wanted.cell
@@ -96,6 +97,7 @@ class Runs:
             timed_out_after=wanted.timeout if last.supervisor.timed_out else None,
             unshown=last.running.sink_error,
             state=self._life.state,
+            computed=last.computed,
             raise_on_error=wanted.raise_on_error,
         )
         if not request.aside:

@@ -9,6 +9,7 @@ _COMPILES = ("backend_compile", "compile_or_get_cached", "_compile_and_write_cac
 _WAITS_IN_PYTHON = (
     "/jaxnb/wire/process_together.py",
     "/jaxnb/lockstep/process_connection.py",
+    "/jaxnb/compat/jax_waits.py",
 )
 
 _JAX_CODE = ("/jax/_src/", "/jax/experimental/", "/jaxnb/compat/")
@@ -29,10 +30,10 @@ def waits_in_jax(where: Whereabouts) -> bool:
 
 
 def waits_in_python(where: Whereabouts) -> bool:
-    """Whether a process's main thread waits for others in jaxnb's own code.
+    """Whether a process's main thread waits in jaxnb's own code, where an interrupt reaches it.
 
-    For what they are about to do, or in a comparison for their word. An interrupt
-    reaches it, and to shut connections of collectives would not free it.
+    For what others are about to do, in a comparison for their word, or for an array of which jaxnb
+    reads the elements.
     """
     return any(file in entry.file for entry in where.stack for file in _WAITS_IN_PYTHON)
 
@@ -82,11 +83,12 @@ def is_idle(where: Whereabouts) -> bool:
 
 
 def formats_its_error(where: Whereabouts) -> bool:
-    """Whether a process has left the code of its cell, and has not yet ended it.
+    """Whether a process has left the code of its cell, and is on its way to the cell's end.
 
-    On a busy machine that may take a second.
+    On a busy machine that may take a second. One that waits is not on its way.
     """
-    return where.in_cell is None and where.cell_seconds is not None
+    is_on_its_way = not (waits_in_jax(where) or waits_in_python(where))
+    return where.in_cell is None and where.cell_seconds is not None and is_on_its_way
 
 
 def is_out_of_it(where: Whereabouts | None) -> bool:

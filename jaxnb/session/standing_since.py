@@ -88,11 +88,17 @@ class Standing:
         """Returns the processes whose main threads have waited for others for so long."""
         return [i for i in sorted(self._parked) if self.parked_seconds(i) >= seconds]
 
-    def at_work(self) -> tuple[AtWork, ...]:
-        """Returns what those do that do not wait, those who do the same together."""
+    def at_work(self, those: Collection[int] | None = None) -> tuple[AtWork, ...]:
+        """Returns what processes do, those who do the same together.
+
+        Args:
+            those: Which; by default those that do not wait.
+        """
         doing: dict[tuple[StackEntry | None, str], list[int]] = {}
+        if those is None:
+            those = self.found.keys() - self._still.keys() - self._parked.keys()
         for i, where in sorted(self.found.items()):
-            if i not in self._still and i not in self._parked:
+            if i in those:
                 doing.setdefault((where.in_cell, self._doing(i, where)), []).append(i)
         return tuple(
             AtWork(tuple(who), place, what, min(self._now - self._places[i].at for i in who))
