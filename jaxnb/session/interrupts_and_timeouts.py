@@ -30,6 +30,10 @@ CAUGHT_SECONDS = 0.5
 OTHERS_SECONDS = 5.0
 """After a process has failed in a script, the others have this long to end by themselves."""
 
+APART_SECONDS = 7.0
+"""After it was told that a computation has failed on some processes, the others of a cell have this
+long to end by themselves: they wait in it, and no one else comes."""
+
 LAST_SECONDS = 0.5
 """This long after the second interrupt, processes that are still in the cell are given up."""
 
@@ -61,7 +65,8 @@ class Supervisor:
 
     Attributes:
         timed_out: It has reached its time-out.
-        gave_up: The user has interrupted it twice, and processes have not come back from it.
+        gave_up: Processes have not come back from it: the user has interrupted it twice, or what
+            they wait for has failed elsewhere.
     """
 
     def __init__(
@@ -79,7 +84,7 @@ class Supervisor:
         self._late: dict[int, float] = {}
         self._panel = Panel(group, running)
         self._is_in_step = False  # the conductor stops all, and no signal was sent since
-        self._failed_at: float | None = None  # when a process of a script did
+        self._failed_at: float | None = None  # when a process was seen to have done so
         self.timed_out = self.gave_up = False
 
     def go_on(self) -> bool:
@@ -193,11 +198,18 @@ class Supervisor:
         return not (self.timed_out or self._group.deaths or self._failed_at)
 
     def _has_failed_long_ago(self) -> bool:
-        """Whether a process has failed in a script that others have not ended for a while."""
-        if self._running.request.script is None or not self._running.errors:
+        """Whether a process has failed a while ago, and the others go on.
+
+        In a script in any way; in a cell in a computation in which the others wait.
+        """
+        is_script = self._running.request.script is not None
+        has_failed = self._running.errors if is_script else self._panel.has_failed_apart
+        if not has_failed:
+            self._failed_at = None
             return False
         self._failed_at = self._failed_at or time.monotonic()
-        return time.monotonic() - self._failed_at > OTHERS_SECONDS
+        seconds = OTHERS_SECONDS if is_script else APART_SECONDS
+        return time.monotonic() - self._failed_at > seconds
 
     def _others_had_time(self) -> bool:
         """Whether those that outlived a death have had time to end their cell by themselves.
@@ -238,4 +250,5 @@ class Supervisor:
         self._running.notice(text)
         if not asks:
             self._group.mark_out_of_step()
+            self.gave_up = self._failed_at is not None and self._running.request.script is None
         return asks

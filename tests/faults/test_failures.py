@@ -9,13 +9,25 @@ import pytest
 import jaxnb
 from faults.shared import cleared, show_waits_soon
 from faults.test_waits import Presses
+from jaxnb.cells.sinks import NoSink
 from jaxnb.errors import CellError
-from jaxnb.session import Session
+from jaxnb.session import Session, interrupts_and_timeouts
 
 pytestmark = pytest.mark.rotates
 
 DEVICES = 2
 """So many each: a dispatch returns before its collectives have run."""
+
+
+class Notices(NoSink):
+    """Keeps what is told."""
+
+    def __init__(self) -> None:
+        self.notices: list[str] = []
+
+    def notice(self, text: str) -> None:
+        self.notices.append(text)
+
 
 SETUP = """
 import contextlib, time
@@ -108,6 +120,18 @@ def test_who_waits_in_it_is_told_why_and_one_interrupt_ends_it(group: Session) -
     assert "Process 0 failed in `jit(<lambda>)` at line 1" in sink.notices[0]
     assert "Interrupt ends the cell" in sink.notices[0]
     assert not any("All dispatched work completed" in each for each in sink.notices)
+    assert_new_group(group, before, sink.notices)
+
+
+def test_without_an_interrupt_the_group_recovers_by_itself(
+    group: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Headless, nobody presses it: others would wait in the computation until the time-out."""
+    monkeypatch.setattr(interrupts_and_timeouts, "APART_SECONDS", 0.5)
+    before, sink = pids(group), Notices()
+    with pytest.raises(CellError, match="no"):
+        group.run("odd = {0}\nfloat(called_before(x + 1))", sink=sink)
+    assert any("a process has failed, and the others go on" in each for each in sink.notices)
     assert_new_group(group, before, sink.notices)
 
 
