@@ -19,14 +19,14 @@ class EngineStart:
         environment: All of its environment variables.
         connection_info: How to reach the controller, as ipyparallel's JSON.
         identity: The name that the controller routes by.
-        join: Its place in the group; None for an engine that is told later.
+        join: Its place in the group.
         directory: Its working directory.
     """
 
     environment: dict[str, str]
     connection_info: str
     identity: str
-    join: JoinRequest | None
+    join: JoinRequest
     directory: str
 
 
@@ -39,7 +39,7 @@ def prepare(command: dict[str, Any], position: int) -> EngineStart:
     """Reads one of the starts from a command."""
     fields = dict(command["starts"][position])
     join = fields.pop("join")
-    return EngineStart(**fields, join=JoinRequest(**join) if join else None)
+    return EngineStart(**fields, join=JoinRequest(**join))
 
 
 def run(start: EngineStart, cluster_dir: str) -> None:
@@ -56,8 +56,7 @@ def run(start: EngineStart, cluster_dir: str) -> None:
     os.environ.update(start.environment)
     os.chdir(start.directory)
     faulthandler.enable(2)  # before it joins: a plugin that JAX loads then may crash
-    if start.join is not None:
-        process_bootstrap.join(start.join)
+    process_bootstrap.join(start.join)
     config = engine_app.engine_config(cluster_dir, start.identity)
     engine_app.run(config, start.connection_info)
 

@@ -161,9 +161,8 @@ class ForkServer(ForkLoop):
         pids = []
         for position in range(command["n"]):
             start = engine_start.prepare(command, position)
-            # One that replaces a dead process has that one's index.
-            index = position if start.join is None else start.join.process_index
-            child = self._fork("engine", index, partial(engine_start.run, start, self._cluster_dir))
+            run = partial(engine_start.run, start, self._cluster_dir)
+            child = self._fork("engine", start.join.process_index, run)
             pids.append(child.pid)
         self._emit(reply=command["id"], pids=pids)
 

@@ -16,7 +16,7 @@ from traitlets import Any as AnyTrait
 from traitlets import Float, Integer, List
 
 from jaxnb.compat.ipyparallel_launchers import WatchedEngineSet
-from jaxnb.launch.engine_start import EngineStart, command
+from jaxnb.launch.engine_start import command
 from jaxnb.launch.forkclient import ForkServerClient
 from jaxnb.launch.programs import IDENTITY, command_line
 
@@ -91,20 +91,12 @@ class ForkEngineSetLauncher(_ForkLauncher, launcher.EngineLauncher):  # type: ig
         """Forks ``n`` engines; returns when they exist."""
         self.n = n
         info = self.environment["IPP_CONNECTION_INFO"]
-        starts = [
-            replace(start, connection_info=info) for start in self.starts or self._plain_starts(n)
-        ]
+        starts = [replace(start, connection_info=info) for start in self.starts]
         answer = await asyncio.wrap_future(
             self.fork_server.request("engines", n=n, starts=command(starts))
         )
         self.pids = answer["pids"]
         self.notify_start(self.pids)
-
-    def _plain_starts(self, n: int) -> list[EngineStart]:
-        prefix = f"{self.cluster_id}-{self.engine_set_id}"
-        return [
-            EngineStart(dict(os.environ), "", f"{prefix}-{i}", None, os.getcwd()) for i in range(n)
-        ]
 
     def signal(self, sig: int) -> None:
         """Sends a signal to all engines of the set."""

@@ -17,7 +17,6 @@ from jaxnb.launch.cluster import LOOPBACK, ProcessGroup
 from jaxnb.launch.deaths import Death, describe_death, last_lines
 from jaxnb.launch.placement import Placement
 from jaxnb.lockstep import checking
-from jaxnb.model.cells import ProcessError
 from jaxnb.model.group import ProcessReport
 from jaxnb.model.requests import CheckRequest, JoinRequest, Request, RequestFailed
 from jaxnb.options import StartOptions
@@ -179,12 +178,7 @@ class Starter:
         return reports
 
     def ask(
-        self,
-        transport: Transport,
-        requests: Mapping[int, Request],
-        what: str,
-        *,
-        attempts: int = 1,
+        self, transport: Transport, requests: Mapping[int, Request], what: str
     ) -> dict[int, Any]:
         """Sends requests to processes and waits for all answers.
 
@@ -192,15 +186,12 @@ class Starter:
             transport: The connection.
             requests: The requests, by process index.
             what: What they ask for, as a verb.
-            attempts: How often a process is asked whose attempt raises.
 
         Raises:
             StartError: A process could not do it, in time or at all; the message names it.
         """
         exchange = transport.send(requests)
         answers: dict[int, Any] = {}
-        left = dict.fromkeys(requests, attempts)
-        errors: dict[int, ProcessError] = {}
         while len(answers) < len(requests):
             self.check_alive()
             missing = sorted(set(requests) - set(answers))
@@ -213,12 +204,7 @@ class Starter:
             if not isinstance(event, Reply):
                 continue
             if isinstance(event.answer, RequestFailed):
-                index = event.process_index
-                error = errors.setdefault(index, event.answer.error)  # the first says why
-                left[index] -= 1
-                if left[index]:
-                    transport.send_to(exchange, index, requests[index])
-                    continue
+                index, error = event.process_index, event.answer.error
                 raise StartError(f"Process {index} could not {what}: {error}\n{error.traceback}")
             if isinstance(event.answer, BaseException):
                 self._wait_for_news()  # of how it died, which says more

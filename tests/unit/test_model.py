@@ -89,10 +89,9 @@ def test_starts_cross_to_the_fork_server_as_json(join: JoinRequest, other: JoinR
     starts = [
         EngineStart({"A": "ä"}, "{}", "id-0", join, "/tmp"),
         EngineStart({}, "", "id-1", other, "/"),
-        EngineStart({}, "", "id-2", None, "/"),
     ]
     received = json.loads(json.dumps({"starts": command(starts)}))
-    assert [prepare(received, i) for i in range(3)] == starts
+    assert [prepare(received, i) for i in range(2)] == starts
 
 
 def test_an_error_reads_as_python_writes_it() -> None:
