@@ -46,7 +46,6 @@ class Turns:
 
         It may be told again.
         """
-        self._own.numbers.discard(number)
         with self._lock:
             if number > self._over:
                 self._early.add(number)
@@ -55,3 +54,4 @@ class Turns:
                 self._early.discard(self._over)
             if self._waiting:
                 self._changed.notify_all()
+        self._own.numbers.discard(number)  # last: what is raised before has it told again
