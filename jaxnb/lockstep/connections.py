@@ -59,7 +59,13 @@ class Connection(Protocol):
         """
 
     def receive(self) -> bytes:
-        """Returns the next packet; raises as :meth:`arrived` does."""
+        """Returns the next packet, the same one until :meth:`take`; raises as :meth:`arrived` does.
+
+        What another thread sets in this one (``PyThreadState_SetAsyncExc``) loses no packet.
+        """
+
+    def take(self) -> None:
+        """Takes the packet that was received."""
 
     def fileno(self) -> int:
         """Returns the socket's, for a selector."""
@@ -170,6 +176,7 @@ class _UnixConnection:
         self._socket = connection
         # Of whichever thread reads; to allocate as much for each packet costs more than the packet.
         self._buffer = memoryview(bytearray(max_bytes))
+        self._sizes: list[int] = []  # of the packet in it, if there is one
         self.send: Callable[[bytes], object] = connection.send
         self.peer: int | None = _credentials(connection)[0]
         self.is_known = True
@@ -179,12 +186,20 @@ class _UnixConnection:
         self._socket.send(packet, socket.MSG_DONTWAIT)
 
     def receive(self) -> bytes:
-        if size := self._socket.recv_into(self._buffer):
+        if not self._sizes:
+            # In C alone, which nothing is raised amid: a packet that was read is known.
+            self._sizes.extend(map(self._socket.recv_into, (self._buffer,)))
+        if size := self._sizes[0]:
             return bytes(self._buffer[:size])
         raise HungUpError("the other end has hung up")
 
+    def take(self) -> None:
+        self._sizes.clear()
+
     def arrived(self) -> list[bytes]:
-        return [self.receive()]
+        packet = self.receive()
+        self.take()
+        return [packet]
 
 
 class _TcpDoor:

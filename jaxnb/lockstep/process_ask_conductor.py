@@ -15,7 +15,7 @@ from jaxnb.errors import DivergenceError, JaxnbError
 from jaxnb.labels import processes_label
 from jaxnb.lockstep.divergence import apart_text, disagreement, sides, unequal_replicas_text
 from jaxnb.lockstep.messages import End, Explanation, Go, Stop, Word
-from jaxnb.lockstep.process_connection import ConductorGoneError, Line
+from jaxnb.lockstep.process_connection import ConductorGoneError, LetGo, Line
 from jaxnb.lockstep.process_signals import KeptSignals
 from jaxnb.lockstep.process_turns import Turns
 from jaxnb.lockstep.provenance import arguments_text, differ_in_number_only, differing_arguments
@@ -36,13 +36,26 @@ class _Granted:
     depth: int
     number: int
     is_main: bool
+    raised: BaseException | None = None  # by another thread, and put off until it is made
+
+
+class _Grants(list[_Granted]):
+    """The granted dispatches that a thread is making; it makes none any more once it has ended."""
+
+    def __init__(self, end: Callable[[int], None]) -> None:
+        super().__init__()
+        self._end = end
+
+    def __del__(self) -> None:
+        for each in self:
+            self._end(each.number)
 
 
 class _Made(threading.local):
     """The granted dispatches that this thread is making, outermost first."""
 
-    def __init__(self) -> None:
-        self.granted: list[_Granted] = []
+    def __init__(self, end: Callable[[int], None]) -> None:
+        self.granted = _Grants(end)
 
 
 class Intent(NamedTuple):
@@ -131,7 +144,7 @@ class Lockstep:
         self._path: Path | None = None
         self._line: Line | None = None
         self._turns = Turns()
-        self._made = _Made()
+        self._made = _Made(self._is_over)
         told = Line.interrupt_held, Line.interrupt_handled, Line.take_back
         self.signals = KeptSignals(*(partial(self._tell_from_handler, each) for each in told))
 
@@ -185,21 +198,34 @@ class Lockstep:
         Raises:
             DivergenceError: They are about to make another, or none.
             KeyboardInterrupt: The cell is interrupted.
-            BaseException: What a signal's handler raises that comes while it waits.
+            BaseException: What a signal's handler raises that comes while it waits, or what
+                another thread sets in this one.
         """
         granted = self._made.granted
+
+        def let_go(go: Go, raised: BaseException | None) -> None:
+            if not (granted and granted[-1].number == go.number):
+                granted.append(_Granted(depth, go.number, is_main))
+            granted[-1].raised = raised
+
         if is_main:
             self.signals.begin()
         try:
-            go = self._let_go(intent, is_main=is_main)
+            go = self._let_go(intent, let_go, is_main=is_main)
         except BaseException:
             if is_main:
                 self.signals.end(len(granted))
             raise
-        granted.append(_Granted(depth, go.number, is_main))
-        self._turns.begin(go.number)
+        try:
+            self._turns.begin(go.number)
+        except BaseException as error:  # the others make it
+            granted[-1].raised = error
+            self._turns.begin(go.number)
         if go.told:
             self._compare_replicas(intent.describe(), go.told)
+
+    def _is_over(self, number: int) -> None:
+        self._turns.end(number)  # of the conductor of now
 
     @staticmethod
     def _compare_replicas(dispatch: Dispatch, told: Iterable[tuple[int, str]]) -> None:
@@ -212,24 +238,29 @@ class Lockstep:
         """Ends this thread's granted dispatches at ``depth`` and deeper, made or not.
 
         Raises:
-            BaseException: From a signal handler that was deferred until now.
+            BaseException: From a signal handler, or set by another thread, and deferred until now.
         """
-        granted, was_main = self._made.granted, False
+        granted, was_main, raised = self._made.granted, False, None
         while granted and granted[-1].depth >= depth:
-            last = granted.pop()
+            last = granted[-1]
             self._turns.end(last.number)
-            was_main = last.is_main
-        if was_main:
-            self.signals.end(len(granted))
+            granted.pop()
+            was_main, raised = last.is_main, raised or last.raised
+        try:
+            if was_main:
+                self.signals.end(len(granted))
+        finally:
+            if raised is not None:
+                raise raised
 
-    def _let_go(self, intent: Intent, *, is_main: bool) -> Go:
+    def _let_go(self, intent: Intent, let_go: LetGo, *, is_main: bool) -> Go:
         assert self._line is not None
         word, text = intent.word, intent.replicas
         while True:
             if is_main:
-                answer = self._line.ask(word, "main", text, self.signals.are_waited_for)
+                answer = self._line.ask(word, "main", text, self.signals.are_waited_for, let_go)
             else:
-                answer = self._line.ask(word, "other", text)
+                answer = self._line.ask(word, "other", text, let_go=let_go)
             if isinstance(answer, Go):
                 return answer
             if answer.kind == "withdrawn":  # for a handler that is called now
@@ -238,7 +269,7 @@ class Lockstep:
                 continue
             if answer.kind == "interrupted":
                 if answer.was_pressed:
-                    self.signals.wait()
+                    self.signals.take_sent()
                 with self.signals.let_through():  # a handler of the user's may take its time
                     error = self._facts.interrupted()
                 if error is not None:

@@ -33,6 +33,13 @@ class ConductorGoneError(ConnectionError):
     """The conductor has ended: nothing can be agreed on any more."""
 
 
+LetGo = Callable[[Go, BaseException | None], None]
+
+
+def _nothing(_: Go, __: BaseException | None) -> None:
+    pass
+
+
 class Line:
     """Asks the conductor; from any thread.
 
@@ -47,12 +54,13 @@ class Line:
         self._process, self._pid = process, os.getpid()
         self._connection = connected(path)
         self._send, self._receive_whole = self._connection.send, self._connection.receive
+        self._take = self._connection.take
         self._tokens = itertools.count(1)
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._answers: dict[int, Go | Stop | Explanation] = {}
         self._waiting: set[int] = set()
-        self._is_read = False
+        self._reader = 0  # the thread that reads
         self._asking = 0  # what the main thread waits with
         self._tell(Hello(process, self._pid))
 
@@ -94,16 +102,20 @@ class Line:
         lane: Lane = "main",
         text: str = "",
         is_taken_back: Callable[[], bool] = lambda: False,
+        let_go: LetGo = _nothing,
     ) -> Go | Stop:
-        """Says a word and waits for the answer, however long.
+        """Says a word and waits for the answer, until it comes or the conductor ends.
 
-        Nothing of a signal's may be raised meanwhile: who is let go has to make it.
+        Nothing of a signal's may be raised meanwhile: who is let go has to make it. What another
+        thread sets in this one is raised if the word can still be taken back.
 
         Args:
             word: The word.
             lane: Which thread says it.
             text: What all participants are told with the answer, if they are let go.
             is_taken_back: Whether the main thread is not to wait, as a signal has come.
+            let_go: Takes that the thread was let go, and what it must raise once it has made it;
+                it may be told again.
 
         Returns:
             The answer; a stop of kind ``"withdrawn"`` if the word was taken back.
@@ -118,24 +130,34 @@ class Line:
                 "of the group and cannot run computations over several processes."
             )
         token = next(self._tokens)
+        said: list[object] = []
         self._waiting.add(token)
         try:
-            self._tell(Say(token, lane, word, text))
+            self._tell(Say(token, lane, word, text), said)
             if lane == "main":
                 # In this order: a handler that comes before the first is seen by the second.
                 self._asking = token
                 if is_taken_back():
                     self.take_back()
-            return self._answer(token)  # type: ignore[no-any-return]
+            answer: Go | Stop = self._answer(token)
+            if isinstance(answer, Go):
+                let_go(answer, None)
+            return answer
         except ConductorGoneError:
             raise
-        except BaseException:  # what another thread has set in this one, say
-            self._waiting.discard(token)
-            self._tell(Withdraw(token))
-            raise
+        except BaseException as error:  # what another thread has set in this one, say
+            if not said:
+                raise
+            self._tell(Withdraw(token))  # if it has an answer, that holds
+            answer = self._answer(token)
+            if not isinstance(answer, Go):
+                raise
+            let_go(answer, error)
+            return answer
         finally:
             if lane == "main":
                 self._asking = 0
+            self._forget(token)
 
     def explain(self, stop: Stop, text: str) -> Explanation:
         """Tells of the word that was stopped, and returns what all have told, or how they ended.
@@ -147,41 +169,60 @@ class Line:
         """
         token = next(self._tokens)
         self._waiting.add(token)
-        self._tell(Explain(token, stop.number, text))
-        answer = self._answer(token)
+        try:
+            self._tell(Explain(token, stop.number, text))
+            answer = self._answer(token)
+        finally:
+            self._forget(token)
         assert isinstance(answer, Explanation)
         return answer
 
     def _answer(self, token: int) -> Any:
+        """Returns the answer, whichever thread reads it; again, until it is forgotten.
+
+        It comes, or the conductor ends: that decides by events alone. The notebook names the
+        processes that are waited for meanwhile, and a conductor that is stopped. A thread that
+        reads lets another one read when it is answered, or raises.
+        """
+        me = threading.get_ident()
         while True:
             with self._lock:  # a third of the time of the condition's own
-                while self._is_read and token not in self._answers:
+                if self._reader == me:  # it was struck as it was to tell that it reads no more
+                    self._reader = 0
+                while self._reader and token not in self._answers:
                     self._changed.wait()
                 if token in self._answers:
-                    self._waiting.discard(token)
-                    return self._answers.pop(token)
-                self._is_read = True
+                    return self._answers[token]
+                self._reader = me
             found: tuple[int, Go | Stop | Explanation] | None = None
             try:
                 found = unpack_answer(self._receive())
             finally:
                 # At once: who finds that nobody reads must find its answer, too.
                 with self._lock:
-                    self._is_read = False
-                    if found is not None and found[0] in self._waiting:  # told twice, or too late
-                        self._answers[found[0]] = found[1]
+                    self._reader = 0
+                    if found is not None:
+                        if found[0] in self._waiting:  # else told twice, or too late
+                            self._answers.setdefault(*found)
+                        self._take()
                     if len(self._waiting) > 1:
                         self._changed.notify_all()
+
+    def _forget(self, token: int) -> None:
+        self._waiting.discard(token)
+        self._answers.pop(token, None)
 
     def close(self) -> None:
         """Ends the line: for the conductor this process is dead then."""
         self._connection.close()
 
-    def _tell(self, said: Said) -> None:
+    def _tell(self, what: Said, said: list[object] | None = None) -> None:
+        """Tells the conductor something, and notes that in a list, whatever is raised amid it."""
         if os.getpid() != self._pid:
             return  # a child that the cell has forked has the same line, and says nothing on it
         try:
-            self._send(self._packets.pack(said))
+            packet = self._packets.pack(what)
+            self._send(packet) if said is None else said.extend(map(self._send, (packet,)))
         except ConnectionError as error:
             raise ConductorGoneError("the conductor has ended") from error
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import threading
+import weakref
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -68,6 +71,25 @@ class CellSoFar:
         return 0 if trail is None else trail.count
 
 
+_UNCHECKED: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+
+
+def note_starts(is_off: Callable[[], bool]) -> None:
+    """Has a thread that code starts while nothing is checked stay unchecked as long as it runs.
+
+    In a later cell, or a pull, it would begin to ask at another dispatch on each process.
+    """
+    start = threading.Thread.start
+
+    @functools.wraps(start)
+    def noted(thread: threading.Thread) -> None:
+        if is_off():
+            _UNCHECKED.add(thread)
+        start(thread)
+
+    threading.Thread.start = noted  # type: ignore[method-assign, assignment]
+
+
 class Making(threading.local):
     """What a thread is dispatching; something may be dispatched within a dispatch."""
 
@@ -76,6 +98,7 @@ class Making(threading.local):
         self.attempt: Entry | None = None  # what it waits to be let dispatch
         self.noted: Any = None  # the executable that JAX's Python path need not tell of
         self.is_main = threading.current_thread() is threading.main_thread()
+        self.is_unchecked = threading.current_thread() in _UNCHECKED
 
 
 def as_dispatch(entry: Entry, *, is_one_of_many: bool = False) -> Dispatch:

@@ -32,6 +32,7 @@ from jaxnb.lockstep.process_recorded import (
     TrailSoFar,
     arguments_given,
     as_dispatch,
+    note_starts,
 )
 from jaxnb.lockstep.process_settings import OwnSettings
 from jaxnb.lockstep.process_shapes import shapes_of
@@ -89,6 +90,7 @@ class Recorder:
 
     def _install(self) -> tuple[str, ...]:
         """Installs what the recorder can do without; returns what it has to do without."""
+        note_starts(lambda: self._is_off() and not (self._making.is_main and self._cell.has_ended))
         missing = (*internals.not_compared(), *ORIGINS.missing)
         found = [f"Not compared: {each}." for each in missing]
         if why := hook_barriers(self._barrier):
@@ -174,8 +176,8 @@ class Recorder:
         """Has what the block dispatches agreed on by all that were asked the same."""
         mode: CheckMode = "off" if self.missing else request.check
         self._choose_paths(mode)
-        self._cell.mode = mode
-        note = "had finished"
+        cell, note = self._cell, "had finished"
+        kept, cell.mode = cell.mode, mode
         try:
             if mode == "strict":
                 with contextlib.suppress(OSError):  # without its service the group is no more
@@ -185,6 +187,7 @@ class Recorder:
             note = f"raised {type(error).__name__}"
             raise
         finally:
+            cell.mode = kept
             self.lockstep.end(note)
 
     def cell_seconds(self) -> float | None:
@@ -250,6 +253,10 @@ class Recorder:
         line = line_in(sys._getframe(1), self._cell.name)
         self._watch.after(known.name, known.processes, number, line, had, results)
 
+    def _is_off(self) -> bool:
+        """Whether what this thread dispatches is not checked."""
+        return self._cell.mode == "off" or self._making.is_unchecked
+
     def depth(self) -> int:
         """Returns how many dispatches this thread is making."""
         return len(self._making.entries)
@@ -258,7 +265,7 @@ class Recorder:
         """Records a dispatch that is about to be made, if it spans processes."""
         if only_looks():
             refuse(self.seen(executable).processes)
-        if self._cell.mode == "off":
+        if self._is_off():
             return
         if self._making.noted is executable:
             self._making.noted = None
@@ -282,7 +289,7 @@ class Recorder:
         def tell(arguments: Sequence[Any]) -> None:
             if only_looks():
                 refuse(known.processes)
-            if self._cell.mode != "off":
+            if not self._is_off():
                 looked_at = [arguments[i] for i in places]
                 kept = known.kept
                 given = arguments if kept is None else [arguments[i] for i in kept]

@@ -5,14 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from jaxnb.lockstep.process_handlers import tells
-
-ON_ITS_WAY_SECONDS = 0.001
-"""How often it is looked whether a signal has come that was sent."""
 
 
 class KeptSignals:
@@ -109,10 +105,11 @@ class KeptSignals:
             self._take_back()
         return True
 
-    def wait(self) -> None:
-        """Waits for a SIGINT that was sent to this process: it must not strike later.
+    def take_sent(self) -> None:
+        """Takes a SIGINT that the conductor has sent before its answer: it must not strike later.
 
-        One that is ignored, or has a handler in C, never tells.
+        Code may have ignored it for a moment, as a checkpoint does, or ``system(3)``: so nobody
+        waits for it. If it is still to be handled, Python calls the handler for both at once.
         """
-        while not self._has_come and tells(signal.SIGINT):
-            time.sleep(ON_ITS_WAY_SECONDS)
+        if not self._has_come and tells(signal.SIGINT):
+            signal.raise_signal(signal.SIGINT)

@@ -29,7 +29,11 @@ class Turns:
         self._own = _Own()
 
     def begin(self, number: int) -> None:
-        """Waits until all grants with smaller numbers are over, but for this thread's own."""
+        """Waits until all grants with smaller numbers are over, but for this thread's own.
+
+        Each comes to that: its thread hands JAX a computation that all processes make, or raises,
+        or ends. The notebook says of a main thread that it waits here.
+        """
         own = self._own.numbers
         if number != self._over + 1:  # which only grows; almost always it is its turn
             with self._lock:
@@ -46,7 +50,6 @@ class Turns:
 
         It may be told again.
         """
-        self._own.numbers.discard(number)
         with self._lock:
             if number > self._over:
                 self._early.add(number)
@@ -55,3 +58,4 @@ class Turns:
                 self._early.discard(self._over)
             if self._waiting:
                 self._changed.notify_all()
+        self._own.numbers.discard(number)  # last: what is raised before has it told again

@@ -61,6 +61,7 @@ class SealedConnection:
         self.is_known = False
         self._is_new = is_new
         self._buffer, self._came = memoryview(bytearray(_READ_BYTES)), bytearray()
+        self._sizes: list[int] = []  # of what was read and is in the buffer only
         self._whole: collections.deque[bytes] = collections.deque()
         self._counts = itertools.count(1)
         self._last, self._missing = 0, set[int]()
@@ -96,10 +97,17 @@ class SealedConnection:
             raise ConnectionAbortedError("the other end does not read")
 
     def receive(self) -> bytes:
-        """Returns the next packet; raises as :meth:`arrived` does."""
-        while not self._whole:
-            self._whole.extend(self.arrived())
-        return self._whole.popleft()
+        """Returns the next packet, the same one until :meth:`take`; raises as :meth:`arrived` does.
+
+        What another thread sets in this one loses no packet.
+        """
+        while not self._whole and not (self._keys and self._opens(self._keys[1])):
+            self._read()
+        return self._whole[0]
+
+    def take(self) -> None:
+        """Takes the packet that was received."""
+        self._whole.popleft()
 
     def arrived(self) -> list[bytes]:
         """Reads once, and returns the packets that are whole by now: one thread at a time.
@@ -108,19 +116,26 @@ class SealedConnection:
             HungUpError: There will be no more.
             ConnectionAbortedError: What came is not the other end's.
         """
-        size = self._socket.recv_into(self._buffer)
-        if not size:
+        self._read()
+        packets = list(self._whole)
+        self._whole.clear()
+        return packets
+
+    def _read(self) -> None:
+        if not self._sizes:
+            # In C alone, which nothing is raised amid: what was read is known.
+            self._sizes.extend(map(self._socket.recv_into, (self._buffer,)))
+        if not (size := self._sizes[0]):
             raise HungUpError("the other end has hung up")
         self._came += self._buffer[:size]
+        self._sizes.clear()
         if self._keys is None:
             if len(self._came) < DRAWN_BYTES:
-                return []
+                return
             self._keys = self._keys_of_other(bytes(self._came[:DRAWN_BYTES]))
             del self._came[:DRAWN_BYTES]
-        packets = []
-        while (packet := self._opened(self._keys[1])) is not None:
-            packets.append(packet)
-        return packets
+        while self._opens(self._keys[1]):
+            pass
 
     def _keys_of_other(self, drawn: bytes) -> tuple[bytes, bytes]:
         if self._is_new is None or not self._is_new(drawn):
@@ -130,19 +145,21 @@ class SealedConnection:
     def _key_of(self, drawn: bytes, side: bytes) -> bytes:
         return hashlib.blake2b(side + drawn, key=self._key, digest_size=32).digest()
 
-    def _opened(self, key: bytes) -> bytes | None:
+    def _opens(self, key: bytes) -> bool:
+        """Whether a packet is whole; then it is among those."""
         if len(self._came) < HEAD.size:
-            return None
+            return False
         size, number, code = HEAD.unpack_from(self._came)
         end = HEAD.size + size
         if size <= self._max_bytes:
             if len(self._came) < end:
-                return None
+                return False
             packet = bytes(self._came[HEAD.size : end])
             if hmac.compare_digest(code, _code(key, number, packet)) and self._is_next(number):
-                del self._came[:end]
                 self.is_known = True
-                return packet
+                del self._came[:end]
+                self._whole.append(packet)
+                return True
         raise ConnectionAbortedError(f"a packet of {size} bytes that the other end has not made")
 
     def _is_next(self, number: int) -> bool:

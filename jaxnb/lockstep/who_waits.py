@@ -42,6 +42,7 @@ class Looker:
                 self._asked_at = time.monotonic()
                 self._connection.send(self._question)
             self.waits, self._asked_at = unpack_waits(self._connection.receive()), None
+            self._connection.take()
         except TimeoutError:  # it is busy, or stopped
             self.waits = None
         except (OSError, WireError):  # it has ended, which is told of as the group's death

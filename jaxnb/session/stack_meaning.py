@@ -48,6 +48,11 @@ def is_compiling(where: Whereabouts) -> bool:
     return any(entry.function.endswith(_COMPILES) for entry in where.stack)
 
 
+def waits_for_own_thread(where: Whereabouts) -> bool:
+    """Whether a main thread waits for another thread of its process, which dispatches first."""
+    return any(each.file.endswith("/jaxnb/lockstep/process_turns.py") for each in where.stack)
+
+
 def asks_user(where: Whereabouts) -> str:
     """Returns what a process's main thread waits for, if it is an answer of the user's."""
     files = [entry.file for entry in where.stack]

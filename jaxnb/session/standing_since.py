@@ -6,7 +6,13 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from jaxnb.model.whereabouts import AtWork, StackEntry, Whereabouts
-from jaxnb.session.stack_meaning import asks_user, is_compiling, waits, waits_for_others
+from jaxnb.session.stack_meaning import (
+    asks_user,
+    is_compiling,
+    waits,
+    waits_for_others,
+    waits_for_own_thread,
+)
 
 IDLE_CPU = 0.05
 """A process that waits uses less processor time than this, per second: on a busy machine its
@@ -111,6 +117,8 @@ class Standing:
         seconds = self._now - anchor.at
         if asks := asks_user(where):
             return asks
+        if waits_for_own_thread(where):
+            return "waiting until another of its threads has dispatched"
         if where.sleeps_in == "sleep":
             return "asleep"
         if is_compiling(where):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
+from jaxnb.labels import text_of
+from jaxnb.lockstep.process_handlers import is_of_handler
 from jaxnb.model.cells import CellRequest
+from jaxnb.model.pitfalls import Pitfall
 
 
 @dataclass(slots=True)
@@ -20,6 +23,7 @@ class CellHere:
         began: When it began, on ``time.monotonic()``: what all its times are counted from.
         seconds: How long its code has taken, once that has ended.
         raised: What its code has raised.
+        left_out: The features that have failed in it, and how that is told.
     """
 
     request: CellRequest
@@ -28,10 +32,14 @@ class CellHere:
     began: float
     seconds: float = 0.0
     raised: BaseException | None = None
+    left_out: dict[Feature, Pitfall] = field(default_factory=dict)
 
 
 class Feature:
     """Something that looks on while cells run, and tells of it with the reply.
+
+    One that fails in a cell (a sick GPU tells nothing of its memory) is left out of the rest of
+    it, which is told; the cell does not notice.
 
     Made as the process joins the group. What looks at dispatches as well is a
     :class:`~jaxnb.lockstep.process_watch.Watch`. A subclass leaves out what it does not do.
@@ -54,19 +62,40 @@ REGISTERED: list[Feature] = []
 
 def begin(cell: CellHere) -> None:
     """Tells all that a cell begins."""
-    for feature in REGISTERED:
-        feature.begin(cell)
+    _have(cell, lambda feature: feature.begin(cell))
 
 
 def over(cell: CellHere) -> None:
     """Tells all that its code has ended."""
-    for feature in REGISTERED:
-        feature.over(cell)
+    _have(cell, lambda feature: feature.over(cell))
 
 
 def told(cell: CellHere) -> dict[str, Any]:
     """Returns what all tell of a cell, as fields of the reply."""
-    return {name: value for feature in REGISTERED for name, value in feature.told(cell).items()}
+    fields: dict[str, Any] = {}
+    _have(cell, lambda feature: fields.update(feature.told(cell)))
+    if cell.left_out:
+        fields["pitfalls"] = (*fields.get("pitfalls", ()), *cell.left_out.values())
+    return fields
+
+
+def _have(cell: CellHere, does: Callable[[Feature], object]) -> None:
+    """Has each feature do something; one that fails does nothing more in this cell."""
+    for feature in REGISTERED:
+        if feature in cell.left_out:
+            continue
+        try:
+            does(feature)
+        except Exception as error:
+            if is_of_handler(error):
+                raise
+            name, why = type(feature).__name__, f"{type(error).__name__}: {text_of(error)}"
+            cell.left_out[feature] = Pitfall(
+                "unchecked",
+                f"jaxnb has left {name} out of this cell on this process: it failed with {why}. "
+                "The cell is not affected.",
+                cause=f"{name} {why}",
+            )
 
 
 def register(features: Iterable[Feature]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -71,6 +72,34 @@ def test_a_thread_agrees_when_the_cell_has_ended(group: Session) -> None:
         "thread = threading.Thread(target=late); thread.start()"
     )
     assert group.run("go.set(); thread.join(); found").value == [4.0]
+
+
+@pytest.mark.parametrize("between", ["pull", "cell"])
+def test_a_thread_of_an_unchecked_cell_stays_unchecked(
+    group: Session, tmp_path: Path, between: str
+) -> None:
+    """Else it would begin to ask at another dispatch on each process, and wait for ever."""
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    group.run(
+        "import pathlib, threading\n"
+        "add = jax.jit(lambda v, k: (v + k).sum())\n"
+        "def late():\n"
+        f"    open({str(gate)!r}).close()\n"
+        "    float(add(x, np.float32(process_index)))  # which would not be agreed on\n"
+        f"    pathlib.Path({str(tmp_path)!r}, str(process_index)).touch()\n"
+        "thread = threading.Thread(target=late, daemon=True); thread.start()",
+        check="off",
+    )
+    if between == "pull":
+        assert group.pull("everyone") == 7
+    else:
+        assert group.run("float(total(x))").value == 4.0
+    opened = os.open(gate, os.O_RDWR)
+    until(lambda: all((tmp_path / str(i)).exists() for i in range(2)), "the threads have ended")
+    os.close(opened)
+    code = "thread = threading.Thread(target=lambda: found.append(float(total(x)))); found = []\n"
+    assert group.run(code + "thread.start(); thread.join(); found").value == [4.0]
 
 
 def test_a_task_of_the_event_loop_is_refused_between_cells(group: Session) -> None:

@@ -25,7 +25,7 @@ from jaxnb.model.cells import CellRequest
 from jaxnb.model.whereabouts import Whereabouts
 from jaxnb.session import Session, interrupts_and_timeouts
 from jaxnb.session.notices import line_text
-from jaxnb_fixtures import PATIENT_SECONDS, assert_usable
+from jaxnb_fixtures import PATIENT_SECONDS, assert_usable, still_running
 
 pytestmark = pytest.mark.rotates
 
@@ -116,6 +116,20 @@ def test_sigint_ends_the_cell_on_every_process(session: Session, body: str) -> N
     assert session.state == "ready"
     assert session.run("kept + 1").value == 42
     assert_usable(session)
+
+
+def test_what_a_command_has_put_into_the_background_ends_with_it(session: Session) -> None:
+    """The shell ends by SIGINT, and what it has started ignores that."""
+    sink = OnFirstLine(press_interrupt, 1)
+    result = session.run(
+        "!sleep 1000 & echo $!; wait",
+        ranks=[1],
+        sink=sink,
+        raise_on_error=False,
+    )
+    assert_interrupted(result)
+    pid = int(result.per_process[1].stdout)
+    assert not still_running(each for each in psutil.process_iter() if each.pid == pid)
 
 
 @pytest.mark.parametrize("late", [0, 3])

@@ -48,11 +48,11 @@ class Opened:
     def __init__(self, path: Path) -> None:
         os.mkfifo(path)
         self.open = f"open({str(path)!r}, 'w').close()"
-        self._path = path
+        self.path = path
 
     def wait(self) -> None:
         """Waits until it is open."""
-        self._path.read_bytes()
+        self.path.read_bytes()
 
 
 @pytest.fixture
@@ -425,6 +425,38 @@ def test_code_that_ignores_interrupts_goes_on(group: Session, opened: Opened) ->
     assert interrupted(group, code, opened).value == 16.0 * 5
 
 
+IGNORES = {
+    "SIG_IGN": "old = signal.signal(signal.SIGINT, signal.SIG_IGN); {opens}; open(pressed).read()\n"
+    "signal.signal(signal.SIGINT, old)",
+    "system": "os.system(f'echo > {path}; cat {{pressed}} > /dev/null')",
+}
+
+
+@pytest.mark.parametrize("ignores", IGNORES)
+def test_an_interrupt_that_code_ignores_for_a_while_is_not_lost(
+    group: Session, opened: Opened, tmp_path: Path, ignores: str
+) -> None:
+    """As a checkpoint does, or `system(3)`: the signal never comes then, and nobody waits for it.
+
+    Signals are sent in the order of processes: once process 1 has its own, that of process 0 was.
+    """
+    pressed = tmp_path / "pressed"
+    os.mkfifo(pressed)
+    ignored = IGNORES[ignores].format(opens=opened.open, path=opened.path)
+    code = (
+        f"import signal\npressed = {str(pressed)!r}\n"
+        f"if process_index == 0:\n    {ignored.replace(chr(10), chr(10) + '    ')}\n"
+        "elif process_index == 1:\n"
+        "    try: time.sleep(1000)\n"
+        "    finally: open(pressed, 'w').close()\n"
+        "y = step(x)"
+    )
+    result = interrupted(group, code, opened)
+    assert {e.type_name for e in result.errors.values()} == {"KeyboardInterrupt"}
+    own = "if process_index == 1: os.kill(os.getpid(), signal.SIGINT)\nfloat(total(x))"
+    assert failed(group, own).errors[3].type_name == "KeyboardInterrupt"
+
+
 def test_what_a_handler_raises_between_cells_is_told(group: Session, opened: Opened) -> None:
     """It would end the process's event loop, and so the process."""
     group.run(
@@ -511,6 +543,44 @@ def test_what_a_handler_dispatches_while_a_process_waits_came_before(
     )
     assert "so no process waits, and earlier results are valid" in message
     assert group.run("float(t)").value == 16.0
+
+
+@pytest.mark.parametrize("by", ["main", "thread"])
+def test_what_another_thread_raises_loses_no_dispatch(
+    group: Session, tmp_path: Path, by: str
+) -> None:
+    """Time-out libraries do that; Python raises it as the answer is read. All make the dispatch."""
+    there = tmp_path / "there"
+    os.mkfifo(there)
+    code = (
+        "import ctypes, sys\n"
+        "came = []\n"
+        "def asks(ident):\n"
+        "    frame = sys._current_frames().get(ident)\n"
+        "    while frame and '_connection' not in frame.f_code.co_filename: frame = frame.f_back\n"
+        "    return frame\n"
+        "def strike(ident):\n"
+        "    while not asks(ident): time.sleep(0.01)\n"
+        "    error, ident = ctypes.py_object(TimeoutError), ctypes.c_ulong(ident)\n"
+        "    ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, error)\n"
+        f"    open({str(there)!r}, 'w').close()\n"
+        "def work():\n"
+        "    if process_index == 1:\n"
+        "        args = threading.get_ident(),\n"
+        "        threading.Thread(target=strike, args=args).start()\n"
+        f"    if process_index == 0: open({str(there)!r}).read()\n"
+        "    try: step(x)\n"
+        "    except TimeoutError: came.append('raised')\n"
+        "    came.append(float(total(x)))\n"
+    )
+    runs = {
+        "main": "work()",
+        "thread": "thread = threading.Thread(target=work); thread.start(); thread.join()",
+    }
+    result = group.run(f"{code}{runs[by]}\nfloat(total(step(x))), came", timeout=PATIENT_SECONDS)
+    found = {i: each.value for i, each in result.per_process.items()}
+    assert found.pop(1) == (32.0, ["raised", 16.0])
+    assert set(map(repr, found.values())) == {"(32.0, [16.0])"}
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -26,6 +26,30 @@ def test_these_are_all(session: Session) -> None:
     assert session.run(code).value == [*FIELDS]
 
 
+@pytest.mark.filterwarnings("ignore::jaxnb.errors.PitfallWarning")
+@pytest.mark.parametrize("name", FIELDS)
+def test_one_that_fails_is_left_out_and_told(session: Session, name: str) -> None:
+    session.run(
+        "from jaxnb.wire import process_features\n"
+        f"(one,) = [f for f in process_features.REGISTERED if type(f).__name__ == {name!r}]\n"
+        "def fail(cell): raise RuntimeError(why)"
+    )
+    for when in ("begin", "over", "told"):
+        first = session.run(f"why = 'sick at {when}'; one.{when} = fail")
+        try:
+            result = session.run("print('said')\n40 + 2")
+            assert (result.value, result.stdout) == (42, "[0-3] said\n")
+            with pytest.raises(CellError, match="ZeroDivisionError"):
+                session.run("1 / 0")
+        finally:
+            session.run(f"del one.{when}")
+        (told,) = [each.message for each in (*first.pitfalls, *result.pitfalls)]
+        assert told == (
+            f"jaxnb has left {name} out of this cell on this process: it failed with RuntimeError: "
+            f"sick at {when}. The cell is not affected."
+        )
+
+
 @pytest.mark.parametrize("name", FIELDS)
 def test_cells_run_without(session: Session, name: str) -> None:
     session.run(

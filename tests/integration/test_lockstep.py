@@ -21,7 +21,7 @@ import pytest
 from jaxnb.lockstep import conductor_loop as loops
 from jaxnb.lockstep import who_waits
 from jaxnb.lockstep.connections import connected, listening
-from jaxnb.lockstep.messages import End, Explanation, Go, Stop, Word
+from jaxnb.lockstep.messages import End, Explanation, Go, Lane, Stop, Word
 from jaxnb.lockstep.process_ask_conductor import Lockstep, as_intent
 from jaxnb.lockstep.process_connection import ConductorGoneError, Line
 from jaxnb.lockstep.sealed import DRAWN_BYTES, HEAD, HungUpError, SealedConnection
@@ -182,11 +182,18 @@ def alarm(*_: object) -> None:
     raise TimeoutError
 
 
+READS = "extend"
+"""The function that reads from the conductor, in C alone."""
+
 STEP = Dispatch(1, "jit(step)", 7, None, None, ALL, 1, 0.0)
 
 
 def made_and_struck(
-    lockstep: Lockstep, step: int, waits: Callable[[], object]
+    lockstep: Lockstep,
+    step: int,
+    waits: Callable[[], object],
+    *,
+    by_thread: bool = False,
 ) -> tuple[bool, bool, bool]:
     """Makes a dispatch, with a signal amid that; its handler raises.
 
@@ -196,6 +203,8 @@ def made_and_struck(
         lockstep: Of the main thread's process.
         step: The how manieth such place.
         waits: Called each time before it waits for the conductor.
+        by_thread: What is raised was set by another thread, and nothing keeps it: in code of
+            lockstep alone, as Python's own does not bear that everywhere.
 
     Returns:
         Whether it was made, whether the handler has raised, and whether the signal has come.
@@ -204,15 +213,15 @@ def made_and_struck(
 
     def come(frame: FrameType, event: str, what: object) -> None:
         nonlocal places
-        if event == "c_call" and getattr(what, "__name__", "") == "recv_into":
+        if event == "c_call" and getattr(what, "__name__", "") == READS:
             waits()
-        is_there = frame.f_code.co_filename.endswith("/threading.py") or (
-            "/lockstep/" in frame.f_code.co_filename
+        is_there = "/lockstep/" in frame.f_code.co_filename or (
+            frame.f_code.co_filename.endswith("/threading.py") and not by_thread
         )
         places += is_there and event in ("call", "c_return")
         if places == step:
             places += 1
-            if not lockstep.signals.puts_off(signal.SIGUSR1):
+            if by_thread or not lockstep.signals.puts_off(signal.SIGUSR1):
                 alarm()
 
     sys.setprofile(come)
@@ -266,6 +275,78 @@ def test_whenever_a_handler_raises_all_make_a_dispatch_or_none_does(
     assert lockstep._line is not None
     lockstep._line.close()
     assert outcomes == {(False, True), (True, True), (True, False)}
+
+
+def have_been_let_go(group: Group, asked: list[Future[Go | Stop]]) -> bool:
+    """Waits until all of these have an answer, or all wait for the one process that is missing."""
+
+    def waiting() -> int:
+        return len(group.loop._conductor.waits())
+
+    until(lambda: waiting() == len(asked) or all(each.done() for each in asked), "it is settled")
+    return all(each.done() for each in asked)
+
+
+@pytest.mark.parametrize("are_there", [False, True], ids=["before the others", "after them"])
+def test_whatever_a_thread_sets_in_another_no_grant_is_lost(
+    tmp_path: Path, are_there: bool
+) -> None:
+    """As ``PyThreadState_SetAsyncExc`` does: it is raised wherever Python looks."""
+    group = Group(tmp_path, (1, 2, 3))
+    lockstep = Lockstep(0, COUNT, lambda: group.path, Silent())
+    lockstep.begin(CELL, ALL)
+    group.begin()
+    what = Word(ALL, (7).to_bytes(16, "little"), bytes(16), 1)
+    outcomes = set()
+    for step in range(1, 120):
+        asked: list[Future[Go | Stop]] = []
+
+        def come(asked: list[Future[Go | Stop]] = asked) -> None:
+            if not asked:
+                asked += [group.pool.submit(line.ask, what) for line in group.lines]
+
+        if are_there:
+            come()
+            until(lambda: len(group.loop._conductor.waits()) == COUNT - 1, "the others wait")
+        was_made, has_raised, has_come = made_and_struck(lockstep, step, come, by_thread=True)
+        outcomes.add((was_made, has_raised))
+        come()
+        if not was_made and not have_been_let_go(group, asked):
+            assert made_and_struck(lockstep, 0, come) == (True, False, True)
+        assert all(isinstance(of(each), Go) for each in asked)
+        if not has_come:
+            break
+        assert has_raised
+    else:
+        pytest.fail("it never got by")
+    group.close()
+    assert lockstep._line is not None
+    lockstep._line.close()
+    assert outcomes == {(False, True), (True, True), (True, False)}
+
+
+def test_a_thread_that_ends_has_no_turn_any_more(tmp_path: Path) -> None:
+    """Its exception may have kept it from telling that what it was let make is over."""
+    group = Group(tmp_path, (1, 2, 3))
+    lockstep = Lockstep(0, COUNT, lambda: group.path, Silent())
+    lockstep.begin(CELL, ALL)
+    group.begin()
+
+    def agree(lane: Lane) -> None:
+        what = Word(ALL, (7).to_bytes(16, "little"), bytes(16), 1)
+        asked = [group.pool.submit(line.ask, what, lane) for line in group.lines]
+        lockstep.agree(as_intent(STEP), 0, is_main=lane == "main")
+        assert [of(each) for each in asked] == [Go(lockstep._made.granted[-1].number)] * 3
+
+    thread = threading.Thread(target=agree, args=("other",))
+    thread.start()
+    thread.join(PATIENT_SECONDS)
+    assert not thread.is_alive()
+    with ThreadPoolExecutor(1) as pool:  # it would wait for ever
+        assert pool.submit(agree, "other").result(PATIENT_SECONDS) is None
+    group.close()
+    assert lockstep._line is not None
+    lockstep._line.close()
 
 
 def test_the_notebook_sees_who_waits_for_whom(group: Group) -> None:

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 import jaxnb
-from integration.conftest import gate_runs
+from integration.conftest import Gate, gate_runs
 from jaxnb.arrays.gathered import GatheredArray
 from jaxnb.cells.card_value import value_card
 from jaxnb.cells.result import Agreement, CellResult
@@ -462,6 +462,21 @@ def test_shell_commands(session: Session) -> None:
     listed = session.run("lines = !printf 'a\\nb\\n'\nlist(lines)")
     assert listed.value == ["a", "b"]
     assert session.run("!exit 3\n_exit_code").value == 3
+
+
+def test_a_background_command_does_not_hold_the_cell(session: Session, gate: Gate) -> None:
+    background = f"(: < {gate.path}; echo later) &"
+    result = session.run(f"!{background} echo at once", timeout=PATIENT_SECONDS)
+    assert result.stdout == "[0-3] at once\n"
+    assert session.run(f"!{background} exit 3\n_exit_code", timeout=PATIENT_SECONDS).value == 3
+    gate.open()
+    written: list[str] = []
+
+    def has_come() -> bool:
+        written.append(session.run("").stdout.replace("\n", ""))
+        return "".join(written).count("later") >= 2
+
+    until(has_come, "what the commands write later")
 
 
 def test_names_in_shell_commands(session: Session) -> None:

@@ -39,6 +39,14 @@ def test_who_waits_for_the_user_does_not_wait_for_others() -> None:
     ]
 
 
+def test_who_waits_for_a_thread_of_its_own_is_told_so() -> None:
+    turn = StackEntry("/x/jaxnb/lockstep/process_turns.py", 40, "Turns.begin", "", None)
+    lock = StackEntry("/usr/lib/python3/threading.py", 355, "Condition.wait", "", None)
+    waits = replace(stuck(0), stack=(LINE, turn, lock))
+    (work,) = seen([waits], [waits], asked=(0,)).at_work()
+    assert work.doing == "waiting until another of its threads has dispatched"
+
+
 def test_all_wait_since_the_last_of_them_does() -> None:
     standing = seen(
         [stuck(0), stuck(1), asleep(2)],
