@@ -26,6 +26,7 @@ from jaxnb.compat.jax_arrays import device_arrays, host_words
 from jaxnb.labels import type_label
 from jaxnb.lockstep.process_calls import MASK
 from jaxnb.lockstep.process_digests import digest
+from jaxnb.lockstep.process_inputs import digest_of_put
 from jaxnb.lockstep.process_origins import ORIGINS
 from jaxnb.lockstep.provenance import origin_text
 from jaxnb.model.dispatches import Processes
@@ -64,6 +65,7 @@ class _Cell:
     looked: list[_Looked] = field(default_factory=list)
     trails: dict[Processes, tuple[int, int]] = field(default_factory=dict)
     layouts: dict[Any, Layout] = field(default_factory=dict)
+    is_compared: bool = False
 
 
 class Replicas:
@@ -83,9 +85,10 @@ class Replicas:
         self._lock = threading.Lock()
         self.results = UncheckedResults(self._replicated, self._digest_result)
 
-    def begin(self) -> None:
+    def begin(self, *, is_compared: bool) -> None:
         """Begins a cell; results that others may digest in it only are kept for one more."""
-        self._cell = _Cell([each for each in self._cell.looked if each.role == "result"])
+        kept = [each for each in self._cell.looked if each.role == "result"]
+        self._cell = _Cell(kept, is_compared=is_compared)
         self.results.begin()
 
     def unseen(self, origins: Sequence[Origin]) -> list[int]:
@@ -157,6 +160,28 @@ class Replicas:
             looked.role, looked.axes = "result", axes
             self._add({}, looked)
 
+    def put(self, value: Any, given: Any) -> None:
+        """Digests host data that were put onto devices of this and other processes, but not of all.
+
+        Each gives the same, be the array replicated or not. Where all take part, JAX compares it.
+        """
+        array, origin = ORIGINS.array_of(value), ORIGINS.of(value)
+        if not self._cell.is_compared or origin is None or origin[1].kind != "created":
+            return
+        owners = {each.id: each.process_index for each in array.sharding.device_set}
+        processes = tuple(sorted(set(owners.values())))
+        if self._me not in processes or not 1 < len(processes) < jax.process_count():
+            return
+        if number := digest_of_put(given, array.dtype):
+            made = origin[1]
+            device = min(i for i, process in owners.items() if process == self._me)
+            whole = tuple((0, size) for size in array.shape)
+            part = ReplicaPart(whole, processes, ((device, f"{number:014x}"),))
+            at = processes, made.place or made.base, made.name, made.line
+            looked = self._looked(value, array, 0, origin, at, (part,))
+            looked.role = "put"
+            self._add({}, looked)
+
     def _remember(self, number: int) -> None:
         if len(self._done) > MAX_DONE:
             self._done.clear()
@@ -177,7 +202,7 @@ class Replicas:
                 for known in (found, trails):
                     count, before = known.get(holders, (0, 0))
                     # In any order: results are digested when they are there.
-                    step = hash((looked.role == "result", looked.number, looked.position, k, value))
+                    step = hash((looked.number, looked.position, k, value))
                     known[holders] = count + 1, (before + step) & MASK
             self._cell.looked.append(looked)
 
@@ -217,7 +242,8 @@ class Replicas:
     # ------------------------------------------------------------------ what the notebook asks
 
     def trails(self) -> tuple[ReplicaTrail, ...]:
-        """Returns what was digested in the cell, in short."""
+        """Returns what was digested in the cell, in short; digests what has come by its end."""
+        self.results.look()
         with self._lock:
             found = sorted(self._cell.trails.items())
         return tuple(ReplicaTrail(processes, *counted) for processes, counted in found)
@@ -275,6 +301,8 @@ class Replicas:
         array = looked.array()
         if array is None or array.is_deleted():
             return None
+        if looked.role == "put" and not array.is_fully_replicated:
+            return None  # each device has another part
         with contextlib.suppress(RuntimeError):  # it was donated meanwhile
             for data in device_arrays(array):
                 if _device_of(data) == device:

@@ -64,7 +64,9 @@ def unequal_inputs(
                 first = _unequal(next(iter(held.values())), index, each)
                 found.append(replace(first, parts=len(parts)))
                 break
-    return found
+    # What was also given to a dispatch is told of there.
+    used = {each.array.origin for each in found if each.array.role == "argument"}
+    return [each for each in found if each.array.role != "put" or each.array.origin not in used]
 
 
 def _unequal(
@@ -207,18 +209,26 @@ def describe(found: Sequence[UnequalInput], cell: int) -> str:
     part = ", ".join(f"{start}:{stop}" for start, stop in first.index)
     difference = f"; {first.difference}" if first.difference else ""
     is_result = array.role == "result"
-    given = f", which {array.computation} was given{line}, is" if not is_result else " is declared"
+    given = {
+        "argument": f", which {array.computation} was given{line}, is replicated, and its bytes",
+        "result": " is declared replicated, and its bytes",
+        "put": " was made of host data whose bytes",
+    }[array.role]
     text = [
         f"Unequal {'result' if is_result else 'input'} in cell [{cell}]: {first.name} "
-        f"({array.type} · {array.layout}, {array.made}){given} replicated, and its bytes "
-        f"differ: {who} in [{part}]{difference}.",
+        f"({array.type} · {array.layout}, {array.made}){given} differ: {who} in "
+        f"[{part}]{difference}.",
     ]
     if len(found) > 1:
         names = [each.name for each in found[1:MOST_NAMED]]
         more = len(found) - 1 - len(names)
         rest = f" and {plural(more, 'more array')}" if more else ""
         text.append(f"So do {', '.join(names)}{rest}.")
-    text.append("JAX takes replicas to be equal and never checks.")
+    text.append(
+        "JAX compares such data only where all processes of the group have a part of the array."
+        if array.role == "put"
+        else "JAX takes replicas to be equal and never checks."
+    )
     text.append(_of_result(array) if is_result else _of_input(first))
     return " ".join(text)
 

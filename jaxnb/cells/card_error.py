@@ -191,7 +191,7 @@ def refusal_text(result: CellResult, error: ProcessError) -> str:
     other errors.
     """
     is_of_inputs = result.divergence is not None and result.divergence.cause == "input"
-    inputs = [each for each in result.unequal if each.array.role != "result"]
+    inputs = [each for each in result.unequal if each.array.role == "argument"]
     if error.type_name != "DivergenceError" or not (is_of_inputs and inputs):
         return ""
     names = list(dict.fromkeys(each.name for each in inputs))

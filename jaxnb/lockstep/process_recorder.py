@@ -83,7 +83,7 @@ class Recorder:
         self._watch, self.look_before = watch, watch.before
         self.agreement = Agreement(process_index, lockstep, replicas, self._making, self.launches)
         self.missing = internals.hook_dispatches(self)
-        ORIGINS.install(self.depth)
+        ORIGINS.install(self.depth, replicas.put)
         lockstep.arguments = self.arguments
         self.settings = OwnSettings()
         self.reduced = () if self.missing else self._install()
@@ -133,7 +133,7 @@ class Recorder:
         self._choose_paths(mode)
         self._cell = CellSoFar(mode, code_name, time.monotonic(), number=request.cell)
         self._cell.run = number_of(request.request_id)
-        self.replicas.begin()
+        self.replicas.begin(is_compared=mode != "off")
         ORIGINS.begin(request.request_id, request.cell, code_name)
 
     def meet(self, request: CellRequest) -> None:
@@ -159,7 +159,6 @@ class Recorder:
         try:
             if self._cell.mode == "strict":
                 self.lockstep.end(note)
-            self.replicas.results.look()
         finally:
             self._cell.has_ended = True
             ORIGINS.end()

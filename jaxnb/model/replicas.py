@@ -10,9 +10,10 @@ from jaxnb.model.dispatches import Processes
 Index = tuple[tuple[int, int], ...]
 """For each dimension the half-open ``(start, stop)``."""
 
-Role = Literal["argument", "result"]
-"""Why an array was digested: it was given to a dispatch, and did not come out of one; or it came
-out of one whose program declares it replicated, unchecked."""
+Role = Literal["argument", "result", "put"]
+"""Why an array was digested: it was given to a dispatch, and did not come out of one; it came out
+of one whose program declares it replicated, unchecked; or it was put onto devices of some
+processes: of that the host data are digested."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,8 @@ class DigestedArray:
 
     Attributes:
         processes: Those that the dispatch spans.
-        number: Which dispatch over these it is in the cell, from 1.
+        number: Which dispatch over these it is in the cell, from 1; of what was put, the place in
+            the code.
         position: Which argument of the compiled computation the array is, or which result, from 0.
         computation: The computation's name: ``"jit(step)"``; of a result, the one not checked.
         line: The cell's line, as the notebook counts; None outside of its code.
@@ -87,7 +89,7 @@ class DigestedArray:
     def key(self) -> tuple[Any, ...]:
         """What the array is known by on all processes: a result may be told a cell later."""
         result = self.origin if self.role == "result" else 0
-        return self.processes, self.number, self.position, result
+        return self.role, self.processes, self.number, self.position, result
 
 
 @dataclass(frozen=True)

@@ -485,9 +485,11 @@ met = []
 def around(name, who): met.append((name, who)); yield; met.append("over")
 print(repr(barriers.hook_barriers(around)))
 internals.coordination_client().wait_at_barrier("mine", 9_000, [0]); print(met)
-puts = []; print(repr(arrays.hook_puts(lambda array, before: puts.append((array, before)))))
+puts, given = [], []; print(repr(arrays.hook_puts(
+    lambda array, before: puts.append((array, before)), lambda *those: given.append(those))))
 local = jax.NamedSharding(jax.sharding.Mesh(jax.local_devices(), ("d",)), jax.P("d"))
 w = jax.device_put(np.ones(2), local); print(puts[0][0] is w, puts[0][1].shape, len(puts))
+print(given[0][0] is w, given[0][1].tolist(), len(given))
 internals.coordination_client().wait_at_barrier("end", 40_000)
 """
 
@@ -630,6 +632,7 @@ def test_arrays_of_two_processes_are_told_when_they_are_made(python: Python) -> 
         "[('mine', [0]), 'over']",
         "''",
         "True (2,) 1",
+        "True [1.0, 1.0] 1",
     ]
 
 
