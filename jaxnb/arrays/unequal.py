@@ -229,12 +229,18 @@ def describe(found: Sequence[UnequalInput], cell: int) -> str:
         if array.role == "put"
         else "JAX takes replicas to be equal and never checks."
     )
-    text.append(_of_result(array) if is_result else _of_input(first))
+    text.append(_of_result(first) if is_result else _of_input(first))
     return " ".join(text)
 
 
-def _of_result(array: DigestedArray) -> str:
+def _of_result(first: UnequalInput) -> str:
     """Returns why the replicas of a result may differ, and what to do about it."""
+    array = first.array
+    if first.is_rounding:
+        return (
+            "They differ by rounding: each device computed its own. `jax.lax.pmean` over the mesh "
+            "axes that are not in `out_specs` gives all the same."
+        )
     if not array.axes:
         return (
             f"{array.computation} calls Python back (`jax.pure_callback`, say), which returned "

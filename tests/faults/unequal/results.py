@@ -8,8 +8,6 @@ from faults.unequal.row import Row
 
 _X = """
 x = jax.make_array_from_callback((2 * n,), sharded, lambda i: np.arange(2.0 * n)[i])
-auto = (jax.sharding.AxisType.Auto,) * 2
-grid = jax.make_mesh((2, n // 2), ("data", "model"), axis_types=auto)
 def mapped(f, mesh=mesh, xs=P("d"), out=P()):
     return jax.shard_map(f, mesh=mesh, in_specs=(P(), xs), out_specs=out, check_vma=False)
 """
@@ -31,18 +29,18 @@ ROWS = (
     _forgotten(
         "a forgotten psum",
         "f = jax.jit(mapped(lambda w, x: w - 0.1 * SUM))" + _TWENTY,
-        r"result of jit\(\S+\), dispatch \d+ of cell \[\d+\], line 9\).* is declared replicated, "
+        r"result of jit\(\S+\), dispatch \d+ of cell \[\d+\], line 7\).* is declared replicated, "
         r"and its bytes differ: device 0 ≠ device 1 .*check_vma=False.*over `d`.*jax\.lax\.psum",
     ),
     _forgotten(
         "a forgotten psum, donated",
         "f = jax.jit(mapped(lambda w, x: w - 0.1 * SUM), donate_argnums=0)" + _TWENTY,
-        r"line 9\).*device 0 ≠ device 1 .*over `d`",
+        r"line 7\).*device 0 ≠ device 1 .*over `d`",
     ),
     _forgotten(
         "a forgotten psum, eager",
         "u = mapped(lambda w, x: w - 0.1 * SUM)(make(0, whole, 3), x).block_until_ready();",
-        r"`u` .*line 7\).*device 0 ≠ device 1 .*over `d`",
+        r"`u` .*line 5\).*device 0 ≠ device 1 .*over `d`",
     ),
     _forgotten(
         "a forgotten psum within a larger program",
@@ -53,6 +51,8 @@ ROWS = (
     ),
     _forgotten(
         "partly declared",
+        "auto = (jax.sharding.AxisType.Auto,) * 2\n"
+        "grid = jax.make_mesh((2, n // 2), ('data', 'model'), axis_types=auto)\n"
         "f = jax.jit(mapped(lambda w, x: x + SUM, grid, P('data'), P('data')))\n"
         "m = jax.lax.axis_index\nu = f(a, x).block_until_ready();",
         r"`u` .*· P\('data'\).*over `model`",
