@@ -14,7 +14,9 @@ from jaxnb.arrays.draw_text import mesh_line, preview_text, text_picture
 from jaxnb.display.blocks import Beside, Block, Column, Either, Facts, Note, Pre, Table
 from jaxnb.display.card import Card, card_of
 from jaxnb.labels import format_bytes, plural, processes_label, ranks_label
+from jaxnb.lockstep.provenance import OF_PARTS, origin_text
 from jaxnb.model.layout import MAX_DIGEST_BYTES, ArrayInfo
+from jaxnb.model.origins import Argument
 
 __all__ = [
     "array_blocks",
@@ -155,6 +157,26 @@ def _devices_by_digest(part: Part) -> str:
     return " ≠ ".join(f"devices {ranks_label(group)}" for group in groups.values())
 
 
+def _cause(source: Argument | None) -> str:
+    """Returns why replicas differ: a computation that all have agreed on has no other host data."""
+    host = (
+        "processes built the array from different host data (an unseeded random number, another "
+        "file)"
+    )
+    program = (
+        "a `shard_map` with `check_vma=False`, or a `pmap` with `out_axes=None`, lacks a reduction "
+        "(`jax.lax.psum`), there or in what went in"
+    )
+    if source is None or source.made.kind == "unknown":
+        return f"The usual causes: {host}; or {program}."
+    made = origin_text(source.made, source.number)
+    if source.made.kind == "dispatch":
+        return f"It is {made}. The usual cause: {program}."
+    if OF_PARTS in source.made.name:
+        return f"It was {made}: the shards differ, or are not in their places."
+    return f"The usual cause: {host}."
+
+
 def replicas_differ_card(array: ArrayInfo) -> Card:
     """Warns that replicas of an array, which JAX takes to be equal, are not.
 
@@ -173,9 +195,7 @@ def replicas_differ_card(array: ArrayInfo) -> Card:
     title = f"Replicas differ in {plural(len(rows), 'part')} of {array_type(array)}."
     advice = (
         "JAX takes the devices' copies of each part to be equal and never checks. Here their "
-        "bytes differ, so results depend on which copy is read. The usual cause: processes "
-        "built the array from different host data (an unseeded random number, another file). "
-        + where
+        f"bytes differ, so results depend on which copy is read. {_cause(array.source)} {where}"
     )
     return card_of(
         Note(title, "bold", wrap=False),

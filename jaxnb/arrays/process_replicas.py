@@ -1,7 +1,8 @@
 """Digests of replicas: of each array that did not come out of a recorded dispatch, once.
 
 JAX takes the devices' copies of a part to be equal and never checks. Results of a recorded dispatch
-need no look: the processes ran one program on the same inputs. All else that is replicated, on two
+need no look: the processes ran one program on the same inputs. Those of programs that may make them
+unequal all the same are looked at by :mod:`process_results`. All else that is replicated, on two
 devices or more, is digested as a recorded dispatch first uses it: before the dispatch, which may
 take the memory over. On an accelerator that copies the array to the host, once.
 """
@@ -20,14 +21,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxnb.arrays.process_layouts import Layout, dtype_facts, layout_of, unreduced_axes
+from jaxnb.arrays.process_results import UncheckedResults
 from jaxnb.compat.jax_arrays import device_arrays, host_words
 from jaxnb.labels import type_label
+from jaxnb.lockstep.process_calls import MASK
 from jaxnb.lockstep.process_digests import digest
+from jaxnb.lockstep.process_inputs import digest_of_put
 from jaxnb.lockstep.process_origins import ORIGINS
 from jaxnb.lockstep.provenance import origin_text
 from jaxnb.model.dispatches import Processes
 from jaxnb.model.origins import Origin
-from jaxnb.model.replicas import DigestedArray, ReplicaPart, ReplicaTrail
+from jaxnb.model.replicas import DigestedArray, ReplicaPart, ReplicaTrail, Role
 
 MAX_DONE = 1 << 18
 """So many arrays are remembered as compared; of more, those still used are compared again."""
@@ -39,7 +43,7 @@ _FEWEST_CHUNKS_BYTES = 1 << 16
 
 @dataclass(slots=True)
 class _Looked:
-    """An array, as it was first given to a dispatch."""
+    """An array, as it was first given to a dispatch, or came out of one."""
 
     processes: Processes
     number: int
@@ -52,6 +56,8 @@ class _Looked:
     dtype: str
     layout: Layout
     parts: tuple[ReplicaPart, ...]
+    role: Role = "argument"
+    axes: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -59,6 +65,7 @@ class _Cell:
     looked: list[_Looked] = field(default_factory=list)
     trails: dict[Processes, tuple[int, int]] = field(default_factory=dict)
     layouts: dict[Any, Layout] = field(default_factory=dict)
+    is_compared: bool = False
 
 
 class Replicas:
@@ -66,6 +73,9 @@ class Replicas:
 
     Args:
         process_index: This process.
+
+    Attributes:
+        results: Those of programs that may make replicas unequal.
     """
 
     def __init__(self, process_index: int) -> None:
@@ -73,10 +83,13 @@ class Replicas:
         self._done: set[int] = {0}  # by origin; 0 have all arrays of this process alone
         self._cell = _Cell()
         self._lock = threading.Lock()
+        self.results = UncheckedResults(self._replicated, self._digest_result)
 
-    def begin(self) -> None:
-        """Begins a cell."""
-        self._cell = _Cell()
+    def begin(self, *, is_compared: bool) -> None:
+        """Begins a cell; results that others may digest in it only are kept for one more."""
+        kept = [each for each in self._cell.looked if each.role == "result"]
+        self._cell = _Cell(kept, is_compared=is_compared)
+        self.results.begin()
 
     def unseen(self, origins: Sequence[Origin]) -> list[int]:
         """Returns which arguments of a dispatch may have to be digested: few, or none."""
@@ -115,15 +128,59 @@ class Replicas:
             array.__dict__[_DONE] = True
             if not parts:
                 continue
-            processes, at, name, line = dispatch
-            looked = _Looked(
-                processes, at, position, name, line, origins[position], weakref.ref(array),
-                type_label(*_kind_of(arguments[position], array)),
-                dtype_facts(array.dtype).host_name,
-                self._cell.layouts[array.sharding, tuple(array.shape)], parts,
-            )  # fmt: skip
+            looked = self._looked(arguments[position], array, position, origins[position],
+                                  dispatch, parts)  # fmt: skip
             self._add(found, looked)
         return tuple((processes, value) for processes, (_, value) in sorted(found.items()))
+
+    def _looked(self, value: Any, array: Any, position: int, origin: Origin,
+                dispatch: tuple[Processes, int, str, int | None],
+                parts: tuple[ReplicaPart, ...]) -> _Looked:  # fmt: skip
+        processes, number, name, line = dispatch
+        return _Looked(
+            processes, number, position, name, line, origin, weakref.ref(array),
+            type_label(*_kind_of(value, array)), dtype_facts(array.dtype).host_name,
+            self._layout_of(array), parts,
+        )  # fmt: skip
+
+    def _layout_of(self, array: Any) -> Layout:
+        return layout_of(array.sharding, tuple(array.shape), self._cell.layouts)
+
+    def _replicated(self, value: Any) -> Any:
+        """Returns the array that holds a value, if several devices hold a part of it; else None."""
+        array = ORIGINS.array_of(value)
+        is_one = array is not None and _is_replicated(array, self._layout_of(array))
+        return array if is_one else None
+
+    def _digest_result(self, position: int, array: Any, axes: tuple[str, ...],
+                       dispatch: tuple[Processes, int, str, int | None]) -> None:  # fmt: skip
+        origin = ORIGINS.of(array)
+        if origin is not None and (parts := self._parts_of(array)):
+            looked = self._looked(array, array, position, origin, dispatch, parts)
+            looked.role, looked.axes = "result", axes
+            self._add({}, looked)
+
+    def put(self, value: Any, given: Any) -> None:
+        """Digests host data that were put onto devices of this and other processes, but not of all.
+
+        Each gives the same, be the array replicated or not. Where all take part, JAX compares it.
+        """
+        array, origin = ORIGINS.array_of(value), ORIGINS.of(value)
+        if not self._cell.is_compared or origin is None or origin[1].kind != "created":
+            return
+        owners = {each.id: each.process_index for each in array.sharding.device_set}
+        processes = tuple(sorted(set(owners.values())))
+        if self._me not in processes or not 1 < len(processes) < jax.process_count():
+            return
+        if number := digest_of_put(given, array.dtype):
+            made = origin[1]
+            device = min(i for i, process in owners.items() if process == self._me)
+            whole = tuple((0, size) for size in array.shape)
+            part = ReplicaPart(whole, processes, ((device, f"{number:014x}"),))
+            at = processes, made.place or made.base, made.name, made.line
+            looked = self._looked(value, array, 0, origin, at, (part,))
+            looked.role = "put"
+            self._add({}, looked)
 
     def _remember(self, number: int) -> None:
         if len(self._done) > MAX_DONE:
@@ -144,16 +201,16 @@ class Replicas:
                     continue
                 for known in (found, trails):
                     count, before = known.get(holders, (0, 0))
-                    step = hash((before, looked.number, looked.position, k, value))
-                    known[holders] = count + 1, step
+                    # In any order: results are digested when they are there.
+                    step = hash((looked.number, looked.position, k, value))
+                    known[holders] = count + 1, (before + step) & MASK
             self._cell.looked.append(looked)
 
     def _parts_of(self, array: Any) -> tuple[ReplicaPart, ...]:
         """Digests the parts of an array that are here and on another device too."""
-        sharding = array.sharding
-        if unreduced_axes(sharding):  # its devices hold summands, which differ
+        layout = self._layout_of(array)
+        if not _is_replicated(array, layout):
             return ()
-        layout = layout_of(sharding, tuple(array.shape), self._cell.layouts)
         by_index: dict[Any, list[Any]] = {}
         for shard in layout.shards:
             by_index.setdefault(shard.index, []).append(shard)
@@ -177,7 +234,7 @@ class Replicas:
         """Has arrays digested again when they are used again: a dispatch of them was not made."""
         with self._lock:
             for each in self._cell.looked:
-                if (each.processes, each.number) == (processes, number):
+                if (each.role, each.processes, each.number) == ("argument", processes, number):
                     self._done.discard(each.origin[0])
                     if (array := each.array()) is not None:
                         array.__dict__.pop(_DONE, None)
@@ -185,7 +242,8 @@ class Replicas:
     # ------------------------------------------------------------------ what the notebook asks
 
     def trails(self) -> tuple[ReplicaTrail, ...]:
-        """Returns what was digested in the cell, in short."""
+        """Returns what was digested in the cell, in short; digests what has come by its end."""
+        self.results.look()
         with self._lock:
             found = sorted(self._cell.trails.items())
         return tuple(ReplicaTrail(processes, *counted) for processes, counted in found)
@@ -209,6 +267,8 @@ class Replicas:
                 dtype=each.dtype,
                 layout=each.layout.spec or each.layout.text,
                 parts=each.parts,
+                role=each.role,
+                axes=each.axes,
             )
             for each in looked
         ]
@@ -241,11 +301,18 @@ class Replicas:
         array = looked.array()
         if array is None or array.is_deleted():
             return None
+        if looked.role == "put" and not array.is_fully_replicated:
+            return None  # each device has another part
         with contextlib.suppress(RuntimeError):  # it was donated meanwhile
             for data in device_arrays(array):
                 if _device_of(data) == device:
                     return np.ascontiguousarray(host_words(data)).reshape(-1).view(np.uint8)
         return None
+
+
+def _is_replicated(array: Any, layout: Layout) -> bool:
+    # The devices of one that is unreduced hold summands, which differ.
+    return not unreduced_axes(array.sharding) and any(s.replica_id for s in layout.shards)
 
 
 def _kind_of(value: Any, array: Any) -> tuple[Any, Any]:

@@ -8,12 +8,16 @@ from dataclasses import replace
 from typing import Any
 
 from jaxnb.labels import format_count, plural, processes_label, ranks_label
+from jaxnb.lockstep.provenance import OF_PARTS
 from jaxnb.model.replicas import DigestedArray, Index, ReplicaTrail, UnequalInput
 
 ROUNDING_ULPS = 64
 """Replicas that differ by no more units in the last place were computed, and rounded otherwise."""
 
 MOST_NAMED = 6
+
+MOST_GROUPS = 8
+"""Of many devices each may have something else."""
 
 Read = Callable[[int, int], bytes]
 """Brings bytes of a replica: start and stop."""
@@ -60,7 +64,9 @@ def unequal_inputs(
                 first = _unequal(next(iter(held.values())), index, each)
                 found.append(replace(first, parts=len(parts)))
                 break
-    return found
+    # What was also given to a dispatch is told of there.
+    used = {each.array.origin for each in found if each.array.role == "argument"}
+    return [each for each in found if each.array.role != "put" or each.array.origin not in used]
 
 
 def _unequal(
@@ -188,44 +194,89 @@ def _holders(found: UnequalInput, group: tuple[int, ...]) -> str:
 
 
 def describe(found: Sequence[UnequalInput], cell: int) -> str:
-    """Returns what is to be said of unequal inputs: who has what, what follows, what to type.
+    """Returns what is to be said of unequal arrays: who has what, what follows, what to type.
 
     Args:
-        found: They, at least one.
+        found: They, at least one, all of one role.
         cell: The cell's number.
     """
     first = found[0]
     array = first.array
     line = f" at line {array.line}" if array.line is not None else ""
-    who = " ≠ ".join(_holders(first, group) for group in first.groups)
+    groups = [_holders(first, group) for group in first.groups[:MOST_GROUPS]]
+    others = len(first.groups) - len(groups)
+    who = " ≠ ".join([*groups, *([f"{format_count(others)} more"] if others else [])])
     part = ", ".join(f"{start}:{stop}" for start, stop in first.index)
     difference = f"; {first.difference}" if first.difference else ""
+    is_result = array.role == "result"
+    given = {
+        "argument": f", which {array.computation} was given{line}, is replicated, and its bytes",
+        "result": " is declared replicated, and its bytes",
+        "put": " was made of host data whose bytes",
+    }[array.role]
     text = [
-        f"Unequal input in cell [{cell}]: {first.name} ({array.type} · {array.layout}, "
-        f"{array.made}), which {array.computation} was given{line}, is replicated, and its bytes "
-        f"differ: {who} in [{part}]{difference}.",
+        f"Unequal {'result' if is_result else 'input'} in cell [{cell}]: {first.name} "
+        f"({array.type} · {array.layout}, {array.made}){given} differ: {who} in "
+        f"[{part}]{difference}.",
     ]
     if len(found) > 1:
         names = [each.name for each in found[1:MOST_NAMED]]
         more = len(found) - 1 - len(names)
         rest = f" and {plural(more, 'more array')}" if more else ""
         text.append(f"So do {', '.join(names)}{rest}.")
-    text.append("JAX takes replicas to be equal and never checks.")
+    text.append(
+        "JAX compares such data only where all processes of the group have a part of the array."
+        if array.role == "put"
+        else "JAX takes replicas to be equal and never checks."
+    )
+    text.append(_of_result(first) if is_result else _of_input(first))
+    return " ".join(text)
+
+
+def _of_result(first: UnequalInput) -> str:
+    """Returns why the replicas of a result may differ, and what to do about it."""
+    array = first.array
     if first.is_rounding:
-        text.append(
+        return (
+            "They differ by rounding: each device computed its own. `jax.lax.pmean` over the mesh "
+            "axes that are not in `out_specs` gives all the same."
+        )
+    if not array.axes:
+        return (
+            f"{array.computation} calls Python back (`jax.pure_callback`, say), which returned "
+            "something else on each process. Have it return the same everywhere, or name the mesh "
+            "axes over which it differs in `out_specs`. What is computed from it differs too."
+        )
+    axes = ", ".join(f"`{axis}`" for axis in array.axes)
+    called = f", called at line {array.line}," if array.line is not None else ""
+    return (
+        f"A `shard_map` with `check_vma=False` or a `pmap` with `out_axes=None`{called} declares "
+        f"what it returns equal over {axes}, and nothing checks that. A reduction is probably "
+        f"missing: `jax.lax.psum` or `pmean` over {axes}. If each device is to have its own, name "
+        "the axis in `out_specs`. `check_vma=True` has JAX check it. What is computed from it "
+        "differs too."
+    )
+
+
+def _of_input(first: UnequalInput) -> str:
+    """Returns how the replicas of an input become equal."""
+    if OF_PARTS in first.array.made:
+        return (
+            "The shards that it was made of differ, or are not in their places: make it of others."
+        )
+    if first.is_rounding:
+        return (
             "They differ by rounding: compute such an array in one computation over all processes "
             "(`jax.jit(make, out_shardings=...)()`), not on each for itself."
         )
-    elif first.by_device:
-        text.append(
+    if first.by_device:
+        return (
             "Devices of one process differ: what made it "
             "(`jax.make_array_from_single_device_arrays`, say) gave them other data. Give all the "
             "same, or shard it if each is to have its own."
         )
-    else:
-        text.append(
-            "Make it of the same data on every process (one seed, one file). `%spmd_push` sends "
-            "the notebook's. If each process is to have its own, make one sharded array of them: "
-            "`jax.make_array_from_process_local_data`."
-        )
-    return " ".join(text)
+    return (
+        "Make it of the same data on every process (one seed, one file). `%spmd_push` sends "
+        "the notebook's. If each process is to have its own, make one sharded array of them: "
+        "`jax.make_array_from_process_local_data`."
+    )

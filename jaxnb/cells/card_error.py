@@ -191,9 +191,10 @@ def refusal_text(result: CellResult, error: ProcessError) -> str:
     other errors.
     """
     is_of_inputs = result.divergence is not None and result.divergence.cause == "input"
-    if error.type_name != "DivergenceError" or not (is_of_inputs and result.unequal):
+    inputs = [each for each in result.unequal if each.array.role == "argument"]
+    if error.type_name != "DivergenceError" or not (is_of_inputs and inputs):
         return ""
-    names = list(dict.fromkeys(each.name for each in result.unequal))
+    names = list(dict.fromkeys(each.name for each in inputs))
     more = len(names) - _MOST_NAMES
     label = ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
     are = "are" if len(names) > 1 else "is"

@@ -143,7 +143,7 @@ class CellResult:
         first_nan: Where NaN appeared first, if that was looked for; None if nowhere.
         timing: How long its calls took, if it was timed.
         gather: Makes an array that stayed on the processes from its index and description.
-        unequal: Replicated inputs of its computations whose bytes differ by process.
+        unequal: Replicated inputs and results of its computations whose bytes differ.
         cause: Why its processes diverged, or waited until they were interrupted, or one had
             died, in a word: ``"program"``, ``"input"``, ``"order"``, ``"missing"``, ``"dead"``,
             or ``"slow"``. Empty if they did not, or if it is not known.

@@ -46,7 +46,13 @@ def hook_creations(created: Callable[[Any, Any], None]) -> str:
     return ""
 
 
-def hook_puts(carried: Callable[[Any, Any], None]) -> str:
+def _unheard(*_: Any) -> None:
+    pass
+
+
+def hook_puts(
+    carried: Callable[[Any, Any], None], given: Callable[[Any, Any], None] = _unheard
+) -> str:
     """Has it told that ``jax.device_put`` has made an array anew, of one that it has just made.
 
     JAX 0.10.2 to 0.12 make it wrongly, where an array of this process is replicated over several
@@ -55,6 +61,7 @@ def hook_puts(carried: Callable[[Any, Any], None]) -> str:
 
     Args:
         carried: Takes the array that it returns, and the one before.
+        given: Takes then the array that it returns, and what it was given to put.
 
     Returns:
         Why that is not possible where this JAX lacks a name; empty if it was done.
@@ -69,6 +76,7 @@ def hook_puts(carried: Callable[[Any, Any], None]) -> str:
     def result_handler(self: Any, put: Any) -> Any:
         made = _with_own_parts(handle(self, put))  # type: ignore[no-untyped-call]
         carried(made, put)
+        given(made, self.x)
         return made
 
     dispatch._DeferredShardArg.result_handler = result_handler  # type: ignore[method-assign]

@@ -14,6 +14,7 @@ from jaxnb.compat import (
     jax_dispatch,
     jax_main_thread_calls,
     jax_pitfalls,
+    jax_unchecked,
 )
 from jaxnb.compat.jax_fast_path import Shortcut
 from jaxnb.compat.uses import Use, absent
@@ -84,6 +85,14 @@ USES = (
         "comparing compiler options, the order of devices, and PRNG keys",
         "These are not compared; a start says so.",
         _probe_comparisons,
+    ),
+    Use(
+        "JAX",
+        ("shard_map._shard_map_lowering", "mlir.register_lowering",
+         "mlir.ModuleContext.add_keepalive"),
+        "comparing results that a `shard_map` without `check_vma` declares replicated",
+        "These are not compared; a start says so.",
+        jax_unchecked.note_unchecked_results,
     ),
     Use(
         "JAX",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxnb.compat import jax_dispatch as internals
+from jaxnb.compat.jax_unchecked import unchecked_axes
 from jaxnb.lockstep.process_ask_conductor import as_digest
 from jaxnb.lockstep.process_programs import Programs
 from jaxnb.model.dispatches import Processes, Shapes
@@ -29,7 +30,8 @@ class Known:
     fingerprint: int = 0
     program: bytes = b""  # the same, as words have it
     collectives: bool = False
-    calls_back: bool = False  # it calls Python back, which may raise
+    calls_back: bool = False  # it calls Python back, which may raise, or differ by process
+    axes: tuple[str, ...] = ()  # over which it declares results replicated, without a check
     arguments: Shapes | None = None  # None until it is dispatched
     results: Shapes | None = None
     kept: tuple[int, ...] | None = None  # which arguments it uses; None for all
@@ -48,6 +50,7 @@ def known_of(executable: Any, programs: Programs) -> Known:
         known.program = as_digest(known.fingerprint)
         known.collectives = _COLLECTIVE.search(text) is not None
         known.calls_back = _CALLS_BACK.search(text) is not None
+        known.axes = unchecked_axes(executable)
         options = internals.executable_options(executable)
         facts = [f"devices {order}", *(f"compiler_options {each[1:]}" for each in options)]
         programs.keep(known.fingerprint, executable, text, facts)

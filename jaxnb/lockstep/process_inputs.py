@@ -55,6 +55,14 @@ def digests_of(arguments: Iterable[Any]) -> tuple[int, tuple[HostInput, ...]]:
     return hash(tuple(each[0] for each in found)) or 1, tuple(found)
 
 
+def digest_of_put(given: Any, dtype: Any) -> int:
+    """Digests host data that become an array of this dtype; 0 for what is not looked at."""
+    if isinstance(given, jax.Array):
+        _, found = digests_of([given])
+        return found[0][0] if found else 0
+    return _of_host_array(np.asarray(given).astype(dtype, copy=False), 0)
+
+
 def arguments_of_host(origins: Sequence[Origin], given: Sequence[HostInput]) -> list[Argument]:
     """Returns, of what a dispatch was given, what is not a part of a global array.
 

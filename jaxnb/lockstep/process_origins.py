@@ -93,19 +93,20 @@ class Origins:
         self.variables: Callable[[int], Iterable[tuple[str, Any]]] = _no_variables
         self._is_dispatching: Callable[[], int] = int
 
-    def install(self, is_dispatching: Callable[[], int]) -> None:
+    def install(self, is_dispatching: Callable[[], int], put: Callable[[Any, Any], None]) -> None:
         """Sees arrays that are made from now on; ``missing`` says which it cannot see.
 
         Args:
             is_dispatching: Whether this thread is making a dispatch: what JAX makes meanwhile, of
                 the arguments, is not the user's.
+            put: Takes an array that ``jax.device_put`` has made, and what it was given to put.
         """
         self._is_dispatching = is_dispatching
         if self._class is None:
             self._class = internals.array_class()
             hooked = (
                 ("how arrays were made, before a use", internals.hook_creations(self._created)),
-                ("arrays of jax.device_put", internals.hook_puts(_put)),
+                ("arrays of jax.device_put", internals.hook_puts(_put, put)),
                 ("whose shards arrays are made of", internals.hook_parts(_separated)),
             )
             self.missing = tuple(f"{what} ({why})" for what, why in hooked if why)

@@ -15,6 +15,7 @@ from jaxnb.compat import jax_dispatch as internals
 from jaxnb.compat.jax_barriers import hook_barriers
 from jaxnb.compat.jax_fast_path import Shortcut
 from jaxnb.compat.jax_main_thread_calls import separate_main_thread
+from jaxnb.compat.jax_unchecked import note_unchecked_results
 from jaxnb.lockstep import process_inputs
 from jaxnb.lockstep.process_before_dispatch import Agreement
 from jaxnb.lockstep.process_calls import MASK, end_of, line_in, place_in
@@ -83,7 +84,7 @@ class Recorder:
         self._watch, self.look_before = watch, watch.before
         self.agreement = Agreement(process_index, lockstep, replicas, self._making, self.launches)
         self.missing = internals.hook_dispatches(self)
-        ORIGINS.install(self.depth)
+        ORIGINS.install(self.depth, replicas.put)
         lockstep.arguments = self.arguments
         self.settings = OwnSettings()
         self.reduced = () if self.missing else self._install()
@@ -99,6 +100,8 @@ class Recorder:
             found.append(f"A thread's first call may delay the main thread's ({why}).")
         if why := internals.note_compiler_options():
             found.append(f"Not compared: compiler_options of jax.jit ({why}).")
+        if why := note_unchecked_results():
+            found.append(f"Not compared: results of a shard_map without check_vma ({why}).")
         if why := Shortcut(self).install():
             found.append(f"A cached dispatch takes at least 30 µs longer than necessary ({why}).")
         return tuple(found)
@@ -132,7 +135,7 @@ class Recorder:
         self._choose_paths(mode)
         self._cell = CellSoFar(mode, code_name, time.monotonic(), number=request.cell)
         self._cell.run = number_of(request.request_id)
-        self.replicas.begin()
+        self.replicas.begin(is_compared=mode != "off")
         ORIGINS.begin(request.request_id, request.cell, code_name)
 
     def meet(self, request: CellRequest) -> None:
@@ -346,12 +349,15 @@ class Recorder:
         entries = self._making.entries
         if len(entries) <= depth:
             return
-        entries[depth].is_made = True
-        self.launches.made(self._cell, entries[depth], results)
-        if (made := entries[depth].made) is not None:
+        entry = entries[depth]
+        entry.is_made = True
+        self.launches.made(self._cell, entry, results)
+        if (made := entry.made) is not None:
             ORIGINS.dispatched(made, results)
             if written:
                 ORIGINS.replaced(made, written)
+        if self._making.is_main:
+            self.replicas.results.made(entry, [*results, *written] if written else results)
 
     def arguments(self, processes: Processes, number: int) -> list[Argument]:
         """Returns what is given to a dispatch that waits to be let run, or was not let run.

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, Literal
 
 from jaxnb.model.dispatches import Processes
 
 Index = tuple[tuple[int, int], ...]
 """For each dimension the half-open ``(start, stop)``."""
+
+Role = Literal["argument", "result", "put"]
+"""Why an array was digested: it was given to a dispatch, and did not come out of one; it came out
+of one whose program declares it replicated, unchecked; or it was put onto devices of some
+processes: of that the host data are digested."""
 
 
 @dataclass(frozen=True)
@@ -43,13 +49,14 @@ class ReplicaPart:
 
 @dataclass(frozen=True)
 class DigestedArray:
-    """An array whose replicas a process digested, as it was first given to a dispatch.
+    """An array whose replicas a process digested.
 
     Attributes:
         processes: Those that the dispatch spans.
-        number: Which dispatch over these it is in the cell, from 1.
-        position: Which argument of the compiled computation the array is, from 0.
-        computation: The computation's name: ``"jit(step)"``.
+        number: Which dispatch over these it is in the cell, from 1; of what was put, the place in
+            the code.
+        position: Which argument of the compiled computation the array is, or which result, from 0.
+        computation: The computation's name: ``"jit(step)"``; of a result, the one not checked.
         line: The cell's line, as the notebook counts; None outside of its code.
         name: What the array is bound to: ``"params['w']"``; empty if nothing holds it.
         origin: The number of what made it.
@@ -58,6 +65,9 @@ class DigestedArray:
         dtype: The elements' dtype in NumPy.
         layout: Its spec, or its sharding.
         parts: The parts that several devices hold.
+        role: Why it was digested.
+        axes: Of a result the mesh axes over which its program declares replicas without a check;
+            empty if that calls Python back.
     """
 
     processes: Processes
@@ -72,16 +82,19 @@ class DigestedArray:
     dtype: str
     layout: str
     parts: tuple[ReplicaPart, ...]
+    role: Role = "argument"
+    axes: tuple[str, ...] = ()
 
     @property
-    def key(self) -> tuple[Processes, int, int]:
-        """What the array is known by on all processes of the cell."""
-        return self.processes, self.number, self.position
+    def key(self) -> tuple[Any, ...]:
+        """What the array is known by on all processes: a result may be told a cell later."""
+        result = self.origin if self.role == "result" else 0
+        return self.role, self.processes, self.number, self.position, result
 
 
 @dataclass(frozen=True)
 class UnequalInput:
-    """An array whose replicas differ, as it was first given to a dispatch.
+    """An array whose replicas differ.
 
     Attributes:
         array: The array, as the first process that has it describes it.
@@ -103,6 +116,6 @@ class UnequalInput:
 
     @property
     def name(self) -> str:
-        """What to call it: its variable, or which leaf of the arguments' pytree it was, from 0."""
+        """What to call it: its variable, or which leaf of arguments or results it was, from 0."""
         array = self.array
-        return f"`{array.name}`" if array.name else f"argument leaf {array.position}"
+        return f"`{array.name}`" if array.name else f"{array.role} leaf {array.position}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from jaxnb.arrays import unequal
 from jaxnb.cells.collected import Collected
@@ -34,6 +35,7 @@ class Examiner:
 
     def __init__(self, life: Life, reach: Reach) -> None:
         self._life, self._reach = life, reach
+        self._told: set[tuple[Any, ...]] = set()
 
     def examine(
         self,
@@ -71,7 +73,9 @@ class Examiner:
         suspect = ""
         if is_recorded and running.abandoned is None:
             if found := self._unequal(collected):
-                running.notice(unequal.describe(found, collected.request.cell))
+                for role in dict.fromkeys(each.array.role for each in found):
+                    those = [each for each in found if each.array.role == role]
+                    running.notice(unequal.describe(those, collected.request.cell))
             suspect = value_apart(collected.replies)
         is_alike = not (was_cut or collected.errors or stopped or parted)
         names = () if is_alike or not is_recorded else self._unequal_names(running, collected)
@@ -136,10 +140,17 @@ class Examiner:
         return None
 
     def _unequal(self, collected: Collected) -> tuple[UnequalInput, ...]:
-        """Returns the replicas with which a cell was to compute, and that are not equal."""
+        """Returns the replicas that a cell was to compute with, or has made, and are not equal."""
         gone = dead_processes(self._life.deaths) | collected.silent
         replies = {i: reply for i, reply in collected.replies.items() if i not in gone}
-        return tuple(unequal_inputs(replies, self._life.sentinels))
+        # What comes out of a program may be told a cell later; of the others each cell tells.
+        found = [
+            each
+            for each in unequal_inputs(replies, self._life.sentinels)
+            if each.array.role != "result" or each.array.key not in self._told
+        ]
+        self._told.update(each.array.key for each in found)
+        return tuple(found)
 
     def _unequal_names(self, running: RunningCell, collected: Collected) -> tuple[Difference, ...]:
         """Returns the names that hold parts of different arrays since this cell.

@@ -26,6 +26,7 @@ from jaxnb.compat import jax_hlo as hlo
 from jaxnb.compat import jax_internals as _jax_internals
 from jaxnb.compat import jax_pitfalls as pitfalls
 from jaxnb.compat import jax_pytrees as pytrees
+from jaxnb.compat import jax_unchecked as unchecked
 from jaxnb_fixtures import until
 
 FORKS = str(Path(__file__).with_name("forked_python.py"))
@@ -67,7 +68,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Python]:
         it.stdin and it.stdin.close()
 
 
-MODULES = (_jax_internals, arrays, dispatch, exact_arrays, hlo, pitfalls, pytrees)
+MODULES = (_jax_internals, arrays, dispatch, exact_arrays, hlo, pitfalls, pytrees, unchecked)
 
 
 def test_every_function_has_a_test_here() -> None:
@@ -104,7 +105,7 @@ def test_private_names_are_used_in_this_module_only() -> None:
     }
     modules = (
         "internals", "arrays", "barriers", "dispatch", "exact_arrays", "fast_path", "hlo",
-        "main_thread_calls", "pitfalls", "pytrees",
+        "main_thread_calls", "pitfalls", "pytrees", "unchecked",
     )  # fmt: skip
     assert users == {f"compat/jax_{name}.py" for name in modules}
 
@@ -484,9 +485,11 @@ met = []
 def around(name, who): met.append((name, who)); yield; met.append("over")
 print(repr(barriers.hook_barriers(around)))
 internals.coordination_client().wait_at_barrier("mine", 9_000, [0]); print(met)
-puts = []; print(repr(arrays.hook_puts(lambda array, before: puts.append((array, before)))))
+puts, given = [], []; print(repr(arrays.hook_puts(
+    lambda array, before: puts.append((array, before)), lambda *those: given.append(those))))
 local = jax.NamedSharding(jax.sharding.Mesh(jax.local_devices(), ("d",)), jax.P("d"))
 w = jax.device_put(np.ones(2), local); print(puts[0][0] is w, puts[0][1].shape, len(puts))
+print(given[0][0] is w, given[0][1].tolist(), len(given))
 internals.coordination_client().wait_at_barrier("end", 40_000)
 """
 
@@ -508,11 +511,58 @@ thread = threading.Thread(target=lambda: found.append(float(f(1.0)))); thread.st
 waits.wait(); print(float(f(1.0)), found); go.set(); thread.join(); print(found, len(traced))
 """
 
+UNCHECKED = (
+    """
+import jax
+jax.config.update("jax_num_cpu_devices", 4)
+"""
+    + HOOKS
+    + """
+import jax.export
+from jaxnb.compat import jax_unchecked as unchecked
+dispatch.hook_dispatches(hooks)
+print(repr(unchecked.note_unchecked_results()))
+auto = (jax.sharding.AxisType.Auto,) * 2
+mesh, P = jax.make_mesh((2, 2), ("x", "y"), axis_types=auto), jax.P
+def mapped(out, check=False, f=lambda v: v * 2, axes={"x", "y"}):
+    return jax.jit(jax.shard_map(
+        f, mesh=mesh, in_specs=P("x"), out_specs=out, check_vma=check, axis_names=axes))
+v = jax.device_put(np.ones(4), jax.NamedSharding(mesh, P("x")))
+pair = lambda v: (v, v + 1)
+for each in (mapped(P()), mapped(P("x")), mapped(P(("x", "y"))), mapped(P("x"), axes={"x"}),
+             mapped(P("x"), True), mapped((P("x"), P(("x", "y"))), f=pair)):
+    each(v)
+    print(unchecked.unchecked_axes(hooks.executables[-1]))
+jax.jit(lambda v: (mapped(P())(v), mapped(P("y"))(v)))(v)
+print(unchecked.unchecked_axes(hooks.executables[-1]))
+jax.shard_map(lambda v: v * 2, mesh=mesh, in_specs=P("x"), out_specs=P("y"), check_vma=False)(v)
+print([unchecked.unchecked_axes(each) for each in hooks.executables[-3:]])
+print(len(jax.export.export(mapped(P()))(v).out_avals))
+"""
+)
+
 SNIPPETS = (
     ARRAYS, OF_TWO, EXACT, PYTREES,
     SERVICE, CONNECT, GLOO, INITIALIZED, PRELOAD, KEYS, JIT, TOLD, EXECUTABLE, HLO,
-    LISTENED, ITERATED, LANES,
+    LISTENED, ITERATED, LANES, UNCHECKED,
 )  # fmt: skip
+
+
+def test_programs_tell_over_which_axes_they_declare_results_replicated_unchecked(
+    python: Python,
+) -> None:
+    assert python(UNCHECKED).splitlines() == [
+        "''",
+        "('x', 'y')",
+        "('y',)",
+        "()",
+        "()",
+        "()",
+        "('y',)",
+        "('x', 'y')",
+        "[(), (), ('x',)]",
+        "1",
+    ]
 
 
 def test_the_main_thread_does_not_wait_for_anothers_first_call(python: Python) -> None:
@@ -582,6 +632,7 @@ def test_arrays_of_two_processes_are_told_when_they_are_made(python: Python) -> 
         "[('mine', [0]), 'over']",
         "''",
         "True (2,) 1",
+        "True [1.0, 1.0] 1",
     ]
 
 

@@ -21,8 +21,10 @@ from jaxnb.arrays.draw_panels import picture
 from jaxnb.cells import card_value
 from jaxnb.cells.result import CellResult, ProcessResult
 from jaxnb.display.html import AMBER
+from jaxnb.lockstep.provenance import OF_PARTS
 from jaxnb.model.cells import ValueInfo
 from jaxnb.model.layout import ArrayInfo, MeshInfo, ShardInfo
+from jaxnb.model.origins import Argument, Made
 from unit.test_display_cards import Tags
 
 
@@ -443,3 +445,26 @@ def test_text_from_the_process_is_escaped():
         assert "<script" not in card.html
         assert "&lt;script" in card.html
         Tags(card.html)
+
+
+@pytest.mark.parametrize(
+    ("made", "said", "other"),
+    [
+        (Made(9, "created", "device_put", 2, 1, 3), "different host data", "shard_map"),
+        (Made(9, "dispatch", "jit(step)", 2, 1, 3), "result of jit(step), dispatch 1 of cell [2], "
+         "line 3. The usual cause: a `shard_map` with `check_vma=False`", "host data"),
+        (Made(9, "created", f"f{OF_PARTS}result of jit(step)", 2, 1, 3), "from shards of: result "
+         "of jit(step)", "host data"),
+        (None, "different host data (an unseeded random number, another file); or a `shard_map`",
+         "It is"),
+    ],
+    ids=["created", "dispatch", "of parts", "unknown"],
+)  # fmt: skip
+def test_what_came_out_of_an_agreed_dispatch_is_not_explained_as_host_data(
+    made: Made | None, said: str, other: str
+) -> None:
+    source = None if made is None else Argument(0, "w", 9, made)
+    unequal = array((2,), (1,), replicas=2, digest=lambda device: b"%d" % device)
+    text = " ".join(card_array.replicas_differ_card(replace(unequal, source=source)).text.split())
+    assert said in text
+    assert other not in text

@@ -102,3 +102,29 @@ def test_what_is_no_number_on_some_is_counted_by_itself() -> None:
     assert told.difference.endswith(
         "2 elements differ, by up to 3; 1 of them NaN on some, in this part"
     )
+
+
+@pytest.mark.parametrize(
+    ("axes", "is_rounding", "said"),
+    [
+        (("x", "y"), False, "`check_vma=False` or a `pmap` with `out_axes=None`, called at line 7, "
+         "declares what it returns equal over `x`, `y`"),
+        ((), False, "jit(f) calls Python back"),
+        (("x",), True, "They differ by rounding: each device computed its own."),
+    ],
+    ids=["shard_map", "callback", "rounding"],
+)  # fmt: skip
+def test_a_result_is_explained_by_its_program_and_never_by_host_data(
+    axes: tuple[str, ...], is_rounding: bool, said: str
+) -> None:
+    of = replace(array("a"), role="result", axes=axes)
+    found = UnequalInput(of, ((4, 6), (0, 3)), ((0,), (1,)), is_rounding=is_rounding)
+    text = unequal.describe([found], 3)
+    assert text.startswith("Unequal result in cell [3]: `p['w']` ")
+    assert said in text
+    assert "same data" not in text
+
+
+def test_of_many_devices_that_differ_some_are_named() -> None:
+    found = UnequalInput(array("a"), ((0, 8),), tuple((i,) for i in range(12)), by_device=True)
+    assert "device 7 ≠ 4 more in" in unequal.describe([found], 3)

@@ -35,6 +35,13 @@ if process_index < 2:
     print(int(float(total(u)) > -1))
 """
 
+_PUT = """
+half = NamedSharding(jax.sharding.Mesh(np.array(jax.devices()[:4]), ('h',)), {spec})
+one = np.full(5000, process_index < 0, np.float32)
+h = jax.device_put(one, half)
+u = jax.device_put(np.full(5000, {value}, np.float32), half)
+"""
+
 _OF_DEVICES = """
 parts = [jax.device_put(np.full(2000, {}), d) for i, d in enumerate(jax.local_devices())]
 u = jax.make_array_from_single_device_arrays((2000,), whole, parts)
@@ -102,6 +109,22 @@ ROWS = (
         (_HALF.format("1"),),
         r"process 0 ≠ process 1 in \[0:5000\]",
         needs_four=True,
+    ),
+    *(
+        Row(
+            f"device_put onto half of the processes, {what}",
+            "replicas",
+            (_PUT.format(spec=spec, value="process_index"),),
+            (_PUT.format(spec=spec, value="1 if process_index < 2 else process_index"),),
+            rf"`u` \(float32\[5000\] · {said}, made at line 5 .* host data whose bytes differ: "
+            r"process 0 ≠ process 1 in \[0:5000\].*JAX compares",
+            refused=False,
+            needs_four=True,
+        )
+        for what, spec, said in (
+            ("not used", "P()", r"P\(\)"),
+            ("in parts", "P('h')", r"P\('h',?\)"),
+        )
     ),
     # Of each process's own devices: it is data of the host's.
     replace(
