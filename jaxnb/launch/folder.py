@@ -46,6 +46,11 @@ def make_folder() -> str:
     )
 
 
+def for_this_user(path: str, flags: int) -> int:
+    """Opens a file that only this user can read, whatever the umask: an opener for :func:`open`."""
+    return os.open(path, flags, 0o600)
+
+
 def parent_folders() -> Iterator[str]:
     """Yields where folders of groups may be made."""
     tried = set()

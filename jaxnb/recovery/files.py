@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import xxhash
 
+from jaxnb.launch.folder import for_this_user
 from jaxnb.recovery.fit_to_size import SavedArray
 
 _MAGIC = b"jaxnb variables 2\n"
@@ -69,13 +70,12 @@ def write(
     header = json.dumps({"names": names, "sizes": sizes, "arrays": listed}).encode()
     start = _MAGIC + len(header).to_bytes(8, "little") + header
     total = xxhash.xxh3_128()
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with open(descriptor, "wb", buffering=0) as file:
+    with open(path, "xb", buffering=0, opener=for_this_user) as file:
         for part in (memoryview(start), *parts):
             for piece in (part, memoryview(bytes(-part.nbytes % _ALIGNMENT))):
                 _write_all(file, piece)
                 total.update(piece)
-        os.fsync(descriptor)
+        os.fsync(file.fileno())
     return total.hexdigest()
 
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 from jaxnb.errors import JaxnbError, ProcessDiedError, UsageError
 from jaxnb.labels import capitalized, paths_label, processes_label
+from jaxnb.launch.folder import for_this_user
 from jaxnb.model.group import GroupInfo
 from jaxnb.model.requests import CallRequest
 from jaxnb.recovery.directories import (
@@ -253,7 +254,7 @@ class Saver:
             "lost": [asdict(each) for each in lost],
             "files": [asdict(file) for _, file in sorted(written.items())],
         }
-        with (folder / MANIFEST).open("w", encoding="utf-8") as file:
+        with open(folder / MANIFEST, "x", encoding="utf-8", opener=for_this_user) as file:
             json.dump(manifest, file, indent=1)
             file.flush()
             os.fsync(file.fileno())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,6 +51,14 @@ def other() -> Iterator[Session]:
         yield session
 
 
+@pytest.fixture(params=[0o002, 0o077], ids=oct)
+def umask(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The notebook's, while the test runs; that of Debian's ordinary users is 002."""
+    before = os.umask(request.param)
+    yield
+    os.umask(before)
+
+
 @pytest.fixture
 def saved(session: Session, tmp_path: Path) -> Path:
     session.run(STATE)
@@ -57,6 +66,7 @@ def saved(session: Session, tmp_path: Path) -> Path:
     return tmp_path / "state"
 
 
+@pytest.mark.usefixtures("umask")
 def test_it_goes_on_with_what_was_saved(session: Session, other: Session, saved: Path) -> None:
     expected = {i: p.value for i, p in session.run(CHECK).per_process.items()}
     loaded = other.load(saved)
@@ -68,7 +78,8 @@ def test_it_goes_on_with_what_was_saved(session: Session, other: Session, saved:
     with pytest.raises(CellError, match=r"`lazy` \(generator\) was not carried over"):
         other.run("next(lazy)")
     assert [*saved.parent.iterdir()] == [saved]
-    assert saved.stat().st_mode & 0o077 == 0
+    assert saved.stat().st_mode & 0o777 == 0o700
+    assert {each.stat().st_mode & 0o777 for each in saved.iterdir()} == {0o600}
 
 
 def test_some_variables(session: Session, other: Session, saved: Path) -> None:
@@ -286,6 +297,7 @@ def test_a_restart_keeps_the_variables(other: Session, monkeypatch: pytest.Monke
     assert not Path(folder).exists()
 
 
+@pytest.mark.usefixtures("umask")
 def test_what_was_packed_is_not_lost_where_a_restart_fails(other: Session) -> None:
     other.run("own = process_index")
 
