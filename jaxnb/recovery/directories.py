@@ -11,6 +11,7 @@ from pathlib import Path
 
 from jaxnb.errors import JaxnbError, NotEnoughMemoryError, UsageError
 from jaxnb.labels import format_bytes
+from jaxnb.launch.folder import mark
 from jaxnb.launch.headroom import available_bytes
 
 MANIFEST = "variables.json"
@@ -32,6 +33,7 @@ def scratch_folder(nbytes: int) -> Iterator[Path]:
     """
     folder = Path(tempfile.mkdtemp(prefix="jaxnb-", dir=_with_room(nbytes)))
     try:
+        mark(folder)
         yield folder
     except BaseException as error:
         if str(folder) in str(error):  # which tells of it
