@@ -121,9 +121,10 @@ class Saver:
                     written = self._all("write", "saved", nbytes, folder=str(partial))
                     _require_done(written, "Nothing was saved")
                     told = self.write_manifest(partial, measured, written)
-                    put_in_place(partial, target)
-            finally:
+            except BaseException:
                 shutil.rmtree(partial, ignore_errors=True)
+                raise
+            put_in_place(partial, target)
         finally:
             self._channel.tell(self._requests("drop"))
         size = sum(file.nbytes for file in written.values())

@@ -60,6 +60,20 @@ def umask(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture
+def scratch(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The directories of recoveries, as they are made."""
+    folders: list[str] = []
+    make = directories.tempfile.mkdtemp
+
+    def recorded(**how: Any) -> str:
+        folders.append(make(**how))
+        return folders[-1]
+
+    monkeypatch.setattr(directories.tempfile, "mkdtemp", recorded)
+    return folders
+
+
+@pytest.fixture
 def saved(session: Session, tmp_path: Path) -> Path:
     session.run(STATE)
     session.save(tmp_path / "state")
@@ -122,6 +136,18 @@ def test_a_full_disk_leaves_what_was_there(session: Session, saved: Path) -> Non
     assert [*saved.parent.iterdir()] == [saved]
     assert session.load(saved).lost
     assert session.run("own").per_process[3].value == 30
+
+
+def test_a_recovery_that_cannot_write_leaves_nothing(other: Session, scratch: list[str]) -> None:
+    other.run(STATE)
+    other.run("import resource\nlimit = resource.getrlimit(resource.RLIMIT_FSIZE)")
+    other.run("resource.setrlimit(resource.RLIMIT_FSIZE, (65536, limit[1]))", ranks=[2])
+    with pytest.raises(JaxnbError, match=r"^Process 2 could not .*Nothing has changed"):
+        other.recover()
+    other.run("resource.setrlimit(resource.RLIMIT_FSIZE, limit)")
+    (folder,) = scratch
+    assert not Path(folder).exists()
+    assert other.run("own").per_process[3].value == 30
 
 
 @pytest.mark.parametrize(
@@ -272,15 +298,7 @@ mine = beside.mesh
     assert other.run("beside.lock.acquire(blocking=False)").value
 
 
-def test_a_restart_keeps_the_variables(other: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    folders: list[str] = []
-    make = directories.tempfile.mkdtemp
-
-    def recorded(**how: Any) -> str:
-        folders.append(make(**how))
-        return folders[-1]
-
-    monkeypatch.setattr(directories.tempfile, "mkdtemp", recorded)
+def test_a_restart_keeps_the_variables(other: Session, scratch: list[str]) -> None:
     other.run(STATE)
     expected = {i: p.value for i, p in other.run(CHECK).per_process.items()}
     other.run(STATE)
@@ -293,7 +311,7 @@ def test_a_restart_keeps_the_variables(other: Session, monkeypatch: pytest.Monke
     (lost,) = (each for each in carried.lost if each.path == "lazy")
     assert (lost.type, lost.processes) == ("generator", (0, 1, 2, 3))
     assert (stages[0], stages[-1]) == ("packing", "unpacking")
-    (folder,) = folders
+    (folder,) = scratch
     assert not Path(folder).exists()
 
 
