@@ -143,7 +143,7 @@ class Recovery:
         died = tuple(i for i in range(before.num_processes) if i not in files)
         self.progress("unpacking", format_bytes(packed.nbytes))
         saver = Saver(channel, self.group())
-        taken = saver.bind(folder, files, (), before)
+        taken = saver.bind(folder, files, (), before, maps=True)
         filled = Filled()
         if died and files:
             self.progress("giving variables", f"to {processes_label(died)}")

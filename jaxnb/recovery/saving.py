@@ -185,6 +185,8 @@ class Saver:
         files: Mapping[int, StateFile],
         names: Sequence[str] = (),
         saved_by: Facts | None = None,
+        *,
+        maps: bool = False,
     ) -> dict[int, Taken]:
         """Has processes bind the variables of files, which are as they were written.
 
@@ -196,23 +198,22 @@ class Saver:
             files: The file of each process that has one.
             names: The variables; all if there are none.
             saved_by: The group that has saved them, if it need not be of this size.
+            maps: Nobody else writes to the files: what is bound may stay in them.
 
         Raises:
             JaxnbError: One gave no answer; or something does not fit, and nothing is bound.
         """
         paths = {i: str(folder / file.name) for i, file in files.items()}
         loads: dict[int, dict[str, Any]] = {
-            i: {"path": path, "names": tuple(names)} for i, path in paths.items()
+            i: {"path": path, "names": tuple(names), "maps": maps} for i, path in paths.items()
         }
         if saved_by is not None and saved_by.size != self.facts.size:
-            num_devices, loads = saved_by.num_devices, {}
+            num_devices, loads, asked = saved_by.num_devices, {}, {}
             for i in range(self.num_processes):
                 process = i if i in paths else min(paths)
                 resized = Resized(process, num_devices, paths)
-                loads[i] = {"path": paths[process], "names": tuple(names), "resized": resized}
-            asked = {
-                i: {"names": each["names"], "resized": each["resized"]} for i, each in loads.items()
-            }
+                asked[i] = {"names": tuple(names), "resized": resized}
+                loads[i] = asked[i] | {"path": paths[process], "maps": maps}
             _require_done(self._each("fits", "looked at", asked), "Nothing was loaded")
         return self._each("load", "loaded", loads, "and other processes have theirs. Load again.")
 

@@ -96,6 +96,24 @@ def test_it_goes_on_with_what_was_saved(session: Session, other: Session, saved:
     assert {each.stat().st_mode & 0o777 for each in saved.iterdir()} == {0o600}
 
 
+def test_what_was_loaded_needs_its_files_no_more(
+    session: Session, other: Session, saved: Path
+) -> None:
+    """Who reads a mapped file that was cut short is killed by SIGBUS."""
+    sums = "float(numbers.sum()), float(x.sum())"
+    expected = session.run(sums).value
+    other.load(saved)
+    maps = f"open('/proc/self/maps').read().count({str(saved)!r})"
+    files = (
+        f"sum(os.path.realpath(e).startswith({str(saved)!r}) for e in os.scandir('/proc/self/fd'))"
+    )
+    assert other.run(f"import os\n{maps}, {files}").value == (0, 0)
+    for each in saved.iterdir():
+        os.truncate(each, 0)
+    assert other.run(sums).value == expected
+    assert other.run("numbers.flags.writeable").value
+
+
 def test_some_variables(session: Session, other: Session, saved: Path) -> None:
     other.run("own = 'old'")
     assert other.load(saved, ["x"]).names == ("x",)
