@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import stat
 import sys
@@ -16,20 +15,10 @@ from pathlib import Path
 import psutil
 
 from jaxnb.labels import format_bytes
-from jaxnb.launch.folder import parent_folders
+from jaxnb.launch.folder import owner_lives, parent_folders
 from jaxnb.recovery.directories import MANIFEST
 
-YOUNG_SECONDS = 60.0
-"""A folder so young may be that of a group which is just being started."""
-
 END_SECONDS = 5.0
-
-_IN_FOLDERS = re.compile(
-    r"log|startup|pid|security|static|forkserver\.log|x+|ipp:\d+|(lock|jax|sentinel)-\d+"
-    rf"|{re.escape(MANIFEST)}|process-\d+"
-)
-"""What stands in a group's folder, or beside variables. Where anything else does, it is no folder
-of jaxnb's, or a user has put something there."""
 
 _PROGRAMS = ("forkserver", "engine_app", "coordination_app")
 
@@ -42,12 +31,10 @@ class Left:
         processes: Processes that have outlived their owner.
         folders: Folders of groups, with their sockets, keys and logs; and of variables that were
             carried from one group to another.
-        kept: What is not touched, and why: a line each.
     """
 
     processes: tuple[psutil.Process, ...]
     folders: tuple[Path, ...]
-    kept: tuple[str, ...]
 
     def lines(self) -> list[str]:
         """Returns a line for each."""
@@ -61,34 +48,22 @@ def find(places: Iterable[str] | None = None) -> Left:
     """Looks for what is left; changes nothing.
 
     A group lives for as long as the process that has started it, its owner. Nothing of a living
-    group is found, nor of another user.
+    group is found, nor of another user, nor a folder that a user has made.
 
     Args:
         places: Where groups have their folders; by default the temporary folders and ``/dev/shm``.
     """
     roots = [Path(place) for place in places or (*parent_folders(), "/dev/shm")]
-    orphans, living = [], set()
+    orphans = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             if process.uids().real != os.getuid() or not (group := _group_of(process)):
                 continue
             folder, owner = group
-            if _lives(owner, process):
-                living.add(folder)
-            elif folder.parent in roots:
+            if folder.parent in roots and not _lives(owner, process):
                 orphans.append(process)
-    folders, kept = list[Path](), list[str]()
-    for folder in sorted(each for root in roots for each in root.glob("jaxnb-*")):
-        with suppress(OSError):  # its group has just ended, or it cannot be looked into
-            if folder in living or not _is_ours(folder):
-                continue
-            if time.time() - folder.stat().st_mtime < YOUNG_SECONDS:
-                kept.append(f"{folder}: younger than a minute, so its group may be starting")
-            elif living and not (folder / "log").exists():
-                kept.append(f"{folder}: variables, which a group that lives may be using")
-            else:
-                folders.append(folder)
-    return Left(tuple(orphans), tuple(folders), tuple(kept))
+    folders = sorted(each for root in roots for each in root.glob("jaxnb-*") if _is_left(each))
+    return Left(tuple(orphans), tuple(folders))
 
 
 def _group_of(process: psutil.Process) -> tuple[Path, int] | None:
@@ -117,13 +92,13 @@ def _lives(owner: int, process: psutil.Process) -> bool:
         return False
 
 
-def _is_ours(folder: Path) -> bool:
-    """Whether only this user can enter a folder, and all that is in it was made by jaxnb."""
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        return False
-    names = os.listdir(folder)
-    return bool(names) and all(map(_IN_FOLDERS.fullmatch, names))
+def _is_left(folder: Path) -> bool:
+    """Whether only this user can enter a folder, and jaxnb made it in a process that has ended."""
+    with suppress(OSError):  # its group has just ended
+        found = folder.lstat()
+        is_own = found.st_uid == os.getuid() and not found.st_mode & 0o077
+        return stat.S_ISDIR(found.st_mode) and is_own and owner_lives(folder) is False
+    return False
 
 
 def _program_of(process: psutil.Process) -> str:
@@ -141,9 +116,9 @@ def _described(folder: Path) -> str:
     found = [each.lstat() for each in folder.rglob("*")]
     files = [each.st_size for each in found if stat.S_ISREG(each.st_mode)]
     sockets, size = sum(stat.S_ISSOCK(e.st_mode) for e in found), format_bytes(sum(files))
-    if (folder / "log").exists() or not files:
-        return f"a group's: {len(files)} files, {size}, {sockets} sockets"
-    return f"variables, {size}; in a notebook `%spmd_load {folder}` binds them"
+    if (folder / MANIFEST).exists():
+        return f"variables, {size}; in a notebook `%spmd_load {folder}` binds them"
+    return f"a group's: {len(files)} files, {size}, {sockets} sockets"
 
 
 def remove(left: Left) -> list[str]:
@@ -178,8 +153,6 @@ def clean(*, yes: bool, dry_run: bool, places: Sequence[str] | None = None) -> i
         The exit status: 0; 1 if something could not be removed, or nobody has confirmed.
     """
     left = find(places)
-    for line in left.kept:
-        print(f"kept: {line}")
     if not left.lines():
         print("Nothing is left of groups that have ended.")
         return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import socket
 import stat
 import tempfile
@@ -15,6 +16,9 @@ from jaxnb.errors import StartError
 LONGEST_NAME = 16
 """The sockets' names have so many characters at most; of a whole path the system takes 103 (macOS)
 or 107 (Linux), so that the folder's is not free to be long."""
+
+OWNER = "owner"
+"""The file in a folder that says whose it is: see :func:`mark`."""
 
 _FALLBACKS = ("/tmp", "/var/tmp")
 
@@ -46,6 +50,44 @@ def make_folder() -> str:
     )
 
 
+def mark(folder: str | Path) -> None:
+    """Writes into a folder that it is of use for as long as this process lives, and no longer.
+
+    `jaxnb clean` removes folders with this mark only. It names the folder too: a copy of it that a
+    user makes is the user's.
+    """
+    pid = os.getpid()
+    with open(os.path.join(folder, OWNER), "xb", opener=for_this_user) as file:
+        file.write(os.fsencode(f"{pid} {_started(pid)} {os.path.realpath(folder)}"))
+
+
+def owner_lives(folder: Path) -> bool | None:
+    """Whether the process that has marked a folder lives; None if the folder has no mark."""
+    try:
+        pid, started, path = os.fsdecode((folder / OWNER).read_bytes()).split(" ", 2)
+    except (OSError, ValueError):
+        return None
+    return _started(int(pid)) == started if path == os.path.realpath(folder) else None
+
+
+def _started(pid: int) -> str:
+    """Returns when a process started, in ticks that no clock's change moves; empty if it ended.
+
+    Its number may be another process's by now, which has started later.
+    """
+    try:
+        found = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return ""
+    state, *numbers = found.rpartition(")")[2].split()
+    return "" if state == "Z" else numbers[18]
+
+
+def for_this_user(path: str, flags: int) -> int:
+    """Opens a file that only this user can read, whatever the umask: an opener for :func:`open`."""
+    return os.open(path, flags, 0o600)
+
+
 def parent_folders() -> Iterator[str]:
     """Yields where folders of groups may be made."""
     tried = set()
@@ -63,8 +105,9 @@ def _make_in(parent: str) -> str:
     folder = tempfile.mkdtemp(prefix="jaxnb-", dir=parent)
     try:
         _try_socket(os.path.join(folder, "x" * LONGEST_NAME))
+        mark(folder)
     except BaseException:
-        os.rmdir(folder)
+        shutil.rmtree(folder)
         raise
     return folder
 

@@ -14,13 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from jaxnb.errors import SessionBrokenError, StartError
+from jaxnb.launch.folder import for_this_user
 from jaxnb.launch.programs import command_line
 
 EventHandler = Callable[[dict[str, Any]], None]
-
-
-def _for_this_user(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
 
 
 class ForkServerClient:
@@ -49,7 +46,7 @@ class ForkServerClient:
         self._reader = threading.Thread(
             target=self._read_events, name="jaxnb-fork-events", daemon=True
         )
-        with open(self._log_path, "wb", opener=_for_this_user) as log:
+        with open(self._log_path, "wb", opener=for_this_user) as log:
             self._process = subprocess.Popen(
                 command_line("jaxnb.launch.forkserver", str(os.getpid()), cluster_dir),
                 stdin=subprocess.PIPE,

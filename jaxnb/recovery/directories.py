@@ -11,6 +11,7 @@ from pathlib import Path
 
 from jaxnb.errors import JaxnbError, NotEnoughMemoryError, UsageError
 from jaxnb.labels import format_bytes
+from jaxnb.launch.folder import mark
 from jaxnb.launch.headroom import available_bytes
 
 MANIFEST = "variables.json"
@@ -21,8 +22,8 @@ MANIFEST = "variables.json"
 def scratch_folder(nbytes: int) -> Iterator[Path]:
     """Yields a directory for variables on their way: in memory, where the system has that.
 
-    It is removed if what is done with it succeeds; else it is left if there is anything in it, and
-    a note says where it is.
+    It is removed if what is done with it succeeds, or has not come as far as its manifest. Else it
+    is left, and a note says where it is.
 
     Args:
         nbytes: Their size.
@@ -32,19 +33,18 @@ def scratch_folder(nbytes: int) -> Iterator[Path]:
     """
     folder = Path(tempfile.mkdtemp(prefix="jaxnb-", dir=_with_room(nbytes)))
     try:
+        mark(folder)
         yield folder
     except BaseException as error:
-        if str(folder) in str(error):  # which tells of it
-            raise
         if not folder.is_dir():  # somebody has removed it
             error.add_note(f"{folder}, which had the variables, has been removed meanwhile.")
-        elif any(folder.iterdir()):
+        elif not (folder / MANIFEST).exists():  # the variables are where they were
+            shutil.rmtree(folder, ignore_errors=True)
+        elif str(folder) not in str(error):  # which tells of it else
             error.add_note(
                 f"The variables are in {folder}: in a group of this size (`%spmd_start`, unless "
                 f"there still is one), `%spmd_load {folder}` binds them. Then remove it."
             )
-        else:
-            folder.rmdir()
         raise
     shutil.rmtree(folder, ignore_errors=True)
 
@@ -72,7 +72,7 @@ def target_of(folder: str, *, overwrite: bool) -> Path:
     Raises:
         UsageError: They cannot.
     """
-    target = Path(folder).expanduser().absolute()
+    target = Path(folder).expanduser().resolve()  # a link stays one
     if not target.parent.is_dir():
         raise UsageError(
             f"There is no directory {target.parent}. Nothing was saved. Make it: `!mkdir -p "
@@ -107,14 +107,41 @@ def require_room(folder: Path, nbytes: int) -> None:
 
 
 def put_in_place(partial: Path, target: Path) -> None:
-    """Replaces a directory by another at once, as far as the file system can."""
-    if not target.exists() or not any(target.iterdir()):
-        partial.rename(target)  # an empty directory is replaced
-        return
+    """Replaces a directory by another; where that fails, what was there before is there again.
+
+    Raises:
+        JaxnbError: It failed.
+    """
     old = partial.with_name(f"{partial.name}-old")
-    target.rename(old)
-    partial.rename(target)
-    shutil.rmtree(old, ignore_errors=True)
+    try:
+        if target.exists():
+            target.rename(old)
+        partial.rename(target)
+    except BaseException as error:  # an interrupt too
+        if partial.exists():  # else it came after the last step
+            _put_back(old, target, partial, error)
+            shutil.rmtree(partial, ignore_errors=True)
+            unchanged = f"Nothing was saved: {target} is as it was."
+            if isinstance(error, OSError):
+                why = f"{target} could not be replaced ({error.strerror}). {unchanged}"
+                raise JaxnbError(why) from None
+            error.add_note(unchanged)
+        raise
+    finally:
+        if target.exists():
+            shutil.rmtree(old, ignore_errors=True)
+
+
+def _put_back(old: Path, target: Path, partial: Path, error: BaseException) -> None:
+    try:
+        if old.exists():
+            old.rename(target)
+    except OSError as again:
+        raise JaxnbError(
+            f"{target} could not be replaced ({error}), and what was there not be put back "
+            f"({again.strerror}). It is whole in {old}, and the new variables in {partial}. Choose "
+            f"one: `!mv {old} {target}`, say, and remove the other."
+        ) from error
 
 
 def require_own(path: Path) -> None:

@@ -1,6 +1,6 @@
 """One file with the packed variables of one process: a header, pickles, and buffers beside them.
 
-Buffers begin where a cache line does, so that JAX's CPU backend takes them as they are mapped.
+Buffers begin where a cache line does, so that JAX's CPU backend takes them as they are.
 """
 
 from __future__ import annotations
@@ -8,12 +8,14 @@ from __future__ import annotations
 import json
 import mmap
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import xxhash
 
+from jaxnb.launch.folder import for_this_user
 from jaxnb.recovery.fit_to_size import SavedArray
 
 _MAGIC = b"jaxnb variables 2\n"
@@ -26,15 +28,47 @@ class Contents(NamedTuple):
     Attributes:
         names: The names of the pickles, and their sizes.
         pickle: The pickles, one after the other.
-        buffers: What was left out of them. All are views of the mapped file: private to this
-            process, and may be written to.
+        buffers: What was left out of them: private to this process, and may be written to.
         arrays: The arrays over several processes in it, if they were listed.
     """
 
     names: dict[str, int]
     pickle: memoryview
-    buffers: tuple[memoryview, ...]
+    buffers: Sequence[memoryview]
     arrays: tuple[SavedArray, ...]
+
+
+class _Copies(Sequence[memoryview]):
+    """Buffers of a file, each read into memory of its own when it is asked for.
+
+    Args:
+        descriptor: The file's, which is closed with this.
+        places: Where each buffer begins, and its size.
+    """
+
+    def __init__(self, descriptor: int, places: Sequence[tuple[int, int]]) -> None:
+        self._descriptor, self._places = descriptor, places
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __getitem__(self, number: Any) -> Any:
+        return _copy(self._descriptor, *self._places[number])
+
+    def __del__(self) -> None:
+        os.close(self._descriptor)
+
+
+def _copy(descriptor: int, at: int, size: int) -> memoryview:
+    room = np.empty(size + _ALIGNMENT, np.uint8)
+    begin = -room.ctypes.data % _ALIGNMENT
+    left = found = memoryview(room)[begin : begin + size]
+    while left.nbytes:
+        done = os.preadv(descriptor, [left], at + size - left.nbytes)
+        if not done:
+            raise EOFError("its file has been cut short meanwhile")
+        left = left[done:]
+    return found
 
 
 def name_of(process_index: int) -> str:
@@ -69,13 +103,12 @@ def write(
     header = json.dumps({"names": names, "sizes": sizes, "arrays": listed}).encode()
     start = _MAGIC + len(header).to_bytes(8, "little") + header
     total = xxhash.xxh3_128()
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with open(descriptor, "wb", buffering=0) as file:
+    with open(path, "xb", buffering=0, opener=for_this_user) as file:
         for part in (memoryview(start), *parts):
             for piece in (part, memoryview(bytes(-part.nbytes % _ALIGNMENT))):
                 _write_all(file, piece)
                 total.update(piece)
-        os.fsync(descriptor)
+        os.fsync(file.fileno())
     return total.hexdigest()
 
 
@@ -93,22 +126,31 @@ def digest(path: Path) -> str:
     return total.hexdigest()
 
 
-def read(path: Path) -> Contents:
-    """Maps a file into memory; nothing is copied, and nothing unpickled.
+def read(path: Path, *, maps: bool = False) -> Contents:
+    """Opens a file; nothing is unpickled.
+
+    Args:
+        path: The file.
+        maps: Its buffers are views of it, mapped into memory. Only for files that nobody else
+            writes to: who reads what was cut off is killed by SIGBUS. Else they are copies.
 
     Raises:
         ValueError: It is no such file, or one of another version.
     """
     with path.open("rb") as file:
         header = _header(file)
-        at = file.tell()
-        mapped = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
-    parts = []
-    for size in header["sizes"]:
-        at += -at % _ALIGNMENT
-        parts.append(mapped[at : at + size])
-        at += size
-    return Contents(header["names"], parts[0], tuple(parts[1:]), _arrays(header))
+        at, places = file.tell(), []
+        for size in header["sizes"]:
+            at += -at % _ALIGNMENT
+            places.append((at, size))
+            at += size
+        if maps:
+            mapped = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
+            first, *buffers = (mapped[at : at + size] for at, size in places)
+            return Contents(header["names"], first, buffers, _arrays(header))
+        first = _copy(file.fileno(), *places[0])
+        copies = _Copies(os.dup(file.fileno()), places[1:])
+    return Contents(header["names"], first, copies, _arrays(header))
 
 
 def arrays_in(path: Path) -> tuple[SavedArray, ...]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import pickle
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +24,9 @@ from jaxnb.recovery.files import Contents
 from jaxnb.recovery.fit_to_size import Box, MisfitError, SavedArray, SavedPart
 from jaxnb.recovery.process_arrays import Part, Place
 from jaxnb.recovery.process_listing import box_of
+
+_Held = tuple[SavedPart, Sequence[memoryview]]
+"""A part of an array, and the buffers of the file that it is in."""
 
 
 @dataclass(slots=True)
@@ -44,7 +48,7 @@ class Resizing:
     num_devices: int
     contents: Mapping[int, Contents]
     meshes: Sequence[Mesh]
-    _parts: dict[object, list[tuple[SavedPart, memoryview]]] = field(default_factory=dict)
+    _parts: dict[object, list[_Held]] = field(default_factory=dict)
     _counts: Counter[object] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
@@ -52,7 +56,7 @@ class Resizing:
         for each in self.contents.values():
             for array in each.arrays:
                 found = self._parts.setdefault(array.key, [])
-                found += [(part, each.buffers[part.buffer]) for part in array.parts]
+                found += [(part, each.buffers) for part in array.parts]
 
     @property
     def arrays(self) -> Sequence[SavedArray]:
@@ -136,9 +140,10 @@ class Resizing:
             raise pickle.PicklingError(f"it has not been summed over {array.unreduced[0]} yet")
         if not array.origin and self._counts[array.key] > 1:
             raise pickle.PicklingError("it is unclear which of several arrays it is")
-        known: dict[Box, list[tuple[SavedPart, memoryview]]] = {}
-        for part, data in self._parts[array.key]:
-            known.setdefault(part.box, []).append((part, data))
+        known: dict[Box, list[_Held]] = {}
+        for held in self._parts[array.key]:
+            known.setdefault(held[0].box, []).append(held)
+        only = functools.cache(lambda box: _only(known[box]))  # each is read once
         host = dtype_facts(jax.numpy.dtype(array.dtype)).host_name
         made: dict[Box, np.ndarray[Any, Any]] = {}
         parts: list[Part] = []
@@ -146,40 +151,44 @@ class Resizing:
             box = box_of(index, array.shape)
             sizes = tuple(b - a for a, b in box)
             if box in known and fit_to_size.size_of(box):
-                part, data = _only(known[box])
+                part, data = only(box)
                 parts.append((device, part.dtype, sizes, data))
                 continue
             if box not in made:
-                made[box] = _put_together(box, known, host)
+                made[box] = _put_together(box, known, only, host)
             parts.append((device, host, sizes, as_bytes(made[box]).data))
         return parts
 
 
-def _only(replicas: Sequence[tuple[SavedPart, memoryview]]) -> tuple[SavedPart, memoryview]:
-    """Returns one of several replicas of a part.
+def _only(replicas: Sequence[_Held]) -> tuple[SavedPart, memoryview]:
+    """Returns one of several replicas of a part, and its bytes.
 
     Raises:
         pickle.PicklingError: They are not equal.
     """
-    first, *others = replicas
-    for each in others:
-        if not np.array_equal(np.frombuffer(first[1], "u1"), np.frombuffer(each[1], "u1")):
+    (first, buffers), *others = replicas
+    data = buffers[first.buffer]
+    for part, theirs in others:
+        if not np.array_equal(np.frombuffer(data, "u1"), np.frombuffer(theirs[part.buffer], "u1")):
             raise pickle.PicklingError("its replicas differ by process")
-    return first
+    return first, data
 
 
 def _put_together(
-    box: Box, known: Mapping[Box, Sequence[tuple[SavedPart, memoryview]]], dtype: str
+    box: Box,
+    known: Iterable[Box],
+    only: Callable[[Box], tuple[SavedPart, memoryview]],
+    dtype: str,
 ) -> np.ndarray[Any, Any]:
     """Returns a part of an array, made of others."""
     kind = numpy_dtype(dtype)
     whole = np.empty([b - a for a, b in box], kind)
     found = 0
-    for other, replicas in known.items():
+    for other in known:
         common = fit_to_size.overlap(box, other)
         if common is None:
             continue
-        part, data = _only(replicas)
+        part, data = only(other)
         sizes = [b - a for a, b in other]
         if part.dtype != dtype or len(data) != math.prod(sizes) * kind.itemsize:
             raise pickle.PicklingError("its elements were saved with another dtype or layout")

@@ -83,6 +83,7 @@ def load(
     path: str,
     names: Sequence[str],
     resized: Resized | None = None,
+    maps: bool = False,
 ) -> Taken:
     """Binds the variables of a file.
 
@@ -91,12 +92,16 @@ def load(
         path: The file, which :func:`check` has found as it was written.
         names: Which of them; all if there are none.
         resized: The group was of another size when they were saved.
+        maps: See :func:`~jaxnb.recovery.files.read`.
     """
     how, without = None, frozenset[str]()
     if resized is None:
-        contents = files.read(Path(path))
+        contents = files.read(Path(path), maps=maps)
     else:
-        how, without = _resizing(process.shell, resized), process_variables.PARTS_OF_PLACES
+        how, without = (
+            _resizing(process.shell, resized, maps=maps),
+            process_variables.PARTS_OF_PLACES,
+        )
         contents = how.contents[resized.process]
         if resized.process != process.index:
             without |= process_variables.OWN_PARTS
@@ -123,7 +128,7 @@ def load(
     return Taken(tuple(chosen), tuple(lost))
 
 
-def _resizing(shell: Any, resized: Resized) -> Resizing:
-    contents = {i: files.read(Path(path)) for i, path in resized.paths.items()}
+def _resizing(shell: Any, resized: Resized, *, maps: bool = False) -> Resizing:
+    contents = {i: files.read(Path(path), maps=maps) for i, path in resized.paths.items()}
     meshes = meshes_of(shell.user_ns)
     return Resizing(resized.process, resized.num_devices, contents, meshes)

@@ -15,7 +15,7 @@ from jaxnb.labels import format_bytes, processes_label
 from jaxnb.model.group import GroupInfo
 from jaxnb.model.requests import CallRequest
 from jaxnb.recovery.carrying import Carrier, Packed
-from jaxnb.recovery.directories import scratch_folder
+from jaxnb.recovery.directories import MANIFEST, scratch_folder
 from jaxnb.recovery.facts import Facts, lost_here, resized_notes
 from jaxnb.recovery.files import arrays_in
 from jaxnb.recovery.filling import differing, fill
@@ -131,8 +131,8 @@ class Recovery:
             yield
         except BaseException:  # nothing has changed
             self.carrier.drop()
-            for each in folder.iterdir() if folder is not None else ():
-                each.unlink()
+            if folder is not None:
+                (folder / MANIFEST).unlink(missing_ok=True)
             raise
 
     def _in_new_group(
@@ -143,7 +143,7 @@ class Recovery:
         died = tuple(i for i in range(before.num_processes) if i not in files)
         self.progress("unpacking", format_bytes(packed.nbytes))
         saver = Saver(channel, self.group())
-        taken = saver.bind(folder, files, (), before)
+        taken = saver.bind(folder, files, (), before, maps=True)
         filled = Filled()
         if died and files:
             self.progress("giving variables", f"to {processes_label(died)}")

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 from jaxnb.errors import JaxnbError, ProcessDiedError, UsageError
 from jaxnb.labels import capitalized, paths_label, processes_label
+from jaxnb.launch.folder import for_this_user
 from jaxnb.model.group import GroupInfo
 from jaxnb.model.requests import CallRequest
 from jaxnb.recovery.directories import (
@@ -120,9 +121,10 @@ class Saver:
                     written = self._all("write", "saved", nbytes, folder=str(partial))
                     _require_done(written, "Nothing was saved")
                     told = self.write_manifest(partial, measured, written)
-                    put_in_place(partial, target)
-            finally:
+            except BaseException:
                 shutil.rmtree(partial, ignore_errors=True)
+                raise
+            put_in_place(partial, target)
         finally:
             self._channel.tell(self._requests("drop"))
         size = sum(file.nbytes for file in written.values())
@@ -183,6 +185,8 @@ class Saver:
         files: Mapping[int, StateFile],
         names: Sequence[str] = (),
         saved_by: Facts | None = None,
+        *,
+        maps: bool = False,
     ) -> dict[int, Taken]:
         """Has processes bind the variables of files, which are as they were written.
 
@@ -194,23 +198,22 @@ class Saver:
             files: The file of each process that has one.
             names: The variables; all if there are none.
             saved_by: The group that has saved them, if it need not be of this size.
+            maps: Nobody else writes to the files: what is bound may stay in them.
 
         Raises:
             JaxnbError: One gave no answer; or something does not fit, and nothing is bound.
         """
         paths = {i: str(folder / file.name) for i, file in files.items()}
         loads: dict[int, dict[str, Any]] = {
-            i: {"path": path, "names": tuple(names)} for i, path in paths.items()
+            i: {"path": path, "names": tuple(names), "maps": maps} for i, path in paths.items()
         }
         if saved_by is not None and saved_by.size != self.facts.size:
-            num_devices, loads = saved_by.num_devices, {}
+            num_devices, loads, asked = saved_by.num_devices, {}, {}
             for i in range(self.num_processes):
                 process = i if i in paths else min(paths)
                 resized = Resized(process, num_devices, paths)
-                loads[i] = {"path": paths[process], "names": tuple(names), "resized": resized}
-            asked = {
-                i: {"names": each["names"], "resized": each["resized"]} for i, each in loads.items()
-            }
+                asked[i] = {"names": tuple(names), "resized": resized}
+                loads[i] = asked[i] | {"path": paths[process], "maps": maps}
             _require_done(self._each("fits", "looked at", asked), "Nothing was loaded")
         return self._each("load", "loaded", loads, "and other processes have theirs. Load again.")
 
@@ -253,7 +256,7 @@ class Saver:
             "lost": [asdict(each) for each in lost],
             "files": [asdict(file) for _, file in sorted(written.items())],
         }
-        with (folder / MANIFEST).open("w", encoding="utf-8") as file:
+        with open(folder / MANIFEST, "x", encoding="utf-8", opener=for_this_user) as file:
             json.dump(manifest, file, indent=1)
             file.flush()
             os.fsync(file.fileno())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,16 +14,30 @@ import pytest
 
 import jaxnb
 from jaxnb.cli import clean
+from jaxnb.launch.folder import mark
+from jaxnb.recovery.directories import MANIFEST
 from jaxnb_fixtures import until
+
+MAKE = """
+import sys
+from jaxnb.launch.folder import mark
+for folder in sys.argv[1:]:
+    mark(folder)
+"""
+
+
+def made_and_left(*folders: Path) -> None:
+    """Marks folders in a process that has ended since."""
+    subprocess.run([sys.executable, "-c", MAKE, *map(str, folders)], check=True, timeout=60)
 
 
 @pytest.fixture
 def left_behind(tmp_path: Path) -> Path:
-    """The folder of a group whose owner and fork server were killed at once, long ago."""
+    """The folder of a group whose owner and fork server were killed at once."""
     folder = tmp_path / "jaxnb-left"
     (folder / "log").mkdir(parents=True)
     folder.chmod(0o700)
-    os.utime(folder, (0, 0))
+    made_and_left(folder)
     return folder
 
 
@@ -33,14 +48,11 @@ def test_only_what_has_no_owner_is_removed(left_behind: Path) -> None:
     words = [sys.executable, "-c", program, "jaxnb.launch.forkserver"]
     living = left_behind.with_name("jaxnb-living")
     living.mkdir(mode=0o700)
-    os.utime(living, (0, 0))
+    mark(str(living))
     others = left_behind.with_name("jaxnb-open")  # not ours: others could have made it
     others.mkdir()
+    made_and_left(others)
     others.chmod(0o755)
-    mine = left_behind.with_name("jaxnb-mine")
-    mine.mkdir(mode=0o700)
-    (mine / "thesis.txt").touch()  # jaxnb writes no such file
-    os.utime(mine, (0, 0))
     with (
         subprocess.Popen([*words, str(owner.pid), str(left_behind)], stdout=-1) as orphan,
         subprocess.Popen([*words, str(os.getpid()), str(living)], stdout=-1) as child,
@@ -59,44 +71,44 @@ def test_only_what_has_no_owner_is_removed(left_behind: Path) -> None:
         child.kill()
     assert not left_behind.exists()
     assert living.exists()
-    assert mine.exists()
+    assert others.exists()
 
 
-def test_variables_and_young_folders_are_kept(
-    left_behind: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Other tests' groups may be using any variables.
-    monkeypatch.setattr(clean, "_group_of", lambda process: None)
-    (left_behind / "log").rmdir()
-    (left_behind / "variables.json").write_text("{}")
-    os.utime(left_behind, (0, 0))
-    young = left_behind.with_name("jaxnb-young")
-    young.mkdir(mode=0o700)
-    (young / "log").mkdir()
-    left = clean.find([str(left_behind.parent)])
-    assert left.folders == (left_behind,)
-    assert "variables" in left.lines()[0]
-    assert [line.partition(":")[0] for line in left.kept] == [str(young)]
+def test_what_a_user_has_named_so_is_never_touched(tmp_path: Path) -> None:
+    """By `%spmd_save /var/tmp/jaxnb-saved`, say: the files have the same names."""
+    saved, like_a_group = tmp_path / "jaxnb-saved", tmp_path / "jaxnb-mine"
+    for each, file in ((saved, MANIFEST), (saved, "process-00000"), (like_a_group, "log")):
+        each.mkdir(mode=0o700, exist_ok=True)
+        (each / file).touch()
+        os.utime(each, (0, 0))
+    assert clean.find([str(tmp_path)]).folders == ()
 
 
-def test_variables_are_kept_for_groups_with_their_folders_elsewhere(left_behind: Path) -> None:
-    (left_behind / "log").rmdir()
-    (left_behind / "process-00000").touch()
-    os.utime(left_behind, (0, 0))
-    program = "import time; print(flush=True); time.sleep(1000)"
-    words = [sys.executable, "-c", program, "jaxnb.launch.forkserver"]
-    with subprocess.Popen([*words, str(os.getpid()), "/other/jaxnb-one"], stdout=-1) as child:
-        assert child.stdout is not None
-        child.stdout.readline()
-        left = clean.find([str(left_behind.parent)])
-        child.kill()
-    assert left.folders == ()
-    assert "a group that lives may be using" in left.kept[0]
+def test_variables_on_their_way_are_left_once_their_owner_has_ended(tmp_path: Path) -> None:
+    """But not the copy of them that a user has made."""
+    program = (
+        "import os, sys\nfrom jaxnb.recovery import directories\n"
+        "directories._with_room = lambda nbytes: sys.argv[1]\n"
+        "with directories.scratch_folder(1) as folder:\n"
+        "    (folder / directories.MANIFEST).touch()\n"
+        "    print(folder, flush=True); input()"
+    )
+    words = [sys.executable, "-c", program, str(tmp_path)]
+    with subprocess.Popen(words, stdin=-1, stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        folder = Path(owner.stdout.readline().strip())
+        before = clean.find([str(tmp_path)])
+        owner.kill()
+    assert before.folders == ()
+    copy = folder.with_name("jaxnb-copy")
+    shutil.copytree(folder, copy)
+    left = clean.find([str(tmp_path)])
+    assert left.folders == (folder,)
+    assert f"`%spmd_load {folder}` binds them" in left.lines()[0]
 
 
 @pytest.mark.thorough
-def test_a_living_group_is_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clean, "YOUNG_SECONDS", 0.0)
+def test_a_living_group_is_not_found() -> None:
     for launcher in ("fork", "local"):
         with jaxnb.start(1, platform="cpu", launcher=launcher) as session:
             folder = Path(session._life.cluster.directory)
@@ -106,8 +118,7 @@ def test_a_living_group_is_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.thorough
-def test_the_folder_of_a_killed_group_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clean, "YOUNG_SECONDS", 0.0)
+def test_the_folder_of_a_killed_group_is_found() -> None:
     program = (
         "import jaxnb, sys; s = jaxnb.start(1, platform='cpu'); "
         "print(s._life.cluster.directory, s.helper_pids()['fork server'], flush=True); input()"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,6 +51,28 @@ def other() -> Iterator[Session]:
         yield session
 
 
+@pytest.fixture(params=[0o002, 0o077], ids=oct)
+def umask(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The notebook's, while the test runs; that of Debian's ordinary users is 002."""
+    before = os.umask(request.param)
+    yield
+    os.umask(before)
+
+
+@pytest.fixture
+def scratch(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The directories of recoveries, as they are made."""
+    folders: list[str] = []
+    make = directories.tempfile.mkdtemp
+
+    def recorded(**how: Any) -> str:
+        folders.append(make(**how))
+        return folders[-1]
+
+    monkeypatch.setattr(directories.tempfile, "mkdtemp", recorded)
+    return folders
+
+
 @pytest.fixture
 def saved(session: Session, tmp_path: Path) -> Path:
     session.run(STATE)
@@ -57,6 +80,7 @@ def saved(session: Session, tmp_path: Path) -> Path:
     return tmp_path / "state"
 
 
+@pytest.mark.usefixtures("umask")
 def test_it_goes_on_with_what_was_saved(session: Session, other: Session, saved: Path) -> None:
     expected = {i: p.value for i, p in session.run(CHECK).per_process.items()}
     loaded = other.load(saved)
@@ -68,7 +92,26 @@ def test_it_goes_on_with_what_was_saved(session: Session, other: Session, saved:
     with pytest.raises(CellError, match=r"`lazy` \(generator\) was not carried over"):
         other.run("next(lazy)")
     assert [*saved.parent.iterdir()] == [saved]
-    assert saved.stat().st_mode & 0o077 == 0
+    assert saved.stat().st_mode & 0o777 == 0o700
+    assert {each.stat().st_mode & 0o777 for each in saved.iterdir()} == {0o600}
+
+
+def test_what_was_loaded_needs_its_files_no_more(
+    session: Session, other: Session, saved: Path
+) -> None:
+    """Who reads a mapped file that was cut short is killed by SIGBUS."""
+    sums = "float(numbers.sum()), float(x.sum())"
+    expected = session.run(sums).value
+    other.load(saved)
+    maps = f"open('/proc/self/maps').read().count({str(saved)!r})"
+    files = (
+        f"sum(os.path.realpath(e).startswith({str(saved)!r}) for e in os.scandir('/proc/self/fd'))"
+    )
+    assert other.run(f"import os\n{maps}, {files}").value == (0, 0)
+    for each in saved.iterdir():
+        os.truncate(each, 0)
+    assert other.run(sums).value == expected
+    assert other.run("numbers.flags.writeable").value
 
 
 def test_some_variables(session: Session, other: Session, saved: Path) -> None:
@@ -111,6 +154,18 @@ def test_a_full_disk_leaves_what_was_there(session: Session, saved: Path) -> Non
     assert [*saved.parent.iterdir()] == [saved]
     assert session.load(saved).lost
     assert session.run("own").per_process[3].value == 30
+
+
+def test_a_recovery_that_cannot_write_leaves_nothing(other: Session, scratch: list[str]) -> None:
+    other.run(STATE)
+    other.run("import resource\nlimit = resource.getrlimit(resource.RLIMIT_FSIZE)")
+    other.run("resource.setrlimit(resource.RLIMIT_FSIZE, (65536, limit[1]))", ranks=[2])
+    with pytest.raises(JaxnbError, match=r"^Process 2 could not .*Nothing has changed"):
+        other.recover()
+    other.run("resource.setrlimit(resource.RLIMIT_FSIZE, limit)")
+    (folder,) = scratch
+    assert not Path(folder).exists()
+    assert other.run("own").per_process[3].value == 30
 
 
 @pytest.mark.parametrize(
@@ -261,15 +316,7 @@ mine = beside.mesh
     assert other.run("beside.lock.acquire(blocking=False)").value
 
 
-def test_a_restart_keeps_the_variables(other: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    folders: list[str] = []
-    make = directories.tempfile.mkdtemp
-
-    def recorded(**how: Any) -> str:
-        folders.append(make(**how))
-        return folders[-1]
-
-    monkeypatch.setattr(directories.tempfile, "mkdtemp", recorded)
+def test_a_restart_keeps_the_variables(other: Session, scratch: list[str]) -> None:
     other.run(STATE)
     expected = {i: p.value for i, p in other.run(CHECK).per_process.items()}
     other.run(STATE)
@@ -282,10 +329,11 @@ def test_a_restart_keeps_the_variables(other: Session, monkeypatch: pytest.Monke
     (lost,) = (each for each in carried.lost if each.path == "lazy")
     assert (lost.type, lost.processes) == ("generator", (0, 1, 2, 3))
     assert (stages[0], stages[-1]) == ("packing", "unpacking")
-    (folder,) = folders
+    (folder,) = scratch
     assert not Path(folder).exists()
 
 
+@pytest.mark.usefixtures("umask")
 def test_what_was_packed_is_not_lost_where_a_restart_fails(other: Session) -> None:
     other.run("own = process_index")
 

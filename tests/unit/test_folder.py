@@ -36,7 +36,8 @@ def base(monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeBase]:
 def made_in(path: str) -> str:
     """The parent of a folder, which is removed."""
     assert stat.S_IMODE(os.stat(path).st_mode) == 0o700
-    assert not os.listdir(path)
+    assert os.listdir(path) == [folder.OWNER]
+    os.unlink(os.path.join(path, folder.OWNER))
     with socket.socket(socket.AF_UNIX) as trial:
         trial.bind(os.path.join(path, "x" * folder.LONGEST_NAME))
     os.unlink(os.path.join(path, "x" * folder.LONGEST_NAME))
