@@ -62,11 +62,11 @@ def assert_same(found: Any, expected: np.ndarray) -> None:
     assert found.tobytes() == expected.tobytes()
 
 
-def open_bytes(session: Session) -> int:
-    """Returns how much the processes keep open for transfers, together."""
+def open_transfers(session: Session) -> int:
+    """Returns how many transfers the processes keep open, together."""
     told = session.run(
         "import gc\nfrom jaxnb.arrays.process_exposures import Exposures\n"
-        "sum(each.open_bytes for each in gc.get_objects() if type(each) is Exposures)"
+        "sum(each.open_transfers for each in gc.get_objects() if type(each) is Exposures)"
     )
     return sum(process.value for process in told.per_process.values())
 

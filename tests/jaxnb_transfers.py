@@ -39,9 +39,9 @@ NBYTES = ROWS * COLUMNS * 4
 PIECE_BYTES = 1 << 20
 """So small that each of three processes has four pieces of the 12 MiB."""
 
-OPEN_BYTES = """
+OPEN_TRANSFERS = """
 import gc
-sum(o.open_bytes for o in gc.get_objects() if type(o).__name__ == "Exposures")
+sum(o.open_transfers for o in gc.get_objects() if type(o).__name__ == "Exposures")
 """
 
 
@@ -274,7 +274,7 @@ def shorten_patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def assert_nothing_open(session: Session) -> None:
     """Fails if a process keeps a buffer of a transfer that has ended."""
-    result = session.run(OPEN_BYTES)
+    result = session.run(OPEN_TRANSFERS)
     assert {i: r.value for i, r in result.per_process.items()} == dict.fromkeys(
         result.per_process, 0
     )

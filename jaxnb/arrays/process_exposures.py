@@ -62,9 +62,11 @@ class Exposures:
         return self._add(transfer, map(_beside if off else _aligned, sizes))
 
     def _add(self, transfer: str, buffers: Iterable[Buffer]) -> tuple[Exposure, ...]:
+        if not (added := [*buffers]):  # nobody releases a transfer that has none
+            return ()
         kept = self._open.setdefault(transfer, [])
         first = len(kept)
-        kept.extend(buffers)
+        kept += added
         return tuple(
             Exposure(i, buffer.ctypes.data, buffer.nbytes)
             for i, buffer in enumerate(kept[first:], start=first)
@@ -95,9 +97,9 @@ class Exposures:
         self._open.pop(transfer, None)
 
     @property
-    def open_bytes(self) -> int:
-        """Bytes of all open buffers."""
-        return sum(buffer.nbytes for kept in self._open.values() for buffer in kept)
+    def open_transfers(self) -> int:
+        """How many transfers have not been released."""
+        return len(self._open)
 
 
 def _aligned(size: int) -> Buffer:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import jax
 
@@ -86,5 +85,6 @@ class HeldArrays:
 HELD = HeldArrays()
 """The arrays of this process that the notebook knows of."""
 
-LARGE_VALUES: OrderedDict[str, Any] = OrderedDict()
-"""The last values of cells that were too large to travel with their results, by request."""
+LARGE_VALUES: dict[int, str] = {}
+"""Which values in ``Out`` were too large to travel with their results: a cell's number, and its
+request. ``Out`` alone keeps them, so that a user can free them."""

@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from types import FrameType, TracebackType
@@ -43,9 +43,6 @@ from jaxnb.model.transfers import PackRequest
 from jaxnb.profile.process_timekeeper import Timekeeper
 from jaxnb.wire import process_features
 from jaxnb.wire.process_features import CellHere
-
-MAX_LARGE_VALUES = 16
-"""How many values that were too large to travel are kept for the notebook to fetch."""
 
 MAX_NAMED = 100_000
 """So many objects are looked at for the names of arrays."""
@@ -313,13 +310,16 @@ class Runner:
             JaxnbError: It is no longer here, or not what it was.
         """
         advice = "assign it to a name and pull that"
-        try:
-            value = LARGE_VALUES[request.cell]
-        except KeyError:
+        outputs = self._outputs()
+        found = [
+            outputs[n] for n, of in LARGE_VALUES.items() if of == request.cell and n in outputs
+        ]
+        if not found:
             raise JaxnbError(
-                f"process {self.process_index} no longer holds it (the last "
-                f"{MAX_LARGE_VALUES} large values are kept); {advice}"
-            ) from None
+                f"process {self.process_index} no longer holds it: `Out` has another value, or "
+                f"none; {advice}"
+            )
+        value = found[0]
         if isinstance(value, jax.Array) and value.is_deleted():
             raise JaxnbError(
                 f"it was deleted on process {self.process_index} since, or donated to a computation"
@@ -337,14 +337,22 @@ class Runner:
         info = process_values.describe(
             value,
             bundle,
-            request.max_payload_bytes,
+            # Of jaxnb's own expressions no value is in Out: they travel whatever their size.
+            sys.maxsize if request.aside else request.max_payload_bytes,
             hold=lambda arrays: HELD.hold(request.request_id, arrays),
         )
-        if info.payload is None and not info.payload_note:
-            LARGE_VALUES[request.request_id] = value
-            while len(LARGE_VALUES) > MAX_LARGE_VALUES:
-                LARGE_VALUES.popitem(last=False)
+        outputs = self._outputs()
+        for number in (LARGE_VALUES.keys() - outputs.keys()) | {request.cell}:
+            LARGE_VALUES.pop(number, None)
+        is_too_large = info.payload is None and not info.payload_note
+        if is_too_large and outputs.get(request.cell) is value:
+            LARGE_VALUES[request.cell] = request.request_id
         return info
+
+    def _outputs(self) -> Mapping[int, Any]:
+        """Returns what ``Out`` has."""
+        found: Mapping[int, Any] = self._shell.user_ns.get("_oh", {})
+        return found
 
     def _keep_error(self, error: BaseException, *, with_calls: bool = False) -> None:
         """Keeps what was raised where IPython shows nothing."""

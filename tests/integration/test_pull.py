@@ -43,7 +43,7 @@ from jaxnb.errors import (
     UsageError,
 )
 from jaxnb.session import Session
-from jaxnb_arrays import ALL, DTYPES, MESH, SOME, assert_same, dtype_of, open_bytes, whole
+from jaxnb_arrays import ALL, DTYPES, MESH, SOME, assert_same, dtype_of, open_transfers, whole
 from jaxnb_fixtures import PATIENT_SECONDS, until
 
 
@@ -272,7 +272,7 @@ def test_large_trees_keep_their_arrays_there(
         tree = session.pull("tree", lazy=False)
         assert len(moved) == 2  # all arrays in one go
     assert tree["a"].is_here
-    assert open_bytes(session) == 0
+    assert open_transfers(session) == 0
 
 
 def test_classes_of_a_cell_come_as_records(session: Session) -> None:
@@ -362,6 +362,15 @@ def test_the_order_of_elements_in_memory_is_no_difference(session: Session) -> N
     np.testing.assert_array_equal(session.pull("y")["a"], [[0, 1, 2], [500, 501, 502]])
     other = "if process_index == 2: x[0, 0] = 1\nx"
     assert session.run(code + other).agreement is Agreement.DIFFERENT
+
+
+def test_pulls_of_all_kinds_leave_nothing_open(session: Session) -> None:
+    session.run(MESH + "n, text, far = 3, 'x' * 5, make((8, 6), 'data')\nbig = np.zeros(1 << 18)")
+    for name in ("n", "text", "far", "big", "n"):
+        session.pull(name)
+    with pytest.raises(JaxnbError):
+        session.pull("missing")
+    assert open_transfers(session) == 0
 
 
 def test_arrays_of_jax_inside_arrays_of_numpy(session: Session) -> None:

@@ -22,7 +22,7 @@ from jaxnb.errors import JaxnbError, NotEnoughMemoryError, UsageError
 from jaxnb.model.requests import CallRequest, JointRequest
 from jaxnb.session import Session
 from jaxnb.wire.asking import Channel
-from jaxnb_arrays import ALL, DTYPES, MESH, SOME, assert_same, dtype_of, open_bytes, whole
+from jaxnb_arrays import ALL, DTYPES, MESH, SOME, assert_same, dtype_of, open_transfers, whole
 from jaxnb_fixtures import assert_usable
 
 
@@ -646,7 +646,7 @@ def test_meshes_that_differ_by_process(session: Session, no_writes: None) -> Non
     with pytest.raises(UsageError, match=r"meshes differ \(processes 0-1,3: .*; process 2: "):
         session.push(x=whole((8, 6)), spec="data")
     assert_not_bound(session)
-    assert open_bytes(session) == 0
+    assert open_transfers(session) == 0
     session.run("if process_index == 1: del mesh")
     with pytest.raises(UsageError, match="There is no mesh on the processes"):
         session.push(x=whole((8, 6)), spec="data")
@@ -665,7 +665,7 @@ def test_a_value_that_one_process_cannot_make(
         session.push(y=np.ones(100_000), x=[classes.Fails(on=(2,)), np.ones(8)], **more)
     assert_not_bound(session, "x")
     assert_not_bound(session, "y")
-    assert open_bytes(session) == 0
+    assert open_transfers(session) == 0
     session.push(x=[classes.Fails(on=())])
     assert session.run("type(x[0]).__name__").value == "Fails"
     assert_usable(session)
@@ -712,9 +712,9 @@ def test_an_interrupted_push_binds_nothing(
         with pytest.raises(KeyboardInterrupt):
             session.push(x=whole((1024, 512)), spec="data")
     assert_not_bound(session)
-    assert open_bytes(session) == 0
+    assert open_transfers(session) == 0
     session.push(x=whole((1024, 512)), spec="data")
-    assert open_bytes(session) == 0
+    assert open_transfers(session) == 0
     assert_there(session, "x", whole((1024, 512)), "'data'")
 
 
@@ -741,7 +741,7 @@ def test_an_interrupt_that_comes_too_late_says_so(
         with pytest.raises(KeyboardInterrupt, match=r"too late: `x` was pushed.*new values"):
             session.push(x="new")
     assert_not_bound(session, old="new")
-    assert open_bytes(session) == 0
+    assert open_transfers(session) == 0
 
 
 def test_an_interrupt_just_before_the_binding_binds_nothing(
