@@ -27,6 +27,7 @@ from jaxnb.recovery.card import recovered_text
 from jaxnb.session.findings import Examiner
 from jaxnb.session.group import Life
 from jaxnb.session.interrupts_and_timeouts import Supervisor
+from jaxnb.session.phases import Phase
 from jaxnb.session.reach import Reach
 from jaxnb.session.recovering import COME_BACK_SECONDS, Recoveries
 from jaxnb.session.results import Ran
@@ -112,7 +113,7 @@ class Cells:
         Raises:
             SessionBrokenError: It has not ended.
         """
-        if self._life.lifecycle.is_computing:
+        if self._life.lifecycle.phase is Phase.COMPUTING:
             if computed := self._reach.still_computed():
                 raise still_computing_error(computed)
             self._life.lifecycle.note_computed()
@@ -231,8 +232,10 @@ class Cells:
             if running.interrupted.wait(LOOK_SECONDS):
                 running.interrupted.clear()
                 supervisor.gave_up = True
-            if supervisor.gave_up or time.monotonic() > deadline:
-                life.lifecycle.mark_broken(is_computing=not supervisor.gave_up)
+                life.lifecycle.mark_broken()
+                break
+            if time.monotonic() > deadline:
+                life.lifecycle.mark_computing()
                 break
         if computed and not (supervisor.gave_up or supervisor.timed_out):
             running.notice(f"Interrupted, but still computing: {computed}. {STILL_COMPUTING}")

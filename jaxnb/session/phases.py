@@ -24,6 +24,8 @@ class Phase(enum.Enum):
     """Cells may be run on it."""
     BROKEN = "broken"
     """A process has died, or did not come back."""
+    COMPUTING = "computing"
+    """All came back from a cell, and a computation of it has not ended."""
     STOPPED = "stopped"
     """A restart has stopped its processes and has not got as far as new ones."""
     CLOSING = "closing"
@@ -34,8 +36,9 @@ class Phase(enum.Enum):
 
 _NEXT: Mapping[Phase, frozenset[Phase]] = {
     Phase.STARTING: frozenset({Phase.READY, Phase.BROKEN, Phase.STOPPED, Phase.CLOSING}),
-    Phase.READY: frozenset({Phase.STARTING, Phase.BROKEN, Phase.CLOSING}),
-    Phase.BROKEN: frozenset({Phase.READY, Phase.STARTING, Phase.CLOSING}),
+    Phase.READY: frozenset({Phase.STARTING, Phase.BROKEN, Phase.COMPUTING, Phase.CLOSING}),
+    Phase.BROKEN: frozenset({Phase.STARTING, Phase.CLOSING}),
+    Phase.COMPUTING: frozenset({Phase.READY, Phase.STARTING, Phase.BROKEN, Phase.CLOSING}),
     Phase.STOPPED: frozenset({Phase.STARTING, Phase.CLOSING}),
     Phase.CLOSING: frozenset({Phase.CLOSED}),
     Phase.CLOSED: frozenset(),
@@ -45,6 +48,7 @@ _SHOWN: Mapping[Phase, SessionState] = {
     Phase.STARTING: "starting",
     Phase.READY: "ready",
     Phase.BROKEN: "broken",
+    Phase.COMPUTING: "broken",
     Phase.STOPPED: "broken",
     Phase.CLOSING: "broken",
     Phase.CLOSED: "closed",
@@ -56,7 +60,6 @@ class Lifecycle:
 
     Attributes:
         starts: How often its processes have joined: after a recovery, too.
-        is_computing: It is broken only because computations had not ended when a cell did.
     """
 
     def __init__(self) -> None:
@@ -64,7 +67,6 @@ class Lifecycle:
         self._phase = Phase.STARTING
         self._deaths: tuple[Death, ...] = ()
         self.starts = 0
-        self.is_computing = False
 
     @property
     def phase(self) -> Phase:
@@ -92,31 +94,23 @@ class Lifecycle:
         return dead_processes(self._deaths)
 
     def note_death(self, death: Death) -> None:
-        """Notes a death; a group that was ready is broken from then on."""
+        """Notes a death; a group that was ready, or will be, is broken from then on."""
         with self._lock:
             self._deaths = (*self._deaths, death)
-            if self._phase is Phase.READY:
+            if self._phase in (Phase.READY, Phase.COMPUTING):
                 self._phase = Phase.BROKEN
 
-    def mark_broken(self, *, is_computing: bool = False) -> bool:
-        """Notes that processes are out of step; returns whether the group was ready.
+    def mark_broken(self) -> bool:
+        """Notes that processes are out of step; returns whether they were in step."""
+        return self._move(Phase.BROKEN, Phase.READY, Phase.COMPUTING)
 
-        Args:
-            is_computing: They are in step, and something dispatched has not ended.
-        """
-        with self._lock:
-            was_ready = self._phase is Phase.READY
-            if was_ready:
-                self._phase = Phase.BROKEN
-            self.is_computing = is_computing and was_ready
-            return was_ready
+    def mark_computing(self) -> None:
+        """Notes that a computation of a cell has not ended with it."""
+        self._move(Phase.COMPUTING, Phase.READY)
 
     def note_computed(self) -> None:
-        """Notes that what was still computed has ended: the group is ready if that was all."""
-        with self._lock:
-            if self._phase is Phase.BROKEN and self.is_computing and not self._deaths:
-                self._phase = Phase.READY
-            self.is_computing = False
+        """Notes that it has ended."""
+        self._move(Phase.READY, Phase.COMPUTING)
 
     def begin_start(self) -> bool:
         """Notes that its processes are being replaced; returns False if it is being closed."""
@@ -124,7 +118,6 @@ class Lifecycle:
             if not self.is_open:
                 return False
             self._phase = self._allowed(Phase.STARTING)
-            self.is_computing = False
             return True
 
     def note_stopped(self) -> None:
@@ -134,7 +127,7 @@ class Lifecycle:
 
     def fail_start(self) -> None:
         """Notes that a restart got no further than to stop the processes, if so far."""
-        self._move(Phase.STOPPED, of=Phase.STARTING)
+        self._move(Phase.STOPPED, Phase.STARTING)
 
     def finish_start(self) -> bool:
         """Notes that all processes have joined; returns whether the group is ready."""
@@ -151,7 +144,7 @@ class Lifecycle:
 
     def finish_close(self) -> None:
         """Notes that the group has ended."""
-        self._move(Phase.CLOSED, of=Phase.CLOSING)
+        self._move(Phase.CLOSED, Phase.CLOSING)
 
     def _finish(self, before: Phase) -> bool:
         with self._lock:
@@ -159,9 +152,9 @@ class Lifecycle:
                 self._phase = Phase.BROKEN if self._deaths else Phase.READY
             return self._phase is Phase.READY
 
-    def _move(self, to: Phase, of: Phase | None = None) -> bool:
+    def _move(self, to: Phase, *of: Phase) -> bool:
         with self._lock:
-            if of is not None and self._phase is not of:
+            if self._phase not in of:
                 return False
             self._phase = self._allowed(to)
             return True

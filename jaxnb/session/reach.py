@@ -32,6 +32,7 @@ VALUES = "jaxnb.compiled.process_compiling.group_values"
 """To look through compiled programs for collectives takes a while."""
 
 COMPUTED_SECONDS = 1.0
+"""Who does not answer by then is not known to compute anything."""
 
 FAILURES_SECONDS = 0.5
 """Who does not answer by then is not known to have failed."""

@@ -27,26 +27,31 @@ def in_phase(phase: Phase) -> Lifecycle:
         found.finish_start()
         if phase is Phase.BROKEN:
             found.mark_broken()
+        elif phase is Phase.COMPUTING:
+            found.mark_computing()
     assert found.phase is phase
     return found
 
 
 ALL = list(Phase)
 STEPS: dict[str, tuple[Callable[[Lifecycle], object], list[Phase | None]]] = {
-    # To what each leads, from STARTING, READY, BROKEN, STOPPED, CLOSING, CLOSED; None: no change.
+    # To what each leads, from STARTING, READY, BROKEN, COMPUTING, STOPPED, CLOSING, CLOSED; None:
+    # no change.
     "death": (
         lambda each: each.note_death(death(1)),
-        [None, Phase.BROKEN, None, None, None, None],
+        [None, Phase.BROKEN, None, Phase.BROKEN, None, None, None],
     ),
-    "out of step": (Lifecycle.mark_broken, [None, Phase.BROKEN, None, None, None, None]),
-    "restart": (
-        Lifecycle.begin_start,
-        [None, Phase.STARTING, Phase.STARTING, Phase.STARTING, None, None],
+    "out of step": (
+        Lifecycle.mark_broken,
+        [None, Phase.BROKEN, None, Phase.BROKEN, None, None, None],
     ),
-    "start fails": (Lifecycle.fail_start, [Phase.STOPPED, None, None, None, None, None]),
-    "started": (Lifecycle.finish_start, [Phase.READY, None, None, None, None, None]),
-    "close": (Lifecycle.begin_close, [Phase.CLOSING] * 4 + [None, None]),
-    "closed": (Lifecycle.finish_close, [None, None, None, None, Phase.CLOSED, None]),
+    "computes on": (Lifecycle.mark_computing, [None, Phase.COMPUTING, *[None] * 5]),
+    "has computed": (Lifecycle.note_computed, [*[None] * 3, Phase.READY, *[None] * 3]),
+    "restart": (Lifecycle.begin_start, [None, *[Phase.STARTING] * 4, None, None]),
+    "start fails": (Lifecycle.fail_start, [Phase.STOPPED, *[None] * 6]),
+    "started": (Lifecycle.finish_start, [Phase.READY, *[None] * 6]),
+    "close": (Lifecycle.begin_close, [*[Phase.CLOSING] * 5, None, None]),
+    "closed": (Lifecycle.finish_close, [*[None] * 5, Phase.CLOSED, None]),
 }
 
 
