@@ -267,13 +267,13 @@ def timeout_error(
 ) -> CellTimeoutError:
     """Returns the error for a cell that was interrupted at its time-out."""
     now = (
-        "The group is ready."
-        if state == "ready"
-        else f"Still computing: {computed}. {STILL_COMPUTING}"
-        if computed
-        else "Some processes are still in it: type `%spmd_recover`, which kills them and starts "
-        "new processes with the variables, or `%spmd_restart` for fresh processes."
+        "Some processes are still in it: type `%spmd_recover`, which kills them and starts new "
+        "processes with the variables, or `%spmd_restart` for fresh processes."
     )
+    if state == "ready":
+        now = "The group is ready."
+    elif computed:
+        now = f"Still computing: {computed}. {STILL_COMPUTING}"
     return CellTimeoutError(
         f"Cell [{result.cell}] ran longer than its time-out of {timeout:g} s and was interrupted. "
         f"{_struck_text(result)}{now}",

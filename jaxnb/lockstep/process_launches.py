@@ -102,9 +102,13 @@ def _outstanding(cell: CellSoFar, entry: Entry, results: Sequence[Any]) -> _Outs
     known = entry.known
     # Of a thread's nobody knows how many came before: it is known by what it computes.
     which = (cell.run, entry.number) if entry.number else (known.fingerprint, entry.inputs)
-    line = "" if entry.line is None else f" at line {entry.line}"
-    text = f"`{known.name}`{line} of cell [{cell.number}]"
+    text = _named(known.name, entry.line, cell.number)
     return _Outstanding(known.processes, hash((*which, *known.processes)), text, results)
+
+
+def _named(computation: str, line: int | None, cell: int) -> str:
+    place = "" if line is None else f" at line {line}"
+    return f"`{computation}`{place} of cell [{cell}]"
 
 
 def _fails(results: Sequence[Any]) -> bool:
@@ -146,6 +150,4 @@ def _origin_text(array: jax.Array) -> str:
     origin = origin_of(array)
     if origin is None or origin[1].kind != "dispatch":  # of one process, or a part of an array
         return ""
-    made = origin[1]
-    line = "" if made.line is None else f" at line {made.line}"
-    return f"`{made.name}`{line} of cell [{made.cell}]"
+    return _named(origin[1].name, origin[1].line, origin[1].cell)
