@@ -238,6 +238,22 @@ def made_and_struck(
     return bool(made), False, places > step
 
 
+def others_of(
+    group: Group, what: Word, *, are_there: bool
+) -> tuple[list[Future[Go | Stop]], Callable[[], None]]:
+    """Returns what the others of a group ask, and what has them ask, unless they have."""
+    asked: list[Future[Go | Stop]] = []
+
+    def come() -> None:
+        if not asked:
+            asked.extend(group.pool.submit(line.ask, what) for line in group.lines)
+
+    if are_there:
+        come()
+        until(lambda: len(group.loop._conductor.waits()) == COUNT - 1, "the others wait")
+    return asked, come
+
+
 @HOSTS
 @pytest.mark.parametrize("are_there", [False, True], ids=["before the others", "after them"])
 def test_whenever_a_handler_raises_all_make_a_dispatch_or_none_does(
@@ -252,15 +268,7 @@ def test_whenever_a_handler_raises_all_make_a_dispatch_or_none_does(
     what = Word(ALL, (7).to_bytes(16, "little"), bytes(16), 1)
     outcomes = set()
     for step in range(1, 90):
-        asked: list[Future[Go | Stop]] = []
-
-        def come(asked: list[Future[Go | Stop]] = asked) -> None:
-            if not asked:
-                asked += [group.pool.submit(line.ask, what) for line in group.lines]
-
-        if are_there:
-            come()
-            until(lambda: len(group.loop._conductor.waits()) == COUNT - 1, "the others wait")
+        asked, come = others_of(group, what, are_there=are_there)
         was_made, has_raised, has_come = made_and_struck(lockstep, step, come)
         outcomes.add((was_made, has_raised))
         if not was_made:
@@ -299,15 +307,7 @@ def test_whatever_a_thread_sets_in_another_no_grant_is_lost(
     what = Word(ALL, (7).to_bytes(16, "little"), bytes(16), 1)
     outcomes = set()
     for step in range(1, 120):
-        asked: list[Future[Go | Stop]] = []
-
-        def come(asked: list[Future[Go | Stop]] = asked) -> None:
-            if not asked:
-                asked += [group.pool.submit(line.ask, what) for line in group.lines]
-
-        if are_there:
-            come()
-            until(lambda: len(group.loop._conductor.waits()) == COUNT - 1, "the others wait")
+        asked, come = others_of(group, what, are_there=are_there)
         was_made, has_raised, has_come = made_and_struck(lockstep, step, come, by_thread=True)
         outcomes.add((was_made, has_raised))
         come()
