@@ -228,7 +228,7 @@ def test_in_whatever_state_the_processes_are(make_session: Callable[..., Session
     notes = [row.note for row in session.stats()]
     os.kill(session.processes[1].pid, signal.SIGCONT)
     assert notes[:2] == ["", ""]
-    assert all(note.startswith("process 1: does not answer") for note in notes[2:])
+    assert all(note.startswith("process 1: stopped, `kill -CONT") for note in notes[2:])
 
     with pytest.raises(ProcessDiedError):
         session.run("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", ranks=[1])
