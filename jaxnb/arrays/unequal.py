@@ -248,11 +248,17 @@ def _of_result(first: UnequalInput) -> str:
             "axes over which it differs in `out_specs`. What is computed from it differs too."
         )
     axes = ", ".join(f"`{axis}`" for axis in array.axes)
+    over = (
+        axes
+        if len(array.axes) == 1
+        else f"that one of {axes} over which its copies differ (a sum over another "
+        "would count equal ones several times)"
+    )
     called = f", called at line {array.line}," if array.line is not None else ""
     return (
         f"A `shard_map` with `check_vma=False` or a `pmap` with `out_axes=None`{called} declares "
         f"what it returns equal over {axes}, and nothing checks that. A reduction is probably "
-        f"missing: `jax.lax.psum` or `pmean` over {axes}. If each device is to have its own, name "
+        f"missing: `jax.lax.psum` or `pmean` over {over}. If each device is to have its own, name "
         "the axis in `out_specs`. `check_vma=True` has JAX check it. What is computed from it "
         "differs too."
     )

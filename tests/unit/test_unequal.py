@@ -108,7 +108,8 @@ def test_what_is_no_number_on_some_is_counted_by_itself() -> None:
     ("axes", "is_rounding", "said"),
     [
         (("x", "y"), False, "`check_vma=False` or a `pmap` with `out_axes=None`, called at line 7, "
-         "declares what it returns equal over `x`, `y`"),
+         "declares what it returns equal over `x`, `y`, and nothing checks that. A reduction is "
+         "probably missing: `jax.lax.psum` or `pmean` over that one of `x`, `y` over which"),
         ((), False, "jit(f) calls Python back"),
         (("x",), True, "They differ by rounding: each device computed its own."),
     ],
