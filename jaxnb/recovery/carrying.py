@@ -101,6 +101,7 @@ class Carrier:
         notice: Shows the user a sentence.
         require_there: Raises if the processes are ended for another reason than their death.
         is_resized: The new group is of another size.
+        is_given_up: The user has given up on what is still computed: it is not waited for.
     """
 
     def __init__(
@@ -113,8 +114,9 @@ class Carrier:
         require_there: Callable[[], None],
         *,
         is_resized: bool = False,
+        is_given_up: bool = False,
     ) -> None:
-        self._is_resized = is_resized
+        self._is_resized, self._is_given_up = is_resized, is_given_up
         self._sentinels, self._pids, self._dead = sentinels, pids, dead
         self._interrupted, self._notice = interrupted, notice
         self._require_there = require_there
@@ -134,6 +136,7 @@ class Carrier:
                 "attempt": uuid.uuid4().hex,
                 "dead": sorted(gone),
                 "is_resized": self._is_resized,
+                "is_given_up": self._is_given_up,
             }
             answers = self._until_all(living, "packed", told, given_up)
             now_gone = set(self._dead()) | given_up.keys()

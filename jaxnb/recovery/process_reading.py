@@ -28,7 +28,7 @@ PENDING_SECONDS = 30.0
 
 DEAD_SECONDS = 1.0
 """What a dead process took part in ends within this time, or never: a thread of gloo's may spin for
-its peer, and looks as if it computed."""
+its peer, and looks as if it computed. So long, too, it is waited for what the user has given up."""
 
 LOOK_SECONDS = 0.01
 """How often it is asked whether an array is there: JAX offers no event for that."""
@@ -43,9 +43,11 @@ class Reader:
 
     Attributes:
         dead: The processes whose parts of arrays are gone.
+        is_given_up: The user has given up on what is still computed.
     """
 
     dead: frozenset[int]
+    is_given_up: bool = False
     _gave_up: bool = field(default=False, init=False)
 
     def __call__(self, array: Any) -> list[jax.Array] | None:
@@ -85,7 +87,7 @@ class Reader:
         devices = array.sharding.device_set
         is_seen = next(iter(devices)).platform == "cpu"
         with_dead = any(device.process_index in self.dead for device in devices)
-        most_seconds = DEAD_SECONDS if with_dead else PENDING_SECONDS
+        most_seconds = DEAD_SECONDS if with_dead or self.is_given_up else PENDING_SECONDS
         while not array.is_ready():
             now = time.monotonic()
             is_idle = is_seen and meter.idle_seconds(now, _wanted_seconds()) > IDLE_SECONDS

@@ -41,11 +41,20 @@ class _Packing:
         attempt: Names this attempt.
         dead: The processes whose parts of arrays are gone.
         is_resized: Those that replace them are more, or fewer.
+        is_given_up: The user has given up on what is still computed.
     """
 
-    def __init__(self, shell: Any, attempt: str, dead: frozenset[int], *, is_resized: bool) -> None:
+    def __init__(
+        self,
+        shell: Any,
+        attempt: str,
+        dead: frozenset[int],
+        *,
+        is_resized: bool,
+        is_given_up: bool,
+    ) -> None:
         self.attempt, self._is_resized = attempt, is_resized
-        self._shell, self._dead = shell, dead
+        self._shell, self._dead, self._is_given_up = shell, dead, is_given_up
         self._values: process_variables.Values | None = None
         self._packed: PackedState | None = None
         self._written: StateFile | None = None
@@ -92,7 +101,9 @@ class _Packing:
         if self._values is None:
             self._values = process_variables.to_carry(self._shell)
         listing = Listing() if self._is_resized else None
-        packed = pack(self._values.values, Reader(self._dead), steps, listing=listing)
+        packed = pack(
+            self._values.values, Reader(self._dead, self._is_given_up), steps, listing=listing
+        )
         if steps is self._steps:
             self._packed = packed
 
@@ -169,7 +180,7 @@ _packing: _Packing | None = None
 
 
 def packed(
-    process: ThisProcess, *, attempt: str, dead: list[int], is_resized: bool
+    process: ThisProcess, *, attempt: str, dead: list[int], is_resized: bool, is_given_up: bool
 ) -> Measured | Refused | None:
     """Begins to pack, at the first call of an attempt; tells how far it has come.
 
@@ -178,13 +189,16 @@ def packed(
         attempt: Names the attempt.
         dead: The processes whose parts of arrays are gone.
         is_resized: The new group is of another size.
+        is_given_up: The user has given up on what is still computed: it is not waited for.
 
     Returns:
         None as long as it packs.
     """
     global _packing
     if _packing is None or _packing.attempt != attempt:
-        _packing = _Packing(process.shell, attempt, frozenset(dead), is_resized=is_resized)
+        _packing = _Packing(
+            process.shell, attempt, frozenset(dead), is_resized=is_resized, is_given_up=is_given_up
+        )
     return _packing.told()
 
 

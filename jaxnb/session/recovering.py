@@ -14,6 +14,7 @@ from jaxnb.recovery.messages import Recovered
 from jaxnb.recovery.recovering import Recovery, wait_for_cells
 from jaxnb.session.group import Life
 from jaxnb.session.group_sizes import Size
+from jaxnb.session.phases import Phase
 from jaxnb.session.reach import Reach
 from jaxnb.session.starting import Progress
 from jaxnb.session.work import Work
@@ -91,6 +92,7 @@ class Recoveries:
             notice or StderrNotices().notice,
             partial(life.require_unchanged, generation),
             is_resized=size is not None,
+            is_given_up=bool(unended) or life.lifecycle.phase is Phase.COMPUTING,
         )
         return Recovery(
             carrier,

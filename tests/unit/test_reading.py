@@ -54,13 +54,13 @@ def spread(ready: list[bool], boxes: str = "") -> Any:
     return SimpleNamespace(is_ready=lambda: all(ready), sharding=sharding, shape=(), _arrays=parts)
 
 
-def waited(monkeypatch: pytest.MonkeyPatch, *dead: int) -> float:
+def waited(monkeypatch: pytest.MonkeyPatch, *dead: int, is_given_up: bool = False) -> float:
     """Returns for how long an array over processes 0 and 1 is waited for that does not come."""
     clock = Clock()
     monkeypatch.setattr(process_reading, "time", clock)
     array = spread([False])
     with pytest.raises(pickle.PicklingError, match="its computation had not ended"):
-        Reader(frozenset(dead))(array)
+        Reader(frozenset(dead), is_given_up)(array)
     return clock.now - 100.0
 
 
@@ -71,6 +71,10 @@ def test_what_a_dead_process_took_part_in_is_not_waited_for_long(
     monkeypatch: pytest.MonkeyPatch, dead: tuple[int, ...], seconds: float
 ) -> None:
     assert waited(monkeypatch, *dead) == pytest.approx(seconds, abs=0.1)
+
+
+def test_what_the_user_has_given_up_is_not_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert waited(monkeypatch, is_given_up=True) == pytest.approx(DEAD_SECONDS, abs=0.1)
 
 
 @pytest.mark.parametrize(
