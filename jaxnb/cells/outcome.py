@@ -138,7 +138,7 @@ def stopped_text(last: Dispatch) -> str:
     line = "" if last.line is None else f" at line {last.line}"
     return (
         f"{processes_label(last.processes)} stopped at the same step, after dispatch {last.number} "
-        f"of this cell, `{last.name}`{line}. All dispatched work completed."
+        f"of this cell, `{last.name}`{line}."
     )
 
 

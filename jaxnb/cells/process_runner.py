@@ -152,6 +152,7 @@ class Runner:
                             await self._run_in_shell(_as_numbered(request))
             if self._error is None:
                 self._recorder.launches.settle()
+                self._recorder.launches.last = ()
         # A script; an interrupt between IPython's own handlers; or nobody to agree with.
         except BaseException as error:
             if script is None and not isinstance(error, Exception | KeyboardInterrupt | SystemExit):

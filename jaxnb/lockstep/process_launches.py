@@ -40,9 +40,15 @@ class Launches:
     Most failures show as a computation is dispatched. One that calls Python back may fail later:
     the main thread waits for it before its next dispatch, and as the cell ends, so that all know
     by then.
+
+    Attributes:
+        last: The results of the main thread's last dispatch, until the next one, or the end of the
+            cell; after an error until the next cell. Of what nobody holds it cannot be known
+            whether it is still computed.
     """
 
     def __init__(self) -> None:
+        self.last: Sequence[Any] = ()
         self._lock = threading.RLock()  # a signal's handler may dispatch, too
         self._failures: dict[Processes, Failures] = {}
         self._outstanding: deque[_Outstanding] = deque()

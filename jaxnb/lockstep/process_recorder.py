@@ -136,6 +136,7 @@ class Recorder:
         self._cell = CellSoFar(mode, code_name, time.monotonic(), number=request.cell)
         self._cell.run = number_of(request.request_id)
         self.replicas.begin(is_compared=mode != "off")
+        self.launches.last = ()
         ORIGINS.begin(request.request_id, request.cell, code_name)
 
     def meet(self, request: CellRequest) -> None:
@@ -357,6 +358,7 @@ class Recorder:
             if written:
                 ORIGINS.replaced(made, written)
         if self._making.is_main:
+            self.launches.last = results
             self.replicas.results.made(entry, [*results, *written] if written else results)
 
     def arguments(self, processes: Processes, number: int) -> list[Argument]:

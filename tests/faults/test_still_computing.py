@@ -86,6 +86,7 @@ VALUES = {
     "    def __repr__(self): return 'a pair'\n"
     "Pair(blocked(x))",
     "with nothing to show": "blocked(x);",
+    "waited for by the user, and held by nobody": "turning(x).block_until_ready()",
 }
 
 
