@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from jaxnb.arrays.card_transfer import Moved
     from jaxnb.session import Session
 
-PULL_STATE = "No variable was changed; the group is ready."
-PUSH_STATE = "No variable on the processes was changed; the group is ready."
+PULL_STATE = "No variable was changed."
+PUSH_STATE = "No variable on the processes was changed."
 
 
 @magics_class
