@@ -1,7 +1,7 @@
 """``python -m benchmarks [NAME...] [--quick|--full] [--side jaxnb|recipe]``: print a table.
 
 Names: start, memory, idle, restart, stop, cells, lines, many, pull, push, force, recover,
-where, death, recorder, replicas, stats, agreeing, launch, tab. Without a name all are run.
+where, death, recorder, replicas, stats, agreeing, compile, launch, tab. Without a name all are run.
 The exit status is 1 if a target is missed, 0 otherwise.
 """
 
@@ -13,7 +13,17 @@ import sys
 from types import FrameType
 from typing import Any, NoReturn
 
-from benchmarks import agreeing, arrays, cells, completing, launching, lifecycle, troubles, watching
+from benchmarks import (
+    agreeing,
+    arrays,
+    cells,
+    compiling,
+    completing,
+    launching,
+    lifecycle,
+    troubles,
+    watching,
+)
 from benchmarks.measure import Row, machine_facts, say, table, write_json
 from benchmarks.processes import ROOT
 
@@ -28,6 +38,7 @@ NAMES = (
     *troubles.NAMES,
     *watching.NAMES,
     *agreeing.NAMES,
+    *compiling.NAMES,
     *launching.NAMES,
     *completing.NAMES,
 )
@@ -65,6 +76,7 @@ def main() -> int:
         rows.extend(troubles.measure(names, sides, arguments.quick))
         rows.extend(watching.measure(names, sides, arguments.quick))
         rows.extend(agreeing.measure(names, sides, arguments.quick))
+        rows.extend(compiling.measure(names, sides, arguments.quick))
         rows.extend(launching.measure(names, sides, arguments.quick))
         rows.extend(completing.measure(names, sides, arguments.quick))
     finally:  # What was measured before a failure is shown all the same.

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from jaxnb._version import __version__
@@ -61,6 +62,7 @@ def start(
     platform: str = "auto",
     launcher: str | None = None,
     collectives: str = "gloo",
+    compile_cache: str = "",
     bare: bool = False,
     check: CheckMode = "strict",
     pitfalls: bool = True,
@@ -79,6 +81,10 @@ def start(
         platform: ``"auto"`` (GPUs where there are any), ``"cpu"`` or ``"gpu"``.
         launcher: How they are started; ``"fork"`` on Linux, ``"local"`` elsewhere.
         collectives: The library of the CPU collectives: ``"gloo"``.
+        compile_cache: A folder for compiled programs. The first process that needs a program
+            compiles it and keeps it there; the others load it, and so do later groups. By default
+            in the user's cache (``~/.cache/jaxnb``), of at most 1 GiB; ``"off"``: each process
+            compiles by itself, and nothing is kept. On GPUs it is off.
         bare: Do not put ``jax``, ``jnp``, ``np``, ``P``, ``NamedSharding``,
             ``process_index`` and ``num_processes`` into the processes' namespaces.
         check: ``"strict"``: the processes agree on each computation over several of them before
@@ -106,6 +112,7 @@ def start(
         platform=platform,
         launcher=launcher,
         collectives=collectives,
+        compile_cache=os.fspath(compile_cache),
         bare=bare,
         check=check,
         pitfalls=pitfalls,

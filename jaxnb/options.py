@@ -100,6 +100,8 @@ class StartOptions:
         platform: ``"auto"``, ``"cpu"`` or ``"gpu"``.
         launcher: One of :mod:`jaxnb.launch.launcher_names`; None for the best on this system.
         collectives: The library of the CPU collectives.
+        compile_cache: The folder in which compiled programs are kept; ``"off"`` to have each
+            process compile by itself; empty for the user's cache.
         bare: Leave the processes' namespaces empty.
         check: ``"strict"``: processes agree on each computation over several of them before it
             runs; ``"off"``: it runs as in plain JAX.
@@ -112,6 +114,7 @@ class StartOptions:
     platform: str = "auto"
     launcher: str | None = None
     collectives: str = "gloo"
+    compile_cache: str = ""
     bare: bool = False
     check: CheckMode = "strict"
     pitfalls: bool = True

@@ -13,6 +13,7 @@ import os
 import random
 import shutil
 import signal
+import tempfile
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,10 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(WorkerReport(keeps_interrupts=is_worker))
     if not is_worker:
         config.pluginmanager.register(Totals())
+        # One for the run: what another test has compiled is loaded, nothing of another day's.
+        folder = tempfile.TemporaryDirectory(prefix="programs-of-tests-")
+        config.add_cleanup(folder.cleanup)
+        os.environ["JAXNB_COMPILE_CACHE"] = folder.name
     # A shell that runs a job in the background has it ignore SIGINT, and so do all processes
     # that the tests start: none of their interrupts would come.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

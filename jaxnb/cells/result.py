@@ -54,7 +54,8 @@ class ProcessResult:
         error: What it raised, or None.
         seconds: Wall time of the cell on it.
         compile_seconds: Part of it that JAX spent lowering and compiling.
-        compiles: How many computations were compiled.
+        compiles: How many computations were compiled, or loaded.
+        loads: How many of them were loaded, as another process has compiled them.
         memory: What it changed on each of its devices; empty if it changed nothing on any.
         fetch: Brings a value that was too large to travel with the reply.
         gather: Makes an array that stayed on the processes from its index and description.
@@ -69,6 +70,7 @@ class ProcessResult:
     seconds: float
     compile_seconds: float
     compiles: int = 0
+    loads: int = 0
     memory: tuple[CellMemory, ...] = ()
     fetch: Callable[[Gather | None], Any] | None = field(default=None, repr=False, compare=False)
     gather: Gather | None = field(default=None, repr=False, compare=False)

@@ -91,6 +91,7 @@ def _joined(first: ProcessResult, then: ProcessResult) -> ProcessResult:
         seconds=first.seconds + then.seconds,
         compile_seconds=first.compile_seconds + then.compile_seconds,
         compiles=first.compiles + then.compiles,
+        loads=first.loads + then.loads,
         memory=_joined_memory(first.memory, then.memory),
     )
 

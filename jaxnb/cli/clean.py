@@ -14,8 +14,9 @@ from pathlib import Path
 
 import psutil
 
-from jaxnb.labels import format_bytes
+from jaxnb.labels import format_bytes, plural
 from jaxnb.launch.folder import owner_lives, parent_folders
+from jaxnb.launch.programs_folder import default_folder, entries, trim
 from jaxnb.recovery.directories import MANIFEST
 
 END_SECONDS = 5.0
@@ -146,12 +147,35 @@ def remove(left: Left) -> list[str]:
     return problems
 
 
-def clean(*, yes: bool, dry_run: bool, places: Sequence[str] | None = None) -> int:
+def _clean_programs(*, remove: bool) -> None:
+    folder = default_folder()
+    found = entries(folder)
+    if not found:
+        return
+    size = format_bytes(sum(size for _, size, _ in found))
+    told = f"{folder}: {plural(len(found), 'compiled program')}, {size}"
+    if remove:
+        trim(folder, 0)
+        print(f"{told}; removed. Groups that run compile theirs again as they need them.")
+    else:
+        print(f"{told}; kept for later groups. `jaxnb clean --compile-cache` removes them.")
+
+
+def clean(
+    *, yes: bool, dry_run: bool, compile_cache: bool = False, places: Sequence[str] | None = None
+) -> int:
     """Lists what is left, and removes it once that is confirmed.
+
+    Args:
+        yes: It is confirmed.
+        dry_run: Nothing is to be removed.
+        compile_cache: Empty the folder of compiled programs; else only its size is told.
+        places: Where groups have their folders.
 
     Returns:
         The exit status: 0; 1 if something could not be removed, or nobody has confirmed.
     """
+    _clean_programs(remove=compile_cache and not dry_run)
     left = find(places)
     if not left.lines():
         print("Nothing is left of groups that have ended.")

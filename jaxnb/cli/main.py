@@ -51,7 +51,7 @@ def _done(parser: argparse.ArgumentParser, asked: argparse.Namespace, own: list[
         case "clean":
             from jaxnb.cli.clean import clean
 
-            return clean(yes=asked.yes, dry_run=asked.dry_run)
+            return clean(yes=asked.yes, dry_run=asked.dry_run, compile_cache=asked.compile_cache)
     parser.print_help()
     return 2
 
@@ -106,6 +106,7 @@ def make_parser() -> Parser:
     doctor.add_argument("--json", action="store_true", help="print it as JSON")
     clean = commands.add_parser("clean", help="list and remove what a crash has left")
     clean.add_argument("--yes", action="store_true", help="remove it without asking")
+    clean.add_argument("--compile-cache", action="store_true", help="empty the user's cache, too")
     clean.add_argument("--dry-run", action="store_true", help="list it only")
     return parser
 
@@ -124,6 +125,12 @@ def _add_run(run: Parser) -> None:
     add("-n", type=int, metavar="N", help="processes; default: one per GPU, else 4")
     add("--devices-per-process", type=int, metavar="D", help="CPU devices of each process")
     add("--platform", default="auto", choices=("auto", "cpu", "gpu"), help="default: auto")
+    add(
+        "--compile-cache",
+        default="",
+        metavar="DIR|off",
+        help="folder for compiled programs, or off",
+    )
     add("--check", default="strict", choices=("off", "strict"), help="off: plain JAX, which hangs")
     add("--timeout", type=_seconds, metavar="S", help="end it after S seconds (a notebook's cell)")
     add("--outputs", default="merged", choices=("all", "first", "merged"),
@@ -183,6 +190,7 @@ def _run(parser: argparse.ArgumentParser, asked: argparse.Namespace, own: list[s
             num_processes=asked.n,
             devices_per_process=asked.devices_per_process,
             platform=asked.platform,
+            compile_cache=asked.compile_cache,
             check=asked.check,
             bare=True,
         )

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from jaxnb.compat.jax_arrays import refs_written
-from jaxnb.compat.jax_hlo import modules_lines, modules_text
+from jaxnb.compat.jax_hlo import modules_lines, modules_text, moved_in
 from jaxnb.model.programs import ProgramLine
 
 
@@ -206,8 +206,9 @@ def executable_options(executable: Any) -> list[tuple[str, ...]]:
 
 def executable_lines(executable: Any) -> Callable[[], list[ProgramLine]]:
     """Returns what returns the compiled program for people; it does not hold the executable."""
-    modules = executable.xla_executable.hlo_modules()
-    return lambda: modules_lines(modules)
+    compiled = executable.xla_executable
+    modules, moved = compiled.hlo_modules(), moved_in(compiled)
+    return lambda: modules_lines(modules, moved)
 
 
 _OPTIONS = "jaxnb: compiler_options"

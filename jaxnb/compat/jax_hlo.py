@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxnb.compat.jax_literals import literal_lines, literals_digest
 from jaxnb.compat.jax_program_text import comparable
-from jaxnb.compat.xla_frames import frames_of
+from jaxnb.compat.xla_frames import NOT_MOVED, Place, frames_of, moved_places
 from jaxnb.compat.xla_listing import program_lines
 from jaxnb.compat.xla_messages import Message
 from jaxnb.compat.xla_program import Program, read_program
@@ -21,8 +21,17 @@ def programs(compiled: Any) -> list[Program]:
     Raises:
         AttributeError: This JAX does not expose serialized programs.
     """
-    modules = compiled.runtime_executable().hlo_modules()
-    return [read_program(module.as_serialized_hlo_module_proto()) for module in modules]
+    executable = compiled.runtime_executable()
+    moved = moved_in(executable)
+    modules = executable.hlo_modules()
+    return [read_program(each.as_serialized_hlo_module_proto(), moved) for each in modules]
+
+
+def moved_in(executable: Any) -> Mapping[Place, Place]:
+    """Returns where the lines of an executable stand now, if it was compiled elsewhere."""
+    if not moved_places:
+        return NOT_MOVED
+    return moved_places.get(executable.fingerprint, NOT_MOVED)
 
 
 def device_ids(compiled: Any) -> tuple[int, ...] | None:
@@ -84,15 +93,21 @@ ELIDED = "constant({...})"
 """What stands in the text for a large constant."""
 
 
-def modules_lines(modules: Sequence[Any]) -> list[ProgramLine]:
+def modules_lines(
+    modules: Sequence[Any], moved: Mapping[Place, Place] = NOT_MOVED
+) -> list[ProgramLine]:
     """Returns the operations of programs, each with the source line it comes from, for people.
 
     As :func:`modules_text`, but for what it says of large constants.
+
+    Args:
+        modules: The programs.
+        moved: What :func:`moved_in` returns of their executable.
     """
     options = _options()
     options.print_metadata = True
     found: list[ProgramLine] = []
     for module in modules:
-        frames = frames_of(Message(module.as_serialized_hlo_module_proto()))
+        frames = frames_of(Message(module.as_serialized_hlo_module_proto()), moved)
         found += program_lines(module.to_string(options), frames)
     return found

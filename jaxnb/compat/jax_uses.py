@@ -11,6 +11,7 @@ from typing import Any
 from jaxnb.compat import (
     jax_arrays,
     jax_barriers,
+    jax_compiling,
     jax_dispatch,
     jax_main_thread_calls,
     jax_pitfalls,
@@ -93,6 +94,14 @@ USES = (
         "comparing results that a `shard_map` without `check_vma` declares replicated",
         "These are not compared; a start says so.",
         jax_unchecked.note_unchecked_results,
+    ),
+    Use(
+        "JAX",
+        ("compiler.backend_compile_and_load", "cache_key._hash_serialized_compile_options",
+         "cache_key._hash_xla_flags", "config.enable_compilation_cache"),
+        "compiling each program once",
+        "Each process compiles by itself; a start says so.",
+        lambda: jax_compiling.hook_compilations(lambda wanted: wanted.compile()),
     ),
     Use(
         "JAX",

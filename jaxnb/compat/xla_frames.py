@@ -5,9 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from jaxnb.compat.xla_messages import Message
 from jaxnb.model.collectives import SourceLine
+
+Place = tuple[str, int, int]
+"""A file, a line in it and a column."""
+
+moved_places: dict[Any, Mapping[Place, Place]] = {}
+"""By the fingerprint of an executable that was compiled where its lines stood elsewhere: where they
+stand now."""
+
+NOT_MOVED: Mapping[Place, Place] = {}
 
 _NOT_THEIRS = ("/site-packages/", "/dist-packages/", "<frozen ")
 _RUN_CELLS = re.compile(
@@ -58,14 +68,20 @@ class Frames:
             yield line
 
 
-def frames_of(module: Message) -> Frames:
-    """Returns the frames of a serialized module."""
+def frames_of(module: Message, moved: Mapping[Place, Place] = NOT_MOVED) -> Frames:
+    """Returns the frames of a serialized module.
+
+    Args:
+        module: The module.
+        moved: Where its lines stand now, of ``moved_places``.
+    """
     tables = module.message(17)
     files, functions = ["", *tables.texts(1)], ["", *tables.texts(2)]
-    places = [SourceLine("", 0)] + [
-        SourceLine(files[place.number(1)], place.number(3), functions[place.number(2)])
-        for place in tables.messages(3)
-    ]
+    places = [SourceLine("", 0)]
+    for each in tables.messages(3):
+        then = files[each.number(1)], each.number(3), each.number(4)
+        file, line, _ = moved.get(then, then)
+        places.append(SourceLine(file, line, functions[each.number(2)]))
     rows = enumerate(tables.messages(4), 1)
     return Frames({i: (places[row.number(1)], row.number(2)) for i, row in rows})
 

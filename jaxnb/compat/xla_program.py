@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from jaxnb.compat.xla_frames import Frames, frames_of
+from jaxnb.compat.xla_frames import NOT_MOVED, Frames, Place, frames_of
 from jaxnb.compat.xla_groups import Groups, groups_of
 from jaxnb.compat.xla_messages import Message
 from jaxnb.model.collectives import Part, SourceLine
@@ -102,14 +102,20 @@ class Program:
     partitions: int = 1
 
 
-def read_program(serialized: bytes) -> Program:
+def read_program(serialized: bytes, moved: Mapping[Place, Place] = NOT_MOVED) -> Program:
     """Returns a serialized ``HloModuleProto`` as data.
+
+    Args:
+        serialized: The module.
+        moved: Where its lines stand now, of ``moved_places``.
 
     Raises:
         ValueError: It is none.
     """
     module = Message(serialized)
-    reader = _Reader(frames_of(module), {each.number(5): each for each in module.messages(3)})
+    reader = _Reader(
+        frames_of(module, moved), {each.number(5): each for each in module.messages(3)}
+    )
     places = _schedule(module)
     devices = module.message(15)
     return Program(

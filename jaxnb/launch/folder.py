@@ -101,7 +101,7 @@ def parent_folders() -> Iterator[str]:
 def _make_in(parent: str) -> str:
     os.fsencode(parent).decode()  # ZeroMQ takes no other names
     for ancestor in (Path(parent), *Path(parent).parents):
-        _refuse_if_others_may_rename_in(ancestor)
+        refuse_if_others_may_rename_in(ancestor)
     folder = tempfile.mkdtemp(prefix="jaxnb-", dir=parent)
     try:
         _try_socket(os.path.join(folder, "x" * LONGEST_NAME))
@@ -118,7 +118,8 @@ def _try_socket(path: str) -> None:
     os.unlink(path)
 
 
-def _refuse_if_others_may_rename_in(folder: Path) -> None:
+def refuse_if_others_may_rename_in(folder: Path) -> None:
+    """Raises PermissionError where another user could put something else in place of a file."""
     found = folder.stat()
     if found.st_uid not in {0, os.geteuid()} and not _is_of_nobody_here(found.st_uid):
         raise PermissionError(f"{folder} belongs to another user (uid {found.st_uid})")

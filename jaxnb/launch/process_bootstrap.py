@@ -17,6 +17,8 @@ import numpy as np
 from jaxnb.compat import jax_internals
 from jaxnb.errors import StartError
 from jaxnb.labels import START_IMPORTS
+from jaxnb.launch import process_compiling
+from jaxnb.launch.programs_folder import OFF
 from jaxnb.lockstep import process_trial
 from jaxnb.lockstep.conductor_address import conductor_beside
 from jaxnb.lockstep.process_recorder import Recorder
@@ -72,6 +74,9 @@ def join(request: JoinRequest) -> None:
     if request.collectives == "gloo":
         jax_internals.bind_gloo_to(request.bind_host)
     jax.devices()  # makes the backends
+    if request.programs_folder != OFF:
+        locks = os.path.join(request.socket_folder, "compiling")
+        process_compiling.install(request.programs_folder, locks, request.process_index)
     _joined = request
     _join_seconds = time.perf_counter() - started
 
@@ -134,7 +139,7 @@ def _check(recorder: Recorder) -> ProcessReport:
         join_seconds=_join_seconds,
         check_seconds=time.perf_counter() - started,
         unrecorded=recorder.missing,
-        reduced=recorder.reduced,
+        reduced=(*recorder.reduced, *process_compiling.reduced()),
         trial=recorded,
     )
 

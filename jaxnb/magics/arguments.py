@@ -159,6 +159,8 @@ def start_parser() -> MagicParser:
         offers=COLLECTIVES,
         help="gloo (the CPU's collectives)",
     )
+    _add(parser, "--compile-cache", default="", metavar="DIR|off",
+         help="folder for compiled programs (default: the user's cache), or off")  # fmt: skip
     _add(parser, "--check", default="strict", offers=CHECKS, metavar="MODE",
          help="strict (the default), or off")  # fmt: skip
     _add(parser, "--no-pitfalls", dest="pitfalls", action="store_false",

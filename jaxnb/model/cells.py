@@ -202,7 +202,8 @@ class CellReply:
         error: What it raised; None if nothing.
         seconds: Wall time of the cell on this process.
         compile_seconds: Part of it that JAX spent lowering and compiling.
-        compiles: Number of computations that the backend compiled.
+        compiles: Number of computations that the backend compiled, or loaded.
+        loads: Number of them that were loaded, as another process has compiled them.
         trails: What it dispatched to several processes, in short.
         pitfalls: What it did that JAX says nothing of.
         calls: Seconds of each call that ended without an error, if the cell is timed.
@@ -222,6 +223,7 @@ class CellReply:
     seconds: float
     compile_seconds: float = 0.0
     compiles: int = 0
+    loads: int = 0
     trails: tuple[Trail, ...] = ()
     pitfalls: tuple[Pitfall, ...] = ()
     calls: tuple[float, ...] = ()

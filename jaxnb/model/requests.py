@@ -24,6 +24,7 @@ class JoinRequest:
         socket_folder: Where its own sockets are; only this user can enter it. The one switch
             between one host and several: without it, jaxnb's part listens on ``bind_host`` too.
         collectives: ``"gloo"`` or ``"mpi"``; the CPU's.
+        programs_folder: Where compiled programs are kept; ``"off"``: each compiles alone.
         bare: Leave the namespace empty: no ``jax``, ``jnp`` … in it.
         environment: Variables to set before the backend starts.
         timeout_seconds: How long to wait for the others.
@@ -37,6 +38,7 @@ class JoinRequest:
     bind_host: str = "127.0.0.1"
     socket_folder: str = ""
     collectives: str = "gloo"
+    programs_folder: str = "off"
     bare: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
     timeout_seconds: int = 60

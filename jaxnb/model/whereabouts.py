@@ -67,6 +67,19 @@ class StackEntry:
         return f"at line {self.line}: `{self.source}`" if self.source else f"at line {self.line}"
 
 
+@dataclass(frozen=True)
+class Compiling:
+    """What a thread does about a program that is not compiled yet.
+
+    Attributes:
+        program: Its name: ``"jit(step)"``.
+        holder: The other process that compiles it, for which the thread waits; None if it compiles.
+    """
+
+    program: str
+    holder: int | None = None
+
+
 @dataclass(frozen=True, repr=False)
 class Whereabouts:
     """Where a process is.
@@ -90,6 +103,7 @@ class Whereabouts:
         asks_by_thread: Another thread than the main one waits until all processes agree.
         last_dispatch: The last computation over several processes that it has dispatched in
             its cell, is dispatching, or waits to dispatch; None if there is none.
+        compiling: What its main thread does about a program that is not compiled yet.
         fault: What its sentinel raised instead of telling where it is; empty if it told.
     """
 
@@ -105,6 +119,7 @@ class Whereabouts:
     entries: frozenset[str] = frozenset()
     asks_by_thread: bool = False
     last_dispatch: Dispatch | None = None
+    compiling: Compiling | None = None
     fault: str = ""
 
     def __repr__(self) -> str:

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import jax
 
+from jaxnb.launch import process_compiling
 from jaxnb.model.dispatches import Trail
 from jaxnb.model.timeline import Activity, CallSite, Span, SpanKind
 from jaxnb.profile.spans import Interval, painted, shortened
@@ -49,7 +50,8 @@ class WatchedCell:
         dropped: How many spans were left out so far.
         compile_seconds: What lowering and compiling took, in all threads; without tracing, whose
             events of a function include those of the functions it calls.
-        compiles: How many computations the backend compiled.
+        compiles: How many computations the backend compiled, or loaded.
+        loads: How many of them were loaded, as another process has compiled them.
     """
 
     request_id: str
@@ -62,6 +64,7 @@ class WatchedCell:
     dropped: int = 0
     compile_seconds: float = 0.0
     compiles: int = 0
+    loads: int = 0
 
 
 class Recorded(Protocol):
@@ -89,11 +92,13 @@ class Timekeeper:
 
     def __init__(self) -> None:
         self.cell = WatchedCell("", 0.0, has_ended=True)
+        self._loaded = 0
         jax.monitoring.register_event_duration_secs_listener(self._on_event)
 
     def begin(self, request_id: str, began: float) -> None:
         """Begins a cell, which began at ``began`` on ``time.monotonic()``."""
         self.cell = WatchedCell(request_id, began)
+        self._loaded = _loaded()
 
     def waited(self, since: float) -> None:
         """Takes that the main thread has waited for results, from ``since`` until now."""
@@ -126,6 +131,7 @@ class Timekeeper:
         """
         cell = self.cell
         cell.has_ended = True
+        cell.loads = _loaded() - self._loaded
         started = cell.started
         spans, dropped = shortened(painted([*cell.waits, *cell.events]), MAX_SPANS)
         told = (Span(s.start - started, s.stop - started, s.kind) for s in spans)
@@ -171,7 +177,12 @@ class Times(Feature):
             "activity": self._activity,
             "compile_seconds": min(kept.compile_seconds, cell.seconds),
             "compiles": kept.compiles,
+            "loads": kept.loads,
         }
+
+
+def _loaded() -> int:
+    return 0 if process_compiling.programs is None else process_compiling.programs.loaded
 
 
 def _with_dispatches(

@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from jaxnb.cells.outcome import (
     closed_error,
@@ -23,6 +24,7 @@ from jaxnb.launch.deaths import Death, OomKills, death_error
 from jaxnb.launch.gpus import visible_gpus
 from jaxnb.launch.launcher_names import launcher_of
 from jaxnb.launch.placement import Placement, place
+from jaxnb.launch.programs_folder import OFF, programs_folder
 from jaxnb.lockstep import checking
 from jaxnb.lockstep.serials import Serials
 from jaxnb.model.cells import StreamChunk
@@ -71,7 +73,7 @@ class Life:
         progress: Progress,
     ) -> None:
         started = time.perf_counter()
-        self.options, self.placement = options, _placed(options)
+        self.options, self.placement, self._notes = _prepared(options)
         self.lifecycle = Lifecycle()
         self.generation = 0
         self.reports: list[ProcessReport] = []
@@ -120,6 +122,7 @@ class Life:
     def info(self) -> GroupInfo:
         """Returns the whole group, for display."""
         platform, work = self.placement.platform, self._work
+        notes = checking.notes(self.reports, self.options.check)
         versions = installed() | {"JAX": self.reports[0].jax_version}
         return GroupInfo(
             processes=tuple(self.processes),
@@ -133,7 +136,7 @@ class Life:
             last_cell=work.last_cell,
             running_cell=now.request.cell if (now := work.current) is not None else None,
             check=self.options.check,
-            notes=(*checking.notes(self.reports, self.options.check), *newer_than_tested(versions)),
+            notes=(*notes, *newer_than_tested(versions), *self._notes),
         )
 
     @property
@@ -342,7 +345,13 @@ class Life:
         self._work.take_output(output, is_kept=is_up)
 
 
-def _placed(options: StartOptions) -> Placement:
+def _prepared(options: StartOptions) -> tuple[StartOptions, Placement, list[str]]:
+    """Returns what is started, and what is to be told of where programs are kept."""
     placement = place(options, visible_gpus() if options.platform != "cpu" else ())
     require_room(placement)
-    return placement
+    if placement.platform == "cpu":
+        folder, note = programs_folder(options.compile_cache)
+    else:
+        folder = ""
+        note = "On GPUs each process compiles by itself." if options.compile_cache else ""
+    return replace(options, compile_cache=folder or OFF), placement, [note] if note else []

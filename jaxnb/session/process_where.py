@@ -7,6 +7,7 @@ import re
 
 from jaxnb.cells import process_main_thread
 from jaxnb.cells.process_sleeping import stays_in, work
+from jaxnb.launch import process_compiling
 from jaxnb.lockstep import process_interrupts
 from jaxnb.lockstep.process_awaiting import AT_PROMPT, TYPED, is_of_cell
 from jaxnb.model.whereabouts import StackEntry, Whereabouts
@@ -45,6 +46,7 @@ def where(process: ThisProcess) -> Whereabouts:
         frozenset(process_main_thread.entries_of_others()),
         process_main_thread.another_is_in(ASKS),
         last,
+        process_compiling.main_thread_does(),
     )
 
 

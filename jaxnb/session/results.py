@@ -153,6 +153,7 @@ class Results:
             seconds=reply.seconds,
             compile_seconds=reply.compile_seconds,
             compiles=reply.compiles,
+            loads=reply.loads,
             memory=reply.memory,
             fetch=partial(
                 self._fetch,

@@ -32,9 +32,11 @@ def waits_in_jax(where: Whereabouts) -> bool:
 def waits_in_python(where: Whereabouts) -> bool:
     """Whether a process's main thread waits in jaxnb's own code, where an interrupt reaches it.
 
-    For what others are about to do, in a comparison for their word, or for an array of which jaxnb
-    reads the elements.
+    For what others are about to do, in a comparison for their word, for a program that another
+    compiles, or for an array of which jaxnb reads the elements.
     """
+    if where.compiling is not None and where.compiling.holder is not None:
+        return True
     return any(file in entry.file for entry in where.stack for file in _WAITS_IN_PYTHON)
 
 

@@ -119,10 +119,14 @@ class Standing:
             return asks
         if waits_for_own_thread(where):
             return "waiting until another of its threads has dispatched"
-        if where.sleeps_in == "sleep":
-            return "asleep"
+        if (known := where.compiling) is not None:
+            if known.holder is None:
+                return f"compiling `{known.program}`"
+            return f"waiting for process {known.holder} to compile `{known.program}`"
         if is_compiling(where):
             return "compiling"
+        if where.sleeps_in == "sleep":
+            return "asleep"
         if seconds and where.cpu_seconds - anchor.where.cpu_seconds > COMPUTES * seconds:
             return "computing"
         return "waiting in C code" if where.sleeps_in == "futex" else ""

@@ -143,6 +143,7 @@ class Starter:
                 bind_host=LOOPBACK,
                 socket_folder=self._group.directory,
                 collectives=self._options.collectives,
+                programs_folder=self._options.compile_cache,
                 bare=self._options.bare,
                 environment=placement.environments[index],
                 timeout_seconds=max(1, int(min(self._options.timeout, MAX_SECONDS))),

@@ -20,6 +20,7 @@ import pytest
 
 from integration.conftest import gate_runs
 from jaxnb.compat import jax_arrays as arrays
+from jaxnb.compat import jax_compiling as compiling
 from jaxnb.compat import jax_dispatch as dispatch
 from jaxnb.compat import jax_exact_arrays as exact_arrays
 from jaxnb.compat import jax_hlo as hlo
@@ -68,7 +69,9 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Python]:
         it.stdin and it.stdin.close()
 
 
-MODULES = (_jax_internals, arrays, dispatch, exact_arrays, hlo, pitfalls, pytrees, unchecked)
+MODULES = (
+    _jax_internals, arrays, compiling, dispatch, exact_arrays, hlo, pitfalls, pytrees, unchecked,
+)  # fmt: skip
 
 
 def test_every_function_has_a_test_here() -> None:
@@ -104,8 +107,8 @@ def test_private_names_are_used_in_this_module_only() -> None:
         if is_private(node)
     }
     modules = (
-        "internals", "arrays", "barriers", "dispatch", "exact_arrays", "fast_path", "hlo",
-        "main_thread_calls", "pitfalls", "pytrees", "unchecked",
+        "internals", "arrays", "barriers", "compiling", "dispatch", "exact_arrays", "fast_path",
+        "hlo", "main_thread_calls", "pitfalls", "pytrees", "unchecked",
     )  # fmt: skip
     assert users == {f"compat/jax_{name}.py" for name in modules}
 
@@ -309,6 +312,44 @@ modules = compiled.runtime_executable().hlo_modules()
 print(hlo.modules_text(modules) == hlo.modules_text(made(3).runtime_executable().hlo_modules()),
       "all-to-all" in hlo.modules_text(modules), "fori_loop" in hlo.modules_text(modules))
 print([line.source for line in hlo.modules_lines(modules) if "all-to-all" in line.text][-1])
+"""
+
+COMPILING = """
+from jaxnb.compat import jax_compiling as compiling, jax_hlo as hlo
+import jax, numpy as np
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_num_cpu_devices", 4)
+kept, told = {}, []
+def make(wanted):
+    if wanted.program != "jit(f)":
+        return wanted.compile()
+    if wanted.key not in kept:
+        executable = wanted.compile()
+        kept[wanted.key] = compiling.serialized(executable), wanted.places
+        told.append("compiled")
+        return executable
+    data, places = kept[wanted.key]
+    executable = wanted.load(data)
+    told.append(compiling.has_lines_of(executable, places, wanted.places))
+    return executable
+print(repr(compiling.hook_compilations(make)))
+def defined(lines, factor=2, order=slice(None)):
+    mesh = jax.sharding.Mesh(jax.devices()[order], ("x",))
+    code = chr(10) * lines + "def f(x):" + chr(10) + f"    return jax.lax.psum(x, 'x') * {factor}"
+    space = {"jax": jax}
+    exec(compile(code, "<cell 1>", "exec"), space)
+    return jax.jit(jax.shard_map(space["f"], mesh=mesh, in_specs=jax.P("x"), out_specs=jax.P()))
+def line(f):
+    compiled = f.lower(x).compile()
+    (program,) = hlo.programs(compiled)
+    found = [each for known in program.computations.values() for each in known if each.kind]
+    return found[0].source.line, len(hlo.moved_in(compiled.runtime_executable())) > 0
+x = np.arange(4, dtype=np.float32)
+for f in defined(0), defined(5), defined(0, 3), defined(0, 2, slice(None, None, -1)), defined(0):
+    print(f(x).tolist(), line(f), told)
+    told.clear()
+compiled = jax.jit(lambda a: a).lower(x).compile().runtime_executable()
+print(compiling.has_lines_of(compiled, (("a", 1, 1),), (("a", 2, 1), ("a", 3, 1))))
 """
 
 PITFALLS = """
@@ -544,7 +585,7 @@ print(len(jax.export.export(mapped(P()))(v).out_avals))
 SNIPPETS = (
     ARRAYS, OF_TWO, EXACT, PYTREES,
     SERVICE, CONNECT, GLOO, INITIALIZED, PRELOAD, KEYS, JIT, TOLD, EXECUTABLE, HLO,
-    LISTENED, ITERATED, LANES, UNCHECKED,
+    COMPILING,    LISTENED, ITERATED, LANES, UNCHECKED,
 )  # fmt: skip
 
 
@@ -562,6 +603,20 @@ def test_programs_tell_over_which_axes_they_declare_results_replicated_unchecked
         "('x', 'y')",
         "[(), (), ('x',)]",
         "1",
+    ]
+
+
+def test_an_executable_is_loaded_for_an_equal_program_with_the_lines_of_that(
+    python: Python,
+) -> None:
+    assert python(COMPILING).splitlines() == [
+        "''",
+        "[12.0] (2, False) ['compiled']",
+        "[12.0] (7, True) [True]",
+        "[18.0] (2, False) ['compiled']",
+        "[12.0] (2, False) [True]",
+        "[12.0] (2, False) [True]",
+        "False",
     ]
 
 

@@ -75,7 +75,7 @@ def test_python_keywords_are_no_variables() -> None:
 def test_start_line_in_full() -> None:
     found = start_parser().parse_line(
         "-n 8 --devices-per-process 2 --platform cpu --launcher local --collectives gloo "
-        "--check strict --no-pitfalls --bare --timeout 30"
+        "--compile-cache off --check strict --no-pitfalls --bare --timeout 30"
     )
     assert vars(found) == {
         "help": False,
@@ -84,6 +84,7 @@ def test_start_line_in_full() -> None:
         "platform": "cpu",
         "launcher": "local",
         "collectives": "gloo",
+        "compile_cache": "off",
         "check": "strict",
         "pitfalls": False,
         "bare": True,

@@ -1,0 +1,102 @@
+"""A process that compiles a program for all: killed, stopped, interrupted; others wait for it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from faults.shared import show_waits_soon
+from jaxnb.cells.sinks import NoSink
+from jaxnb.errors import CellError, CellTimeoutError, ProcessDiedError
+from jaxnb.model.whereabouts import Waits
+from jaxnb.session import Session
+from jaxnb_fixtures import PATIENT_SECONDS
+
+Make = Callable[..., Session]
+
+ARRAYS = """
+n = jax.device_count()
+mesh = jax.make_mesh((n,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+x = jax.make_array_from_callback((n,), NamedSharding(mesh, P("d")), lambda i: np.ones(1, "f4"))
+def tripled(a):
+    return (a * 3).sum()
+"""
+HOLD = """
+import os
+from jaxnb.launch import process_compiling
+kept = process_compiling.serialized
+def held_up(executable):  # with the lock, before anybody can load it
+    if os.path.exists(begun):
+        open(gate).close()
+    return kept(executable)
+process_compiling.serialized = held_up
+"""
+CELL = """
+import time
+if process_index:
+    while not os.path.exists(begun):
+        time.sleep(0.01)
+else:
+    open(begun, "w").close()
+y = float(jax.jit(tripled)(x))
+y
+"""
+
+
+class OnWaits(NoSink):
+    """Calls something once it is shown that processes wait."""
+
+    def __init__(self, then: Callable[[], None]) -> None:
+        self.told: list[Waits] = []
+        self._then = then
+
+    def waits(self, waits: Waits) -> None:
+        """Takes what is shown."""
+        self.told.append(waits)
+        if len(self.told) == 1:
+            self._then()
+
+
+@pytest.fixture
+def group(make_session: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Session:
+    show_waits_soon(monkeypatch)
+    session = make_session(2, devices_per_process=2, compile_cache=tmp_path / "programs")
+    os.mkfifo(tmp_path / "gate")
+    names = f"gate, begun = {str(tmp_path / 'gate')!r}, {str(tmp_path / 'begun')!r}\n"
+    session.run(names + ARRAYS + HOLD)
+    return session
+
+
+def test_the_wait_is_shown(group: Session, tmp_path: Path) -> None:
+    sink = OnWaits(lambda: (tmp_path / "gate").write_text(""))  # lets it go on
+    assert group.run(CELL, sink=sink, timeout=PATIENT_SECONDS).value == 12.0
+    work = {each.doing: each.processes for waits in sink.told for each in waits.at_work}
+    assert work["compiling `jit(tripled)`"] == (0,)
+
+
+@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+def test_others_go_on_once_the_holder_has_died(group: Session, sign: signal.Signals) -> None:
+    pid = group.processes[0].pid
+
+    def strike() -> None:
+        os.kill(pid, sign)
+        if sign is signal.SIGSTOP:
+            group.interrupt()
+            os.kill(pid, signal.SIGCONT)
+
+    with pytest.raises((ProcessDiedError, CellError)):
+        group.run(CELL, sink=OnWaits(strike), timeout=PATIENT_SECONDS)
+    group.recover()
+    assert group.run(f"{ARRAYS}\nfloat(jax.jit(tripled)(x))").value == 12.0
+
+
+def test_a_time_out_ends_the_holder_and_those_who_wait(group: Session) -> None:
+    with pytest.raises(CellTimeoutError) as caught:
+        group.run(CELL, timeout=1)
+    assert sorted(caught.value.result.errors) == [0, 1]
+    group.run("if process_index == 0: os.remove(begun)\nprocess_compiling.serialized = kept")
+    assert group.run(CELL, timeout=PATIENT_SECONDS).value == 12.0
