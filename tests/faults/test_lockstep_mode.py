@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import jaxnb
+from faults.shared import show_waits_soon
 from jaxnb.cells import card_waits
 from jaxnb.cells.result import CellResult
 from jaxnb.cells.sinks import NoSink
@@ -379,6 +380,44 @@ def test_a_conductor_that_is_stopped_is_named(group: Session) -> None:
     finally:
         os.kill(conductor, signal.SIGCONT)
     assert f"The conductor (pid {conductor}), which lets processes dispatch, has not" in panel.text
+
+
+def test_who_waits_for_a_thread_of_its_own_is_named(
+    group: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread was let dispatch first, and does not: the others wait for that process."""
+    show_waits_soon(monkeypatch)
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    opened: list[int] = []
+
+    class OpensOnceToldSo(NoSink):
+        def waits(self, waits: Waits) -> None:
+            if "until another of its threads has dispatched" in card_waits.waits_card(waits).text:
+                opened.append(os.open(gate, os.O_RDWR))
+
+    code = (
+        "import sys\nmade, let = [], threading.Event()\n"
+        "def hold(frame, event, _):\n"
+        "    if event == 'return' and frame.f_code.co_name == 'agree':\n"
+        "        sys.setprofile(None)\n"
+        "        let.set()\n"
+        f"        open({str(gate)!r}).close()\n"
+        "def work():\n"
+        "    if process_index == 0: sys.setprofile(hold)\n"
+        "    made.append(step(x))\n"
+        "    let.set()\n"
+        "thread = threading.Thread(target=work, daemon=True); thread.start(); let.wait()\n"
+        "found = float(total(x)); thread.join(); float(total(made[0])), found"
+    )
+    try:
+        result = group.run(code, sink=OpensOnceToldSo(), timeout=PATIENT_SECONDS)
+    finally:
+        opened.append(os.open(gate, os.O_RDWR))
+        for each in opened:
+            os.close(each)
+    assert result.value == (32.0, 16.0)
+    assert len(opened) > 1
 
 
 @pytest.mark.thorough  # how it is told: tests/unit/test_reasons.py
