@@ -57,18 +57,21 @@ def test_only_what_has_no_owner_is_removed(left_behind: Path) -> None:
         subprocess.Popen([*words, str(owner.pid), str(left_behind)], stdout=-1) as orphan,
         subprocess.Popen([*words, str(os.getpid()), str(living)], stdout=-1) as child,
     ):
-        for each in (orphan, child):
-            assert each.stdout is not None
-            each.stdout.readline()
-        left = clean.find([str(left_behind.parent)])
-        assert [each.pid for each in left.processes] == [orphan.pid]
-        assert left.folders == (left_behind,)
-        assert clean.clean(yes=False, dry_run=True, places=[str(left_behind.parent)]) == 0
-        assert left_behind.exists()
-        assert clean.clean(yes=True, dry_run=False, places=[str(left_behind.parent)]) == 0
-        assert not psutil.pid_exists(orphan.pid)
-        assert child.poll() is None
-        child.kill()
+        try:
+            for each in (orphan, child):
+                assert each.stdout is not None
+                each.stdout.readline()
+            left = clean.find([str(left_behind.parent)])
+            assert [each.pid for each in left.processes] == [orphan.pid]
+            assert left.folders == (left_behind,)
+            assert clean.clean(yes=False, dry_run=True, places=[str(left_behind.parent)]) == 0
+            assert left_behind.exists()
+            assert clean.clean(yes=True, dry_run=False, places=[str(left_behind.parent)]) == 0
+            assert not psutil.pid_exists(orphan.pid)
+            assert child.poll() is None
+        finally:
+            orphan.kill()
+            child.kill()
     assert not left_behind.exists()
     assert living.exists()
     assert others.exists()
