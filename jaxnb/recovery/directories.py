@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -87,12 +88,22 @@ def target_of(folder: str, *, overwrite: bool) -> Path:
             f"{target} is there, and has no saved variables. Nothing was saved. Name a directory "
             "that is not there yet."
         )
+    if others := sorted(each.name for each in target.iterdir() if not _is_of_save(each.name)):
+        raise UsageError(
+            f"{target} has more than saved variables: {', '.join(others[:5])}"
+            f"{' …' if len(others) > 5 else ''}. Nothing was saved, as to replace the directory "
+            "would remove that too. Move it away, or name another directory."
+        )
     if not overwrite:
         raise UsageError(
             f"{target} has saved variables already. Nothing was saved. Name another directory, or "
             "replace them: `%spmd_save --overwrite DIR`, `spmd.save(dir, overwrite=True)`."
         )
     return target
+
+
+def _is_of_save(name: str) -> bool:
+    return name == MANIFEST or re.fullmatch(r"process-\d+", name) is not None
 
 
 def require_room(folder: Path, nbytes: int) -> None:

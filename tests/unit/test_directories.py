@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxnb.errors import JaxnbError
+from jaxnb.errors import JaxnbError, UsageError
 from jaxnb.recovery import directories
 
 Refuse = Callable[[int, BaseException], None]
@@ -102,3 +102,12 @@ def test_scratch_is_kept_only_with_whole_variables(
         fail(directories.MANIFEST)
     (folder,) = tmp_path.iterdir()
     assert f"`%spmd_load {folder}` binds them" in caught.value.__notes__[0]
+
+
+def test_a_directory_with_files_of_the_users_is_not_replaced(tmp_path: Path) -> None:
+    for name in ("variables.json", "process-00000", "thesis.tex"):
+        (tmp_path / name).write_text("mine")
+    with pytest.raises(UsageError, match=r"more than saved variables: thesis\.tex\. Nothing was"):
+        directories.target_of(str(tmp_path), overwrite=True)
+    (tmp_path / "thesis.tex").unlink()
+    assert directories.target_of(str(tmp_path), overwrite=True) == tmp_path
