@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 
 from jaxnb.labels import format_bytes, plural
-from jaxnb.launch.folder import owner_lives, parent_folders
+from jaxnb.launch.folder import owner_lives, parent_folders, pids_of
 from jaxnb.launch.programs_folder import default_folder, entries, trim
 from jaxnb.recovery.directories import MANIFEST
 
@@ -59,6 +59,8 @@ def find(places: Iterable[str] | None = None) -> Left:
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             if process.uids().real != os.getuid() or not (group := _group_of(process)):
+                continue
+            if pids_of(process.pid) != pids_of("self"):  # of a container: so is its owner's number
                 continue
             folder, owner = group
             if folder.parent in roots and not _lives(owner, process):

@@ -58,16 +58,31 @@ def mark(folder: str | Path) -> None:
     """
     pid = os.getpid()
     with open(os.path.join(folder, OWNER), "xb", opener=for_this_user) as file:
-        file.write(os.fsencode(f"{pid} {_started(pid)} {os.path.realpath(folder)}"))
+        file.write(
+            os.fsencode(f"{pid} {_started(pid)} {pids_of('self')} {os.path.realpath(folder)}")
+        )
 
 
 def owner_lives(folder: Path) -> bool | None:
-    """Whether the process that has marked a folder lives; None if the folder has no mark."""
+    """Whether the process that has marked a folder lives.
+
+    None if the folder has no mark, or that of a container, whose processes have other numbers.
+    """
     try:
-        pid, started, path = os.fsdecode((folder / OWNER).read_bytes()).split(" ", 2)
+        pid, started, pids, path = os.fsdecode((folder / OWNER).read_bytes()).split(" ", 3)
     except (OSError, ValueError):
         return None
-    return _started(int(pid)) == started if path == os.path.realpath(folder) else None
+    if path != os.path.realpath(folder) or pids != pids_of("self"):
+        return None
+    return _started(int(pid)) == started
+
+
+def pids_of(process: int | str) -> str:
+    """Returns the namespace in which a process has its number; empty where nobody tells."""
+    try:
+        return os.readlink(f"/proc/{process}/ns/pid")
+    except OSError:
+        return ""
 
 
 def _started(pid: int) -> str:

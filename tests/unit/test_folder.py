@@ -103,3 +103,11 @@ def test_owners_that_a_container_does_not_map_are_nobody_in_it(
     monkeypatch.setattr(Path, "read_text", lambda path: texts[str(path)])
     assert folder._is_of_nobody_here(65534)
     assert not folder._is_of_nobody_here(1)
+
+
+def test_nobody_knows_whether_the_owner_in_another_container_lives(tmp_path: Path) -> None:
+    folder.mark(tmp_path)
+    assert folder.owner_lives(tmp_path) is True
+    mark = tmp_path / folder.OWNER
+    mark.write_text(mark.read_text().replace(folder.pids_of("self"), "pid:[1]"))
+    assert folder.owner_lives(tmp_path) is None
