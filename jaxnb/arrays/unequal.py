@@ -241,6 +241,13 @@ def _of_result(first: UnequalInput) -> str:
             "They differ by rounding: each device computed its own. `jax.lax.pmean` over the mesh "
             "axes that are not in `out_specs` gives all the same."
         )
+    if "{maximal device=" in array.layout:
+        return (
+            "JAX called Python back (`jax.pure_callback`, say) for one device only, and only that "
+            f"has what it returned, though {first.name} looks replicated. Call it within a "
+            "`jax.shard_map`: then it is called for each device. What is computed from it differs "
+            "too."
+        )
     if not array.axes:
         return (
             f"{array.computation} calls Python back (`jax.pure_callback`, say), which returned "

@@ -126,6 +126,14 @@ def test_a_result_is_explained_by_its_program_and_never_by_host_data(
     assert "same data" not in text
 
 
+def test_a_result_of_one_device_is_not_blamed_on_what_was_called_back() -> None:
+    layout = "GSPMDSharding({maximal device=0}, memory_kind=device)"
+    of = replace(array("a"), role="result", axes=(), layout=layout)
+    text = unequal.describe([UnequalInput(of, ((4, 6), (0, 3)), ((0,), (1,)))], 3)
+    assert "for one device only" in text
+    assert "something else" not in text
+
+
 def test_of_many_devices_that_differ_some_are_named() -> None:
     found = UnequalInput(array("a"), ((0, 8),), tuple((i,) for i in range(12)), by_device=True)
     assert "device 7 ≠ 4 more in" in unequal.describe([found], 3)
