@@ -5,8 +5,8 @@ tomorrow too. Who is to compile a program takes a lock of the group's for it; th
 it when its holder ends, in whatever way. So nobody relies on another process to come, to live or to
 succeed: whoever gets the lock looks once more, and else compiles.
 
-A process holds one lock at most while it waits for nothing, as XLA compiles without asking anybody:
-no two can wait for each other.
+A thread that holds a lock waits for nothing, as XLA compiles without asking anybody; what a
+signal's handler compiles meanwhile takes no lock: no two can wait for each other.
 """
 
 from __future__ import annotations
@@ -68,6 +68,8 @@ class Programs:
             Exception: What compiling it raises, or KeyboardInterrupt while another compiles it.
         """
         executable = self._loaded(wanted)
+        if executable is None and threading.get_ident() in self.doing:
+            return wanted.compile()  # a handler or finalizer: this thread may hold that very lock
         if executable is None:
             try:
                 executable = self._first_to_compile(wanted) or self._loaded(wanted)
@@ -91,6 +93,7 @@ class Programs:
             self.doing[threading.get_ident()] = Compiling(wanted.program)
             _say(lock, str(self._index).encode())
             executable = wanted.compile()
+            has_lines_of(executable, wanted.places, wanted.places)
             if not self._keep(wanted, executable):
                 _say(lock, _ALONE)
             return executable
@@ -117,7 +120,8 @@ class Programs:
             places, data = _opened(path.read_bytes())
             executable = wanted.load(data)
             if has_lines_of(executable, places, wanted.places):
-                os.utime(path)  # what was not used for longest goes first
+                with contextlib.suppress(OSError):  # a read-only file system
+                    os.utime(path)  # what was not used for longest goes first
                 self.loaded += 1
                 return executable
         except FileNotFoundError:

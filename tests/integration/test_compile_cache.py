@@ -207,6 +207,24 @@ def test_programs_in_another_order_and_in_threads(make_session: Make, tmp_path: 
     assert values == [sorted([8.0 * k for k in range(20, 30)] * 2)] * 2
 
 
+def test_a_handler_compiles_what_its_own_thread_is_compiling(
+    make_session: Make, tmp_path: Path
+) -> None:
+    session = make_session(2, devices_per_process=2, compile_cache=tmp_path)
+    session.run(
+        "from jaxnb.launch import process_compiling\nimport signal\nfound = []\n"
+        "def make():\n    return float(jax.jit(lambda a: (a * 3).sum())(np.ones(8)))\n"
+        "def keep(executable, kept=process_compiling.serialized):\n"
+        "    if not found:\n        found.append('due')\n"
+        "        signal.raise_signal(signal.SIGALRM)\n"
+        "    return kept(executable)\n"
+        "signal.signal(signal.SIGALRM, lambda *_: found.append(make()))\n"
+        "process_compiling.serialized = keep"
+    )
+    values, *_ = made(session, "(make(), found[1:]) if process_index == 0 else None")
+    assert values[0] == (24.0, [24.0])
+
+
 CALLS_BACK = """
 told = []
 def own(a):
