@@ -173,6 +173,9 @@ class ForkServer(ForkLoop):
             if child is None or child.role != "engine":
                 missing.append(pid)
                 continue
+            if command["signal"] == signal.SIGINT:
+                lifeline.interrupt(pid)
+                continue
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, command["signal"])
         self._emit(reply=command["id"], missing=missing)

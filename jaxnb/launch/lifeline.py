@@ -112,3 +112,16 @@ def kill_descendants() -> None:
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
+
+
+def interrupt(pid: int) -> None:
+    """Sends SIGINT to a process and to what it has started, as a terminal does and Jupyter.
+
+    Only a process that leads a group of its own has others interrupted beside it. What it started
+    in another group or session is left alone. One that has ended is left out.
+    """
+    with contextlib.suppress(ProcessLookupError):
+        if os.getpgid(pid) == pid:
+            os.killpg(pid, signal.SIGINT)
+        else:
+            os.kill(pid, signal.SIGINT)

@@ -10,6 +10,7 @@ import signal
 from urllib.parse import quote
 
 from jaxnb.compat import jax_internals
+from jaxnb.launch import lifeline
 from jaxnb.lockstep.conductor_address import conductor_beside
 from jaxnb.lockstep.conductor_loop import Loop
 from jaxnb.lockstep.connections import connected, listening
@@ -47,7 +48,7 @@ def serve(folder: str, num_processes: int, ready_fd: int) -> None:
             f"The conductor cannot be reached at {CONDUCTOR_HOST}={host}: {error}. Set it to an "
             "address of this machine, or not at all."
         ) from None
-    conductor = Loop(door, num_processes)
+    conductor = Loop(door, num_processes, lifeline.interrupt)
     with os.fdopen(ready_fd, "w") as stream:
         stream.write(f"{address}\n")
     conductor.run()

@@ -5,11 +5,8 @@ Each process has one connection, which is its life: when it ends, the process is
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
 import selectors
-import signal
 import socket
 import time
 from collections.abc import Callable, Iterable
@@ -46,12 +43,6 @@ TELL_SECONDS = 1.0
 """Who was stopped waits so long at most for what others, still at work, were about to dispatch."""
 
 
-def send_signal(pid: int) -> None:
-    """Interrupts a process, unless it has ended."""
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGINT)
-
-
 MOST_STRANGERS = 64
 """So many connections may not have shown that they know the key; the oldest is ended then."""
 
@@ -65,9 +56,7 @@ class Loop:
         press: Sends SIGINT to a process id.
     """
 
-    def __init__(
-        self, door: Door, num_processes: int, press: Callable[[int], None] = send_signal
-    ) -> None:
+    def __init__(self, door: Door, num_processes: int, press: Callable[[int], None]) -> None:
         self._door = door
         self._press = press
         self._conductor = Conductor(num_processes)

@@ -132,6 +132,43 @@ def test_what_a_command_has_put_into_the_background_ends_with_it(session: Sessio
     assert not still_running(each for each in psutil.process_iter() if each.pid == pid)
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "v=!{}; sleep 1001",
+        "%%bash\n{}; sleep 1002",
+        "os.popen('{}; sleep 1003').read()",
+        "os.system('{}; exec sleep 1004')",
+        "subprocess.run(['sh', '-c', '{}; sleep 1005'])",
+        "subprocess.Popen(['sh', '-c', '{}; sleep 1006']); step()",
+        "p = await asyncio.create_subprocess_exec('sh', '-c', '{}; sleep 1007'); await p.wait()",
+    ],
+)
+def test_programs_that_a_cell_has_started_are_interrupted_too(
+    session: Session, tmp_path: Path, code: str
+) -> None:
+    """As in a terminal and in Jupyter, SIGINT goes to all of the process's group.
+
+    IPython's `v=!` and C's `system` take the interrupt for the program's alone, and go on.
+    """
+    session.run("import asyncio, os, subprocess\ndef step():\n    while True: jnp.ones(3).sum()")
+    there = tmp_path / "pid"
+    os.mkfifo(there)
+
+    def when_it_runs(press: Callable[[], None]) -> None:
+        there.read_text()
+        press()
+
+    cell = code.format(f"echo > {there}")
+    with pressing_beside(when_it_runs):
+        session.run(cell, ranks=[1], raise_on_error=False)
+    programs = psutil.process_iter(["cmdline"])  # None of one that has ended
+    assert not still_running(
+        p for p in programs if "sleep 100" in " ".join(p.info["cmdline"] or ())
+    )
+    assert_usable(session)
+
+
 @pytest.mark.parametrize("late", [0, 3])
 def test_who_begins_late_is_interrupted_too(session: Session, late: int) -> None:
     """A process outside cells ignores SIGINT: one press must do for it as well."""

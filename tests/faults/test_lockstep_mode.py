@@ -467,7 +467,7 @@ def test_code_that_ignores_interrupts_goes_on(group: Session, opened: Opened) ->
 IGNORES = {
     "SIG_IGN": "old = signal.signal(signal.SIGINT, signal.SIG_IGN); {opens}; open(pressed).read()\n"
     "signal.signal(signal.SIGINT, old)",
-    "system": "os.system(f'echo > {path}; cat {{pressed}} > /dev/null')",
+    "system": "os.system(f\"trap '' INT; echo > {path}; cat {{pressed}} > /dev/null\")",
 }
 
 
