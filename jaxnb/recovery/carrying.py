@@ -6,7 +6,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,7 +15,7 @@ import psutil
 from jaxnb.errors import JaxnbError
 from jaxnb.launch.stopped import is_stopped
 from jaxnb.model.whereabouts import SentinelFault
-from jaxnb.recovery.messages import Measured, Refused, StateFile
+from jaxnb.recovery.messages import Attempt, Measured, Refused, StateFile
 from jaxnb.recovery.meter import Meter, seconds_without_processor
 from jaxnb.wire.events import Exchange
 
@@ -121,24 +121,27 @@ class Carrier:
         self._interrupted, self._notice = interrupted, notice
         self._require_there = require_there
         self._silences: dict[int, Silence] = {}
+        self._healthy: set[int] = set()
+        self._told: set[int] = set()
 
     def pack(self) -> Packed:
         """Makes all processes pack their variables, without arrays whose shards only the dead had.
 
+        A process that answers at first is never given up: if it is silent later, an object holds
+        the interpreter while it is pickled (a large dictionary, say), and may end.
+
         Raises:
             JaxnbError: A process could not (out of memory, say); nothing has changed.
+            KeyboardInterrupt: It was interrupted; nothing has changed.
         """
+        running = [index for index, pid in self._pids.items() if not is_stopped(pid)]
+        self._healthy = set(self._sentinels.ask(running, f"{_PROCESS}.drop"))
         gone: set[int] = set(self._dead())
         given_up: dict[int, str] = {}
         while True:
             living = self._pids.keys() - gone
-            told = {
-                "attempt": uuid.uuid4().hex,
-                "dead": sorted(gone),
-                "is_resized": self._is_resized,
-                "is_given_up": self._is_given_up,
-            }
-            answers = self._until_all(living, "packed", told, given_up)
+            attempt = Attempt(uuid.uuid4().hex, sorted(gone), self._is_resized, self._is_given_up)
+            answers = self._until_all(living, "packed", asdict(attempt), given_up)
             now_gone = set(self._dead()) | given_up.keys()
             if now_gone <= gone:
                 return Packed(answers, given_up)
@@ -222,12 +225,30 @@ class Carrier:
         stopped = is_stopped(pid)
         if index not in self._silences:
             self._silences[index] = Silence(now, cpu_seconds)
-            if not stopped:
-                self._notice(
-                    f"process {index} does not answer; it is ended by force unless it answers in "
-                    f"{COMPUTING_SECONDS:g} s. Interrupt ends the wait and changes nothing."
-                )
+        if index not in self._told:
+            self._told.add(index)
+            self._tell_silent(index, is_stopped=stopped)
+        if index in self._healthy:
+            return ""
         if stopped:  # nobody knows how long that lasts
             return "was stopped"
         is_enough = self._silences[index].is_enough(now, cpu_seconds)
         return "did not answer" if is_enough else ""
+
+    def _tell_silent(self, index: int, *, is_stopped: bool) -> None:
+        if index in self._healthy:
+            self._notice(
+                f"process {index} does not answer while it packs its variables: "
+                + (
+                    f"it is stopped (`kill -CONT {self._pids[index]}`)"
+                    if is_stopped
+                    else "pickling an object keeps Python from running"
+                )
+                + ". It is waited for. Interrupt ends the wait and changes nothing; if it does "
+                "not answer then, `%spmd_recover` ends it by force, and it loses its variables."
+            )
+        elif not is_stopped:
+            self._notice(
+                f"process {index} does not answer; it is ended by force unless it answers in "
+                f"{COMPUTING_SECONDS:g} s. Interrupt ends the wait and changes nothing."
+            )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from jaxnb.errors import JaxnbError, NotEnoughMemoryError, UsageError
 from jaxnb.labels import format_bytes
 from jaxnb.launch.folder import mark
 from jaxnb.launch.headroom import available_bytes
+from jaxnb.recovery.files import is_name
 
 MANIFEST = "variables.json"
 """What tells of the files in a directory, for people too."""
@@ -88,7 +88,8 @@ def target_of(folder: str, *, overwrite: bool) -> Path:
             f"{target} is there, and has no saved variables. Nothing was saved. Name a directory "
             "that is not there yet."
         )
-    if others := sorted(each.name for each in target.iterdir() if not _is_of_save(each.name)):
+    names = {each.name for each in target.iterdir()}
+    if others := sorted(name for name in names - {MANIFEST} if not is_name(name)):
         raise UsageError(
             f"{target} has more than saved variables: {', '.join(others[:5])}"
             f"{' …' if len(others) > 5 else ''}. Nothing was saved, as to replace the directory "
@@ -100,10 +101,6 @@ def target_of(folder: str, *, overwrite: bool) -> Path:
             "replace them: `%spmd_save --overwrite DIR`, `spmd.save(dir, overwrite=True)`."
         )
     return target
-
-
-def _is_of_save(name: str) -> bool:
-    return name == MANIFEST or re.fullmatch(r"process-\d+", name) is not None
 
 
 def require_room(folder: Path, nbytes: int) -> None:

@@ -20,6 +20,7 @@ from jaxnb.recovery.fit_to_size import SavedArray
 
 _MAGIC = b"jaxnb variables 2\n"
 _ALIGNMENT = 64
+_PREFIX = "process-"
 
 
 class Contents(NamedTuple):
@@ -73,7 +74,12 @@ def _copy(descriptor: int, at: int, size: int) -> memoryview:
 
 def name_of(process_index: int) -> str:
     """Returns the name of a process's file in its directory."""
-    return f"process-{process_index:05}"
+    return f"{_PREFIX}{process_index:05}"
+
+
+def is_name(name: str) -> bool:
+    """Whether a file is named as one of a process is."""
+    return name.startswith(_PREFIX) and name.removeprefix(_PREFIX).isdigit()
 
 
 def write(

@@ -26,6 +26,23 @@ USING_ONE = " Using one raises an error; run the cells again that made them."
 
 
 @dataclass(frozen=True, slots=True)
+class Attempt:
+    """One attempt to pack, as the processes are told of it.
+
+    Attributes:
+        name: Tells it from others.
+        dead: The processes whose parts of arrays are gone.
+        is_resized: The new group is of another size.
+        is_given_up: The user has given up on what is still computed: it is not waited for.
+    """
+
+    name: str
+    dead: list[int]
+    is_resized: bool
+    is_given_up: bool
+
+
+@dataclass(frozen=True, slots=True)
 class LostPart:
     """A value, or a part of one, that could not be carried to another process.
 

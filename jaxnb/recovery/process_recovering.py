@@ -16,7 +16,7 @@ from typing import Any
 
 from jaxnb.lockstep.process_ask_conductor import Lockstep
 from jaxnb.recovery import files, process_variables
-from jaxnb.recovery.messages import Measured, Refused, StateFile
+from jaxnb.recovery.messages import Attempt, Measured, Refused, StateFile
 from jaxnb.recovery.meter import Meter, seconds_without_processor
 from jaxnb.recovery.process_listing import Listing
 from jaxnb.recovery.process_pickling import PackedState, Steps, pack
@@ -38,23 +38,11 @@ class _Packing:
 
     Args:
         shell: The kernel's.
-        attempt: Names this attempt.
-        dead: The processes whose parts of arrays are gone.
-        is_resized: Those that replace them are more, or fewer.
-        is_given_up: The user has given up on what is still computed.
+        attempt: This attempt.
     """
 
-    def __init__(
-        self,
-        shell: Any,
-        attempt: str,
-        dead: frozenset[int],
-        *,
-        is_resized: bool,
-        is_given_up: bool,
-    ) -> None:
-        self.attempt, self._is_resized = attempt, is_resized
-        self._shell, self._dead, self._is_given_up = shell, dead, is_given_up
+    def __init__(self, shell: Any, attempt: Attempt) -> None:
+        self.attempt, self._shell = attempt, shell
         self._values: process_variables.Values | None = None
         self._packed: PackedState | None = None
         self._written: StateFile | None = None
@@ -100,10 +88,9 @@ class _Packing:
     def _pack(self, steps: Steps) -> None:
         if self._values is None:
             self._values = process_variables.to_carry(self._shell)
-        listing = Listing() if self._is_resized else None
-        packed = pack(
-            self._values.values, Reader(self._dead, self._is_given_up), steps, listing=listing
-        )
+        listing = Listing() if self.attempt.is_resized else None
+        reader = Reader(frozenset(self.attempt.dead), self.attempt.is_given_up)
+        packed = pack(self._values.values, reader, steps, listing=listing)
         if steps is self._steps:
             self._packed = packed
 
@@ -179,26 +166,20 @@ def _cpu_seconds(thread: threading.Thread) -> float:
 _packing: _Packing | None = None
 
 
-def packed(
-    process: ThisProcess, *, attempt: str, dead: list[int], is_resized: bool, is_given_up: bool
-) -> Measured | Refused | None:
+def packed(process: ThisProcess, **attempt: Any) -> Measured | Refused | None:
     """Begins to pack, at the first call of an attempt; tells how far it has come.
 
     Args:
         process: This process.
-        attempt: Names the attempt.
-        dead: The processes whose parts of arrays are gone.
-        is_resized: The new group is of another size.
-        is_given_up: The user has given up on what is still computed: it is not waited for.
+        attempt: The fields of the :class:`Attempt`.
 
     Returns:
         None as long as it packs.
     """
     global _packing
-    if _packing is None or _packing.attempt != attempt:
-        _packing = _Packing(
-            process.shell, attempt, frozenset(dead), is_resized=is_resized, is_given_up=is_given_up
-        )
+    asked = Attempt(**attempt)
+    if _packing is None or _packing.attempt != asked:
+        _packing = _Packing(process.shell, asked)
     return _packing.told()
 
 
