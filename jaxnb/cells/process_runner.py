@@ -152,7 +152,7 @@ class Runner:
                             await self._run_in_shell(_as_numbered(request))
             if self._error is None:
                 self._recorder.launches.settle()
-                self._recorder.launches.last = ()
+                self._recorder.launches.let_go()
         # A script; an interrupt between IPython's own handlers; or nobody to agree with.
         except BaseException as error:
             if script is None and not isinstance(error, Exception | KeyboardInterrupt | SystemExit):

@@ -105,7 +105,7 @@ class Agreement:
             self._making.attempt = outer
         if is_main:
             cell.refused = outer
-            self._launches.last = ()  # what comes is computed after them, and takes their place
+            self._launches.let_go()  # what comes is computed after them, and takes their place
 
     def _as_told(self, cell: CellSoFar, entry: Entry) -> Dispatch:
         """Returns what this thread is about to dispatch, with the number that it has now."""

@@ -19,6 +19,9 @@ from jaxnb.lockstep.process_origins import origin_of
 from jaxnb.lockstep.process_recorded import CellSoFar, Entry
 from jaxnb.model.dispatches import Processes
 
+MOST_OF_A_REASON = 200
+"""So many characters of an error are told to the others."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Outstanding:
@@ -28,6 +31,10 @@ class _Outstanding:
     key: int
     text: str
     results: Sequence[Any]
+
+    def told(self, reason: str) -> str:
+        """Returns what has failed, in words, and why."""
+        return f"{self.text} ({reason})"
 
 
 class Launches:
@@ -41,22 +48,27 @@ class Launches:
     the main thread waits for it before its next dispatch, and as the cell ends, so that all know
     by then.
 
-    Attributes:
-        last: The results of the main thread's last dispatch, until the next one, or the end of the
-            cell; after an error until the next cell. Of what nobody holds it cannot be known
-            whether it is still computed.
+    The results of the main thread's last dispatch are held until the next one, or the end of the
+    cell; after an error until the next cell. Of what nobody holds it cannot be known whether it is
+    still computed.
     """
 
     def __init__(self) -> None:
-        self.last: Sequence[Any] = ()
+        self._last: Sequence[Any] = ()
         self._lock = threading.RLock()  # a signal's handler may dispatch, too
         self._failures: dict[Processes, Failures] = {}
         self._outstanding: deque[_Outstanding] = deque()
 
-    def made(self, cell: CellSoFar, entry: Entry, results: Sequence[Any]) -> None:
-        """Takes the results of a dispatch; holds them if it may fail yet."""
+    def made(self, cell: CellSoFar, entry: Entry, results: Sequence[Any], *, is_main: bool) -> None:
+        """Takes the results of a dispatch; holds them if it may fail yet, or is the last one."""
+        if is_main:
+            self._last = results
         if entry.known.calls_back:
             self._outstanding.append(_outstanding(cell, entry, results))
+
+    def let_go(self) -> None:
+        """Holds the results of the last dispatch no longer."""
+        self._last = ()
 
     def note_failed(self, cell: CellSoFar, entry: Entry, error: BaseException) -> None:
         """Takes what a dispatch has raised, before it was made or in the end.
@@ -65,7 +77,7 @@ class Launches:
         """
         is_after = is_of_results(error) or isinstance(error, JaxnbError)
         if entry.known.collectives and not is_after:
-            self._note(_outstanding(cell, entry, ()))
+            self._note(_outstanding(cell, entry, ()), _reason(error))
 
     def settle(self) -> None:
         """Waits for what calls Python back; for the main thread: a callback may dispatch, too.
@@ -76,8 +88,8 @@ class Launches:
             KeyboardInterrupt: It was interrupted; what it waited for is still outstanding.
         """
         for each in list(self._outstanding):
-            if _fails(each.results):
-                self._note(each)
+            if reason := _why_it_fails(each.results):
+                self._note(each, reason)
             with contextlib.suppress(ValueError):  # a handler has waited for it
                 self._outstanding.remove(each)
 
@@ -93,15 +105,15 @@ class Launches:
         with self._lock:
             found = dict(self._failures)
         for each in list(self._outstanding):
-            if any(map(_has_failed, each.results)):
+            if reason := next(filter(None, map(_why_it_has_failed, each.results)), ""):
                 before = found.get(each.processes, NONE)
-                found[each.processes] = before.with_one(each.key, each.text)
+                found[each.processes] = before.with_one(each.key, each.told(reason))
         return found
 
-    def _note(self, each: _Outstanding) -> None:
+    def _note(self, each: _Outstanding, reason: str) -> None:
         with self._lock:
             before = self.failures(each.processes)
-            self._failures[each.processes] = before.with_one(each.key, each.text)
+            self._failures[each.processes] = before.with_one(each.key, each.told(reason))
 
 
 def _outstanding(cell: CellSoFar, entry: Entry, results: Sequence[Any]) -> _Outstanding:
@@ -117,28 +129,37 @@ def _named(computation: str, line: int | None, cell: int) -> str:
     return f"`{computation}`{place} of cell [{cell}]"
 
 
-def _fails(results: Sequence[Any]) -> bool:
-    """Waits for results; whether their computation fails. Of what is deleted nothing is known."""
+def _why_it_fails(results: Sequence[Any]) -> str:
+    """Waits for results; why their computation fails, empty if it does not.
+
+    Of what is deleted nothing is known.
+    """
     there = [each for each in results if not each.is_deleted()]
     wait_until_ready(*there)
     try:
         jax.block_until_ready(there)
         if not results:  # whose end is known by its effects
             jax.effects_barrier()
-    except Exception:  # which whoever uses the results is told of
-        return not any(each.is_deleted() for each in there)
-    return False
+    except Exception as error:  # which whoever uses the results is told of
+        return "" if any(each.is_deleted() for each in there) else _reason(error)
+    return ""
 
 
-def _has_failed(result: Any) -> bool:
-    """Whether the computation of an array has failed on a device of this process by now."""
+def _why_it_has_failed(result: Any) -> str:
+    """Returns why the computation of an array has failed on a device of this process by now."""
     try:
         for shard in result.addressable_shards:
             if shard.data.is_ready():
                 shard.data.block_until_ready()
-    except RuntimeError:
-        return not result.is_deleted()
-    return False
+    except RuntimeError as error:
+        return "" if result.is_deleted() else _reason(error)
+    return ""
+
+
+def _reason(error: BaseException) -> str:
+    """Returns the first line of an error; of a callback's, which has a traceback, the last."""
+    lines = str(error).splitlines() or [type(error).__name__]
+    return lines[-1 if "Traceback (most recent call last)" in lines[0] else 0][:MOST_OF_A_REASON]
 
 
 def still_computed() -> tuple[str, ...]:

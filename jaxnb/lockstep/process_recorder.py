@@ -136,7 +136,7 @@ class Recorder:
         self._cell = CellSoFar(mode, code_name, time.monotonic(), number=request.cell)
         self._cell.run = number_of(request.request_id)
         self.replicas.begin(is_compared=mode != "off")
-        self.launches.last = ()
+        self.launches.let_go()
         ORIGINS.begin(request.request_id, request.cell, code_name)
 
     def meet(self, request: CellRequest) -> None:
@@ -352,13 +352,13 @@ class Recorder:
             return
         entry = entries[depth]
         entry.is_made = True
-        self.launches.made(self._cell, entry, results)
+        is_main = self._making.is_main
+        self.launches.made(self._cell, entry, results, is_main=is_main)
         if (made := entry.made) is not None:
             ORIGINS.dispatched(made, results)
             if written:
                 ORIGINS.replaced(made, written)
-        if self._making.is_main:
-            self.launches.last = results
+        if is_main:
             self.replicas.results.made(entry, [*results, *written] if written else results)
 
     def arguments(self, processes: Processes, number: int) -> list[Argument]:

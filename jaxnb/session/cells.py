@@ -150,7 +150,7 @@ class Cells:
         )
         is_alike = not (was_cut or collected.errors)
         tell_names = partial(unequal_names_text, request.cell, has_ended_alike=is_alike)
-        if apart is not None:
+        if apart is not None and not supervisor.told_apart:
             running.notice(f"{apart}.")
         if request.script is not None:
             pass  # its group ends with it

@@ -67,6 +67,7 @@ class Supervisor:
         timed_out: It has reached its time-out.
         gave_up: Processes have not come back from it: the user has interrupted it twice, or what
             they wait for has failed elsewhere.
+        told_apart: What the user was told has failed elsewhere; empty if nothing.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class Supervisor:
         self._is_in_step = False  # the conductor stops all, and no signal was sent since
         self._failed_at: float | None = None  # when a process was seen to have done so
         self.timed_out = self.gave_up = False
+        self.told_apart = ""
 
     def go_on(self) -> bool:
         """Looks at interrupts, the clock and deaths; returns whether to go on waiting."""
@@ -104,7 +106,9 @@ class Supervisor:
             self.timed_out = True
             self._interrupt()
         if self._interrupted_at is None and self._has_failed_long_ago():
-            running.notice("a process has failed, and the others go on: they are interrupted")
+            self.told_apart = self._panel.failed_apart
+            failed = self.told_apart or "A process has failed, and the others go on"
+            running.notice(f"{failed}. They are interrupted.")
             self._interrupt()
         if self._interrupted_at is None:
             if not self._group.deaths:  # then broken connections end the waits of the others
@@ -200,10 +204,10 @@ class Supervisor:
     def _has_failed_long_ago(self) -> bool:
         """Whether a process has failed a while ago, and the others go on.
 
-        In a script in any way; in a cell in a computation in which the others wait.
+        In a computation in which the others wait; in a script in any way.
         """
         is_script = self._running.request.script is not None
-        has_failed = self._running.errors if is_script else self._panel.has_failed_apart
+        has_failed = self._panel.failed_apart or (is_script and self._running.errors)
         if not has_failed:
             self._failed_at = None
             return False

@@ -79,7 +79,8 @@ class Panel:
         running: The cell, which is told what to show.
 
     Attributes:
-        has_failed_apart: At the last look processes waited in what has failed on others.
+        failed_apart: In what of others' failures processes waited at the last look; empty if in
+            none.
     """
 
     def __init__(self, group: Reaches, running: RunningCell) -> None:
@@ -92,7 +93,7 @@ class Panel:
         self._has_told_of_loss = False
         self._raised_at: dict[str, float] = {}  # what was raised, and when that was first seen
         self._told: set[str] = set()
-        self.has_failed_apart = False
+        self.failed_apart = ""
 
     def close(self) -> None:
         """Ends the watch."""
@@ -105,7 +106,7 @@ class Panel:
         if now < self._look_at:
             return
         self._look_at = now + LOOK_SECONDS
-        self.has_failed_apart = False
+        self.failed_apart = ""
         waiting = set(self._running.waiting_for)
         others = self._others()
         self._standing.see(self._group.where(waiting), waiting, now)
@@ -192,7 +193,7 @@ class Panel:
     def _failure(self) -> Reason | None:
         """Returns what is said of a computation that has failed on some processes only, so far."""
         apart = self._group.apart()
-        self.has_failed_apart = apart is not None
+        self.failed_apart = str(apart or "")
         return None if apart is None else Reason(f"{apart}.", "missing")
 
     def _fault(self) -> Reason | None:

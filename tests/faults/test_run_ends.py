@@ -74,7 +74,7 @@ ROWS = {
     "raises, and the other goes on": Row(
         "from arrays import *\nimport time\nif me == 1:\n    1 / 0\ntime.sleep(1000)",
         1,
-        err=("ZeroDivisionError on process 1, first", "they are interrupted"),
+        err=("ZeroDivisionError on process 1, first", "They are interrupted"),
     ),
     "raises what cannot be shown": Row(
         "class Bad(Exception):\n    def __str__(self): raise KeyError\nraise Bad",
@@ -395,7 +395,8 @@ def test_an_interrupt_while_the_processes_start_is_told(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=PATIENT_SECONDS)
     assert (out, err) == ("", "jaxnb: interrupted while the processes were starting\n")
-    assert process.returncode == 130
+    # Python ends itself by SIGINT if that struck in code that C runs: 130 to a shell, as well.
+    assert process.returncode in (130, -signal.SIGINT)
 
 
 LOOP = """\
