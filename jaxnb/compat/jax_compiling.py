@@ -14,7 +14,6 @@ import platform
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from jaxnb.compat import xla_frames
@@ -90,12 +89,14 @@ def hook_compilations(make: Callable[[Compilation], Any]) -> str:
         is_own = any(not name.startswith(_SHARED_CALLS) for name in _CALL.findall(text))
         if is_own or backend.process_index() not in owners:
             return plain()
+        places: list[Place] = []
+        bare = _PLACE.sub(functools.partial(_note_place, places), text)
         wanted = Compilation(
             program=_JITTED.sub(
                 r"jit(\1)", str(module.operation.attributes["sym_name"]).strip('"')
             ),
-            key=_key(cache_key, text, backend, options, is_local=len(owners) == 1),
-            places=_places(text),
+            key=_key(cache_key, bare, backend, options, is_local=len(owners) == 1),
+            places=tuple(places),
             compile=plain,
             load=lambda data: backend.deserialize_executable(data, executable_devices, options),
         )
@@ -105,17 +106,24 @@ def hook_compilations(make: Callable[[Compilation], Any]) -> str:
     return ""
 
 
-def _key(cache_key: Any, text: str, backend: Any, options: Any, *, is_local: bool) -> str:
+def _key(cache_key: Any, bare: str, backend: Any, options: Any, *, is_local: bool) -> str:
     """Returns the parts of JAX's own key, but for this process's place in the group.
 
     A program of one process does not depend on which of its devices it runs on.
+
+    Args:
+        cache_key: JAX's module.
+        bare: The program without its lines of files.
+        backend: What compiles it.
+        options: How.
+        is_local: It is of one process.
     """
     digest = hashlib.sha256()
     for part in (_of_host(), backend.platform, backend.platform_version, cache_key.custom_hook()):
         digest.update(f"{part}\0".encode())
     cache_key._hash_xla_flags(digest, cache_key.get_flag_prefixes())
     cache_key._hash_serialized_compile_options(digest, options, is_local)
-    digest.update(_PLACE.sub("loc", text).encode())
+    digest.update(bare.encode())
     return digest.hexdigest()
 
 
@@ -126,7 +134,8 @@ def _of_host() -> str:
     from jax._src.lib import version_str
 
     try:
-        first = Path("/proc/cpuinfo").read_text(errors="replace").partition("\n\n")[0]
+        with open("/proc/cpuinfo", errors="replace") as file:
+            first = file.read(1 << 14).partition("\n\n")[0]  # the kernel makes no more than that
         known = re.findall(r"^(?:flags|Features|model name)\s*:.*", first, re.MULTILINE)
     except OSError:  # no Linux
         known = [platform.processor()]
@@ -134,8 +143,10 @@ def _of_host() -> str:
     return f"{jax.__version__} {version_str} {platform.machine()} {cores} {known}"
 
 
-def _places(text: str) -> tuple[Place, ...]:
-    return tuple((file, int(line), int(column)) for file, line, column in _PLACE.findall(text))
+def _note_place(places: list[Place], found: re.Match[str]) -> str:
+    file, line, column = found.groups()
+    places.append((file, int(line), int(column)))
+    return "loc"
 
 
 def serialized(executable: Any) -> bytes:

@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from jaxnb.arrays.moving import no_meter
+from jaxnb.cells.sinks import NoSink
 from jaxnb.errors import CellError, JaxnbError
 from jaxnb.model.requests import CheckRequest
+from jaxnb.model.whereabouts import Waits
 from jaxnb.recovery.messages import Recovered
 from jaxnb.session import Session, panel
 from jaxnb.wire import client, events
@@ -78,6 +80,29 @@ def missing(recovered: Recovered, *which: int) -> dict[str, str]:
 def without_replica(recovered: Recovered) -> set[str]:
     """Returns the arrays of which nobody else had a replica."""
     return {lost.path for lost in recovered.lost if "nobody else had a replica" in lost.reason}
+
+
+class OnWaits(NoSink):
+    """Calls something once it is shown that processes wait; keeps what is told.
+
+    Args:
+        call: Called then.
+    """
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        self.told: list[Waits] = []
+        self.notices: list[str] = []
+        self._call = call
+
+    def waits(self, waits: Waits) -> None:
+        """Takes what is shown."""
+        self.told.append(waits)
+        if len(self.told) == 1:
+            self._call()
+
+    def notice(self, text: str) -> None:
+        """Keeps a sentence."""
+        self.notices.append(text)
 
 
 class Finger:

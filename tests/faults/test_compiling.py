@@ -9,10 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from faults.shared import show_waits_soon
-from jaxnb.cells.sinks import NoSink
+from faults.shared import OnWaits, show_waits_soon
 from jaxnb.errors import CellError, CellTimeoutError, ProcessDiedError
-from jaxnb.model.whereabouts import Waits
 from jaxnb.session import Session
 from jaxnb_fixtures import PATIENT_SECONDS
 
@@ -30,35 +28,16 @@ import os
 from jaxnb.launch import process_compiling
 kept = process_compiling.serialized
 def held_up(executable):  # with the lock, before anybody can load it
-    if os.path.exists(begun):
+    if os.path.exists(gate):
         open(gate).close()
     return kept(executable)
 process_compiling.serialized = held_up
 """
 CELL = """
-import time
-if process_index:
-    while not os.path.exists(begun):
-        time.sleep(0.01)
-else:
-    open(begun, "w").close()
+open(begun, "r" if process_index else "w").close()  # process 0 is first
 y = float(jax.jit(tripled)(x))
 y
 """
-
-
-class OnWaits(NoSink):
-    """Calls something once it is shown that processes wait."""
-
-    def __init__(self, then: Callable[[], None]) -> None:
-        self.told: list[Waits] = []
-        self._then = then
-
-    def waits(self, waits: Waits) -> None:
-        """Takes what is shown."""
-        self.told.append(waits)
-        if len(self.told) == 1:
-            self._then()
 
 
 @pytest.fixture
@@ -66,6 +45,7 @@ def group(make_session: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     show_waits_soon(monkeypatch)
     session = make_session(2, devices_per_process=2, compile_cache=tmp_path / "programs")
     os.mkfifo(tmp_path / "gate")
+    os.mkfifo(tmp_path / "begun")
     names = f"gate, begun = {str(tmp_path / 'gate')!r}, {str(tmp_path / 'begun')!r}\n"
     session.run(names + ARRAYS + HOLD)
     return session
@@ -98,5 +78,5 @@ def test_a_time_out_ends_the_holder_and_those_who_wait(group: Session) -> None:
     with pytest.raises(CellTimeoutError) as caught:
         group.run(CELL, timeout=1)
     assert sorted(caught.value.result.errors) == [0, 1]
-    group.run("if process_index == 0: os.remove(begun)\nprocess_compiling.serialized = kept")
+    group.run("if process_index == 0: os.remove(gate)\nprocess_compiling.serialized = kept")
     assert group.run(CELL, timeout=PATIENT_SECONDS).value == 12.0

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 import jaxnb
-from faults.shared import assert_kept, cleared, pressing_beside, show_waits_soon
+from faults.shared import OnWaits, assert_kept, cleared, pressing_beside, show_waits_soon
 from jaxnb.cells.merge_output import MergedLine
-from jaxnb.cells.sinks import NoSink
 from jaxnb.errors import CellError, CellTimeoutError, SessionBrokenError
 from jaxnb.model.whereabouts import Waits
 from jaxnb.session import Session, cells
@@ -56,23 +55,11 @@ def is_soon_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cells, "COMPUTED_SECONDS", 0.5)
 
 
-class OnWaits(NoSink):
-    """Calls something once it is shown that the cell's processes wait, or have printed."""
-
-    def __init__(self, call: Callable[[], object]) -> None:
-        self._call: Callable[[], object] | None = call
-        self.notices: list[str] = []
-
-    def waits(self, waits: Waits) -> None:
-        if self._call is not None:
-            call, self._call = self._call, None
-            call()
+class OnWaitsOrLines(OnWaits):
+    """Calls it when the cell has printed, too."""
 
     def lines(self, lines: list[MergedLine]) -> None:
         self.waits(Waits((), 0.0, ""))
-
-    def notice(self, text: str) -> None:
-        self.notices.append(text)
 
 
 VALUES = {
@@ -106,7 +93,7 @@ def test_a_time_out_ends_a_cell_whose_value_does_not_come(group: Session, name: 
 
 
 def test_interrupt_ends_it_and_says_what_is_still_computed(group: Session) -> None:
-    sink = OnWaits(group.interrupt)
+    sink = OnWaitsOrLines(group.interrupt)
     with pytest.raises(CellError, match="KeyboardInterrupt"):
         group.run("turning(x)", sink=sink)
     assert group.state == "broken"
@@ -129,7 +116,7 @@ def test_a_second_interrupt_makes_new_processes(
 
     has_waited: list[bool] = []
     with pressing_beside(press), pytest.raises(CellError, match="KeyboardInterrupt"):
-        group.run("y = blocked(x)\ny", sink=OnWaits(lambda: has_waited.append(True)))
+        group.run("y = blocked(x)\ny", sink=OnWaitsOrLines(lambda: has_waited.append(True)))
     assert group.state == "ready"
     assert not {each.pid for each in group.processes} & set(pids)
     assert_kept(group, "float(x.sum())", 4.0)
@@ -158,7 +145,7 @@ def test_what_ends_soon_after_an_interrupt_breaks_nothing(
     group: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cells, "COMPUTED_SECONDS", PATIENT_SECONDS)
-    sink = OnWaits(lambda: ((tmp_path / "gate").touch(), group.interrupt()))
+    sink = OnWaitsOrLines(lambda: ((tmp_path / "gate").touch(), group.interrupt()))
     with pytest.raises(CellError, match="KeyboardInterrupt"):
         group.run("y = blocked(x)\nprint('in')\ntime.sleep(1000)", sink=sink)
     assert group.state == "ready"
