@@ -58,7 +58,13 @@ def test_the_wait_is_shown(group: Session, tmp_path: Path) -> None:
     assert work["compiling `jit(tripled)`"] == (0,)
 
 
-@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+@pytest.mark.parametrize(
+    "sign",
+    [
+        pytest.param(signal.SIGKILL, id="killed"),
+        pytest.param(signal.SIGSTOP, id="stopped", marks=pytest.mark.thorough),
+    ],
+)
 def test_others_go_on_once_the_holder_has_died(group: Session, sign: signal.Signals) -> None:
     pid = group.processes[0].pid
 

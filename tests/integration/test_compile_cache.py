@@ -131,7 +131,10 @@ def test_lines_are_todays(make_session: Make, tmp_path: Path) -> None:
     assert "line 4 of cell [5]" in str(caught.value.result.divergence)
 
 
-@pytest.mark.parametrize("damage", ["cut", "forged", "emptied"])
+@pytest.mark.parametrize(
+    "damage",
+    ["forged", *(pytest.param(each, marks=pytest.mark.thorough) for each in ("cut", "emptied"))],
+)
 def test_a_damaged_entry_is_compiled_anew(make_session: Make, tmp_path: Path, damage: str) -> None:
     session = make_session(2, devices_per_process=2, compile_cache=tmp_path)
     session.run(SMALL + F)
@@ -246,6 +249,7 @@ def test_programs_that_call_back_are_compiled_by_each(make_session: Make, tmp_pa
         session.close()
 
 
+@pytest.mark.thorough
 def test_a_folder_that_others_can_write_to_is_refused(make_session: Make, tmp_path: Path) -> None:
     folder = tmp_path / "programs-1"
     folder.mkdir()
