@@ -25,8 +25,9 @@ import gc, time
 from jaxnb.profile.process_cell_memory import MemoryOfCells
 memory = MemoryOfCells()
 def around():
-    memory.begin()
-    memory.end()
+    memory.begin(None)
+    memory.over(None)
+    memory.told(None)
 def twice():
     jax.live_arrays()
     jax.live_arrays()
