@@ -24,7 +24,6 @@ from types import ModuleType
 from typing import Any, TextIO
 from unittest.mock import patch
 
-import jax
 from IPython import get_ipython
 
 from jaxnb.cells import process_children, process_flood
@@ -71,7 +70,6 @@ def run(
         stack.enter_context(_no_event_loop())
         ORIGINS.continue_in(None)  # no task of the kernel's is left
         stack.enter_context(_followed_tasks())
-        stack.enter_context(_joined_already(process_index, num_processes))
         stack.enter_context(patch.dict(sys.modules, {"__main__": main}))
         stack.enter_context(patch.object(sys, "argv", arguments))
         path = [script.folder, *filter(None, sys.path)]  # IPython has put the working directory in
@@ -220,43 +218,6 @@ def _followed_tasks() -> Iterator[None]:
             ORIGINS.continue_in(None)
 
     with patch.object(asyncio.Runner, "run", run):
-        yield
-
-
-@contextlib.contextmanager
-def _joined_already(process_index: int, num_processes: int) -> Iterator[None]:
-    """Has ``jax.distributed.initialize`` accept that the processes are joined.
-
-    They stay so: a script that has called ``shutdown`` is only told what it is told elsewhere.
-    """
-    is_joined = True
-
-    def shutdown() -> None:
-        nonlocal is_joined
-        is_joined = False
-
-    def initialize(
-        coordinator_address: str | None = None,
-        num_processes: int | None = None,
-        process_id: int | None = None,
-        *_: Any,
-        **__: Any,
-    ) -> None:
-        asked, have = (process_id, num_processes), (process_index, size)
-        if any(a is not None and a != h for a, h in zip(asked, have, strict=True)):
-            raise RuntimeError(
-                f"jax.distributed.initialize() was called with num_processes={num_processes}, "
-                f"process_id={process_id}, but this is process {process_index} of {size}. Leave "
-                "these arguments out, or start the script with `-n` and pass '{num_processes}' "
-                "and '{process_index}' as arguments: jaxnb run replaces them on each process."
-            )
-
-    size = num_processes
-    with (
-        patch.object(jax.distributed, "initialize", initialize),
-        patch.object(jax.distributed, "shutdown", shutdown),
-        patch.object(jax.distributed, "is_initialized", lambda: is_joined),
-    ):
         yield
 
 

@@ -27,6 +27,7 @@ class JoinRequest:
         programs_folder: Where compiled programs are kept; ``"off"``: each compiles alone.
         bare: Leave the namespace empty: no ``jax``, ``jnp`` … in it.
         environment: Variables to set before the backend starts.
+        arguments: The notebook's ``sys.argv``.
         timeout_seconds: How long to wait for the others.
     """
 
@@ -41,6 +42,7 @@ class JoinRequest:
     programs_folder: str = "off"
     bare: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
+    arguments: list[str] = field(default_factory=list)
     timeout_seconds: int = 60
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -146,6 +147,7 @@ class Starter:
                 programs_folder=self._options.compile_cache,
                 bare=self._options.bare,
                 environment=placement.environments[index],
+                arguments=sys.argv,
                 timeout_seconds=max(1, int(min(self._options.timeout, MAX_SECONDS))),
             )
             for index in range(placement.num_processes)

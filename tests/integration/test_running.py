@@ -53,6 +53,17 @@ def fails(session: Session, code: str, **settings: Any) -> CellResult:
     return raised.value.result
 
 
+def test_programs_that_join_processes_by_themselves_find_them_joined(
+    shared_session: Session,
+) -> None:
+    code = "jax.distributed.initialize(%s)\njax.distributed.is_initialized(), jax.process_count()"
+    assert shared_session.run(code % "").value == (True, 4)
+    assert shared_session.run(code % "'localhost:1234', 4, jax.process_index()").value == (True, 4)
+    result = fails(shared_session, code % "'localhost:1234', 2, 0")
+    assert "but this is process 1 of 4, and jaxnb has joined them" in str(result.errors[1])
+    assert shared_session.run("import sys\nsys.argv").value == sys.argv
+
+
 # ---------------------------------------------------------------------- values
 
 
