@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, groupby
 from math import inf
 
 from jaxnb.cells.limit_output import LineLimiter
 from jaxnb.cells.merged_line import MergedLine
-from jaxnb.display.align import Alignment, LineQueue, common_prefix
+from jaxnb.display.align import Alignment, LineQueue, common_prefix, together
 from jaxnb.display.lines import LineAssembler
 from jaxnb.model.cells import StreamName
 
@@ -150,15 +151,22 @@ def _again(
     """Returns the lines of one stream, and where in the output each has its place."""
     queues: dict[int, LineQueue] = {}
     places: dict[int, deque[int]] = defaultdict(deque)
-    for place, line in enumerate(lines):
-        for p in sorted(line.processes) if line.name == name else ():
-            queues.setdefault(p, LineQueue(p)).extend([line.text], 0.0)
-            places[p].append(place)
+    own = ((place, line) for place, line in enumerate(lines) if line.name == name)
+    for processes, run in groupby(own, key=lambda each: each[1].processes):
+        came = list(run)
+        texts = together(line.text for _, line in came)
+        firsts = accumulate((text.count("\n") + 1 for text in texts[:-1]), initial=0)
+        for p in sorted(processes):
+            queues.setdefault(p, LineQueue(p)).extend(texts, 0.0)
+        for k in firsts:
+            for p in processes:
+                places[p].append(came[k][0])
     found: list[tuple[int, MergedLine]] = []
 
     def emit(positions: tuple[int, ...], text: str) -> None:
         came = {left[i].process_index: places[left[i].process_index].popleft() for i in positions}
-        found.append((came.get(first, max(came.values())), MergedLine(name, frozenset(came), text)))
+        place = came.get(first, max(came.values()))
+        found.extend((place, MergedLine(name, frozenset(came), each)) for each in text.split("\n"))
 
     for queue in queues.values():
         queue.finished = True
@@ -196,7 +204,7 @@ class _Stream:
             self._first = min(self._first, now)
         lines = process.lines.feed(text, process.queue.take_back)
         if lines:
-            process.queue.extend(lines, now)
+            process.queue.extend(together(lines), now)
 
     def drain(self, now: float, about: float) -> list[MergedLine]:
         patient = self._is_flood() or self._someone_is_on_the_way(now)
@@ -216,7 +224,7 @@ class _Stream:
 
     def end_line(self, process_index: int) -> None:
         process = self._processes[process_index]
-        process.queue.extend(process.lines.finish(), self._last)
+        process.queue.extend(together(process.lines.finish()), self._last)
 
     def finish(self, process_index: int) -> None:
         self.end_line(process_index)
@@ -242,6 +250,9 @@ class _Stream:
     def _line(self, processes: frozenset[int], text: str) -> MergedLine:
         return MergedLine(self._name, processes, text, self._label_width)
 
+    def _lines(self, processes: frozenset[int], text: str) -> list[MergedLine]:
+        return [self._line(processes, each) for each in text.split("\n")]
+
     def _drain(self, cutoff: float, row_cutoff: float, about: float) -> list[MergedLine]:
         out: list[MergedLine] = []
         while len(out) < about:
@@ -262,7 +273,8 @@ class _Stream:
 
     def _show_agreed(self, queues: list[LineQueue], count: int, out: list[MergedLine]) -> None:
         everyone = frozenset(queue.process_index for queue in queues)
-        out += [self._line(everyone, text) for text in queues[0].peek(0, count)]
+        for text in queues[0].peek(0, count):
+            out += self._lines(everyone, text)
         for queue in queues:
             queue.pop(count)
 
@@ -276,6 +288,6 @@ class _Stream:
             if processes is None:
                 processes = frozenset(queues[i].process_index for i in positions)
                 sets[positions] = processes
-            out.append(self._line(processes, text))
+            out.extend(self._lines(processes, text))
 
         return Alignment(queues, *cutoffs, emit).run()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 LOOK_AHEAD = 256
 """How many queued lines of each process are compared with those of the others."""
@@ -12,8 +12,32 @@ LOOK_AHEAD = 256
 _COMPACT_AT = 4096
 
 
+def together(lines: Iterable[str]) -> list[str]:
+    """Returns lines that came at once, with those that belong together in one text.
+
+    They are those that are indented deeper than the first of them: the rows of a printed array, a
+    traceback, a program; and empty lines between these.
+    """
+    found: list[list[str]] = []
+    empty: list[str] = []
+    first = 0
+    for line in lines:
+        indent = len(line) - len(line.lstrip())
+        if indent == len(line):
+            empty.append(line)
+        elif found and indent > first:
+            found[-1] += [*empty, line]
+            empty = []
+        else:
+            found += [*([each] for each in empty), [line]]
+            empty, first = [], indent
+    return ["\n".join(each) for each in (*found, *([each] for each in empty))]
+
+
 class LineQueue:
     """Lines of one process that have arrived and were not shown yet.
+
+    Those that belong together are one item, and are shown together.
 
     Attributes:
         process_index: The process.
@@ -52,8 +76,12 @@ class LineQueue:
         """Removes the newest line and returns it; None if all have been shown."""
         if not len(self):
             return None
-        del self._times[-1]
-        return self._items.pop()
+        rest, has_more, line = self._items.pop().rpartition("\n")
+        if has_more:
+            self._items.append(rest)
+        else:
+            del self._times[-1]
+        return line
 
     def expired(self, cutoff: float) -> int:
         """Returns how many lines arrived at ``cutoff`` or before."""

@@ -7,6 +7,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from IPython import get_ipython
 from IPython.display import display
 
 from jaxnb.cells.card_waits import BACKGROUND_INTERRUPT
@@ -56,6 +57,7 @@ class CardView:
         self._shown_at = time.monotonic()
         self._is_behind = False
         self._waits = NOTHING
+        self._publisher = get_ipython().display_pub
         self._handle = display(self._card(), display_id=True)
 
     def begin(self, processes: tuple[int, ...]) -> None:
@@ -82,7 +84,7 @@ class CardView:
         if self._is_behind and now - self._shown_at >= CARD_SECONDS:
             self._shown_at = now
             self._is_behind = False
-            self._handle.update(self._card())
+            self._update(self._card())
 
     def notice(self, text: str) -> None:
         """Shows a sentence of jaxnb's own."""
@@ -94,12 +96,12 @@ class CardView:
         from jaxnb.cells import card_waits
 
         self._waits = card_waits.waits_card(waits, self.interrupt_by)
-        self._handle.update(self._card())
+        self._update(self._card())
 
     def display(self, process_index: int, output: RichOutput) -> None:
         """Shows a rich output."""
         self._columns.add(process_index, output)
-        self._handle.update(self._card())
+        self._update(self._card())
 
     def clear(self, process_index: int, wait: bool) -> None:
         """Forgets what a process displayed."""
@@ -107,7 +109,13 @@ class CardView:
 
     def end(self, result: CellResult | None, trouble: str | None) -> None:
         """Shows how the cell ended."""
-        self._handle.update(self._card(result, trouble))
+        self._update(self._card(result, trouble))
+
+    def _update(self, card: Card) -> None:
+        # Not by `display`: beside a `%%capture` it would go there.
+        data, metadata = get_ipython().display_formatter.format(card)
+        transient = {"display_id": self._handle.display_id}
+        self._publisher.publish(data, metadata, transient=transient, update=True)
 
     def _card(self, result: CellResult | None = None, trouble: str | None = None) -> Card:
         from jaxnb.cells import card_live, card_output

@@ -173,6 +173,7 @@ class NotebookSink(Sink):
         self._handle: DisplayHandle | None = None
         self._waits: DisplayHandle | None = None
         self._shown_at = 0.0
+        self._live: list[MergedLine] | None = None  # to be shown
         self._cleared_by_next = False
 
     def lines(self, lines: list[MergedLine]) -> None:
@@ -261,12 +262,17 @@ class NotebookSink(Sink):
 
     def live(self, lines: list[MergedLine]) -> None:
         """Shows progress bars and unfinished lines, a few times a second at most."""
+        self._live = lines
+        self.tick()
+
+    def tick(self) -> None:
+        """Shows lines that came too soon after others."""
         from jaxnb.cells import card_live
 
-        now = time.monotonic()
-        if lines and now - self._shown_at < LIVE_SECONDS:
+        now, lines = time.monotonic(), self._live
+        if lines is None or (lines and now - self._shown_at < LIVE_SECONDS):
             return
-        self._shown_at = now
+        self._shown_at, self._live = now, None
         lines = [self._limiter.cut(line) for line in lines[-LIVE_LINES:]]
         if self._handle is None:
             if not lines:

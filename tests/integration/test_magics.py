@@ -540,8 +540,8 @@ def test_background_cell_fills_in_its_card(nb: Notebook, gate: Any) -> None:
     assert f"[{cell.node.execution_count}] is running" in status
     # Opened by the cell that waits: nbclient drops updates that come while it runs no cell.
     opened = f"import os; opened = os.open({str(gate.path)!r}, os.O_RDWR)\n"
-    ended = nb.good(opened + "print(handle.result().value, handle.done())")
-    assert ended.text == "the value True\n"
+    nb.good(f"%%capture\n{opened}\nfound = handle.result().value")
+    assert nb.good("print(found, handle.done())").text == "the value True\n"
     # The same output, updated in place.
     assert len(cell.node.outputs) == 1
     assert "the value" in cell.text

@@ -200,6 +200,36 @@ def test_lines_that_differ_come_in_the_order_of_the_processes_in_rows():
     ]
 
 
+def test_the_rows_of_what_one_has_printed_stay_together():
+    """So do a traceback and a program: lines that are indented deeper than the first of them."""
+    texts = [f"[[{k} 1]\n [2 3]]\nend\n[[[{k}]]\n\n [[1]]]\n" for k in range(2)]
+    rows = ["[[{0} 1]", " [2 3]]"], ["[[[{0}]]", "", " [[1]]]"]
+    array, cube = ([f"[{k}] {row.format(k)}" for k in range(2) for row in each] for each in rows)
+    merger = fed(*texts)
+    assert labelled(merger.close(0.0)) == [*array, "[0-1] end", *cube]
+
+    late = fed(texts[0], texts[0].replace("end", "other"))
+    lines = late.drain(9.0) + late.close(9.0)
+    assert sum(line.text == " [2 3]]" for line in lines) == 1  # what is equal is one all the same
+
+    apart = StreamMerger([0, 1])
+    apart.feed(0, "stdout", texts[0], 0.0)
+    lines = apart.drain(9.0)
+    apart.feed(1, "stdout", texts[0], 9.0)
+    again = merged_again([*lines, *apart.close(9.0)], 0)
+    assert again is not None
+    assert labelled(again) == [f"[0-1] {line}" for line in texts[0].splitlines()]
+
+
+def test_a_line_that_is_rewritten_may_be_one_of_those():
+    assert [line.text for line in fed("a\n b\n c\x1b[A\r d\n").close(0.0)] == ["a", " d", " c"]
+
+
+def test_lines_that_are_all_indented_are_rows():
+    merger = fed("  a 0\n  b 0\n", "  a 1\n  b 1\n")
+    assert labelled(merger.close(0.0)) == ["[0]   a 0", "[1]   a 1", "[0]   b 0", "[1]   b 1"]
+
+
 def test_a_line_without_its_newline_is_live_then_ordinary():
     merger = fed("a", "a", "b")
     assert labelled(merger.live()) == ["[0-1] a", "[2] b"]

@@ -1,0 +1,33 @@
+"""What a cell shows in a notebook while it runs."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from jaxnb.cells.merged_line import MergedLine
+from jaxnb.display.card import Card
+from jaxnb.magics import sinks
+
+
+def test_lines_that_came_too_soon_after_others_are_shown_a_little_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, shown = [10.0], list[str]()
+
+    def display(card: Card, **_: object) -> SimpleNamespace:
+        shown.append(card.text)
+        return SimpleNamespace(update=display)
+
+    monkeypatch.setattr(sinks, "display", display)
+    monkeypatch.setattr(sinks, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    sink = sinks.NotebookSink()
+    for count in (1, 2, 4):
+        sink.live([MergedLine("stdout", frozenset(range(count)), "waiting")])
+    sink.tick()
+    assert shown == ["[0] waiting"]
+    now[0] += sinks.LIVE_SECONDS
+    sink.tick()
+    sink.tick()
+    assert shown == ["[0] waiting", "[0-3] waiting"]
