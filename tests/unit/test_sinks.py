@@ -27,7 +27,7 @@ def test_lines_that_came_too_soon_after_others_are_shown_a_little_later(
         sink.live([MergedLine("stdout", frozenset(range(count)), "waiting")])
     sink.tick()
     assert shown == ["[0] waiting"]
-    now[0] += sinks.LIVE_SECONDS
+    now[0] += 2 * sinks.LIVE_SECONDS
     sink.tick()
     sink.tick()
     assert shown == ["[0] waiting", "[0-3] waiting"]
