@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 import sys
+from collections import Counter
 from typing import Any, TextIO
 
 from nbclient import NotebookClient
@@ -19,11 +20,14 @@ class LiveClient(NotebookClient):
     """Writes streams and displays to this process's standard output and error.
 
     A display that is updated in place (a progress bar, a panel) is written as it was at first and
-    as it is at the end of its cell. Where a cell has cleared its output, lines that it has written
-    before are not written again, whoever they are of: jaxnb merges lines so when a cell has ended.
+    as it is at the end of its cell. Where a cell has cleared its output, a line that it has written
+    before is not written again, whoever it is of: jaxnb merges lines so when a cell has ended.
     """
 
-    _written: set[str]
+    _written: Counter[str]
+    """How often the cell has written a line since it last cleared its output."""
+    _cleared: Counter[str]
+    """How often before that."""
     _shown: dict[str, str]
     _last: dict[str, str]
     _open: TextIO | None
@@ -31,8 +35,8 @@ class LiveClient(NotebookClient):
 
     def begin_cell(self, **_: Any) -> None:
         """Forgets what the last cell has written."""
-        self._written, self._shown, self._last = set(), {}, {}
-        self._has_cleared, self._open = False, None
+        self._written, self._cleared = Counter(), Counter()
+        self._shown, self._last, self._open = {}, {}, None
 
     def end_cell(self, **_: Any) -> None:
         """Writes displays that have changed since they were written."""
@@ -49,7 +53,7 @@ class LiveClient(NotebookClient):
         text = content.get("text") or content.get("data", {}).get("text/plain", "")
         stream = sys.stderr if content.get("name") == "stderr" else sys.stdout
         if kind == "clear_output":
-            self._has_cleared = True
+            self._written, self._cleared = Counter(), self._written
         elif kind == "update_display_data" and display_id in self._last:
             self._last[display_id] = text
         elif kind == "error" and self._goes_on(cell):  # else it is told as the run ends
@@ -71,12 +75,14 @@ class LiveClient(NotebookClient):
         if self._open is not None:
             self._write(self._open, "\n")
 
+    def _is_new(self, line: str) -> bool:
+        said = _LABEL.sub("", line, 1)
+        self._written[said] += 1
+        self._cleared[said] -= 1
+        return self._cleared[said] < 0
+
     def _write(self, stream: TextIO, text: str) -> None:
-        lines = text.splitlines(keepends=True)
-        if self._has_cleared:
-            lines = [line for line in lines if _LABEL.sub("", line, 1) not in self._written]
-        self._written.update(_LABEL.sub("", line, 1) for line in lines)
-        text = "".join(lines)
+        text = "".join(filter(self._is_new, text.splitlines(keepends=True)))
         if not text:
             return
         self._open = None if text.endswith("\n") else stream

@@ -21,8 +21,8 @@ NOT_MOVED: Mapping[Place, Place] = {}
 
 _NOT_THEIRS = ("/site-packages/", "/dist-packages/", "<frozen ")
 _RUN_CELLS = re.compile(
-    r"/(?:ipykernel|IPython|ipyparallel|jupyter_client|tornado|traitlets|asyncio)/"
-    r"|/runpy\.py$|^<frozen "
+    r"/(?:site|dist)-packages/(?:ipykernel|IPython|ipyparallel|jupyter_client|tornado|traitlets)/"
+    r"|/python3\.\d+/(?:asyncio/|runpy\.py$)|^<frozen "
 )
 """They run cells: their lines say nothing of the program."""
 _OWN = f"{Path(__file__).parents[1]}/"

@@ -220,5 +220,5 @@ def dtype_name(name: str) -> str:
 def _bits(dtype: str) -> int:
     if dtype == "pred":
         return 8
-    found = re.match(r"[a-z]+(\d+)", dtype)
-    return int(found[1]) if found else 0  # a token
+    found = re.match(r"(?!type)[a-z]+(\d+)", dtype)
+    return int(found[1]) if found else 0  # a token, or a type that nobody here knows

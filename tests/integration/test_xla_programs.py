@@ -86,7 +86,7 @@ metadata={{op_name="jit(f)/a[b=\\"c\\"]" source_file="<cell 3>" source_line=7}}
 def test_every_type_of_xla_has_the_number_that_it_has_here() -> None:
     from jax._src.lib import xla_client
 
-    from jaxnb.compat.xla_program import _TYPES
+    from jaxnb.compat.xla_program import _TYPES, _bits
 
     known = {each.name: each.value for each in xla_client.PrimitiveType}
     names = {"PRIMITIVE_TYPE_INVALID": "invalid", "OPAQUE_TYPE": "opaque"}
@@ -94,6 +94,7 @@ def test_every_type_of_xla_has_the_number_that_it_has_here() -> None:
         name: names.get(name, name.lower()) for name in known
     }
     assert dtype_name("s8") == "int8"
+    assert (_bits("s8"), _bits("type37")) == (8, 0)  # of one that comes later nobody knows
 
 
 def test_async_pairs_combined_ones_and_loops_of_a_gpu_program() -> None:

@@ -52,14 +52,16 @@ def outputs(folder: Path, cell: int) -> str:
 
 def test_its_cells_run_and_an_error_ends_it(tmp_path: Path) -> None:
     uneven = "%%spmd\nif process_index == 0:\n    jax.jit(jnp.sum)(x)"
-    done = run(tmp_path, [START, SUM, uneven, "print('never')"])
+    clears = "from IPython.display import clear_output\nprint('a'); clear_output(); print('a\\na')"
+    done = run(tmp_path, [START, SUM, clears, uneven, "print('never')"])
     assert done.returncode == 1
+    assert done.stdout.count("a\n") == 2
     assert "[0-1] sum 2.0" in done.stdout
     assert "DivergenceError" in done.stderr
     assert "WARNING" not in done.stderr
     assert "never" not in done.stdout
     assert "[0-1] sum 2.0" in outputs(tmp_path, 1)
-    assert "DivergenceError" in outputs(tmp_path, 2)
+    assert "DivergenceError" in outputs(tmp_path, 3)
     assert nbformat.read(tmp_path / "in.ipynb", as_version=4).cells[1].outputs == []
 
 

@@ -138,6 +138,8 @@ def test_the_line_of_the_innermost_frame_that_says_something() -> None:
     for file in ("/lib/site-packages/ipykernel/kernelbase.py", "<frozen runpy>"):  # runs the cell
         assert Frames({}).line(0, file, 508) is None
         assert Frames({1: (SourceLine(file, 55), 0)}).line(1) is None
+    own = "/home/me/asyncio/tornado/train.py"  # in folders of such names
+    assert str(Frames({}).line(0, own, 4)) == "train.py:4"
     assert str(SourceLine("<cell 7>", 3)) == "cell [7] line 3"
 
 
