@@ -55,6 +55,11 @@ def replicating_axes(array: ArrayInfo) -> Axes:
     return unused if copies == {prod(sizes[name] for name in unused)} else ()
 
 
+def is_unreduced(array: ArrayInfo) -> bool:
+    """Whether the devices hold summands of each part, and not equal copies of it."""
+    return "unreduced={" in (array.spec or "")
+
+
 def dimension_label(array: ArrayInfo, dimension: int) -> str:
     """Returns ``"dim 0 · 8 over data"``; without the axis where none splits it."""
     label = f"dim {dimension} · {array.shape[dimension]}"

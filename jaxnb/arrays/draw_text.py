@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Sequence
 
 from jaxnb.arrays import EDGE_ITEMS, PreviewSlice, blocks, preview
-from jaxnb.arrays.card_spec import dimension_label
+from jaxnb.arrays.card_spec import dimension_label, is_unreduced
 from jaxnb.arrays.draw_holders import devices_by_process, holders_of
 from jaxnb.arrays.draw_panels import Panel, Picture, index_label, interval_label, picture
 from jaxnb.display.text import WIDTH, middle, text_table
@@ -30,6 +31,7 @@ def text_picture(array: ArrayInfo) -> str:
     axes = _axes_line(array, cut)
     rest = f"  … {plural(cut.left_out, 'more part')}" if cut.left_out else ""
     copies = "copies" if array.fully_addressable else "replicas"
+    copies = "summands" if is_unreduced(array) else copies
     legend = f"  (P process, d device, × {copies})" if "×" in "".join(grids) else ""
     legend = legend or "  (P process, d device)"
     return "\n".join(part for part in (axes, *grids, rest, legend) if part)
@@ -123,13 +125,15 @@ def bytes_lines(sizes: Sequence[tuple[str, str]], more: int) -> str:
 def preview_text(array: ArrayInfo) -> str:
     """Returns the values at the array's corners as aligned text; empty if none is known."""
     corner = [(place, one_line(text, _MAX_ELEMENT)) for place, text in array.corner]
-    text = ""
+    text, more = "", 0
     for edge_items in range(EDGE_ITEMS, 0, -1):
         found = preview(array.shape, corner, edge_items=edge_items)
+        more = math.prod(array.shape[:-2]) - len(found) if found else 0
         text = "\n".join(_slice_text(part) for part in found)
         if max(map(len, text.splitlines()), default=0) <= WIDTH:
-            return text
-    return "\n".join(_cut(line) for line in text.splitlines())
+            break
+    lines = [_cut(line) for line in text.splitlines()]
+    return "\n".join([*lines, f"  … {plural(more, 'more slice')}"] if more else lines)
 
 
 def _cut(line: str) -> str:

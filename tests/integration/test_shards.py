@@ -454,6 +454,9 @@ def test_unreduced_arrays(session: Session) -> None:
     )
     added = np.sum([summands[i] for i in ALL], axis=0)
     np.testing.assert_allclose(added, total.per_process[0].value)
+    assert "4 summands of each part" in str(session.layout("x"))
+    session.run("x = make((8, 4, 6), 'data')")
+    assert "\n  … 6 more slices\n2 replicas of each part" in str(session.layout("x"))
 
 
 def test_an_unreduced_local_array_is_not_read(session: Session) -> None:
