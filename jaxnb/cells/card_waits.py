@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from jaxnb.display.blocks import Block, Cell, Column, Either, Facts, Note, Row, Table
 from jaxnb.display.card import NOTHING, Card, card_of
-from jaxnb.labels import capitalized, format_seconds, processes_label
+from jaxnb.labels import capitalized, format_seconds, plural, processes_label
 from jaxnb.model.whereabouts import AtWork, StackEntry, Wait, Waits
 
 INTERRUPT = "Interrupt"
@@ -67,6 +67,8 @@ def _neutral_card(waits: Waits, interrupt: str) -> Card:
     """Who is at work, and who waits for that; nothing once they have gone on."""
     if waits.has_ended:
         return NOTHING
+    if waits.dispatches is not None:
+        return card_of(Either([Facts([waits_text(waits)])], waits_text(waits)))
     rows: list[list[str | Cell]] = []
     for each in waits.at_work:
         who, line, place = _place_cells(each.processes, each.place)
@@ -85,6 +87,8 @@ def _neutral_card(waits: Waits, interrupt: str) -> Card:
 def _neutral_text(waits: Waits, interrupt: str) -> str:
     if waits.has_ended:
         return ""
+    if waits.dispatches is not None:
+        return _quiet_text(waits, waits.dispatches)
     work = "; ".join(map(_work_text, waits.at_work))
     places = "; ".join(map(_place_text, waits.waits))
     it = "it" if sum(len(each.processes) for each in waits.at_work) == 1 else "them"
@@ -92,6 +96,17 @@ def _neutral_text(waits: Waits, interrupt: str) -> str:
     if places:
         said += f" Waiting for {it} for {_whole(waits.seconds)}: {places}."
     return f"{said} {_neutral_advice(waits, interrupt)}"
+
+
+def _quiet_text(waits: Waits, dispatches: int) -> str:
+    """Returns how many processes are where, for how long: ``"4 processes at line 3 · 12 s"``."""
+    count = sum(len(each.processes) for each in waits.at_work)
+    places = (each.place.line for each in waits.at_work if each.place is not None)
+    lines = sorted({line for line in places if line is not None})
+    many = len(lines) > 1
+    at = f" at line{'s' * many} {lines[0]}{f'-{lines[-1]}' * many}" if lines else ""
+    told = [f"{plural(count, 'process')}{at}", _whole(waits.seconds)]
+    return " · ".join([*told, *([plural(dispatches, "dispatch")] if dispatches else [])])
 
 
 def _workers(waits: Waits) -> str:

@@ -88,7 +88,7 @@ class RunningCell:
         self._live: list[MergedLine] = []
         self.questions: list[Question] = []  # that nobody has taken yet
         self._held = HeldOutput()
-        self.began = time.monotonic()
+        self.began = self.shown_at = time.monotonic()  # and when output was last shown
         self._left_in_cell: set[int] | None = None
         self.sink_error: Exception | None = None
         self.abandoned: Exception | None = None
@@ -293,6 +293,7 @@ class RunningCell:
                     self.questions.append(event)
                     self._is_merged = False  # to show lines anew would take away what is typed
                 case Display(index, output):
+                    self.shown_at = time.monotonic()
                     self._to_sink(lambda sink, i=index, o=output: sink.display(i, o))  # type: ignore[misc]
                 case ClearOutput(index, wait):
                     self._to_sink(lambda sink, i=index, w=wait: sink.clear(i, w))  # type: ignore[misc]
@@ -308,12 +309,13 @@ class RunningCell:
         if lines and self.request.script is None:  # whose lines nobody asks for afterwards
             self._shown += lines
         if lines:
+            self.shown_at = time.monotonic()
             self._to_sink(lambda sink: sink.lines(lines))
 
     def _show_live(self) -> None:
         live = [line for merger in self._distinct_mergers() for line in merger.live()]
         if live != self._live:
-            self._live = live
+            self._live, self.shown_at = live, time.monotonic()
             self._to_sink(lambda sink: sink.live(live))
 
     def notice(self, text: str) -> None:

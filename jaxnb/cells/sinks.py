@@ -102,6 +102,8 @@ class SaysWaits:
 
     def waits(self, waits: Waits) -> None:
         """Says where all processes wait, until they have gone on."""
+        if waits.dispatches is not None:
+            return
         if waits.is_neutral:  # a straggler in each step of a loop is told of once
             at_work = {(each.processes, each.place) for each in waits.at_work}
             who = frozenset(at_work), frozenset((w.processes, w.place) for w in waits.waits)

@@ -187,6 +187,8 @@ class Waits:
         why: The reason in a word, where it is known.
         has_failed: The cell has raised on a process that has left it.
         stopped: Which of the silent are stopped, by SIGSTOP say, as a clause; empty if none is.
+        dispatches: Nobody is known to wait, and nothing was shown for a while: how many
+            computations over several processes the cell has dispatched; else None.
     """
 
     waits: tuple[Wait, ...]
@@ -200,11 +202,13 @@ class Waits:
     why: Cause | Literal[""] = ""
     has_failed: bool = False
     stopped: str = ""
+    dispatches: int | None = None
 
     @property
     def cause(self) -> Cause | Literal[""]:
         """Why, in a word, as far as is known; else empty."""
-        return self.why or ("slow" if self.silent or self.at_work else "")
+        is_slow = self.dispatches is None and (self.silent or self.at_work)
+        return self.why or ("slow" if is_slow else "")
 
     @property
     def is_neutral(self) -> bool:

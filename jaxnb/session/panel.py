@@ -33,6 +33,9 @@ ALL_WAIT_SECONDS = 3.0
 """When processes have waited for so long, the user is shown where, and for whom, until they go on.
 With a look a second, no wait is shown later than after 5 s."""
 
+QUIET_SECONDS = 5.0
+"""A cell that has shown nothing for so long is seen to be at work."""
+
 LOST_SECONDS = 10.0
 """Who runs no cell for so long, and has not answered, never will: a message was lost. Nothing in
 the way of messages drops any, so this is told and not mended."""
@@ -125,8 +128,18 @@ class Panel:
         self._tell_who_raised(now)
         if waiters := self._standing.waiters(ALL_WAIT_SECONDS):
             self._show_who_waits(waiters)
+        elif self._running.is_shown and now - self._running.shown_at >= QUIET_SECONDS:
+            self._show_work()
         else:
             self._running.end_waits(by_itself=True)
+
+    def _show_work(self) -> None:
+        """Shows that the cell is at work, and how far it is."""
+        found = self._standing.found.values()
+        last = [each.last_dispatch.number for each in found if each.last_dispatch is not None]
+        work, seconds = self._standing.at_work(set(self._standing.found)), self._running.seconds
+        if work:
+            self._show(Waits((), seconds, "", at_work=work, dispatches=max(last, default=0)))
 
     def _others(self) -> set[int]:
         """Returns the processes that are not in the cell."""

@@ -16,9 +16,11 @@ import pytest
 import jaxnb
 from faults import shared
 from faults.shared import cleared, show_waits_soon
+from jaxnb.cells.card_waits import waits_text
 from jaxnb.cells.result import CellResult
 from jaxnb.cells.sinks import NoSink, SaysWaits, StderrNotices
 from jaxnb.errors import CellError, CellTimeoutError, SessionBrokenError
+from jaxnb.model.dispatches import CheckMode
 from jaxnb.model.whereabouts import Waits
 from jaxnb.session import Session, panel
 from jaxnb_fixtures import assert_usable
@@ -493,3 +495,23 @@ def test_who_is_busy_with_what_a_cell_has_left_is_not_said_to_be_lost(
     sink = Notices()
     assert group.run("1", sink=sink).value == 1
     assert sink.notices == []
+
+
+@pytest.mark.parametrize("check", ["off", "strict"])
+def test_a_cell_that_shows_nothing_is_seen_to_be_at_work(
+    group: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, check: CheckMode
+) -> None:
+    monkeypatch.setattr(panel, "QUIET_SECONDS", 0.5)
+    go = tmp_path / "go"
+    sink = Panels(go.touch)
+    sink.shows_cards = True
+    ends = f"os.path.exists({str(go)!r})"
+    if check == "strict":
+        ends = f"mh.broadcast_one_to_all({ends})"
+    group.run(f"import os\nwhile not {ends}: pass\nprint('ends')", sink=sink, check=check)
+    *shown, last = sink.panels
+    assert waits_text(shown[-1]).startswith("3 processes at line")
+    assert ("dispatches" in waits_text(shown[-1])) == (check == "strict")
+    assert last.has_ended
+    assert waits_text(last) == ""
+    assert last.cause == ""
