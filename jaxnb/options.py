@@ -16,6 +16,7 @@ PLATFORMS = ("auto", "cpu", "gpu")
 COLLECTIVES = ("gloo",)
 CHECKS = get_args(CheckMode)
 DEFAULT_NUM_PROCESSES = 4
+NOTHING_RUN = "Nothing was run."
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
@@ -24,8 +25,16 @@ def suggest(word: str, known: Iterable[str]) -> str:
     return f" Did you mean {near[0]!r}?" if near else ""
 
 
-def one_of(what: str, word: str, known: tuple[str, ...]) -> str:
+def one_of(
+    what: str, word: str, known: tuple[str, ...], undone: str = "Nothing was started."
+) -> str:
     """Returns ``word`` if it is known.
+
+    Args:
+        what: What it names.
+        word: It.
+        known: All there are.
+        undone: What has not happened.
 
     Raises:
         UsageError: It is not; the message names the near one and all there are.
@@ -33,12 +42,11 @@ def one_of(what: str, word: str, known: tuple[str, ...]) -> str:
     if word in known:
         return word
     raise UsageError(
-        f"Unknown {what} {word!r}.{suggest(word, known)} "
-        f"There are: {', '.join(known)}. Nothing was started."
+        f"Unknown {what} {word!r}.{suggest(word, known)} There are: {', '.join(known)}. {undone}"
     )
 
 
-def one_of_checks(mode: str) -> CheckMode:
+def one_of_checks(mode: str, undone: str = NOTHING_RUN) -> CheckMode:
     """Returns how a cell is checked.
 
     Raises:
@@ -47,9 +55,9 @@ def one_of_checks(mode: str) -> CheckMode:
     if mode == "record":
         raise UsageError(
             "check='record' is gone: 'strict', the default, finds what it found before it has run, "
-            "and 'off' is plain JAX. Nothing was run."
+            f"and 'off' is plain JAX. {undone}"
         )
-    return cast(CheckMode, one_of("check", mode, CHECKS))
+    return cast(CheckMode, one_of("check", mode, CHECKS, undone))
 
 
 def one_of_nans(asked: object) -> CheckNans:
@@ -69,7 +77,7 @@ def one_of_inputs(mode: str) -> Inputs:
     Raises:
         UsageError: It is none of what is possible.
     """
-    return cast(Inputs, one_of("input", mode, get_args(Inputs)))
+    return cast(Inputs, one_of("input", mode, get_args(Inputs), NOTHING_RUN))
 
 
 def process_indices(ranks: Iterable[int] | None, num_processes: int) -> list[int]:
@@ -138,6 +146,6 @@ class StartOptions:
                 )
         one_of("platform", self.platform, PLATFORMS)
         one_of("collectives", self.collectives, COLLECTIVES)
-        one_of_checks(self.check)
+        one_of_checks(self.check, "Nothing was started.")
         if not self.timeout > 0:  # nan is not, either
             raise UsageError(f"The time-out must be positive, not {self.timeout}.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import platform
@@ -20,9 +21,12 @@ from typing import Literal
 import psutil
 
 from jaxnb.compat.versions import installed, newer_than_tested
+from jaxnb.errors import JaxnbError, UsageError
 from jaxnb.labels import format_bytes, format_seconds, plural
 from jaxnb.launch.gpus import visible_gpus
 from jaxnb.launch.headroom import available_bytes
+from jaxnb.launch.placement import place
+from jaxnb.options import StartOptions
 
 Level = Literal["ok", "warning", "error"]
 
@@ -176,8 +180,11 @@ def _free_ports() -> Finding:
             try:
                 taken.enter_context(socket.create_server(("127.0.0.1", 0)))
             except OSError as error:
+                if error.errno == errno.EMFILE:
+                    text = f"ports were not tried: {count} more files are all that may be open"
+                    return _error(text, _more_files())
                 text = f"only {count} of {TRIED_PORTS} ports could be taken: {error.strerror}"
-                return _error(text, "ss -tan | wc -l; ulimit -n")
+                return _error(text, "ss -tan | wc -l")
     return _ok(f"{TRIED_PORTS} free ports taken and given back")
 
 
@@ -218,10 +225,9 @@ def _system() -> Iterator[Finding]:
 
 
 def _limits() -> Iterator[Finding]:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    fix = f"ulimit -n {hard if hard > 0 else 65536}"
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     text = f"{soft} open files per process"
-    yield _ok(text) if soft >= LEAST_FILES or soft < 0 else _warning(text, fix)
+    yield _ok(text) if soft >= LEAST_FILES or soft < 0 else _warning(text, _more_files())
     yield _tasks()
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     text = f"locked memory (ulimit -l): {format_bytes(soft) if soft >= 0 else 'no limit'}"
@@ -229,6 +235,14 @@ def _limits() -> Iterator[Finding]:
         yield _warning(f"{text}; NCCL over InfiniBand needs more", "ulimit -l unlimited")
     else:
         yield _ok(text)
+
+
+def _more_files() -> str:
+    """Returns what lets more files be open at once."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if 0 <= hard < LEAST_FILES:  # which only root may raise
+        return f"sudo prlimit --nofile={LEAST_FILES} --pid $$"
+    return f"ulimit -n {hard if hard > 0 else 65536}"
 
 
 def _tasks() -> Finding:
@@ -278,14 +292,18 @@ def _variables() -> Iterator[Finding]:
     more = [n for n in sorted(os.environ) if n.startswith(_MPI) and n not in others]
     if more:
         yield _ok(f"also set by MPI: {', '.join(more)}")
+    unfit = ""
+    try:
+        place(StartOptions(), visible_gpus())
+    except UsageError as error:
+        unfit = str(error)
+        yield _error(f"a start says: {unfit}", "unset JAX_PLATFORMS")
     for name in ("JAX_PLATFORMS", "XLA_FLAGS", "JAX_NUM_CPU_DEVICES", "CUDA_VISIBLE_DEVICES"):
-        if os.environ.get(name):
+        if os.environ.get(name) and f"{name}=" not in unfit:
             yield _ok(f"{name}={os.environ[name]}")
 
 
 def _start() -> Iterator[Finding]:
-    from jaxnb.errors import JaxnbError
-    from jaxnb.options import StartOptions
     from jaxnb.session import Session
 
     began = time.perf_counter()

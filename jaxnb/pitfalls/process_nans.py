@@ -61,7 +61,7 @@ class NanWatch(Feature):
         """Raises if the cell asks for it, and nothing is told of computations."""
         if self.is_on and missing:
             raise JaxnbError(
-                "Cannot look for NaNs: this JAX does not report computations ({missing}). "
+                f"Cannot look for NaNs: this JAX does not report computations ({missing}). "
                 "Nothing was run."
             )
 

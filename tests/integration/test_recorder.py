@@ -468,7 +468,7 @@ def test_the_mode_of_a_session(make_session: Callable[..., Session]) -> None:
     session.run(SETUP)
     with pytest.raises(CellError, match="DivergenceError"):
         session.run("x * process_index;")
-    with pytest.raises(UsageError, match=r"Unknown check 'strickt'.*'strict'"):
+    with pytest.raises(UsageError, match=r"Unknown check 'strickt'.*'strict'.*Nothing was run"):
         session.run("1", check="strickt")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="'record' is gone: 'strict', the default"):
         session.run("1", check="record")  # type: ignore[arg-type]

@@ -63,7 +63,17 @@ def test_ports_that_cannot_be_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert found.level == "error"
-    assert "Too many open files" in found.text
+    assert found.text.startswith("ports were not tried: ")
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (64, 64))
+    assert doctor._more_files().startswith("sudo prlimit --nofile=")
+
+
+def test_a_platform_that_no_group_can_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "visible_gpus", lambda: ())
+    monkeypatch.setenv("JAX_PLATFORMS", "cuda")
+    found = [each for each in doctor._variables() if "JAX_PLATFORMS" in each.text]
+    assert levels(found) == ["error"]
+    assert "JAX_PLATFORMS=cuda asks for one. Nothing was started" in found[0].text
 
 
 def test_few_processes_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
