@@ -153,7 +153,9 @@ def _beginning(message: str) -> str:
     return "".join(message.splitlines(keepends=True)[:MOST_LINES])[:MOST_CHARS]
 
 
-def _body(result: CellResult, group: ErrorGroup, *, ansi: bool = False) -> str:
+def _body(
+    result: CellResult, group: ErrorGroup, *, ansi: bool = False, is_whole: bool = False
+) -> str:
     """Returns a traceback with its message; of a long one the beginning, and where the rest is."""
     error, first = group.error, group.processes[0]
     plain = error.traceback or strip_ansi(error.traceback_ansi)
@@ -161,7 +163,7 @@ def _body(result: CellResult, group: ErrorGroup, *, ansi: bool = False) -> str:
     kept = _beginning(error.message)
     if group.messages:
         return f"{text.rstrip()}\n\n{_messages_text(group)}"
-    if kept == error.message:
+    if is_whole or kept == error.message:
         return text or error.message
     more = len(error.message) - len(kept)
     others = [p for p in group.processes if result.errors[p].message != error.message]
@@ -211,12 +213,13 @@ def odd_text(result: CellResult) -> str:
     return odd_ones(parted.sides) if parted is not None and is_told else ""
 
 
-def error_card(result: CellResult, *, ansi: bool = False) -> Card:
+def error_card(result: CellResult, *, ansi: bool = False, is_whole: bool = False) -> Card:
     """What a cell raised: once per distinct traceback, with the processes that raised it.
 
     Args:
         result: What the cell did.
         ansi: The text variant keeps the traceback's ANSI colours.
+        is_whole: It keeps long messages, too: nobody can look them up afterwards.
     """
     groups = error_groups(result)
     if not groups:
@@ -238,7 +241,7 @@ def error_card(result: CellResult, *, ansi: bool = False) -> Card:
         summary = Facts(parts, f"{name}:" if odd or message else name)
         body = [] if told else [Pre(_body(result, group, ansi=True))]
         folds.append(Fold(summary, body, opened=i == 0))
-        text = told or _body(result, group, ansi=ansi)
+        text = told or _body(result, group, ansi=ansi, is_whole=is_whole)
         where = _details(groups, i, told_in=strip_ansi(text))
         heading = f"{name}: {odd}" if odd else f"{name} on {where}"
         texts.append(f"{heading}\n{text}")

@@ -176,7 +176,8 @@ class _Running:
             self._say(f"interrupted: all processes stopped{where} of {self._script.name}")
             return 128 + signal.SIGINT
         if others:
-            card = error_card(replace(result, per_process=others), ansi=sys.stderr.isatty())
+            left = replace(result, per_process=others)
+            card = error_card(left, ansi=sys.stderr.isatty(), is_whole=True)
             sys.stderr.write(self._worded(card.text) + "\n")
         if any("jax_num_cpu_devices" in each.error.message for each in groups):
             self._say("JAX has started when a script begins: use `--devices-per-process N`")
@@ -200,7 +201,7 @@ class _Running:
 
     def _timed_out(self, error: CellTimeoutError) -> int:
         self._report(error.result)
-        sys.stderr.write(self._worded(error_card(error.result).text) + "\n")
+        sys.stderr.write(self._worded(error_card(error.result, is_whole=True).text) + "\n")
         said = f"{self._script.name} ran longer than {self._asked.timeout:g} s and was ended"
         return self._failed(said, signals.TIMED_OUT)
 

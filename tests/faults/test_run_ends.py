@@ -67,9 +67,9 @@ ROWS = {
              "Process 0 only waited for it at line 4."),
     ),
     "raises on all": Row(
-        "def f():\n    raise ValueError('bad')\nf()",
+        "def f():\n    raise ValueError('bad' * 3000 + ' why')\nf()",
         1,
-        err=("ValueError on processes 0-1", 'script.py", line 3, in <module>'),
+        err=("ValueError on processes 0-1", 'script.py", line 3, in <module>', "badbad why"),
     ),
     "raises, and the other goes on": Row(
         "from arrays import *\nimport time\nif me == 1:\n    1 / 0\ntime.sleep(1000)",
