@@ -19,8 +19,15 @@ from typing import Any
 from jaxnb.compat import xla_frames
 from jaxnb.compat.xla_frames import Place
 
-_PLACE = re.compile(r'loc\("((?:[^"\\]|\\.)*)":(\d+):(\d+)(?: to (?:\d+)?:\d+)?\)')
-"""A line of a file, as MLIR writes it."""
+Lines = tuple[Place | None, ...]
+"""The line that each operation of a program comes from; None where it comes of no file."""
+
+_LOCATION = re.compile(r"^(#loc\d*) = loc\((.*)\)$", re.MULTILINE)
+"""A location, as MLIR writes it after the program: a line of a file, or made of others."""
+
+_PLACE = re.compile(r'"((?:[^"\\]|\\.)*)":(\d+):(\d+)')
+_REFERENCE = re.compile(r"#loc\d*")
+_OF_OPERATION = re.compile(r" loc\((#loc\d*)\)$", re.MULTILINE)
 
 _JITTED = re.compile(r"^jit_(.*)$")
 
@@ -40,14 +47,14 @@ class Compilation:
         program: Its name: ``"jit(step)"``.
         key: Equal for equal programs that are compiled in the same way, on all processes of a
             host, today and tomorrow; other lines of files have the same key.
-        places: The lines that its operations come from; programs with one key have as many.
+        lines: The line that each of its operations comes from; programs with one key have as many.
         compile: Compiles it; raises what JAX raises.
         load: Returns the executable that bytes hold, on the devices of this program.
     """
 
     program: str
     key: str
-    places: tuple[Place, ...]
+    lines: Lines
     compile: Callable[[], Any]
     load: Callable[[bytes], Any]
 
@@ -84,19 +91,17 @@ def hook_compilations(make: Callable[[Compilation], Any]) -> str:
         is_on = config.enable_compilation_cache.value and not dumps and not host_callbacks
         if not (is_on and backend.platform == "cpu" and hasattr(backend, "deserialize_executable")):
             return plain()
-        text = module.operation.get_asm(enable_debug_info=True)
+        text = module.operation.get_asm(enable_debug_info=False)
         owners = {device.process_index for device in executable_devices}
         is_own = any(not name.startswith(_SHARED_CALLS) for name in _CALL.findall(text))
         if is_own or backend.process_index() not in owners:
             return plain()
-        places: list[Place] = []
-        bare = _PLACE.sub(functools.partial(_note_place, places), text)
         wanted = Compilation(
             program=_JITTED.sub(
                 r"jit(\1)", str(module.operation.attributes["sym_name"]).strip('"')
             ),
-            key=_key(cache_key, bare, backend, options, is_local=len(owners) == 1),
-            places=tuple(places),
+            key=_key(cache_key, text, backend, options, is_local=len(owners) == 1),
+            lines=_lines(module.operation.get_asm(enable_debug_info=True)),
             compile=plain,
             load=lambda data: backend.deserialize_executable(data, executable_devices, options),
         )
@@ -106,14 +111,14 @@ def hook_compilations(make: Callable[[Compilation], Any]) -> str:
     return ""
 
 
-def _key(cache_key: Any, bare: str, backend: Any, options: Any, *, is_local: bool) -> str:
+def _key(cache_key: Any, text: str, backend: Any, options: Any, *, is_local: bool) -> str:
     """Returns the parts of JAX's own key, but for this process's place in the group.
 
     A program of one process does not depend on which of its devices it runs on.
 
     Args:
         cache_key: JAX's module.
-        bare: The program without its lines of files.
+        text: The program, without the lines of files that it comes from.
         backend: What compiles it.
         options: How.
         is_local: It is of one process.
@@ -123,7 +128,7 @@ def _key(cache_key: Any, bare: str, backend: Any, options: Any, *, is_local: boo
         digest.update(f"{part}\0".encode())
     cache_key._hash_xla_flags(digest, cache_key.get_flag_prefixes())
     cache_key._hash_serialized_compile_options(digest, options, is_local)
-    digest.update(bare.encode())
+    digest.update(text.encode())
     return digest.hexdigest()
 
 
@@ -143,10 +148,22 @@ def _of_host() -> str:
     return f"{jax.__version__} {version_str} {platform.machine()} {cores} {known}"
 
 
-def _note_place(places: list[Place], found: re.Match[str]) -> str:
-    file, line, column = found.groups()
-    places.append((file, int(line), int(column)))
-    return "loc"
+def _lines(text: str) -> Lines:
+    """Returns the line of each operation of a program, as it is told of the executable."""
+    bodies = dict(_LOCATION.findall(text))
+    found: dict[str, tuple[Place, ...]] = {}
+
+    def stack(location: str) -> tuple[Place, ...]:
+        if location not in found:
+            body = bodies.get(location, "")
+            if (place := _PLACE.match(body)) is not None:
+                found[location] = ((place[1], int(place[2]), int(place[3])),)
+            else:  # a name for another, or a call at another
+                found[location] = tuple(p for each in _REFERENCE.findall(body) for p in stack(each))
+        return found[location]
+
+    known = {each: xla_frames.told(stack(each)) for each in bodies}
+    return tuple(known.get(each) for each in _OF_OPERATION.findall(text))
 
 
 def serialized(executable: Any) -> bytes:
@@ -158,26 +175,29 @@ def serialized(executable: Any) -> bytes:
     return bytes(executable.serialize())
 
 
-def has_lines_of(executable: Any, then: tuple[Place, ...], now: tuple[Place, ...]) -> bool:
+def has_lines_of(executable: Any, then: Lines, now: Lines) -> bool:
     """Has the lines of a program that was compiled elsewhere told as they are here.
 
-    Of several equal programs the lines of the last are told.
+    Of several equal programs the lines of the last are told. JAX takes the lines of a function that
+    it has traced before from there: where one line has become several so, the first is told.
 
     Args:
         executable: What was loaded.
-        then: The program's lines as it was compiled.
-        now: Its lines now.
+        then: The lines of the program's operations as it was compiled.
+        now: Those now.
 
     Returns:
         Whether that is possible.
     """
     name = executable.fingerprint
-    moved = dict(zip(then, now, strict=False))
-    is_clear = len(then) == len(now) and all(moved[a] == b for a, b in zip(then, now, strict=True))
-    if name is None or not is_clear:
+    if name is None or len(then) != len(now):
         return then == now
     if then == now:
         xla_frames.moved_places.pop(name, None)
-    else:
-        xla_frames.moved_places[name] = moved
+        return True
+    moved: dict[Place, Place] = {}
+    for before, line in zip(then, now, strict=True):
+        if before is not None and line is not None:
+            moved.setdefault(before, line)
+    xla_frames.moved_places[name] = moved
     return True

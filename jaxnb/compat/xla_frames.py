@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,13 +52,8 @@ class Frames:
             number: The line in it.
         """
         stack = [SourceLine(file, number)] if file else list(self._stack(frame))
-        stack = [each for each in stack if _is_told(each.file)]
-        for wanted in (lambda f: f.startswith("<cell "),
-                       lambda f: not any(part in f for part in _NOT_THEIRS)):  # fmt: skip
-            for each in stack:
-                if wanted(each.file):
-                    return each
-        return stack[0] if stack else None
+        chosen = _told([each.file for each in stack])
+        return None if chosen is None else stack[chosen]
 
     def _stack(self, frame: int) -> Iterator[SourceLine]:
         seen: set[int] = set()
@@ -84,6 +79,22 @@ def frames_of(module: Message, moved: Mapping[Place, Place] = NOT_MOVED) -> Fram
         places.append(SourceLine(file, line, functions[each.number(2)]))
     rows = enumerate(tables.messages(4), 1)
     return Frames({i: (places[row.number(1)], row.number(2)) for i, row in rows})
+
+
+def told(stack: Sequence[Place]) -> Place | None:
+    """Returns which of the lines of a stack is told, from the innermost, as :meth:`Frames.line`."""
+    chosen = _told([file for file, _, _ in stack])
+    return None if chosen is None else stack[chosen]
+
+
+def _told(files: Sequence[str]) -> int | None:
+    kept = [k for k, file in enumerate(files) if _is_told(file)]
+    for wanted in (lambda f: f.startswith("<cell "),
+                   lambda f: not any(part in f for part in _NOT_THEIRS)):  # fmt: skip
+        for k in kept:
+            if wanted(files[k]):
+                return k
+    return kept[0] if kept else None
 
 
 def _is_told(file: str) -> bool:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 import threading
@@ -18,6 +19,7 @@ from traitlets import Any as AnyTrait
 from traitlets.config import Config
 
 from jaxnb.errors import SessionBrokenError, StartError
+from jaxnb.launch import lifeline
 from jaxnb.launch.background import BackgroundLoop
 from jaxnb.launch.deaths import Death
 from jaxnb.launch.early import take
@@ -240,6 +242,17 @@ class ProcessGroup:
         return [launchers[str(i)].pid for i in range(n)]
 
     # ------------------------------------------------------------------ signals and ends
+
+    def interrupt(self, process_indices: list[int]) -> None:
+        """Interrupts processes with the programs that they have started, as a terminal does."""
+        pids = [self.pids[i] for i in process_indices]
+        if self._fork_server is not None:
+            self._fork_server.request("signal", pids=pids, interrupts=True).result(10)
+        elif self.launcher == "local":
+            for pid in pids:
+                lifeline.interrupt(pid)
+        else:
+            self.signal(process_indices, signal.SIGINT)
 
     def signal(self, process_indices: list[int], sig: int) -> None:
         """Sends a signal to processes; those that have ended are left out."""

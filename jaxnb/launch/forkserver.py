@@ -8,7 +8,7 @@ Commands (each answered by ``{"reply": id, ...}``):
     ``controller``: fork the ipyparallel controller; answers with its connection information.
     ``service``: fork JAX's coordination service; answers with its address.
     ``engines``: fork engines; answers with their pids.
-    ``signal``: send a signal to engines.
+    ``signal``: send a signal to engines; with ``interrupts`` SIGINT, and to what they have started.
     ``stop``: end the children of the named roles, and wait for them.
     ``end``: end all descendants and this process; there is no answer.
 
@@ -173,7 +173,7 @@ class ForkServer(ForkLoop):
             if child is None or child.role != "engine":
                 missing.append(pid)
                 continue
-            if command["signal"] == signal.SIGINT:
+            if command.get("interrupts"):
                 lifeline.interrupt(pid)
                 continue
             with contextlib.suppress(ProcessLookupError):

@@ -23,15 +23,15 @@ from typing import Any
 
 from jaxnb.compat.jax_compiling import (
     Compilation,
+    Lines,
     has_lines_of,
     hook_compilations,
     serialized,
 )
-from jaxnb.compat.xla_frames import Place
 from jaxnb.launch.folder import for_this_user
 from jaxnb.model.whereabouts import Compiling
 
-ENTRY = b"jaxnb1\n"
+ENTRY = b"jaxnb2\n"
 """How an entry begins: its form. A digest of the rest follows, the length of the lines, the lines,
 the executable."""
 
@@ -93,7 +93,7 @@ class Programs:
             self.doing[threading.get_ident()] = Compiling(wanted.program)
             _say(lock, str(self._index).encode())
             executable = wanted.compile()
-            has_lines_of(executable, wanted.places, wanted.places)
+            has_lines_of(executable, wanted.lines, wanted.lines)
             if not self._keep(wanted, executable):
                 _say(lock, _ALONE)
             return executable
@@ -117,9 +117,9 @@ class Programs:
         """
         path = self._folder / wanted.key
         try:
-            places, data = _opened(path.read_bytes())
+            lines, data = _opened(path.read_bytes())
             executable = wanted.load(data)
-            if has_lines_of(executable, places, wanted.places):
+            if has_lines_of(executable, lines, wanted.lines):
                 with contextlib.suppress(OSError):  # a read-only file system
                     os.utime(path)  # what was not used for longest goes first
                 self.loaded += 1
@@ -137,7 +137,7 @@ class Programs:
         path = self._folder / wanted.key
         partial = f"{path}-{os.getpid()}-{threading.get_ident()}"
         try:
-            entry = _entry(wanted.places, serialized(executable))
+            entry = _entry(wanted.lines, serialized(executable))
             with open(partial, "wb", opener=for_this_user) as file:
                 file.write(entry)
             os.replace(partial, path)
@@ -167,13 +167,14 @@ def _holder(lock: int) -> int | None:
     return int(text) if text.isdigit() else None
 
 
-def _entry(places: tuple[Place, ...], data: bytes) -> bytes:
-    lines = json.dumps(places).encode()
-    rest = len(lines).to_bytes(8, "big") + lines + data
+def _entry(lines: Lines, data: bytes) -> bytes:
+    places = {line: k for k, line in enumerate(dict.fromkeys(lines))}
+    head = json.dumps([list(places), [places[line] for line in lines]]).encode()
+    rest = len(head).to_bytes(8, "big") + head + data
     return ENTRY + hashlib.sha256(rest).digest() + rest
 
 
-def _opened(entry: bytes) -> tuple[tuple[Place, ...], bytes]:
+def _opened(entry: bytes) -> tuple[Lines, bytes]:
     """Returns the lines and the executable of an entry.
 
     Raises:
@@ -184,8 +185,9 @@ def _opened(entry: bytes) -> tuple[tuple[Place, ...], bytes]:
     if not entry.startswith(ENTRY) or hashlib.sha256(rest).digest() != digest:
         raise ValueError("not what was written")
     start = 8 + int.from_bytes(rest[:8], "big")
-    lines = json.loads(bytes(rest[8:start]))
-    return tuple((file, line, column) for file, line, column in lines), bytes(rest[start:])
+    places, numbers = json.loads(bytes(rest[8:start]))
+    told = [None if each is None else (each[0], each[1], each[2]) for each in places]
+    return tuple(told[number] for number in numbers), bytes(rest[start:])
 
 
 programs: Programs | None = None

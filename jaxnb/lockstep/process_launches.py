@@ -157,9 +157,11 @@ def _why_it_has_failed(result: Any) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """Returns the first line of an error; of a callback's, which has a traceback, the last."""
-    lines = str(error).splitlines() or [type(error).__name__]
-    return lines[-1 if "Traceback (most recent call last)" in lines[0] else 0][:MOST_OF_A_REASON]
+    """Returns the first line of an error, never empty; of a callback's what that has raised."""
+    lines = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    if "Traceback (most recent call last)" in lines[0]:  # its frames come next, indented
+        lines = [line for line in lines[1:] if not line.startswith("  ")] or lines
+    return lines[0].rstrip(": ")[:MOST_OF_A_REASON]
 
 
 def still_computed() -> tuple[str, ...]:

@@ -29,6 +29,9 @@ machine all are late, and C code may hold the GIL."""
 COMPUTING_SECONDS = 10.0
 """A process that computes but does not answer is given up after this long."""
 
+HEALTHY_SECONDS = 60.0
+"""One that had answered is waited for so long: then nothing is done, and nobody is ended."""
+
 COMPUTES = 0.1
 """A process computes if it uses more than this share of one CPU."""
 
@@ -71,10 +74,13 @@ class Silence:
     Args:
         now: The time.
         cpu_seconds: What it has computed so far.
+
+    Attributes:
+        begun: When it began.
     """
 
     def __init__(self, now: float, cpu_seconds: float) -> None:
-        self._begun, self._meter = now, Meter(COMPUTES, now, cpu_seconds)
+        self.begun, self._meter = now, Meter(COMPUTES, now, cpu_seconds)
 
     def is_enough(self, now: float, cpu_seconds: float) -> bool:
         """Looks at it again.
@@ -84,7 +90,7 @@ class Silence:
             cpu_seconds: What it has computed so far.
         """
         idle_seconds = self._meter.idle_seconds(now, cpu_seconds)
-        too_long = now - self._begun > COMPUTING_SECONDS
+        too_long = now - self.begun > COMPUTING_SECONDS
         return too_long or idle_seconds > SILENT_SECONDS
 
 
@@ -122,7 +128,7 @@ class Carrier:
         self._require_there = require_there
         self._silences: dict[int, Silence] = {}
         self._healthy: set[int] = set()
-        self._told: set[int] = set()
+        self._told: set[tuple[int, bool]] = set()
 
     def pack(self) -> Packed:
         """Makes all processes pack their variables, without arrays whose shards only the dead had.
@@ -131,7 +137,7 @@ class Carrier:
         the interpreter while it is pickled (a large dictionary, say), and may end.
 
         Raises:
-            JaxnbError: A process could not (out of memory, say); nothing has changed.
+            JaxnbError: One could not (no memory, say), or was silent for long; nothing has changed.
             KeyboardInterrupt: It was interrupted; nothing has changed.
         """
         running = [index for index, pid in self._pids.items() if not is_stopped(pid)]
@@ -225,10 +231,16 @@ class Carrier:
         stopped = is_stopped(pid)
         if index not in self._silences:
             self._silences[index] = Silence(now, cpu_seconds)
-        if index not in self._told:
-            self._told.add(index)
+        if (index, stopped) not in self._told:
+            self._told.add((index, stopped))
             self._tell_silent(index, is_stopped=stopped)
         if index in self._healthy:
+            if now - self._silences[index].begun > HEALTHY_SECONDS:
+                raise JaxnbError(
+                    f"Process {index} has not answered for {HEALTHY_SECONDS:g} s while it packed "
+                    "its variables. Nothing has changed. It may answer yet; type `%spmd_recover` "
+                    "to try again: if it is silent then, it is ended by force and loses its own."
+                )
             return ""
         if stopped:  # nobody knows how long that lasts
             return "was stopped"

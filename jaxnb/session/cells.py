@@ -273,6 +273,7 @@ class Cells:
         Returns:
             The names that hold parts of different arrays since this cell.
         """
+        generation = self._life.generation
         try:
             recovered = self._recoveries.carry_over(
                 untold, running.interrupted, come_back_seconds, running.notice
@@ -280,6 +281,8 @@ class Cells:
         except RecoveryInterrupted as error:
             recovered = error.recovered
         except (JaxnbError, KeyboardInterrupt) as error:
+            if self._life.generation == generation:
+                self._life.lifecycle.mark_broken()
             told = [str(error), *getattr(error, "__notes__", ())]
             running.notice(" ".join(filter(None, told)))
             if names:

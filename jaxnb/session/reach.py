@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 import threading
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -114,7 +113,7 @@ class Reach:
 
     def send_interrupt(self, processes: Iterable[int]) -> None:
         """Sends SIGINT to processes; one that runs nothing for the notebook ignores it."""
-        self._life.cluster.signal(sorted(processes), signal.SIGINT)
+        self._life.cluster.interrupt(sorted(processes))
 
     def stopped_text(self, processes: Iterable[int]) -> str:
         """Returns which of processes are stopped, as a clause; empty if none is."""

@@ -246,6 +246,20 @@ def test_the_error_of_a_callback_is_named_and_what_it_has_cost(group: Session) -
     assert_new_group(group, before, sink.notices)
 
 
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [("", "ValueError"), ("no\n\n", "ValueError: no"), ("first\nsecond", "ValueError: first")],
+)
+def test_an_error_is_named_whatever_its_text(group: Session, text: str, told: str) -> None:
+    sink = Presses()
+    group.run(
+        f"def call(a):\n    if process_index in odd: raise ValueError({text!r})\n    return a"
+    )
+    group.run("called_after = mapped(lambda a: called(a + jax.lax.psum(a.sum(), 'd')), P('d'))")
+    group.run("odd = {1}; y = called_after(x)", sink=sink)
+    assert f"({told}), which process 0" in sink.notices[0]
+
+
 def test_what_is_deleted_has_not_failed(group: Session) -> None:
     before, sink = pids(group), Presses()
     group.run("y = called_after(x)\nif process_index == 0: y.delete()", sink=sink)

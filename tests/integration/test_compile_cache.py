@@ -107,6 +107,22 @@ def test_compiled_or_loaded_a_program_computes_and_tells_the_same(
     assert alone[3] == 0 < once[3] < later[3]
 
 
+def test_what_was_traced_before_changes_no_key(make_session: Make, tmp_path: Path) -> None:
+    """JAX takes the lines of inner functions from where it has traced them first."""
+    session = make_session(2, devices_per_process=2, compile_cache=tmp_path)
+    code = (
+        "def init(k):\n    a, b = jax.random.split(k)\n"
+        "    return jax.random.normal(a, (4,)) + jax.random.normal(b, (4,))\n"
+        "jax.jit(init)(jax.random.key(0)).tolist()"
+    )
+    first, compiled, _ = made(session, code)
+    assert compiled
+    for moved in ("", "\n\n"):
+        assert made(session, moved + code) == (first, 0, 2)
+    session.restart()
+    assert made(session, code)[:2] == (first, 0)
+
+
 def test_lines_are_todays(make_session: Make, tmp_path: Path) -> None:
     def lines(session: Session) -> list[tuple[str, int]]:
         found = [each.source for each in session.collectives("f(x)")]

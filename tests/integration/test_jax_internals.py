@@ -325,12 +325,12 @@ def make(wanted):
         return wanted.compile()
     if wanted.key not in kept:
         executable = wanted.compile()
-        kept[wanted.key] = compiling.serialized(executable), wanted.places
+        kept[wanted.key] = compiling.serialized(executable), wanted.lines
         told.append("compiled")
         return executable
     data, places = kept[wanted.key]
     executable = wanted.load(data)
-    told.append(compiling.has_lines_of(executable, places, wanted.places))
+    told.append(compiling.has_lines_of(executable, places, wanted.lines))
     return executable
 print(repr(compiling.hook_compilations(make)))
 def defined(lines, factor=2, order=slice(None)):
