@@ -86,14 +86,13 @@ def _who(result: CellResult) -> str:
 def _compiled(result: CellResult) -> str:
     results = list(result.per_process.values())
     seconds = max((r.compile_seconds for r in results), default=0.0)
-    count = max((int(getattr(r, "compiles", 0)) for r in results), default=0)
-    if seconds < 0.001 and not count:
+    loaded = sum(r.loads for r in results)  # over all processes
+    compiled = sum(r.compiles for r in results) - loaded
+    if seconds < 0.001 and not compiled + loaded:
         return ""
-    if loaded := sum(r.loads for r in results):  # over all processes: each program counts once
-        compiled = sum(r.compiles for r in results) - loaded
-        what = f"compiled {compiled}, loaded {loaded}" if compiled else f"loaded {loaded}"
-        return f"{what} in {format_seconds(seconds)}"
-    return f"compiled {f'{count} ' if count else ''}in {format_seconds(seconds)}"
+    counts = (("compiled", compiled), ("loaded", loaded))
+    told = ", ".join(f"{what} {count}" for what, count in counts if count)
+    return f"{told or 'compiled'} in {format_seconds(seconds)}"
 
 
 def _with_bars(result: CellResult, facts: Facts) -> Facts:

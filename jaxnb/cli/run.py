@@ -86,6 +86,8 @@ def _started(asked: Run) -> int:
     began = time.perf_counter()
     with Session(asked.options) as session:
         asked.report["start_seconds"] = time.perf_counter() - began
+        for note in session.group.notes:
+            say(note)
         return _Running(session, asked).wait()
 
 

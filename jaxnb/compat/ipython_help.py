@@ -10,6 +10,12 @@ from IPython.core.oinspect import Inspector
 from jaxnb.compat.uses import Use
 
 
+def reloads_modules(shell: Any) -> bool:
+    """Whether IPython's autoreload is on in a shell."""
+    magics = shell.magics_manager.registry.get("AutoreloadMagics")
+    return bool(getattr(getattr(magics, "_reloader", None), "enabled", False))
+
+
 def matches(completer: Any, code: str, offset: int) -> dict[Any, Any]:
     """Returns what each matcher of a completer finds at a place of the code.
 

@@ -36,8 +36,9 @@ def programs_folder(asked: str) -> tuple[str, str]:
     Raises:
         UsageError: The folder that was asked for cannot be used. Nothing was started.
     """
+    by = "--compile-cache" if asked else VARIABLE
     asked = asked or os.environ.get(VARIABLE, "")
-    if asked == OFF:
+    if asked.lower() == OFF:
         return "", ""
     folder = _within(asked) if asked else default_folder()
     try:
@@ -50,7 +51,7 @@ def programs_folder(asked: str) -> tuple[str, str]:
         why = f"compiled programs cannot be kept in {folder}: {error}"
         if asked:
             raise UsageError(
-                f"--compile-cache: {why}. Nothing was started. Name another folder, or `off`."
+                f"{by}: {why}. Nothing was started. Name another folder, or `off`."
             ) from None
         return "", (
             f"Each process compiles its programs by itself: {why}. `--compile-cache DIR` names "
@@ -62,7 +63,7 @@ def programs_folder(asked: str) -> tuple[str, str]:
 def default_folder() -> Path:
     """Returns where compiled programs are kept, or would be, if nobody asks for another place."""
     for name in (VARIABLE, "JAX_COMPILATION_CACHE_DIR"):
-        if (asked := os.environ.get(name, "")) and asked != OFF:
+        if (asked := os.environ.get(name, "")) and asked.lower() != OFF:
             return _within(asked)
     home = os.environ.get("XDG_CACHE_HOME", "")
     cache = Path(home) if os.path.isabs(home) else Path(os.path.expanduser("~/.cache"))

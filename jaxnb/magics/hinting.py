@@ -16,6 +16,12 @@ if TYPE_CHECKING:
     from jaxnb.session import Session
 
 
+AUTORELOAD = (
+    "`%autoreload` reloads modules in the notebook only. For the processes type `%spmd %load_ext "
+    "autoreload` and `%spmd %autoreload 2`; again after a restart or a recovery."
+)
+
+
 def install(shell: Any, current: Callable[[], Session | None]) -> None:
     """Has a shell say after a cell that has failed what to type instead, if that is known.
 
@@ -32,8 +38,9 @@ def install(shell: Any, current: Callable[[], Session | None]) -> None:
             return
         session, code = current(), str(result.info.raw_cell)
         said = magic_hint(error, code)
-        if isinstance(error, CellError) and any(map(_wants_session, error.result.errors.values())):
-            said = "`spmd` is the session in the notebook: use it in a cell without `%%spmd`."
+        if isinstance(error, CellError):
+            raised = error.result.errors.values()
+            said = next(filter(None, map(_told_of, raised)), said)
         if session is not None and not said and not code.startswith(LOCAL):
             try:
                 said = hint(error, code, session.assist.names, lambda: _devices(session))
@@ -48,8 +55,16 @@ def install(shell: Any, current: Callable[[], Session | None]) -> None:
             shell.register_magic_function(_on_a_later_line(name), "line", f"%{name}")
 
 
-def _wants_session(error: ProcessError) -> bool:
-    return error.type_name == "NameError" and "'spmd'" in error.message
+def _told_of(error: ProcessError) -> str:
+    """Returns what to type instead of what has failed on a process; empty if that is not known."""
+    if error.type_name == "NameError" and "'spmd'" in error.message:
+        return "`spmd` is the session in the notebook: use it in a cell without `%%spmd`."
+    if "jax_num_cpu_devices" in error.message:
+        return (
+            "The processes have their devices already. Leave this line out, and type "
+            "`%spmd_stop`, then `%spmd_start --devices-per-process N`."
+        )
+    return ""
 
 
 def _devices(session: Session) -> int:

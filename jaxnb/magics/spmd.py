@@ -9,6 +9,7 @@ from IPython.core.magic import cell_magic, line_magic, magics_class, no_var_expa
 from IPython.display import display, publish_display_data
 
 from jaxnb.cells.result import CellResult
+from jaxnb.compat.ipython_help import reloads_modules
 from jaxnb.display.blocks import Note
 from jaxnb.display.card import Card, card_of
 from jaxnb.errors import CellError, ProcessDiedError, RecoveryInterrupted, UsageError
@@ -17,6 +18,7 @@ from jaxnb.magics import arguments
 from jaxnb.magics.auto import is_auto
 from jaxnb.magics.background import BackgroundCell
 from jaxnb.magics.base import SessionMagics
+from jaxnb.magics.hinting import AUTORELOAD
 from jaxnb.magics.meter import meter_for
 from jaxnb.magics.shown_interrupts import plain_interrupt
 from jaxnb.magics.sinks import DisplayIds, ProgressDisplay, Sink, is_notebook, sink_for
@@ -51,6 +53,7 @@ class SpmdMagics(SessionMagics):
         self.stopped: Session | None = None
         self.meter = meter_for(shell)
         self._ids = DisplayIds()
+        self._told_of_autoreload: Session | None = None
 
     # ------------------------------------------------------------------ life
 
@@ -230,6 +233,9 @@ class SpmdMagics(SessionMagics):
         sink = sink_for(self.shell, self._ids, is_whole=settings["first_line"] == 2)
         try:
             with plain_interrupt("Interrupted."), sink:
+                if self._told_of_autoreload is not session and reloads_modules(self.shell):
+                    self._told_of_autoreload = session
+                    sink.notice(AUTORELOAD)
                 result = session.run(code, sink=sink, **settings)
         except (CellError, ProcessDiedError) as error:
             if error.result is not None:

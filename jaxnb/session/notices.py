@@ -82,7 +82,8 @@ def silent_text(
             f"not end the cell either, {its[1]} ended by force, and {takes}."
         )
     return (
-        f"{said} Code that waits in C++, or in a computation's callback, does not see it. "
+        f"{said} Code that waits in C++, or in a computation's callback, does not see it; XLA "
+        "sees it when it has compiled. "
         f"{once} to end the cell: {its[1]} ended by force, and {takes}."
     )
 
@@ -113,6 +114,8 @@ def _what_it_does(where: Whereabouts | None) -> str:
         return f"is at an unknown position: its sentinel failed ({where.fault})"
     if where.cell_seconds is None:
         return "is not in the cell"
+    if where.compiling is not None and where.compiling.holder is None:
+        return f"is compiling `{where.compiling.program}` {line_text(where)}".rstrip()
     return f"is {line_text(where)}" if line_text(where) else "has left the cell's lines"
 
 

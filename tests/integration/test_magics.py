@@ -517,6 +517,19 @@ def test_more_lines_than_one_can_read(nb: Notebook) -> None:
     assert lines[11_001] == "[0] 11999"
 
 
+def test_that_the_notebook_reloads_modules_is_told_once(nb: Notebook) -> None:
+    nb.good("%load_ext autoreload\n%autoreload 2")
+    assert "`%spmd %autoreload 2`" in nb.good("%%spmd\n1").text
+    assert "autoreload" not in nb.good("%%spmd\n1").text
+    nb.good("%autoreload 0")
+
+
+def test_devices_that_a_cell_asks_for_are_asked_for_at_the_start(nb: Notebook) -> None:
+    asked = nb.run("%%spmd\njax.config.update('jax_num_cpu_devices', 8)")
+    assert "`%spmd_start --devices-per-process N`" in asked.text
+    assert "`spmd` is the session in the notebook" in nb.run("%%spmd\nspmd.state").text
+
+
 def test_a_comment_may_follow_the_options(nb: Notebook) -> None:
     assert "[0] 0" in nb.good("%%spmd --ranks 0  # the first's only\nprint(process_index)").text
     assert "ready" in nb.good("%spmd_status  # who is there?").text
