@@ -510,7 +510,7 @@ def test_a_cell_that_shows_nothing_is_seen_to_be_at_work(
         ends = f"mh.broadcast_one_to_all({ends})"
     group.run(f"import os\nwhile not {ends}: pass\nprint('ends')", sink=sink, check=check)
     *shown, last = sink.panels
-    assert waits_text(shown[-1]).startswith("3 processes at line")
+    assert waits_text(shown[-1]).startswith("3 processes")
     assert ("dispatches" in waits_text(shown[-1])) == (check == "strict")
     assert last.has_ended
     assert waits_text(last) == ""
