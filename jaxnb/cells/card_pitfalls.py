@@ -20,7 +20,8 @@ def pitfalls_card(result: CellResult) -> Card:
             place += f": `{source}`"
         seen_by = who(each, len(result.per_process))
         head = Facts([*filter(None, [seen_by])], place, before="⚠ ")
-        body = " ".join(filter(None, [each.message, each.advice]))
+        more = f"`{each.page}` says more."
+        body = " ".join(filter(None, [each.message, each.advice, more]))
         before = "  " if place or seen_by else "⚠ "
-        blocks += [head, Note(body, before=before, link=(each.page, "about this"))]
+        blocks += [head, Note(body, before=before)]
     return card_of(*blocks, tone="warn") if blocks else NOTHING

@@ -65,6 +65,7 @@ class Conversations:
                 raise
             finally:
                 self._current = self._thread = None
+                channel.end()
         if interrupted.is_set():
             raise KeyboardInterrupt
 

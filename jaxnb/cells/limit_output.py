@@ -10,6 +10,9 @@ from jaxnb.cells.merged_line import MergedLine
 from jaxnb.labels import format_count, plural
 from jaxnb.model.cells import StreamName
 
+LINES_SHOWN = 1_000
+"""So many lines of a cell are shown as they come, and so many of the last ones at its end."""
+
 
 class LineLimiter:
     """Passes the first lines through, then keeps only the last ones for the end.
@@ -19,8 +22,8 @@ class LineLimiter:
 
     def __init__(
         self,
-        head: int = 10_000,
-        tail: int = 1_000,
+        head: int = LINES_SHOWN,
+        tail: int = LINES_SHOWN,
         max_chars: int = 10_000,
         holder: str = "result",
     ) -> None:

@@ -49,14 +49,12 @@ class Note:
         look: ``"dim"``: of less weight; ``"warn"``: a warning of its own.
         wrap: As text, lines end at 80 columns.
         before: As text, what the first line begins with; the others begin below its end.
-        link: The address and the words of a page about it.
     """
 
     text: str
     look: Literal["", "bold", "dim", "warn"] = ""
     wrap: bool = True
     before: str = ""
-    link: tuple[str, str] | None = None
 
 
 class Length(NamedTuple):

@@ -91,11 +91,7 @@ def _facts_line(facts: b.Facts) -> Html:
 def _note(note: b.Note) -> Html:
     if not note.text:
         return _NOTHING
-    said: list[str] = [coded(note.text)]
-    if note.link:
-        address, words = note.link
-        said += [" · ", tag("a", words, href=address, target="_blank", rel="noopener")]
-    return tag("div", *said, style=_NOTES[note.look])
+    return tag("div", coded(note.text), style=_NOTES[note.look])
 
 
 def _table(table: b.Table) -> Html:

@@ -49,8 +49,7 @@ def _note(note: b.Note) -> str:
     if not note.text:
         return ""
     text = wrapped(note.text, WIDTH - len(note.before)) if note.wrap else note.text
-    text = indented(text, note.before)
-    return f"{text}\n{' ' * len(note.before)}{note.link[0]}" if note.link else text
+    return indented(text, note.before)
 
 
 def table_text(table: b.Table) -> str:

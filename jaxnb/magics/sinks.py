@@ -159,9 +159,14 @@ class NotebookSink(Sink):
     """
 
     def __init__(
-        self, ids: DisplayIds | None = None, *, is_whole: bool = False, folds: bool = False
+        self,
+        ids: DisplayIds | None = None,
+        holder: str = "spmd.last_result",
+        *,
+        is_whole: bool = False,
+        folds: bool = False,
     ) -> None:
-        super().__init__(ids)
+        super().__init__(ids, holder)
         self._is_whole = is_whole
         self._folds = folds
         if folds:
@@ -338,9 +343,13 @@ class TerminalSink(Sink):
             self._width = 0
 
 
-def sink_for(shell: Any, ids: DisplayIds, **settings: bool) -> Sink:
+def sink_for(
+    shell: Any, ids: DisplayIds, holder: str = "spmd.last_result", **settings: bool
+) -> Sink:
     """Returns the sink for a shell's front end; the settings are :class:`NotebookSink`'s."""
-    return NotebookSink(ids, **settings) if is_notebook(shell) else TerminalSink(ids)
+    if is_notebook(shell):
+        return NotebookSink(ids, holder, **settings)
+    return TerminalSink(ids, holder)
 
 
 def notice_card(text: str) -> Card:

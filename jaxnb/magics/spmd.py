@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.magic import cell_magic, line_magic, magics_class, no_var_expand
-from IPython.display import display, publish_display_data
+from IPython.display import Markdown, display, publish_display_data
 
 from jaxnb.cells.result import CellResult
 from jaxnb.compat.ipython_help import reloads_modules
@@ -19,9 +19,9 @@ from jaxnb.magics.auto import is_auto
 from jaxnb.magics.background import BackgroundCell
 from jaxnb.magics.base import SessionMagics
 from jaxnb.magics.hinting import AUTORELOAD
-from jaxnb.magics.meter import meter_for
+from jaxnb.magics.meter import NotebookPlace, meter_for
 from jaxnb.magics.shown_interrupts import plain_interrupt
-from jaxnb.magics.sinks import DisplayIds, ProgressDisplay, Sink, is_notebook, sink_for
+from jaxnb.magics.sinks import DisplayIds, ProgressDisplay, Sink, is_notebook, notice_card, sink_for
 from jaxnb.model.cells import RichOutput
 from jaxnb.options import StartOptions
 
@@ -79,6 +79,11 @@ class SpmdMagics(SessionMagics):
             self._ids.forget_all()
             self.session = Session(StartOptions(**fields), progress)
             self.session.meter = self.meter
+            if is_notebook(self.shell):
+                place = NotebookPlace(lambda: self.shell.displayhook.prompt_count)
+                self.session.show_waits_by(
+                    lambda text: place.show(notice_card(text)) if text else place.clear()
+                )
             # What `spmd.run` runs is of the notebook's cell that calls it.
             self.session.count_cells_by(lambda: self.shell.displayhook.prompt_count)
         progress.show(card_group.start_card(self.session.group))
@@ -230,7 +235,8 @@ class SpmdMagics(SessionMagics):
     def _run_now(
         self, session: Session, code: str, settings: dict[str, Any], asked: argparse.Namespace
     ) -> None:
-        sink = sink_for(self.shell, self._ids, is_whole=settings["first_line"] == 2)
+        holder, is_whole = f"spmd.results[{settings['cell']}]", settings["first_line"] == 2
+        sink = sink_for(self.shell, self._ids, holder, is_whole=is_whole)
         try:
             with plain_interrupt("Interrupted."), sink:
                 if self._told_of_autoreload is not session and reloads_modules(self.shell):
@@ -257,6 +263,14 @@ class SpmdMagics(SessionMagics):
             self._show(card_cell.below_card(result))
         else:
             self._show(card_cell.cell_card(result, asked.outputs))
+
+    @line_magic
+    def spmd_help(self, line: str) -> None:
+        """Shows a page about what JAX does without a word. `%spmd_help` lists the pages."""
+        from jaxnb.pitfalls.kinds import page
+
+        text = page(line.strip())
+        display(Markdown(text)) if is_notebook(self.shell) else print(text)
 
     # ------------------------------------------------------------------ helpers
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-_PAGES = "https://jaxnb.readthedocs.io/en/latest/pitfalls"
-
 
 @dataclass(frozen=True)
 class Pitfall:
     """One cause, once: where it is, what it does, and what to type instead.
 
     Attributes:
-        kind: What it is, one of ``pitfalls.kinds``; it names a page of the documentation.
+        kind: What it is, one of ``pitfalls.kinds``; it names a page.
         message: What happens, in a sentence or two.
         advice: What to type instead; it may be empty.
         line: The cell's line, counted as the notebook counts; None if it is in none.
@@ -31,9 +29,9 @@ class Pitfall:
 
     @property
     def page(self) -> str:
-        """The address of the documentation's page about it."""
-        return f"{_PAGES}/{self.kind}.html"
+        """What shows the page about it, in a notebook."""
+        return f"%spmd_help {self.kind}"
 
     def __str__(self) -> str:
         where = f"line {self.line}: " if self.line else ""
-        return " ".join(filter(None, [f"{where}{self.message}", self.advice, f"({self.page})"]))
+        return " ".join(filter(None, [f"{where}{self.message}", self.advice, f"(`{self.page}`)"]))

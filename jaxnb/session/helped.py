@@ -1,8 +1,12 @@
-"""What IPython asks a session for, while its user types."""
+"""What a notebook has of a session beside its methods."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 from jaxnb.assist.helper import Assist
+from jaxnb.cells.result import CellResult
+from jaxnb.session.reach import Reach
 
 
 class Helped:
@@ -10,9 +14,21 @@ class Helped:
 
     Attributes:
         assist: Help while typing code for these processes.
+        results: What the last cells did that wrote more than is shown, by their numbers; four at
+            most.
     """
 
     assist: Assist
+    results: Mapping[int, CellResult]
+    _reach: Reach
+
+    def show_waits_by(self, show: Callable[[str], None]) -> None:
+        """Has a function show who is waited for outside of cells.
+
+        Args:
+            show: Takes a sentence; an empty one when that is over.
+        """
+        self._reach.notice = show
 
     def _ipython_key_completions_(self) -> list[str]:
         """Returns what ``spmd["`` may go on with."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -37,16 +37,25 @@ FAILURES_SECONDS = 0.5
 """Who does not answer by then is not known to have failed."""
 
 
+def _notice(text: str) -> None:
+    if text:
+        StderrNotices().notice(text)
+
+
 class Reach:
     """Asks and signals the processes of a group; what pulls, cells and the panel need of it.
 
     Args:
         life: The group.
         work: What is done on it.
+
+    Attributes:
+        notice: Shows who is waited for outside of cells; with an empty text, that this is over.
     """
 
     def __init__(self, life: Life, work: Work) -> None:
         self._life, self._work = life, work
+        self.notice: Callable[[str], None] = _notice
 
     @property
     def num_processes(self) -> int:
@@ -102,10 +111,22 @@ class Reach:
             interrupted,
             life.cluster.signal,
             self._give_up,
-            StderrNotices().notice,
+            self.notice,
             lambda requests: life.serials.joint(life.options.check, requests),
-            self.stopped_text,
+            self._why_quiet,
         )
+
+    def _why_quiet(self, processes: Iterable[int]) -> str:
+        """Returns what keeps processes from answering, as a clause; empty if that is not known."""
+        if stopped := self.stopped_text(processes):
+            return stopped
+        found = self._life.sentinels.where(processes).items()
+        compiling = {i: each.compiling.program for i, each in found if each.compiling is not None}
+        if not compiling:
+            return ""
+        programs = ", ".join(f"`{each}`" for each in sorted(set(compiling.values())))
+        are = "is" if len(compiling) == 1 else "are"
+        return f"{processes_label(sorted(compiling))} {are} compiling {programs}"
 
     def _give_up(self, indices: Iterable[int]) -> None:
         self._work.note_stuck(indices)

@@ -132,7 +132,7 @@ class Runs:
         pitfalls = self._records.new_pitfalls(ran)
         cause = "dead" if has_died else ran[-1].cause
         result = self._results.result_of(ran, self._life.num_processes, pitfalls, cause)
-        self._work.last_result = result
+        self._work.note_result(result)
         if not ran[0].collected.request.aside:
             self._work.last_cell = result.cell
             self._work.last_failed = result if result.errors else self._work.last_failed

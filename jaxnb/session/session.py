@@ -46,7 +46,7 @@ class Session(Transfers):
 
     def __init__(self, options: StartOptions, progress: Progress | None = None) -> None:
         settings = KnownSettings()
-        self._work = work = Work()
+        self._work, self.results = (work := Work()), work.long_results
         life = Life(options, work, settings.joined, progress or untold)
         reach = Reach(life, work)
         self._records = Records(life, reach, settings)
@@ -96,8 +96,8 @@ class Session(Transfers):
         return self._records.replayable.cells
 
     def __repr__(self) -> str:
-        platform = self._life.placement.platform
-        return f"<jaxnb.Session: {self.num_processes} {platform} processes, {self.state}>"
+        what = f"{self.num_processes} {self._life.placement.platform} processes"
+        return f"<jaxnb.Session: {what}, {self.state}>"
 
     def __enter__(self) -> Self:
         return self

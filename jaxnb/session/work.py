@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from jaxnb.cells.conversing import Conversations
+from jaxnb.cells.limit_output import LINES_SHOWN
 from jaxnb.cells.result import CellResult
 from jaxnb.cells.running import RunningCell
 from jaxnb.cells.sigint import sigint_sets
@@ -15,6 +16,9 @@ from jaxnb.cells.strays import Strays
 from jaxnb.cells.turns import WAITS_FOR, Turns
 from jaxnb.errors import JaxnbError
 from jaxnb.wire.events import Output
+
+MOST_LONG_RESULTS = 4
+"""So many results are kept for the lines that a notebook does not show."""
 
 
 class Work:
@@ -26,6 +30,7 @@ class Work:
         cells_run: How many cells of the user's have been begun.
         last_cell: The number of the last of them that has ended; None before the first.
         last_result: What the last cell did, be it one of jaxnb's own.
+        long_results: Those of the last cells that wrote more than is shown, by their numbers.
         last_failed: What the last of the user's cells did that has failed on these processes.
     """
 
@@ -35,12 +40,25 @@ class Work:
         self.cells_run = 0
         self.last_cell: int | None = None
         self.last_result: CellResult | None = None
+        self.long_results: dict[int, CellResult] = {}
         self.last_failed: CellResult | None = None
         self._current: RunningCell | None = None
         self._left: RunningCell | None = None
         self._stuck: set[int] = set()  # in what an interrupted pull asked for
         self._strays = Strays()
         self._interrupted: threading.Event | None = None
+
+    def note_result(self, result: CellResult) -> None:
+        """Takes what a cell did."""
+        self.last_result = result
+        lines = sum(
+            text.count("\n") for p in result.per_process.values() for text in (p.stdout, p.stderr)
+        )
+        if lines > LINES_SHOWN:
+            self.long_results.pop(result.cell, None)
+            self.long_results[result.cell] = result
+            while len(self.long_results) > MOST_LONG_RESULTS:
+                del self.long_results[next(iter(self.long_results))]
 
     @property
     def current(self) -> RunningCell | None:

@@ -62,9 +62,9 @@ class Channel:
         interrupted: Set by whoever wants the conversation to end with KeyboardInterrupt.
         send_signal: Sends a signal to processes.
         give_up: Called with processes that are left in what nobody waits for any more.
-        notice: Shows the user a sentence.
+        notice: Shows the user a sentence; with an empty one, that nobody is waited for any more.
         joined: Makes one question of those that processes are asked together.
-        stopped: Returns which of some processes are stopped, as a clause; empty if none is.
+        stopped: Returns what keeps processes from answering, as a clause; empty if it is not known.
     """
 
     def __init__(
@@ -97,6 +97,11 @@ class Channel:
     def abandon(self, reason: Exception) -> None:
         """Makes the one who waits in this conversation stop, and raise ``reason``."""
         self._abandoned = reason
+
+    def end(self) -> None:
+        """Takes away what was said of who is waited for."""
+        if self._has_told:
+            self._notice("")
 
     def check(self) -> None:
         """Ends the conversation if somebody wants that.

@@ -512,9 +512,20 @@ def test_more_lines_than_one_can_read(nb: Notebook) -> None:
     # On a busy machine a line may come in two parts: its first one is shown in a place of its own,
     # which is empty in the end.
     lines = [line for line in text.splitlines() if line]
-    assert lines[10_000] == "… more lines follow; the last 1 000 are shown at the end"
-    assert lines[10_001] == "… 1 000 lines not shown, `spmd.last_result.stdout` holds them"
-    assert lines[11_001] == "[0] 11999"
+    assert lines[1_000] == "… more lines follow; the last 1 000 are shown at the end"
+    assert lines[1_001].startswith("… 10 000 lines not shown, `spmd.results[")
+    assert lines[2_001] == "[0] 11999"
+    nb.good("%spmd 1")  # the next cell takes nothing of it
+    pointer = lines[1_001].split("`")[1]
+    assert nb.good(f"print(len({pointer}.splitlines()))").text == "12000\n"
+
+
+def test_a_page_is_shown_without_a_network(nb: Notebook) -> None:
+    shown = nb.good("%spmd_help constant").node.outputs[0].data
+    assert "**Why.** Tracing treats only arguments" in shown["text/markdown"]
+    listed = nb.good("%spmd_help").node.outputs[0].data
+    assert "`%spmd_help constant`" in listed["text/markdown"]
+    assert "Did you mean 'constant'?" in nb.bad("%spmd_help constants")
 
 
 def test_that_the_notebook_reloads_modules_is_told_once(nb: Notebook) -> None:
@@ -638,7 +649,7 @@ def test_pitfalls_stand_under_the_cell_once(nb: Notebook) -> None:
     loop = "%%spmd --ranks 1\nf = jax.jit(lambda a: a * 3)\nfor i in range(8): f(np.ones(i + 1))"
     shown = nb.good(loop)
     assert "⚠ line 3: `for i in range(8): f(np.ones(i + 1))`\n  `<lambda>` was comp" in shown.text
-    assert "/pitfalls/recompiled.html" in shown.text
+    assert "`%spmd_help recompiled`" in shown.text
     assert "<b>line 3: <code>for i in range(8)" in shown.html
     assert "⚠" not in nb.good(loop).text
     spread = nb.run(

@@ -275,7 +275,7 @@ def test_python_is_warned_and_an_error_has_a_note(group: Session) -> None:
     with pytest.raises(CellError) as caught:
         group.run(FETCH)
     assert "No process holds the whole array" in caught.value.__notes__[0]
-    assert "/pitfalls/fetch.html" in caught.value.__notes__[0]
+    assert "`%spmd_help fetch`" in caught.value.__notes__[0]
     # JAX's own exception is as it was.
     error = caught.value.result.errors[0]
     assert "%spmd_pull" not in f"{error.message}{error.traceback}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -49,6 +50,17 @@ def test_who_is_waited_for_is_told_once(session: Session, gate: Any, when_told: 
     (text,) = told
     assert text.startswith("waits for process 1: no answer for 0.3 s")
     assert "Interrupt ends the wait" in text
+
+
+def test_what_is_compiled_for_an_answer_is_named(session: Session, when_told: Any) -> None:
+    session.run(
+        "def slow(a):\n    for k in range(60): a = jnp.tanh(a @ a.T) + jnp.sin(a) * k\n"
+        f"    return a * {random.random()}\n"  # compiled by nobody before
+        "x = np.ones((64, 64), np.float32)"
+    )
+    told = when_told(lambda: None)
+    session.collectives("jax.jit(slow)(x)")
+    assert "compiling `jit(slow)`. Interrupt ends the wait" in told[0]
 
 
 def test_a_push_that_cannot_be_undone_offers_no_interrupt(

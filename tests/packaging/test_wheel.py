@@ -81,6 +81,8 @@ def test_the_wheel_holds_every_file_of_the_package(wheel: Path) -> None:
         for path in (ROOT / "jaxnb").rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
+    pages = (ROOT / "docs" / "pitfalls").glob("*.md")
+    in_checkout |= {f"jaxnb/pitfalls/pages/{page.name}" for page in pages}
     names = set(zipfile.ZipFile(wheel).namelist())
     in_wheel = {name for name in names if name.startswith("jaxnb/")}
     assert in_wheel == in_checkout

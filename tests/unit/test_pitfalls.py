@@ -11,7 +11,7 @@ from jaxnb.cells.result import CellResult, ProcessResult
 from jaxnb.display.card import Card
 from jaxnb.model.pitfalls import Pitfall
 from jaxnb.pitfalls.already_told import Said, describe, merged
-from jaxnb.pitfalls.kinds import PITFALL_KINDS
+from jaxnb.pitfalls.kinds import PITFALL_KINDS, page
 
 ROOT = Path(__file__).parents[2]
 EVIL = "<script>alert(1)</script>\"'"
@@ -47,10 +47,7 @@ def test_a_cause_is_said_once_until_a_restart() -> None:
 
 def test_sentences_name_processes_unless_all_saw_it() -> None:
     one, both = merged({0: [pitfall(), pitfall(cause="b")], 1: [pitfall(cause="b")]})
-    assert describe([one], 2) == (
-        "process 0: line 2: It happens. Type `y`. "
-        "(https://jaxnb.readthedocs.io/en/latest/pitfalls/fetch.html)"
-    )
+    assert describe([one], 2) == ("process 0: line 2: It happens. Type `y`. (`%spmd_help fetch`)")
     assert describe([both], 2).startswith("line 2: ")
     assert describe([pitfall(line=None)], 0).startswith("It happens.")
 
@@ -58,15 +55,15 @@ def test_sentences_name_processes_unless_all_saw_it() -> None:
 def test_the_card_has_line_advice_and_page() -> None:
     (each,) = merged({0: [pitfall()]})
     card = card_cell.cell_card(result(each))
-    assert "⚠ line 2: `x()` · process 0\n  It happens. Type `y`.\n" in card.text
-    assert "/pitfalls/fetch.html" in card.text
+    assert "⚠ line 2: `x()` · process 0\n  It happens. Type `y`. `%spmd_help" in card.text
+    assert "`%spmd_help fetch` says more." in card.text
     for text in (
         "line 2",
         "x()",
         "process 0",
         "It happens.",
         "Type <code>y</code>.",
-        "/pitfalls/fetch.html",
+        "<code>%spmd_help fetch</code>",
     ):
         assert text in card.html
     assert card_pitfalls.pitfalls_card(result()) == Card("", "")
@@ -88,12 +85,12 @@ def test_a_pitfall_outside_the_cell_has_no_line() -> None:
 
 @pytest.mark.parametrize("kind", PITFALL_KINDS)
 def test_each_kind_has_its_page_and_is_in_the_index(kind: str) -> None:
-    page = ROOT / "docs" / "pitfalls" / f"{kind}.md"
-    assert pitfall(kind).page.endswith(f"/pitfalls/{kind}.html")
-    text = page.read_text()
+    text = page(kind)
+    assert pitfall(kind).page == f"%spmd_help {kind}"
+    assert f"`%spmd_help {kind}`" in page("")
     assert "**What happens.**" in text
     assert pitfall(kind).page in text, "the output that it shows names the page"
-    index = (page.parent / "index.md").read_text()
+    index = (ROOT / "docs" / "pitfalls" / "index.md").read_text()
     assert f"\n{kind}\n" in index
     assert f"{{doc}}`{kind}`" in index
 

@@ -43,6 +43,8 @@ def test_who_is_silent_is_told_with_the_cause(
     assert told[0].startswith("waits for process 1: no answer for 0 s. ")
     assert (why or "may take long.").lower() in told[0].lower()
     assert told[0].endswith("Interrupt ends the wait, and variables are kept.")
+    channel.end()
+    assert told[1:] == [""]  # it is taken away
     reason = channel._silent(1, 51.0).reason
     assert reason.startswith("gave no answer within 51 s")
     assert why in reason
