@@ -23,9 +23,15 @@ def require_memory_for_pull(nbytes: int, name: str) -> None:
         )
 
 
-def require_memory_for_push(needed: int, label: str) -> None:
-    """Raises NotEnoughMemoryError if a push would not fit into the processes' memory."""
-    available = available_bytes()
+def require_memory_for_push(needed: int, label: str, available: int | None = None) -> None:
+    """Raises NotEnoughMemoryError if a push would not fit into the processes' memory.
+
+    Args:
+        needed: The bytes that it needs.
+        label: What is said of it where it fails.
+        available: Those that there are; by default those of this host.
+    """
+    available = available_bytes() if available is None else available
     if needed > available:
         raise NotEnoughMemoryError(
             f"{label.removesuffix(' was pushed')} needs {format_bytes(needed)} on the processes, "

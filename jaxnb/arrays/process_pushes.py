@@ -77,7 +77,7 @@ class Pushes:
             self.release(request.transfer)
             return Refused(self._process_index, str(error))
 
-    def _make_room(self, push: _Push) -> Placed:
+    def _make_room(self, push: _Push) -> Placed | Refused:
         request, slots = push.request, push.slots
         sizes = {
             (k, part): math.prod(stop - start for start, stop in part) * slot.dtype.itemsize
@@ -86,10 +86,8 @@ class Pushes:
         }
         needed, available = sum(sizes.values()) + sum(request.buffers), available_bytes()
         if needed > available:
-            raise UsageError(
-                f"It needs {needed:,} bytes of memory in process {self._process_index}, where "
-                f"{available:,} bytes are free. Nothing was moved."
-            )
+            self.release(request.transfer)
+            return Refused(self._process_index, "", needed, available)
         push.out_of_band = self._exposures.allocate(request.transfer, request.buffers, off=True)
         rooms = self._exposures.allocate(request.transfer, sizes.values())
         push.blocks = dict(zip(sizes, rooms, strict=True))

@@ -104,6 +104,7 @@ class Pusher:
         )
         refused = [a for a in answers.values() if isinstance(a, Refused)]
         if refused:
+            require_memory_for_push(refused[0].needed, label, refused[0].available)
             raise UsageError(refused[0].reason)
         channel.require(answers, label)
         _require_one_layout(answers)

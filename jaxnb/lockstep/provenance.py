@@ -165,7 +165,7 @@ def unequal_names_text(
         has_ended_alike: Whether it ended on all processes without an error or an interrupt.
     """
     common = _last_common_step(differences)
-    if has_ended_alike:
+    if has_ended_alike or any(_other_shapes(each) or _other_data(each) for each in differences):
         how = "bound a name to different arrays on different processes"
     else:
         how = "stopped at different steps: these variables mix shards of different arrays"

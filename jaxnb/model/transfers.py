@@ -267,10 +267,14 @@ class Refused:
     Attributes:
         process_index: Who answers.
         reason: Why, for people.
+        needed: The bytes of memory that it needs, where there are not so many; else 0.
+        available: Those that there are.
     """
 
     process_index: int
     reason: str
+    needed: int = 0
+    available: int = 0
 
 
 @dataclass(frozen=True)

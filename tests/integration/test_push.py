@@ -778,6 +778,17 @@ def test_what_goes_in_the_first_message_counts_too(
     assert_not_bound(session)
 
 
+def test_more_than_one_process_has_memory_for(session: Session) -> None:
+    session.run(
+        "from jaxnb.arrays import process_pushes\nkept = process_pushes.available_bytes\n"
+        "process_pushes.available_bytes = lambda: 2048\nx = 'old'"
+    )
+    with pytest.raises(NotEnoughMemoryError, match=r"`x` needs 3\.91 KiB on .* where 2\.00 KiB"):
+        session.push(x=np.zeros(1000, np.float32))
+    session.run("process_pushes.available_bytes = kept")
+    assert_not_bound(session)
+
+
 def test_more_than_there_is_memory_for(
     session: Session, no_writes: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,9 @@ from jaxnb.lockstep.divergence import (
     sides,
     swapped,
 )
+from jaxnb.lockstep.provenance import unequal_names_text
 from jaxnb.model.dispatches import Dispatch, Recording, Shapes, Trail
+from jaxnb.model.origins import Argument, Difference, Made, OriginKind
 
 ALL = (0, 1, 2)
 
@@ -187,3 +189,19 @@ def test_the_odd_ones_are_the_fewest_or_who_has_left(
     made: tuple[Dispatch | None, ...], odd: str
 ) -> None:
     assert odd_ones(sides(dict(enumerate(made)), {})) == odd
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("dispatch", "stopped at different steps: these variables mix shards"),
+        ("created", "bound a name to different arrays on different processes. `x`: made at line 2"),
+    ],
+)
+def test_arrays_of_other_shapes_are_of_no_other_step(kind: OriginKind, said: str) -> None:
+    """A process had ten rows, and the others sixteen: nothing has stopped there."""
+    sides = [
+        ((i,), Argument(0, "x", i, Made(i, kind, "make_array_from_callback", 3, 1, 2, i)))
+        for i in range(2)
+    ]
+    assert said in unequal_names_text(4, [Difference("x", tuple(sides))])
