@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 import threading
@@ -15,6 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from jaxnb import errors
 from jaxnb.cells.card_error import error_card, error_groups
 from jaxnb.cells.result import CellResult
 from jaxnb.cli import signals
@@ -178,9 +180,7 @@ class _Running:
             self._say(f"interrupted: all processes stopped{where} of {self._script.name}")
             return 128 + signal.SIGINT
         if others:
-            left = replace(result, per_process=others)
-            card = error_card(left, ansi=sys.stderr.isatty(), is_whole=True)
-            sys.stderr.write(self._worded(card.text) + "\n")
+            self._write_errors(replace(result, per_process=others))
         if any("jax_num_cpu_devices" in each.error.message for each in groups):
             self._say("JAX has started when a script begins: use `--devices-per-process N`")
         for each in exits:
@@ -189,6 +189,16 @@ class _Running:
             who = processes_label(each.processes)
             self._say(f"{who} ended with exit status {status} ({self._script.name}{lines})")
         return _status_of(groups[0].error.type_name, groups[0].error.message)
+
+    def _write_errors(self, result: CellResult) -> None:
+        """Writes what was raised: the user's own text as it is, the rest in words for a script."""
+        text = error_card(result, ansi=sys.stderr.isatty(), is_whole=True).text
+        raised = [e for e in result.errors.values() if not hasattr(errors, e.type_name)]
+        said = {t.rstrip() for e in raised for t in (e.traceback or e.message, e.traceback_ansi)}
+        own = "|".join(map(re.escape, filter(None, said)))
+        parts = re.split(f"({own})", text) if own else [text]
+        parts[::2] = map(self._worded, parts[::2])  # those between
+        sys.stderr.write("".join(parts) + "\n")
 
     def _alone_text(self, result: CellResult) -> str:
         """Returns what is said to who may have expected that processes work together."""
@@ -203,7 +213,7 @@ class _Running:
 
     def _timed_out(self, error: CellTimeoutError) -> int:
         self._report(error.result)
-        sys.stderr.write(self._worded(error_card(error.result, is_whole=True).text) + "\n")
+        self._write_errors(error.result)
         said = f"{self._script.name} ran longer than {self._asked.timeout:g} s and was ended"
         return self._failed(said, signals.TIMED_OUT)
 

@@ -66,6 +66,11 @@ ROWS = {
         err=("ValueError on process 1, first", 'script.py", line 3, in <module>',
              "Process 0 only waited for it at line 4."),
     ),
+    "raises in words like jaxnb's": Row(
+        "raise ValueError('the cell 12 has negative volume, variables are kept in ghost.npz')",
+        1,
+        err=("ValueError: the cell 12 has negative volume, variables are kept in ghost.npz",),
+    ),
     "raises on all": Row(
         "def f():\n    raise ValueError('bad' * 3000 + ' why')\nf()",
         1,
