@@ -783,9 +783,11 @@ def test_more_than_one_process_has_memory_for(session: Session) -> None:
         "from jaxnb.arrays import process_pushes\nkept = process_pushes.available_bytes\n"
         "process_pushes.available_bytes = lambda: 2048\nx = 'old'"
     )
-    with pytest.raises(NotEnoughMemoryError, match=r"`x` needs 3\.91 KiB on .* where 2\.00 KiB"):
-        session.push(x=np.zeros(1000, np.float32))
-    session.run("process_pushes.available_bytes = kept")
+    try:
+        with pytest.raises(NotEnoughMemoryError, match=r"`x` needs 4\.00 MiB .* where 2\.00 KiB"):
+            session.push(x=np.zeros(1 << 20, np.float32))
+    finally:
+        session.run("process_pushes.available_bytes = kept")
     assert_not_bound(session)
 
 
