@@ -27,7 +27,7 @@ MESSAGE = b"m" * 60
 
 def conductor(path: str, count: str) -> None:
     """Serves until standard input ends."""
-    loop = Loop(listening(Path(path), None), int(count))
+    loop = Loop(listening(Path(path), None), int(count), lambda pid: None)
     threading.Thread(target=lambda: (sys.stdin.read(), loop.stop()), daemon=True).start()
     print("ready", flush=True)
     loop.run()
