@@ -104,8 +104,10 @@ class Pusher:
         )
         refused = [a for a in answers.values() if isinstance(a, Refused)]
         if refused:
-            require_memory_for_push(refused[0].needed, label, refused[0].available)
-            raise UsageError(refused[0].reason)
+            first = refused[0]
+            where = f"process {first.process_index}"
+            require_memory_for_push(first.needed, label, where, first.available)
+            raise UsageError(first.reason)
         channel.require(answers, label)
         _require_one_layout(answers)
         _require_fitting_numbers(next(iter(packages.values())), next(iter(answers.values())))
