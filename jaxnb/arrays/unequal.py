@@ -10,6 +10,7 @@ from typing import Any
 from jaxnb.labels import format_count, plural, processes_label, ranks_label
 from jaxnb.lockstep.provenance import OF_PARTS
 from jaxnb.model.replicas import DigestedArray, Index, ReplicaTrail, UnequalInput
+from jaxnb.model.scripts import cell_label, in_notebook
 
 ROUNDING_ULPS = 64
 """Replicas that differ by no more units in the last place were computed, and rounded otherwise."""
@@ -215,7 +216,7 @@ def describe(found: Sequence[UnequalInput], cell: int) -> str:
         "put": " was made of host data whose bytes",
     }[array.role]
     text = [
-        f"Unequal {'result' if is_result else 'input'} in cell [{cell}]: {first.name} "
+        f"Unequal {'result' if is_result else 'input'} in {cell_label(cell)}: {first.name} "
         f"({array.type} · {array.layout}, {array.made}){given} differ: {who} in "
         f"[{part}]{difference}.",
     ]
@@ -289,7 +290,8 @@ def _of_input(first: UnequalInput) -> str:
             "same, or shard it if each is to have its own."
         )
     return (
-        "Make it of the same data on every process (one seed, one file). `%spmd_push` sends "
-        "the notebook's. If each process is to have its own, make one sharded array of them: "
+        "Make it of the same data on every process (one seed, one file)."
+        + in_notebook(" `%spmd_push` sends the notebook's.")
+        + " If each process is to have its own, make one sharded array of them: "
         "`jax.make_array_from_process_local_data`."
     )

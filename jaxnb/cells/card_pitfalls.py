@@ -6,6 +6,7 @@ from jaxnb.cells.result import CellResult
 from jaxnb.display.blocks import Block, Facts, Note
 from jaxnb.display.card import NOTHING, Card, card_of
 from jaxnb.display.text import middle
+from jaxnb.model.scripts import in_notebook
 from jaxnb.pitfalls.already_told import who
 
 _MAX_SOURCE = 60
@@ -20,7 +21,7 @@ def pitfalls_card(result: CellResult) -> Card:
             place += f": `{source}`"
         seen_by = who(each, len(result.per_process))
         head = Facts([*filter(None, [seen_by])], place, before="⚠ ")
-        more = f"`{each.page}` says more."
+        more = in_notebook(f"`{each.page}` says more.")
         body = " ".join(filter(None, [each.message, each.advice, more]))
         before = "  " if place or seen_by else "⚠ "
         blocks += [head, Note(body, before=before)]

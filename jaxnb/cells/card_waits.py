@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from jaxnb.display.blocks import Block, Cell, Column, Either, Facts, Note, Row, Table
 from jaxnb.display.card import NOTHING, Card, card_of
 from jaxnb.labels import capitalized, format_seconds, plural, processes_label
+from jaxnb.model.scripts import in_notebook, the_cell
 from jaxnb.model.whereabouts import AtWork, StackEntry, Wait, Waits
 
 INTERRUPT = "Interrupt"
@@ -45,7 +46,7 @@ def _table(title: str, rows: Sequence[Row]) -> Table:
 
 def _place_cells(processes: Sequence[int], place: StackEntry | None) -> list[str | Cell]:
     if place is None:
-        return [processes_label(processes), "", "outside the cell's lines"]
+        return [processes_label(processes), "", f"outside {the_cell()}'s lines"]
     return [processes_label(processes), str(place.line), Cell(place.source, "code")]
 
 
@@ -72,7 +73,7 @@ def _neutral_card(waits: Waits, interrupt: str) -> Card:
     rows: list[list[str | Cell]] = []
     for each in waits.at_work:
         who, line, place = _place_cells(each.processes, each.place)
-        place = "has left the cell" if each.place is None and each.has_left else place
+        place = f"has left {the_cell()}" if each.place is None and each.has_left else place
         rows.append([who, line, place, f"{each.doing or 'at work'} for {_whole(each.seconds)}"])
     rows += [[*_place_cells(wait.processes, wait.place), "waits"] for wait in waits.waits]
     heading = f"{_waiters(waits)} for {_workers(waits)}" if waits.waits else "Computing"
@@ -123,13 +124,14 @@ def _work_text(work: AtWork) -> str:
     doing = f", {work.doing}" if work.doing else ""
     who = processes_label(work.processes)
     if work.has_left:
-        return f"{who} {_have(work.processes)} left the cell{doing}"
-    place = "outside the cell's lines" if work.place is None else work.place.text
+        return f"{who} {_have(work.processes)} left {the_cell()}{doing}"
+    place = f"outside {the_cell()}'s lines" if work.place is None else work.place.text
     return f"{who} {_have(work.processes)} been {place} for {_whole(work.seconds)}{doing}"
 
 
 def _neutral_advice(waits: Waits, interrupt: str) -> str:
-    ends = f"{interrupt} ends the cell (a second one by force), and variables are kept."
+    kept = in_notebook(", and variables are kept")
+    ends = f"{interrupt} ends {the_cell()} (a second one by force){kept}."
     return ends if waits.has_failed else f"This may be normal; {ends}"
 
 
@@ -177,14 +179,15 @@ def _advice(waits: Waits, interrupt: str) -> str:
         return (
             f"{interrupt} says how to go on without {'it' if len(waits.silent) == 1 else 'them'}."
         )
+    new = in_notebook(": new processes take over the variables")
     return (
-        f"{interrupt} ends the cell. If that does not reach those that wait, a second one does: "
-        "new processes take over the variables."
+        f"{interrupt} ends {the_cell()}. If that does not reach those that wait, a second one "
+        f"does{new}."
     )
 
 
 def _place_text(wait: Wait) -> str:
-    place = "outside the cell's lines" if wait.place is None else wait.place.text
+    place = f"outside {the_cell()}'s lines" if wait.place is None else wait.place.text
     return f"{processes_label(wait.processes)} {place}"
 
 

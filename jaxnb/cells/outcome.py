@@ -30,6 +30,7 @@ from jaxnb.launch.deaths import Death, dead_processes, death_error
 from jaxnb.model.cells import NO_ANSWER, CellReply, ProcessError
 from jaxnb.model.dispatches import Dispatch
 from jaxnb.model.history import CellOutcome
+from jaxnb.model.scripts import cell_label, the_cell
 
 MOST_FIRST_CHARS = 2000
 """Of a longer first line of an error the beginning is said with the cell's error."""
@@ -51,7 +52,7 @@ def cell_error(result: CellResult) -> CellError:
         _joined(result, [(_beginning(said), who) for g in groups for said, who in _said(g)]),
         result=result,
         rendering=error_card(result, ansi=True).text,
-        closing=f"the processes diverged: {odd} (cell [{result.cell}])" if odd else closing,
+        closing=f"the processes diverged: {odd} ({cell_label(result.cell)})" if odd else closing,
     )
 
 
@@ -62,7 +63,7 @@ def _joined(result: CellResult, told: Sequence[tuple[str, tuple[int, ...]]]) -> 
         who.setdefault(what, []).extend(processes)
     parts = [f"{processes_label(sorted(those))} {what}" for what, those in who.items()]
     parts[:-1] = [each.removesuffix(".") for each in parts[:-1]]
-    return f"{'; '.join(parts)} (cell [{result.cell}])"
+    return f"{'; '.join(parts)} ({cell_label(result.cell)})"
 
 
 def _said(group: ErrorGroup) -> list[tuple[ProcessError, tuple[int, ...]]]:
@@ -91,7 +92,8 @@ def _first_line(error: ProcessError) -> str:
 def unshown_error(cell: int, cause: Exception) -> JaxnbError:
     """Returns the error for output that could not be shown as it came."""
     error = JaxnbError(
-        f"Cell [{cell}] has run, but its output could not be shown: {type(cause).__name__}: {cause}"
+        f"{capitalized(cell_label(cell))} has run, but its output could not be shown: "
+        f"{type(cause).__name__}: {cause}"
     )
     error.__cause__ = cause
     return error
@@ -138,7 +140,7 @@ def stopped_text(last: Dispatch) -> str:
     line = "" if last.line is None else f" at line {last.line}"
     return (
         f"{processes_label(last.processes)} stopped at the same step, after dispatch {last.number} "
-        f"of this cell, `{last.name}`{line}."
+        f"of {the_cell()}, `{last.name}`{line}."
     )
 
 
@@ -275,8 +277,8 @@ def timeout_error(
     elif computed:
         now = f"Still computing: {computed}. {STILL_COMPUTING}"
     return CellTimeoutError(
-        f"Cell [{result.cell}] ran longer than its time-out of {timeout:g} s and was interrupted. "
-        f"{_struck_text(result)}{now}",
+        f"{capitalized(cell_label(result.cell))} ran longer than its time-out of {timeout:g} s and "
+        f"was interrupted. {_struck_text(result)}{now}",
         result=result,
         rendering=error_card(result, ansi=True).text,
     )
@@ -312,7 +314,7 @@ def cell_death_error(
     error = death_error(
         death,
         num_processes,
-        f"it ran cell [{result.cell}], {seconds:.1f} s after it began",
+        f"it ran {cell_label(result.cell)}, {seconds:.1f} s after it began",
         others,
         before,
         " What it printed last may be missing.",

@@ -30,7 +30,7 @@ from jaxnb.cells import process_children, process_flood
 from jaxnb.cells.process_tracebacks import python_lines
 from jaxnb.lockstep import process_awaiting
 from jaxnb.lockstep.process_origins import ORIGINS
-from jaxnb.model.scripts import OF_TERMINALS, Script
+from jaxnb.model.scripts import OF_TERMINALS, Script, begin_script
 
 
 def run(
@@ -53,6 +53,7 @@ def run(
         SystemExit: It has ended with a status other than 0, which is the exception's ``code``.
         BaseException: Whatever it raised.
     """
+    begin_script(script.name)
     _leave_the_kernel(script)
     arguments = [
         each.replace("{process_index}", str(process_index)).replace(

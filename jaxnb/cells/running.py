@@ -28,6 +28,7 @@ from jaxnb.model.cells import (
     StreamName,
 )
 from jaxnb.model.dispatches import Cause
+from jaxnb.model.scripts import the_cell
 from jaxnb.model.whereabouts import Waits
 from jaxnb.wire.events import ClearOutput, Display, Dropped, Event, Exchange, Question, Reply
 
@@ -132,7 +133,7 @@ class RunningCell:
         for index in sorted(others):
             reply = self._replies.get(index)
             if reply is None:
-                end = "{have} not been asked to run the cell"
+                end = f"{{have}} not been asked to run {the_cell()}"
             else:
                 end = "{have} finished" if reply.error is None else reply.error.ending
             ends.setdefault(end, []).append(index)
@@ -372,7 +373,7 @@ class RunningCell:
         self._end_floods()
         self._left_in_cell = set(self.waiting_for)
         for index in sorted(self.waiting_for):
-            silence = ProcessError(NO_ANSWER, "It did not end the cell.", "", "")
+            silence = ProcessError(NO_ANSWER, f"It did not end {the_cell()}.", "", "")
             self._finish(index, CellReply(index, None, silence, self.seconds, 0.0, 0))
         has_more = True
         while has_more:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import sys
 import threading
@@ -16,17 +15,15 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from jaxnb import errors
 from jaxnb.cells.card_error import error_card, error_groups
 from jaxnb.cells.result import CellResult
 from jaxnb.cli import signals
 from jaxnb.cli.terminal import Terminal, say
-from jaxnb.cli.words import worded_for
 from jaxnb.errors import CellTimeoutError, JaxnbError, ProcessDiedError, StartError, UsageError
 from jaxnb.labels import Outputs, processes_label
 from jaxnb.launch.deaths import Death, crash_lines, describe_death, last_lines
 from jaxnb.launch.launcher_names import launcher_of
-from jaxnb.model.scripts import Script
+from jaxnb.model.scripts import Script, begin_script
 from jaxnb.options import StartOptions
 from jaxnb.session import Session
 
@@ -60,15 +57,15 @@ def run(asked: Run) -> int:
     """
     started = time.perf_counter()
     status, is_cut = 1, False
-    worded = worded_for(asked.script.name)
+    begin_script(asked.script.name)
     try:
         with signals.installed():
             status = _started(asked)
     except UsageError as error:
-        say(worded(str(error)))
+        say(str(error))
         status = 2
     except (StartError, OSError) as error:
-        say(worded(str(error)))
+        say(str(error))
     except signals.Ended as end:
         status = end.status
         is_cut = True
@@ -98,7 +95,6 @@ class _Running:
 
     def __init__(self, session: Session, asked: Run) -> None:
         self._session, self._asked, self._script = session, asked, asked.script
-        self._worded = worded_for(asked.script.name)
         self._interrupted, self._done = threading.Event(), threading.Event()
         self._struck = 0
         self._broken: OSError | None = None
@@ -129,7 +125,7 @@ class _Running:
 
     def _run(self) -> None:
         try:
-            sink = Terminal(self._worded, self._on_broken)
+            sink = Terminal(self._on_broken)
             result = self._session.run(
                 "",
                 script=self._script,
@@ -160,7 +156,7 @@ class _Running:
         else:
             formats = found._repr_mimebundle_()
             text = formats["text/html" if kind == ".html" else "text/plain"]
-        self._is_written = _write(self._asked.timeline, self._worded(text))
+        self._is_written = _write(self._asked.timeline, text)
 
     # ---------------------------------------------------------------------- how it ended
 
@@ -169,7 +165,7 @@ class _Running:
         groups = error_groups(result)
         if not groups:
             if alone := self._alone_text(result):
-                self._say(alone)
+                say(alone)
             return 0
         exits = [each for each in groups if each.error.type_name == "SystemExit"]
         told = {i for each in exits for i in each.processes}
@@ -177,28 +173,22 @@ class _Running:
         if self._struck and all(g.error.type_name == "KeyboardInterrupt" for g in groups):
             at = sorted({line for group in groups for line in group.lines})
             where = f" at line {', '.join(map(str, at))}" if at else ""
-            self._say(f"interrupted: all processes stopped{where} of {self._script.name}")
+            say(f"interrupted: all processes stopped{where} of {self._script.name}")
             return 128 + signal.SIGINT
         if others:
             self._write_errors(replace(result, per_process=others))
         if any("jax_num_cpu_devices" in each.error.message for each in groups):
-            self._say("JAX has started when a script begins: use `--devices-per-process N`")
+            say("JAX has started when a script begins: use `--devices-per-process N`")
         for each in exits:
             lines = f", line {each.lines[0]}" if each.lines else ""
             status = each.error.message
             who = processes_label(each.processes)
-            self._say(f"{who} ended with exit status {status} ({self._script.name}{lines})")
+            say(f"{who} ended with exit status {status} ({self._script.name}{lines})")
         return _status_of(groups[0].error.type_name, groups[0].error.message)
 
     def _write_errors(self, result: CellResult) -> None:
-        """Writes what was raised: the user's own text as it is, the rest in words for a script."""
-        text = error_card(result, ansi=sys.stderr.isatty(), is_whole=True).text
-        raised = [e for e in result.errors.values() if not hasattr(errors, e.type_name)]
-        said = {t.rstrip() for e in raised for t in (e.traceback or e.message, e.traceback_ansi)}
-        own = "|".join(map(re.escape, filter(None, said)))
-        parts = re.split(f"({own})", text) if own else [text]
-        parts[::2] = map(self._worded, parts[::2])  # those between
-        sys.stderr.write("".join(parts) + "\n")
+        card = error_card(result, ansi=sys.stderr.isatty(), is_whole=True)
+        sys.stderr.write(f"{card.text}\n")
 
     def _alone_text(self, result: CellResult) -> str:
         """Returns what is said to who may have expected that processes work together."""
@@ -228,7 +218,7 @@ class _Running:
         told: set[str] = set()
         for death in deaths:
             lines = crash_lines(death) if shown else last_lines(death)
-            self._say(self._death_text(death, count) + ("" if lines in told else lines))
+            say(self._death_text(death, count) + ("" if lines in told else lines))
             told.add(lines)
         status = next((each.status for each in deaths if each.status), 1)
         return 128 - status if status < 0 else status
@@ -240,11 +230,8 @@ class _Running:
         return f"{text}. What it printed last may be missing."
 
     def _failed(self, text: str, status: int = 1) -> int:
-        self._say(text)
+        say(text)
         return status
-
-    def _say(self, text: str) -> None:
-        say(self._worded(text))
 
     def _report(self, result: CellResult) -> None:
         self._asked.report["processes"] = [

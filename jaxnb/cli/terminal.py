@@ -30,15 +30,14 @@ class Terminal(SaysWaits, NoSink):
     """Writes the lines as they come, all of them; one line is rewritten in place on a terminal.
 
     Args:
-        worded: Puts what jaxnb says of a cell into words for the script.
         on_broken: Called when nothing can be written any more.
     """
 
     interrupt_by = "Ctrl-C"
     shows_cards = False
 
-    def __init__(self, worded: Callable[[str], str], on_broken: Callable[[OSError], None]) -> None:
-        self._worded, self._on_broken = worded, on_broken
+    def __init__(self, on_broken: Callable[[OSError], None]) -> None:
+        self._on_broken = on_broken
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="backslashreplace")
@@ -80,7 +79,7 @@ class Terminal(SaysWaits, NoSink):
     def notice(self, text: str) -> None:
         """Writes a sentence of jaxnb's own to standard error."""
         self._clear_line()
-        self._write(sys.stderr, f"jaxnb: {self._worded(text)}\n")
+        self._write(sys.stderr, f"jaxnb: {text}\n")
 
     def _line(self, line: MergedLine) -> str:
         if not self._colours or not line.processes:

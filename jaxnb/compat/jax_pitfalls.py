@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -229,6 +230,25 @@ def iterates_over_parts(error: BaseException) -> bool:
         return False
     code = _last_code(error)
     return code is not None and code is _code_that_iterates()
+
+
+def in_eager_shard_map(error: BaseException) -> bool:
+    """Whether it was raised in a function that an eager ``shard_map`` called."""
+    codes = (frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__))
+    return any(code.co_name == "_shard_map_impl" for code in codes)
+
+
+def unbound_axis(error: BaseException) -> str:
+    """Returns the mesh axis that has no meaning where it was named; empty for other errors."""
+    if isinstance(error, NameError):
+        found = re.search(r"unbound axis name: (\w+)", str(error))
+        return found[1] if found else ""
+    if not isinstance(error, AssertionError) or str(error):
+        return ""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        last = frame
+    names = last.f_locals if last.f_code.co_name == "pvary" else {}
+    return ", ".join(map(str, set(names.get("axes", ())) - set(names.get("new_axes", ()))))
 
 
 @functools.cache

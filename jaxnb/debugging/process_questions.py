@@ -14,10 +14,11 @@ from typing import Any
 from IPython.core.error import StdinNotImplementedError
 
 from jaxnb.lockstep.process_awaiting import is_of_cell, outwards
+from jaxnb.model.scripts import in_notebook
 from jaxnb.wire.process_plain_text import QUESTION_TYPE
 from jaxnb.wire.process_this import ThisProcess
 
-_PUSH = "To give a process a value without asking, push it: `%spmd_push NAME`."
+_PUSH = " To give a process a value without asking, push it: `%spmd_push NAME`."
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ class Questions:
         is_debugger = any(each.f_code is cmd.Cmd.cmdloop.__code__ for each in frames)
         what = "The debugger" if is_debugger else "`getpass()`" if hidden else "`input()`"
         at = f"{what} at line {line}" if line else what
-        advice = "" if is_debugger else f" {_PUSH}"
+        advice = "" if is_debugger else in_notebook(_PUSH)
         if os.getpid() != self._pid or threading.current_thread() is not threading.main_thread():
             raise StdinNotImplementedError(
                 f"{at} cannot ask: only the main thread of a process can, and none of its "

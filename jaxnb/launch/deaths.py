@@ -14,6 +14,7 @@ from pathlib import Path
 
 from jaxnb.errors import ProcessDiedError, SessionBrokenError
 from jaxnb.launch.chatter import FATAL, quiet
+from jaxnb.model.scripts import in_notebook
 
 LAST_LINES = 20
 STACK_LINES = 8
@@ -140,7 +141,8 @@ def last_lines(death: Death) -> str:
         kept = lines[-LAST_LINES:]
     else:
         kept = lines[max(0, fatal - LAST_LINES) : fatal + 1] + _current_stack(lines[fatal:])
-    heading = "\nThe last lines of its log (cell output is shown with the cells):"
+    shown = in_notebook(" (cell output is shown with the cells)")
+    heading = f"\nThe last lines of its log{shown}:"
     return heading + _indented(kept) if kept else ""
 
 
@@ -195,8 +197,9 @@ def death_error(
     died = f"{describe_death(death, num_processes)}{when}."
     if death.role != "engine":
         return SessionBrokenError(
-            f"{died} Type `%spmd_restart` for fresh processes; variables are lost."
-            f"{last_lines(death)}"
+            died
+            + in_notebook(" Type `%spmd_restart` for fresh processes; variables are lost.")
+            + last_lines(death)
         )
     hint = ""
     if death.out_of_memory:
@@ -209,7 +212,8 @@ def death_error(
     if len(dead_processes((death, *others))) == num_processes:
         what = "No process is left" if num_processes > 1 else "It was the only one"
         then = f"{what}, and all variables are lost. Type `%spmd_restart` for fresh processes."
-    told = f"{died}{_died_too(others, num_processes)}{hint}{before} {then}{after}"
+    then = in_notebook(f" {then}")
+    told = f"{died}{_died_too(others, num_processes)}{hint}{before}{then}{after}"
     message = f"{told}{last_lines(death)}"
     return ProcessDiedError(message, process_index=death.index, pid=death.pid)
 

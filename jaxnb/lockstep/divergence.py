@@ -15,6 +15,7 @@ from jaxnb.model.dispatches import (
     Side,
     Trail,
 )
+from jaxnb.model.scripts import cell_label, in_notebook
 
 NOTHING_RAN = "None of it has run"
 """What is said of a dispatch that was stopped, after who was to do what."""
@@ -38,8 +39,11 @@ def apart_text(at: Mapping[int, Dispatch], name: str) -> str:
     return (
         f"{capitalized(processes_label(failed))} failed in {most.failed}, which others had also "
         f"begun: later collectives may pair with the wrong ones. So `{name}` was stopped. "
-        f"{NOTHING_RAN}. `%spmd_recover` starts new processes with the variables, unless the end "
-        "of the cell already has."
+        f"{NOTHING_RAN}."
+        + in_notebook(
+            " `%spmd_recover` starts new processes with the variables, unless the end of the cell "
+            "already has."
+        )
     )
 
 
@@ -142,7 +146,7 @@ def describe(divergence: Divergence) -> str:
     everyone = next(s.dispatch.processes for s in divergence.sides if s.dispatch is not None)
     does = "; ".join(map(_side_text, divergence.sides))
     return (
-        f"The processes diverged in cell [{divergence.cell}], at dispatch {divergence.number} "
+        f"The processes diverged in {cell_label(divergence.cell)}, at dispatch {divergence.number} "
         f"over {processes_label(everyone)}: {does}. They ran the same computations in a "
         "different order. Results over these processes from that dispatch on are invalid; "
         "earlier ones are valid."

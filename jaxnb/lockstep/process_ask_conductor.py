@@ -24,6 +24,7 @@ from jaxnb.lockstep.unequal_settings import differences, refusal
 from jaxnb.lockstep.wire import DIGEST_BYTES
 from jaxnb.model.dispatches import Dispatch
 from jaxnb.model.origins import Argument
+from jaxnb.model.scripts import the_cell
 
 MAX_NAME_CHARS = 200
 """Longer names of computations are cut to this length before they are sent to the others."""
@@ -349,7 +350,7 @@ def _all_sides(
         else:
             ends |= {q: side.end for q in side.processes if side.end is not None}
             missing = [q for q in side.processes if q not in ends]
-            notes |= dict.fromkeys(missing, "was not asked to run the cell")
+            notes |= dict.fromkeys(missing, f"was not asked to run {the_cell()}")
             at |= dict.fromkeys(missing)
     notes |= {q: end.error for q, end in ends.items()}
     at |= dict.fromkeys(ends)

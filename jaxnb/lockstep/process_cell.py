@@ -16,6 +16,7 @@ from jaxnb.lockstep.process_origins import ORIGINS
 from jaxnb.lockstep.process_settings import current
 from jaxnb.model.dispatches import Dispatch
 from jaxnb.model.origins import Argument
+from jaxnb.model.scripts import in_notebook
 
 
 def _nothing(processes: tuple[int, ...], number: int) -> list[Argument]:
@@ -90,12 +91,12 @@ class InLockstep:
             KeyboardInterrupt: The cell is interrupted.
         """
         if is_main and (self._is_leaving or not self.is_in_cell):
-            dispatch = intent.describe()
+            dispatch, what = intent.describe(), in_notebook("cell") or "script"
             raise DivergenceError(
                 f"{dispatch} over {processes_label(dispatch.processes)} was to be dispatched while "
-                "no cell runs here: by a callback of the event loop, a signal's handler, a "
+                f"no {what} runs here: by a callback of the event loop, a signal's handler, a "
                 "finalizer, or as the process ends. Where the other processes are then is not "
-                "known, and nothing of it has run. Dispatch it in a cell (`await` a task there)."
+                f"known, and nothing of it has run. Dispatch it in a {what} (`await` a task there)."
             )
         self._agreeing.agree(intent, depth, is_main=is_main)
 

@@ -18,6 +18,7 @@ from jaxnb.lockstep.failures import NONE, Failures
 from jaxnb.lockstep.process_origins import origin_of
 from jaxnb.lockstep.process_recorded import CellSoFar, Entry
 from jaxnb.model.dispatches import Processes
+from jaxnb.model.scripts import cell_label
 
 MOST_OF_A_REASON = 200
 """So many characters of an error are told to the others."""
@@ -126,7 +127,7 @@ def _outstanding(cell: CellSoFar, entry: Entry, results: Sequence[Any]) -> _Outs
 
 def _named(computation: str, line: int | None, cell: int) -> str:
     place = "" if line is None else f" at line {line}"
-    return f"`{computation}`{place} of cell [{cell}]"
+    return f"`{computation}`{place} of {cell_label(cell)}"
 
 
 def _why_it_fails(results: Sequence[Any]) -> str:

@@ -8,6 +8,7 @@ from difflib import SequenceMatcher, unified_diff
 
 from jaxnb.labels import processes_label
 from jaxnb.model.programs import ProgramDifference, ProgramLine
+from jaxnb.model.scripts import cell_label
 
 MAX_LINES = 20
 """So many lines of a diff are shown."""
@@ -105,7 +106,7 @@ def _shortened(lines: Sequence[str]) -> list[str]:
 
 def _place(source: str) -> str:
     found = re.fullmatch(r"<cell (\d+)>:(\d+)", source)
-    return f"line {found[2]} of cell [{found[1]}]" if found else source
+    return f"line {found[2]} of {cell_label(int(found[1]))}" if found else source
 
 
 def _middle(mine: Sequence[str], its: Sequence[str]) -> tuple[int, int]:

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 
 from jaxnb.labels import APART, capitalized, paths_label, processes_label
 from jaxnb.model.origins import Argument, Difference, Made
+from jaxnb.model.scripts import cell_label, in_notebook
 
-MENDS = (
-    "Rerun the cell that defines it on all processes, from the start or a checkpoint, or push a "
+_MENDS = (
+    " Rerun the cell that defines it on all processes, from the start or a checkpoint, or push a "
     "value."
 )
-"""What the user can do about it."""
 
 OF_PARTS = "; from shards of: "
 """Separates what made an array from the origin of the array whose shards it was made from."""
@@ -129,7 +129,7 @@ def pull_text(name: str, differences: Sequence[Difference]) -> str:
         return ""
     return (
         f"`{name}` mixes shards of different arrays, and the pull has put them together: "
-        f"{names_text(differences)} {MENDS}"
+        f"{names_text(differences)}{in_notebook(_MENDS)}"
     )
 
 
@@ -169,7 +169,8 @@ def unequal_names_text(
         how = "bound a name to different arrays on different processes"
     else:
         how = "stopped at different steps: these variables mix shards of different arrays"
-    return f"cell [{cell}] {how}. {names_text(differences)}{common} {MENDS}"
+    said = f"{cell_label(cell)} {how}. {names_text(differences)}{common}"
+    return f"{said}{in_notebook(_MENDS)}"
 
 
 def _last_common_step(differences: Sequence[Difference]) -> str:
@@ -270,7 +271,7 @@ def origin_text(made: Made, number: int) -> str:
         number: The array's own number.
     """
     line = f", line {made.line}" if made.line is not None else ""
-    cell = f" of cell [{made.cell}]" if made.cell else ""
+    cell = f" of {cell_label(made.cell)}" if made.cell else ""
     if made.kind == "dispatch":
         place = number - made.base
         result = "result" if place == 0 else f"result {place}"

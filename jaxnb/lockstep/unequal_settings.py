@@ -9,6 +9,7 @@ from jaxnb.labels import processes_label
 from jaxnb.model.cells import CellReply
 from jaxnb.model.group import ProcessReport
 from jaxnb.model.pitfalls import Pitfall
+from jaxnb.model.scripts import in_notebook, the_cell
 from jaxnb.model.settings import (
     CONSEQUENCES,
     ENVIRONMENT,
@@ -48,13 +49,15 @@ class Difference:
         if self.name in START_SETTINGS:
             return "Start the processes with the same environment and the same packages."
         literal = value if _is_literal(value) else repr(value)
-        return f"Type `%spmd jax.config.update({self.name!r}, {literal})`."
+        return in_notebook(f"Type `%spmd jax.config.update({self.name!r}, {literal})`.")
 
     def _mend_variable(self) -> str:
         """What to type so that all processes start with what was meant for some."""
         meant = next(value for value, _ in self.values if value != self.at_start)
         sets = f"%env {self.name}={meant}" if meant else f"os.environ.pop({self.name!r}, None)"
-        return f"Type `{sets}` in the notebook, then `%spmd_restart`: all start with that."
+        return in_notebook(
+            f"Type `{sets}` in the notebook, then `%spmd_restart`: all start with that."
+        )
 
 
 class KnownSettings:
@@ -148,11 +151,12 @@ def refusal(found: Iterable[Difference], name: str) -> str:
         name: The computation that was not dispatched.
     """
     found = list(found)
-    advice = " ".join(dict.fromkeys(each.mend for each in found))
+    advice = in_notebook(" Variables are kept.")
+    advice += "".join(f" {mend}" for mend in dict.fromkeys(each.mend for each in found) if mend)
     return (
         f"Settings differ between processes: {'; '.join(map(str, found))}. So {name} is a "
         "different program on some of them, and was not dispatched: its collectives would not "
-        f"match. Variables are kept. {advice} Then run the cell again."
+        f"match.{advice} Then run {the_cell()} again."
     )
 
 

@@ -12,7 +12,7 @@ from jaxnb.model.layout import ArrayInfo
 from jaxnb.model.nans import CheckNans, NanFound
 from jaxnb.model.pitfalls import Pitfall
 from jaxnb.model.replicas import ReplicaTrail
-from jaxnb.model.scripts import Script
+from jaxnb.model.scripts import Script, the_cell
 from jaxnb.model.settings import Settings
 from jaxnb.model.timeline import Activity
 
@@ -88,7 +88,7 @@ class ProcessError:
     def ending(self) -> str:
         """How the cell ended with it: ``"raised ValueError at line 3"``."""
         if self.type_name == NO_ANSWER:
-            return "did not end the cell"
+            return f"did not end {the_cell()}"
         return f"raised {self.type_name}{f' at line {self.line}' if self.line else ''}"
 
 

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from jaxnb.model.origins import Difference
 from jaxnb.model.programs import ProgramDifference
+from jaxnb.model.scripts import the_cell
 
 Processes = tuple[int, ...]
 """The indices of the processes that a computation spans, or that hold an array; ascending."""
@@ -160,7 +161,7 @@ class Dispatch:
         return f"{self.name} {self.arguments} -> {self.results}"
 
     def __str__(self) -> str:
-        line = " outside the cell's lines" if self.line is None else f" at line {self.line}"
+        line = f" outside {the_cell()}'s lines" if self.line is None else f" at line {self.line}"
         return f"{self.signature()}{line}{_ENDS[self.end]}"
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from jaxnb.model.scripts import in_notebook
+
 
 @dataclass(frozen=True)
 class Pitfall:
@@ -34,4 +36,5 @@ class Pitfall:
 
     def __str__(self) -> str:
         where = f"line {self.line}: " if self.line else ""
-        return " ".join(filter(None, [f"{where}{self.message}", self.advice, f"(`{self.page}`)"]))
+        shown_by = in_notebook(f"(`{self.page}`)")
+        return " ".join(filter(None, [f"{where}{self.message}", self.advice, shown_by]))

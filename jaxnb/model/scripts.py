@@ -1,4 +1,4 @@
-"""A script that all processes run as ``__main__``."""
+"""A script that all processes run as ``__main__``, and what sentences call the code that runs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,30 @@ OF_TERMINALS = (
 )  # fmt: skip
 """Variables of the environment that a kernel sets for a notebook: what a script puts out would be
 coloured in a pipe. It has them as they are where ``jaxnb run`` was typed."""
+
+_script = ""
+"""The name of the script, in the processes of ``jaxnb run``: there are no cells in them."""
+
+
+def begin_script(name: str) -> None:
+    """Has sentences speak of a script from now on, in this process: ``jaxnb run`` runs one."""
+    global _script
+    _script = name
+
+
+def cell_label(number: int) -> str:
+    """Returns what sentences call the code that runs: ``"cell [7]"``, or a script's name."""
+    return _script or f"cell [{number}]"
+
+
+def the_cell() -> str:
+    """Returns ``"the cell"``, or ``"the script"``."""
+    return "the script" if _script else "the cell"
+
+
+def in_notebook(text: str) -> str:
+    """Returns a text that holds in a notebook only, what to type there say; empty for a script."""
+    return "" if _script else text
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from jaxnb.options import one_of
 
-_PLACES = (Path(__file__).parent / "pages", Path(__file__).parents[2] / "docs" / "pitfalls")
-"""Where the pages are: in what is installed, and in a checkout."""
+_INSTALLED = Path(__file__).parent / "pages"
+_CHECKOUT = Path(__file__).parents[2] / "docs" / "pitfalls"
 
 PITFALL_KINDS = (
     "jit-of-pmap",
@@ -18,6 +18,10 @@ PITFALL_KINDS = (
     "recompiled",
     "device-order",
     "explicit-axes",
+    "eager-shard-map",
+    "unbound-axis",
+    "unequal-data",
+    "other-devices",
     "settings",
     "unchecked",  # jaxnb could not look for another kind
 )
@@ -29,7 +33,8 @@ def page(name: str) -> str:
     Raises:
         UsageError: There is none of that name.
     """
-    files = {each.stem: each for place in reversed(_PLACES) for each in place.glob("*.md")}
+    place = _INSTALLED if _INSTALLED.is_dir() else _CHECKOUT
+    files = {each.stem: each for each in place.glob("*.md")}
     known = tuple(sorted(files.keys() - {"index"}))
     if not name:
         listed = (f"- `%spmd_help {each}`" for each in known)

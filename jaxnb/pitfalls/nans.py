@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from jaxnb.labels import processes_label
+from jaxnb.labels import capitalized, processes_label
 from jaxnb.model.nans import NanFound, NanPlace
+from jaxnb.model.scripts import cell_label, the_cell
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +80,8 @@ def describe(first: FirstNan) -> str:
     where = ". And of ".join(parts)
     origin += _which_operation(first)
     return (
-        f"The first {' or '.join(what)} of cell [{first.cell}] came out of {where}. "
-        f"{origin}{later} The cell went on to its end on all processes."
+        f"The first {' or '.join(what)} of {cell_label(first.cell)} came out of {where}. "
+        f"{origin}{later} {capitalized(the_cell())} went on to its end on all processes."
     )
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from jaxnb.labels import format_bytes, plural
 from jaxnb.model.pitfalls import Pitfall
+from jaxnb.model.scripts import in_notebook
 from jaxnb.pitfalls.process_words import pitfall, type_of
 
 GATHERED_BYTES = 1 << 20
@@ -62,7 +63,7 @@ class Moves:
                 f"over {plural(n, 'process')} gathers all processes' copies on every one of them, "
                 f"{format_bytes(n * nbytes)} on each, only to check that they are equal.",
                 "`jax.make_array_from_callback(x.shape, sharding, lambda index: x[index])` sends "
-                "nothing. From the notebook: `%spmd_push`.",
+                f"nothing.{in_notebook(' From the notebook: `%spmd_push`.')}",
             )
             for line, (count, nbytes, largest) in self._gathered.items()
             if nbytes >= GATHERED_BYTES

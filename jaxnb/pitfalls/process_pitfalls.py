@@ -14,9 +14,11 @@ from types import FrameType
 from typing import Any
 
 from jaxnb.compat.jax_pitfalls import Lowering, hook_pitfalls
+from jaxnb.labels import capitalized
 from jaxnb.lockstep.process_calls import line_in
 from jaxnb.lockstep.process_handlers import is_of_handler
 from jaxnb.model.pitfalls import Pitfall
+from jaxnb.model.scripts import the_cell
 from jaxnb.pitfalls.process_lowered import Lowerings
 from jaxnb.pitfalls.process_moved import Moves
 from jaxnb.pitfalls.process_raised import explained
@@ -116,7 +118,7 @@ class Pitfalls(Feature):
         self._broken[kind] = Pitfall(
             "unchecked",
             f"jaxnb has stopped looking for the pitfall {kind} on this process. {reason}. "
-            "The cell is not affected.",
+            f"{capitalized(the_cell())} is not affected.",
             cause=kind,
         )
 

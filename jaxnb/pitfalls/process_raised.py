@@ -5,14 +5,21 @@ from __future__ import annotations
 import re
 import traceback
 
-from jaxnb.compat.jax_pitfalls import iterates_over_parts
+from jaxnb.compat.jax_pitfalls import in_eager_shard_map, iterates_over_parts, unbound_axis
 from jaxnb.labels import text_of
 from jaxnb.model.pitfalls import Pitfall
+from jaxnb.model.scripts import in_notebook
 from jaxnb.pitfalls.process_moved import ONE_MESH, in_words
 from jaxnb.pitfalls.process_words import pitfall
 
 _FETCH = "Fetching value for `jax.Array` that spans non-addressable"
 _EXPLICIT, _SET_MESH = "Explicit", "via `jax.set_mesh`"
+_UNEQUAL = "passed to device_put is not the same on each process"
+_OTHERS = (
+    "For a cross-host reshard in multi-controller JAX",
+    "Cannot reshard an input that is not fully addressable",
+    "does not support cross-host device transfers",
+)
 _DEVICES = re.compile(r"device ids \[([\d, ]+)\]")
 
 
@@ -23,47 +30,73 @@ def explained(error: BaseException, code_name: str) -> list[Pitfall]:
         error: The exception.
         code_name: The file name of the cell's code.
     """
-    text, line = text_of(error), _line_of(error, code_name)
+    found = _what_it_is(error, text_of(error))
+    return [pitfall(found[0], code_name, _line_of(error, code_name), *found[1:])] if found else []
+
+
+def _what_it_is(error: BaseException, text: str) -> tuple[str, str, str] | None:
+    """Returns the kind, what has happened, and what to type instead; None of what is not known."""
     if (isinstance(error, RuntimeError) and _FETCH in text) or iterates_over_parts(error):
-        return [
-            pitfall(
-                "fetch",
-                code_name,
-                line,
-                "No process holds the whole array, so none can read it, print its values or "
-                "iterate over it.",
-                "In the notebook: `%spmd_pull x`, or x alone as the last line. In the cell: "
-                "`x.addressable_shards` for this process's part, or, on all processes, "
-                "`jax.experimental.multihost_utils.process_allgather(x, tiled=True)`.",
+        if in_eager_shard_map(error):
+            return (
+                "eager-shard-map",
+                "Without `jax.jit`, `shard_map` gives its function an array of all processes, "
+                "whose values no process has.",
+                "`jax.debug.print('{}', x)` prints them, with and without `jax.jit`.",
             )
-        ]
+        return (
+            "fetch",
+            "No process holds the whole array, so none can read it, print its values or "
+            "iterate over it.",
+            in_notebook(
+                "In the notebook: `%spmd_pull x`, or x alone as the last line. In the cell: "
+            )
+            + "`x.addressable_shards` for this process's part, or, on all processes, "
+            "`jax.experimental.multihost_utils.process_allgather(x, tiled=True)`.",
+        )
+    if axis := unbound_axis(error):
+        return (
+            "unbound-axis",
+            f"No mesh axis has the name '{axis}' here: inside `shard_map` the axes of its mesh "
+            "have names, elsewhere none does.",
+            "Name an axis of the mesh, and call it in a function under `jax.shard_map(f, mesh=…, "
+            "in_specs=…, out_specs=…)`.",
+        )
+    if _UNEQUAL in text:
+        return (
+            "unequal-data",
+            "`device_put` was given host data that differ between processes.",
+            "One seed or file for all gives all the same. If each process is to have its own "
+            "part: `jax.make_array_from_process_local_data(sharding, x)`.",
+        )
+    if any(each in text for each in _OTHERS):
+        return (
+            "other-devices",
+            "`device_put` of an array of several processes, or of another one, cannot send it to "
+            "other devices than its own on this platform.",
+            "Keep to meshes of all devices; or, on all processes, `whole = jax.experimental."
+            "multihost_utils.process_allgather(x, tiled=True)`, then `jax.make_array_from_callback("
+            "whole.shape, sharding, lambda index: whole[index])`.",
+        )
     if "incompatible devices" in text:
         orders = [[int(i) for i in each.split(",")] for each in _DEVICES.findall(text)]
         if len(orders) == 2 and orders[0] != orders[1] and set(orders[0]) == set(orders[1]):
-            return [
-                pitfall(
-                    "device-order",
-                    code_name,
-                    line,
-                    f"The two have the same {len(orders[0])} devices in different order "
-                    f"({in_words(orders)}).",
-                    ONE_MESH,
-                )
-            ]
-    if type(error).__name__ == "ShardingTypeError" or (_EXPLICIT in text and _SET_MESH in text):
-        return [
-            pitfall(
-                "explicit-axes",
-                code_name,
-                line,
-                "The mesh's axes are Explicit, as `jax.make_mesh` makes them: array types "
-                "include their sharding. If JAX cannot derive a result's sharding, you must "
-                "specify it.",
-                "To have the compiler choose: `jax.make_mesh(shape, names, axis_types=("
-                "jax.sharding.AxisType.Auto,) * len(names))`.",
+            return (
+                "device-order",
+                f"The two have the same {len(orders[0])} devices in different order "
+                f"({in_words(orders)}).",
+                ONE_MESH,
             )
-        ]
-    return []
+    if type(error).__name__ == "ShardingTypeError" or (_EXPLICIT in text and _SET_MESH in text):
+        return (
+            "explicit-axes",
+            "The mesh's axes are Explicit, as `jax.make_mesh` makes them: array types "
+            "include their sharding. If JAX cannot derive a result's sharding, you must "
+            "specify it.",
+            "To have the compiler choose: `jax.make_mesh(shape, names, axis_types=("
+            "jax.sharding.AxisType.Auto,) * len(names))`.",
+        )
+    return None
 
 
 def _line_of(error: BaseException, code_name: str) -> int | None:

@@ -8,6 +8,7 @@ from jaxnb.display.blocks import Block, Column, Either, Facts, Note, Table
 from jaxnb.display.card import Card, card_of
 from jaxnb.display.text import WIDTH, wrapped
 from jaxnb.labels import format_count, format_seconds, plural, processes_label
+from jaxnb.model.scripts import cell_label
 from jaxnb.model.timeline import SPAN_KINDS, ProcessTimeline, Straggler, Timeline
 from jaxnb.profile.draw_bars import KIND_LABELS, dominant, lanes, ticks
 
@@ -37,7 +38,7 @@ def timeline_card(timeline: Timeline) -> Card:
     has_bars = timeline.seconds > 0 and bool(shown)
     picture: list[Block] = [lanes(timeline, shown)] if has_bars else []
     return card_of(
-        Facts(facts, f"cell [{timeline.cell}]"),
+        Facts(facts, cell_label(timeline.cell)),
         Either([Note(each) for each in verdicts]),
         Either(picture, "\n".join(_text_bars(timeline, shown) if has_bars else [])),
         table,
@@ -114,7 +115,7 @@ def _notes(timeline: Timeline) -> list[str]:
         )
     else:
         notes.append(
-            "Other waiting was not looked for (the cell was short, or timed); "
+            "Other waiting was not looked for (it was short, or timed); "
             "unattributed time counts as Python."
         )
     faults: dict[str, list[int]] = {}

@@ -23,6 +23,7 @@ from jaxnb.lockstep.provenance import unequal_names_text
 from jaxnb.lockstep.unequal_settings import KnownSettings
 from jaxnb.model.cells import CellRequest
 from jaxnb.model.origins import Difference
+from jaxnb.model.scripts import in_notebook
 from jaxnb.recovery.card import recovered_text
 from jaxnb.session.findings import Examiner
 from jaxnb.session.group import Life
@@ -238,7 +239,8 @@ class Cells:
                 life.lifecycle.mark_computing()
                 break
         if computed and not (supervisor.gave_up or supervisor.timed_out):
-            running.notice(f"Interrupted, but still computing: {computed}. {STILL_COMPUTING}")
+            ways = in_notebook(f" {STILL_COMPUTING}")
+            running.notice(f"Interrupted, but still computing: {computed}.{ways}")
         return computed
 
     def _is_out_of_step(self, collected: Collected, was_interrupted: bool) -> bool:

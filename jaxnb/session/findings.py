@@ -18,6 +18,7 @@ from jaxnb.model.dispatches import Dispatch, Divergence, Recording, Side
 from jaxnb.model.origins import Difference
 from jaxnb.model.programs import ProgramDifference
 from jaxnb.model.replicas import UnequalInput
+from jaxnb.model.scripts import the_cell
 from jaxnb.pitfalls import nans
 from jaxnb.session.group import Life
 from jaxnb.session.reach import Reach
@@ -107,7 +108,7 @@ class Examiner:
             return None
         notes = {i: e.ending for i, e in errors.items() if i not in stopped}
         missing = set(range(self._life.num_processes)) - collected.replies.keys()
-        notes |= dict.fromkeys(missing, "was not asked to run the cell")
+        notes |= dict.fromkeys(missing, f"was not asked to run {the_cell()}")
         found = divergence.refused(collected.request.cell, at, notes)
         if found.kind == "inputs":
             made = next(iter(at.values()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from jaxnb.labels import capitalized, processes_label
+from jaxnb.model.scripts import in_notebook, the_cell
 from jaxnb.model.whereabouts import StackEntry, Whereabouts
 
 
@@ -19,8 +20,8 @@ def lost_text(processes: Sequence[int], seconds: float, press: str) -> str:
     runs, has = ("is running", "has") if len(processes) == 1 else ("are running", "have")
     return (
         f"{processes_label(processes).capitalize()} {runs} no cell and {has} not answered for "
-        f"{seconds:g} s: a message was lost. {press} twice to end the cell: new processes take "
-        "over the variables."
+        f"{seconds:g} s: a message was lost. {press} twice to end {the_cell()}"
+        f"{in_notebook(': new processes take over the variables')}."
     )
 
 
@@ -43,7 +44,7 @@ def still_text(
     (place, *others) = {each and each.text for each in places} or {None}
     at = f", {place}" if place and not others else ""
     who = processes_label(processes).capitalize()
-    return f"{capitalized(said)}. {who} {are} still in the cell{at}; {press} ends it."
+    return f"{capitalized(said)}. {who} {are} still in {the_cell()}{at}; {press} ends it."
 
 
 def silent_text(
@@ -72,19 +73,20 @@ def silent_text(
     if not press:
         return said
     its = ("it does", "it is") if is_one else ("they do", "they are")
-    takes = "new processes take over the variables"
-    if any(i not in found for i in waiting):
+    takes = in_notebook(", and new processes take over the variables")
+    if takes and any(i not in found for i in waiting):
         takes += "; a process that stays silent loses its own"
     once = f"{press} again (earlier ones count once)"
     if caught:
-        return (
-            f"{said} This may end by itself. {once} to interrupt what {its[0]} now; if that does "
-            f"not end the cell either, {its[1]} ended by force, and {takes}."
+        now = in_notebook(
+            f"interrupt what {its[0]} now; if that does not end the cell either, {its[1]} ended"
         )
+        now = now or f"end the script: {its[1]} ended"  # a second Ctrl-C ends it at once
+        return f"{said} This may end by itself. {once} to {now} by force{takes}."
     return (
         f"{said} Code that waits in C++, or in a computation's callback, does not see it; XLA "
         "sees it when it has compiled. "
-        f"{once} to end the cell: {its[1]} ended by force, and {takes}."
+        f"{once} to end {the_cell()}: {its[1]} ended by force{takes}."
     )
 
 
@@ -113,10 +115,10 @@ def _what_it_does(where: Whereabouts | None) -> str:
     if where.fault:
         return f"is at an unknown position: its sentinel failed ({where.fault})"
     if where.cell_seconds is None:
-        return "is not in the cell"
+        return f"is not in {the_cell()}"
     if where.compiling is not None and where.compiling.holder is None:
         return f"is compiling `{where.compiling.program}` {line_text(where)}".rstrip()
-    return f"is {line_text(where)}" if line_text(where) else "has left the cell's lines"
+    return f"is {line_text(where)}" if line_text(where) else f"has left {the_cell()}'s lines"
 
 
 def line_text(where: Whereabouts) -> str:

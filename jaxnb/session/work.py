@@ -15,6 +15,7 @@ from jaxnb.cells.sinks import OutputSink, StderrNotices
 from jaxnb.cells.strays import Strays
 from jaxnb.cells.turns import WAITS_FOR, Turns
 from jaxnb.errors import JaxnbError
+from jaxnb.model.scripts import cell_label, the_cell
 from jaxnb.wire.events import Output
 
 MOST_LONG_RESULTS = 4
@@ -123,7 +124,7 @@ class Work:
         found = {}
         for running in (self._left, self._current):
             if running is not None:
-                doing = f"is in cell [{running.request.cell}]"
+                doing = f"is in {cell_label(running.request.cell)}"
                 found.update(dict.fromkeys(running.still_in_cell(), doing))
         return found
 
@@ -163,5 +164,5 @@ class Work:
     def abandon(self, kind: type[JaxnbError], reason: str) -> None:
         """Ends the wait for the running cell, or for data."""
         if (running := self._current) is not None:
-            running.abandon(kind(f"{reason} while the cell ran or waited."))
+            running.abandon(kind(f"{reason} while {the_cell()} ran or waited."))
         self.conversations.abandon(kind(f"{reason} while data were on the way."))

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from jaxnb.labels import text_of
+from jaxnb.labels import capitalized, text_of
 from jaxnb.lockstep.process_handlers import is_of_handler
 from jaxnb.model.cells import CellRequest
 from jaxnb.model.pitfalls import Pitfall
+from jaxnb.model.scripts import the_cell
 
 
 @dataclass(slots=True)
@@ -92,8 +93,8 @@ def _have(cell: CellHere, does: Callable[[Feature], object]) -> None:
             name, why = type(feature).__name__, f"{type(error).__name__}: {text_of(error)}"
             cell.left_out[feature] = Pitfall(
                 "unchecked",
-                f"jaxnb has left {name} out of this cell on this process: it failed with {why}. "
-                "The cell is not affected.",
+                f"jaxnb has left {name} out of {the_cell()} on this process: it failed with {why}. "
+                f"{capitalized(the_cell())} is not affected.",
                 cause=f"{name} {why}",
             )
 

@@ -67,9 +67,9 @@ ROWS = {
              "Process 0 only waited for it at line 4."),
     ),
     "raises in words like jaxnb's": Row(
-        "raise ValueError('negative volume, variables are kept in ghost.npz')",
+        "raise ValueError(\"the cell's volume is negative, variables are kept in ghost.npz\")",
         1,
-        err=("ValueError: negative volume, variables are kept in ghost.npz",),
+        err=("ValueError: the cell's volume is negative, variables are kept in ghost.npz",),
     ),
     "raises on all": Row(
         "def f():\n    raise ValueError('bad' * 3000 + ' why')\nf()",

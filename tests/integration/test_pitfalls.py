@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 
 import pytest
 
+from jaxnb.cells.card_pitfalls import pitfalls_card
 from jaxnb.cells.sinks import NoSink
 from jaxnb.errors import CellError, PitfallWarning
 from jaxnb.model.pitfalls import Pitfall
 from jaxnb.pitfalls.already_told import Said
+from jaxnb.pitfalls.kinds import PITFALL_KINDS, page
 from jaxnb.session import Session
 from jaxnb_fixtures import own_frames
 
@@ -319,3 +322,18 @@ def test_a_check_that_fails_does_no_harm_and_is_told_of_once(
     assert [each.kind for each in pitfalls(group, LOOP)] == ["recompiled"]
     group.recover()
     assert pitfalls(group, LOOP) == ()
+
+
+OF_PAGES = [kind for kind in PITFALL_KINDS if kind != "unchecked"]
+"""That no pitfall can be looked for does not happen: :func:`test_a_check_that_fails…` makes it."""
+
+
+@pytest.mark.parametrize("kind", OF_PAGES)
+def test_pages_quote_what_is_printed(group: Session, kind: str) -> None:
+    text = page(kind)
+    (code,) = re.findall(r"```python\n%%spmd(\n.*?)```", text, re.DOTALL)
+    (quoted,) = re.findall(r"```text\n(?:.*?\n)??(⚠.*?)```", text, re.DOTALL)
+    said = group.run(code, sink=Silent(), raise_on_error=False)
+    group.run("jax.config.update('jax_enable_x64', False)", sink=Silent())
+    card = pitfalls_card(said).text
+    assert " ".join(quoted.split()) in " ".join(card.split())

@@ -9,7 +9,6 @@ import resource
 import pytest
 
 from jaxnb.cli import doctor
-from jaxnb.cli.words import worded_for
 
 
 def levels(findings: object) -> list[str]:
@@ -117,22 +116,3 @@ def test_the_exit_status_tells_errors(
 def test_this_machine_has_no_errors() -> None:
     checks = [each for each in doctor.CHECKS if each is not doctor._start]
     assert "error" not in [each.level for check in checks for each in check()]
-
-
-def test_sentences_about_cells_speak_of_the_script() -> None:
-    worded = worded_for("train.py")
-    assert worded("process 1 raised KeyError (cell [1])") == "process 1 raised KeyError (train.py)"
-    assert worded("Cell [1] ended. Type `%spmd_recover` for new ones.") == "train.py ended."
-    carried = (
-        "Ctrl-C again to end the cell: it is ended by force, and new processes take over the x."
-    )
-    assert worded(carried) == "Ctrl-C again to end the script: it is ended by force."
-    assert worded("Ctrl-C ends the cell (a second one by force), and variables are kept.") == (
-        "Ctrl-C ends the script (a second one by force)."
-    )
-    again = (
-        "Ctrl-C again to interrupt what they do now; if that does not end the cell either, they "
-        "are ended by force, and new processes take over the variables."
-    )
-    assert worded(again) == "Ctrl-C again to end the script: they are ended by force."
-    assert worded("Ctrl-C ends the cell's loop") == "Ctrl-C ends the script's loop"
