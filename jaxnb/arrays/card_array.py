@@ -7,7 +7,7 @@ from dataclasses import replace
 from jaxnb.arrays import Block as Part
 from jaxnb.arrays import blocks, bytes_per_device, differing, total_bytes
 from jaxnb.arrays.card_sizes import sizes_block
-from jaxnb.arrays.card_spec import is_unreduced, replicating_axes
+from jaxnb.arrays.card_spec import replicas_label, replicating_axes
 from jaxnb.arrays.draw_array import array_grids
 from jaxnb.arrays.draw_mesh import mesh_grids
 from jaxnb.arrays.draw_text import mesh_line, preview_text, text_picture
@@ -136,8 +136,7 @@ def _replicas_note(array: ArrayInfo) -> str:
     copies = {len(part.shards) for part in held}
     each = str(copies.pop()) if len(copies) == 1 else "several"
     whole = held[0].shape == array.shape
-    kind = "summands" if is_unreduced(array) else "replicas"
-    note = f"{each} {kind} of {'the whole array' if whole else 'each part'}"
+    note = f"{each} {replicas_label(array)} of {'the whole array' if whole else 'each part'}"
     if axes := replicating_axes(array):
         note += f" over mesh {'axes' if len(axes) > 1 else 'axis'} {', '.join(axes)}"
     if differing(array):

@@ -55,9 +55,11 @@ def replicating_axes(array: ArrayInfo) -> Axes:
     return unused if copies == {prod(sizes[name] for name in unused)} else ()
 
 
-def is_unreduced(array: ArrayInfo) -> bool:
-    """Whether the devices hold summands of each part, and not equal copies of it."""
-    return "unreduced={" in (array.spec or "")
+def replicas_label(array: ArrayInfo) -> str:
+    """Returns what devices hold of the same part: ``"replicas"``; ``"summands"`` if unreduced."""
+    if "unreduced={" in (array.spec or ""):
+        return "summands"
+    return "copies" if array.fully_addressable else "replicas"
 
 
 def dimension_label(array: ArrayInfo, dimension: int) -> str:

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Sequence
 
 from jaxnb.arrays import EDGE_ITEMS, PreviewSlice, blocks, preview
-from jaxnb.arrays.card_spec import dimension_label, is_unreduced
+from jaxnb.arrays.card_spec import dimension_label, replicas_label
 from jaxnb.arrays.draw_holders import devices_by_process, holders_of
 from jaxnb.arrays.draw_panels import Panel, Picture, index_label, interval_label, picture
 from jaxnb.display.text import WIDTH, middle, text_table
@@ -30,9 +30,7 @@ def text_picture(array: ArrayInfo) -> str:
         return _listed(array)
     axes = _axes_line(array, cut)
     rest = f"  … {plural(cut.left_out, 'more part')}" if cut.left_out else ""
-    copies = "copies" if array.fully_addressable else "replicas"
-    copies = "summands" if is_unreduced(array) else copies
-    legend = f"  (P process, d device, × {copies})" if "×" in "".join(grids) else ""
+    legend = f"  (P process, d device, × {replicas_label(array)})" if "×" in "".join(grids) else ""
     legend = legend or "  (P process, d device)"
     return "\n".join(part for part in (axes, *grids, rest, legend) if part)
 

@@ -90,6 +90,43 @@ def connect_coordination_service(
     state.client = client
 
 
+def accept_initialize(process_index: int, size: int) -> None:
+    """Has ``jax.distributed.initialize`` accept that the processes are joined.
+
+    They stay so: code that has called ``shutdown`` is only told what it is told elsewhere.
+    """
+    from jax import distributed
+
+    is_joined = True
+
+    def shutdown() -> None:
+        nonlocal is_joined
+        is_joined = False
+
+    def initialize(
+        coordinator_address: str | None = None,
+        num_processes: int | None = None,
+        process_id: int | None = None,
+        *_: Any,
+        **__: Any,
+    ) -> None:
+        asked = ((process_id, process_index), (num_processes, size))
+        if any(given is not None and given != here for given, here in asked):
+            raise RuntimeError(
+                f"jax.distributed.initialize() was called with num_processes={num_processes}, "
+                f"process_id={process_id}, but this is process {process_index} of {size}, and "
+                "jaxnb has joined them already. Leave these arguments out. `jaxnb run -n N` "
+                "replaces '{num_processes}' and '{process_index}' in a script's arguments."
+            )
+
+    for name, function in (
+        ("initialize", initialize),
+        ("shutdown", shutdown),
+        ("is_initialized", lambda: is_joined),
+    ):
+        setattr(distributed, name, function)
+
+
 def bind_gloo_to(host: str) -> None:
     """Makes gloo, the CPU collectives, listen on ``host`` only.
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from jaxnb.assist.helper import Assist
 from jaxnb.cells.result import CellResult
 from jaxnb.session.reach import Reach
+from jaxnb.session.work import Work
 
 
 class Helped:
@@ -14,13 +15,16 @@ class Helped:
 
     Attributes:
         assist: Help while typing code for these processes.
-        results: What the last cells did that wrote more than is shown, by their numbers; four at
-            most.
     """
 
     assist: Assist
-    results: Mapping[int, CellResult]
     _reach: Reach
+    _work: Work
+
+    @property
+    def results(self) -> Mapping[int, CellResult]:
+        """The last cells, four at most, that wrote more than is shown, by their numbers."""
+        return self._work.long_results
 
     def show_waits_by(self, show: Callable[[str], None]) -> None:
         """Has a function show who is waited for outside of cells.

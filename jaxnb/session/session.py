@@ -46,7 +46,7 @@ class Session(Transfers):
 
     def __init__(self, options: StartOptions, progress: Progress | None = None) -> None:
         settings = KnownSettings()
-        self._work, self.results = (work := Work()), work.long_results
+        work = self._work = Work()
         life = Life(options, work, settings.joined, progress or untold)
         reach = Reach(life, work)
         self._records = Records(life, reach, settings)
