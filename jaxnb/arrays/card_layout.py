@@ -9,7 +9,7 @@ from jaxnb.arrays.card_array import array_card, array_type, copies_of
 from jaxnb.arrays.card_sizes import sizes_block
 from jaxnb.display.blocks import Block, Column, Either, Facts, Note, Row, Table
 from jaxnb.display.card import Card, card_of
-from jaxnb.display.text import WIDTH, fitted_table, joined, middle
+from jaxnb.display.text import WIDTH, fitted_rows, joined, middle
 from jaxnb.labels import (
     APART,
     format_bytes,
@@ -119,10 +119,10 @@ def _table(table: Table) -> Block:
         return table
     align = "".join(column.align for column in columns[1:])
     shrink = {i: 8 for i, low in enumerate(least[1:]) if low is not None}
-    lines = fitted_table([line[1:] for line in titled], align, shrink, WIDTH - 2).splitlines()
-    found = [f"  {titled[0][0]}", f"  {lines[0]}"]
-    for row, line in zip(titled[1:], lines[1:], strict=True):
-        found += [f"  {middle(row[0], WIDTH - 2)}", f"  {line}"]
+    under = fitted_rows([line[1:] for line in titled], align, shrink, WIDTH - 2)
+    found = []
+    for row, lines in zip(titled, under, strict=True):
+        found += [f"  {middle(row[0], WIDTH - 2)}", *(f"  {line}" for line in lines.split("\n"))]
     return Either([table], "\n".join([*found, *([f"  {table.rest}"] if table.rest else [])]))
 
 

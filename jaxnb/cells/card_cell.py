@@ -47,6 +47,9 @@ def footer_card(result: CellResult) -> Card:
         parts.append(compiled)
     if changed := memory_text(result):
         parts.append(changed)
+    if late := [i for i, each in result.per_process.items() if each.computes]:
+        on = "" if len(late) == len(result.per_process) else f" on {ranks_label(late)}"
+        parts.append(f"still computing{on}")
     ends: dict[str, list[int]] = {"error on": []}
     for i, error in result.errors.items():
         ends.setdefault(_ENDS.get(error.type_name, "error on"), []).append(i)

@@ -135,7 +135,7 @@ def _suspect(result: CellResult) -> str:
     return result.suspect
 
 
-_ALIKE = "look the same, but their bytes differ, or which of their parts are one object, or deleted"
+_ALIKE = "look the same, but pickle to other bytes"
 
 
 def by_process_card(result: CellResult, outputs: Outputs) -> Card:

@@ -52,7 +52,7 @@ def cell_error(result: CellResult) -> CellError:
         _joined(result, [(_beginning(said), who) for g in groups for said, who in _said(g)]),
         result=result,
         rendering=error_card(result, ansi=True).text,
-        closing=f"the processes diverged: {odd} ({cell_label(result.cell)})" if odd else closing,
+        closing=f"the processes diverged: {odd} ({result.label})" if odd else closing,
     )
 
 
@@ -63,7 +63,7 @@ def _joined(result: CellResult, told: Sequence[tuple[str, tuple[int, ...]]]) -> 
         who.setdefault(what, []).extend(processes)
     parts = [f"{processes_label(sorted(those))} {what}" for what, those in who.items()]
     parts[:-1] = [each.removesuffix(".") for each in parts[:-1]]
-    return f"{'; '.join(parts)} ({cell_label(result.cell)})"
+    return f"{'; '.join(parts)} ({result.label})"
 
 
 def _said(group: ErrorGroup) -> list[tuple[ProcessError, tuple[int, ...]]]:
@@ -277,7 +277,7 @@ def timeout_error(
     elif computed:
         now = f"Still computing: {computed}. {STILL_COMPUTING}"
     return CellTimeoutError(
-        f"{capitalized(cell_label(result.cell))} ran longer than its time-out of {timeout:g} s and "
+        f"{capitalized(result.label)} ran longer than its time-out of {timeout:g} s and "
         f"was interrupted. {_struck_text(result)}{now}",
         result=result,
         rendering=error_card(result, ansi=True).text,
@@ -314,7 +314,7 @@ def cell_death_error(
     error = death_error(
         death,
         num_processes,
-        f"it ran {cell_label(result.cell)}, {seconds:.1f} s after it began",
+        f"it ran {result.label}, {seconds:.1f} s after it began",
         others,
         before,
         " What it printed last may be missing.",

@@ -21,6 +21,7 @@ from jaxnb.model.layout import ArrayInfo
 from jaxnb.model.origins import Difference
 from jaxnb.model.pitfalls import Pitfall
 from jaxnb.model.replicas import UnequalInput
+from jaxnb.model.scripts import cell_label
 from jaxnb.model.timing import CellTiming
 from jaxnb.pitfalls.nans import FirstNan
 
@@ -57,6 +58,7 @@ class ProcessResult:
         compiles: How many computations were compiled, or loaded.
         loads: How many of them were loaded, as another process has compiled them.
         memory: What it changed on each of its devices; empty if it changed nothing on any.
+        computes: As the cell ended it still computed what the cell had dispatched.
         fetch: Brings a value that was too large to travel with the reply.
         gather: Makes an array that stayed on the processes from its index and description.
     """
@@ -72,6 +74,7 @@ class ProcessResult:
     compiles: int = 0
     loads: int = 0
     memory: tuple[CellMemory, ...] = ()
+    computes: bool = False
     fetch: Callable[[Gather | None], Any] | None = field(default=None, repr=False, compare=False)
     gather: Gather | None = field(default=None, repr=False, compare=False)
 
@@ -151,6 +154,7 @@ class CellResult:
             or ``"slow"``. Empty if they did not, or if it is not known.
         suspect: Of what parts its value is made, if these are of different arrays; empty if they
             are not, as far as is known.
+        label: What errors call it; ``"cell [7]"`` by default.
     """
 
     cell: int
@@ -169,6 +173,10 @@ class CellResult:
     unequal: tuple[UnequalInput, ...] = ()
     cause: Cause | Literal[""] = ""
     suspect: str = ""
+    label: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "label", self.label or cell_label(self.cell))
 
     def __repr__(self) -> str:
         outcome = f"errors on {sorted(self.errors)}" if self.errors else self.agreement.value

@@ -6,9 +6,9 @@ import re
 from collections.abc import Sequence
 
 from jaxnb.compiled import collectives_table
-from jaxnb.display.blocks import Cell, Column, Facts, Note, Table
+from jaxnb.display.blocks import Block, Cell, Column, Either, Facts, Fold, Note, Table
 from jaxnb.display.card import Card, card_of
-from jaxnb.display.text import middle
+from jaxnb.display.text import middle, wrapped
 from jaxnb.labels import format_bytes, format_count, plural, plural_word, type_label
 from jaxnb.model.collectives import AxisTotal, Collective, CompiledReport, Part
 
@@ -36,8 +36,8 @@ _AT_MOST = "≤: in a branch that may not be taken."
 _PART = "(part): groups of only some of the devices along the axis."
 _WIDENED = "On the CPU, XLA moves bfloat16 as float32: a GPU sends half as much of these."
 _CPU = (
-    "From XLA's CPU compiler. That of a GPU combines collectives, starts them early, and turns "
-    "an all-reduce of which each device needs a part into a reduce-scatter."
+    "From XLA's CPU compiler: that of a GPU combines collectives, starts them early, and uses "
+    "reduce-scatters."
 )
 
 
@@ -59,6 +59,7 @@ def collectives_card(report: CompiledReport, *, planned: bool = False) -> Card:
         Table([Column(), Column(align=">"), Column()], totals),
         *(Note(f"{label}: {' · '.join(each)}", wrap=False) for label, each in _costs(report)),
         Note(" ".join(_notes(report)), "dim"),
+        *_general(report),
     )
 
 
@@ -163,7 +164,7 @@ def _costs(report: CompiledReport) -> list[tuple[str, list[str]]]:
 
 def _notes(report: CompiledReport) -> list[str]:
     found = report.collectives
-    notes = [_SENDS] if found else []
+    notes = []
     if any(each.count is None for each in found):
         notes.append(_UNKNOWN)
     if any(each.at_most for each in found):
@@ -174,6 +175,12 @@ def _notes(report: CompiledReport) -> list[str]:
         notes.append(_LOOPS)
     if report.widened and any("float32" in str(part) for each in found for part in each.parts):
         notes.append(_WIDENED)
-    if report.platform == "cpu" and report.num_devices > 1:
-        notes.append(_CPU)
     return notes
+
+
+def _general(report: CompiledReport) -> list[Block]:
+    """Returns what holds of all reports, or of all for the CPU: folded, and short as text."""
+    cpu = _CPU if report.platform == "cpu" and report.num_devices > 1 else ""
+    notes = " ".join(filter(None, [_SENDS if report.collectives else "", cpu]))
+    folded = Fold(Facts(["how this is counted"], look="dim"), [Note(notes, "dim")])
+    return [Either([folded], wrapped(cpu))] if notes else []

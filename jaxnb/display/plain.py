@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from jaxnb.display import blocks as b
-from jaxnb.display.text import WIDTH, fitted_table, indented, joined, text_table, wrapped
+from jaxnb.display.text import WIDTH, fitted_rows, indented, joined, text_table, wrapped
 
 
 def text_of(blocks: Iterable[b.Block]) -> str:
@@ -53,7 +53,7 @@ def _note(note: b.Note) -> str:
 
 
 def table_text(table: b.Table) -> str:
-    """Returns a table, its long cells shortened where its columns allow it."""
+    """Returns a table, its long cells broken where its columns allow it."""
     if not table.rows:
         return ""
     places = table.places("text")
@@ -64,7 +64,7 @@ def table_text(table: b.Table) -> str:
     align = "".join(column.align for column in columns)
     shrink = {i: column.least for i, column in enumerate(columns) if column.least is not None}
     if shrink:
-        text = fitted_table(rows, align, shrink, gap=table.gap)
+        text = "\n".join(fitted_rows(rows, align, shrink, gap=table.gap))
     else:
         text = text_table(rows, align, gap=table.gap)
     return f"{text}\n  {table.rest}" if table.rest else text

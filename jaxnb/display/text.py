@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise, zip_longest
 
 WIDTH = 80
 """Columns that text variants are made for."""
@@ -42,19 +43,19 @@ def middle(text: str, width: int) -> str:
     return f"{flat[: width - 1 - end]}…{flat[len(flat) - end :]}"
 
 
-def fitted_table(
+def fitted_rows(
     rows: Sequence[Sequence[str]],
     align: str,
     shrink: Mapping[int, int],
     width: int = WIDTH,
     gap: int = 2,
-) -> str:
-    """Returns a table of at most ``width`` columns, long cells shortened in the middle.
+) -> list[str]:
+    """Returns the rows of a table of at most ``width`` columns, long cells broken into lines.
 
     Args:
         rows: Rows of equal length.
         align: As for :func:`text_table`.
-        shrink: The columns that may be shortened, and to what at least. The widest goes first.
+        shrink: The columns that may be narrower, and to what at least. The widest goes first.
         width: Columns that there are.
         gap: Blanks between columns.
     """
@@ -66,8 +67,14 @@ def fitted_table(
             break
         widths[max(able, key=lambda i: widths[i])] -= 1
         excess -= 1
-    short = [[middle(cell, size) for cell, size in zip(row, widths, strict=True)] for row in rows]
-    return text_table(short, align, gap=gap)
+    lines: list[Sequence[str]] = []
+    starts = []
+    for row in rows:
+        cells = [textwrap.wrap(cell, max(1, n)) for cell, n in zip(row, widths, strict=True)]
+        starts.append(len(lines))
+        lines += list(zip_longest(*cells, fillvalue="")) or [row]
+    text = text_table(lines, align, gap=gap).split("\n")
+    return ["\n".join(text[a:b]) for a, b in pairwise([*starts, len(lines)])]
 
 
 def wrapped(text: str, width: int = WIDTH, indent: int = 0) -> str:

@@ -209,6 +209,7 @@ class CellReply:
         calls: Seconds of each call that ended without an error, if the cell is timed.
         activity: What its main thread did when; None if it did not tell.
         memory: What it changed on each of its devices; empty if it changed nothing on any.
+        computes: It still computes arrays that it has dispatched.
         replicas: What it digested of replicas, in short.
         settings: Those that change programs, and are not what they were as it joined.
         nan: Its first computation with a NaN in the results, if that was looked for.
@@ -229,6 +230,7 @@ class CellReply:
     calls: tuple[float, ...] = ()
     activity: Activity | None = None
     memory: tuple[CellMemory, ...] = ()
+    computes: bool = False
     replicas: tuple[ReplicaTrail, ...] = ()
     settings: Settings = ()
     nan: NanFound | None = None

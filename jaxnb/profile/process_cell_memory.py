@@ -12,12 +12,16 @@ from typing import Any
 
 import jax
 
+from jaxnb.compat.jax_waits import is_ready
 from jaxnb.model.cells import CellMemory
 from jaxnb.profile.process_live_arrays import LiveArrays
 from jaxnb.wire.process_features import CellHere, Feature
 
 RESIDENT_NOISE_BYTES = 64 << 20
 """A process's resident memory grows by less when it imports or compiles something: not told."""
+
+MOST_ARRAYS = 200
+"""So many of the newest arrays are looked at, whether they are computed."""
 
 
 class MemoryOfCells(Feature):
@@ -47,11 +51,12 @@ class MemoryOfCells(Feature):
         self._peak = self._highest.bytes() if self._resident is not None else None
 
     def told(self, _: CellHere) -> dict[str, Any]:
-        """Returns what the cell has changed on each device; nothing if it has changed nothing.
+        """Returns what the cell has changed on each device, and whether one still computes.
 
         After what the cell shows was computed: before that nobody knows which arrays share memory.
         """
-        return {"memory": self._changes()}
+        late = any(not is_ready(array) for array in jax.live_arrays()[:MOST_ARRAYS])
+        return {"memory": self._changes(), "computes": late}
 
     def _changes(self) -> tuple[CellMemory, ...]:
         after = self._in_use()

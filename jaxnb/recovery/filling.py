@@ -106,10 +106,7 @@ def why_not(held: Mapping[int, Possession | None]) -> str:
     for possession in possessions:
         for place, digest in possession.replicas.items():
             if seen.setdefault(place, digest) != digest:
-                return (
-                    f"replicas of `{possession.arrays[place[0]]}` differ: the others were not at "
-                    "the same step"
-                )
+                return f"the others' replicas of `{possession.arrays[place[0]]}` differ"
     if len(possessions) == 1 and not possessions[0].is_common:
         return "only one process holds it, so it may not be the same for all"
     return ""

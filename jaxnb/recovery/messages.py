@@ -312,14 +312,15 @@ def _told(lost: Sequence[Lost]) -> str:
 
 
 def _paths(paths: Iterable[str], most: int = MOST_NAMED) -> str:
-    return paths_label(paths, most, what="part")
+    return paths_label(paths, most, what="value")
 
 
 def _also(lost: Sequence[Lost]) -> str:
     """Returns which other variables hold what is lost; empty if none does."""
     told = {each.variable for each in lost}
     names = dict.fromkeys(name for each in lost for name in each.also if name not in told)
-    return f", also in {paths_label(names, most=MOST_NAMED)}," if names else ""
+    every = "all " if len(lost) > 1 else ""
+    return f", {every}also in {paths_label(names, most=MOST_NAMED)}," if names else ""
 
 
 def losses(lost: Mapping[int, tuple[LostPart, ...]]) -> tuple[Lost, ...]:

@@ -159,14 +159,14 @@ class Recovery:
             for name, why in filled.missing.items()
             if (who := tuple(sorted(set(died) - known.get(name, set()))))
         ]
-        gone = {each.path for each in lost}
+        gone, damaged = {each.path for each in lost}, {each.variable for each in lost}
         return Recovered(
             died,
             tuple(name for name in told.variables if name not in gone),
             tuple(lost),
             time.perf_counter() - started,
             packed.nbytes,
-            tuple(name for name in filled.names if name not in gone),
+            tuple(name for name in filled.names if name not in damaged),
             packed.given_up,
             tuple(sorted(set(unended) - set(died))),
             *_call_hooks(channel),

@@ -155,6 +155,7 @@ class Results:
             compiles=reply.compiles,
             loads=reply.loads,
             memory=reply.memory,
+            computes=reply.computes,
             fetch=partial(
                 self._fetch,
                 collected.request,

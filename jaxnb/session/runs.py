@@ -59,6 +59,8 @@ class Runs:
 
     Attributes:
         next_cell: Returns the number of the next cell.
+        is_in_notebook: That is the number of the notebook's cell that calls, whose lines are other
+            ones than those that it has run.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class Runs:
         self._life, self._work, self._cells = life, work, cells
         self._results, self._records = results, records
         self.next_cell = itertools.count(1).__next__
+        self.is_in_notebook = False
 
     def run(self, request: CellRequest, wanted: Wanted) -> CellResult:
         """Runs a cell; :meth:`Session.run` says how, and what it raises."""
@@ -89,6 +92,8 @@ class Runs:
             )
             died = self._died(ran[-1])
             result = self._ended(ran, has_died=bool(died))
+            if wanted.cell is None and self.is_in_notebook:
+                result = replace(result, label=f"code that cell [{number}] has run")
         last = ran[-1]
         error = last.running.abandoned or error_of(
             result,

@@ -58,7 +58,7 @@ class Session(Transfers):
 
     def count_cells_by(self, next_cell: Callable[[], int]) -> None:
         """Has cells that are given no number get those of a notebook."""
-        self._runs.next_cell = next_cell
+        self._runs.next_cell, self._runs.is_in_notebook = next_cell, True
 
     @property
     def options(self) -> StartOptions:

@@ -357,9 +357,7 @@ def test_replicas_that_differ_are_not_given_and_figures_neither(group: Session) 
     for name in ("figure", "axes"):
         assert missing(recovered, 1)[name] == "a figure is drawn by each process"
     assert missing(recovered, 1)["both"] == "differs by process"
-    assert missing(recovered, 1)["params"] == (
-        "replicas of `params.a` differ: the others were not at the same step"
-    )
+    assert missing(recovered, 1)["params"] == ("the others' replicas of `params.a` differ")
 
 
 @first_on_one_device

@@ -215,6 +215,8 @@ def test_a_call_of_run_has_the_number_of_the_notebooks_cell(nb: Notebook) -> Non
     shown = nb.good("print(spmd.run('1').cell, get_ipython().displayhook.prompt_count)").text
     called, notebook = shown.split()
     assert called == notebook
+    failed = nb.bad("x = 1\nspmd.run('1\\n1\\n1/0')", "CellError")
+    assert re.search(r"at line 3 \(code that cell \[\d+\] has run\)", failed)
 
 
 # ---------------------------------------------------------------------- cards and status

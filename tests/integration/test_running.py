@@ -20,6 +20,7 @@ import pytest
 import jaxnb
 from integration.conftest import Gate, gate_runs
 from jaxnb.arrays.gathered import GatheredArray
+from jaxnb.cells.card_cell import footer_card
 from jaxnb.cells.card_value import value_card
 from jaxnb.cells.result import Agreement, CellResult
 from jaxnb.errors import (
@@ -1055,3 +1056,12 @@ def test_code_may_be_made_to_await_by_a_transformer_of_the_users(session: Sessio
         assert session.run("later").value == 9
     finally:
         session.run("get_ipython().input_transformers_post.remove(waits)")
+
+
+def test_the_footer_says_what_is_still_computed(session: Session) -> None:
+    slow = "jax.jit(lambda a: jax.lax.fori_loop(0, 300, lambda _, a: a @ a, a))"
+    session.run("a = jnp.eye(600)", ranks=[0])
+    result = session.run(f"y = {slow}(a)", ranks=[0])
+    assert footer_card(result).text.endswith(" · still computing")
+    result = session.run("y.block_until_ready();", ranks=[0])
+    assert "still computing" not in footer_card(result).text

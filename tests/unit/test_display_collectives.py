@@ -35,10 +35,8 @@ each device sends in one call:
   model  3.00 KiB  1 execution
 each device's memory: arguments 18.0 KiB · outputs 2.00 KiB · temporary 2.00 KiB
 each device's work: 66 048 FLOPs · 28.0 KiB read and written
-Sends: what one execution makes each device send, by ring and pairwise
-algorithms. From XLA's CPU compiler. That of a GPU combines collectives, starts
-them early, and turns an all-reduce of which each device needs a part into a
-reduce-scatter."""
+From XLA's CPU compiler: that of a GPU combines collectives, starts them early,
+and uses reduce-scatters."""
 
 
 def test_the_text() -> None:

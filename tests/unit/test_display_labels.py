@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxnb.display.ansi import Run, ansi_runs, strip_ansi
-from jaxnb.display.text import joined, labelled, text_table
+from jaxnb.display.text import fitted_rows, joined, labelled, text_table
 from jaxnb.labels import (
     format_bytes,
     format_seconds,
@@ -111,3 +111,10 @@ def test_tables_and_lines():
     assert labelled([("[0]", "x\ny"), ("[1-3]", "z")]) == ["[0]   x\n      y", "[1-3] z"]
     assert one_line("a\n b " + "c" * 90, 10) == "a b ccccc…"
     assert joined(["a" * 50, "b" * 40]) == "a" * 50 + "\n  " + "b" * 40
+
+
+def test_a_table_that_is_too_wide_loses_nothing() -> None:
+    rows = [["all-reduce", "data (part)", "cell [7] line 11"], ["psum", "x", "–"]]
+    first, second = fitted_rows(rows, "<<<", {1: 6, 2: 8}, width=32)
+    assert first == "  all-reduce  data    cell [7]\n              (part)  line 11"
+    assert second == "  psum        x       –"

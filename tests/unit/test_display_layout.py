@@ -32,9 +32,10 @@ def test_a_table_with_totals():
     card = card_layout.layout_card([("params.w", array()), ("params.b", array(1))], others=2)
     assert card.text == (
         "2 arrays · 256 B in all · mesh data 2 × model 2 · 2 leaves that are no jax.Array\n"
-        "  path      type           spec                    total  per device  note\n"
-        "  params.w  float32[8, 4]  P(('data', …l'), None)  128 B        32 B\n"
-        "  params.b  float32[8, 4]  P()                     128 B       128 B  replicated\n"
+        "  path      type           spec                  total  per device  note\n"
+        "  params.w  float32[8, 4]  P(('data', 'model'),  128 B        32 B\n"
+        "                           None)\n"
+        "  params.b  float32[8, 4]  P()                   128 B       128 B  replicated\n"
         "  all arrays together: 160 B on each of 4 devices"
     )
     for text in ("params.w", "float32[8, 4]", "replicated", "160 B on each of 4 devices"):

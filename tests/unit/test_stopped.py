@@ -46,5 +46,5 @@ def test_all_that_is_lost_is_named() -> None:
     lost += [Lost("other", "lock", (0,), "another reason")]
     lost += [Lost(f"old[{i}]", "lock", (0,), "a reason", is_old=True) for i in range(2)]
     text = str(Recovered((), (), tuple(lost), 0.5))
-    assert "`v7` (lock) on process 0: reason 7; and 4 more, `state` (3 parts) and `other`." in text
-    assert "Lost before, and still: `old` (2 parts)." in text
+    assert "`v7` (lock) on process 0: reason 7; and 4 more, `state` (3 values) and `other`." in text
+    assert "Lost before, and still: `old` (2 values)." in text
