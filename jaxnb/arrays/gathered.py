@@ -151,6 +151,7 @@ class GatheredArray(NDArrayOperatorsMixin):
         self._reader = reader
         self._region = Region.whole(info.shape) if region is None else region
         self._data: np.ndarray[Any, Any] | None = None
+        self._there = "deleted before it was pulled" if info.deleted else "data there until used"
 
     # ------------------------------------------------------------------ what it is
 
@@ -213,8 +214,7 @@ class GatheredArray(NDArrayOperatorsMixin):
         if not self._region.is_whole:  # the spec is that of the whole array
             of += f" ({self.info.dtype}[{', '.join(map(str, self.info.shape))}]{how})"
             how = ""
-        there = "deleted before it was pulled" if self.info.deleted else "data there until used"
-        here = "data here" if self.is_here else there
+        here = "data here" if self.is_here else self._there
         shape = ", ".join(map(str, self._region.result_shape))
         suspect = f", {self.info.suspect}" if self.info.suspect else ""
         return f"<GatheredArray {self.info.dtype}[{shape}]{how}{of}, over {where}, {here}{suspect}>"
@@ -232,6 +232,7 @@ class GatheredArray(NDArrayOperatorsMixin):
 
     def _whole(self) -> np.ndarray[Any, Any]:
         if self._data is None:
+            self._there = "could not be read"  # unless it can
             self.keep(self._reader.read([self.wanted()])[0])
         assert self._data is not None
         return self._data

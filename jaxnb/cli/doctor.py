@@ -297,7 +297,7 @@ def _variables() -> Iterator[Finding]:
         place(StartOptions(), visible_gpus())
     except UsageError as error:
         unfit = str(error)
-        yield _error(f"a start says: {unfit}", "unset JAX_PLATFORMS")
+        yield _error(f"a start says: {unfit}", "unset the variable")
     for name in ("JAX_PLATFORMS", "XLA_FLAGS", "JAX_NUM_CPU_DEVICES", "CUDA_VISIBLE_DEVICES"):
         if os.environ.get(name) and f"{name}=" not in unfit:
             yield _ok(f"{name}={os.environ[name]}")

@@ -163,6 +163,9 @@ class _Running:
     def _ended(self, result: CellResult) -> int:
         self._report(result)
         groups = error_groups(result)
+        asks_jax = any("jax_num_cpu_devices" in each.error.message for each in groups)
+        if asks_jax or b"xla_force_host_platform_device_count" in self._script.source:
+            say("JAX has started when a script begins: use `--devices-per-process N`")
         if not groups:
             if alone := self._alone_text(result):
                 say(alone)
@@ -177,8 +180,6 @@ class _Running:
             return 128 + signal.SIGINT
         if others:
             self._write_errors(replace(result, per_process=others))
-        if any("jax_num_cpu_devices" in each.error.message for each in groups):
-            say("JAX has started when a script begins: use `--devices-per-process N`")
         for each in exits:
             lines = f", line {each.lines[0]}" if each.lines else ""
             status = each.error.message

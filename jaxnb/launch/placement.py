@@ -17,6 +17,9 @@ Who has set it keeps it."""
 LOOPBACK_DEVICE = "lo"
 
 
+_SHARES = "JAX_SHARE_BINARY_BETWEEN_HOSTS"
+
+
 @dataclass(frozen=True, slots=True)
 class Placement:
     """Where every process runs.
@@ -59,7 +62,7 @@ def place(
     if platform == "auto":
         platform = "gpu" if gpus and options.devices_per_process is None else "cpu"
     if platform == "cpu":
-        return _place_cpu(options)
+        return _place_cpu(options, environment)
     return _place_gpu(options, gpus, environment)
 
 
@@ -75,7 +78,13 @@ def _asked_of_jax(environment: Mapping[str, str]) -> str:
     return _PLATFORMS[first]
 
 
-def _place_cpu(options: StartOptions) -> Placement:
+def _place_cpu(options: StartOptions, environment: Mapping[str, str]) -> Placement:
+    if environment.get(_SHARES, "").lower() in ("1", "t", "true", "y", "yes", "on"):
+        raise UsageError(
+            f"{_SHARES}={environment[_SHARES]}: collectives on the CPU wait for a program that JAX "
+            "never sends, until they fail. Nothing was started. Unset "
+            f"{_SHARES}: jaxnb has each program compiled once by itself."
+        )
     n = options.num_processes or DEFAULT_NUM_PROCESSES
     return Placement("cpu", n, options.devices_per_process or 1, ({},) * n)
 

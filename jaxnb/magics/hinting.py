@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from jaxnb.session import Session
 
 
+DEVICES = "Leave this line out, and type `%spmd_stop`, then `%spmd_start --devices-per-process N`."
+
 AUTORELOAD = (
     "`%autoreload` reloads modules in the notebook only. For the processes type `%spmd %load_ext "
     "autoreload` and `%spmd %autoreload 2`; again after a restart or a recovery."
@@ -60,11 +62,15 @@ def _told_of(error: ProcessError) -> str:
     if error.type_name == "NameError" and "'spmd'" in error.message:
         return "`spmd` is the session in the notebook: use it in a cell without `%%spmd`."
     if "jax_num_cpu_devices" in error.message:
-        return (
-            "The processes have their devices already. Leave this line out, and type "
-            "`%spmd_stop`, then `%spmd_start --devices-per-process N`."
-        )
+        return f"The processes have their devices already. {DEVICES}"
     return ""
+
+
+def hint_of_code(code: str) -> str:
+    """Returns what to say of code that does nothing on processes; empty of other code."""
+    if "xla_force_host_platform_device_count" not in code:
+        return ""
+    return f"XLA has read `XLA_FLAGS` as the processes started. {DEVICES}"
 
 
 def _devices(session: Session) -> int:

@@ -18,7 +18,7 @@ from jaxnb.magics import arguments
 from jaxnb.magics.auto import is_auto
 from jaxnb.magics.background import BackgroundCell
 from jaxnb.magics.base import SessionMagics
-from jaxnb.magics.hinting import AUTORELOAD
+from jaxnb.magics.hinting import AUTORELOAD, hint_of_code
 from jaxnb.magics.meter import NotebookPlace, meter_for
 from jaxnb.magics.shown_interrupts import plain_interrupt
 from jaxnb.magics.sinks import DisplayIds, ProgressDisplay, Sink, is_notebook, notice_card, sink_for
@@ -242,6 +242,8 @@ class SpmdMagics(SessionMagics):
                 if self._told_of_autoreload is not session and reloads_modules(self.shell):
                     self._told_of_autoreload = session
                     sink.notice(AUTORELOAD)
+                if said := hint_of_code(code):
+                    sink.notice(said)
                 result = session.run(code, sink=sink, **settings)
         except (CellError, ProcessDiedError) as error:
             if error.result is not None:

@@ -58,7 +58,7 @@ class _Packing:
             self._leave_out_what_waits()
             return None
         lost = process_variables.own_losses(self._packed.lost)
-        lost += process_variables.odd_names(self._shell)
+        lost += process_variables.not_carried(self._shell)
         return Measured(self._values.texts, self._packed.nbytes, lost)
 
     def written(self, path: Path) -> StateFile | Refused | None:

@@ -165,12 +165,18 @@ def variables_of(shell: Any) -> dict[str, Any]:
     return {name: value for name, value in names.items() if not _is_of_shell(shell, name, value)}
 
 
-def odd_names(shell: Any) -> tuple[LostPart, ...]:
-    """Returns what is in the namespace under something that is no text: nobody carries it."""
-    return tuple(
-        LostPart(f"globals()[…] ({type(k).__qualname__})", type(v).__qualname__, "it has no name")
-        for k, v in [*shell.user_ns.items()]
-        if not isinstance(k, str)
+def not_carried(shell: Any) -> tuple[LostPart, ...]:
+    """Returns what nobody carries: IPython's extensions, and what is bound to no text."""
+    loaded = sorted(shell.extension_manager.loaded - {"IPython.extensions.storemagic"})
+    names = [each.removeprefix("IPython.extensions.") for each in loaded]
+    again = "not loaded in new processes: type `%spmd %load_ext {}`"
+    return (
+        *(LostPart(name, "extension", again.format(name)) for name in names),
+        *(
+            LostPart(f"globals()[…] ({type(k).__name__})", type(v).__qualname__, "it has no name")
+            for k, v in [*shell.user_ns.items()]
+            if not isinstance(k, str)
+        ),
     )
 
 

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -323,14 +322,16 @@ def test_what_cannot_be_kept_is_told_and_says_so_when_it_is_used(group: Session)
         "lowered = jax.jit(jnp.sum).lower(jnp.ones(3))\n"
         "f = jax.jit(jnp.sum).lower(jnp.ones(3)).compile()\n"
         "g = (a for a in [jnp.ones(7)])\n"
-        "repeated = itertools.repeat(jnp.ones(5))"
+        "repeated = itertools.repeat(jnp.ones(5))\n"
+        "%load_ext autoreload"
     )
     lost = group.recover().lost
-    assert [each.processes for each in lost] == [(0, 1, 2)] * 3
+    assert [each.processes for each in lost] == [(0, 1, 2)] * 4
     assert {each.path: each.reason for each in lost} == {
         "lowered": "what lower(...) gave: lower it again",
         "f": "what lower(...).compile() gave: compile it again",
         "g": "cannot pickle 'generator' object",
+        "autoreload": "not loaded in new processes: type `%spmd %load_ext autoreload`",
     }
     assert group.run("float(next(repeated).sum())").value == 5
     for use in ("f(jnp.ones(3))", "lowered.compile()(jnp.ones(3))", "next(g)"):

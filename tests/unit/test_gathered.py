@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import basic_indices
 
 from jaxnb.arrays.gathered import ArrayKey, GatheredArray, Wanted
-from jaxnb.errors import ArrayGoneError
+from jaxnb.errors import ArrayGoneError, ValueGoneError
 from jaxnb.model.layout import ArrayInfo, ShardInfo
 
 KEY = ArrayKey("h", 0, "x", "x", (0, 1), 0)
@@ -241,3 +241,11 @@ def test_a_region_of_a_region(data: st.DataObject) -> None:
     second = data.draw(basic_indices(np.shape(expected), allow_newaxis=True))
     np.testing.assert_array_equal(part[second], np.asarray(expected)[second])
     np.testing.assert_array_equal(part, expected)
+
+
+def test_what_could_not_be_read_no_longer_says_that_it_can() -> None:
+    x, reader = gathered(X)
+    reader.error = ValueGoneError("deleted")
+    with pytest.raises(ValueGoneError):
+        np.asarray(x)
+    assert repr(x).endswith("over 2 processes, could not be read>")

@@ -74,6 +74,13 @@ def test_what_jax_platforms_asks_for_is_not_replaced(names: str, told: str) -> N
     assert f"JAX_PLATFORMS={names} asks for" in str(raised.value)
 
 
+def test_jaxs_own_sharing_of_programs_is_refused_where_it_fails() -> None:
+    shares = {"JAX_SHARE_BINARY_BETWEEN_HOSTS": "True"}
+    assert place(StartOptions(), FOUR_GPUS, shares).platform == "gpu"
+    with pytest.raises(UsageError, match="Unset JAX_SHARE_BINARY_BETWEEN_HOSTS: jaxnb"):
+        place(StartOptions(), (), shares)
+
+
 @pytest.mark.parametrize("platform", ["auto", "gpu"])
 def test_more_processes_than_gpus_are_refused(platform: str) -> None:
     with pytest.raises(UsageError) as raised:
