@@ -23,7 +23,7 @@ import jaxnb
 from jaxnb.cells.sinks import NoSink
 from jaxnb.errors import ProcessDiedError
 from jaxnb.model.dispatches import CheckMode
-from jaxnb.model.whereabouts import Whereabouts
+from jaxnb.model.group import Whereabouts
 from jaxnb.session import Session
 from jaxnb.session.stack_meaning import waits_in_jax
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
-from jaxnb.model.transfers import GoneReason
+from jaxnb.model.arrays import GoneReason
 
 Outputs = Literal["merged", "all", "first"]
 """What is shown of what several processes said alike: once, for each, or the first's only."""

@@ -10,7 +10,7 @@ from typing import cast, get_args
 from jaxnb.errors import UsageError
 from jaxnb.model.cells import Inputs
 from jaxnb.model.dispatches import CheckMode
-from jaxnb.model.nans import CheckNans
+from jaxnb.model.insight import CheckNans
 
 PLATFORMS = ("auto", "cpu", "gpu")
 COLLECTIVES = ("gloo",)

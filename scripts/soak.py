@@ -37,7 +37,7 @@ from jaxnb.cells.result import CellResult
 from jaxnb.cells.sinks import NoSink, SaysWaits
 from jaxnb.errors import CellError, CellTimeoutError
 from jaxnb.model.dispatches import CheckMode
-from jaxnb.model.whereabouts import Waits
+from jaxnb.model.group import Waits
 from jaxnb.session import Session
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))

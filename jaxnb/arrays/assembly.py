@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxnb.arrays.blocks import Index, Interval, blocks
 from jaxnb.arrays.regions import Region, as_slice
-from jaxnb.model.layout import ShardInfo
+from jaxnb.model.arrays import ShardInfo
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
 
-from jaxnb.model.layout import ArrayInfo, ShardInfo
+from jaxnb.model.arrays import ArrayInfo, ShardInfo
 
 Interval = tuple[int, int]
 Index = tuple[Interval, ...]

@@ -15,8 +15,8 @@ from jaxnb.display.blocks import Beside, Block, Column, Either, Facts, Note, Pre
 from jaxnb.display.card import Card, card_of
 from jaxnb.labels import format_bytes, plural, processes_label, ranks_label
 from jaxnb.lockstep.provenance import OF_PARTS, origin_text
-from jaxnb.model.layout import MAX_DIGEST_BYTES, ArrayInfo
-from jaxnb.model.origins import Argument
+from jaxnb.model.arrays import MAX_DIGEST_BYTES, ArrayInfo
+from jaxnb.model.dispatches import Argument
 
 __all__ = [
     "array_blocks",

@@ -18,7 +18,7 @@ from jaxnb.labels import (
     plural,
     processes_label,
 )
-from jaxnb.model.layout import ArrayInfo, MeshInfo
+from jaxnb.model.arrays import ArrayInfo, MeshInfo
 
 _MAKE_ANEW = "run the cell again that made what is lost, or load a checkpoint"
 _MAX_ROWS = 100

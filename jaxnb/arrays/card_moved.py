@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 from jaxnb.arrays import total_bytes
 from jaxnb.arrays.per_process import PerProcess
 from jaxnb.labels import one_line, plural
-from jaxnb.model.layout import ArrayInfo
+from jaxnb.model.arrays import ArrayInfo
 
 if TYPE_CHECKING:
     from jaxnb.arrays.gathered import GatheredArray

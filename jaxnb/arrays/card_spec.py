@@ -6,7 +6,7 @@ import ast
 from collections import Counter
 from math import prod
 
-from jaxnb.model.layout import ArrayInfo
+from jaxnb.model.arrays import ArrayInfo
 
 _MAX_CHARS = 2_000
 

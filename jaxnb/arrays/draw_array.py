@@ -13,7 +13,7 @@ from jaxnb.arrays.draw_holders import LEVELS, Holders, devices_by_process, holde
 from jaxnb.arrays.draw_panels import Picture, Place, index_label, interval_label, picture
 from jaxnb.display.blocks import Beside, Block, Box, Grid, Note
 from jaxnb.labels import format_bytes, one_line, plural
-from jaxnb.model.layout import ArrayInfo
+from jaxnb.model.arrays import ArrayInfo
 
 _MOST_CHIPS = 4
 _CHAR, _LINE = 6.6, 15  # pixels of 11 px system-ui, on the wide side

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from jaxnb.arrays import Block
 from jaxnb.labels import plural, processes_label, ranks_label
-from jaxnb.model.layout import ArrayInfo
+from jaxnb.model.arrays import ArrayInfo
 
 _MAX_CHARS = 18
 

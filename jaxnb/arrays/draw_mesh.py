@@ -8,7 +8,7 @@ from itertools import islice, product
 from jaxnb.arrays.draw_colors import tints
 from jaxnb.display.blocks import Beside, Block, Box, Grid, Note
 from jaxnb.labels import one_line, plural
-from jaxnb.model.layout import MeshInfo
+from jaxnb.model.arrays import MeshInfo
 
 _MAX_SIDE = 16
 _MAX_PANELS = 8

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import islice, product
 
 from jaxnb.arrays import Block, Index, Interval, blocks, boundaries
-from jaxnb.model.layout import ArrayInfo
+from jaxnb.model.arrays import ArrayInfo
 
 Place = Interval | None
 """An interval of a dimension; None stands for those that were left out."""

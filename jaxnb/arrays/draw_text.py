@@ -12,7 +12,7 @@ from jaxnb.arrays.draw_holders import devices_by_process, holders_of
 from jaxnb.arrays.draw_panels import Panel, Picture, index_label, interval_label, picture
 from jaxnb.display.text import WIDTH, middle, text_table
 from jaxnb.labels import one_line, plural, ranks_label
-from jaxnb.model.layout import ArrayInfo, MeshInfo
+from jaxnb.model.arrays import ArrayInfo, MeshInfo
 
 _MAX_LISTED = 16
 _MAX_LINES = 40

@@ -11,7 +11,7 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from jaxnb.arrays.dtypes import numpy_dtype
 from jaxnb.arrays.regions import NotBasicIndexError, Region
-from jaxnb.model.layout import ArrayInfo, MeshInfo, ShardInfo
+from jaxnb.model.arrays import ArrayInfo, MeshInfo, ShardInfo
 
 _READ_ONLY = (
     "A GatheredArray cannot be written to. Type `np.array(x)` for a copy that can, and "

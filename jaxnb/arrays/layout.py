@@ -8,7 +8,7 @@ from typing import Any
 
 from jaxnb.arrays import Block, blocks, bytes_per_device
 from jaxnb.errors import UsageError
-from jaxnb.model.layout import ArrayInfo, MeshInfo, ShardInfo
+from jaxnb.model.arrays import ArrayInfo, MeshInfo, ShardInfo
 
 
 @dataclass(frozen=True, slots=True)

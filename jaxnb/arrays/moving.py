@@ -13,8 +13,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from jaxnb.model.requests import CallRequest
-from jaxnb.model.transfers import Chunk, Exposure, MemoryPass
+from jaxnb.model.arrays import Chunk, Exposure, MemoryPass
+from jaxnb.model.cells import CallRequest
 from jaxnb.wire import peer_memory
 from jaxnb.wire.asking import TICK_SECONDS, Channel
 

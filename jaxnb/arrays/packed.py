@@ -14,8 +14,8 @@ from jaxnb.arrays.dtypes import numpy_dtype
 from jaxnb.arrays.gathered import GatheredArray
 from jaxnb.labels import plural, processes_label
 from jaxnb.lockstep.provenance import differing_names
-from jaxnb.model.origins import Argument, Difference
-from jaxnb.model.transfers import Packed
+from jaxnb.model.arrays import Packed
+from jaxnb.model.dispatches import Argument, Difference
 
 MOST_LEFT = 4
 """So many parts that were left on the processes are told one by one."""

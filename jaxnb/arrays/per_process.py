@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from jaxnb.model.layout import ArrayInfo
+from jaxnb.model.arrays import ArrayInfo
 
 if TYPE_CHECKING:
     from jaxnb.arrays.gathered import GatheredArray

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from jaxnb.errors import JaxnbError
-from jaxnb.model.transfers import Exposure, MemoryPass
+from jaxnb.model.arrays import Exposure, MemoryPass
 
 Buffer = np.ndarray[Any, Any]
 

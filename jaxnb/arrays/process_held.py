@@ -10,7 +10,7 @@ import jax
 
 from jaxnb.errors import JaxnbError
 from jaxnb.labels import gone_label
-from jaxnb.model.transfers import GoneReason
+from jaxnb.model.arrays import GoneReason
 
 
 def _nothing() -> None:

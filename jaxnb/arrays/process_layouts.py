@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxnb.model.layout import MeshInfo, ShardInfo
+from jaxnb.model.arrays import MeshInfo, ShardInfo
 
 Index = tuple[tuple[int, int], ...]
 

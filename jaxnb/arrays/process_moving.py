@@ -7,7 +7,7 @@ from typing import Any
 from jaxnb.arrays import process_pulls
 from jaxnb.arrays.paths import parse_path
 from jaxnb.arrays.process_held import HELD
-from jaxnb.model.transfers import (
+from jaxnb.model.arrays import (
     Chunk,
     Exposed,
     ExposeRequest,

@@ -27,7 +27,7 @@ from jaxnb.arrays.process_layouts import Layout, unreduced_axes
 from jaxnb.arrays.record import NotMoved, Record
 from jaxnb.compat.jax_arrays import array_of_ref_now
 from jaxnb.lockstep.process_digests import digest
-from jaxnb.model.layout import MAX_DIGEST_BYTES, ArrayInfo, ArrayLeaf
+from jaxnb.model.arrays import MAX_DIGEST_BYTES, ArrayInfo, ArrayLeaf
 from jaxnb.wire.pickling import OutOfBand, adjacent
 
 

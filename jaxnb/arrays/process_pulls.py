@@ -23,8 +23,8 @@ from jaxnb.arrays.process_trees import NotATreeError, require_tree
 from jaxnb.arrays.regions import Region
 from jaxnb.compat.jax_arrays import array_of_ref_now
 from jaxnb.lockstep.process_origins import ORIGINS
-from jaxnb.model.layout import ArrayInfo
-from jaxnb.model.transfers import (
+from jaxnb.model.arrays import (
+    ArrayInfo,
     Exposed,
     ExposeRequest,
     Gone,

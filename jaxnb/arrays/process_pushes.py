@@ -18,7 +18,7 @@ from jaxnb.arrays.unpickling import unpickle
 from jaxnb.errors import UsageError
 from jaxnb.launch.headroom import available_bytes
 from jaxnb.lockstep.process_origins import ORIGINS
-from jaxnb.model.transfers import Exposure, Placed, PlaceRequest, Refused
+from jaxnb.model.arrays import Exposure, Placed, PlaceRequest, Refused
 
 _NUMBERS = (bool, int, float, complex, np.generic)
 

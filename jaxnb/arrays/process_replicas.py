@@ -29,9 +29,7 @@ from jaxnb.lockstep.process_digests import digest
 from jaxnb.lockstep.process_inputs import digest_of_put
 from jaxnb.lockstep.process_origins import ORIGINS
 from jaxnb.lockstep.provenance import origin_text
-from jaxnb.model.dispatches import Processes
-from jaxnb.model.origins import Origin
-from jaxnb.model.replicas import DigestedArray, ReplicaPart, ReplicaTrail, Role
+from jaxnb.model.dispatches import DigestedArray, Origin, Processes, ReplicaPart, ReplicaTrail, Role
 
 MAX_DONE = 1 << 18
 """So many arrays are remembered as compared; of more, those still used are compared again."""

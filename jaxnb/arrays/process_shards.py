@@ -21,8 +21,8 @@ from jaxnb.compat.jax_waits import wait_until_ready
 from jaxnb.errors import JaxnbError
 from jaxnb.lockstep.process_digests import digest
 from jaxnb.lockstep.process_origins import ORIGINS, origin_of
-from jaxnb.model.layout import MAX_DIGEST_BYTES, ArrayInfo, ShardInfo
-from jaxnb.model.origins import Argument
+from jaxnb.model.arrays import MAX_DIGEST_BYTES, ArrayInfo, ShardInfo
+from jaxnb.model.dispatches import Argument
 
 MAX_CORNER_ITEMS = 1024
 """Corners of arrays of many dimensions are cut to this many elements."""

@@ -16,8 +16,8 @@ from jaxnb.arrays.moving import Move, request_for
 from jaxnb.arrays.refusals import lost_text
 from jaxnb.arrays.regions import view
 from jaxnb.errors import JaxnbError
-from jaxnb.model.requests import CallRequest
-from jaxnb.model.transfers import Exposed, ExposeRequest, PartRequest
+from jaxnb.model.arrays import Exposed, ExposeRequest, PartRequest
+from jaxnb.model.cells import CallRequest
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,8 +45,7 @@ from jaxnb.errors import (
     UsageError,
 )
 from jaxnb.lockstep.provenance import pull_text
-from jaxnb.model.layout import ArrayInfo
-from jaxnb.model.transfers import NotFound, Packed, PackRequest
+from jaxnb.model.arrays import ArrayInfo, NotFound, Packed, PackRequest
 from jaxnb.wire.asking import Channel
 from jaxnb.wire.events import Unanswered
 

@@ -24,8 +24,7 @@ from jaxnb.arrays.record import NotMoved
 from jaxnb.arrays.regions import view
 from jaxnb.errors import JaxnbError, UsageError
 from jaxnb.labels import processes_label, ranks_label
-from jaxnb.model.layout import ArrayLeaf
-from jaxnb.model.transfers import HostArray, Placed, PlaceRequest, Refused
+from jaxnb.model.arrays import ArrayLeaf, HostArray, Placed, PlaceRequest, Refused
 from jaxnb.wire.asking import Channel
 from jaxnb.wire.pickling import OutOfBand, adjacent
 

@@ -12,9 +12,8 @@ from jaxnb.arrays.paths import Path
 from jaxnb.arrays.regions import Region
 from jaxnb.errors import ArrayGoneError, JaxnbError, UsageError
 from jaxnb.labels import gone_label, plural, processes_label, ranks_label
+from jaxnb.model.arrays import ArrayInfo, Gone, NotFound
 from jaxnb.model.cells import ProcessError
-from jaxnb.model.layout import ArrayInfo
-from jaxnb.model.transfers import Gone, NotFound
 
 
 def whose(key: ArrayKey) -> str:

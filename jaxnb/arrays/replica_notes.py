@@ -5,7 +5,7 @@ from __future__ import annotations
 from jaxnb.arrays import differing
 from jaxnb.arrays.blocks import Block
 from jaxnb.labels import plural, plural_word, processes_label, ranks_label
-from jaxnb.model.layout import ArrayInfo
+from jaxnb.model.arrays import ArrayInfo
 
 
 def replicas_text(name: str, array: ArrayInfo) -> str:

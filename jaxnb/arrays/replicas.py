@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from jaxnb.arrays.blocks import Block, blocks
-from jaxnb.model.layout import ArrayInfo
+from jaxnb.model.arrays import ArrayInfo
 
 
 def merged(arrays: Sequence[ArrayInfo]) -> ArrayInfo:

@@ -9,7 +9,7 @@ from typing import Any
 
 from jaxnb.labels import format_count, plural, processes_label, ranks_label
 from jaxnb.lockstep.provenance import OF_PARTS
-from jaxnb.model.replicas import DigestedArray, Index, ReplicaTrail, UnequalInput
+from jaxnb.model.dispatches import DigestedArray, Index, ReplicaTrail, UnequalInput
 from jaxnb.model.scripts import cell_label, in_notebook
 
 ROUNDING_ULPS = 64

@@ -7,7 +7,7 @@ import pickle
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from jaxnb.model.layout import ArrayLeaf
+from jaxnb.model.arrays import ArrayLeaf
 
 
 class _Unpickler(pickle.Unpickler):

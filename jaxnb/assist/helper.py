@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from jaxnb.assist.known_names import KnownNames
 from jaxnb.assist.places import Code
 from jaxnb.labels import START_NAMES
-from jaxnb.model.assist import Completed, Inspected
+from jaxnb.model.cells import Completed, Inspected
 
 DEADLINE_SECONDS = 0.1
 """With what the notebook itself needs, who types has waited 150 ms at most."""

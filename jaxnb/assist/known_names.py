@@ -7,7 +7,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Iterable
 
-from jaxnb.model.assist import Completed
+from jaxnb.model.cells import Completed
 
 MOST_KEPT = 200
 

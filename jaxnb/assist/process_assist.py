@@ -25,7 +25,7 @@ from jaxnb.cells.process_bundles import bounded
 from jaxnb.compat.ipython_help import described, found_object, matches
 from jaxnb.labels import MAGICS, format_bytes
 from jaxnb.lockstep.process_only_looking import only_looking
-from jaxnb.model.assist import Completed, Inspected
+from jaxnb.model.cells import Completed, Inspected
 from jaxnb.profile.process_looks import quickly_back
 from jaxnb.wire.process_plain_text import printable
 from jaxnb.wire.process_this import ThisProcess

@@ -9,8 +9,14 @@ from jaxnb.cells.merge_bars import BarMerger
 from jaxnb.cells.merge_output import StreamMerger
 from jaxnb.labels import Outputs, one_line
 from jaxnb.lockstep.divergence import NOTHING_RAN
-from jaxnb.model.cells import NO_ANSWER, CellReply, ProcessError, StreamChunk, ValueInfo
-from jaxnb.model.requests import RequestFailed
+from jaxnb.model.cells import (
+    NO_ANSWER,
+    CellReply,
+    ProcessError,
+    RequestFailed,
+    StreamChunk,
+    ValueInfo,
+)
 from jaxnb.wire.events import Event
 
 PIECE_CHARS = 1 << 18

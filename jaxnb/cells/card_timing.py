@@ -5,7 +5,7 @@ from __future__ import annotations
 from jaxnb.display.blocks import Cell, Column, Either, Facts, Length, Note, Row, Strip, Table
 from jaxnb.display.card import Card, card_of
 from jaxnb.labels import format_precisely, plural
-from jaxnb.model.timing import CellTiming, ProcessTiming
+from jaxnb.model.cells import CellTiming, ProcessTiming
 
 _TITLES = ("process", "first call", "median", "middle half", "fastest", "slowest")
 _MAX_ROWS = 64

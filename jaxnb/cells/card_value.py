@@ -21,8 +21,8 @@ from jaxnb.display.by_process import by_process_block
 from jaxnb.display.card import NOTHING, Card, card_of, stacked
 from jaxnb.display.rich import Said, grouped, is_rich, view_of
 from jaxnb.labels import Outputs, plural, processes_label
+from jaxnb.model.arrays import ArrayInfo
 from jaxnb.model.cells import ValueInfo
-from jaxnb.model.layout import ArrayInfo
 
 
 def value_card(result: CellResult, outputs: Outputs = "merged") -> Card:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from jaxnb.display.blocks import Block, Cell, Column, Either, Facts, Note, Row, Table
 from jaxnb.display.card import NOTHING, Card, card_of
 from jaxnb.labels import capitalized, format_seconds, plural, processes_label
+from jaxnb.model.group import AtWork, StackEntry, Wait, Waits
 from jaxnb.model.scripts import in_notebook, the_cell
-from jaxnb.model.whereabouts import AtWork, StackEntry, Wait, Waits
 
 INTERRUPT = "Interrupt"
 BACKGROUND_INTERRUPT = "`%spmd_interrupt`"

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from jaxnb.cells.timing import timing_of
-from jaxnb.model.cells import CellReply, CellRequest, ProcessError, RichOutput
+from jaxnb.model.cells import CellReply, CellRequest, CellTiming, ProcessError, RichOutput
 from jaxnb.model.dispatches import Trail
-from jaxnb.model.pitfalls import Pitfall
-from jaxnb.model.timing import CellTiming
+from jaxnb.model.insight import Pitfall
 from jaxnb.pitfalls.already_told import merged
 
 

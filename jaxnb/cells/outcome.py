@@ -27,9 +27,8 @@ from jaxnb.errors import (
 )
 from jaxnb.labels import capitalized, one_line, plural_word, processes_label
 from jaxnb.launch.deaths import Death, dead_processes, death_error
-from jaxnb.model.cells import NO_ANSWER, CellReply, ProcessError
+from jaxnb.model.cells import NO_ANSWER, CellOutcome, CellReply, ProcessError
 from jaxnb.model.dispatches import Dispatch
-from jaxnb.model.history import CellOutcome
 from jaxnb.model.scripts import cell_label, the_cell
 
 MOST_FIRST_CHARS = 2000

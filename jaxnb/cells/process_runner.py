@@ -38,8 +38,8 @@ from jaxnb.labels import NO_TEXT, text_of
 from jaxnb.lockstep import process_awaiting, process_interrupts
 from jaxnb.lockstep.process_origins import ORIGINS
 from jaxnb.lockstep.process_recorder import Recorder
+from jaxnb.model.arrays import PackRequest
 from jaxnb.model.cells import CellReply, CellRequest, ProcessError, ValueInfo
-from jaxnb.model.transfers import PackRequest
 from jaxnb.profile.process_timekeeper import Timekeeper
 from jaxnb.wire import process_features
 from jaxnb.wire.process_features import CellHere

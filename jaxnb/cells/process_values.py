@@ -13,8 +13,8 @@ import jax
 from jaxnb.arrays import differing, process_packing, process_shards
 from jaxnb.arrays.lost import LostArray
 from jaxnb.arrays.process_canonical import MAX_VISITED, TooManyError, in_one_order
+from jaxnb.model.arrays import MAX_DIGEST_BYTES
 from jaxnb.model.cells import ValueInfo
-from jaxnb.model.layout import MAX_DIGEST_BYTES
 
 TOO_LARGE = f"it is too large to be compared (over {MAX_DIGEST_BYTES >> 20} MiB)"
 TOO_MANY = f"it has sets, and over {MAX_VISITED} parts"

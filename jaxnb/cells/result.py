@@ -15,14 +15,18 @@ from jaxnb.arrays.per_process import Gather, PerProcess
 from jaxnb.arrays.unpickling import unpickle
 from jaxnb.callers import levels_to_caller
 from jaxnb.errors import DivergenceWarning, JaxnbError
-from jaxnb.model.cells import CellMemory, ProcessError, RichOutput, ValueInfo, code_seconds
-from jaxnb.model.dispatches import Cause, Divergence
-from jaxnb.model.layout import ArrayInfo
-from jaxnb.model.origins import Difference
-from jaxnb.model.pitfalls import Pitfall
-from jaxnb.model.replicas import UnequalInput
+from jaxnb.model.arrays import ArrayInfo
+from jaxnb.model.cells import (
+    CellMemory,
+    CellTiming,
+    ProcessError,
+    RichOutput,
+    ValueInfo,
+    code_seconds,
+)
+from jaxnb.model.dispatches import Cause, Difference, Divergence, UnequalInput
+from jaxnb.model.insight import Pitfall
 from jaxnb.model.scripts import cell_label
-from jaxnb.model.timing import CellTiming
 from jaxnb.pitfalls.nans import FirstNan
 
 if TYPE_CHECKING:

@@ -28,8 +28,8 @@ from jaxnb.model.cells import (
     StreamName,
 )
 from jaxnb.model.dispatches import Cause
+from jaxnb.model.group import Waits
 from jaxnb.model.scripts import the_cell
-from jaxnb.model.whereabouts import Waits
 from jaxnb.wire.events import ClearOutput, Display, Dropped, Event, Exchange, Question, Reply
 
 TICK_SECONDS = 0.05

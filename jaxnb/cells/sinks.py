@@ -9,7 +9,7 @@ from typing import Protocol
 from jaxnb.cells.card_waits import INTERRUPT, waits_text
 from jaxnb.cells.merge_output import MergedLine
 from jaxnb.model.cells import RichOutput
-from jaxnb.model.whereabouts import Waits
+from jaxnb.model.group import Waits
 
 
 class OutputSink(Protocol):

@@ -7,8 +7,7 @@ from math import ceil
 
 from jaxnb.cells.result import CellResult, ProcessResult
 from jaxnb.errors import UsageError
-from jaxnb.model.cells import CellMemory
-from jaxnb.model.timing import CellTiming, ProcessTiming
+from jaxnb.model.cells import CellMemory, CellTiming, ProcessTiming
 
 TARGET_SECONDS = 1.0
 """The repeats of a timed cell take about so long together, where the user does not say how many."""

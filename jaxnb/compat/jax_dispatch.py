@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from jaxnb.compat.jax_arrays import refs_written
 from jaxnb.compat.jax_hlo import modules_lines, modules_text, moved_in
-from jaxnb.model.programs import ProgramLine
+from jaxnb.model.dispatches import ProgramLine
 
 
 def _runtime() -> Any:

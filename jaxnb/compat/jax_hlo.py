@@ -12,7 +12,7 @@ from jaxnb.compat.xla_frames import NOT_MOVED, Place, frames_of, moved_places
 from jaxnb.compat.xla_listing import program_lines
 from jaxnb.compat.xla_messages import Message
 from jaxnb.compat.xla_program import Program, read_program
-from jaxnb.model.programs import ProgramLine
+from jaxnb.model.dispatches import ProgramLine
 
 
 def programs(compiled: Any) -> list[Program]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxnb.compat.xla_messages import Message
-from jaxnb.model.collectives import SourceLine
+from jaxnb.model.compiled import SourceLine
 
 Place = tuple[str, int, int]
 """A file, a line in it and a column."""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from jaxnb.compat.xla_frames import Frames
-from jaxnb.model.programs import ProgramLine
+from jaxnb.model.dispatches import ProgramLine
 
 MAX_LINES = 20_000
 """Of a longer program the first lines are shown to people; all of it is compared."""

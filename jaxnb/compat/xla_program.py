@@ -12,7 +12,7 @@ from typing import Any
 from jaxnb.compat.xla_frames import NOT_MOVED, Frames, Place, frames_of
 from jaxnb.compat.xla_groups import Groups, groups_of
 from jaxnb.compat.xla_messages import Message
-from jaxnb.model.collectives import Part, SourceLine
+from jaxnb.model.compiled import Part, SourceLine
 
 COLLECTIVES = frozenset(
     {

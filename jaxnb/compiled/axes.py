@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from jaxnb.compat.xla_groups import Groups
-from jaxnb.model.layout import MeshInfo
+from jaxnb.model.arrays import MeshInfo
 
 
 @dataclass(frozen=True, slots=True)

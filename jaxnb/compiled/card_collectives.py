@@ -10,7 +10,7 @@ from jaxnb.display.blocks import Block, Cell, Column, Either, Facts, Fold, Note,
 from jaxnb.display.card import Card, card_of
 from jaxnb.display.text import middle, wrapped
 from jaxnb.labels import format_bytes, format_count, plural, plural_word, type_label
-from jaxnb.model.collectives import AxisTotal, Collective, CompiledReport, Part
+from jaxnb.model.compiled import AxisTotal, Collective, CompiledReport, Part
 
 MAX_ROWS = 60
 _MAX_MESHES = 4

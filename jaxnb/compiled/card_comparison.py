@@ -15,8 +15,8 @@ from jaxnb.labels import (
     plural_word,
     processes_label,
 )
-from jaxnb.model.comparisons import Column as Measure
-from jaxnb.model.comparisons import (
+from jaxnb.model.compiled import Column as Measure
+from jaxnb.model.compiled import (
     ComparisonReport,
     ComparisonStage,
     OutputWarning,

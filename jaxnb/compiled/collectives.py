@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from jaxnb.compiled import collectives_table
-from jaxnb.model.collectives import AxisTotal, Collective, CompiledReport, Memory
-from jaxnb.model.layout import MeshInfo
+from jaxnb.model.arrays import MeshInfo
+from jaxnb.model.compiled import AxisTotal, Collective, CompiledReport, Memory
 
 
 class Collectives(list[Collective]):

@@ -10,8 +10,8 @@ from jaxnb.compat.xla_groups import participants
 from jaxnb.compat.xla_program import Instruction, Program, Shape, arrays
 from jaxnb.compiled.axes import axes_of_groups, axes_of_pairs
 from jaxnb.compiled.sent import sent_bytes
-from jaxnb.model.collectives import AxisTotal, Collective, CollectiveKind, Part
-from jaxnb.model.layout import MeshInfo
+from jaxnb.model.arrays import MeshInfo
+from jaxnb.model.compiled import AxisTotal, Collective, CollectiveKind, Part
 
 _REDUCTIONS = ("all-reduce", "all-gather", "reduce-scatter")
 

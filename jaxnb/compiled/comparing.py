@@ -12,7 +12,7 @@ from jaxnb.compiled.comparison import Comparison
 from jaxnb.compiled.earlier_cells import NO_CELLS, EarlierCells
 from jaxnb.compiled.parse_call import parse_call
 from jaxnb.errors import CellError, JaxnbError, UsageError
-from jaxnb.model.comparisons import ComparisonReport
+from jaxnb.model.compiled import ComparisonReport
 
 EXAMPLE = "specs={'data': \"P('data'), P()\"}"
 

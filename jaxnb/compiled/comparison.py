@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxnb.compiled import ranking
 from jaxnb.errors import JaxnbError, UsageError
-from jaxnb.model.comparisons import Column, ComparisonReport, OutputWarning, Variant
+from jaxnb.model.compiled import Column, ComparisonReport, OutputWarning, Variant
 from jaxnb.options import suggest
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from jaxnb.compiled.collectives import Collectives
 from jaxnb.compiled.parse_call import parse_call
 from jaxnb.errors import JaxnbError, NotCompiledError
 from jaxnb.labels import one_line, processes_label
-from jaxnb.model.collectives import Compiled, NotCompiled
-from jaxnb.model.requests import CallRequest
+from jaxnb.model.cells import CallRequest
+from jaxnb.model.compiled import Compiled, NotCompiled
 from jaxnb.wire.asking import Channel
 
 COMPILE_SECONDS = 3600.0

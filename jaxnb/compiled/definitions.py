@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from jaxnb.model.cells import CellRequest
-from jaxnb.model.plans import PlanPiece
+from jaxnb.model.compiled import PlanPiece
 
 _MAKERS = frozenset(
     {

@@ -18,7 +18,7 @@ from jaxnb.display.blocks import Shown
 from jaxnb.display.card import card_of
 from jaxnb.display.rich import View
 from jaxnb.labels import format_bytes
-from jaxnb.model.comparisons import Column, ComparisonReport, Variant
+from jaxnb.model.compiled import Column, ComparisonReport, Variant
 
 # Okabe and Ito's colours, which people tell apart who do not see all colours.
 _COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999")

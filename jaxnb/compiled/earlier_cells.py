@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from jaxnb.model.cells import CellRequest
-from jaxnb.model.plans import GroupValues
+from jaxnb.model.compiled import GroupValues
 
 
 def _unknown(_: Sequence[str]) -> GroupValues:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from jaxnb.model.comparisons import LeafLayout, OutputWarning
+from jaxnb.model.compiled import LeafLayout, OutputWarning
 
 LARGE_BYTES = 1 << 20
 """A replicated output that answers to no argument is mentioned from this size on."""

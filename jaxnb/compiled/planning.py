@@ -19,9 +19,7 @@ from jaxnb.compiled.parse_call import EXAMPLE, require_call
 from jaxnb.compiled.scratch import ask_scratch
 from jaxnb.errors import UsageError
 from jaxnb.labels import one_line
-from jaxnb.model.collectives import Compiled, NotCompiled
-from jaxnb.model.comparisons import ComparisonReport
-from jaxnb.model.plans import PlanReply, PlanRequest
+from jaxnb.model.compiled import ComparisonReport, Compiled, NotCompiled, PlanReply, PlanRequest
 
 MAX_DEVICES = 65536
 

@@ -26,7 +26,7 @@ from jaxnb.compiled.process_compiled import described, equations, report_of
 from jaxnb.compiled.process_variants import Given
 from jaxnb.errors import UsageError
 from jaxnb.labels import processes_label
-from jaxnb.model.comparisons import (
+from jaxnb.model.compiled import (
     ComparisonReport,
     ComparisonStage,
     LeafLayout,

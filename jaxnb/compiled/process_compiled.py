@@ -21,15 +21,15 @@ from jaxnb.compat import jax_hlo
 from jaxnb.compat.xla_program import Program
 from jaxnb.compiled import collectives_table
 from jaxnb.compiled.parse_call import parse_call, taken_apart
+from jaxnb.model.arrays import MeshInfo
 from jaxnb.model.cells import ProcessError
-from jaxnb.model.collectives import (
+from jaxnb.model.compiled import (
     Compiled,
     CompiledReport,
     CompileStage,
     Memory,
     NotCompiled,
 )
-from jaxnb.model.layout import MeshInfo
 
 MAX_NESTING = 50
 """How deep JAX's own description of a function is searched."""

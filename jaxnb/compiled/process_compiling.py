@@ -8,8 +8,7 @@ import jax
 
 from jaxnb.compiled import process_compiled
 from jaxnb.compiled.plain_values import plain_text
-from jaxnb.model.collectives import Compiled, NotCompiled
-from jaxnb.model.plans import GroupValues
+from jaxnb.model.compiled import Compiled, GroupValues, NotCompiled
 from jaxnb.wire.process_this import ThisProcess
 
 

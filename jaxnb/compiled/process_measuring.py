@@ -12,9 +12,8 @@ import jax
 
 from jaxnb.compiled.process_compiled import described
 from jaxnb.errors import JaxnbError
-from jaxnb.model.cells import ProcessError
-from jaxnb.model.comparisons import Timing
-from jaxnb.model.timing import middle_half
+from jaxnb.model.cells import ProcessError, middle_half
+from jaxnb.model.compiled import Timing
 from jaxnb.wire.process_together import exchange
 
 LEAST, MOST = 5, 200

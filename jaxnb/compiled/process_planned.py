@@ -19,9 +19,15 @@ from jaxnb.compiled import process_compiled
 from jaxnb.compiled.parse_call import require_call
 from jaxnb.compiled.plain_values import plain_text
 from jaxnb.launch import process_bootstrap
-from jaxnb.model.collectives import Compiled, NotCompiled
-from jaxnb.model.comparisons import ComparisonReport
-from jaxnb.model.plans import Missing, PlanPiece, PlanReply, PlanRequest
+from jaxnb.model.compiled import (
+    ComparisonReport,
+    Compiled,
+    Missing,
+    NotCompiled,
+    PlanPiece,
+    PlanReply,
+    PlanRequest,
+)
 
 MAX_OUTPUT = 20_000
 """Characters of what a plan prints; its end is kept."""

@@ -8,7 +8,7 @@ import sys
 import threading
 
 from jaxnb.launch.lifeline import watch_owner
-from jaxnb.model.plans import PlanRequest
+from jaxnb.model.compiled import PlanRequest
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ from jaxnb.arrays.process_meshes import find_mesh
 from jaxnb.arrays.process_trees import NotATreeError, require_tree
 from jaxnb.errors import UsageError
 from jaxnb.labels import plural, type_label
-from jaxnb.model.comparisons import LeafLayout
+from jaxnb.model.compiled import LeafLayout
 
 AUTO = jax.sharding.AxisType.Auto
 

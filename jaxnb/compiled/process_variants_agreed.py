@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 from jaxnb.compiled import process_measuring
 from jaxnb.labels import format_bytes, processes_label
 from jaxnb.launch.headroom import available_bytes
-from jaxnb.model.comparisons import VariantFailure
+from jaxnb.model.compiled import VariantFailure
 
 
 def failure(words: Mapping[int, Mapping[str, Any]]) -> VariantFailure | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jaxnb.model.comparisons import Column, Variant
+from jaxnb.model.compiled import Column, Variant
 
 COLUMNS: tuple[Column, ...] = ("bytes", "memory", "compile", "time")
 

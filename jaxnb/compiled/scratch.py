@@ -12,7 +12,7 @@ from typing import IO
 
 from jaxnb.errors import JaxnbError
 from jaxnb.launch.programs import command_line
-from jaxnb.model.plans import PlanReply, PlanRequest
+from jaxnb.model.compiled import PlanReply, PlanRequest
 
 _LAST_LINES = 15
 

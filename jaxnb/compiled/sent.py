@@ -9,7 +9,7 @@ Operations in MPICH", IJHPCA 19(1), 2005; NVIDIA's ``nccl-tests``, ``doc/PERFORM
 
 from __future__ import annotations
 
-from jaxnb.model.collectives import CollectiveKind
+from jaxnb.model.compiled import CollectiveKind
 
 
 def sent_bytes(kind: CollectiveKind, result_bytes: int, group_size: int) -> int:

@@ -28,7 +28,7 @@ from jaxnb.launch.folder import make_folder
 from jaxnb.launch.forkclient import ForkServerClient
 from jaxnb.launch.programs import command_line
 from jaxnb.launch.stopped import stopped_text
-from jaxnb.model.requests import JoinRequest
+from jaxnb.model.cells import JoinRequest
 
 T = TypeVar("T")
 LOOPBACK = "127.0.0.1"

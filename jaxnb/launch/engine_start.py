@@ -8,7 +8,7 @@ import sys
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from jaxnb.model.requests import JoinRequest
+from jaxnb.model.cells import JoinRequest
 
 
 @dataclass(frozen=True, slots=True)

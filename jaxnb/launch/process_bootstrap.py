@@ -23,9 +23,9 @@ from jaxnb.launch.programs_folder import OFF
 from jaxnb.lockstep import process_trial
 from jaxnb.lockstep.conductor_address import conductor_beside
 from jaxnb.lockstep.process_recorder import Recorder
+from jaxnb.model.cells import JoinRequest
 from jaxnb.model.dispatches import Dispatch
 from jaxnb.model.group import DeviceInfo, ProcessReport
-from jaxnb.model.requests import JoinRequest
 
 _joined: JoinRequest | None = None
 _join_seconds = 0.0

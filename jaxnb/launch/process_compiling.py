@@ -29,7 +29,7 @@ from jaxnb.compat.jax_compiling import (
     serialized,
 )
 from jaxnb.launch.folder import for_this_user
-from jaxnb.model.whereabouts import Compiling
+from jaxnb.model.group import Compiling
 
 ENTRY = b"jaxnb2\n"
 """How an entry begins: its form. A digest of the rest follows, the length of the lines, the lines,

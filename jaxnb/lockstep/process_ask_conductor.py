@@ -22,8 +22,7 @@ from jaxnb.lockstep.provenance import arguments_text, differ_in_number_only, dif
 from jaxnb.lockstep.replicas import unequal_replicas
 from jaxnb.lockstep.unequal_settings import differences, refusal
 from jaxnb.lockstep.wire import DIGEST_BYTES
-from jaxnb.model.dispatches import Dispatch
-from jaxnb.model.origins import Argument
+from jaxnb.model.dispatches import Argument, Dispatch
 from jaxnb.model.scripts import the_cell
 
 MAX_NAME_CHARS = 200

@@ -14,8 +14,7 @@ from jaxnb.lockstep.process_ask_conductor import Intent, Lockstep
 from jaxnb.lockstep.process_exchanged import exchanged
 from jaxnb.lockstep.process_origins import ORIGINS
 from jaxnb.lockstep.process_settings import current
-from jaxnb.model.dispatches import Dispatch
-from jaxnb.model.origins import Argument
+from jaxnb.model.dispatches import Argument, Dispatch
 from jaxnb.model.scripts import in_notebook
 
 

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 from jaxnb.compat import jax_internals
-from jaxnb.model.dispatches import Dispatch
-from jaxnb.model.origins import Argument
+from jaxnb.model.dispatches import Argument, Dispatch
 
 WAIT_SECONDS = 5.0
 """Who does not tell by then was interrupted, or has died: then it is told of who did."""

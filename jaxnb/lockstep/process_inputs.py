@@ -13,7 +13,7 @@ import numpy as np
 from jaxnb.compat import jax_dispatch
 from jaxnb.compat.jax_arrays import host_words
 from jaxnb.lockstep import process_digests
-from jaxnb.model.origins import Argument, Made, Origin
+from jaxnb.model.dispatches import Argument, Made, Origin
 
 _SMALL_BYTES = 4 << 10
 """Up to here zlib is faster, which takes half a microsecond to be called."""

@@ -32,7 +32,7 @@ import jax
 from jaxnb.compat import jax_arrays as internals
 from jaxnb.lockstep.process_calls import place_in
 from jaxnb.lockstep.provenance import OF_PARTS, origin_text
-from jaxnb.model.origins import Argument, Made, Origin
+from jaxnb.model.dispatches import Argument, Made, Origin
 
 T = TypeVar("T")
 ATTRIBUTE = "_jaxnb_origin"

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from jaxnb.compat import jax_dispatch as internals
-from jaxnb.model.programs import ProgramLine
+from jaxnb.model.dispatches import ProgramLine
 
 MAX_PROGRAMS = 64
 """So many are remembered, those that were compiled last. Code that jits a new function in each step

@@ -13,8 +13,15 @@ from typing import Any
 from jaxnb.lockstep.process_executables import Known
 from jaxnb.lockstep.process_inputs import HostInput, arguments_of_host
 from jaxnb.lockstep.process_origins import ORIGINS
-from jaxnb.model.dispatches import CheckMode, Dispatch, DispatchEnd, Processes
-from jaxnb.model.origins import Argument, Made, Origin
+from jaxnb.model.dispatches import (
+    Argument,
+    CheckMode,
+    Dispatch,
+    DispatchEnd,
+    Made,
+    Origin,
+    Processes,
+)
 
 RING = 4096
 """So many dispatches of a cell are remembered one by one; all are in its trails."""

@@ -38,10 +38,8 @@ from jaxnb.lockstep.process_recorded import (
 from jaxnb.lockstep.process_settings import OwnSettings
 from jaxnb.lockstep.process_shapes import shapes_of
 from jaxnb.lockstep.process_watch import Watch
-from jaxnb.model.cells import CellRequest
-from jaxnb.model.dispatches import CheckMode, Processes, Recording, Trail
-from jaxnb.model.origins import Argument, Made
-from jaxnb.model.requests import JointRequest
+from jaxnb.model.cells import CellRequest, JointRequest
+from jaxnb.model.dispatches import Argument, CheckMode, Made, Processes, Recording, Trail
 
 if TYPE_CHECKING:
     from jaxnb.arrays.process_replicas import Replicas

@@ -11,7 +11,7 @@ import jax
 import ml_dtypes
 import numpy as np
 
-from jaxnb.model.settings import (
+from jaxnb.model.group import (
     ENVIRONMENT,
     HARMLESS,
     OTHER_SETTINGS,

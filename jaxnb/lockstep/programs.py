@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from difflib import SequenceMatcher, unified_diff
 
 from jaxnb.labels import processes_label
-from jaxnb.model.programs import ProgramDifference, ProgramLine
+from jaxnb.model.dispatches import ProgramDifference, ProgramLine
 from jaxnb.model.scripts import cell_label
 
 MAX_LINES = 20

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from jaxnb.labels import APART, capitalized, paths_label, processes_label
-from jaxnb.model.origins import Argument, Difference, Made
+from jaxnb.model.dispatches import Argument, Difference, Made
 from jaxnb.model.scripts import cell_label, in_notebook
 
 _MENDS = (

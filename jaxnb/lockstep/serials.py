@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Mapping
 from typing import Any
 
+from jaxnb.model.cells import JointRequest
 from jaxnb.model.dispatches import CheckMode
-from jaxnb.model.requests import JointRequest
 
 
 class Serials:

@@ -7,16 +7,16 @@ from dataclasses import dataclass, replace
 
 from jaxnb.labels import processes_label
 from jaxnb.model.cells import CellReply
-from jaxnb.model.group import ProcessReport
-from jaxnb.model.pitfalls import Pitfall
-from jaxnb.model.scripts import in_notebook, the_cell
-from jaxnb.model.settings import (
+from jaxnb.model.group import (
     CONSEQUENCES,
     ENVIRONMENT,
     READ_AT_START,
     START_SETTINGS,
+    ProcessReport,
     Settings,
 )
+from jaxnb.model.insight import Pitfall
+from jaxnb.model.scripts import in_notebook, the_cell
 
 Values = Mapping[str, str]
 

@@ -18,7 +18,7 @@ from jaxnb.errors import CellError, JaxnbError, UsageError
 from jaxnb.labels import Outputs
 from jaxnb.magics.sinks import DisplayIds, Sink, is_notebook
 from jaxnb.model.cells import RichOutput
-from jaxnb.model.whereabouts import Waits
+from jaxnb.model.group import Waits
 
 if TYPE_CHECKING:
     from jaxnb.session import Session

@@ -19,7 +19,7 @@ from jaxnb.display.blocks import Facts, Fold, Note
 from jaxnb.display.card import Card, card_of
 from jaxnb.labels import Outputs, plural
 from jaxnb.model.cells import RichOutput
-from jaxnb.model.whereabouts import Waits
+from jaxnb.model.group import Waits
 
 LIVE_SECONDS = 0.2
 """Shortest time between two showings of lines that are being rewritten."""

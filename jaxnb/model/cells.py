@@ -1,20 +1,115 @@
-"""Cells: what is asked for, and what each process answers."""
+"""A cell, what else the notebook asks of processes, and what they answer."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import median, quantiles
 from typing import Any, Literal
 
-from jaxnb.model.dispatches import CheckMode, Trail
-from jaxnb.model.layout import ArrayInfo
-from jaxnb.model.nans import CheckNans, NanFound
-from jaxnb.model.pitfalls import Pitfall
-from jaxnb.model.replicas import ReplicaTrail
+from jaxnb.model.arrays import ArrayInfo
+from jaxnb.model.dispatches import Cause, CheckMode, ReplicaTrail, Trail
+from jaxnb.model.group import Settings
+from jaxnb.model.insight import Activity, CheckNans, NanFound, Pitfall
 from jaxnb.model.scripts import Script, the_cell
-from jaxnb.model.settings import Settings
-from jaxnb.model.timeline import Activity
+
+
+def middle_half(seconds: Sequence[float]) -> tuple[float, float]:
+    """Returns the first and the third quartile of one or more times."""
+    if len(seconds) == 1:  # quantiles refuses that before Python 3.13
+        return seconds[0], seconds[0]
+    low, _, high = quantiles(seconds, n=4, method="inclusive")
+    return low, high
+
+
+@dataclass(frozen=True)
+class ProcessTiming:
+    """The calls of a timed cell on one process; times in seconds.
+
+    Attributes:
+        process_index: The process.
+        first: The first call, which may trace and compile; None if it did not end.
+        repeats: The calls after it, in order, as far as they ended.
+    """
+
+    process_index: int
+    first: float | None
+    repeats: tuple[float, ...] = field(repr=False)
+
+    @property
+    def median(self) -> float | None:
+        """The median of the repeats; None if there are none."""
+        return median(self.repeats) if self.repeats else None
+
+    @property
+    def spread(self) -> tuple[float, float] | None:
+        """The middle half of the repeats: first and third quartile; None below two of them."""
+        if len(self.repeats) < 2:
+            return None
+        return middle_half(self.repeats)
+
+    @property
+    def fastest(self) -> float | None:
+        """The fastest repeat; None if there are none."""
+        return min(self.repeats, default=None)
+
+    @property
+    def slowest(self) -> float | None:
+        """The slowest repeat; None if there are none."""
+        return max(self.repeats, default=None)
+
+
+@dataclass(frozen=True)
+class CellTiming:
+    """The calls of a timed cell.
+
+    Attributes:
+        per_process: Process index to its calls.
+    """
+
+    per_process: Mapping[int, ProcessTiming]
+
+    @property
+    def repeats(self) -> int:
+        """How many calls after the first ended on every process."""
+        return min((len(each.repeats) for each in self.per_process.values()), default=0)
+
+    @property
+    def median(self) -> float | None:
+        """The slowest process's median; None if a process has none."""
+        medians = [each.median for each in self.per_process.values()]
+        known = [each for each in medians if each is not None]
+        return max(known) if known and len(known) == len(medians) else None
+
+
+@dataclass(frozen=True)
+class Completed:
+    """What fits at a place of some code.
+
+    Attributes:
+        start: Where in the code the words begin; what is typed from there on is replaced.
+        words: The words.
+        kinds: What each is: ``"variable"``, ``"attribute"``, ``"path"``, …
+        names: The process's variables, whatever was asked for.
+    """
+
+    start: int
+    words: tuple[str, ...] = ()
+    kinds: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Inspected:
+    """What IPython tells of an object.
+
+    Attributes:
+        data: The formats, by MIME type; empty where there is no such object.
+    """
+
+    data: dict[str, str] = field(default_factory=dict)
+
 
 StreamName = Literal["stdout", "stderr"]
 
@@ -245,3 +340,149 @@ class StreamChunk:
     process_index: int
     name: StreamName
     text: str
+
+
+@dataclass(frozen=True)
+class JoinRequest:
+    """Tells a process who it is; it joins the group and builds its backend.
+
+    Attributes:
+        process_index: Its index.
+        num_processes: Size of the group.
+        coordinator_address: Of the coordination service, as gRPC takes it.
+        platform: ``"cpu"`` or ``"gpu"``.
+        devices_per_process: Number of CPU devices it makes; ignored on GPU.
+        bind_host: The address that its collectives listen on.
+        socket_folder: Where its own sockets are; only this user can enter it. The one switch
+            between one host and several: without it, jaxnb's part listens on ``bind_host`` too.
+        collectives: ``"gloo"`` or ``"mpi"``; the CPU's.
+        programs_folder: Where compiled programs are kept; ``"off"``: each compiles alone.
+        bare: Leave the namespace empty: no ``jax``, ``jnp`` … in it.
+        environment: Variables to set before the backend starts.
+        arguments: The notebook's ``sys.argv``.
+        timeout_seconds: How long to wait for the others.
+    """
+
+    process_index: int
+    num_processes: int
+    coordinator_address: str
+    platform: str
+    devices_per_process: int
+    bind_host: str = "127.0.0.1"
+    socket_folder: str = ""
+    collectives: str = "gloo"
+    programs_folder: str = "off"
+    bare: bool = False
+    environment: Mapping[str, str] = field(default_factory=dict)
+    arguments: list[str] = field(default_factory=list)
+    timeout_seconds: int = 60
+
+
+@dataclass(frozen=True)
+class CheckRequest:
+    """Asks a process what it sees, a ``psum`` over all devices included."""
+
+
+@dataclass(frozen=True)
+class RequestFailed:
+    """A request that raised on the process, other than a cell: jaxnb's own fault or the system's.
+
+    Attributes:
+        process_index: Who answers; None before it has joined.
+        error: What it raised.
+    """
+
+    process_index: int | None
+    error: ProcessError
+
+
+@dataclass(frozen=True)
+class JointRequest:
+    """Asks several processes one thing; code of the user's may compute over them to answer it.
+
+    Attributes:
+        serial: As of cells: of several the later one's is larger, on all processes.
+        ranks: The processes that are asked.
+        check: How the group is checked.
+        request: What they are asked.
+    """
+
+    serial: int
+    ranks: tuple[int, ...]
+    check: CheckMode
+    request: CallRequest
+
+
+@dataclass(frozen=True)
+class CallRequest:
+    """Asks a process to call a function of jaxnb's, and to answer with what it returns.
+
+    Attributes:
+        function: Where it is, in a module of what runs in processes:
+            ``"jaxnb.recovery.process_saving.write"``. It takes what the process has, and the
+            arguments.
+        arguments: By name.
+        is_interruptible: It runs code of the user's (``__reduce__``, ``__getitem__``), or waits for
+            computations. Else it is short, and would be left half done.
+    """
+
+    function: str
+    arguments: Mapping[str, Any]
+    is_interruptible: bool = False
+
+
+Request = JoinRequest | CheckRequest | CellRequest | JointRequest | CallRequest
+
+
+CellOutcome = Literal[
+    "ok", "error", "interrupted", "timed out", "diverged", "nan", "suspect", "died", "abandoned"
+]
+"""``"diverged"``: the processes parted, or were about to, and raised nothing else. ``"nan"``: a NaN
+was looked for, and found. ``"suspect"``: its value mixes shards of different arrays.
+``"died"``: a process of the group ended. ``"abandoned"``: the session was restarted or closed
+meanwhile."""
+
+
+@dataclass(frozen=True)
+class CellRecord:
+    """What is kept of a cell that was run.
+
+    Attributes:
+        cell: Its number. Numbers repeat where a notebook's cell runs several.
+        began: Wall clock when it was sent: ISO 8601 with the time zone.
+        code: The first line of its source that is more than an import or a comment.
+        lines: How many lines the source has.
+        processes: The processes that it ran on.
+        seconds: Wall time as seen from the notebook.
+        process_seconds: The longest that a process took.
+        compile_seconds: The longest that a process spent lowering and compiling.
+        compiles: The most computations that a process compiled.
+        dispatches: How many computations over several processes it dispatched, on the process
+            with the most; None if that was not recorded.
+        allocated_bytes: Device id to how many bytes more are in use on it than before the cell;
+            empty where that is not known.
+        peak_bytes: Device id to the most in use, where the backend tells.
+        outcome: How it ended.
+        detail: What was raised and on whom, or where processes parted.
+        generation: How often the group had been restarted.
+        starts: How often its processes had been started, by a recovery too.
+        cause: Why its processes diverged, or waited without end, in a word; empty if they did not.
+    """
+
+    cell: int
+    began: str
+    code: str
+    lines: int
+    processes: tuple[int, ...]
+    seconds: float
+    process_seconds: float
+    compile_seconds: float
+    compiles: int
+    dispatches: int | None
+    outcome: CellOutcome
+    detail: str = ""
+    generation: int = 0
+    starts: int = 1
+    allocated_bytes: Mapping[int, int] = field(default_factory=dict)
+    peak_bytes: Mapping[int, int] = field(default_factory=dict)
+    cause: Cause | Literal[""] = ""

@@ -1,14 +1,117 @@
-"""Dispatches: computations over several processes, as each process recorded them."""
+"""What processes dispatch, what made their arrays, and how programs and replicas differ."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
-from jaxnb.model.origins import Difference
-from jaxnb.model.programs import ProgramDifference
 from jaxnb.model.scripts import the_cell
+
+OriginKind = Literal["dispatch", "created", "unknown", "host"]
+"""How an array came into being: as the result of a recorded dispatch; by a call that makes an
+array, ``jax.make_array_from_callback`` say. Others are not compared. ``"host"`` is what each
+process has by itself: a number, a NumPy array, an array of its own devices alone."""
+
+
+class Made(NamedTuple):
+    """What made arrays: one dispatch, with all its results, or one call.
+
+    Attributes:
+        base: The first array's number, and those of the others follow it; equal on all processes
+            if they are parts of the same array. Hashed from integers only, so that a process's
+            hash seed does not count.
+        kind: See :data:`OriginKind`.
+        name: ``"jit(step)"``, ``"make_array_from_callback"``, ``"params['w']"``; of host data what
+            is passed: ``"0.1"`` for one number, ``"float32[16]"``.
+        cell: The number of the cell; 0 outside of cells.
+        number: Which dispatch over its processes in that cell, or which array of its type, shape
+            and processes that was made there; from 1.
+        line: The cell's line, as the notebook counts; None outside of its code.
+        place: Of an array made by a call: a number for the place in the code, its type, shape and
+            processes, and how many like it that place had made before in the cell. Processes whose
+            arrays have one place hold parts of one array, whatever else some of them have made.
+    """
+
+    base: int
+    kind: OriginKind
+    name: str
+    cell: int
+    number: int
+    line: int | None
+    place: int = 0
+
+
+Origin = tuple[int, Made]
+"""An array's own number, ``base`` plus its place among the results, and what made it."""
+
+
+@dataclass(frozen=True)
+class Argument:
+    """A global array, or host data, that was given to a dispatch.
+
+    Attributes:
+        position: Which argument of the compiled computation it is, from 0.
+        name: What the array is bound to in the namespace: ``"params['w']"``; empty if nothing
+            there holds it.
+        number: The array's origin number; of host data, a digest.
+        made: What made it.
+    """
+
+    position: int
+    name: str
+    number: int
+    made: Made
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> Argument:
+        """Makes it of what JSON has kept of it."""
+        return cls(plain["position"], plain["name"], plain["number"], Made(*plain["made"]))
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One place at which processes used, or hold, arrays that are not parts of one array.
+
+    Attributes:
+        place: ``"argument leaf 0"``, or the name that all have for it.
+        sides: Who has which.
+    """
+
+    place: str
+    sides: tuple[tuple[tuple[int, ...], Argument | None], ...]
+
+
+@dataclass(frozen=True)
+class ProgramLine:
+    """One operation of a compiled program, or one fact about it.
+
+    Attributes:
+        text: As XLA prints it: ``"f32[8]{0} multiply(f32[8]{0} tmp_0, f32[8]{0} tmp_1)"``.
+        source: The line of Python that it comes from: ``"<cell 3>:5"``; empty if nobody knows.
+    """
+
+    text: str
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class ProgramDifference:
+    """What differs between two programs that processes dispatched in place of one another.
+
+    Attributes:
+        processes: Who dispatched the first, and who the second.
+        lines: A short diff, as ``diff -u`` writes it: lines of the first program begin with
+            ``"-"``, of the second with ``"+"``, of both with a space.
+        left_out: How many lines more differ.
+        summary: The first difference, as a sentence.
+    """
+
+    processes: tuple[tuple[int, ...], tuple[int, ...]]
+    lines: tuple[str, ...]
+    left_out: int
+    summary: str
+
 
 Processes = tuple[int, ...]
 """The indices of the processes that a computation spans, or that hold an array; ascending."""
@@ -229,3 +332,117 @@ class Divergence:
     def cause(self) -> Cause:
         """The kind of mistake, in a word."""
         return _CAUSES[self.kind]
+
+
+Index = tuple[tuple[int, int], ...]
+"""For each dimension the half-open ``(start, stop)``."""
+
+Role = Literal["argument", "result", "put"]
+"""Why an array was digested: it was given to a dispatch, and did not come out of one; it came out
+of one whose program declares it replicated, unchecked; or it was put onto devices of some
+processes: of that the host data are digested."""
+
+
+@dataclass(frozen=True)
+class ReplicaTrail:
+    """What one process digested in a cell of parts that the same processes hold, in short.
+
+    Attributes:
+        processes: The processes that hold these parts. One process alone: its own devices hold
+            replicas that differ.
+        count: How many parts there were.
+        digest: Equal on two processes only if they digested the same, in the same order.
+    """
+
+    processes: Processes
+    count: int
+    digest: int
+
+
+@dataclass(frozen=True)
+class ReplicaPart:
+    """A part of an array that several devices hold, as one process sees it.
+
+    Attributes:
+        index: What it covers.
+        processes: Who holds it.
+        digests: Device id to digest, of this process's devices.
+    """
+
+    index: Index
+    processes: Processes
+    digests: tuple[tuple[int, str], ...]
+
+
+@dataclass(frozen=True)
+class DigestedArray:
+    """An array whose replicas a process digested.
+
+    Attributes:
+        processes: Those that the dispatch spans.
+        number: Which dispatch over these it is in the cell, from 1; of what was put, the place in
+            the code.
+        position: Which argument of the compiled computation the array is, or which result, from 0.
+        computation: The computation's name: ``"jit(step)"``; of a result, the one not checked.
+        line: The cell's line, as the notebook counts; None outside of its code.
+        name: What the array is bound to: ``"params['w']"``; empty if nothing holds it.
+        origin: The number of what made it.
+        made: Where it came from, in words.
+        type: ``"float32[4, 8]"``.
+        dtype: The elements' dtype in NumPy.
+        layout: Its spec, or its sharding.
+        parts: The parts that several devices hold.
+        role: Why it was digested.
+        axes: Of a result the mesh axes over which its program declares replicas without a check;
+            empty if that calls Python back.
+    """
+
+    processes: Processes
+    number: int
+    position: int
+    computation: str
+    line: int | None
+    name: str
+    origin: int
+    made: str
+    type: str
+    dtype: str
+    layout: str
+    parts: tuple[ReplicaPart, ...]
+    role: Role = "argument"
+    axes: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What the array is known by on all processes: a result may be told a cell later."""
+        result = self.origin if self.role == "result" else 0
+        return self.role, self.processes, self.number, self.position, result
+
+
+@dataclass(frozen=True)
+class UnequalInput:
+    """An array whose replicas differ.
+
+    Attributes:
+        array: The array, as the first process that has it describes it.
+        index: The first part of it that differs.
+        groups: Who holds the same there: processes, or devices if those of one process differ.
+        by_device: Whether ``groups`` are device ids.
+        difference: Where and by how much they differ, in words; empty if that is not known.
+        is_rounding: Whether they differ by so little that rounding explains it.
+        parts: How many parts of it several devices hold.
+    """
+
+    array: DigestedArray
+    index: Index
+    groups: tuple[tuple[int, ...], ...]
+    by_device: bool = False
+    difference: str = ""
+    is_rounding: bool = False
+    parts: int = 1
+
+    @property
+    def name(self) -> str:
+        """What to call it: its variable, or which leaf of arguments or results it was, from 0."""
+        array = self.array
+        return f"`{array.name}`" if array.name else f"{array.role} leaf {array.position}"

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from jaxnb.labels import processes_label
-from jaxnb.model.pitfalls import Pitfall
+from jaxnb.model.insight import Pitfall
 
 
 def merged(by_process: Mapping[int, Iterable[Pitfall]]) -> tuple[Pitfall, ...]:

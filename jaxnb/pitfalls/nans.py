@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from jaxnb.labels import capitalized, processes_label
-from jaxnb.model.nans import NanFound, NanPlace
+from jaxnb.model.insight import NanFound, NanPlace
 from jaxnb.model.scripts import cell_label, the_cell
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jaxnb.compat.jax_pitfalls import Lowering, constants
 from jaxnb.labels import format_bytes
-from jaxnb.model.pitfalls import Pitfall
+from jaxnb.model.insight import Pitfall
 from jaxnb.pitfalls.process_words import nbytes_of, pitfall, type_of
 
 CONSTANT_BYTES = 16 << 20

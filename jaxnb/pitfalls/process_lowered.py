@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jaxnb.compat.jax_pitfalls import Lowering
-from jaxnb.model.pitfalls import Pitfall
+from jaxnb.model.insight import Pitfall
 from jaxnb.pitfalls.process_constants import Constants
 from jaxnb.pitfalls.process_recompiled import Recompiled
 from jaxnb.pitfalls.process_replicated import Replicated

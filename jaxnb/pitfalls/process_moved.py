@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from jaxnb.labels import format_bytes, plural
-from jaxnb.model.pitfalls import Pitfall
+from jaxnb.model.insight import Pitfall
 from jaxnb.model.scripts import in_notebook
 from jaxnb.pitfalls.process_words import pitfall, type_of
 

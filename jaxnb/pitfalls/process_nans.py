@@ -22,7 +22,7 @@ from jaxnb.arrays.process_value_paths import paths_to
 from jaxnb.compat.jax_arrays import array_class, host_words
 from jaxnb.errors import JaxnbError
 from jaxnb.labels import type_label
-from jaxnb.model.nans import NanFound, NanPlace
+from jaxnb.model.insight import NanFound, NanPlace
 from jaxnb.wire.process_features import CellHere, Feature
 
 MAX_PLACES = 4

@@ -17,7 +17,7 @@ from jaxnb.compat.jax_pitfalls import Lowering, hook_pitfalls
 from jaxnb.labels import capitalized
 from jaxnb.lockstep.process_calls import line_in
 from jaxnb.lockstep.process_handlers import is_of_handler
-from jaxnb.model.pitfalls import Pitfall
+from jaxnb.model.insight import Pitfall
 from jaxnb.model.scripts import the_cell
 from jaxnb.pitfalls.process_lowered import Lowerings
 from jaxnb.pitfalls.process_moved import Moves

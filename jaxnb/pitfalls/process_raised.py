@@ -7,7 +7,7 @@ import traceback
 
 from jaxnb.compat.jax_pitfalls import in_eager_shard_map, iterates_over_parts, unbound_axis
 from jaxnb.labels import text_of
-from jaxnb.model.pitfalls import Pitfall
+from jaxnb.model.insight import Pitfall
 from jaxnb.model.scripts import in_notebook
 from jaxnb.pitfalls.process_moved import ONE_MESH, in_words
 from jaxnb.pitfalls.process_words import pitfall

@@ -13,7 +13,7 @@ import jax
 
 from jaxnb.compat.jax_pitfalls import Lowering
 from jaxnb.labels import plural
-from jaxnb.model.pitfalls import Pitfall
+from jaxnb.model.insight import Pitfall
 from jaxnb.pitfalls.process_words import pitfall, type_of
 
 COMPILATIONS = 8

@@ -10,7 +10,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxnb.compat.jax_pitfalls import Lowering
 from jaxnb.labels import format_bytes
-from jaxnb.model.pitfalls import Pitfall
+from jaxnb.model.insight import Pitfall
 from jaxnb.pitfalls.process_words import nbytes_of, pitfall, type_of
 
 REPLICATED_BYTES = 64 << 20

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from jaxnb.labels import plural
-from jaxnb.model.pitfalls import Pitfall
+from jaxnb.model.insight import Pitfall
 from jaxnb.pitfalls.process_words import pitfall
 
 

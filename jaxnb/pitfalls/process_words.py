@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from jaxnb.labels import type_label
-from jaxnb.model.pitfalls import Pitfall
+from jaxnb.model.insight import Pitfall
 
 
 def pitfall(

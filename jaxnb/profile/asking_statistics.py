@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from jaxnb.model.group import ProcessInfo
-from jaxnb.model.whereabouts import SentinelFault
+from jaxnb.model.group import ProcessInfo, SentinelFault
 from jaxnb.profile.statistics import DeviceStats
 from jaxnb.wire.sentinels import Sentinels
 

@@ -8,8 +8,8 @@ from jaxnb.display.blocks import Block, Column, Either, Facts, Note, Table
 from jaxnb.display.card import Card, card_of
 from jaxnb.display.text import WIDTH, wrapped
 from jaxnb.labels import format_count, format_seconds, plural, processes_label
+from jaxnb.model.insight import SPAN_KINDS, ProcessTimeline, Straggler, Timeline
 from jaxnb.model.scripts import cell_label
-from jaxnb.model.timeline import SPAN_KINDS, ProcessTimeline, Straggler, Timeline
 from jaxnb.profile.draw_bars import KIND_LABELS, dominant, lanes, ticks
 
 MAX_PROCESSES = 64

@@ -8,7 +8,7 @@ from math import floor, log10
 
 from jaxnb.display.blocks import MARK_COLOR, Lanes, Length, Mark
 from jaxnb.labels import format_precisely, ranks_label
-from jaxnb.model.timeline import Late, ProcessTimeline, SpanKind, Timeline
+from jaxnb.model.insight import Late, ProcessTimeline, SpanKind, Timeline
 
 KIND_LABELS: dict[SpanKind, str] = {
     "python": "Python",

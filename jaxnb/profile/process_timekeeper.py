@@ -13,7 +13,7 @@ import jax
 
 from jaxnb.launch import process_compiling
 from jaxnb.model.dispatches import Trail
-from jaxnb.model.timeline import Activity, CallSite, Span, SpanKind
+from jaxnb.model.insight import Activity, CallSite, Span, SpanKind
 from jaxnb.profile.spans import Interval, painted, shortened
 from jaxnb.wire.process_features import CellHere, Feature
 

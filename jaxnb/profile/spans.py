@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from jaxnb.model.timeline import Span, SpanKind
+from jaxnb.model.insight import Span, SpanKind
 
 
 class Interval(NamedTuple):

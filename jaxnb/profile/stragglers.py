@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from jaxnb.model.timeline import CallSite, Late, Straggler
+from jaxnb.model.insight import CallSite, Late, Straggler
 from jaxnb.profile.spans import union_seconds
 
 LATE_SECONDS = 1e-4

@@ -9,7 +9,7 @@ from typing import Any
 
 from jaxnb.errors import UsageError
 from jaxnb.labels import ranks_label
-from jaxnb.model.timeline import Activity, ProcessTimeline, Timeline
+from jaxnb.model.insight import Activity, ProcessTimeline, Timeline
 from jaxnb.profile.spans import Interval, painted
 from jaxnb.profile.stragglers import Arrival, Key, compared, stragglers
 

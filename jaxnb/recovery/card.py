@@ -8,8 +8,8 @@ from jaxnb.display.card import Card
 from jaxnb.labels import capitalized, format_bytes, format_seconds, plural, processes_label
 from jaxnb.launch.card_group import group_card
 from jaxnb.lockstep.provenance import names_text
+from jaxnb.model.dispatches import Difference
 from jaxnb.model.group import GroupInfo
-from jaxnb.model.origins import Difference
 from jaxnb.recovery.messages import Recovered
 
 

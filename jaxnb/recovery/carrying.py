@@ -14,7 +14,7 @@ import psutil
 
 from jaxnb.errors import JaxnbError
 from jaxnb.launch.stopped import is_stopped
-from jaxnb.model.whereabouts import SentinelFault
+from jaxnb.model.group import SentinelFault
 from jaxnb.recovery.messages import Attempt, Measured, Refused, StateFile
 from jaxnb.recovery.meter import Meter, seconds_without_processor
 from jaxnb.wire.events import Exchange

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from jaxnb.model.requests import CallRequest
+from jaxnb.model.cells import CallRequest
 from jaxnb.recovery.gift_messages import Filled, Gift, Possession
 from jaxnb.recovery.messages import LostPart, Taken
 from jaxnb.recovery.saving import PACK_SECONDS, Asked

@@ -26,7 +26,7 @@ from jaxnb.compat.jax_arrays import (
 )
 from jaxnb.compat.jax_waits import wait_until_ready
 from jaxnb.lockstep.process_origins import ORIGINS
-from jaxnb.model.origins import Made, Origin
+from jaxnb.model.dispatches import Made, Origin
 
 Check = Callable[[jax.Array], Sequence[jax.Array] | None]
 """Looks whether the elements of an array can be read, and may wait for them.

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from jaxnb.errors import JaxnbError, RecoveryInterrupted, UsageError
 from jaxnb.labels import format_bytes, processes_label
+from jaxnb.model.cells import CallRequest
 from jaxnb.model.group import GroupInfo
-from jaxnb.model.requests import CallRequest
 from jaxnb.recovery.carrying import Carrier, Packed
 from jaxnb.recovery.directories import MANIFEST, scratch_folder
 from jaxnb.recovery.facts import Facts, lost_here, resized_notes

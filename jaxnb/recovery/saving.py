@@ -16,8 +16,8 @@ from typing import Any, NamedTuple, Protocol
 from jaxnb.errors import JaxnbError, ProcessDiedError, UsageError
 from jaxnb.labels import capitalized, paths_label, processes_label
 from jaxnb.launch.folder import for_this_user
+from jaxnb.model.cells import CallRequest
 from jaxnb.model.group import GroupInfo
-from jaxnb.model.requests import CallRequest
 from jaxnb.recovery.directories import (
     MANIFEST,
     put_in_place,

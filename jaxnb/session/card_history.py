@@ -19,8 +19,8 @@ from jaxnb.labels import (
     processes_label,
     ranks_label,
 )
+from jaxnb.model.cells import CellRecord
 from jaxnb.model.dispatches import Cause
-from jaxnb.model.history import CellRecord
 
 MAX_ROWS = 100
 _LONGEST, _SHOWN = 80, 32

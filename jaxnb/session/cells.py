@@ -22,7 +22,7 @@ from jaxnb.lockstep.failures import Apart
 from jaxnb.lockstep.provenance import unequal_names_text
 from jaxnb.lockstep.unequal_settings import KnownSettings
 from jaxnb.model.cells import CellRequest
-from jaxnb.model.origins import Difference
+from jaxnb.model.dispatches import Difference
 from jaxnb.model.scripts import in_notebook
 from jaxnb.recovery.card import recovered_text
 from jaxnb.session.findings import Examiner

@@ -14,10 +14,15 @@ from jaxnb.cells.sinks import OutputSink, ScriptNotices
 from jaxnb.launch.deaths import dead_processes
 from jaxnb.lockstep import divergence, programs
 from jaxnb.lockstep.provenance import differing_arguments, differing_names, made_in
-from jaxnb.model.dispatches import Dispatch, Divergence, Recording, Side
-from jaxnb.model.origins import Difference
-from jaxnb.model.programs import ProgramDifference
-from jaxnb.model.replicas import UnequalInput
+from jaxnb.model.dispatches import (
+    Difference,
+    Dispatch,
+    Divergence,
+    ProgramDifference,
+    Recording,
+    Side,
+    UnequalInput,
+)
 from jaxnb.model.scripts import the_cell
 from jaxnb.pitfalls import nans
 from jaxnb.session.group import Life

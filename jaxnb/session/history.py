@@ -15,8 +15,8 @@ from typing import Any, Literal, overload
 from jaxnb.cells.result import CellResult
 from jaxnb.errors import UsageError
 from jaxnb.labels import one_line
+from jaxnb.model.cells import CellOutcome, CellRecord
 from jaxnb.model.dispatches import Cause, Trail
-from jaxnb.model.history import CellOutcome, CellRecord
 
 MAX_CELLS = 10_000
 """The last so many cells are kept."""

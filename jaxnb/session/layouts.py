@@ -12,8 +12,7 @@ from jaxnb.arrays.paths import parse_path
 from jaxnb.arrays.refusals import missing_error
 from jaxnb.errors import UsageError
 from jaxnb.lockstep.provenance import apart_text
-from jaxnb.model.layout import ArrayInfo
-from jaxnb.model.transfers import LayoutReply
+from jaxnb.model.arrays import ArrayInfo, LayoutReply
 from jaxnb.session.reach import Reach
 
 _NAME_IT = (

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from jaxnb.labels import capitalized, processes_label
+from jaxnb.model.group import StackEntry, Whereabouts
 from jaxnb.model.scripts import in_notebook, the_cell
-from jaxnb.model.whereabouts import StackEntry, Whereabouts
 
 
 def lost_text(processes: Sequence[int], seconds: float, press: str) -> str:

@@ -13,7 +13,7 @@ from jaxnb.launch.deaths import Death
 from jaxnb.lockstep.failures import Apart
 from jaxnb.lockstep.who_waits import Looker
 from jaxnb.model.cells import CellRequest
-from jaxnb.model.whereabouts import AtWork, StackEntry, Wait, Waits, Whereabouts
+from jaxnb.model.group import AtWork, StackEntry, Wait, Waits, Whereabouts
 from jaxnb.session.notices import lost_text, still_text
 from jaxnb.session.reasons import (
     Reason,

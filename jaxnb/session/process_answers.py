@@ -7,10 +7,7 @@ from collections.abc import Sequence
 from jaxnb.lockstep import process_launches
 from jaxnb.lockstep.failures import Failures
 from jaxnb.lockstep.process_origins import ORIGINS
-from jaxnb.model.dispatches import Processes, Recording
-from jaxnb.model.origins import Argument
-from jaxnb.model.programs import ProgramLine
-from jaxnb.model.replicas import DigestedArray
+from jaxnb.model.dispatches import Argument, DigestedArray, Processes, ProgramLine, Recording
 from jaxnb.wire.process_this import ThisProcess
 
 

@@ -13,8 +13,7 @@ from typing import Any
 from jaxnb.cells import process_children
 from jaxnb.compat import ipykernel_requests
 from jaxnb.lockstep import process_interrupts
-from jaxnb.model.cells import CellRequest
-from jaxnb.model.requests import CallRequest, JointRequest
+from jaxnb.model.cells import CallRequest, CellRequest, JointRequest
 from jaxnb.session.process_requests import Responder, failure
 from jaxnb.wire import process_plain_text
 from jaxnb.wire.frames import dump, load

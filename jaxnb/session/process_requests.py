@@ -20,12 +20,13 @@ from jaxnb.errors import StartError
 from jaxnb.launch import process_bootstrap
 from jaxnb.lockstep.process_cell import InLockstep
 from jaxnb.lockstep.process_recorder import Recorder
-from jaxnb.model.cells import CellRequest, ProcessError
-from jaxnb.model.requests import (
+from jaxnb.model.cells import (
     CallRequest,
+    CellRequest,
     CheckRequest,
     JoinRequest,
     JointRequest,
+    ProcessError,
     Request,
     RequestFailed,
 )

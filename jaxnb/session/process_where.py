@@ -10,7 +10,7 @@ from jaxnb.cells.process_sleeping import stays_in, work
 from jaxnb.launch import process_compiling
 from jaxnb.lockstep import process_interrupts
 from jaxnb.lockstep.process_awaiting import AT_PROMPT, TYPED, is_of_cell
-from jaxnb.model.whereabouts import StackEntry, Whereabouts
+from jaxnb.model.group import StackEntry, Whereabouts
 from jaxnb.profile.process_looks import quickly_back
 from jaxnb.profile.process_stats import rss_bytes
 from jaxnb.wire.process_this import ThisProcess

@@ -17,8 +17,8 @@ from jaxnb.lockstep.failures import Apart, apart
 from jaxnb.lockstep.interrupt_cell import interrupt
 from jaxnb.lockstep.who_waits import Looker
 from jaxnb.model.cells import CellRequest
-from jaxnb.model.plans import GroupValues
-from jaxnb.model.whereabouts import Whereabouts
+from jaxnb.model.compiled import GroupValues
+from jaxnb.model.group import Whereabouts
 from jaxnb.options import process_indices
 from jaxnb.session.group import Life
 from jaxnb.session.work import Work

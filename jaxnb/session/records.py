@@ -15,7 +15,7 @@ from jaxnb.errors import DivergenceWarning, NanWarning, PitfallWarning
 from jaxnb.lockstep import divergence
 from jaxnb.lockstep.unequal_settings import KnownSettings, as_pitfalls
 from jaxnb.model.cells import code_seconds
-from jaxnb.model.pitfalls import Pitfall
+from jaxnb.model.insight import Pitfall
 from jaxnb.pitfalls.already_told import Said, describe
 from jaxnb.profile.timelines import Timelines, Told
 from jaxnb.session.group import Life

@@ -15,12 +15,10 @@ from jaxnb.cells.collected import Collected
 from jaxnb.cells.result import CellResult, ProcessResult
 from jaxnb.cells.running import RunningCell
 from jaxnb.cells.timing import joined
+from jaxnb.model.arrays import PackRequest
 from jaxnb.model.cells import CellReply, CellRequest, ValueInfo
-from jaxnb.model.dispatches import Cause, Divergence
-from jaxnb.model.origins import Difference
-from jaxnb.model.pitfalls import Pitfall
-from jaxnb.model.replicas import UnequalInput
-from jaxnb.model.transfers import PackRequest
+from jaxnb.model.dispatches import Cause, Difference, Divergence, UnequalInput
+from jaxnb.model.insight import Pitfall
 from jaxnb.pitfalls.nans import FirstNan
 from jaxnb.session.interrupts_and_timeouts import Supervisor
 

@@ -17,10 +17,9 @@ from jaxnb.launch.deaths import Death
 from jaxnb.lockstep.unequal_settings import KnownSettings
 from jaxnb.model.cells import CellRequest, Inputs
 from jaxnb.model.dispatches import CheckMode, Recording
-from jaxnb.model.group import SessionState
-from jaxnb.model.nans import CheckNans
+from jaxnb.model.group import SessionState, Whereabouts
+from jaxnb.model.insight import CheckNans
 from jaxnb.model.scripts import Script
-from jaxnb.model.whereabouts import Whereabouts
 from jaxnb.options import StartOptions, one_of_checks, one_of_inputs, one_of_nans, process_indices
 from jaxnb.profile.timelines import CellTimeline
 from jaxnb.recovery.messages import Recovered

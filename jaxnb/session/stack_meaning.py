@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jaxnb.model.whereabouts import StackEntry, Whereabouts
+from jaxnb.model.group import StackEntry, Whereabouts
 
 _COMPILES = ("backend_compile", "compile_or_get_cached", "_compile_and_write_cache")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from jaxnb.model.whereabouts import AtWork, StackEntry, Whereabouts
+from jaxnb.model.group import AtWork, StackEntry, Whereabouts
 from jaxnb.session.stack_meaning import (
     asks_user,
     is_compiling,

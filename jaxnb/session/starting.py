@@ -18,8 +18,8 @@ from jaxnb.launch.cluster import LOOPBACK, ProcessGroup
 from jaxnb.launch.deaths import Death, describe_death, last_lines
 from jaxnb.launch.placement import Placement
 from jaxnb.lockstep import checking
+from jaxnb.model.cells import CheckRequest, JoinRequest, Request, RequestFailed
 from jaxnb.model.group import ProcessReport
-from jaxnb.model.requests import CheckRequest, JoinRequest, Request, RequestFailed
 from jaxnb.options import StartOptions
 from jaxnb.wire.client import Transport, wait_for
 from jaxnb.wire.events import Exchange, Output, Reply

@@ -8,8 +8,7 @@ from typing import Any
 from jaxnb.arrays import placing, unequal
 from jaxnb.lockstep.provenance import apart_text
 from jaxnb.model.cells import CellReply, ValueInfo
-from jaxnb.model.origins import Argument
-from jaxnb.model.replicas import DigestedArray, UnequalInput
+from jaxnb.model.dispatches import Argument, DigestedArray, UnequalInput
 from jaxnb.wire.sentinels import TOLD, Sentinels
 
 DIGEST_SECONDS = 30.0

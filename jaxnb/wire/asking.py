@@ -12,7 +12,7 @@ from typing import Any
 from jaxnb.errors import JaxnbError
 from jaxnb.labels import capitalized, processes_label
 from jaxnb.launch.deaths import Death, dead_processes, death_error
-from jaxnb.model.requests import Request, RequestFailed
+from jaxnb.model.cells import Request, RequestFailed
 from jaxnb.wire.client import Transport
 from jaxnb.wire.events import Exchange, Reply, Unanswered
 

@@ -19,8 +19,7 @@ from ipyparallel.error import EngineError
 
 from jaxnb.compat.ipyparallel_client import RawClient
 from jaxnb.labels import capitalized, processes_label
-from jaxnb.model.cells import CellRequest
-from jaxnb.model.requests import CheckRequest, Request
+from jaxnb.model.cells import CellRequest, CheckRequest, Request
 from jaxnb.wire.events import Exchange, Output, Reply, event_of
 from jaxnb.wire.frames import dump, load
 from jaxnb.wire.signing import HAS_END_KEY, METADATA_KEY, digest

@@ -9,7 +9,7 @@ from typing import Any
 from jaxnb.labels import capitalized, text_of
 from jaxnb.lockstep.process_handlers import is_of_handler
 from jaxnb.model.cells import CellRequest
-from jaxnb.model.pitfalls import Pitfall
+from jaxnb.model.insight import Pitfall
 from jaxnb.model.scripts import the_cell
 
 

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import zmq
 from jupyter_client.session import Session
 
-from jaxnb.model.whereabouts import SentinelAddress, SentinelFault
+from jaxnb.model.group import SentinelAddress, SentinelFault
 from jaxnb.wire.frames import dump
 from jaxnb.wire.signing import METADATA_KEY, digest
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:  # it is what all others are given, and stands below them
     from jaxnb.arrays.process_pushes import Pushes
     from jaxnb.cells.process_sampling import Sampler
     from jaxnb.lockstep.process_recorder import Recorder
-    from jaxnb.model.transfers import PackRequest
+    from jaxnb.model.arrays import PackRequest
     from jaxnb.profile.process_stats import Statistics
 
 

@@ -13,8 +13,7 @@ from typing import Any
 import zmq
 from jupyter_client.session import Session
 
-from jaxnb.model.group import ProcessReport
-from jaxnb.model.whereabouts import SentinelAddress, SentinelFault, Whereabouts
+from jaxnb.model.group import ProcessReport, SentinelAddress, SentinelFault, Whereabouts
 from jaxnb.wire.frames import load
 from jaxnb.wire.signing import METADATA_KEY, digest
 

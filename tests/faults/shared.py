@@ -14,8 +14,8 @@ import pytest
 from jaxnb.arrays.moving import no_meter
 from jaxnb.cells.sinks import NoSink
 from jaxnb.errors import CellError, JaxnbError
-from jaxnb.model.requests import CheckRequest
-from jaxnb.model.whereabouts import Waits
+from jaxnb.model.cells import CheckRequest
+from jaxnb.model.group import Waits
 from jaxnb.recovery.messages import Recovered
 from jaxnb.session import Session, panel
 from jaxnb.wire import client, events

@@ -22,7 +22,7 @@ from jaxnb.cells.result import CellResult
 from jaxnb.cells.sinks import NoSink
 from jaxnb.errors import CellError, CellTimeoutError
 from jaxnb.model.cells import CellRequest
-from jaxnb.model.whereabouts import Whereabouts
+from jaxnb.model.group import Whereabouts
 from jaxnb.session import Session, interrupts_and_timeouts
 from jaxnb.session.notices import line_text
 from jaxnb_fixtures import PATIENT_SECONDS, assert_usable, still_running

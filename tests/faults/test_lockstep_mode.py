@@ -22,7 +22,7 @@ from jaxnb.cells.sinks import NoSink
 from jaxnb.errors import CellTimeoutError, ProcessDiedError
 from jaxnb.lockstep.conductor_address import conductor_beside
 from jaxnb.lockstep.connections import connected
-from jaxnb.model.whereabouts import Waits
+from jaxnb.model.group import Waits
 from jaxnb.session import Session
 from jaxnb_fixtures import PATIENT_SECONDS
 

@@ -22,8 +22,8 @@ from jaxnb.errors import (
     NotEnoughMemoryError,
     SessionClosedError,
 )
-from jaxnb.model.requests import CallRequest, RequestFailed
-from jaxnb.model.transfers import Chunk
+from jaxnb.model.arrays import Chunk
+from jaxnb.model.cells import CallRequest, RequestFailed
 from jaxnb.session import Session
 from jaxnb.wire.client import _Sent
 from jaxnb.wire.events import Exchange, Reply

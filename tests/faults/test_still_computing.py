@@ -11,7 +11,7 @@ import jaxnb
 from faults.shared import OnWaits, assert_kept, cleared, pressing_beside, show_waits_soon
 from jaxnb.cells.merge_output import MergedLine
 from jaxnb.errors import CellError, CellTimeoutError, SessionBrokenError
-from jaxnb.model.whereabouts import Waits
+from jaxnb.model.group import Waits
 from jaxnb.session import Session, cells
 from jaxnb_fixtures import PATIENT_SECONDS, until
 

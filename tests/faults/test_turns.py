@@ -23,7 +23,7 @@ from jaxnb.errors import (
     SessionBrokenError,
     SessionClosedError,
 )
-from jaxnb.model.requests import CheckRequest, RequestFailed
+from jaxnb.model.cells import CheckRequest, RequestFailed
 from jaxnb.session import Session
 from jaxnb.wire import client, events
 from jaxnb_fixtures import PATIENT_SECONDS, assert_usable, still_running, until

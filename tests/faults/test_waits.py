@@ -21,7 +21,7 @@ from jaxnb.cells.result import CellResult
 from jaxnb.cells.sinks import NoSink, SaysWaits, StderrNotices
 from jaxnb.errors import CellError, CellTimeoutError, SessionBrokenError
 from jaxnb.model.dispatches import CheckMode
-from jaxnb.model.whereabouts import Waits
+from jaxnb.model.group import Waits
 from jaxnb.session import Session, panel
 from jaxnb_fixtures import assert_usable
 

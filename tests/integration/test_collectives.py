@@ -15,7 +15,7 @@ import pytest
 import jaxnb
 from jaxnb.compiled.collectives import Collectives
 from jaxnb.errors import JaxnbError, NotCompiledError, UsageError
-from jaxnb.model.collectives import Collective
+from jaxnb.model.compiled import Collective
 from jaxnb.session import Session
 from jaxnb_fixtures import PATIENT_SECONDS, interrupt_when_read
 from jaxnb_programs import COMMON, PROGRAMS, Program, Row

@@ -26,8 +26,7 @@ from jaxnb.lockstep.process_ask_conductor import Lockstep, as_intent
 from jaxnb.lockstep.process_connection import ConductorGoneError, Line
 from jaxnb.lockstep.sealed import DRAWN_BYTES, HEAD, HungUpError, SealedConnection
 from jaxnb.lockstep.who_waits import Looker
-from jaxnb.model.dispatches import Dispatch
-from jaxnb.model.origins import Argument
+from jaxnb.model.dispatches import Argument, Dispatch
 from jaxnb_fixtures import PATIENT_SECONDS, until
 
 COUNT = 4

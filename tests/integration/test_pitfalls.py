@@ -10,7 +10,7 @@ import pytest
 from jaxnb.cells.card_pitfalls import pitfalls_card
 from jaxnb.cells.sinks import NoSink
 from jaxnb.errors import CellError, PitfallWarning
-from jaxnb.model.pitfalls import Pitfall
+from jaxnb.model.insight import Pitfall
 from jaxnb.pitfalls.already_told import Said
 from jaxnb.pitfalls.kinds import PITFALL_KINDS, page
 from jaxnb.session import Session

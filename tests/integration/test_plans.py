@@ -10,7 +10,7 @@ from jaxnb.compiled.earlier_cells import EarlierCells
 from jaxnb.compiled.planning import plan
 from jaxnb.errors import UsageError
 from jaxnb.model.cells import CellRequest
-from jaxnb.model.plans import GroupValues
+from jaxnb.model.compiled import GroupValues
 
 CELLS = [
     "import math\nimport not_there\nD, F = 768, 3072\nmesh = jax.make_mesh((1,), ('x',))",

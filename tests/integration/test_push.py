@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from jaxnb.arrays.per_process import PerProcess
 from jaxnb.arrays.pulling import NotMovedWarning
 from jaxnb.errors import JaxnbError, NotEnoughMemoryError, UsageError
-from jaxnb.model.requests import CallRequest, JointRequest
+from jaxnb.model.cells import CallRequest, JointRequest
 from jaxnb.session import Session
 from jaxnb.wire.asking import Channel
 from jaxnb_arrays import ALL, DTYPES, MESH, SOME, assert_same, dtype_of, open_transfers, whole

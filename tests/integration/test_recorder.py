@@ -15,7 +15,7 @@ from jaxnb.cells import card_cell
 from jaxnb.cells.result import CellResult
 from jaxnb.cells.sinks import NoSink
 from jaxnb.errors import CellError, DivergenceWarning, UsageError
-from jaxnb.model.whereabouts import Waits
+from jaxnb.model.group import Waits
 from jaxnb.session import Session
 from jaxnb_fixtures import CLEAR, assert_usable
 

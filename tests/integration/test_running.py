@@ -30,7 +30,7 @@ from jaxnb.errors import (
     SessionClosedError,
     UsageError,
 )
-from jaxnb.model.layout import ArrayInfo
+from jaxnb.model.arrays import ArrayInfo
 from jaxnb.session import Session
 from jaxnb_fixtures import PATIENT_SECONDS, own_frames, until
 

@@ -26,7 +26,7 @@ from jupyter_client.session import Session as Signer
 import jaxnb
 from integration.conftest import Gate
 from jaxnb.errors import CellError, UsageError
-from jaxnb.model.whereabouts import SentinelAddress, SentinelFault, Whereabouts
+from jaxnb.model.group import SentinelAddress, SentinelFault, Whereabouts
 from jaxnb.session import Session
 from jaxnb.session.stack_meaning import waits_in_jax
 from jaxnb.wire.frames import dump

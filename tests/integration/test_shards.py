@@ -11,7 +11,7 @@ import pytest
 
 from jaxnb.arrays import edge_indices
 from jaxnb.errors import JaxnbError
-from jaxnb.model.layout import ArrayInfo, ShardInfo
+from jaxnb.model.arrays import ArrayInfo, ShardInfo
 from jaxnb.session import Session
 
 ALL = [0, 1, 2, 3]

@@ -24,8 +24,8 @@ from jaxnb.launch.folder import make_folder
 from jaxnb.launch.forkclient import ForkServerClient
 from jaxnb.launch.placement import place
 from jaxnb.launch.process_bootstrap import thread_pool_size
+from jaxnb.model.cells import JoinRequest
 from jaxnb.model.group import DeviceInfo, ProcessReport
-from jaxnb.model.requests import JoinRequest
 from jaxnb.options import StartOptions
 from jaxnb.session import Session
 from jaxnb.session.starting import verify

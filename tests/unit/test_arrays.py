@@ -20,7 +20,7 @@ from jaxnb.arrays import (
     preview,
     total_bytes,
 )
-from jaxnb.model.layout import ArrayInfo, ShardInfo
+from jaxnb.model.arrays import ArrayInfo, ShardInfo
 
 
 def shard(device: int, *index: tuple[int, int], replica: int = 0, digest: bytes = b"") -> ShardInfo:

@@ -19,7 +19,7 @@ from jaxnb.arrays import blocks
 from jaxnb.arrays.assembly import Piece, assemble, pieces
 from jaxnb.arrays.blocks import Index
 from jaxnb.arrays.regions import Region
-from jaxnb.model.layout import ShardInfo
+from jaxnb.model.arrays import ShardInfo
 
 
 @dataclass(frozen=True)

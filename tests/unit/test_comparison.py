@@ -16,17 +16,20 @@ from jaxnb.compiled.comparison import Comparison
 from jaxnb.compiled.outputs import LARGE_BYTES, spec_text, warnings_of
 from jaxnb.errors import JaxnbError, UsageError
 from jaxnb.magics.comparing import CompareParser, _variants
+from jaxnb.model.arrays import MeshInfo
 from jaxnb.model.cells import ProcessError
-from jaxnb.model.collectives import Collective, CompiledReport, Memory, Part
-from jaxnb.model.comparisons import (
+from jaxnb.model.compiled import (
+    Collective,
     ComparisonReport,
+    CompiledReport,
     LeafLayout,
+    Memory,
     OutputWarning,
+    Part,
     Timing,
     Variant,
     VariantFailure,
 )
-from jaxnb.model.layout import MeshInfo
 
 MESH = MeshInfo(("data", "model"), (4, 2), ("Auto", "Auto"), tuple(range(8)))
 GATHER = Collective(

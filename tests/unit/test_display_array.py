@@ -22,9 +22,9 @@ from jaxnb.cells import card_value
 from jaxnb.cells.result import CellResult, ProcessResult
 from jaxnb.display.html import AMBER
 from jaxnb.lockstep.provenance import OF_PARTS
+from jaxnb.model.arrays import ArrayInfo, MeshInfo, ShardInfo
 from jaxnb.model.cells import ValueInfo
-from jaxnb.model.layout import ArrayInfo, MeshInfo, ShardInfo
-from jaxnb.model.origins import Argument, Made
+from jaxnb.model.dispatches import Argument, Made
 from unit.test_display_cards import Tags
 
 

@@ -24,10 +24,8 @@ from jaxnb.display.card import Card
 from jaxnb.launch import card_group
 from jaxnb.lockstep.divergence import STILL_VALID
 from jaxnb.model.cells import ProcessError, RichOutput, ValueInfo
-from jaxnb.model.dispatches import Divergence
-from jaxnb.model.group import DeviceInfo, GroupInfo, ProcessInfo
-from jaxnb.model.replicas import DigestedArray, UnequalInput
-from jaxnb.model.whereabouts import AtWork, StackEntry, Wait, Waits
+from jaxnb.model.dispatches import DigestedArray, Divergence, UnequalInput
+from jaxnb.model.group import AtWork, DeviceInfo, GroupInfo, ProcessInfo, StackEntry, Wait, Waits
 from jaxnb.profile import card_stats
 from jaxnb.profile.statistics import DeviceStats
 from jaxnb.recovery.card import recovered_card

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from jaxnb.compiled.card_collectives import collectives_card
-from jaxnb.model.collectives import Collective, CompiledReport, Memory, Part, SourceLine
-from jaxnb.model.layout import MeshInfo
+from jaxnb.model.arrays import MeshInfo
+from jaxnb.model.compiled import Collective, CompiledReport, Memory, Part, SourceLine
 
 MESH = MeshInfo(("data", "model"), (2, 4), ("Auto", "Auto"), tuple(range(8)))
 ONE = Collective(

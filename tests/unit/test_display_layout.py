@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxnb.arrays import card_layout
-from jaxnb.model.layout import ArrayInfo, MeshInfo, ShardInfo
+from jaxnb.model.arrays import ArrayInfo, MeshInfo, ShardInfo
 
 MESH = MeshInfo(("data", "model"), (2, 2), ("Auto", "Auto"), (0, 1, 2, 3))
 EVIL = "<script>alert(1)</script>"

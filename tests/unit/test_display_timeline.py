@@ -14,8 +14,8 @@ from jaxnb.cells.timing import timing_of
 from jaxnb.display.card import Card
 from jaxnb.display.html import AMBER
 from jaxnb.labels import format_precisely
-from jaxnb.model.history import CellRecord
-from jaxnb.model.timeline import CallSite, Late, ProcessTimeline, Span, Straggler, Timeline
+from jaxnb.model.cells import CellRecord
+from jaxnb.model.insight import CallSite, Late, ProcessTimeline, Span, Straggler, Timeline
 from jaxnb.profile.card_timeline import timeline_card
 from jaxnb.profile.draw_bars import MAX_LINES, dominant, ticks
 from jaxnb.session.card_history import history_card

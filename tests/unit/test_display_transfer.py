@@ -11,7 +11,7 @@ from jaxnb.arrays import card_transfer
 from jaxnb.arrays.card_moved import leaves, type_of
 from jaxnb.arrays.gathered import ArrayKey, GatheredArray
 from jaxnb.arrays.per_process import PerProcess
-from jaxnb.model.layout import ArrayInfo, MeshInfo, ShardInfo
+from jaxnb.model.arrays import ArrayInfo, MeshInfo, ShardInfo
 
 MESH = MeshInfo(("x",), (2,), ("Auto",), (0, 8))
 

@@ -16,8 +16,16 @@ from jaxnb.lockstep.divergence import (
     swapped,
 )
 from jaxnb.lockstep.provenance import unequal_names_text
-from jaxnb.model.dispatches import Dispatch, Recording, Shapes, Trail
-from jaxnb.model.origins import Argument, Difference, Made, OriginKind
+from jaxnb.model.dispatches import (
+    Argument,
+    Difference,
+    Dispatch,
+    Made,
+    OriginKind,
+    Recording,
+    Shapes,
+    Trail,
+)
 
 ALL = (0, 1, 2)
 

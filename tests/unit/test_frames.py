@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxnb.model.requests import CallRequest, CheckRequest
-from jaxnb.model.transfers import Chunk
+from jaxnb.model.arrays import Chunk
+from jaxnb.model.cells import CallRequest, CheckRequest
 from jaxnb.wire.frames import dump, load
 from jaxnb.wire.signing import digest
 

@@ -15,7 +15,7 @@ from hypothesis.extra.numpy import basic_indices
 
 from jaxnb.arrays.gathered import ArrayKey, GatheredArray, Wanted
 from jaxnb.errors import ArrayGoneError, ValueGoneError
-from jaxnb.model.layout import ArrayInfo, ShardInfo
+from jaxnb.model.arrays import ArrayInfo, ShardInfo
 
 KEY = ArrayKey("h", 0, "x", "x", (0, 1), 0)
 

@@ -21,9 +21,8 @@ from jaxnb.cells.timing import (
     timing_of,
 )
 from jaxnb.errors import CellTimeoutError, ProcessDiedError, UsageError
-from jaxnb.model.cells import CellMemory, ProcessError
+from jaxnb.model.cells import CellMemory, CellRecord, ProcessError
 from jaxnb.model.dispatches import Trail
-from jaxnb.model.history import CellRecord
 from jaxnb.pitfalls.nans import FirstNan
 from jaxnb.session.history import MAX_CELLS, CellHistory, record_of
 

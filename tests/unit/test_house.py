@@ -108,5 +108,5 @@ def test_features_are_folders() -> None:
 def test_no_modules_import_each_other_in_a_circle() -> None:
     graph = grimp.build_graph("jaxnb", exclude_type_checking_imports=True)
     imports = {name: graph.find_modules_directly_imported_by(name) for name in graph.modules}
-    assert len(imports) > 300
+    assert len(imports) > 100
     TopologicalSorter(imports).prepare()  # raises CycleError, which names one

@@ -16,8 +16,8 @@ from jaxnb.compiled.axes import Along, axes_of_groups, axes_of_pairs
 from jaxnb.compiled.parse_call import parse_call, taken_apart
 from jaxnb.compiled.sent import sent_bytes
 from jaxnb.errors import UsageError
-from jaxnb.model.collectives import SourceLine
-from jaxnb.model.layout import MeshInfo
+from jaxnb.model.arrays import MeshInfo
+from jaxnb.model.compiled import SourceLine
 
 
 def mesh(device_ids: list[int] | None = None, **sizes: int) -> MeshInfo:

@@ -20,8 +20,7 @@ from hypothesis import strategies as st
 
 from jaxnb import model
 from jaxnb.launch.engine_start import EngineStart, command, prepare
-from jaxnb.model.cells import CellRequest, ProcessError, ValueInfo
-from jaxnb.model.requests import JoinRequest
+from jaxnb.model.cells import CellRequest, JoinRequest, ProcessError, ValueInfo
 
 MODULES = [
     importlib.import_module(f"{model.__name__}.{found.name}")

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from jaxnb.arrays import moving
 from jaxnb.arrays.moving import Move, Mover, boxes
 from jaxnb.errors import JaxnbError
-from jaxnb.model.transfers import Exposure, MemoryPass
+from jaxnb.model.arrays import Exposure, MemoryPass
 from jaxnb.wire.asking import Channel
 
 shapes = st.lists(st.integers(0, 7), max_size=4).map(tuple)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jaxnb.model.nans import NanFound, NanPlace
+from jaxnb.model.insight import NanFound, NanPlace
 from jaxnb.pitfalls.nans import first_of
 
 pytestmark = pytest.mark.unit

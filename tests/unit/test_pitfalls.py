@@ -9,7 +9,7 @@ import pytest
 from jaxnb.cells import card_cell, card_pitfalls
 from jaxnb.cells.result import CellResult, ProcessResult
 from jaxnb.display.card import Card
-from jaxnb.model.pitfalls import Pitfall
+from jaxnb.model.insight import Pitfall
 from jaxnb.pitfalls.already_told import Said, describe, merged
 from jaxnb.pitfalls.kinds import PITFALL_KINDS, page
 

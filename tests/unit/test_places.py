@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from jaxnb.model.dispatches import Dispatch, Shapes
-from jaxnb.model.whereabouts import StackEntry, Whereabouts
+from jaxnb.model.group import StackEntry, Whereabouts
 from jaxnb.session.notices import line_text
 from jaxnb.session.panel import waits_of
 from jaxnb.session.stack_meaning import (

@@ -5,8 +5,8 @@ from __future__ import annotations
 from jaxnb.compat.xla_frames import Frames
 from jaxnb.compat.xla_listing import program_lines
 from jaxnb.lockstep.programs import MAX_LINES, difference, text_of
-from jaxnb.model.collectives import SourceLine
-from jaxnb.model.programs import ProgramLine
+from jaxnb.model.compiled import SourceLine
+from jaxnb.model.dispatches import ProgramLine
 
 HLO = """HloModule jit_f, is_scheduled=true, entry_computation_layout={(f32[2]{0})->f32[]}, num_a=4
 

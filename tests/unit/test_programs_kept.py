@@ -6,7 +6,7 @@ import pytest
 
 from jaxnb.compat import jax_dispatch
 from jaxnb.lockstep.process_programs import MAX_CHARS, MAX_PROGRAMS, MIN_PROGRAMS, Programs
-from jaxnb.model.programs import ProgramLine
+from jaxnb.model.dispatches import ProgramLine
 
 
 @pytest.mark.parametrize(

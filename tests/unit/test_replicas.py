@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from jaxnb.arrays import differing, lying, merged
-from jaxnb.model.layout import ArrayInfo, ShardInfo
+from jaxnb.model.arrays import ArrayInfo, ShardInfo
 
 PARTS = [((0, 4),), ((0, 4),), ((4, 8),), ((4, 8),)]
 

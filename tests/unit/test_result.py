@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from jaxnb.arrays.per_process import PerProcess
 from jaxnb.cells.result import Agreement, CellResult, ProcessResult
 from jaxnb.errors import JaxnbError
+from jaxnb.model.arrays import ArrayInfo, ShardInfo
 from jaxnb.model.cells import ProcessError, ValueInfo
-from jaxnb.model.layout import ArrayInfo, ShardInfo
 
 A, B = b"a" * 16, b"b" * 16
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from jaxnb.model.whereabouts import StackEntry, Whereabouts
+from jaxnb.model.group import StackEntry, Whereabouts
 from jaxnb.session.standing_since import Standing
 
 LINE = StackEntry("<cell 7>", 5, "<module>", "float(f(x))", 7)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxnb.errors import UsageError
-from jaxnb.model.timeline import SPAN_KINDS, Activity, CallSite, Span, SpanKind
+from jaxnb.model.insight import SPAN_KINDS, Activity, CallSite, Span, SpanKind
 from jaxnb.profile.spans import Interval, painted, shortened, union_seconds
 from jaxnb.profile.timelines import MAX_CELLS, Timelines, Told, made
 

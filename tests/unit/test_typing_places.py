@@ -13,7 +13,7 @@ from jaxnb.assist.places import Code, MagicLine, magic_at, place
 from jaxnb.labels import MAGICS
 from jaxnb.magics import load, option_words
 from jaxnb.magics.option_words import fits
-from jaxnb.model.assist import Completed
+from jaxnb.model.cells import Completed
 
 
 def at(marked: str) -> Code | MagicLine | None:

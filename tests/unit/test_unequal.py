@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jaxnb.arrays import unequal
-from jaxnb.model.replicas import DigestedArray, ReplicaPart, ReplicaTrail, UnequalInput
+from jaxnb.model.dispatches import DigestedArray, ReplicaPart, ReplicaTrail, UnequalInput
 
 ALL = (0, 1, 2)
 

@@ -16,7 +16,7 @@ from faults.shared import Finger
 from faults.table.axes import PROCESSES
 from faults.table.rows import Row
 from jaxnb.cells.sinks import NoSink
-from jaxnb.model.whereabouts import Whereabouts
+from jaxnb.model.group import Whereabouts
 from jaxnb.recovery.messages import Recovered
 from jaxnb.session import Session
 from jaxnb.session.stack_meaning import waits_for_others

@@ -1,10 +1,68 @@
-"""Timelines: what the main thread of each process did in a cell, and who waited for whom."""
+"""What is learnt of a cell beside its value: the first NaN, who waited for whom, and pitfalls."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, get_args
+
+from jaxnb.model.scripts import in_notebook
+
+CheckNans = Literal[False, True, "inf"]
+"""Whether a cell's results are looked at: not; for NaN; for NaN and Inf."""
+
+
+@dataclass(frozen=True)
+class NanPlace:
+    """An array with NaN or Inf in it.
+
+    Attributes:
+        place: Which argument or output of its computation it is, from 0.
+        type: ``"float32[8,4]"``.
+        what: ``"NaN"`` or ``"Inf"``.
+        index: The first such element that the process holds, as the whole array counts.
+        count: How many such elements the process holds.
+        name: The variable that it is bound to as the cell ends; empty if none.
+    """
+
+    place: int
+    type: str
+    what: str
+    index: tuple[int, ...]
+    count: int
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class NanFound:
+    """The first computation of a cell with NaN or Inf in its results, on one process.
+
+    Attributes:
+        process_index: The process.
+        name: The computation: ``"jit(step)"``.
+        line: The cell's line; None outside of its code.
+        processes: Those that it spans; one for a computation of the process alone.
+        number: Which dispatch over these processes it is, from 1; 0 for the process's own, and
+            where dispatches are not recorded.
+        after: How many computations over several processes came before, in this cell.
+        seconds: When, since the cell began.
+        outputs: Which results have it.
+        inputs: Which of its arguments had it already.
+        is_operation: The computation is a function of JAX called by itself, such as ``jnp.log``:
+            its name is the operation's.
+    """
+
+    process_index: int
+    name: str
+    line: int | None
+    processes: tuple[int, ...]
+    number: int
+    after: int
+    seconds: float
+    outputs: tuple[NanPlace, ...]
+    inputs: tuple[NanPlace, ...]
+    is_operation: bool = False
+
 
 SpanKind = Literal["python", "tracing", "compiling", "dispatching", "waiting"]
 """``"python"``: everything that is not one of the others, NumPy and what C++ computes on the main
@@ -208,3 +266,36 @@ class Timeline:
     def straggler(self) -> Straggler | None:
         """Whom the others waited for longest; None if nobody kept them waiting."""
         return self.stragglers[0] if self.stragglers else None
+
+
+@dataclass(frozen=True)
+class Pitfall:
+    """One cause, once: where it is, what it does, and what to type instead.
+
+    Attributes:
+        kind: What it is, one of ``pitfalls.kinds``; it names a page.
+        message: What happens, in a sentence or two.
+        advice: What to type instead; it may be empty.
+        line: The cell's line, counted as the notebook counts; None if it is in none.
+        source: That line's text.
+        cause: Equal for what is the same cause; it is said once until a restart.
+        processes: The processes that it was seen on.
+    """
+
+    kind: str
+    message: str
+    advice: str = ""
+    line: int | None = None
+    source: str = ""
+    cause: str = field(default="", repr=False)
+    processes: tuple[int, ...] = ()
+
+    @property
+    def page(self) -> str:
+        """What shows the page about it, in a notebook."""
+        return f"%spmd_help {self.kind}"
+
+    def __str__(self) -> str:
+        where = f"line {self.line}: " if self.line else ""
+        shown_by = in_notebook(f"(`{self.page}`)")
+        return " ".join(filter(None, [f"{where}{self.message}", self.advice, shown_by]))
