@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jaxnb.errors import NotEnoughMemoryError
 from jaxnb.labels import format_bytes
-from jaxnb.launch.headroom import available_bytes
+from jaxnb.launch.host import available_bytes
 
 SMALL_BYTES = 1 << 20
 """So much fits anywhere: to find out what is free takes 0.6 ms."""

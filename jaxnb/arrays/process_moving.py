@@ -20,7 +20,7 @@ from jaxnb.model.arrays import (
     PlaceRequest,
     Refused,
 )
-from jaxnb.wire.process_this import ThisProcess
+from jaxnb.wire.process_sentinel import ThisProcess
 
 
 def pack(process: ThisProcess, request: PackRequest) -> Packed | NotFound:

@@ -16,7 +16,7 @@ from jaxnb.arrays.process_exposures import Exposures
 from jaxnb.arrays.process_trees import require_tree
 from jaxnb.arrays.unpickling import unpickle
 from jaxnb.errors import UsageError
-from jaxnb.launch.headroom import available_bytes
+from jaxnb.launch.host import available_bytes
 from jaxnb.lockstep.process_origins import ORIGINS
 from jaxnb.model.arrays import Exposure, Placed, PlaceRequest, Refused
 

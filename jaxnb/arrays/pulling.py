@@ -47,7 +47,7 @@ from jaxnb.errors import (
 from jaxnb.lockstep.provenance import pull_text
 from jaxnb.model.arrays import ArrayInfo, NotFound, Packed, PackRequest
 from jaxnb.wire.asking import Channel
-from jaxnb.wire.events import Unanswered
+from jaxnb.wire.messages import Unanswered
 
 EAGER_BYTES = 1 << 20
 """Arrays of a pull that are smaller than this together come with their descriptions."""

@@ -27,8 +27,8 @@ from jaxnb.labels import MAGICS, format_bytes
 from jaxnb.lockstep.process_only_looking import only_looking
 from jaxnb.model.cells import Completed, Inspected
 from jaxnb.profile.process_looks import quickly_back
-from jaxnb.wire.process_plain_text import printable
-from jaxnb.wire.process_this import ThisProcess
+from jaxnb.wire.messages import printable
+from jaxnb.wire.process_sentinel import ThisProcess
 
 ANSWER_SECONDS = 0.08
 """Who types waits no longer, and the sentinel neither."""

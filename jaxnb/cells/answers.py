@@ -17,7 +17,7 @@ from jaxnb.model.cells import (
     StreamChunk,
     ValueInfo,
 )
-from jaxnb.wire.events import Event
+from jaxnb.wire.messages import Event
 
 PIECE_CHARS = 1 << 18
 """Longer text is taken in pieces, so that a step can end between them."""

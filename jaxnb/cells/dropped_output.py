@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from jaxnb.labels import plural, processes_label
 
 if TYPE_CHECKING:
-    from jaxnb.wire.events import Dropped
+    from jaxnb.wire.messages import Dropped
 
 
 def flood_text(event: Dropped) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from jaxnb.model.cells import StreamChunk
-from jaxnb.wire.events import ClearOutput, Display, Question
+from jaxnb.wire.messages import ClearOutput, Display, Question
 
 
 @dataclass(frozen=True, slots=True)

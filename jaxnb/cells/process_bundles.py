@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxnb.labels import format_count, plural
-from jaxnb.wire.process_plain_text import printable
+from jaxnb.wire.messages import printable
 
 MAX_TEXT_CHARS = 200_000
 """Longer plain text is cut. IPython makes the whole of it first, whatever is kept."""

@@ -24,7 +24,7 @@ from typing import Any
 
 from jaxnb.cells.allowance import Allowance, share_of
 from jaxnb.compat.ipython_shell import forget_output
-from jaxnb.wire.process_plain_text import DROPPED_MESSAGE
+from jaxnb.wire.messages import DROPPED_MESSAGE
 
 FLUSHES, FLUSHES_PER_SECOND = 50, 50.0
 """How many flushes are done at once, and how often after those. Each takes a round trip to

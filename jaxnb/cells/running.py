@@ -30,7 +30,7 @@ from jaxnb.model.cells import (
 from jaxnb.model.dispatches import Cause
 from jaxnb.model.group import Waits
 from jaxnb.model.scripts import the_cell
-from jaxnb.wire.events import ClearOutput, Display, Dropped, Event, Exchange, Question, Reply
+from jaxnb.wire.messages import ClearOutput, Display, Dropped, Event, Exchange, Question, Reply
 
 TICK_SECONDS = 0.05
 """How often output that waits for its twins is looked at again."""

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Collection
 
 from jaxnb.model.cells import StreamChunk
-from jaxnb.wire.events import Display, Exchange, Output
+from jaxnb.wire.messages import Display, Exchange, Output
 
 MAX_STRAYS = 10_000
 MAX_CHARS = 8 << 20

@@ -23,9 +23,7 @@ import psutil
 from jaxnb.compat.versions import installed, newer_than_tested
 from jaxnb.errors import JaxnbError, UsageError
 from jaxnb.labels import format_bytes, format_seconds, plural
-from jaxnb.launch.gpus import visible_gpus
-from jaxnb.launch.headroom import available_bytes
-from jaxnb.launch.placement import place
+from jaxnb.launch.host import available_bytes, place, visible_gpus
 from jaxnb.options import StartOptions
 
 Level = Literal["ok", "warning", "error"]

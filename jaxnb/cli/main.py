@@ -169,8 +169,8 @@ def _run(parser: argparse.ArgumentParser, asked: argparse.Namespace, own: list[s
     from jaxnb.cli.files import require_writable
     from jaxnb.cli.scripts import module_of, script_of
     from jaxnb.errors import JaxnbError, UsageError
-    from jaxnb.launch import early
-    from jaxnb.launch.launcher_names import launcher_of
+    from jaxnb.launch import forkclient
+    from jaxnb.launch.host import launcher_of
     from jaxnb.options import StartOptions
 
     target = asked.module or asked.script
@@ -200,7 +200,7 @@ def _run(parser: argparse.ArgumentParser, asked: argparse.Namespace, own: list[s
         for file in filter(None, (asked.json, asked.timeline)):
             require_writable(file)
         if launcher_of(options) == "fork":
-            early.start()
+            forkclient.start()
     except SyntaxError as error:
         sys.stderr.write("".join(traceback.format_exception_only(error)))
         return 1

@@ -22,7 +22,7 @@ from jaxnb.cli.terminal import Terminal, say
 from jaxnb.errors import CellTimeoutError, JaxnbError, ProcessDiedError, StartError, UsageError
 from jaxnb.labels import Outputs, processes_label
 from jaxnb.launch.deaths import Death, crash_lines, describe_death, last_lines
-from jaxnb.launch.launcher_names import launcher_of
+from jaxnb.launch.host import launcher_of
 from jaxnb.model.scripts import Script, begin_script
 from jaxnb.options import StartOptions
 from jaxnb.session import Session

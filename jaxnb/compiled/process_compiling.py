@@ -9,7 +9,7 @@ import jax
 from jaxnb.compiled import process_compiled
 from jaxnb.compiled.plain_values import plain_text
 from jaxnb.model.compiled import Compiled, GroupValues, NotCompiled
-from jaxnb.wire.process_this import ThisProcess
+from jaxnb.wire.process_sentinel import ThisProcess
 
 
 def group_values(process: ThisProcess, names: list[str]) -> GroupValues:

@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 
 from jaxnb.compiled import process_measuring
 from jaxnb.labels import format_bytes, processes_label
-from jaxnb.launch.headroom import available_bytes
+from jaxnb.launch.host import available_bytes
 from jaxnb.model.compiled import VariantFailure
 
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import IO
 
 from jaxnb.errors import JaxnbError
-from jaxnb.launch.programs import command_line
+from jaxnb.launch.lifeline import command_line
 from jaxnb.model.compiled import PlanReply, PlanRequest
 
 _LAST_LINES = 15

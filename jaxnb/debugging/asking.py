@@ -11,7 +11,7 @@ from jaxnb.debugging.input_box import TerminalBox, open_box, refusal
 from jaxnb.debugging.queue_questions import Asked, QuestionQueue
 from jaxnb.labels import ranks_label
 from jaxnb.model.cells import Inputs
-from jaxnb.wire.events import Question
+from jaxnb.wire.messages import Question
 
 ANSWER = "jaxnb.debugging.process_questions.answer"
 

@@ -15,8 +15,8 @@ from IPython.core.error import StdinNotImplementedError
 
 from jaxnb.lockstep.process_awaiting import is_of_cell, outwards
 from jaxnb.model.scripts import in_notebook
-from jaxnb.wire.process_plain_text import QUESTION_TYPE
-from jaxnb.wire.process_this import ThisProcess
+from jaxnb.wire.messages import QUESTION_TYPE
+from jaxnb.wire.process_sentinel import ThisProcess
 
 _PUSH = " To give a process a value without asking, push it: `%spmd_push NAME`."
 
@@ -73,7 +73,7 @@ class Questions:
     def tell(
         self, number: int, prompt: str = "", *, hidden: bool = False, alone: bool = True
     ) -> None:
-        """Tells the notebook a :class:`~jaxnb.wire.events.Question`."""
+        """Tells the notebook a :class:`~jaxnb.wire.messages.Question`."""
         said = {"number": number, "prompt": prompt, "hidden": hidden, "alone": alone}
         self._publish({QUESTION_TYPE: said})
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from jaxnb.model.cells import Inputs
-from jaxnb.wire.events import Question
+from jaxnb.wire.messages import Question
 
 TWIN_SECONDS = 0.25
 """How long a question waits for those of other processes: for its label to name them, or its turn.

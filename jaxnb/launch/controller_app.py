@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import multiprocessing
 import os
@@ -15,7 +16,70 @@ from ipyparallel.controller.app import IPController
 from traitlets.config import Config
 
 from jaxnb.compat import ipyparallel_controller
-from jaxnb.launch import lifeline, relays
+from jaxnb.launch import lifeline
+
+AWAKE_SECONDS = 2.0
+"""For so long hearts are asked to beat after somebody has registered: three times at least."""
+
+
+def start_heart_monitor(process: Any) -> int:
+    """Starts the process that hears the engines' hearts.
+
+    It asks them to beat after SIGUSR1 only, for :data:`AWAKE_SECONDS`: that a heart beats tells
+    that its engine can be registered, and nothing after that. To ask eight of them all the time
+    takes 1 % of a processor.
+
+    Args:
+        process: ipyparallel's, which has not been started. It is forked.
+
+    Returns:
+        A file for :func:`wait_until_it_listens`.
+    """
+    read_fd, write_fd = os.pipe()
+    run = process.run
+
+    def tell_and_run() -> None:
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # it is awake at first
+
+        # In the child, which has nothing else to do.
+        ipyparallel_controller.tell_of_heart_monitor(
+            lambda: os.write(write_fd, b"\n"), _beat_when_woken
+        )
+        run()
+
+    process.run = tell_and_run
+    process.start()
+    os.close(write_fd)
+    return read_fd
+
+
+def _beat_when_woken(monitor: Any) -> None:
+    """Has a heart monitor, which has just started in this process, beat after SIGUSR1 only."""
+    loop, beats = asyncio.get_running_loop(), ipyparallel_controller.beats_of(monitor)
+    sleeps: asyncio.TimerHandle | None = None
+
+    def wake() -> None:
+        nonlocal sleeps
+        if sleeps is not None:
+            sleeps.cancel()
+        sleeps = loop.call_later(AWAKE_SECONDS, beats.stop)
+        if not beats.is_running():
+            beats.start()
+
+    loop.add_signal_handler(signal.SIGUSR1, wake)
+    wake()  # a signal before now was lost
+
+
+def wait_until_it_listens(fd: int) -> None:
+    """Waits until the heart monitor has its sockets.
+
+    Raises:
+        SystemExit: It has ended; why is the last that it wrote.
+    """
+    with os.fdopen(fd, "rb") as told:
+        if not told.read(1):
+            raise SystemExit("The heart monitor could not start.")
+
 
 HEARTBEAT_MS = 25
 """The hub counts an engine as registered at the second beat after it came, so the period is
@@ -107,14 +171,14 @@ class Controller(IPController):  # type: ignore[misc]
         """
         ipyparallel_controller.relay_with(self)
         super().init_schedulers()
-        self._heart_fd = relays.start_heart_monitor(self.heartmonitor_process)
+        self._heart_fd = start_heart_monitor(self.heartmonitor_process)
         self.heartmonitor_process.start = lambda: None
 
     def init_signal(self) -> None:
         """Tells the launcher; ipyparallel calls this once the schedulers have started."""
         for child in self.children:
             child.bound.wait()  # or this process ends
-        relays.wait_until_it_listens(self._heart_fd)
+        wait_until_it_listens(self._heart_fd)
         super().init_signal()
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         heart, loop = self.heartmonitor_process.sentinel, self.loop

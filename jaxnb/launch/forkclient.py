@@ -1,4 +1,4 @@
-"""The notebook's end of the fork server: starts it, sends commands, hands on its events."""
+"""The notebook's side of the fork server."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxnb.errors import SessionBrokenError, StartError
-from jaxnb.launch.folder import for_this_user
-from jaxnb.launch.programs import command_line
+from jaxnb.launch.lifeline import command_line, for_this_user, make_folder
 
 EventHandler = Callable[[dict[str, Any]], None]
 
@@ -155,3 +154,29 @@ class ForkServerClient:
         except FileNotFoundError:
             return "(none)"
         return "\n".join(text.splitlines()[-lines:]) or "(none)"
+
+
+_server: ForkServerClient | None = None
+
+
+def start() -> None:
+    """Starts a fork server for the next group, which need not come: it ends with this process.
+
+    Raises:
+        StartError: There is no folder for it.
+    """
+    global _server
+    _server = ForkServerClient(make_folder(), lambda _: None)
+
+
+def take(on_event: Callable[[dict[str, Any]], None]) -> ForkServerClient | None:
+    """Returns the fork server that was started, once; None if none was.
+
+    Args:
+        on_event: Told of its events from now on.
+    """
+    global _server
+    server, _server = _server, None
+    if server is not None:
+        server.on_event = on_event
+    return server

@@ -18,7 +18,7 @@ from traitlets import Float, Integer, List
 from jaxnb.compat.ipyparallel_launchers import WatchedEngineSet
 from jaxnb.launch.engine_start import command
 from jaxnb.launch.forkclient import ForkServerClient
-from jaxnb.launch.programs import IDENTITY, command_line
+from jaxnb.launch.lifeline import IDENTITY, command_line
 
 STOP_GRACE_SECONDS = 2.0
 

@@ -13,7 +13,7 @@ from typing import Any, NoReturn, get_args
 
 from jaxnb.errors import UsageError
 from jaxnb.labels import Outputs
-from jaxnb.launch.launcher_names import LAUNCHERS, default_launcher
+from jaxnb.launch.host import LAUNCHERS, default_launcher
 from jaxnb.model.cells import Inputs
 from jaxnb.options import CHECKS, COLLECTIVES, PLATFORMS, suggest
 

@@ -17,7 +17,7 @@ from jaxnb.profile.process_live_arrays import LiveArrays
 from jaxnb.profile.process_looks import quickly_back
 from jaxnb.profile.process_nvml import Gpus, Reading
 from jaxnb.profile.statistics import MOST_LARGEST, DeviceStats, LargeArray
-from jaxnb.wire.process_this import ThisProcess
+from jaxnb.wire.process_sentinel import ThisProcess
 
 MOST_OBJECTS = 100_000
 """How many objects are looked at for the names of the largest arrays."""

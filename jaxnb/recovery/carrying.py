@@ -13,11 +13,11 @@ from typing import Any, Protocol
 import psutil
 
 from jaxnb.errors import JaxnbError
-from jaxnb.launch.stopped import is_stopped
+from jaxnb.launch.host import is_stopped
 from jaxnb.model.group import SentinelFault
 from jaxnb.recovery.messages import Attempt, Measured, Refused, StateFile
 from jaxnb.recovery.meter import Meter, seconds_without_processor
-from jaxnb.wire.events import Exchange
+from jaxnb.wire.messages import Exchange
 
 PAUSE_SECONDS = 0.02
 """Time between two questions to a process about its progress."""

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from jaxnb.errors import JaxnbError, NotEnoughMemoryError, UsageError
 from jaxnb.labels import format_bytes
-from jaxnb.launch.folder import mark
-from jaxnb.launch.headroom import available_bytes
+from jaxnb.launch.host import available_bytes
+from jaxnb.launch.lifeline import mark
 from jaxnb.recovery.files import is_name
 
 MANIFEST = "variables.json"

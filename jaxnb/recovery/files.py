@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import xxhash
 
-from jaxnb.launch.folder import for_this_user
+from jaxnb.launch.lifeline import for_this_user
 from jaxnb.recovery.fit_to_size import SavedArray
 
 _MAGIC = b"jaxnb variables 2\n"

@@ -30,7 +30,7 @@ from jaxnb.recovery.process_modules import unwrapped
 from jaxnb.recovery.process_pickling import pack
 from jaxnb.recovery.process_spread import Spread, given, own_place
 from jaxnb.recovery.process_unpacking import unpack
-from jaxnb.wire.process_this import ThisProcess
+from jaxnb.wire.process_sentinel import ThisProcess
 
 
 def survey(process: ThisProcess) -> dict[str, Possession]:

@@ -7,7 +7,7 @@ import io
 
 from jaxnb.recovery import hooks
 from jaxnb.recovery.messages import CalledHooks
-from jaxnb.wire.process_this import ThisProcess
+from jaxnb.wire.process_sentinel import ThisProcess
 
 
 def call(process: ThisProcess) -> CalledHooks:

@@ -21,7 +21,7 @@ from jaxnb.recovery.meter import Meter, seconds_without_processor
 from jaxnb.recovery.process_listing import Listing
 from jaxnb.recovery.process_pickling import PackedState, Steps, pack
 from jaxnb.recovery.process_reading import Reader
-from jaxnb.wire.process_this import ThisProcess
+from jaxnb.wire.process_sentinel import ThisProcess
 
 COMPUTES = 0.1
 """Of a processor: who packs uses more, and who waits less."""

@@ -17,7 +17,7 @@ from jaxnb.recovery.process_listing import Listing
 from jaxnb.recovery.process_pickling import PackedState, pack
 from jaxnb.recovery.process_resizing import Resizing, meshes_of, resizing
 from jaxnb.recovery.process_unpacking import unpack
-from jaxnb.wire.process_this import ThisProcess
+from jaxnb.wire.process_sentinel import ThisProcess
 
 _waiting: PackedState | None = None
 """What :func:`measure` has packed and :func:`write` has not written yet."""

@@ -23,7 +23,7 @@ from jaxnb.recovery.process_arrays import is_array
 from jaxnb.recovery.process_cells import set_sources_of_cells, sources_of_cells
 from jaxnb.recovery.process_losses import reason_of
 from jaxnb.recovery.process_modules import values_of_modules
-from jaxnb.wire.process_this import ThisProcess
+from jaxnb.wire.process_sentinel import ThisProcess
 
 _OF_IPYTHON = re.compile(r"_{1,3}|_i{1,3}|_[io]h|_dh|_exit_code")
 _OF_MODULES = {*vars(ModuleType("m")), "__builtin__", "__builtins__", "__annotations__", "__file__"}

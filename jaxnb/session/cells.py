@@ -34,7 +34,7 @@ from jaxnb.session.recovering import COME_BACK_SECONDS, Recoveries
 from jaxnb.session.results import Ran
 from jaxnb.session.starting import untold
 from jaxnb.session.work import Work
-from jaxnb.wire.events import Exchange
+from jaxnb.wire.messages import Exchange
 
 COMPUTED_SECONDS = 3.0
 """What an interrupted cell has dispatched may take so long to end: most of it is queued steps."""

@@ -21,9 +21,7 @@ from jaxnb.compat.versions import installed, newer_than_tested
 from jaxnb.errors import SessionBrokenError, SessionClosedError, StartError
 from jaxnb.launch.cluster import ProcessGroup
 from jaxnb.launch.deaths import Death, OomKills, death_error
-from jaxnb.launch.gpus import visible_gpus
-from jaxnb.launch.launcher_names import launcher_of
-from jaxnb.launch.placement import Placement, place
+from jaxnb.launch.host import Placement, launcher_of, place, visible_gpus
 from jaxnb.launch.programs_folder import OFF, programs_folder
 from jaxnb.lockstep import checking
 from jaxnb.lockstep.serials import Serials
@@ -36,7 +34,7 @@ from jaxnb.session.phases import Lifecycle, Phase
 from jaxnb.session.starting import Progress, Start, Starter, jax_environment
 from jaxnb.session.work import Work
 from jaxnb.wire.client import Transport
-from jaxnb.wire.events import Output
+from jaxnb.wire.messages import Output
 from jaxnb.wire.sentinels import Sentinels
 
 FREE_SECONDS = 30.0

@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 from jaxnb.errors import UsageError
 from jaxnb.labels import format_bytes
-from jaxnb.launch.headroom import available_bytes
-from jaxnb.launch.placement import Placement, place
+from jaxnb.launch.host import Placement, available_bytes, place
 from jaxnb.options import StartOptions
 
 PROCESS_BYTES = 60 << 20

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from jaxnb.launch.deaths import Death, describe_status
-from jaxnb.launch.stopped import is_stopped
+from jaxnb.launch.host import is_stopped
 from jaxnb.model.group import ProcessInfo, ProcessReport
 
 

@@ -8,7 +8,7 @@ from jaxnb.lockstep import process_launches
 from jaxnb.lockstep.failures import Failures
 from jaxnb.lockstep.process_origins import ORIGINS
 from jaxnb.model.dispatches import Argument, DigestedArray, Processes, ProgramLine, Recording
-from jaxnb.wire.process_this import ThisProcess
+from jaxnb.wire.process_sentinel import ThisProcess
 
 
 def recording(process: ThisProcess) -> Recording:

@@ -15,9 +15,8 @@ from jaxnb.compat import ipykernel_requests
 from jaxnb.lockstep import process_interrupts
 from jaxnb.model.cells import CallRequest, CellRequest, JointRequest
 from jaxnb.session.process_requests import Responder, failure
-from jaxnb.wire import process_plain_text
-from jaxnb.wire.frames import dump, load
-from jaxnb.wire.signing import HAS_END_KEY, METADATA_KEY, digest
+from jaxnb.wire import messages
+from jaxnb.wire.messages import HAS_END_KEY, METADATA_KEY, digest, dump, load
 
 _KIND = "apply_request"
 
@@ -48,7 +47,7 @@ def install(kernel: Any = None) -> None:
     ipykernel_requests.answer_with(kernel, _KIND, apply_request)
     process_interrupts.install()
     process_children.install()
-    process_plain_text.install(kernel)
+    messages.install(kernel)
     ipykernel_requests.leave_signals_alone(kernel, is_ours)
     ipykernel_requests.say_less(kernel, _is_waited_for)
     kernel.log.setLevel(logging.ERROR)  # all that its handler shows; four are made in each cell

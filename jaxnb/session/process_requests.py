@@ -36,9 +36,8 @@ from jaxnb.profile.process_cell_memory import MemoryOfCells
 from jaxnb.profile.process_stats import Statistics
 from jaxnb.profile.process_timekeeper import Timekeeper, Times
 from jaxnb.recovery import hooks
-from jaxnb.wire import process_calls, process_features
-from jaxnb.wire.process_sentinel import Sentinel
-from jaxnb.wire.process_this import ThisProcess
+from jaxnb.wire import process_features, process_sentinel
+from jaxnb.wire.process_sentinel import Sentinel, ThisProcess
 from jaxnb.wire.process_together import Rounds
 
 
@@ -100,7 +99,7 @@ class Responder:
 
     def _answer_alone(self, request: CallRequest) -> Any:
         self._joined_runner()
-        return process_calls.call(self._process, request.function, request.arguments)
+        return process_sentinel.call(self._process, request.function, request.arguments)
 
     def _joined_runner(self) -> Runner:
         identity = process_bootstrap.joined()
@@ -134,7 +133,7 @@ class Responder:
                 Pushes(index, exposures),
                 runner.large_value,
             )
-            call = partial(process_calls.call, this)
+            call = partial(process_sentinel.call, this)
             self._sentinel = Sentinel(key, *where, index, call, sampler)
             self._runner = runner
             if not identity.bare:

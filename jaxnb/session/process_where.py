@@ -13,7 +13,7 @@ from jaxnb.lockstep.process_awaiting import AT_PROMPT, TYPED, is_of_cell
 from jaxnb.model.group import StackEntry, Whereabouts
 from jaxnb.profile.process_looks import quickly_back
 from jaxnb.profile.process_stats import rss_bytes
-from jaxnb.wire.process_this import ThisProcess
+from jaxnb.wire.process_sentinel import ThisProcess
 
 MAX_FRAMES = 40
 """Of a deeper stack the innermost are told."""

@@ -16,13 +16,13 @@ from jaxnb.errors import SessionBrokenError, StartError
 from jaxnb.labels import capitalized, plural, processes_label
 from jaxnb.launch.cluster import LOOPBACK, ProcessGroup
 from jaxnb.launch.deaths import Death, describe_death, last_lines
-from jaxnb.launch.placement import Placement
+from jaxnb.launch.host import Placement
 from jaxnb.lockstep import checking
 from jaxnb.model.cells import CheckRequest, JoinRequest, Request, RequestFailed
 from jaxnb.model.group import ProcessReport
 from jaxnb.options import StartOptions
 from jaxnb.wire.client import Transport, wait_for
-from jaxnb.wire.events import Exchange, Output, Reply
+from jaxnb.wire.messages import Exchange, Output, Reply
 
 Progress = Callable[[str, str], None]
 """Takes each stage of a start, a restart or a recovery: its name and a detail."""

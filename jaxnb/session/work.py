@@ -16,7 +16,7 @@ from jaxnb.cells.strays import Strays
 from jaxnb.cells.turns import WAITS_FOR, Turns
 from jaxnb.errors import JaxnbError
 from jaxnb.model.scripts import cell_label, the_cell
-from jaxnb.wire.events import Output
+from jaxnb.wire.messages import Output
 
 MOST_LONG_RESULTS = 4
 """So many results are kept for the lines that a notebook does not show."""

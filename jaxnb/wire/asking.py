@@ -14,7 +14,7 @@ from jaxnb.labels import capitalized, processes_label
 from jaxnb.launch.deaths import Death, dead_processes, death_error
 from jaxnb.model.cells import Request, RequestFailed
 from jaxnb.wire.client import Transport
-from jaxnb.wire.events import Exchange, Reply, Unanswered
+from jaxnb.wire.messages import Exchange, Reply, Unanswered
 
 REPLY_SECONDS = 30.0
 """How long a process may be silent when all it has to do is to answer."""

@@ -20,9 +20,17 @@ from ipyparallel.error import EngineError
 from jaxnb.compat.ipyparallel_client import RawClient
 from jaxnb.labels import capitalized, processes_label
 from jaxnb.model.cells import CellRequest, CheckRequest, Request
-from jaxnb.wire.events import Exchange, Output, Reply, event_of
-from jaxnb.wire.frames import dump, load
-from jaxnb.wire.signing import HAS_END_KEY, METADATA_KEY, digest
+from jaxnb.wire.messages import (
+    HAS_END_KEY,
+    METADATA_KEY,
+    Exchange,
+    Output,
+    Reply,
+    digest,
+    dump,
+    event_of,
+    load,
+)
 
 ASK_SECONDS = 0.5
 """So long a registration may go without notice; then the controller is asked."""

@@ -1,26 +1,84 @@
-"""The sentinel: answers while the process's main thread is in C++ and cannot.
-
-A thread with a socket of its own. Its messages are signed with the cluster's key; what is not,
-what was said before, and what was meant for another process, is dropped without an answer. No
-question is unpickled: they are JSON, and name a function. Answers are pickled.
-"""
+"""The thread of a process that answers whatever the main thread does, and what it answers for."""
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import math
 import os
+import re
 import secrets
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
 import zmq
 from jupyter_client.session import Session
 
 from jaxnb.model.group import SentinelAddress, SentinelFault
-from jaxnb.wire.frames import dump
-from jaxnb.wire.signing import METADATA_KEY, digest
+from jaxnb.wire.messages import METADATA_KEY, digest, dump
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from jaxnb.arrays.process_exposures import Exposures
+    from jaxnb.arrays.process_pushes import Pushes
+    from jaxnb.cells.process_sampling import Sampler
+    from jaxnb.lockstep.process_recorder import Recorder
+    from jaxnb.model.arrays import PackRequest
+    from jaxnb.profile.process_stats import Statistics
+
+
+@dataclass(frozen=True, slots=True)
+class ThisProcess:
+    """One process of a group.
+
+    Attributes:
+        index: Its index.
+        shell: Its kernel's, whose namespace holds the user's variables.
+        recorder: Knows what it has dispatched.
+        sampler: Looks at its main thread while a cell runs.
+        statistics: Takes its statistics; for the sentinel's thread alone.
+        exposures: Keeps the bytes of the pulls and pushes that it takes part in.
+        pushes: Those pushes.
+        large_value: Returns the value of a cell that was too large to travel with its result.
+    """
+
+    index: int
+    shell: Any
+    recorder: Recorder
+    sampler: Sampler
+    statistics: Statistics
+    exposures: Exposures
+    pushes: Pushes
+    large_value: Callable[[PackRequest], Any]
+
+
+_FUNCTION = re.compile(r"(jaxnb\.\w+\.process_\w+)\.([a-z]\w*)")
+
+
+def call(process: Any, name: str, data: Mapping[str, Any]) -> Any:
+    """Calls ``jaxnb.FEATURE.process_NAME.FUNCTION``; no other function can be named.
+
+    Args:
+        process: What this process has, which is the function's first argument.
+        name: The function's.
+        data: Its others.
+
+    Raises:
+        ValueError: It is none that a process can be asked to call.
+    """
+    found = _FUNCTION.fullmatch(name)
+    if found is None:
+        raise ValueError(f"{name} is not a function that a process may be asked to call")
+    function = getattr(importlib.import_module(found[1]), found[2])
+    return function(process, **data)
+
+
+# A thread with a socket of its own. Its messages are signed with the cluster's key; what is not,
+# what was said before, and what was meant for another process, is dropped without an answer. No
+# question is unpickled: they are JSON, and name a function. Answers are pickled.
 
 LATE_SECONDS = 60.0
 """A message that was sent so long before another that has come is one that is said again."""

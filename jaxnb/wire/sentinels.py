@@ -14,8 +14,7 @@ import zmq
 from jupyter_client.session import Session
 
 from jaxnb.model.group import ProcessReport, SentinelAddress, SentinelFault, Whereabouts
-from jaxnb.wire.frames import load
-from jaxnb.wire.signing import METADATA_KEY, digest
+from jaxnb.wire.messages import METADATA_KEY, digest, load
 
 ANSWER_SECONDS = 1.0
 """A sentinel that is silent for longer cannot run: its process is stopped, or holds the lock of

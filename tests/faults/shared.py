@@ -18,8 +18,8 @@ from jaxnb.model.cells import CheckRequest
 from jaxnb.model.group import Waits
 from jaxnb.recovery.messages import Recovered
 from jaxnb.session import Session, panel
-from jaxnb.wire import client, events
-from jaxnb.wire.signing import digest
+from jaxnb.wire import client, messages
+from jaxnb.wire.messages import digest
 from jaxnb_fixtures import CLEAR, PATIENT_SECONDS, LostVariablesError, WrongNumbersError
 
 
@@ -58,7 +58,7 @@ def assert_kept(session: Session, code: str, value: object = None) -> None:
 
 def answer_to_forged(session: Session, frames: list[Any], signed: list[Any]) -> object:
     """Returns what process 0 answers to a request whose buffers are not those that were signed."""
-    transport, exchange = session._life.transport, events.Exchange()
+    transport, exchange = session._life.transport, messages.Exchange()
 
     def digest_of(*buffers: Any) -> str:
         return digest(*(signed if list(buffers) == frames else buffers))
@@ -68,7 +68,7 @@ def answer_to_forged(session: Session, frames: list[Any], signed: list[Any]) -> 
         patch.setattr(client, "digest", digest_of)
         transport.send_to(exchange, 0, CheckRequest())
     reply = exchange.get(PATIENT_SECONDS)
-    assert isinstance(reply, events.Reply)
+    assert isinstance(reply, messages.Reply)
     return reply.answer
 
 

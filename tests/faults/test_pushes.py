@@ -26,9 +26,7 @@ from jaxnb.model.arrays import Chunk
 from jaxnb.model.cells import CallRequest, RequestFailed
 from jaxnb.session import Session
 from jaxnb.wire.client import _Sent
-from jaxnb.wire.events import Exchange, Reply
-from jaxnb.wire.frames import dump
-from jaxnb.wire.signing import METADATA_KEY, digest
+from jaxnb.wire.messages import METADATA_KEY, Exchange, Reply, digest, dump
 from jaxnb_fixtures import assert_usable
 from jaxnb_transfers import (
     NBYTES,

@@ -19,7 +19,7 @@ import pytest
 import jaxnb
 from jaxnb.errors import StartError
 from jaxnb.launch import cluster
-from jaxnb.launch.background import BackgroundLoop
+from jaxnb.launch.cluster import BackgroundLoop
 from jaxnb.launch.forkclient import ForkServerClient
 from jaxnb_fixtures import PATIENT_SECONDS, assert_usable, processes_of_tests, still_running
 
@@ -202,7 +202,7 @@ def test_a_close_that_is_interrupted_can_be_repeated(
 def test_a_child_that_the_notebook_forked_does_not_hold_up_the_end() -> None:
     code = """
 import os, jaxnb
-from jaxnb.launch.background import BackgroundLoop
+from jaxnb.launch.cluster import BackgroundLoop
 from jaxnb.launch.forkclient import ForkServerClient
 close = ForkServerClient.close
 ForkServerClient.close = lambda self: close(self, timeout_seconds=3600)  # else it would kill

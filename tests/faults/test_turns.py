@@ -25,7 +25,7 @@ from jaxnb.errors import (
 )
 from jaxnb.model.cells import CheckRequest, RequestFailed
 from jaxnb.session import Session
-from jaxnb.wire import client, events
+from jaxnb.wire import client, messages
 from jaxnb_fixtures import PATIENT_SECONDS, assert_usable, still_running, until
 
 ENDLESS = "import time\nprint('in')\nwhile True: time.sleep(0.01)"
@@ -219,17 +219,17 @@ def test_a_reply_comes_though_many_others_have_come_since(
 ) -> None:
     monkeypatch.setattr(client, "REQUESTS_KEPT", 4)
     transport, pid = session._life.transport, session.processes[1].pid
-    late, request = events.Exchange(), request_for("release", transfer="none")
+    late, request = messages.Exchange(), request_for("release", transfer="none")
     os.kill(pid, signal.SIGSTOP)
     try:
         transport.send_to(late, 1, request)
         for _ in range(8):
-            other = events.Exchange()
+            other = messages.Exchange()
             transport.send_to(other, 0, request)
-            assert isinstance(other.get(PATIENT_SECONDS), events.Reply)
+            assert isinstance(other.get(PATIENT_SECONDS), messages.Reply)
     finally:
         os.kill(pid, signal.SIGCONT)
-    assert isinstance(late.get(PATIENT_SECONDS), events.Reply)
+    assert isinstance(late.get(PATIENT_SECONDS), messages.Reply)
     assert_usable(session)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from jaxnb.errors import UsageError
-from jaxnb.launch.gpus import visible_gpus
+from jaxnb.launch.host import visible_gpus
 from jaxnb.session import Session
 from jaxnb_fixtures import assert_usable
 

@@ -29,9 +29,8 @@ from jaxnb.errors import CellError, UsageError
 from jaxnb.model.group import SentinelAddress, SentinelFault, Whereabouts
 from jaxnb.session import Session
 from jaxnb.session.stack_meaning import waits_in_jax
-from jaxnb.wire.frames import dump
+from jaxnb.wire.messages import METADATA_KEY, digest, dump
 from jaxnb.wire.sentinels import ANSWER_SECONDS, MOST_AT_ONCE, WHERE, Sentinels
-from jaxnb.wire.signing import METADATA_KEY, digest
 from jaxnb_fixtures import PATIENT_SECONDS, assert_usable, until
 
 ALL = [0, 1, 2, 3]
@@ -399,7 +398,7 @@ def fail(*args):
     raise ValueError("a fault of the sentinel's own")
 import gc
 import jaxnb.session.process_where as where
-from jaxnb.wire.process_this import ThisProcess
+from jaxnb.wire.process_sentinel import ThisProcess
 (this,) = (thing for thing in gc.get_objects() if type(thing) is ThisProcess)
 kept = {what}
 {what} = fail

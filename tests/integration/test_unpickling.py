@@ -27,7 +27,7 @@ class Trap:
 
 
 PUBLISH = """
-from jaxnb.wire.signing import METADATA_KEY
+from jaxnb.wire.messages import METADATA_KEY
 kernel = get_ipython().kernel
 parent = kernel.get_parent("shell")
 for kind, metadata in [("data_message", {{}}), ("execute_result", {{}}), ("data_message", {{METADATA_KEY: "0"}})]:

@@ -12,7 +12,7 @@ from jaxnb.cells.dropped_output import dropped_texts, flood_text
 from jaxnb.cells.strays import MAX_CHARS, MAX_STRAYS, Strays
 from jaxnb.labels import format_count, plural
 from jaxnb.model.cells import RichOutput, StreamChunk
-from jaxnb.wire.events import Display, Dropped, Exchange
+from jaxnb.wire.messages import Display, Dropped, Exchange
 
 
 def written(given: Allowance, texts: list[str], seconds: float = 0.0) -> str:

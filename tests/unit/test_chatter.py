@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxnb.launch.chatter import MAX_PARTIAL_CHARS, ChatterFilter, DumpFilter, quiet, undated
+from jaxnb.launch.deaths import MAX_PARTIAL_CHARS, ChatterFilter, DumpFilter, quiet, undated
 
 
 def pieces_of(rank: int, peers: int) -> list[str]:

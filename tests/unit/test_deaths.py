@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from jaxnb.launch.deaths import LAST_LINES, Death, describe_status, last_lines
-from jaxnb.launch.forkloop import LAST_WORDS_SECONDS, Child
+from jaxnb.launch.forkserver import LAST_WORDS_SECONDS, Child
 
 
 def test_what_was_written_long_before_a_death_is_not_of_it() -> None:

@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from jaxnb.model.cells import StreamChunk
-from jaxnb.wire.events import Exchange
+from jaxnb.wire.messages import Exchange
 
 
 def test_a_wake_does_not_hide_what_came_after_it() -> None:

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from jaxnb.model.arrays import Chunk
 from jaxnb.model.cells import CallRequest, CheckRequest
-from jaxnb.wire.frames import dump, load
-from jaxnb.wire.signing import digest
+from jaxnb.wire.messages import digest, dump, load
 
 
 @pytest.mark.parametrize(

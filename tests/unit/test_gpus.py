@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxnb.launch.gpus import visible_gpus
+from jaxnb.launch.host import visible_gpus
 
 
 def put_nvidia_smi(folder: Path, script: str) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from jaxnb.launch import headroom
+from jaxnb.launch import host
 
 MIB = 1 << 20
 
@@ -36,7 +36,7 @@ def v1(folder: Path, limit: int, used: int, cache: int = 0, own_cache: int = 0) 
 def rooms(tmp_path: Path, membership: str) -> list[int]:
     file = tmp_path / "membership"
     file.write_text(membership)
-    return headroom._cgroup_rooms(tmp_path / "root", file)
+    return host._cgroup_rooms(tmp_path / "root", file)
 
 
 def test_version_2_counts_every_group_above(tmp_path: Path) -> None:
@@ -88,27 +88,27 @@ def test_a_container_sees_its_own_group_as_the_root(tmp_path: Path) -> None:
 
 
 def test_without_control_groups_there_is_no_limit(tmp_path: Path) -> None:
-    assert headroom._cgroup_rooms(tmp_path / "none", tmp_path / "none") == []
+    assert host._cgroup_rooms(tmp_path / "none", tmp_path / "none") == []
     assert rooms(tmp_path, "") == []
     assert rooms(tmp_path, "0::/\n") == []
 
 
 def test_more_than_the_limit_in_use_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(headroom, "_cgroup_rooms", lambda: [-5])
-    assert headroom.available_bytes() == 0
+    monkeypatch.setattr(host, "_cgroup_rooms", lambda: [-5])
+    assert host.available_bytes() == 0
 
 
 def test_the_host_is_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(headroom, "_cgroup_rooms", list)
-    assert 0 < headroom.available_bytes() <= psutil.virtual_memory().total
+    monkeypatch.setattr(host, "_cgroup_rooms", list)
+    assert 0 < host.available_bytes() <= psutil.virtual_memory().total
 
 
-ASK = "from jaxnb.launch.headroom import available_bytes; print(available_bytes())"
+ASK = "from jaxnb.launch.host import available_bytes; print(available_bytes())"
 
 
 def test_the_limit_of_the_address_space_is_one() -> None:
     code = (
-        "import psutil, resource; from jaxnb.launch.headroom import available_bytes\n"
+        "import psutil, resource; from jaxnb.launch.host import available_bytes\n"
         f"limit = psutil.Process().memory_info().vms + {100 * MIB}\n"
         "resource.setrlimit(resource.RLIMIT_AS, (limit, limit)); print(available_bytes())"
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jaxnb.cells.held_output import Ended, Held, HeldOutput
 from jaxnb.model.cells import RichOutput, StreamChunk
-from jaxnb.wire.events import ClearOutput, Display
+from jaxnb.wire.messages import ClearOutput, Display
 
 
 def display(process_index: int) -> Display:

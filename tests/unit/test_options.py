@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxnb.errors import UsageError
-from jaxnb.launch import launcher_names
-from jaxnb.launch.launcher_names import LAUNCHERS, launcher_of
+from jaxnb.launch import host
+from jaxnb.launch.host import LAUNCHERS, launcher_of
 from jaxnb.options import PLATFORMS, StartOptions, one_of, suggest
 
 
@@ -96,7 +96,7 @@ def test_options_do_not_change() -> None:
 def test_forking_is_the_default_on_linux_only(
     system: str, launcher: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launcher_names.sys, "platform", system)
+    monkeypatch.setattr(host.sys, "platform", system)
     assert launcher_of(StartOptions()) == launcher
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxnb.errors import UsageError
-from jaxnb.launch.placement import place
+from jaxnb.launch.host import place
 from jaxnb.options import StartOptions
 from jaxnb.session.starting import Starter
 

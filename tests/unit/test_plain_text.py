@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jaxnb.wire.process_plain_text import printable
+from jaxnb.wire.messages import printable
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jaxnb.debugging.queue_questions import TURN_SECONDS, TWIN_SECONDS, QuestionQueue
-from jaxnb.wire.events import Question
+from jaxnb.wire.messages import Question
 
 
 def question(process: int, number: int = 1, prompt: str = "n? ", alone: bool = False) -> Question:

@@ -16,7 +16,7 @@ from jaxnb.model.cells import CellReply, CellRequest, ProcessError, StreamChunk
 from jaxnb.model.dispatches import Divergence
 from jaxnb.session.results import Findings, Ran, Results
 from jaxnb.session.work import Work
-from jaxnb.wire.events import Exchange, Reply
+from jaxnb.wire.messages import Exchange, Reply
 
 
 def running(number: int = 7) -> RunningCell:

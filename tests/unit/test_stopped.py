@@ -9,7 +9,7 @@ import sys
 import psutil
 import pytest
 
-from jaxnb.launch.stopped import is_stopped, stopped_text
+from jaxnb.launch.host import is_stopped, stopped_text
 from jaxnb.recovery.messages import MOST_NAMED, Lost, Recovered
 from jaxnb.session.starting import WAITING, untold
 

@@ -1,15 +1,112 @@
-"""What comes of a request to processes: output, and an answer from each."""
+"""What travels between the notebook and processes: frames, signatures, events, and their bytes."""
 
 from __future__ import annotations
 
+import hashlib
+import pickle
 import queue
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from jaxnb.launch.deaths import Death
 from jaxnb.model.cells import ProcessError, RichOutput, StreamChunk, StreamName
-from jaxnb.wire.process_plain_text import DROPPED_MESSAGE, QUESTION_TYPE
+
+
+def dump(thing: Any) -> list[Any]:
+    """Returns the frames of an object: its pickle, then the buffers that it refers to.
+
+    A :class:`pickle.PickleBuffer` in the object becomes such a buffer.
+    """
+    buffers: list[pickle.PickleBuffer] = []
+    payload = pickle.dumps(thing, protocol=5, buffer_callback=buffers.append)
+    return [payload, *(buffer.raw() for buffer in buffers)]
+
+
+def load(frames: Sequence[Any]) -> Any:
+    """Returns the object of frames; buffers in it are views of them.
+
+    The frames were signed with the cluster's key (:mod:`jaxnb.wire.signing`), which the
+    caller has checked.
+    """
+    payload, *buffers = frames
+    return pickle.loads(payload, buffers=buffers)
+
+
+# Jupyter's messages are signed with the cluster's key, but the signature covers header, parent
+# header, metadata and content only. What is unpickled is in the buffers, so their digest goes
+# into the metadata.
+
+METADATA_KEY = "jaxnb"
+"""Marks a request or reply as jaxnb's; its value is :func:`digest` of the buffers."""
+
+HAS_END_KEY = "jaxnb_has_end"
+"""Marks a request as one whose output's end is waited for, beside the reply."""
+
+
+def digest(*buffers: Any) -> str:
+    """Returns a digest of buffers, for the metadata of the message that carries them."""
+    total = hashlib.blake2b(digest_size=32)
+    for buffer in buffers:
+        view = memoryview(buffer)
+        # The sizes too: else bytes could move from one buffer to the next.
+        total.update(view.nbytes.to_bytes(8, "little"))
+        total.update(view)
+    return total.hexdigest()
+
+
+DROPPED_MESSAGE = "jaxnb_dropped"
+"""The type of the messages that tell the notebook what was not sent."""
+
+QUESTION_TYPE = "application/vnd.jaxnb.question+json"
+"""The MIME type of what a process asks the user: it comes after all that was written before."""
+
+OUTPUT_TYPES = frozenset(
+    ("stream", "display_data", "update_display_data", "clear_output", DROPPED_MESSAGE)
+)
+"""The kinds of messages that have a cell's output."""
+
+
+def printable(thing: Any) -> Any:
+    """Returns a text, or what is made of texts, with lone surrogates escaped, as Python does.
+
+    What stands for a byte that could not be decoded (``surrogateescape``) is sent as it is, unless
+    there are others beside it.
+    """
+    match thing:
+        case str():
+            return _encodable(thing)
+        case dict():
+            return {printable(key): printable(value) for key, value in thing.items()}
+        case list() | tuple():
+            return [printable(each) for each in thing]
+    return thing
+
+
+def _encodable(text: str) -> str:
+    if text.isascii():
+        return text
+    try:
+        text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "backslashreplace").decode()
+    return text
+
+
+def install(kernel: Any) -> None:
+    """Has all output that the kernel of this process sends be text that can be sent."""
+    send = kernel.session.send
+
+    def send_printable(
+        stream: Any, message: Any, content: Any = None, *args: Any, **named: Any
+    ) -> Any:
+        if not isinstance(message, dict):
+            content = printable(content) if message in OUTPUT_TYPES else content
+        elif message["msg_type"] in OUTPUT_TYPES:
+            message["content"] = printable(message["content"])
+        return send(stream, message, content, *args, **named)
+
+    kernel.session.send = send_printable
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,290 @@
+"""This host: its GPUs and memory, what is stopped on it, and where processes are placed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from jaxnb.errors import UsageError
+from jaxnb.labels import processes_label
+from jaxnb.options import DEFAULT_NUM_PROCESSES, StartOptions, one_of
+
+# A notebook that has touched CUDA cannot hand it to forked processes, so neither CUDA nor jax
+# is asked here.
+
+
+def visible_gpus(environment: dict[str, str] | None = None) -> tuple[str, ...]:
+    """Returns the GPUs that processes started now would see.
+
+    ``CUDA_VISIBLE_DEVICES`` is respected; a host without ``nvidia-smi`` has none.
+
+    Returns:
+        Their names as ``CUDA_VISIBLE_DEVICES`` takes them: indices or UUIDs.
+    """
+    environment = dict(os.environ) if environment is None else environment
+    present = _present_gpus()
+    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    if visible is None or not present:
+        return present
+    chosen = []
+    for name in (part.strip() for part in visible.split(",")):
+        # CUDA stops at the first name that it does not know, "-1" included.
+        if name not in present and not name.startswith(("GPU-", "MIG-")):
+            break
+        chosen.append(name)
+    return tuple(chosen)
+
+
+def _present_gpus() -> tuple[str, ...]:
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return ()
+    try:
+        listing = subprocess.run(
+            [program, "--query-gpu=index", "--format=csv,noheader"],
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=True,
+        )
+    except (subprocess.SubprocessError, OSError):
+        # A driver that is installed without a card makes it fail: no GPU either way.
+        return ()
+    return tuple(line.strip() for line in listing.stdout.splitlines() if line.strip())
+
+
+_CGROUPS = Path("/sys/fs/cgroup")
+
+
+def available_bytes() -> int:
+    """Returns the bytes that this process can still allocate without harm.
+
+    The least of what the host has free, what the control groups (a container's memory limit)
+    leave, and what the address space's limit (``ulimit -v``) leaves. Others may take it in the
+    meantime.
+    """
+    limits = [psutil.virtual_memory().available, *_cgroup_rooms(), *_address_space_room()]
+    return max(0, min(limits))
+
+
+def _cgroup_rooms(root: Path = _CGROUPS, membership: Path = Path("/proc/self/cgroup")) -> list[int]:
+    """Returns what each control group above this process leaves, versions 1 and 2."""
+    try:
+        lines = membership.read_text().splitlines()
+    except OSError:  # not Linux
+        return []
+    rooms = []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            names = ("memory.max", "memory.current")
+            folder = root
+        elif "memory" in controllers.split(","):
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes")
+            folder = root / "memory"
+        else:
+            continue
+        for group in _upwards(folder, path):
+            room = _room(group / names[0], group / names[1], group / "memory.stat")
+            rooms.extend([] if room is None else [room])
+    return rooms
+
+
+def _upwards(folder: Path, path: str) -> Iterator[Path]:
+    """Yields the group and those it is in; in a container the own one is the root."""
+    parts = [part for part in path.split("/") if part and part != ".."]
+    for count in range(len(parts), -1, -1):
+        yield folder.joinpath(*parts[:count])
+
+
+def _room(limit_file: Path, usage_file: Path, stat_file: Path) -> int | None:
+    try:
+        limit, usage = limit_file.read_text().strip(), int(usage_file.read_text())
+    except (OSError, ValueError):
+        return None
+    if limit == "max":
+        return None
+    return int(limit) - usage + _cache_bytes(stat_file)
+
+
+def _cache_bytes(stat_file: Path) -> int:
+    """Returns how much of the usage is pages of files, given back when there is need."""
+    try:
+        stat = dict(line.split() for line in stat_file.read_text().splitlines())
+    except (OSError, ValueError):
+        return 0
+    # Version 1 counts those of the groups within apart; its usage has them.
+    return int(stat.get("total_inactive_file", stat.get("inactive_file", 0)))
+
+
+def _address_space_room() -> list[int]:
+    if sys.platform == "win32":
+        return []
+    import resource
+
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY:
+        return []
+    return [limit - psutil.Process(os.getpid()).memory_info().vms]
+
+
+_STOPPED = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process is stopped; one that has ended is not."""
+    try:
+        return psutil.Process(pid).status() in _STOPPED
+    except psutil.Error:
+        return False
+
+
+def stopped_text(pids: Mapping[int, int]) -> str:
+    """Returns who is stopped, and what lets it go on, as a clause; empty if none is.
+
+    Args:
+        pids: The processes that are looked at: process index to process id.
+    """
+    stopped = {index: pid for index, pid in pids.items() if is_stopped(pid)}
+    if not stopped:
+        return ""
+    is_one = len(stopped) == 1
+    those = " ".join(map(str, stopped.values()))
+    return (
+        f"{processes_label(stopped)} {'is' if is_one else 'are'} stopped: `kill -CONT {those}` "
+        f"lets {'it' if is_one else 'them'} go on"
+    )
+
+
+LAUNCHERS = ("fork", "local")
+"""``"fork"`` forks processes from one that has imported jax; ``"local"`` starts each by itself."""
+
+
+def launcher_of(options: StartOptions) -> str:
+    """Returns the name of the launcher that was asked for, or of the best on this system.
+
+    Raises:
+        UsageError: There is no launcher of that name.
+    """
+    return one_of("launcher", options.launcher or default_launcher(), LAUNCHERS)
+
+
+def default_launcher() -> str:
+    """Returns ``"fork"`` where forking after importing jax is known to be safe (Linux)."""
+    return "fork" if sys.platform.startswith("linux") else "local"
+
+
+NCCL_NETWORK = "NCCL_SOCKET_IFNAME"
+"""The variable that names the network devices whose addresses NCCL listens on. Left alone it takes
+one that other machines reach, and the first messages of a group are neither signed nor encrypted.
+Who has set it keeps it."""
+
+LOOPBACK_DEVICE = "lo"
+
+
+_SHARES = "JAX_SHARE_BINARY_BETWEEN_HOSTS"
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where every process runs.
+
+    Attributes:
+        platform: ``"cpu"`` or ``"gpu"``.
+        num_processes: How many.
+        devices_per_process: Devices of each.
+        environments: For each process the variables that give it its devices.
+    """
+
+    platform: str
+    num_processes: int
+    devices_per_process: int
+    environments: tuple[dict[str, str], ...]
+
+
+_PLATFORMS = {"": "auto", "cpu": "cpu", "gpu": "gpu", "cuda": "gpu", "rocm": "gpu"}
+"""What JAX calls a platform, to an option."""
+
+
+def place(
+    options: StartOptions, gpus: Sequence[str], environment: Mapping[str, str] = os.environ
+) -> Placement:
+    """Places the processes of a group on one host.
+
+    Args:
+        options: What was asked for.
+        gpus: The GPUs of this host that may be used, as ``CUDA_VISIBLE_DEVICES`` names them.
+        environment: What the processes inherit.
+
+    With ``--platform auto``, ``JAX_PLATFORMS`` decides, as in plain JAX.
+
+    Raises:
+        UsageError: More GPUs are needed than there are, or an option does not fit.
+    """
+    platform = options.platform
+    if platform == "auto":
+        platform = _asked_of_jax(environment)
+    if platform == "auto":
+        platform = "gpu" if gpus and options.devices_per_process is None else "cpu"
+    if platform == "cpu":
+        return _place_cpu(options, environment)
+    return _place_gpu(options, gpus, environment)
+
+
+def _asked_of_jax(environment: Mapping[str, str]) -> str:
+    """Returns the platform that ``JAX_PLATFORMS`` asks for, by its first name; else ``"auto"``."""
+    names = environment.get("JAX_PLATFORMS", "")
+    first = names.partition(",")[0].strip()
+    if first not in _PLATFORMS:
+        raise UsageError(
+            f"JAX_PLATFORMS={names} asks for {first!r}; processes are started on GPUs or the CPU. "
+            "Nothing was started. Add `--platform cpu`, or unset JAX_PLATFORMS."
+        )
+    return _PLATFORMS[first]
+
+
+def _place_cpu(options: StartOptions, environment: Mapping[str, str]) -> Placement:
+    if environment.get(_SHARES, "").lower() in ("1", "t", "true", "y", "yes", "on"):
+        raise UsageError(
+            f"{_SHARES}={environment[_SHARES]}: collectives on the CPU wait for a program that JAX "
+            "never sends, until they fail. Nothing was started. Unset "
+            f"{_SHARES}: jaxnb has each program compiled once by itself."
+        )
+    n = options.num_processes or DEFAULT_NUM_PROCESSES
+    return Placement("cpu", n, options.devices_per_process or 1, ({},) * n)
+
+
+def _place_gpu(
+    options: StartOptions, gpus: Sequence[str], environment: Mapping[str, str]
+) -> Placement:
+    if not gpus:
+        names = environment.get("JAX_PLATFORMS")
+        asked = f"; JAX_PLATFORMS={names} asks for one" if options.platform == "auto" else ""
+        raise UsageError(
+            "No GPU was found on this host (nvidia-smi lists none, or CUDA_VISIBLE_DEVICES "
+            f"hides them){asked}. Nothing was started. Add `--platform cpu` for CPU processes."
+        )
+    if options.devices_per_process not in (None, 1):
+        raise UsageError(
+            "--devices-per-process is for CPU processes; on GPUs there is one process per GPU. "
+            "Nothing was started."
+        )
+    n = options.num_processes or len(gpus)
+    if n > len(gpus):
+        there_are = "there is 1 GPU" if len(gpus) == 1 else f"there are {len(gpus)} GPUs"
+        raise UsageError(
+            f"{n} processes were asked for, but {there_are} on this host, and "
+            "NCCL refuses two processes of one group on one GPU. Nothing was started. Start "
+            f"with `-n {len(gpus)}`, or with `-n {n} --platform cpu`."
+        )
+    network = {} if NCCL_NETWORK in environment else {NCCL_NETWORK: LOOPBACK_DEVICE}
+    return Placement(
+        "gpu", n, 1, tuple({"CUDA_VISIBLE_DEVICES": gpu, **network} for gpu in gpus[:n])
+    )
