@@ -14,7 +14,7 @@ from benchmarks import lifecycle
 from benchmarks.children import run_reporting
 from benchmarks.measure import Row, Summary, Target, say, summarize
 from benchmarks.troubles_child import PYTHON_ONLY
-from jaxnb.lockstep.process_digests import digest
+from jaxnb.lockstep.process_inputs import digest
 
 CHILD_TIMEOUT_SECONDS = 900.0
 STEPS = ("force", "recover", "where", "death")

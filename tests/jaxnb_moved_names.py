@@ -191,7 +191,7 @@ def try_all() -> None:
 
     from jaxnb.arrays.process_replicas import Replicas
     from jaxnb.compat import jax_dispatch as internals
-    from jaxnb.lockstep import process_trial
+    from jaxnb.lockstep import process_recorder
     from jaxnb.lockstep.process_cell import InLockstep
     from jaxnb.lockstep.process_recorder import Recorder
     from jaxnb.pitfalls.process_nans import NanWatch
@@ -221,8 +221,8 @@ def try_all() -> None:
                 ahead[:] = ahead or [jitted.lower(x).compile()]
                 return ahead[0](x)
 
-            calls = [jitted] * (process_trial.CALLS - 2) + [aot] * 2
-            total, found = process_trial.run(
+            calls = [jitted] * (process_recorder.CALLS - 2) + [aot] * 2
+            total, found = process_recorder.run(
                 recorder, calls, lambda: jax.jit(total_of), ones, is_alone=False
             )
             said = f"{float(total)} {len(found)} | {recorder.missing} | {recorder.reduced}"

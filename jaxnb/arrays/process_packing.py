@@ -26,7 +26,7 @@ from jaxnb.arrays.process_canonical import (
 from jaxnb.arrays.process_layouts import Layout, unreduced_axes
 from jaxnb.arrays.record import NotMoved, Record
 from jaxnb.compat.jax_arrays import array_of_ref_now
-from jaxnb.lockstep.process_digests import digest
+from jaxnb.lockstep.process_inputs import digest
 from jaxnb.model.arrays import MAX_DIGEST_BYTES, ArrayInfo, ArrayLeaf
 from jaxnb.wire.pickling import OutOfBand, adjacent
 

@@ -24,10 +24,8 @@ from jaxnb.arrays.process_layouts import Layout, dtype_facts, layout_of, unreduc
 from jaxnb.arrays.process_results import UncheckedResults
 from jaxnb.compat.jax_arrays import device_arrays, host_words
 from jaxnb.labels import type_label
-from jaxnb.lockstep.process_calls import MASK
-from jaxnb.lockstep.process_digests import digest
-from jaxnb.lockstep.process_inputs import digest_of_put
-from jaxnb.lockstep.process_origins import ORIGINS
+from jaxnb.lockstep.process_inputs import digest, digest_of_put
+from jaxnb.lockstep.process_origins import MASK, ORIGINS
 from jaxnb.lockstep.provenance import origin_text
 from jaxnb.model.dispatches import DigestedArray, Origin, Processes, ReplicaPart, ReplicaTrail, Role
 

@@ -19,7 +19,7 @@ from jaxnb.arrays.process_layouts import Layout, dtype_facts, layout_of, unreduc
 from jaxnb.compat.jax_arrays import is_deleted
 from jaxnb.compat.jax_waits import wait_until_ready
 from jaxnb.errors import JaxnbError
-from jaxnb.lockstep.process_digests import digest
+from jaxnb.lockstep.process_inputs import digest
 from jaxnb.lockstep.process_origins import ORIGINS, origin_of
 from jaxnb.model.arrays import MAX_DIGEST_BYTES, ArrayInfo, ShardInfo
 from jaxnb.model.dispatches import Argument

@@ -24,7 +24,7 @@ from jaxnb.arrays.process_layouts import mesh_and_spec
 from jaxnb.cells.process_bundles import bounded
 from jaxnb.compat.ipython_help import described, found_object, matches
 from jaxnb.labels import MAGICS, format_bytes
-from jaxnb.lockstep.process_only_looking import only_looking
+from jaxnb.lockstep.process_interrupts import only_looking
 from jaxnb.model.cells import Completed, Inspected
 from jaxnb.profile.process_looks import quickly_back
 from jaxnb.wire.messages import printable

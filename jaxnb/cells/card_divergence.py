@@ -5,7 +5,7 @@ from __future__ import annotations
 from jaxnb.cells.result import CellResult
 from jaxnb.display.blocks import Facts, Fold, Pre
 from jaxnb.display.card import NOTHING, Card, card_of
-from jaxnb.lockstep import programs
+from jaxnb.lockstep import divergence
 
 
 def divergence_card(result: CellResult) -> Card:
@@ -14,4 +14,4 @@ def divergence_card(result: CellResult) -> Card:
     if parted is None or parted.program is None:
         return NOTHING
     summary = Facts([parted.program.summary], wrap=False)
-    return card_of(Fold(summary, [Pre(programs.text_of(parted.program))]), tone="warn")
+    return card_of(Fold(summary, [Pre(divergence.text_of(parted.program))]), tone="warn")

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from types import CodeType, FrameType
 from typing import NamedTuple
 
-from jaxnb.lockstep.process_awaiting import frames_of, outwards
+from jaxnb.lockstep.process_interrupts import frames_of, outwards
 from jaxnb.profile.process_looks import looking
 
 

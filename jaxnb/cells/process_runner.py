@@ -35,7 +35,7 @@ from jaxnb.compat.jax_waits import wait_until_ready
 from jaxnb.debugging.process_questions import Questions
 from jaxnb.errors import JaxnbError
 from jaxnb.labels import NO_TEXT, text_of
-from jaxnb.lockstep import process_awaiting, process_interrupts
+from jaxnb.lockstep import process_interrupts
 from jaxnb.lockstep.process_origins import ORIGINS
 from jaxnb.lockstep.process_recorder import Recorder
 from jaxnb.model.arrays import PackRequest
@@ -277,19 +277,19 @@ class Runner:
             error, current = process_interrupts.strike_by_signal(), asyncio.current_task(loop)
             # Once the cell has yielded, the loop's own code still runs as its task: an exception
             # there would end the process.
-            if current is task and entered and process_awaiting.runs(guarded.__code__, frame):
+            if current is task and entered and process_interrupts.runs(guarded.__code__, frame):
                 raise error
             # add_signal_handler would not run before the code returns to the loop. This
             # handler runs at once, and writes to the pipe that the loop sleeps on.
             loop.call_soon_threadsafe(task.cancel)
-            if current is not task and process_awaiting.is_in_cell(frame):
+            if current is not task and process_interrupts.is_in_cell(frame):
                 # A task that the cell started; see above for KeyboardInterrupt.
                 raise asyncio.CancelledError
 
         previous = signal.signal(signal.SIGINT, on_sigint)
         result = None
         try:
-            with process_awaiting.cell(cell):
+            with process_interrupts.cell(cell):
                 result = await task
         except asyncio.CancelledError:  # interrupted before IPython could catch it
             cell.close()

@@ -28,7 +28,7 @@ from IPython import get_ipython
 
 from jaxnb.cells import process_children, process_flood
 from jaxnb.cells.process_tracebacks import python_lines
-from jaxnb.lockstep import process_awaiting
+from jaxnb.lockstep import process_interrupts
 from jaxnb.lockstep.process_origins import ORIGINS
 from jaxnb.model.scripts import OF_TERMINALS, Script, begin_script
 
@@ -64,7 +64,7 @@ def run(
     lines = script.source.decode("utf-8", "replace").splitlines(keepends=True)
     linecache.cache[script.path] = (len(script.source), None, lines, script.path)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(process_awaiting.in_file(script.path))
+        stack.enter_context(process_interrupts.in_file(script.path))
         stack.enter_context(process_flood.without_limits())
         stack.enter_context(_streams(script.input_pid if process_index == 0 else 0))
         handlers = stack.enter_context(_exit_handlers())

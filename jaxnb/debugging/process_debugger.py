@@ -17,8 +17,12 @@ from IPython.core import debugger
 
 from jaxnb.debugging.process_questions import ask_no_more, kernel_shell
 from jaxnb.errors import UsageError
-from jaxnb.lockstep.process_awaiting import is_of_cell, outwards
-from jaxnb.lockstep.process_interrupts import seconds_since_strike, strike_by_signal
+from jaxnb.lockstep.process_interrupts import (
+    is_of_cell,
+    outwards,
+    seconds_since_strike,
+    strike_by_signal,
+)
 from jaxnb.wire.process_features import CellHere, Feature
 
 _NOT_THE_USERS = frozenset(("jaxnb", "IPython", "ipykernel", "jax", "jaxlib", "bdb", "cmd", "pdb"))

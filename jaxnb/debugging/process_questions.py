@@ -13,7 +13,7 @@ from typing import Any
 
 from IPython.core.error import StdinNotImplementedError
 
-from jaxnb.lockstep.process_awaiting import is_of_cell, outwards
+from jaxnb.lockstep.process_interrupts import is_of_cell, outwards
 from jaxnb.model.scripts import in_notebook
 from jaxnb.wire.messages import QUESTION_TYPE
 from jaxnb.wire.process_sentinel import ThisProcess

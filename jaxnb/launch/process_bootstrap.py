@@ -20,8 +20,8 @@ from jaxnb.errors import StartError
 from jaxnb.labels import START_IMPORTS
 from jaxnb.launch import process_compiling
 from jaxnb.launch.programs_folder import OFF
-from jaxnb.lockstep import process_trial
-from jaxnb.lockstep.conductor_address import conductor_beside
+from jaxnb.lockstep import process_recorder
+from jaxnb.lockstep.messages import conductor_beside
 from jaxnb.lockstep.process_recorder import Recorder
 from jaxnb.model.cells import JoinRequest
 from jaxnb.model.dispatches import Dispatch
@@ -166,12 +166,12 @@ def _sum_of_all(
     def ahead_of_time(argument: jax.Array) -> Any:
         return compiled()(argument)
 
-    calls: list[process_trial.Call] = [
-        *[jitted] * (process_trial.CALLS - 2),
+    calls: list[process_recorder.Call] = [
+        *[jitted] * (process_recorder.CALLS - 2),
         ahead_of_time,
         ahead_of_time,
     ]
-    return process_trial.run(recorder, calls, plain, ones, is_alone=is_alone)
+    return process_recorder.run(recorder, calls, plain, ones, is_alone=is_alone)
 
 
 def device_info(device: jax.Device) -> DeviceInfo:

@@ -11,9 +11,9 @@ from urllib.parse import quote
 
 from jaxnb.compat import jax_internals
 from jaxnb.launch import lifeline
-from jaxnb.lockstep.conductor_address import conductor_beside
 from jaxnb.lockstep.conductor_loop import Loop
 from jaxnb.lockstep.connections import connected, listening
+from jaxnb.lockstep.messages import conductor_beside
 from jaxnb.lockstep.wire import Packets
 
 CONDUCTOR_HOST = "JAXNB_CONDUCTOR_HOST"

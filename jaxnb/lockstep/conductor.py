@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from jaxnb.lockstep.conductor_state import Process, Round, Waiting, may_come
-from jaxnb.lockstep.conductor_talks import Talks
+from jaxnb.lockstep.conductor_state import Process, Round, Talks, Waiting, may_come
 from jaxnb.lockstep.messages import (
     Answer,
     Asking,

@@ -12,9 +12,8 @@ import time
 from collections.abc import Callable, Iterable
 
 from jaxnb.lockstep.conductor import Conductor, Decision
-from jaxnb.lockstep.connections import Connection, Door
+from jaxnb.lockstep.connections import Connection, Door, HungUpError
 from jaxnb.lockstep.messages import Press
-from jaxnb.lockstep.sealed import HungUpError
 from jaxnb.lockstep.wire import (
     Ask,
     Begin,

@@ -1,13 +1,16 @@
-"""What processes tell the conductor, and what it answers.
-
-What is made for each word is a named tuple: a frozen dataclass takes four times as long to make.
-"""
+"""What a process and its group's conductor say to each other, and where that is reached."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, NamedTuple
+from urllib.parse import unquote
+
+from jaxnb.labels import capitalized, processes_label
+
+# What is made for each word is a named tuple: a frozen dataclass takes four times as long to make.
 
 Processes = tuple[int, ...]
 """Process indices, ascending, each once."""
@@ -182,3 +185,84 @@ def joined(sides: Iterable[Side]) -> tuple[Side, ...]:
     for side in sides:
         groups.setdefault(side.end, []).extend(side.processes)
     return tuple(Side(tuple(sorted(who)), end=end) for end, who in groups.items())
+
+
+class Failures(NamedTuple):
+    """What has failed on a process of what spans the same processes.
+
+    Attributes:
+        keys: A number for each, the same on all processes.
+        last: The last of these, in words.
+    """
+
+    keys: frozenset[int] = frozenset()
+    last: str = ""
+
+    @property
+    def number(self) -> int:
+        """A number for all of them."""
+        return sum(self.keys)
+
+    def with_one(self, key: int, text: str) -> Failures:
+        """Returns these and one, unless it is one of these.
+
+        Args:
+            key: Its number.
+            text: It, in words.
+        """
+        return self if key in self.keys else Failures(self.keys | {key}, text)
+
+
+NONE = Failures()
+
+
+class Apart(NamedTuple):
+    """Processes of which not the same has failed.
+
+    Attributes:
+        what: What has failed last, in words.
+        failed: Where.
+        others: Where that has not.
+    """
+
+    what: str
+    failed: Sequence[int]
+    others: Sequence[int]
+
+    def __str__(self) -> str:
+        others, wait = processes_label(self.others), "waits" if len(self.others) == 1 else "wait"
+        return (
+            f"{capitalized(processes_label(self.failed))} failed in {self.what}, which {others} "
+            f"had begun, too: if they were to meet in it after that, {others} {wait} for ever"
+        )
+
+
+def apart(told: Mapping[int, Mapping[Processes, Failures]]) -> Apart | None:
+    """Returns the processes of which not the same has failed; None if there are none.
+
+    Args:
+        told: What has failed on each process, by the processes that it spans.
+    """
+    for processes in sorted({each for its in told.values() for each in its}):
+        here = {i: told[i].get(processes, NONE) for i in processes if i in told}
+        if len({each.keys for each in here.values()}) > 1:
+            most = max(here.values(), key=lambda each: len(each.keys))
+            failed = [i for i, each in here.items() if each.keys == most.keys]
+            return Apart(most.last, failed, [i for i in here if i not in failed])
+    return None
+
+
+_SCHEME, _SERVICE, _CONDUCTOR = "unix:", "jax-", "lock-"
+"""Short: a Unix socket's path may have some hundred bytes."""
+
+
+def conductor_beside(address: str) -> Path:
+    """Returns where the conductor listens that is hosted with a coordination service.
+
+    Args:
+        address: The service's: ``"unix:/folder/jax-123"``.
+    """
+    path = Path(unquote(address.removeprefix(_SCHEME)))
+    if not address.startswith(_SCHEME) or not path.name.startswith(_SERVICE):
+        raise ValueError(f"no conductor is hosted beside a service at {address}")
+    return path.with_name(_CONDUCTOR + path.name.removeprefix(_SERVICE))

@@ -13,14 +13,17 @@ from typing import NamedTuple, Protocol
 
 from jaxnb.errors import DivergenceError, JaxnbError
 from jaxnb.labels import processes_label
-from jaxnb.lockstep.divergence import apart_text, disagreement, sides, unequal_replicas_text
+from jaxnb.lockstep.divergence import (
+    apart_text,
+    disagreement,
+    sides,
+    unequal_replicas,
+    unequal_replicas_text,
+)
 from jaxnb.lockstep.messages import End, Explanation, Go, Stop, Word
-from jaxnb.lockstep.process_connection import ConductorGoneError, LetGo, Line
-from jaxnb.lockstep.process_signals import KeptSignals
-from jaxnb.lockstep.process_turns import Turns
+from jaxnb.lockstep.process_line import ConductorGoneError, KeptSignals, LetGo, Line, Turns
 from jaxnb.lockstep.provenance import arguments_text, differ_in_number_only, differing_arguments
-from jaxnb.lockstep.replicas import unequal_replicas
-from jaxnb.lockstep.unequal_settings import differences, refusal
+from jaxnb.lockstep.settings import differences, refusal
 from jaxnb.lockstep.wire import DIGEST_BYTES
 from jaxnb.model.dispatches import Argument, Dispatch
 from jaxnb.model.scripts import the_cell

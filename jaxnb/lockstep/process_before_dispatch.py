@@ -16,12 +16,10 @@ from jaxnb.labels import one_line
 from jaxnb.lockstep import process_inputs
 from jaxnb.lockstep.messages import Word
 from jaxnb.lockstep.process_ask_conductor import Intent, as_digest, as_intent, replicas_as_text
-from jaxnb.lockstep.process_awaiting import TYPED, is_typed
-from jaxnb.lockstep.process_calls import line_in
 from jaxnb.lockstep.process_cell import InLockstep
-from jaxnb.lockstep.process_launches import Launches
-from jaxnb.lockstep.process_origins import number_of
-from jaxnb.lockstep.process_recorded import CellSoFar, Entry, Making, as_dispatch
+from jaxnb.lockstep.process_interrupts import TYPED, is_typed
+from jaxnb.lockstep.process_origins import line_in, number_of
+from jaxnb.lockstep.process_recorded import CellSoFar, Entry, Launches, Making, as_dispatch
 from jaxnb.model.dispatches import Dispatch
 
 if TYPE_CHECKING:

@@ -6,21 +6,151 @@ Where Python would ignore what is raised, or JAX be left half set, it is put off
 from __future__ import annotations
 
 import _thread
+import cmd
+import contextlib
 import gc
 import itertools
 import opcode
 import os
 import signal
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
-from types import CodeType, FrameType, FunctionType
+from types import CodeType, CoroutineType, FrameType, FunctionType
 from typing import Any
 
 import jax
 
-from jaxnb.lockstep.process_awaiting import outwards
+from jaxnb.errors import JaxnbError
+
+AT_PROMPT = cmd.Cmd.onecmd.__code__
+"""What runs a command that is typed at a debugger's prompt."""
+
+TYPED = "ipdb> (typed at the prompt)"
+"""The source of such a command's dispatches: the line of the cell is where the debugger stopped."""
+
+_cell: Coroutine[Any, Any, Any] | None = None
+_file = ""  # of the script that runs in the place of a cell
+
+
+@contextmanager
+def in_file(path: str) -> Iterator[None]:
+    """Notes for the block the file of a script, whose code counts as a cell's."""
+    global _file
+    _file = path
+    try:
+        yield
+    finally:
+        _file = ""
+
+
+@contextmanager
+def cell(coroutine: Coroutine[Any, Any, Any]) -> Iterator[None]:
+    """Notes for the block what a cell that awaits is run by."""
+    global _cell
+    _cell = coroutine
+    try:
+        yield
+    finally:
+        _cell = None
+
+
+def frames_of(frame: FrameType | None) -> Iterator[FrameType]:
+    """Yields the calls that the main thread is in, innermost first.
+
+    If it is in no cell, but a cell awaits something, then first the calls that await.
+
+    Args:
+        frame: Where the main thread is.
+    """
+    if not is_in_cell(frame):
+        yield from reversed(list(_suspended()))
+    yield from outwards(frame)
+
+
+def is_in_cell(frame: FrameType | None) -> bool:
+    """Whether a call, or one that has led to it, is of code that a cell has defined."""
+    return any(is_of_cell(each.f_code) for each in outwards(frame))
+
+
+def runs(code: CodeType, frame: FrameType | None) -> bool:
+    """Whether a call, or one that has led to it, runs some code."""
+    return any(each.f_code is code for each in outwards(frame))
+
+
+def is_typed(frame: FrameType | None) -> bool:
+    """Whether a call was made at a debugger's prompt, and not by a cell's code called there."""
+    codes = (each.f_code for each in outwards(frame))
+    found = next((code for code in codes if code is AT_PROMPT or is_of_cell(code)), None)
+    return found is AT_PROMPT
+
+
+def is_of_cell(code: CodeType) -> bool:
+    """Whether a cell has defined it."""
+    return code.co_filename.startswith("<cell ") or (_file != "" and code.co_filename == _file)
+
+
+def outwards(frame: FrameType | None) -> Iterator[FrameType]:
+    """Yields a call, the one that has made it, and so on."""
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _suspended() -> Iterator[FrameType]:
+    awaits: Any = _cell
+    while isinstance(awaits, CoroutineType) and awaits.cr_frame is not None:
+        if awaits.cr_running:
+            return
+        yield awaits.cr_frame
+        awaits = awaits.cr_await
+
+
+# An attribute, a ``__dir__`` or a ``__repr__`` of the user's may compute. Over several processes
+# that
+# would wait for the others, which know nothing of it.
+
+
+class OnlyLooksError(JaxnbError):
+    """A thread that only looks was about to dispatch to several processes."""
+
+
+class _Thread(threading.local):
+    only_looks = False
+
+
+_THREAD = _Thread()
+
+
+@contextlib.contextmanager
+def only_looking() -> Iterator[None]:
+    """Refuses what the block would dispatch to several processes, on this thread.
+
+    What JAX dispatches without a word, as it does with ``check="off"``, is not refused.
+    """
+    _THREAD.only_looks = True
+    try:
+        yield
+    finally:
+        _THREAD.only_looks = False
+
+
+def only_looks() -> bool:
+    """Whether this thread only looks."""
+    return _THREAD.only_looks
+
+
+def refuse(processes: Sequence[int]) -> None:
+    """Raises OnlyLooksError if a dispatch of this thread spans several processes."""
+    if len(processes) > 1:
+        raise OnlyLooksError(
+            "This would compute on several processes; to complete a name or to show help, "
+            "jaxnb only looks. Nothing was run."
+        )
+
 
 KEPT_FOR_SECONDS = 0.05
 """How soon it is tried again whether the main thread may see an interrupt that was kept from it."""

@@ -15,8 +15,8 @@ from typing import Any
 
 from jaxnb.compat.jax_pitfalls import Lowering, hook_pitfalls
 from jaxnb.labels import capitalized
-from jaxnb.lockstep.process_calls import line_in
-from jaxnb.lockstep.process_handlers import is_of_handler
+from jaxnb.lockstep.process_line import is_of_handler
+from jaxnb.lockstep.process_origins import line_in
 from jaxnb.model.insight import Pitfall
 from jaxnb.model.scripts import the_cell
 from jaxnb.pitfalls.process_lowered import Lowerings

@@ -18,9 +18,9 @@ from jaxnb.debugging.asking import Asker
 from jaxnb.errors import JaxnbError, RecoveryInterrupted
 from jaxnb.labels import Outputs
 from jaxnb.launch.deaths import dead_processes
-from jaxnb.lockstep.failures import Apart
+from jaxnb.lockstep.messages import Apart
 from jaxnb.lockstep.provenance import unequal_names_text
-from jaxnb.lockstep.unequal_settings import KnownSettings
+from jaxnb.lockstep.settings import KnownSettings
 from jaxnb.model.cells import CellRequest
 from jaxnb.model.dispatches import Difference
 from jaxnb.model.scripts import in_notebook

@@ -12,7 +12,7 @@ from jaxnb.cells.outcome import caught_text, stopped_text
 from jaxnb.cells.running import RunningCell
 from jaxnb.cells.sinks import OutputSink, ScriptNotices
 from jaxnb.launch.deaths import dead_processes
-from jaxnb.lockstep import divergence, programs
+from jaxnb.lockstep import divergence
 from jaxnb.lockstep.provenance import differing_arguments, differing_names, made_in
 from jaxnb.model.dispatches import (
     Difference,
@@ -131,7 +131,7 @@ class Examiner:
             who: self._reach.told(who[:1], "program", fingerprint=asked[who]).get(who[0], [])
             for who in asked
         }
-        return programs.difference(lines)
+        return divergence.difference(lines)
 
     def _swapped(self, collected: Collected) -> Divergence | None:
         """Returns where the same places of a cell began to dispatch in another order.
@@ -200,4 +200,4 @@ class Examiner:
 
 def _programs_text(difference: ProgramDifference) -> str:
     said = "The processes were about to dispatch programs that are not the same."
-    return f"{said} {difference.summary}\n{programs.text_of(difference)}"
+    return f"{said} {difference.summary}\n{divergence.text_of(difference)}"

@@ -23,8 +23,8 @@ from jaxnb.launch.cluster import ProcessGroup
 from jaxnb.launch.deaths import Death, OomKills, death_error
 from jaxnb.launch.host import Placement, launcher_of, place, visible_gpus
 from jaxnb.launch.programs_folder import OFF, programs_folder
-from jaxnb.lockstep import checking
-from jaxnb.lockstep.serials import Serials
+from jaxnb.lockstep import settings
+from jaxnb.lockstep.notebook_side import Serials
 from jaxnb.model.cells import StreamChunk
 from jaxnb.model.group import GroupInfo, ProcessInfo, ProcessReport, SessionState
 from jaxnb.options import StartOptions
@@ -120,7 +120,7 @@ class Life:
     def info(self) -> GroupInfo:
         """Returns the whole group, for display."""
         platform, work = self.placement.platform, self._work
-        notes = checking.notes(self.reports, self.options.check)
+        notes = settings.notes(self.reports, self.options.check)
         versions = installed() | {"JAX": self.reports[0].jax_version}
         return GroupInfo(
             processes=tuple(self.processes),

@@ -10,8 +10,8 @@ from typing import Protocol
 from jaxnb.cells import answers
 from jaxnb.cells.running import RunningCell
 from jaxnb.launch.deaths import Death
-from jaxnb.lockstep.failures import Apart
-from jaxnb.lockstep.who_waits import Looker
+from jaxnb.lockstep.messages import Apart
+from jaxnb.lockstep.notebook_side import Looker
 from jaxnb.model.cells import CellRequest
 from jaxnb.model.group import AtWork, StackEntry, Wait, Waits, Whereabouts
 from jaxnb.session.notices import lost_text, still_text

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jaxnb.lockstep import process_launches
-from jaxnb.lockstep.failures import Failures
+from jaxnb.lockstep import process_recorded
+from jaxnb.lockstep.messages import Failures
 from jaxnb.lockstep.process_origins import ORIGINS
 from jaxnb.model.dispatches import Argument, DigestedArray, Processes, ProgramLine, Recording
 from jaxnb.wire.process_sentinel import ThisProcess
@@ -23,7 +23,7 @@ def failures(process: ThisProcess) -> dict[Processes, Failures]:
 
 def still_computed(process: ThisProcess) -> tuple[str, ...]:
     """Returns what it has dispatched that has not ended."""
-    return process_launches.still_computed()
+    return process_recorded.still_computed()
 
 
 def arguments(process: ThisProcess, processes: Sequence[int], number: int) -> list[Argument]:

@@ -9,7 +9,7 @@ from jaxnb.cells import process_main_thread
 from jaxnb.cells.process_sleeping import stays_in, work
 from jaxnb.launch import process_compiling
 from jaxnb.lockstep import process_interrupts
-from jaxnb.lockstep.process_awaiting import AT_PROMPT, TYPED, is_of_cell
+from jaxnb.lockstep.process_interrupts import AT_PROMPT, TYPED, is_of_cell
 from jaxnb.model.group import StackEntry, Whereabouts
 from jaxnb.profile.process_looks import quickly_back
 from jaxnb.profile.process_stats import rss_bytes
@@ -18,7 +18,7 @@ from jaxnb.wire.process_sentinel import ThisProcess
 MAX_FRAMES = 40
 """Of a deeper stack the innermost are told."""
 
-ASKS = "/jaxnb/lockstep/process_connection.py"
+ASKS = "/jaxnb/lockstep/process_line.py"
 """Where a thread waits to be let dispatch."""
 
 _CELL = re.compile(r"<cell (\d+)>")

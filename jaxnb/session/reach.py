@@ -12,10 +12,8 @@ from jaxnb.assist.helper import Assist
 from jaxnb.cells.sinks import StderrNotices
 from jaxnb.labels import START_NAMES, processes_label
 from jaxnb.launch.deaths import Death
-from jaxnb.lockstep.conductor_address import conductor_beside
-from jaxnb.lockstep.failures import Apart, apart
-from jaxnb.lockstep.interrupt_cell import interrupt
-from jaxnb.lockstep.who_waits import Looker
+from jaxnb.lockstep.messages import Apart, apart, conductor_beside
+from jaxnb.lockstep.notebook_side import Looker, interrupt
 from jaxnb.model.cells import CellRequest
 from jaxnb.model.compiled import GroupValues
 from jaxnb.model.group import Whereabouts

@@ -13,7 +13,7 @@ from jaxnb.cells.result import CellResult
 from jaxnb.cells.sinks import OutputSink, ScriptNotices
 from jaxnb.errors import DivergenceWarning, NanWarning, PitfallWarning
 from jaxnb.lockstep import divergence
-from jaxnb.lockstep.unequal_settings import KnownSettings, as_pitfalls
+from jaxnb.lockstep.settings import KnownSettings, as_pitfalls
 from jaxnb.model.cells import code_seconds
 from jaxnb.model.insight import Pitfall
 from jaxnb.pitfalls.already_told import Said, describe

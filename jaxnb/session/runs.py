@@ -15,7 +15,7 @@ from jaxnb.cells.sinks import OutputSink
 from jaxnb.errors import UsageError
 from jaxnb.labels import Outputs
 from jaxnb.launch.deaths import Death
-from jaxnb.lockstep import checking
+from jaxnb.lockstep import settings
 from jaxnb.model.cells import CellRequest
 from jaxnb.session.cells import Cells
 from jaxnb.session.group import Life
@@ -119,11 +119,11 @@ class Runs:
     def _require_checks(self, mode: str, sink: OutputSink) -> None:
         """Refuses strict mode where nothing can be checked; says so if the start has not."""
         reports = self._life.reports
-        if refusal := checking.refusal(reports, checking.TO_RUN):
+        if refusal := settings.why_not_checked(reports, settings.TO_RUN):
             if mode == "strict":
                 raise UsageError(refusal)
             if mode != self._life.options.check == "off":
-                sink.notice(" ".join(checking.notes(reports, mode)))
+                sink.notice(" ".join(settings.notes(reports, mode)))
 
     def _died(self, ran: Ran) -> list[Death]:
         """Returns the deaths that have to do with a cell."""

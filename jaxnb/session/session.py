@@ -14,7 +14,7 @@ from jaxnb.compiled import comparing
 from jaxnb.compiled.comparison import Comparison
 from jaxnb.labels import Outputs
 from jaxnb.launch.deaths import Death
-from jaxnb.lockstep.unequal_settings import KnownSettings
+from jaxnb.lockstep.settings import KnownSettings
 from jaxnb.model.cells import CellRequest, Inputs
 from jaxnb.model.dispatches import CheckMode, Recording
 from jaxnb.model.group import SessionState, Whereabouts

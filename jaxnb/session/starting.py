@@ -17,7 +17,7 @@ from jaxnb.labels import capitalized, plural, processes_label
 from jaxnb.launch.cluster import LOOPBACK, ProcessGroup
 from jaxnb.launch.deaths import Death, describe_death, last_lines
 from jaxnb.launch.host import Placement
-from jaxnb.lockstep import checking
+from jaxnb.lockstep import settings
 from jaxnb.model.cells import CheckRequest, JoinRequest, Request, RequestFailed
 from jaxnb.model.group import ProcessReport
 from jaxnb.options import StartOptions
@@ -174,8 +174,8 @@ class Starter:
                 raise StartError(f"No output from {processes_label(unheard)} has arrived.")
         reports = [answers[i] for i in range(n)]
         verify(reports, self._placement)
-        reports = checking.judged(reports)
-        refusal = checking.refusal(reports, checking.TO_START)
+        reports = settings.judged(reports)
+        refusal = settings.why_not_checked(reports, settings.TO_START)
         if refusal and self._options.check == "strict":
             raise StartError(refusal)
         return reports

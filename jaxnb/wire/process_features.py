@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jaxnb.labels import capitalized, text_of
-from jaxnb.lockstep.process_handlers import is_of_handler
+from jaxnb.lockstep.process_line import is_of_handler
 from jaxnb.model.cells import CellRequest
 from jaxnb.model.insight import Pitfall
 from jaxnb.model.scripts import the_cell
@@ -43,7 +43,7 @@ class Feature:
     it, which is told; the cell does not notice.
 
     Made as the process joins the group. What looks at dispatches as well is a
-    :class:`~jaxnb.lockstep.process_watch.Watch`. A subclass leaves out what it does not do.
+    :class:`~jaxnb.lockstep.process_recorded.Watch`. A subclass leaves out what it does not do.
     """
 
     def begin(self, cell: CellHere) -> None:

@@ -20,8 +20,8 @@ from jaxnb.cells import card_waits
 from jaxnb.cells.result import CellResult
 from jaxnb.cells.sinks import NoSink
 from jaxnb.errors import CellTimeoutError, ProcessDiedError
-from jaxnb.lockstep.conductor_address import conductor_beside
 from jaxnb.lockstep.connections import connected
+from jaxnb.lockstep.messages import conductor_beside
 from jaxnb.model.group import Waits
 from jaxnb.session import Session
 from jaxnb_fixtures import PATIENT_SECONDS

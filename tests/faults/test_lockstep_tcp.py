@@ -12,7 +12,7 @@ import pytest
 
 import jaxnb
 from jaxnb.launch.process_coordination import CONDUCTOR_HOST
-from jaxnb.lockstep.conductor_address import conductor_beside
+from jaxnb.lockstep.messages import conductor_beside
 from jaxnb.session import Session
 from jaxnb_fixtures import PATIENT_SECONDS
 

@@ -19,13 +19,19 @@ from types import FrameType
 import pytest
 
 from jaxnb.lockstep import conductor_loop as loops
-from jaxnb.lockstep import who_waits
-from jaxnb.lockstep.connections import connected, listening
+from jaxnb.lockstep import notebook_side
+from jaxnb.lockstep.connections import (
+    DRAWN_BYTES,
+    HEAD,
+    HungUpError,
+    SealedConnection,
+    connected,
+    listening,
+)
 from jaxnb.lockstep.messages import End, Explanation, Go, Lane, Stop, Word
+from jaxnb.lockstep.notebook_side import Looker
 from jaxnb.lockstep.process_ask_conductor import Lockstep, as_intent
-from jaxnb.lockstep.process_connection import ConductorGoneError, Line
-from jaxnb.lockstep.sealed import DRAWN_BYTES, HEAD, HungUpError, SealedConnection
-from jaxnb.lockstep.who_waits import Looker
+from jaxnb.lockstep.process_line import ConductorGoneError, Line
 from jaxnb.model.dispatches import Argument, Dispatch
 from jaxnb_fixtures import PATIENT_SECONDS, until
 
@@ -380,7 +386,7 @@ def test_a_conductor_that_does_not_answer_is_silent_after_a_while(
         looker = Looker(tmp_path / "lock", COUNT)
         looker.look()
         assert (looker.waits, looker.silent()) == (None, None)
-        monkeypatch.setattr(who_waits, "SILENT_SECONDS", 0.0)
+        monkeypatch.setattr(notebook_side, "SILENT_SECONDS", 0.0)
         silent = looker.silent()
         assert silent is not None
         assert silent[1] == os.getpid()
@@ -505,7 +511,7 @@ def test_who_only_connects_keeps_nobody_out(tmp_path: Path) -> None:
 DIES = """
 import sys
 from pathlib import Path
-from jaxnb.lockstep.process_connection import Line
+from jaxnb.lockstep.process_line import Line
 line = Line(Path(sys.argv[1]), 3, 4)
 line.begin(3, (0, 1, 2, 3))
 print("begun", flush=True)

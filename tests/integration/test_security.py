@@ -18,7 +18,7 @@ from jupyter_client.session import Session as Signer
 import jaxnb
 from integration.conftest import gate_runs
 from integration.test_sentinel import dropped, until_dropped
-from jaxnb.lockstep.conductor_address import conductor_beside
+from jaxnb.lockstep.messages import conductor_beside
 from jaxnb.model.group import SentinelAddress
 from jaxnb.session import Session
 from jaxnb_fixtures import PATIENT_SECONDS, assert_usable, processes_of_tests

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from jaxnb.lockstep import process_calls
+from jaxnb.lockstep import process_origins
 
 CELL = "/folder/of/process_0/cell_7.py"
 
@@ -17,7 +17,7 @@ def run(code: str, file: str = CELL, **names: Any) -> dict[str, Any]:
 
     def look() -> None:
         frame = sys._getframe(1)
-        found.append((*process_calls.place_in(frame, CELL), process_calls.line_in(frame, CELL)))
+        found.append((*process_origins.place_in(frame, CELL), process_origins.line_in(frame, CELL)))
 
     names |= {"look": look, "found": found}
     exec(compile(code, file, "exec"), names)
@@ -35,11 +35,11 @@ def test_the_innermost_line_and_the_place_are_told() -> None:
 
 def test_calls_are_remembered_of_the_code_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where code was that is gone, other code may lie."""
-    monkeypatch.setattr(process_calls, "MAX_CALLS", 8)
-    monkeypatch.setattr(process_calls, "_CALLS", {})
+    monkeypatch.setattr(process_origins, "MAX_CALLS", 8)
+    monkeypatch.setattr(process_origins, "_CALLS", {})
     codes = ["\n" * k + "look()" for k in range(20)]
     first = [run(code)["found"] for code in codes]
-    assert len(process_calls._CALLS) <= 8
-    monkeypatch.setattr(process_calls, "_CALLS", {})
+    assert len(process_origins._CALLS) <= 8
+    monkeypatch.setattr(process_origins, "_CALLS", {})
     assert [run(code)["found"] for code in reversed(codes)] == first[::-1]
     assert [found[0][0] for found in first] == list(range(1, 21))

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from jaxnb.lockstep.process_digests import MAX_COPY_BYTES, digest
+from jaxnb.lockstep.process_inputs import MAX_COPY_BYTES, digest
 
 DTYPES = [
     np.bool_, np.int8, np.uint32, np.float16, np.float64, np.complex64,

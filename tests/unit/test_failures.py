@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxnb.lockstep.failures import NONE, Failures, apart
+from jaxnb.lockstep.messages import NONE, Failures, apart
 
 ALL = (0, 1, 2)
 ONE = NONE.with_one(17, "`jit(f)`")

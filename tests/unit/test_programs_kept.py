@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jaxnb.compat import jax_dispatch
-from jaxnb.lockstep.process_programs import MAX_CHARS, MAX_PROGRAMS, MIN_PROGRAMS, Programs
+from jaxnb.lockstep.process_recorded import MAX_CHARS, MAX_PROGRAMS, MIN_PROGRAMS, Programs
 from jaxnb.model.dispatches import ProgramLine
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from jaxnb.lockstep.unequal_settings import KnownSettings, as_pitfalls, differences, refusal
+from jaxnb.lockstep.settings import KnownSettings, as_pitfalls, differences, refusal
 from jaxnb.model.cells import CellReply
 from jaxnb.model.group import ProcessReport
 

@@ -6,8 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from jaxnb.arrays.process_results import UncheckedResults
-from jaxnb.lockstep.process_executables import Known
-from jaxnb.lockstep.process_recorded import Entry
+from jaxnb.lockstep.process_recorded import Entry, Known
 
 
 class Result:

@@ -1,13 +1,59 @@
-"""The notebook's side: asks the conductor who waits, without ever waiting for it."""
+"""What the notebook asks of a group's conductor."""
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from jaxnb.lockstep.connections import Connection, connected
 from jaxnb.lockstep.messages import Asking
-from jaxnb.lockstep.wire import Ask, Packets, WireError, unpack_waits
+from jaxnb.lockstep.wire import Ask, Interrupt, Packets, WireError, unpack_waits
+from jaxnb.model.cells import JointRequest
+from jaxnb.model.dispatches import CheckMode
+
+
+class Serials:
+    """Numbers cells and joint requests: of several the later one's is larger."""
+
+    def __init__(self) -> None:
+        self._count = itertools.count(1)
+
+    def __next__(self) -> int:
+        return next(self._count)
+
+    def joint(self, check: CheckMode, requests: Mapping[int, Any]) -> dict[int, JointRequest]:
+        """Makes one question of what several processes are asked together.
+
+        Args:
+            check: How the group is checked.
+            requests: Process index to request.
+        """
+        serial, ranks = next(self), tuple(sorted(requests))
+        return {i: JointRequest(serial, ranks, check, each) for i, each in requests.items()}
+
+
+SECONDS = 1.0
+"""Who is stopped, and has no room for an interrupt, is not waited for longer."""
+
+
+def interrupt(conductor: Path, num_processes: int, cell: int) -> None:
+    """Has a cell interrupted on all its processes, after the same dispatch on each.
+
+    Args:
+        conductor: Where it listens.
+        num_processes: Size of the group.
+        cell: The cell's serial number.
+
+    Raises:
+        OSError: The conductor has ended, or is stopped.
+    """
+    with contextlib.closing(connected(conductor, SECONDS)) as connection:
+        connection.send(Packets(num_processes).pack(Interrupt(cell)))
+
 
 ANSWER_SECONDS = 0.05
 """An answer takes a fraction of a millisecond; one that has not come by then is read later."""
