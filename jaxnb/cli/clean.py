@@ -17,7 +17,7 @@ import psutil
 from jaxnb.labels import format_bytes, plural
 from jaxnb.launch.lifeline import owner_lives, parent_folders, pids_of
 from jaxnb.launch.programs_folder import default_folder, entries, trim
-from jaxnb.recovery.directories import MANIFEST
+from jaxnb.recovery.files import MANIFEST
 
 END_SECONDS = 5.0
 

@@ -9,8 +9,7 @@ from functools import partial
 from typing import Any
 
 from jaxnb.model.cells import CallRequest
-from jaxnb.recovery.gift_messages import Filled, Gift, Possession
-from jaxnb.recovery.messages import LostPart, Taken
+from jaxnb.recovery.messages import Filled, Gift, LostPart, Possession, Taken
 from jaxnb.recovery.saving import PACK_SECONDS, Asked
 
 _PROCESS = "jaxnb.recovery.process_filling"

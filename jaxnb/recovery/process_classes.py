@@ -12,6 +12,7 @@ import __future__
 import ast
 import enum
 import linecache
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,7 +20,30 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from jaxnb.arrays.process_value_paths import has_class, is_of_user
-from jaxnb.recovery.process_cells import CELL, names_of_cells
+
+CELL = re.compile(r"<cell (\d+)(?:, loaded)?>")
+"""The name that a cell's code has for its file."""
+
+names_of_cells: dict[str, str] = {}
+"""The names that cells have here whose own names are others' already."""
+
+
+def sources_of_cells() -> dict[str, str]:
+    """Returns the texts of cells, by the names that their code has."""
+    names = [name for name in [*linecache.cache] if CELL.fullmatch(name)]
+    return {name: "".join(linecache.getlines(name)) for name in names}
+
+
+def set_sources_of_cells(sources: dict[str, str]) -> None:
+    """Makes the texts of cells known; where another cell has the name, under another name."""
+    known = sources_of_cells()
+    names_of_cells.clear()
+    for name, text in sources.items():
+        if known.get(name, text) != text:
+            names_of_cells[name] = f"{name[:-1].removesuffix(', loaded')}, loaded>"
+        at = names_of_cells.get(name, name)
+        linecache.cache[at] = len(text), None, text.splitlines(keepends=True), at
+
 
 _FUTURE = sum(getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
 

@@ -24,8 +24,7 @@ from jaxnb.arrays import process_packing
 from jaxnb.arrays.process_value_paths import is_of_user
 from jaxnb.compat import jax_internals
 from jaxnb.compat.jax_pytrees import registration_of
-from jaxnb.recovery.process_cells import names_of_cells
-from jaxnb.recovery.process_classes import reduced_class, statement_of
+from jaxnb.recovery.process_classes import names_of_cells, reduced_class, statement_of
 
 _ATTRIBUTES = [
     "__defaults__", "__kwdefaults__", "__doc__", "__module__", "__qualname__",

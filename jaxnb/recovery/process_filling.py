@@ -22,14 +22,13 @@ from jaxnb.arrays.process_packing import is_found_by_name
 from jaxnb.arrays.process_value_paths import paths_to
 from jaxnb.lockstep.process_origins import ORIGINS
 from jaxnb.recovery import process_arrays, process_variables
-from jaxnb.recovery.gift_messages import Box, Gift, Piece, Possession
-from jaxnb.recovery.messages import Taken
+from jaxnb.recovery.messages import Box, Gift, Piece, Possession, Taken
 from jaxnb.recovery.process_arrays import Part, plain_origin, wait
-from jaxnb.recovery.process_cells import set_sources_of_cells, sources_of_cells
-from jaxnb.recovery.process_modules import unwrapped
+from jaxnb.recovery.process_classes import set_sources_of_cells, sources_of_cells
 from jaxnb.recovery.process_pickling import pack
 from jaxnb.recovery.process_spread import Spread, given, own_place
 from jaxnb.recovery.process_unpacking import unpack
+from jaxnb.recovery.process_variables import unwrapped
 from jaxnb.wire.process_sentinel import ThisProcess
 
 

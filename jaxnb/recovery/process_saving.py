@@ -13,9 +13,9 @@ from jaxnb.arrays.process_value_paths import paths_to
 from jaxnb.recovery import files, process_variables
 from jaxnb.recovery.fit_to_size import MisfitError
 from jaxnb.recovery.messages import LostPart, Measured, Refused, Resized, StateFile, Taken
-from jaxnb.recovery.process_listing import Listing
+from jaxnb.recovery.process_arrays import Listing
 from jaxnb.recovery.process_pickling import PackedState, pack
-from jaxnb.recovery.process_resizing import Resizing, meshes_of, resizing
+from jaxnb.recovery.process_spread import Resizing, meshes_of, resizing
 from jaxnb.recovery.process_unpacking import unpack
 from jaxnb.wire.process_sentinel import ThisProcess
 

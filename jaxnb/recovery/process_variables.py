@@ -3,27 +3,128 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import random
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax.sharding import Mesh, Sharding
 
 from jaxnb.arrays import process_ambient
 from jaxnb.arrays.lost import MAKE_AGAIN, LostValue
 from jaxnb.arrays.process_held import HELD, LARGE_VALUES
-from jaxnb.recovery import hooks, process_modules
+from jaxnb.arrays.process_value_paths import is_of_user, parts_of
+from jaxnb.recovery import hooks
 from jaxnb.recovery.messages import LostPart
 from jaxnb.recovery.process_arrays import is_array
-from jaxnb.recovery.process_cells import set_sources_of_cells, sources_of_cells
-from jaxnb.recovery.process_losses import reason_of
-from jaxnb.recovery.process_modules import values_of_modules
+from jaxnb.recovery.process_classes import set_sources_of_cells, sources_of_cells
+from jaxnb.recovery.process_unpacking import reason_of
 from jaxnb.wire.process_sentinel import ThisProcess
+
+# Such a module is imported again in the new process, and then given the data that it had. What
+# else
+# is in it (functions and classes, locks, clients, sentinels) is as the import makes it.
+
+_OF_JAX = (jax.Array, Mesh, Sharding, jax.Device)
+
+_DATA = (
+    str, bytes, bytearray, int, float, complex, type(None), np.ndarray, np.generic,
+    np.random.Generator, np.random.RandomState,
+)  # fmt: skip
+
+_CONTAINERS = (dict, list, tuple, set, frozenset)
+
+MAX_WRAPPED = 100
+"""A function that was wrapped more often is not looked for."""
+
+MAX_PARTS = 10_000
+"""So many parts of a value are looked at to tell whether it is data."""
+
+
+def values_of_modules() -> dict[str, Any]:
+    """Returns the data of the user's modules by their names in these: ``"model.mesh"``."""
+    return {
+        f"{name}.{attribute}": value
+        for name, module in sorted(sys.modules.items())
+        if type(module) is ModuleType and name != "__main__" and is_of_user(name)
+        for attribute, value in vars(module).items()
+        if not attribute.startswith("__") and is_data(value)
+    }
+
+
+def bind_path(path: str, value: Any) -> None:
+    """Gives a module a value.
+
+    Args:
+        path: From :func:`values_of_modules`.
+        value: The value.
+
+    Raises:
+        Exception: What the import of the module raises.
+    """
+    name, _, attribute = path.rpartition(".")
+    setattr(importlib.import_module(name), attribute, value)
+
+
+def has(path: str) -> bool:
+    """Whether a module has such a value when it has just been imported."""
+    name, _, attribute = path.rpartition(".")
+    return hasattr(importlib.import_module(name), attribute)
+
+
+def is_data(value: Any) -> bool:
+    """Whether a value is carried: plain data, NumPy's, JAX's, or an object of the user's."""
+    kind = type(value)
+    if issubclass(kind, ModuleType | type) or _is_code(value):
+        return False
+    if issubclass(kind, (*_DATA, *_OF_JAX)) or is_of_user(kind.__module__):
+        return True
+    parts = [part for _, part in zip(range(MAX_PARTS), _inside(value), strict=False)]
+    if issubclass(kind, _CONTAINERS):
+        return all(
+            issubclass(type(part), (*_DATA, *_CONTAINERS, *_OF_JAX))
+            or is_of_user(type(part).__module__)
+            for part in parts
+        )
+    return any(issubclass(type(part), _OF_JAX) for part in parts)
+
+
+def _is_code(value: Any) -> bool:
+    """Whether a value is a function, or wraps one."""
+    found = unwrapped(value)
+    return isinstance(found[-1], FunctionType) or len(found) == MAX_WRAPPED
+
+
+def unwrapped(value: Any) -> list[Any]:
+    """Returns a value, what it wraps (what was jitted, or cached), what that wraps, and so on.
+
+    The last is a function, if there is one; of a value that wraps itself it is that.
+    """
+    found = [value]
+    while len(found) < MAX_WRAPPED and not isinstance(found[-1], FunctionType):
+        inside = getattr(found[-1], "__dict__", {})
+        wrapped = inside.get("__wrapped__") if isinstance(inside, dict) else None
+        if wrapped is None:
+            break
+        found.append(wrapped)
+    return found
+
+
+def _inside(value: Any) -> Iterator[Any]:
+    seen, left = {id(value)}, [value]
+    while left:
+        for _, part in parts_of(left.pop()):
+            if id(part) not in seen:
+                seen.add(id(part))
+                left.append(part)
+                yield part
+
 
 _OF_IPYTHON = re.compile(r"_{1,3}|_i{1,3}|_[io]h|_dh|_exit_code")
 _OF_MODULES = {*vars(ModuleType("m")), "__builtin__", "__builtins__", "__annotations__", "__file__"}
@@ -298,8 +399,8 @@ def bind_in_modules(variables: Mapping[str, Any]) -> list[LostPart]:
 def _bound_in_module(path: str, value: Any) -> list[LostPart]:
     try:
         # What the import has made anew is better than nothing.
-        if not (issubclass(type(value), LostValue) and process_modules.has(path)):
-            process_modules.bind(path, value)
+        if not (issubclass(type(value), LostValue) and has(path)):
+            bind_path(path, value)
     except Exception as error:  # what the user's module raises
         return [LostPart(path, type(value).__qualname__, reason_of(error))]
     return []

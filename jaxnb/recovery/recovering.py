@@ -4,29 +4,288 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+import uuid
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
+
+import psutil
 
 from jaxnb.errors import JaxnbError, RecoveryInterrupted, UsageError
 from jaxnb.labels import format_bytes, processes_label
+from jaxnb.launch.host import is_stopped
 from jaxnb.model.cells import CallRequest
-from jaxnb.model.group import GroupInfo
-from jaxnb.recovery.carrying import Carrier, Packed
-from jaxnb.recovery.directories import MANIFEST, scratch_folder
-from jaxnb.recovery.facts import Facts, lost_here, resized_notes
-from jaxnb.recovery.files import arrays_in
+from jaxnb.model.group import GroupInfo, SentinelFault
+from jaxnb.recovery.files import MANIFEST, arrays_in, scratch_folder
 from jaxnb.recovery.filling import differing, fill
-from jaxnb.recovery.fit_to_size import MisfitError, require_all_fit
-from jaxnb.recovery.gift_messages import Filled
-from jaxnb.recovery.messages import CalledHooks, Lost, Recovered, StateFile, losses
+from jaxnb.recovery.fit_to_size import Facts, MisfitError, lost_here, require_all_fit, resized_notes
+from jaxnb.recovery.messages import (
+    Attempt,
+    CalledHooks,
+    Filled,
+    Lost,
+    Measured,
+    Recovered,
+    Refused,
+    StateFile,
+    losses,
+)
+from jaxnb.recovery.meter import Meter, seconds_without_processor
 from jaxnb.recovery.saving import PACK_SECONDS, Asked, Saver, Told
+from jaxnb.wire.messages import Exchange
+
+PAUSE_SECONDS = 0.02
+"""Time between two questions to a process about its progress."""
+
+SILENT_SECONDS = 6.0
+"""A process that is silent and idle for this long is given up. It is this long because on a busy
+machine all are late, and C code may hold the GIL."""
+
+COMPUTING_SECONDS = 10.0
+"""A process that computes but does not answer is given up after this long."""
+
+HEALTHY_SECONDS = 60.0
+"""One that had answered is waited for so long: then nothing is done, and nobody is ended."""
+
+COMPUTES = 0.1
+"""A process computes if it uses more than this share of one CPU."""
+
+_PROCESS = "jaxnb.recovery.process_recovering"
+
+
+class Called(Protocol):
+    """The sentinels of processes, which answer whatever the main threads are doing."""
+
+    def ask(self, processes: Collection[int], function: str, /, **data: Any) -> dict[int, Any]:
+        """Calls a function in them; returns the answers that come in time, and no faults."""
+
+    def ask_all(
+        self, processes: Iterable[int], function: str, /, *, seconds: float | None, **data: Any
+    ) -> dict[int, Any]:
+        """Does what :meth:`ask` does; one that fails gives its :class:`SentinelFault`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """What processes have packed.
+
+    Attributes:
+        processes: What each of them has; those that could not pack are missing.
+        given_up: Those that live, and could not, and why.
+    """
+
+    processes: Mapping[int, Measured]
+    given_up: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        """The size of all of it."""
+        return sum(each.nbytes for each in self.processes.values())
+
+
+class Silence:
+    """Tells whether a process that does not answer is to be given up.
+
+    Args:
+        now: The time.
+        cpu_seconds: What it has computed so far.
+
+    Attributes:
+        begun: When it began.
+    """
+
+    def __init__(self, now: float, cpu_seconds: float) -> None:
+        self.begun, self._meter = now, Meter(COMPUTES, now, cpu_seconds)
+
+    def is_enough(self, now: float, cpu_seconds: float) -> bool:
+        """Looks at it again.
+
+        Args:
+            now: The time.
+            cpu_seconds: What it has computed so far.
+        """
+        idle_seconds = self._meter.idle_seconds(now, cpu_seconds)
+        too_long = now - self.begun > COMPUTING_SECONDS
+        return too_long or idle_seconds > SILENT_SECONDS
+
+
+class Carrier:
+    """Has the processes of a group pack their variables, and write them to files.
+
+    Nothing changes in them: they may be told to do it again, or be gone on with.
+
+    Args:
+        sentinels: Who is asked.
+        pids: The processes, by index.
+        dead: Returns who has died so far.
+        interrupted: Ends it with KeyboardInterrupt once it is set; nothing has changed then.
+        notice: Shows the user a sentence.
+        require_there: Raises if the processes are ended for another reason than their death.
+        is_resized: The new group is of another size.
+        is_given_up: The user has given up on what is still computed: it is not waited for.
+    """
+
+    def __init__(
+        self,
+        sentinels: Called,
+        pids: Mapping[int, int],
+        dead: Callable[[], Collection[int]],
+        interrupted: threading.Event,
+        notice: Callable[[str], None],
+        require_there: Callable[[], None],
+        *,
+        is_resized: bool = False,
+        is_given_up: bool = False,
+    ) -> None:
+        self._is_resized, self._is_given_up = is_resized, is_given_up
+        self._sentinels, self._pids, self._dead = sentinels, pids, dead
+        self._interrupted, self._notice = interrupted, notice
+        self._require_there = require_there
+        self._silences: dict[int, Silence] = {}
+        self._healthy: set[int] = set()
+        self._told: set[tuple[int, bool]] = set()
+
+    def pack(self) -> Packed:
+        """Makes all processes pack their variables, without arrays whose shards only the dead had.
+
+        A process that answers at first is never given up: if it is silent later, an object holds
+        the interpreter while it is pickled (a large dictionary, say), and may end.
+
+        Raises:
+            JaxnbError: One could not (no memory, say), or was silent for long; nothing has changed.
+            KeyboardInterrupt: It was interrupted; nothing has changed.
+        """
+        running = [index for index, pid in self._pids.items() if not is_stopped(pid)]
+        self._healthy = set(self._sentinels.ask(running, f"{_PROCESS}.drop"))
+        gone: set[int] = set(self._dead())
+        given_up: dict[int, str] = {}
+        while True:
+            living = self._pids.keys() - gone
+            attempt = Attempt(uuid.uuid4().hex, sorted(gone), self._is_resized, self._is_given_up)
+            answers = self._until_all(living, "packed", asdict(attempt), given_up)
+            now_gone = set(self._dead()) | given_up.keys()
+            if now_gone <= gone:
+                return Packed(answers, given_up)
+            gone |= now_gone  # meanwhile: they have parts of arrays too
+
+    def write(self, packed: Packed, folder: Path) -> dict[int, StateFile]:
+        """Has the processes write what they have packed.
+
+        Raises:
+            JaxnbError: One could not, or has died; nothing else has changed.
+        """
+        given_up: dict[int, str] = {}
+        told = {"folder": str(folder)}
+        answers = self._until_all(packed.processes, "written", told, given_up)
+        if missing := packed.processes.keys() - answers.keys():
+            ended = ((i, given_up.get(i, "has died")) for i in sorted(missing))
+            sentence = "; ".join(f"process {i} {reason}" for i, reason in ended)
+            raise JaxnbError(
+                f"The variables could not be written: {sentence}. Nothing else has changed. Type "
+                "`%spmd_recover` again."
+            )
+        return answers
+
+    def drop(self) -> None:
+        """Has them drop what they have packed, if they are there."""
+        try:
+            self._require_there()
+        except JaxnbError:
+            return
+        living = self._pids.keys() - set(self._dead()) - self._silences.keys()
+        self._sentinels.ask(living, f"{_PROCESS}.drop")
+
+    def _until_all(
+        self,
+        processes: Collection[int],
+        function: str,
+        arguments: Mapping[str, Any],
+        given_up: dict[int, str],
+    ) -> dict[int, Any]:
+        """Asks processes until all have told, have died, or are given up."""
+        found: dict[int, Any] = {}
+        while left := set(processes) - found.keys() - given_up.keys() - set(self._dead()):
+            answers = self._sentinels.ask_all(
+                left, f"{_PROCESS}.{function}", seconds=None, **arguments
+            )
+            self._require_there()
+            for index, answer in answers.items():
+                if isinstance(answer, Refused | SentinelFault):
+                    reason = answer.reason if isinstance(answer, Refused) else answer.error
+                    raise JaxnbError(
+                        f"Process {index} could not pack its variables: {reason}. Nothing has "
+                        "changed. Mend that and try again, or type `%spmd_restart` for fresh "
+                        "processes without variables."
+                    )
+                if answer is not None:
+                    found[index] = answer
+            given_up |= self._too_silent(left, answers)
+            if self._interrupted.is_set():
+                raise KeyboardInterrupt(
+                    "Interrupted while the variables were packed. Nothing has changed. Try again, "
+                    "or type `%spmd_restart` for fresh processes."
+                )
+            if left - found.keys():
+                Exchange().get(PAUSE_SECONDS)
+        return found
+
+    def _too_silent(self, asked: Collection[int], answers: Collection[int]) -> dict[int, str]:
+        """Returns who of those that were asked is given up, and why."""
+        for index in answers:
+            self._silences.pop(index, None)
+        silent = {i: self._why_given_up(i) for i in asked if i not in answers}
+        return {i: why for i, why in silent.items() if why}
+
+    def _why_given_up(self, index: int) -> str:
+        now, pid = time.monotonic(), self._pids[index]
+        try:
+            times = psutil.Process(pid).cpu_times()
+        except psutil.Error:  # it has just ended
+            return ""
+        cpu_seconds = times.user + times.system + seconds_without_processor(pid)
+        stopped = is_stopped(pid)
+        if index not in self._silences:
+            self._silences[index] = Silence(now, cpu_seconds)
+        if (index, stopped) not in self._told:
+            self._told.add((index, stopped))
+            self._tell_silent(index, is_stopped=stopped)
+        if index in self._healthy:
+            if now - self._silences[index].begun > HEALTHY_SECONDS:
+                raise JaxnbError(
+                    f"Process {index} has not answered for {HEALTHY_SECONDS:g} s while it packed "
+                    "its variables. Nothing has changed. It may answer yet; type `%spmd_recover` "
+                    "to try again: if it is silent then, it is ended by force and loses its own."
+                )
+            return ""
+        if stopped:  # nobody knows how long that lasts
+            return "was stopped"
+        is_enough = self._silences[index].is_enough(now, cpu_seconds)
+        return "did not answer" if is_enough else ""
+
+    def _tell_silent(self, index: int, *, is_stopped: bool) -> None:
+        if index in self._healthy:
+            self._notice(
+                f"process {index} does not answer while it packs its variables: "
+                + (
+                    f"it is stopped (`kill -CONT {self._pids[index]}`)"
+                    if is_stopped
+                    else "pickling an object keeps Python from running"
+                )
+                + ". It is waited for. Interrupt ends the wait and changes nothing; if it does "
+                "not answer then, `%spmd_recover` ends it by force, and it loses its variables."
+            )
+        elif not is_stopped:
+            self._notice(
+                f"process {index} does not answer; it is ended by force unless it answers in "
+                f"{COMPUTING_SECONDS:g} s. Interrupt ends the wait and changes nothing."
+            )
+
 
 Progress = Callable[[str, str], None]
 
-_HOOKS = "jaxnb.recovery.process_hooks.call"
+_HOOKS = "jaxnb.recovery.hooks.call"
 
 
 class _Carried(NamedTuple):

@@ -18,15 +18,16 @@ from jaxnb.labels import capitalized, paths_label, processes_label
 from jaxnb.launch.lifeline import for_this_user
 from jaxnb.model.cells import CallRequest
 from jaxnb.model.group import GroupInfo
-from jaxnb.recovery.directories import (
+from jaxnb.recovery.files import (
     MANIFEST,
+    name_of,
     put_in_place,
     require_own,
     require_room,
     target_of,
 )
-from jaxnb.recovery.facts import Facts, lost_here, require_fit, resized_notes
-from jaxnb.recovery.files import name_of
+from jaxnb.recovery.fit_to_size import Facts, lost_here, resized_notes
+from jaxnb.recovery.fit_to_size import require_readable as require_fit
 from jaxnb.recovery.messages import (
     Lost,
     Measured,

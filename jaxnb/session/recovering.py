@@ -9,9 +9,8 @@ from functools import partial
 from jaxnb.cells.sinks import StderrNotices
 from jaxnb.errors import UsageError
 from jaxnb.labels import capitalized, processes_label
-from jaxnb.recovery.carrying import Carrier
 from jaxnb.recovery.messages import Recovered
-from jaxnb.recovery.recovering import Recovery, wait_for_cells
+from jaxnb.recovery.recovering import Carrier, Recovery, wait_for_cells
 from jaxnb.session.group import Life
 from jaxnb.session.group_sizes import Size
 from jaxnb.session.phases import Phase

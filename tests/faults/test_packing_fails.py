@@ -12,7 +12,7 @@ import pytest
 from faults.shared import Finger, assert_kept
 from jaxnb.cells.sinks import StderrNotices
 from jaxnb.errors import JaxnbError
-from jaxnb.recovery import carrying
+from jaxnb.recovery import recovering
 from jaxnb.session import Session
 
 HELD = """
@@ -54,7 +54,7 @@ def test_an_object_that_holds_python_while_it_packs_costs_nothing(
     os.mkfifo(fifo)
     pids = [each.pid for each in session.processes]
     session.run(HELD.format(str(fifo)))
-    monkeypatch.setattr(carrying, "COMPUTING_SECONDS", -1.0)  # who is given up is so at once
+    monkeypatch.setattr(recovering, "COMPUTING_SECONDS", -1.0)  # who is given up is so at once
     told: list[str] = []
 
     def press(_: StderrNotices, text: str) -> None:

@@ -268,8 +268,8 @@ def test_without_room_for_a_second_copy_nothing_changes(
     group: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pids = [process.pid for process in group.processes]
-    monkeypatch.setattr("jaxnb.recovery.directories.available_bytes", lambda: 1000)
-    monkeypatch.setattr("jaxnb.recovery.directories.tempfile.gettempdir", lambda: "/proc")
+    monkeypatch.setattr("jaxnb.recovery.files.available_bytes", lambda: 1000)
+    monkeypatch.setattr("jaxnb.recovery.files.tempfile.gettempdir", lambda: "/proc")
     with pytest.raises(JaxnbError, match=r"take .* KiB, and there is no room .* Nothing was"):
         group.recover()
     assert [process.pid for process in group.processes] == pids

@@ -15,7 +15,7 @@ import pytest
 import jaxnb
 from jaxnb.cli import clean
 from jaxnb.launch.lifeline import mark
-from jaxnb.recovery.directories import MANIFEST
+from jaxnb.recovery.files import MANIFEST
 from jaxnb_fixtures import until
 
 MAKE = """

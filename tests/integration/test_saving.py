@@ -14,7 +14,7 @@ import pytest
 import jaxnb
 from integration.test_magics import kernel
 from jaxnb.errors import CellError, JaxnbError, UsageError
-from jaxnb.recovery import directories
+from jaxnb.recovery import files
 from jaxnb.session import Session
 
 pytestmark = pytest.mark.rotates
@@ -63,13 +63,13 @@ def umask(request: pytest.FixtureRequest) -> Iterator[None]:
 def scratch(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The directories of recoveries, as they are made."""
     folders: list[str] = []
-    make = directories.tempfile.mkdtemp
+    make = files.tempfile.mkdtemp
 
     def recorded(**how: Any) -> str:
         folders.append(make(**how))
         return folders[-1]
 
-    monkeypatch.setattr(directories.tempfile, "mkdtemp", recorded)
+    monkeypatch.setattr(files.tempfile, "mkdtemp", recorded)
     return folders
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from jaxnb.errors import JaxnbError, UsageError
-from jaxnb.recovery import directories
+from jaxnb.recovery import files
 
 Refuse = Callable[[int, BaseException], None]
 
@@ -44,14 +44,14 @@ def target(tmp_path: Path) -> Path:
 
 def a_save(folder: Path, text: str) -> Path:
     folder.mkdir()
-    (folder / directories.MANIFEST).write_text(text)
+    (folder / files.MANIFEST).write_text(text)
     return folder
 
 
 def test_a_save_takes_the_place_of_another(partial: Path, target: Path) -> None:
-    directories.put_in_place(partial, target)
+    files.put_in_place(partial, target)
     assert [*target.parent.iterdir()] == [target]
-    assert (target / directories.MANIFEST).read_text() == "new"
+    assert (target / files.MANIFEST).read_text() == "new"
 
 
 @pytest.mark.parametrize("number", [0, 1])
@@ -64,11 +64,11 @@ def test_one_that_is_not_replaced_is_as_it_was(
     refuse(number, error)
     is_interrupt = isinstance(error, KeyboardInterrupt)
     with pytest.raises(KeyboardInterrupt if is_interrupt else JaxnbError) as caught:
-        directories.put_in_place(partial, target)
+        files.put_in_place(partial, target)
     told = " ".join([str(caught.value), *getattr(caught.value, "__notes__", ())])
     assert f"Nothing was saved: {target} is as it was." in told
     assert [*target.parent.iterdir()] == [target]
-    assert (target / directories.MANIFEST).read_text() == "old"
+    assert (target / files.MANIFEST).read_text() == "old"
 
 
 def test_one_that_cannot_be_put_back_is_named_with_the_new_one(
@@ -76,11 +76,11 @@ def test_one_that_cannot_be_put_back_is_named_with_the_new_one(
 ) -> None:
     refuse(1, OSError(errno.EACCES, "Permission denied"), 2)
     with pytest.raises(JaxnbError, match="Permission denied") as caught:
-        directories.put_in_place(partial, target)
+        files.put_in_place(partial, target)
     assert not target.exists()
     (old,) = set(target.parent.iterdir()) - {partial}
-    assert (old / directories.MANIFEST).read_text() == "old"
-    assert (partial / directories.MANIFEST).read_text() == "new"
+    assert (old / files.MANIFEST).read_text() == "old"
+    assert (partial / files.MANIFEST).read_text() == "new"
     assert str(old) in str(caught.value)
     assert str(partial) in str(caught.value)
 
@@ -88,18 +88,18 @@ def test_one_that_cannot_be_put_back_is_named_with_the_new_one(
 def test_scratch_is_kept_only_with_whole_variables(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(directories, "_with_room", lambda nbytes: tmp_path)
+    monkeypatch.setattr(files, "_with_room", lambda nbytes: tmp_path)
 
     def fail(file: str) -> None:
-        with directories.scratch_folder(1) as folder:
+        with files.scratch_folder(1) as folder:
             (folder / file).touch()
-            raise OSError(errno.ENOSPC, "no room", folder if file != directories.MANIFEST else None)
+            raise OSError(errno.ENOSPC, "no room", folder if file != files.MANIFEST else None)
 
     with pytest.raises(OSError, match="no room"):
         fail("process-00000")
     assert not [*tmp_path.iterdir()]
     with pytest.raises(OSError, match="no room") as caught:
-        fail(directories.MANIFEST)
+        fail(files.MANIFEST)
     (folder,) = tmp_path.iterdir()
     assert f"`%spmd_load {folder}` binds them" in caught.value.__notes__[0]
 
@@ -108,6 +108,6 @@ def test_a_directory_with_files_of_the_users_is_not_replaced(tmp_path: Path) -> 
     for name in ("variables.json", "process-00000", "thesis.tex"):
         (tmp_path / name).write_text("mine")
     with pytest.raises(UsageError, match=r"more than saved variables: thesis\.tex\. Nothing was"):
-        directories.target_of(str(tmp_path), overwrite=True)
+        files.target_of(str(tmp_path), overwrite=True)
     (tmp_path / "thesis.tex").unlink()
-    assert directories.target_of(str(tmp_path), overwrite=True) == tmp_path
+    assert files.target_of(str(tmp_path), overwrite=True) == tmp_path

@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from jaxnb.recovery.facts import resized_notes
 from jaxnb.recovery.fit_to_size import (
     MisfitError,
     SavedArray,
@@ -15,6 +14,7 @@ from jaxnb.recovery.fit_to_size import (
     require_all_fit,
     require_fit,
     resized,
+    resized_notes,
     size_of,
     within,
 )

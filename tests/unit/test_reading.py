@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from jaxnb.recovery import process_reading
-from jaxnb.recovery.process_reading import DEAD_SECONDS, PENDING_SECONDS, Reader
+from jaxnb.recovery import process_recovering
+from jaxnb.recovery.process_recovering import DEAD_SECONDS, PENDING_SECONDS, Reader
 
 
 class Clock:
@@ -57,7 +57,7 @@ def spread(ready: list[bool], boxes: str = "") -> Any:
 def waited(monkeypatch: pytest.MonkeyPatch, *dead: int, is_given_up: bool = False) -> float:
     """Returns for how long an array over processes 0 and 1 is waited for that does not come."""
     clock = Clock()
-    monkeypatch.setattr(process_reading, "time", clock)
+    monkeypatch.setattr(process_recovering, "time", clock)
     array = spread([False])
     with pytest.raises(pickle.PicklingError, match="its computation had not ended"):
         Reader(frozenset(dead), is_given_up)(array)
@@ -89,7 +89,7 @@ def test_what_the_user_has_given_up_is_not_waited_for_long(monkeypatch: pytest.M
 def test_a_device_on_which_it_ended_serves_for_those_on_which_it_did_not(
     monkeypatch: pytest.MonkeyPatch, ready: list[bool], boxes: str, taken: list[int] | None
 ) -> None:
-    monkeypatch.setattr(process_reading, "time", Clock())
+    monkeypatch.setattr(process_recovering, "time", Clock())
     array = spread(ready, boxes)
     if taken is None:
         with pytest.raises(pickle.PicklingError, match="its computation had not ended"):
