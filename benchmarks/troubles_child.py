@@ -25,7 +25,7 @@ from jaxnb.errors import ProcessDiedError
 from jaxnb.model.dispatches import CheckMode
 from jaxnb.model.group import Whereabouts
 from jaxnb.session import Session
-from jaxnb.session.stack_meaning import waits_in_jax
+from jaxnb.session.standing_since import waits_in_jax
 
 ABSENT = 1
 GIVE_UP_SECONDS = 60.0

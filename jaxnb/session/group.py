@@ -28,9 +28,7 @@ from jaxnb.lockstep.notebook_side import Serials
 from jaxnb.model.cells import StreamChunk
 from jaxnb.model.group import GroupInfo, ProcessInfo, ProcessReport, SessionState
 from jaxnb.options import StartOptions
-from jaxnb.session.group_sizes import Size, require_room
-from jaxnb.session.members import process_infos
-from jaxnb.session.phases import Lifecycle, Phase
+from jaxnb.session.lifecycle import Lifecycle, Phase, Size, process_infos, require_room
 from jaxnb.session.starting import Progress, Start, Starter, jax_environment
 from jaxnb.session.work import Work
 from jaxnb.wire.client import Transport

@@ -6,9 +6,9 @@ import time
 
 from jaxnb.cells.running import RunningCell
 from jaxnb.debugging.asking import Asker
-from jaxnb.session.notices import silent_text
 from jaxnb.session.panel import Panel, Reaches
-from jaxnb.session.stack_meaning import (
+from jaxnb.session.reasons import silent_text
+from jaxnb.session.standing_since import (
     formats_its_error,
     has_caught_interrupt,
     is_out_of_it,

@@ -14,17 +14,17 @@ from jaxnb.lockstep.messages import Apart
 from jaxnb.lockstep.notebook_side import Looker
 from jaxnb.model.cells import CellRequest
 from jaxnb.model.group import AtWork, StackEntry, Wait, Waits, Whereabouts
-from jaxnb.session.notices import lost_text, still_text
 from jaxnb.session.reasons import (
     Reason,
     awaited,
     left_reason,
+    lost_text,
     main_reason,
     silent_reason,
+    still_text,
     threads_reason,
 )
-from jaxnb.session.stack_meaning import is_called_back, is_idle, waits_for_others
-from jaxnb.session.standing_since import Standing
+from jaxnb.session.standing_since import Standing, is_called_back, is_idle, waits_for_others
 
 LOOK_SECONDS = 1.0
 """How often the processes are looked at."""

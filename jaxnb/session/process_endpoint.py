@@ -1,22 +1,284 @@
-"""The process's end of the transport: jaxnb's requests beside ipyparallel's own.
-
-A request travels as an ipyparallel ``apply_request`` whose metadata say that it is jaxnb's.
-ipyparallel's handler runs functions synchronously, inside the kernel's running event loop, so
-a cell with ``await`` could not run under it; this one is a coroutine.
-"""
+"""What a process answers to the notebook's requests, in its main thread and beside it."""
 
 from __future__ import annotations
 
+import linecache
 import logging
+import re
+import traceback
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from jaxnb.cells import process_children
+from jaxnb.arrays.process_ambient import AmbientMesh
+from jaxnb.arrays.process_exposures import Exposures
+from jaxnb.arrays.process_pushes import Pushes
+from jaxnb.arrays.process_replicas import Replicas
+from jaxnb.cells import process_children, process_main_thread
+from jaxnb.cells.process_paging import Paging
+from jaxnb.cells.process_runner import Runner
+from jaxnb.cells.process_sampling import Sampler
+from jaxnb.cells.process_sleeping import sleeps_in, stays_in, work
 from jaxnb.compat import ipykernel_requests
-from jaxnb.lockstep import process_interrupts
-from jaxnb.model.cells import CallRequest, CellRequest, JointRequest
-from jaxnb.session.process_requests import Responder, failure
-from jaxnb.wire import messages
+from jaxnb.debugging.process_debugger import Debugging
+from jaxnb.errors import StartError
+from jaxnb.launch import process_bootstrap, process_compiling
+from jaxnb.lockstep import process_interrupts, process_recorded
+from jaxnb.lockstep.messages import Failures
+from jaxnb.lockstep.process_cell import InLockstep
+from jaxnb.lockstep.process_interrupts import AT_PROMPT, TYPED, is_of_cell
+from jaxnb.lockstep.process_origins import ORIGINS
+from jaxnb.lockstep.process_recorder import Recorder
+from jaxnb.model.cells import (
+    CallRequest,
+    CellRequest,
+    CheckRequest,
+    JoinRequest,
+    JointRequest,
+    ProcessError,
+    Request,
+    RequestFailed,
+)
+from jaxnb.model.dispatches import Argument, DigestedArray, Processes, ProgramLine, Recording
+from jaxnb.model.group import StackEntry, Whereabouts
+from jaxnb.pitfalls.process_nans import NanWatch
+from jaxnb.pitfalls.process_pitfalls import Pitfalls
+from jaxnb.profile.process_cell_memory import MemoryOfCells
+from jaxnb.profile.process_looks import quickly_back
+from jaxnb.profile.process_stats import Statistics, rss_bytes
+from jaxnb.profile.process_timekeeper import Timekeeper, Times
+from jaxnb.recovery import hooks
+from jaxnb.wire import messages, process_features, process_sentinel
 from jaxnb.wire.messages import HAS_END_KEY, METADATA_KEY, digest, dump, load
+from jaxnb.wire.process_sentinel import Sentinel, ThisProcess
+from jaxnb.wire.process_together import Rounds
+
+
+def recording(process: ThisProcess) -> Recording:
+    """Returns what it has dispatched in its cell."""
+    return process.recorder.recording()
+
+
+def failures(process: ThisProcess) -> dict[Processes, Failures]:
+    """Returns what has failed of what it has dispatched, by the processes that it spans."""
+    return process.recorder.launches.told()
+
+
+def still_computed(process: ThisProcess) -> tuple[str, ...]:
+    """Returns what it has dispatched that has not ended."""
+    return process_recorded.still_computed()
+
+
+def arguments(process: ThisProcess, processes: Sequence[int], number: int) -> list[Argument]:
+    """Returns what it was to give to a dispatch of its last cell that was not made.
+
+    Args:
+        process: This process.
+        processes: Those that the dispatch spans.
+        number: Which one over these it is.
+    """
+    return process.recorder.arguments(tuple(processes), number)
+
+
+def program(process: ThisProcess, fingerprint: int) -> list[ProgramLine]:
+    """Returns a program that it has dispatched; empty if it does not remember it."""
+    return process.recorder.programs.lines(fingerprint)
+
+
+def bound(process: ThisProcess) -> dict[str, Argument]:
+    """Returns the names that hold global arrays, and where those come from."""
+    return {each.name: each for each in ORIGINS.bound()}
+
+
+def digested(process: ThisProcess) -> list[DigestedArray]:
+    """Returns the arrays whose replicas it has digested in its last cell."""
+    return process.recorder.replicas.digested()
+
+
+def chunks(process: ThisProcess, place: int, device: int) -> tuple[int, list[str]]:
+    """Returns the size of a replica's pieces in bytes and their digests; none if it is gone.
+
+    Args:
+        process: This process.
+        place: Which of the arrays that it has digested.
+        device: On which of its devices.
+    """
+    return process.recorder.replicas.chunks(place, device)
+
+
+def piece(process: ThisProcess, place: int, device: int, start: int, stop: int) -> bytes:
+    """Returns bytes of a replica; none if it is gone. See :func:`chunks`."""
+    return process.recorder.replicas.piece(place, device, start, stop)
+
+
+def watch(process: ThisProcess, request_id: str) -> bool:
+    """Looks at the main thread now and then, as long as that cell runs."""
+    return process.sampler.watch(request_id)
+
+
+MAX_FRAMES = 40
+"""Of a deeper stack the innermost are told."""
+
+ASKS = "/jaxnb/lockstep/process_line.py"
+"""Where a thread waits to be let dispatch."""
+
+_CELL = re.compile(r"<cell (\d+)>")
+
+
+@quickly_back()
+def where(process: ThisProcess) -> Whereabouts:
+    """Returns where the main thread is, and what the others do."""
+    recorder = process.recorder
+    recording = recorder.recording(1)
+    calls, sleeps_in = stack(), stays_in()
+    done = work()  # after that: who runs by now does not sleep there
+    # What it waits to be let make comes after all that it has made.
+    last = recording.refused or next(iter(recording.dispatches), None)
+    return Whereabouts(
+        process.index,
+        calls,
+        sleeps_in,
+        done.cpu_seconds,
+        rss_bytes(),
+        frozenset(done.runnable),
+        recorder.cell_seconds(),
+        process_interrupts.seconds_since_strike(),
+        process_interrupts.seconds_since_missed(),
+        frozenset(process_main_thread.entries_of_others()),
+        process_main_thread.another_is_in(ASKS),
+        last,
+        process_compiling.main_thread_does(),
+    )
+
+
+def stack() -> tuple[StackEntry, ...]:
+    """Returns the main thread's Python stack, outermost first."""
+    calls = process_main_thread.calls()[:MAX_FRAMES]
+    typed = next((i for i, each in enumerate(calls) if each.code is AT_PROMPT), len(calls))
+    return tuple(_described(each, i > typed) for i, each in reversed([*enumerate(calls)]))
+
+
+def _described(call: process_main_thread.Call, has_prompt: bool) -> StackEntry:
+    code, line = call.code, call.line or None
+    cell = _CELL.fullmatch(code.co_filename)
+    source = linecache.getline(code.co_filename, line or 0).strip()
+    number = int(cell[1]) if cell else 0 if is_of_cell(code) else None
+    source = TYPED if has_prompt and number is not None else source
+    return StackEntry(code.co_filename, line, code.co_qualname, source, number)
+
+
+class Responder:
+    """Holds what one process needs to answer requests.
+
+    Args:
+        kernel: The process's kernel.
+    """
+
+    def __init__(self, kernel: Any) -> None:
+        self._kernel = kernel
+        self._runner: Runner | None = None
+        self._sentinel: Sentinel | None = None
+        self._process: ThisProcess | None = None
+
+    async def answer(self, request: Request) -> Any:
+        """Answers a request; an exception becomes a :class:`~jaxnb.model.RequestFailed`.
+
+        Also ``sys.exit()`` in a user's ``__reduce__``: it would end the process, which it does not
+        in a cell.
+        """
+        try:
+            self._mark(is_answering=True)
+            return await self._answer(request)
+        except (Exception, SystemExit, KeyboardInterrupt) as error:
+            return failure(error)
+        finally:
+            self._mark(is_answering=False)
+
+    def _mark(self, *, is_answering: bool) -> None:
+        if self._process is not None:
+            lockstep = self._process.recorder.lockstep
+            lockstep.is_answering = is_answering
+            if not is_answering:  # what a signal's handler has raised may have kept it from that
+                lockstep.end("left the cell in a signal's handler")
+
+    async def _answer(self, request: Request) -> Any:
+        match request:
+            case CellRequest():
+                return await self._joined_runner().run(request)
+            case JoinRequest():
+                process_bootstrap.join(request)
+                return None
+            case CheckRequest():
+                self._joined_runner()
+                assert self._sentinel is not None
+                assert self._process is not None
+                recorder = self._process.recorder
+                report = process_bootstrap.check(recorder)
+                settings = recorder.settings.report
+                return replace(report, sentinel=self._sentinel.address, settings=settings)
+            case JointRequest():
+                self._joined_runner()
+                assert self._process is not None
+                with self._process.recorder.joint(request):
+                    return self._answer_alone(request.request)
+        return self._answer_alone(request)
+
+    def _answer_alone(self, request: CallRequest) -> Any:
+        self._joined_runner()
+        return process_sentinel.call(self._process, request.function, request.arguments)
+
+    def _joined_runner(self) -> Runner:
+        identity = process_bootstrap.joined()
+        if identity is None:
+            raise StartError("This process has not joined a group yet.")
+        if self._runner is None:
+            index = identity.process_index
+            key = self._kernel.session.key
+            where = identity.bind_host, identity.socket_folder
+            lockstep = InLockstep(index, identity.num_processes, process_bootstrap.conductor)
+            nans = NanWatch(index)
+            recorder = Recorder(index, lockstep, nans, Replicas(index))
+            timekeeper = Timekeeper()
+            recorder.agreement.waited = timekeeper.waited
+            times = Times(timekeeper, recorder)
+            features = Paging(self._kernel.shell, index), Debugging()
+            process_features.register(
+                [MemoryOfCells(), times, AmbientMesh(), Pitfalls(), Rounds(), nans, *features]
+            )
+            hooks.begin()
+            shell, sampler = self._kernel.shell, Sampler(timekeeper, sleeps_in)
+            runner = Runner(self._kernel, index, recorder, timekeeper)
+            exposures = Exposures()
+            self._process = this = ThisProcess(
+                index,
+                shell,
+                recorder,
+                sampler,
+                Statistics(shell),
+                exposures,
+                Pushes(index, exposures),
+                runner.large_value,
+            )
+            call = partial(process_sentinel.call, this)
+            self._sentinel = Sentinel(key, *where, index, call, sampler)
+            self._runner = runner
+            if not identity.bare:
+                self._kernel.shell.push(process_bootstrap.namespace(), interactive=False)
+        return self._runner
+
+
+def failure(error: BaseException) -> RequestFailed:
+    """Describes an exception that kept a request from being answered."""
+    identity = process_bootstrap.joined()
+    text = "".join(traceback.format_exception(error))
+    described = ProcessError(type(error).__name__, str(error), text, text)
+    return RequestFailed(identity.process_index if identity else None, described)
+
+
+# A request travels as an ipyparallel ``apply_request`` whose metadata say that it is jaxnb's.
+# ipyparallel's handler runs functions synchronously, inside the kernel's running event loop, so
+# a cell with ``await`` could not run under it; this one is a coroutine.
 
 _KIND = "apply_request"
 

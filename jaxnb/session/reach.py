@@ -178,7 +178,7 @@ class Reach:
 
         Args:
             processes: Their indices.
-            function: Which of ``jaxnb.session.process_answers`` is asked.
+            function: Which of ``jaxnb.session.process_endpoint`` is asked.
             seconds: How long an answer may take.
             data: What it is given.
         """

@@ -1,14 +1,134 @@
-"""Pure: who waits by the conductor's knowledge, to why that is, in words."""
+"""Why a cell waits, and what is told of processes that have not ended it, in words; pure."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from jaxnb.labels import capitalized, processes_label, ranks_label
 from jaxnb.lockstep.messages import Asking
 from jaxnb.model.dispatches import Cause
+from jaxnb.model.group import StackEntry, Whereabouts
+from jaxnb.model.scripts import in_notebook, the_cell
+
+
+def lost_text(processes: Sequence[int], seconds: float, press: str) -> str:
+    """Returns what is said of processes that run no cell, and have not answered.
+
+    Args:
+        processes: Their indices.
+        seconds: For how long.
+        press: How the user interrupts the cell.
+    """
+    runs, has = ("is running", "has") if len(processes) == 1 else ("are running", "have")
+    return (
+        f"{processes_label(processes).capitalize()} {runs} no cell and {has} not answered for "
+        f"{seconds:g} s: a message was lost. {press} twice to end {the_cell()}"
+        f"{in_notebook(': new processes take over the variables')}."
+    )
+
+
+def still_text(
+    raised: Sequence[tuple[Sequence[int], str]],
+    processes: Sequence[int],
+    places: Sequence[StackEntry | None],
+    press: str,
+) -> str:
+    """Returns what is said while a cell goes on that has failed on other processes.
+
+    Args:
+        raised: Who raised what, as clauses.
+        processes: Who is still in it.
+        places: Where those are, as far as they tell.
+        press: How the user interrupts the cell.
+    """
+    said = "; ".join(f"{processes_label(who)} {what}" for who, what in raised)
+    are = "is" if len(processes) == 1 else "are"
+    (place, *others) = {each and each.text for each in places} or {None}
+    at = f", {place}" if place and not others else ""
+    who = processes_label(processes).capitalize()
+    return f"{capitalized(said)}. {who} {are} still in {the_cell()}{at}; {press} ends it."
+
+
+def silent_text(
+    waiting: Sequence[int],
+    found: Mapping[int, Whereabouts],
+    seconds: float,
+    *,
+    caught: bool,
+    press: str,
+) -> str:
+    """Returns who has not ended after an interrupt, where it is, and what the next one does.
+
+    Args:
+        waiting: Who.
+        found: Where those are that tell.
+        seconds: How long ago the interrupt was.
+        caught: They have caught it, and gone on.
+        press: How the user interrupts the cell; empty if nobody is there who could.
+    """
+    who, where = processes_label(waiting).capitalize(), _places(waiting, found)
+    is_one = len(waiting) == 1
+    if caught:
+        said = f"{who} caught the interrupt and went on: {where}."
+    else:
+        said = f"{who} did not answer the interrupt within {seconds:.0f} s: {where}."
+    if not press:
+        return said
+    its = ("it does", "it is") if is_one else ("they do", "they are")
+    takes = in_notebook(", and new processes take over the variables")
+    if takes and any(i not in found for i in waiting):
+        takes += "; a process that stays silent loses its own"
+    once = f"{press} again (earlier ones count once)"
+    if caught:
+        now = in_notebook(
+            f"interrupt what {its[0]} now; if that does not end the cell either, {its[1]} ended"
+        )
+        now = now or f"end the script: {its[1]} ended"  # a second Ctrl-C ends it at once
+        return f"{said} This may end by itself. {once} to {now} by force{takes}."
+    return (
+        f"{said} Code that waits in C++, or in a computation's callback, does not see it; XLA "
+        "sees it when it has compiled. "
+        f"{once} to end {the_cell()}: {its[1]} ended by force{takes}."
+    )
+
+
+_PLURALS = {"is": "are", "has": "have"}
+
+
+def _places(waiting: Sequence[int], found: Mapping[int, Whereabouts]) -> str:
+    places: dict[str, list[int]] = {}
+    for index in waiting:
+        places.setdefault(_what_it_does(found.get(index)), []).append(index)
+    if len(places) == 1:  # who it is was just said
+        (does,) = places
+        return f"{'it' if len(waiting) == 1 else 'they'} {_of(len(waiting), does)}"
+    return "; ".join(f"{processes_label(who)} {_of(len(who), it)}" for it, who in places.items())
+
+
+def _of(count: int, does: str) -> str:
+    """Returns what one process does, as it is said of so many."""
+    verb, rest = does.split(" ", 1)
+    return does if count == 1 else f"{_PLURALS[verb]} {rest}"
+
+
+def _what_it_does(where: Whereabouts | None) -> str:
+    if where is None:
+        return "is silent"
+    if where.fault:
+        return f"is at an unknown position: its sentinel failed ({where.fault})"
+    if where.cell_seconds is None:
+        return f"is not in {the_cell()}"
+    if where.compiling is not None and where.compiling.holder is None:
+        return f"is compiling `{where.compiling.program}` {line_text(where)}".rstrip()
+    return f"is {line_text(where)}" if line_text(where) else f"has left {the_cell()}'s lines"
+
+
+def line_text(where: Whereabouts) -> str:
+    """Returns ``"at line 3: `y = f(x)`"``; empty outside cells."""
+    return "" if where.in_cell is None else where.in_cell.text
+
 
 _OWN = (
     "a computation (a callback in it that waits, say), or the code itself: a lock, a file, a queue"

@@ -12,8 +12,7 @@ from jaxnb.labels import capitalized, processes_label
 from jaxnb.recovery.messages import Recovered
 from jaxnb.recovery.recovering import Carrier, Recovery, wait_for_cells
 from jaxnb.session.group import Life
-from jaxnb.session.group_sizes import Size
-from jaxnb.session.phases import Phase
+from jaxnb.session.lifecycle import Phase, Size
 from jaxnb.session.reach import Reach
 from jaxnb.session.starting import Progress
 from jaxnb.session.work import Work

@@ -23,16 +23,14 @@ from jaxnb.model.scripts import Script
 from jaxnb.options import StartOptions, one_of_checks, one_of_inputs, one_of_nans, process_indices
 from jaxnb.profile.timelines import CellTimeline
 from jaxnb.recovery.messages import Recovered
-from jaxnb.session.cells import Cells
 from jaxnb.session.group import Life
-from jaxnb.session.history import CellHistory
 from jaxnb.session.reach import Reach
-from jaxnb.session.records import Records
+from jaxnb.session.records import CellHistory, Records
 from jaxnb.session.recovering import Recoveries
 from jaxnb.session.results import Results
-from jaxnb.session.runs import Runs, Wanted
+from jaxnb.session.run_cells import Cells, Runs, Wanted
 from jaxnb.session.starting import Progress, untold
-from jaxnb.session.transfers import Transfers
+from jaxnb.session.values import Transfers
 from jaxnb.session.work import Work
 
 

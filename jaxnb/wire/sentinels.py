@@ -23,8 +23,8 @@ its Python interpreter."""
 MOST_AT_ONCE = 8
 """So many threads ask at once, and others wait: each has sockets to all processes."""
 
-WHERE = "jaxnb.session.process_where.where"
-TOLD = "jaxnb.session.process_answers"
+WHERE = "jaxnb.session.process_endpoint.where"
+TOLD = "jaxnb.session.process_endpoint"
 """What processes tell of their cells and devices: ``f"{TOLD}.recording"``."""
 
 

@@ -24,7 +24,7 @@ from jaxnb.errors import CellError, CellTimeoutError
 from jaxnb.model.cells import CellRequest
 from jaxnb.model.group import Whereabouts
 from jaxnb.session import Session, interrupts_and_timeouts
-from jaxnb.session.notices import line_text
+from jaxnb.session.reasons import line_text
 from jaxnb_fixtures import PATIENT_SECONDS, assert_usable, still_running
 
 pytestmark = pytest.mark.rotates

@@ -12,7 +12,7 @@ from faults.shared import OnWaits, assert_kept, cleared, pressing_beside, show_w
 from jaxnb.cells.merge_output import MergedLine
 from jaxnb.errors import CellError, CellTimeoutError, SessionBrokenError
 from jaxnb.model.group import Waits
-from jaxnb.session import Session, cells
+from jaxnb.session import Session, run_cells
 from jaxnb_fixtures import PATIENT_SECONDS, until
 
 SETUP = """
@@ -52,7 +52,7 @@ def group(shared_group: Session, tmp_path: Path) -> Session:
 @pytest.fixture(autouse=True)
 def is_soon_told(monkeypatch: pytest.MonkeyPatch) -> None:
     show_waits_soon(monkeypatch)
-    monkeypatch.setattr(cells, "COMPUTED_SECONDS", 0.5)
+    monkeypatch.setattr(run_cells, "COMPUTED_SECONDS", 0.5)
 
 
 class OnWaitsOrLines(OnWaits):
@@ -105,7 +105,7 @@ def test_interrupt_ends_it_and_says_what_is_still_computed(group: Session) -> No
 def test_a_second_interrupt_makes_new_processes(
     group: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cells, "COMPUTED_SECONDS", PATIENT_SECONDS)
+    monkeypatch.setattr(run_cells, "COMPUTED_SECONDS", PATIENT_SECONDS)
     pids = [each.pid for each in group.processes]
 
     def press(press_once: Callable[[], None]) -> None:
@@ -144,7 +144,7 @@ def test_once_it_has_ended_cells_run_again(group: Session, tmp_path: Path) -> No
 def test_what_ends_soon_after_an_interrupt_breaks_nothing(
     group: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cells, "COMPUTED_SECONDS", PATIENT_SECONDS)
+    monkeypatch.setattr(run_cells, "COMPUTED_SECONDS", PATIENT_SECONDS)
     sink = OnWaitsOrLines(lambda: ((tmp_path / "gate").touch(), group.interrupt()))
     with pytest.raises(CellError, match="KeyboardInterrupt"):
         group.run("y = blocked(x)\nprint('in')\ntime.sleep(1000)", sink=sink)

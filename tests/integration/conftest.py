@@ -14,7 +14,7 @@ import pytest
 
 from jaxnb.cells import merge_output
 from jaxnb.profile import asking_statistics
-from jaxnb.session import Session, reach, unequal_inputs
+from jaxnb.session import Session, reach, results
 from jaxnb.wire import sentinels
 from jaxnb_arrays import CLASSES
 from jaxnb_fixtures import PATIENT_SECONDS
@@ -101,7 +101,7 @@ def patient_answers(monkeypatch: pytest.MonkeyPatch) -> None:
         (sentinels, "ANSWER_SECONDS"),
         (asking_statistics, "WAIT_SECONDS"),
         (reach, "TOLD_SECONDS"),
-        (unequal_inputs, "DIGEST_SECONDS"),
+        (results, "DIGEST_SECONDS"),
     ):
         monkeypatch.setattr(module, name, PATIENT_SECONDS)
 

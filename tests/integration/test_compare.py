@@ -12,7 +12,7 @@ from jaxnb.cells.card_cell import cell_card
 from jaxnb.compiled.comparison import Comparison
 from jaxnb.errors import CellError, NotCompiledError, UsageError
 from jaxnb.session import Session
-from jaxnb.session.stack_meaning import waits_in_python
+from jaxnb.session.standing_since import waits_in_python
 from jaxnb_fixtures import assert_usable, interrupt_when_read
 
 SETUP = """

@@ -201,7 +201,7 @@ for url, token in told["sentinels"]:
     asker = context.socket(zmq.DEALER)
     asker.linger = 0
     asker.connect(url)
-    where = {"function": "jaxnb.session.process_where.where", "data": {}}
+    where = {"function": "jaxnb.session.process_endpoint.where", "data": {}}
     content = {"token": token, "sent": time.monotonic(), **where}
     asker.send_multipart(signer.serialize(signer.msg("ask", content)))
     if asker.poll(told["milliseconds"]):

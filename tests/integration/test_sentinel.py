@@ -28,7 +28,7 @@ from integration.conftest import Gate
 from jaxnb.errors import CellError, UsageError
 from jaxnb.model.group import SentinelAddress, SentinelFault, Whereabouts
 from jaxnb.session import Session
-from jaxnb.session.stack_meaning import waits_in_jax
+from jaxnb.session.standing_since import waits_in_jax
 from jaxnb.wire.messages import METADATA_KEY, digest, dump
 from jaxnb.wire.sentinels import ANSWER_SECONDS, MOST_AT_ONCE, WHERE, Sentinels
 from jaxnb_fixtures import PATIENT_SECONDS, assert_usable, until
@@ -219,7 +219,7 @@ def test_what_is_not_ours_is_dropped_and_counted(make_session: Callable[..., Ses
             socket.send_multipart(message)
         until_dropped(session, len(garbage))
         assert not socket.poll(0)
-        for asked in ("unknown", "os.system", "jaxnb.session.process_answers.unknown"):
+        for asked in ("unknown", "os.system", "jaxnb.session.process_endpoint.unknown"):
             socket.send_multipart(signed(key, address.token, asked))
             assert socket.poll(PATIENT_SECONDS * 1000)  # it says what is wrong with that
             fault = pickle.loads(socket.recv_multipart()[-1])
@@ -397,7 +397,7 @@ FAILING = """
 def fail(*args):
     raise ValueError("a fault of the sentinel's own")
 import gc
-import jaxnb.session.process_where as where
+import jaxnb.session.process_endpoint as where
 from jaxnb.wire.process_sentinel import ThisProcess
 (this,) = (thing for thing in gc.get_objects() if type(thing) is ThisProcess)
 kept = {what}

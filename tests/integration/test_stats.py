@@ -13,7 +13,7 @@ from jaxnb.errors import ProcessDiedError
 from jaxnb.profile.card_stats import stats_card
 from jaxnb.profile.statistics import DeviceStats
 from jaxnb.session import Session
-from jaxnb.session.stack_meaning import waits_in_jax
+from jaxnb.session.standing_since import waits_in_jax
 from jaxnb_fixtures import assert_usable
 
 MESH = """

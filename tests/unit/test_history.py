@@ -24,7 +24,7 @@ from jaxnb.errors import CellTimeoutError, ProcessDiedError, UsageError
 from jaxnb.model.cells import CellMemory, CellRecord, ProcessError
 from jaxnb.model.dispatches import Trail
 from jaxnb.pitfalls.nans import FirstNan
-from jaxnb.session.history import MAX_CELLS, CellHistory, record_of
+from jaxnb.session.records import MAX_CELLS, CellHistory, record_of
 
 
 def process(index: int, seconds: float = 0.5, stdout: str = "") -> ProcessResult:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from jaxnb.launch.deaths import Death
-from jaxnb.session.phases import Lifecycle, Phase
+from jaxnb.session.lifecycle import Lifecycle, Phase
 
 
 def death(index: int, role: str = "engine") -> Death:

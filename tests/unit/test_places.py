@@ -8,17 +8,18 @@ import pytest
 
 from jaxnb.model.dispatches import Dispatch, Shapes
 from jaxnb.model.group import StackEntry, Whereabouts
-from jaxnb.session.notices import line_text
 from jaxnb.session.panel import waits_of
-from jaxnb.session.stack_meaning import (
+from jaxnb.session.reasons import line_text
+from jaxnb.session.standing_since import (
+    IDLE_CPU,
     has_caught_interrupt,
     is_called_back,
     is_of_jax,
+    stands_still,
     waits_for_others,
     waits_in_jax,
     waits_in_python,
 )
-from jaxnb.session.standing_since import IDLE_CPU, stands_still
 
 CELL = StackEntry("<cell 7>", 3, "<module>", "y = f(x)", 7)
 IN_JAX = StackEntry("/v/site-packages/jax/_src/array.py", 9, "ArrayImpl._value", "", None)

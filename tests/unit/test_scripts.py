@@ -7,7 +7,7 @@ import pytest
 from jaxnb.lockstep.provenance import origin_text
 from jaxnb.model import scripts
 from jaxnb.model.dispatches import Dispatch, Made
-from jaxnb.session.notices import silent_text
+from jaxnb.session.reasons import silent_text
 
 MADE = Made(3, "dispatch", "jit(step)", 12, 7, 2)
 

@@ -19,7 +19,7 @@ from jaxnb.cells.sinks import NoSink
 from jaxnb.model.group import Whereabouts
 from jaxnb.recovery.messages import Recovered
 from jaxnb.session import Session
-from jaxnb.session.stack_meaning import waits_for_others
+from jaxnb.session.standing_since import waits_for_others
 from jaxnb_fixtures import until
 
 LOOKS = 5

@@ -1,18 +1,24 @@
-"""The state of a group and the deaths in it: one state machine behind one lock.
-
-Processes die when they like, and their deaths are reported from another thread, in the middle of
-whatever the session does. Each change of state therefore looks at the deaths under the same lock:
-none is lost while others are taken, and no group is called ready over one.
-"""
+"""The phases of a group, its members, and the sizes that it can have."""
 
 from __future__ import annotations
 
 import enum
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
-from jaxnb.launch.deaths import Death, dead_processes
-from jaxnb.model.group import SessionState
+from jaxnb.errors import UsageError
+from jaxnb.labels import format_bytes
+from jaxnb.launch.deaths import Death, dead_processes, describe_status
+from jaxnb.launch.host import Placement, available_bytes, is_stopped, place
+from jaxnb.model.group import ProcessInfo, ProcessReport, SessionState
+from jaxnb.options import StartOptions
+
+# Processes die when they like, and their deaths are reported from another thread, in the middle of
+# whatever the session does. Each change of state therefore looks at the deaths under the same
+# lock:
+# none is lost while others are taken, and no group is called ready over one.
 
 
 class Phase(enum.Enum):
@@ -163,3 +169,109 @@ class Lifecycle:
         if to is not self._phase and to not in _NEXT[self._phase]:
             raise ValueError(f"a group that is {self._phase.value} cannot be {to.value}")
         return to
+
+
+def process_infos(
+    reports: Iterable[ProcessReport],
+    deaths: Iterable[Death],
+    *,
+    busy: Collection[int],
+    engine_ids: Mapping[int, int],
+    closed: bool,
+) -> list[ProcessInfo]:
+    """Returns the processes, by process index.
+
+    Args:
+        reports: What each said at the start.
+        deaths: Who has died since.
+        busy: The process indices that are in a cell.
+        engine_ids: Process index to ipyparallel's number.
+        closed: The session has been closed.
+    """
+    dead = {death.index: death for death in deaths if death.role == "engine"}
+    infos = []
+    for report in reports:
+        index = report.process_index
+        ended = describe_status(dead[index].status) if index in dead else "stopped"
+        is_dead = closed or index in dead
+        infos.append(
+            ProcessInfo(
+                process_index=index,
+                pid=report.pid,
+                host=report.host,
+                devices=report.local_devices,
+                engine_id=engine_ids.get(index, -1),
+                state="dead" if is_dead else "busy" if index in busy else "ready",
+                detail=ended if is_dead else _paused(report.pid),
+            )
+        )
+    return infos
+
+
+def _paused(pid: int) -> str:
+    return f"stopped, `kill -CONT {pid}` lets it go on" if is_stopped(pid) else ""
+
+
+PROCESS_BYTES = 60 << 20
+"""What a process takes that has computed nothing, beside what it shares with others."""
+
+
+class Size(NamedTuple):
+    """How a group is started.
+
+    Attributes:
+        options: What is asked for.
+        placement: Who gets what.
+    """
+
+    options: StartOptions
+    placement: Placement
+
+    @property
+    def numbers(self) -> tuple[int, int]:
+        """Processes, and devices of each."""
+        return self.placement.num_processes, self.placement.devices_per_process
+
+    def other(
+        self, num_processes: int | None, devices_per_process: int | None, gpus: Sequence[str]
+    ) -> Size | None:
+        """Returns that of a group of another size; None if that is the same.
+
+        Args:
+            num_processes: How many processes it is to have; None for as many.
+            devices_per_process: How many devices each is to have; None for as many.
+            gpus: The GPUs of this host that may be used.
+
+        Raises:
+            UsageError: There are not so many GPUs, or not so much memory; or a number is none.
+        """
+        now = self.placement
+        options = replace(
+            self.options,
+            num_processes=now.num_processes if num_processes is None else num_processes,
+            devices_per_process=self.options.devices_per_process
+            if devices_per_process is None
+            else devices_per_process,
+            platform=now.platform,
+        )
+        size = Size(options, place(options, gpus))
+        require_room(size.placement, now.num_processes)
+        return None if size.numbers == self.numbers else size
+
+
+def require_room(placement: Placement, there_are: int = 0) -> None:
+    """Looks whether so many processes fit into memory at all.
+
+    Args:
+        placement: Of a group that is to be started.
+        there_are: Processes that will have ended by then.
+
+    Raises:
+        UsageError: They do not.
+    """
+    needed, room = placement.num_processes * PROCESS_BYTES, available_bytes()
+    if needed > room + there_are * PROCESS_BYTES:
+        raise UsageError(
+            f"{placement.num_processes} processes take at least {format_bytes(needed)} of "
+            f"memory, and {format_bytes(room)} is free. Nothing was changed. Ask for fewer (-n)."
+        )
