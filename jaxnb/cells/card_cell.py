@@ -5,18 +5,206 @@ from __future__ import annotations
 from dataclasses import replace
 from statistics import median
 
-from jaxnb.cells.card_divergence import divergence_card
-from jaxnb.cells.card_memory import memory_text
-from jaxnb.cells.card_pitfalls import pitfalls_card
-from jaxnb.cells.card_timing import timing_card
 from jaxnb.cells.card_value import value_card
 from jaxnb.cells.result import CellResult
-from jaxnb.display.blocks import Facts
-from jaxnb.display.card import Card, card_of, stacked
-from jaxnb.display.text import spark
+from jaxnb.display.blocks import (
+    Block,
+    Cell,
+    Column,
+    Either,
+    Facts,
+    Fold,
+    Length,
+    Note,
+    Pre,
+    Row,
+    Strip,
+    Table,
+)
+from jaxnb.display.card import NOTHING, Card, card_of, stacked
+from jaxnb.display.text import middle, spark
 from jaxnb.errors import ProcessDiedError
-from jaxnb.labels import Outputs, format_seconds, plural, ranks_label
-from jaxnb.model.cells import NO_ANSWER
+from jaxnb.labels import (
+    Outputs,
+    format_bytes,
+    format_precisely,
+    format_seconds,
+    plural,
+    ranks_label,
+)
+from jaxnb.lockstep import divergence
+from jaxnb.model.cells import NO_ANSWER, CellTiming, ProcessTiming
+from jaxnb.model.scripts import in_notebook
+from jaxnb.pitfalls.already_told import who
+
+LEAST_BYTES = 1 << 10
+"""Less is not worth a word under each cell; the result has it."""
+
+
+def memory_text(result: CellResult) -> str:
+    """Returns e.g. ``"+64.0 MiB per device, peak 128 MiB"``; empty if little changed."""
+    memory = [each for process in result.per_process.values() for each in process.memory]
+    parts = []
+    changes = [each.change_bytes for each in memory]
+    if any(abs(change) >= LEAST_BYTES for change in changes):
+        # On the devices of a process that tells nothing, nothing has changed.
+        silent = any(not process.memory for process in result.per_process.values())
+        parts.append(_range([*changes, 0] if silent else changes))
+    for owner, word in (("device", "peak"), ("process", "process peak")):
+        peaks = [m.peak_bytes for m in memory if m.peak_of == owner and m.peak_bytes is not None]
+        if peaks and (parts or owner == "process" or max(peaks) >= LEAST_BYTES):
+            parts.append(f"{word} {format_bytes(max(peaks))}")
+    return ", ".join(parts)
+
+
+def _range(changes: list[int]) -> str:
+    least, most = min(changes), max(changes)
+    if len(changes) == 1:
+        return _signed(most)
+    if _signed(least) == _signed(most):  # to the three digits that are shown
+        return f"{_signed(most)} per device"
+    if least == 0:
+        return f"up to {_signed(most)} per device"
+    if most == 0:
+        return f"down to {_signed(least)} per device"
+    return f"{_signed(least)} to {_signed(most)} per device"
+
+
+def _signed(nbytes: int) -> str:
+    return f"{'+' if nbytes > 0 else '−' if nbytes < 0 else ''}{format_bytes(abs(nbytes))}"
+
+
+_TITLES = ("process", "first call", "median", "middle half", "fastest", "slowest")
+_MAX_ROWS = 64
+_THIN, _BROAD, _LINE = "rgba(128,128,128,.45)", "rgba(59,125,221,.75)", "#D55E00"
+_COMPILED = "The first call traces and compiles. "
+_NOTE = "Middle half: a quarter of the calls after the first was faster, a quarter slower."
+_SCALE = (
+    "Bars: from 0 to {}; grey from the fastest to the slowest, blue the middle half, the line the "
+    "median."
+)
+
+
+def timing_card(timing: CellTiming, *, compiled: bool = True) -> Card:
+    """Median and spread of a timed cell's calls on each process, with the first call apart.
+
+    Args:
+        timing: The calls.
+        compiled: Whether anything was compiled in them.
+    """
+    known = sorted(timing.per_process.items())
+    scale = _scale(timing)
+    bars = [_bar(each, scale) for _, each in known[:_MAX_ROWS]]
+    rows: list[Row] = [
+        [*_row(each), bar] for (_, each), bar in zip(known[:_MAX_ROWS], bars, strict=True)
+    ]
+    columns = [*(Column(title, ">") for title in _TITLES), Column(only="html")]
+    heading = _heading(timing, {len(each.repeats) for each in timing.per_process.values()})
+    legend = [Note(_scale_note(timing, scale), "dim")] if any(bar.strip for bar in bars) else []
+    return card_of(
+        Facts([], heading, wrap=False),
+        Table(columns, rows, more=(len(known) - _MAX_ROWS, "row")),
+        Note(f"{_COMPILED if compiled else ''}{_NOTE}", "dim"),
+        Either(legend),
+    )
+
+
+def _heading(timing: CellTiming, counts: set[int]) -> str:
+    if not any(counts):
+        return "timed · no call after the first"
+    shown = plural(max(counts), "call") + " after the first"
+    if len(counts) > 1:
+        shown = f"{min(counts)} to {shown}, as not all ended"
+    median = timing.median
+    return f"timed · {shown}" + (
+        f" · {format_precisely(median)} on the slowest process" if median is not None else ""
+    )
+
+
+def _row(timing: ProcessTiming) -> list[str]:
+    return [
+        str(timing.process_index),
+        _time(timing.first),
+        _time(timing.median),
+        _spread(timing),
+        _time(timing.fastest),
+        _time(timing.slowest),
+    ]
+
+
+def _spread(timing: ProcessTiming) -> str:
+    return "–" if timing.spread is None else " – ".join(map(format_precisely, timing.spread))
+
+
+def _time(seconds: float | None) -> str:
+    return "–" if seconds is None else format_precisely(seconds)
+
+
+def _scale(timing: CellTiming) -> float:
+    """Returns the time at the bars' right end: one slow call must not make them all short."""
+    slowest = max((each.slowest or 0.0 for each in timing.per_process.values()), default=0.0)
+    spreads = [each.spread for each in timing.per_process.values() if each.spread is not None]
+    highest = max((high for _, high in spreads), default=slowest)
+    return min(slowest, 2.0 * highest)
+
+
+def _scale_note(timing: CellTiming, scale: float) -> str:
+    note = _SCALE.format(format_precisely(scale))
+    is_cut = any((each.slowest or 0.0) > scale for each in timing.per_process.values())
+    return (
+        f"{note} A bar that ends at the right goes on: the table has the slowest."
+        if is_cut
+        else note
+    )
+
+
+def _bar(timing: ProcessTiming, scale: float) -> Cell:
+    """Returns the picture of a process's calls; an empty cell without any."""
+    fastest, median, slowest = timing.fastest, timing.median, timing.slowest
+    if timing.spread is None or fastest is None or median is None or slowest is None or not scale:
+        return Cell()
+    fast, low, middle, high, slow = (
+        min(99.0, 100.0 * each / scale) for each in (fastest, timing.spread[0], median,
+                                                     timing.spread[1], slowest)
+    )  # fmt: skip
+    after = min(middle + 1, 100.0)
+    pieces = ((fast, low, _THIN), (low, middle, _BROAD), (middle, after, _LINE),
+              (after, high, _BROAD), (max(after, high), slow, _THIN))  # fmt: skip
+    lengths = [Length(start, stop - start, color) for start, stop, color in pieces if stop > start]
+    title = (
+        f"fastest {_time(fastest)}, middle half {_spread(timing)}, median {_time(median)}, "
+        f"slowest {_time(slowest)}"
+    )
+    return Cell(strip=Strip(lengths, title, 110))
+
+
+_MAX_SOURCE = 60
+
+
+def pitfalls_card(result: CellResult) -> Card:
+    """Pitfalls, each with its line, what it does, what to type instead, and its page."""
+    blocks: list[Block] = []
+    for each in result.pitfalls:
+        place = f"line {each.line}" if each.line is not None else ""
+        if source := middle(each.source, _MAX_SOURCE):
+            place += f": `{source}`"
+        seen_by = who(each, len(result.per_process))
+        head = Facts([*filter(None, [seen_by])], place, before="⚠ ")
+        more = in_notebook(f"`{each.page}` says more.")
+        body = " ".join(filter(None, [each.message, each.advice, more]))
+        before = "  " if place or seen_by else "⚠ "
+        blocks += [head, Note(body, before=before)]
+    return card_of(*blocks, tone="warn") if blocks else NOTHING
+
+
+def divergence_card(result: CellResult) -> Card:
+    """The difference as a sentence, and a short diff below it, folded; nothing if there is none."""
+    parted = result.divergence
+    if parted is None or parted.program is None:
+        return NOTHING
+    summary = Facts([parted.program.summary], wrap=False)
+    return card_of(Fold(summary, [Pre(divergence.text_of(parted.program))]), tone="warn")
+
 
 _STRAGGLER_RATIO = 1.5
 _STRAGGLER_SECONDS = 0.05

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import itertools
+import os
+import platform
+import re
 import sys
+import sysconfig
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from types import CodeType, FrameType
 from typing import NamedTuple
 
 from jaxnb.lockstep.process_interrupts import frames_of, outwards
 from jaxnb.profile.process_looks import looking
+from jaxnb.profile.process_timekeeper import WAITS_LAYER, Timekeeper, WatchedCell
+from jaxnb.profile.spans import Interval
 
 
 class Call(NamedTuple):
@@ -95,3 +105,207 @@ def _looking() -> Iterator[None]:
         finally:
             if gc.get_threshold()[0] == 0:
                 gc.set_threshold(before)
+
+
+# JAX tells of nothing that waits: a result that is not there yet, a collective that another
+# process
+# has not come to. So in a cell that runs for longer the main thread is looked at now and then. The
+# notebook asks for it, 50 ms into a cell: a short cell costs nothing.
+
+LEAST_SECONDS = 0.01
+"""Between two looks, at least."""
+
+SHARE = 0.01
+"""Between two looks, of the time that the cell has run: their number grows with its logarithm."""
+
+AWAKE = 0.5
+"""Who has used the processor for this share of the time since the last look does not sleep. The
+system is not asked then: each call of it would cost the busy thread a turn of Python's lock."""
+
+_PYTHON = sysconfig.get_path("stdlib")
+_PACKAGES = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
+
+
+class Sampler:
+    """Looks at the main thread while a cell runs. All but the making is for one thread.
+
+    Args:
+        timekeeper: Has the cell, and takes what is seen.
+        sleeps_in: Tells the system call that the main thread waits in.
+    """
+
+    def __init__(self, timekeeper: Timekeeper, sleeps_in: Callable[[], str]) -> None:
+        self._timekeeper = timekeeper
+        self._sleeps_in = sleeps_in
+        self._cell: WatchedCell | None = None
+        self._looked_at = self._cpu = 0.0
+        self._waits = False
+
+    def watch(self, request_id: str) -> bool:
+        """Begins to look, if that cell is the one that runs.
+
+        Returns:
+            Whether it can: the system has to tell a thread's processor time and where it sleeps.
+        """
+        cell = self._timekeeper.cell
+        if cell.request_id != request_id or cell.has_ended or not hasattr(time, "clock_gettime"):
+            return False
+        if not hasattr(time, "pthread_getcpuclockid"):  # macOS
+            return False
+        self._cell, self._waits = cell, False
+        self._looked_at, self._cpu = time.monotonic(), self._cpu_seconds()
+        cell.sampled_from = self._looked_at
+        return True
+
+    def stop(self, fault: str) -> None:
+        """Looks no more, in this cell.
+
+        Args:
+            fault: What kept it from looking.
+        """
+        if self._cell is not None:
+            self._cell.sampling_fault = fault
+        self._cell = None
+
+    @property
+    def pause(self) -> int | None:
+        """Milliseconds until the next look; None for none."""
+        cell = self._cell
+        if cell is None or cell.has_ended:
+            self._cell = None
+            return None
+        return round(1e3 * max(LEAST_SECONDS, SHARE * (self._looked_at - cell.started)))
+
+    def look(self) -> None:
+        """Looks once."""
+        cell = self._cell
+        if cell is None or cell.has_ended:
+            return
+        now, cpu = time.monotonic(), self._cpu_seconds()
+        before, self._looked_at = self._looked_at, now
+        is_awake = cpu - self._cpu > AWAKE * (now - before)
+        self._cpu = cpu
+        waited, self._waits = self._waits, not is_awake and self._is_waiting()
+        # A look stands for the time around it, half way to those before and after.
+        middle = (before + now) / 2
+        start, stop = before if waited else middle, now if self._waits else middle
+        if (waited or self._waits) and not cell.has_ended:
+            cell.waits.append(Interval(WAITS_LAYER, start, stop, "waiting"))
+
+    def _cpu_seconds(self) -> float:
+        return time.clock_gettime(time.pthread_getcpuclockid(self._main()))
+
+    @staticmethod
+    def _main() -> int:
+        return threading.main_thread().ident or 0
+
+    def _is_waiting(self) -> bool:
+        """Whether the main thread sleeps in C++ or in a lock, not in Python's own library."""
+        file = innermost_file()
+        if file is None or _is_of_python(file):
+            return False  # a queue, a lock of threading, a socket: the cell's own waiting
+        return self._sleeps_in() == "futex"
+
+
+def _is_of_python(file: str) -> bool:
+    return file.startswith(_PYTHON) and not file.startswith(_PACKAGES)
+
+
+# Numbers of the system calls, by architecture.
+_CALLS = {
+    "x86_64": {"202": "futex", "449": "futex", "230": "sleep", "35": "sleep"},
+    "aarch64": {"98": "futex", "449": "futex", "115": "sleep", "101": "sleep"},
+}
+
+
+def sleeps_in() -> str:
+    """Returns the system call that the main thread waits in; empty if it is another, or runs."""
+    try:
+        number = Path(f"/proc/self/task/{os.getpid()}/syscall").read_text().split()[0]
+    except (OSError, IndexError):  # the system does not tell
+        return ""
+    return _CALLS.get(platform.machine(), {}).get(number, "")
+
+
+LET_GO_SECONDS = 0.001
+"""Who waits for the interpreter's lock, which this thread has now and then, gets it meanwhile."""
+
+
+def stays_in() -> str:
+    """Returns what :func:`sleeps_in` tells twice.
+
+    One look in some hundred takes a main thread that computes in Python, and waits for the
+    interpreter's lock, for one that waits in C++.
+    """
+    first = sleeps_in()
+    if first != "futex":
+        return first
+    time.sleep(LET_GO_SECONDS)
+    return sleeps_in()
+
+
+def _number_of(thread: threading.Thread) -> int:
+    # The main thread's native_id is that of the process that has forked this one.
+    is_main = thread is threading.main_thread()
+    return os.getpid() if is_main else thread.native_id or 0
+
+
+_SWITCHES = re.compile(r"^voluntary_ctxt_switches:\s*(\d+)", re.MULTILINE)
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What the threads of this process have done, but for those that Python has begun.
+
+    What counts are the main thread and those of C++, which compute what JAX has dispatched. A
+    thread of the user's in Python, or the sentinel's own, brings nothing that the main thread
+    waits for in JAX.
+
+    Attributes:
+        cpu_seconds: Processor time, of those that live.
+        runnable: Those that run, would run if a core were free, or wait for a disk: the number of
+            each, and how often it has gone to sleep by itself. On a busy machine a thread may get
+            no processor for long: its processor time does not tell it from one that waits for
+            something that never comes.
+    """
+
+    cpu_seconds: float
+    runnable: tuple[tuple[int, int], ...] = ()
+
+
+def work() -> Work:
+    """Returns what the threads have done so far."""
+    if not os.path.isdir("/proc/self/task"):
+        return Work(time.process_time() - time.thread_time())
+    pythons = {_number_of(each) for each in threading.enumerate() if _was_begun_in_python(each)}
+    seconds, runnable = 0.0, []
+    for number in map(int, os.listdir("/proc/self/task")):
+        if number in pythons:
+            continue
+        with contextlib.suppress(OSError):  # it has ended
+            task = Path(f"/proc/self/task/{number}")
+            fields = (task / "stat").read_text().rpartition(")")[2].split()
+            seconds += _cpu_seconds(task, fields)
+            if fields[0] in ("R", "D"):
+                runnable.append((number, _switches(task)))
+    return Work(seconds, tuple(runnable))
+
+
+def _was_begun_in_python(thread: threading.Thread) -> bool:
+    # A thread of C++ that has asked for its `threading.Thread` is in the list, as a dummy.
+    is_dummy = isinstance(thread, threading._DummyThread)
+    return not is_dummy and thread is not threading.main_thread()
+
+
+def _cpu_seconds(task: Path, fields: list[str]) -> float:
+    try:  # in nanoseconds, where the system was built to count them; else in hundredths of seconds
+        return int((task / "schedstat").read_text().split()[0]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+def _switches(task: Path) -> int:
+    found = _SWITCHES.search((task / "status").read_text())
+    return int(found[1]) if found else 0

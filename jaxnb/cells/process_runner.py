@@ -19,12 +19,10 @@ from IPython.core.error import UsageError
 from jaxnb.arrays.process_held import HELD, LARGE_VALUES
 from jaxnb.arrays.process_naming import Names
 from jaxnb.cells import (
-    process_aside,
-    process_bundles,
-    process_children,
-    process_commands,
+    process_output,
+    process_repeating,
     process_script,
-    process_tracebacks,
+    process_shell,
     process_values,
 )
 from jaxnb.cells.process_repeating import Repeats
@@ -98,9 +96,9 @@ class Runner:
 
     def _install_hooks(self) -> None:
         shell = self._shell
-        process_commands.install(shell)
+        process_shell.install_commands(shell)
         Questions(self._kernel)
-        process_tracebacks.install(shell)
+        process_shell.install_tracebacks(shell)
         install_display_hook(shell, CapturingDisplayHook)
         ipython_shell.keep_tracebacks(shell, self._keep_traceback)
         show = shell.showtraceback
@@ -111,7 +109,7 @@ class Runner:
                 self._left(error)
                 if error is not None and text_of(error) == NO_TEXT:
                     self._keep_error(error, with_calls=True)
-                if isinstance(error, UsageError) or process_tracebacks.has_group(error):
+                if isinstance(error, UsageError) or process_shell.has_group(error):
                     return  # IPython would print it to standard error: it is kept below
             if self._error is None:  # else IPython fails as it makes the text of what is kept
                 show(*arguments, **settings)
@@ -146,7 +144,7 @@ class Runner:
             else:
                 with ipykernel_requests.with_own_input(self._kernel):
                     if request.aside:
-                        process_aside.evaluate(shell, request, self._code_name)
+                        process_repeating.evaluate(shell, request, self._code_name)
                     else:
                         with self._repeated(request.calls, calls):
                             await self._run_in_shell(_as_numbered(request))
@@ -206,8 +204,8 @@ class Runner:
             result = shell.run_cell(code, store_history=True)
         else:
             result = await self._run_task(shell.run_cell_async(code, store_history=True, **found))
-        if process_children.is_child():  # of an os.fork() in the cell
-            process_children.end(result and (result.error_before_exec or result.error_in_exec))
+        if process_shell.is_child():  # of an os.fork() in the cell
+            process_shell.end(result and (result.error_before_exec or result.error_in_exec))
         self._keep_error_of(result)
 
     def _awaiting(self, code: str) -> dict[str, Any] | None:
@@ -241,7 +239,7 @@ class Runner:
         if error is not None and self._error is None:
             lines = [f"UsageError: {error}"]
             if not isinstance(error, UsageError):
-                own = error.with_traceback(process_tracebacks.without_ours(error.__traceback__))
+                own = error.with_traceback(process_shell.without_ours(error.__traceback__))
                 lines = [line.rstrip("\n") for line in traceback.format_exception(own)]
             self._keep_traceback(type(error), error, lines)
 
@@ -358,22 +356,22 @@ class Runner:
     def _keep_error(self, error: BaseException, *, with_calls: bool = False) -> None:
         """Keeps what was raised where IPython shows nothing."""
         if with_calls:
-            lines = process_tracebacks.python_lines(error)
+            lines = process_shell.python_lines(error)
         else:
             lines = traceback.format_exception_only(error)
         self._keep_traceback(type(error), error, lines)
 
     def _keep_traceback(self, kind: type[BaseException], error: Any, lines: list[str]) -> None:
         text = text_of(error)
-        said = process_tracebacks.cause_first(text)
-        ansi = process_bundles.shortened("\n".join(lines).replace(text, said))
+        said = process_shell.cause_first(text)
+        ansi = process_output.shortened("\n".join(lines).replace(text, said))
         ipython_shell.note_traceback(self._shell, lines)
         self._raised = error
         at = self._raised_at or time.monotonic()
         self._error = ProcessError(
             type_name=kind.__name__,
-            message=process_bundles.shortened(said),
-            traceback=process_tracebacks.ANSI.sub("", ansi),
+            message=process_output.shortened(said),
+            traceback=process_shell.ANSI.sub("", ansi),
             traceback_ansi=ansi,
             line=_line_in_cell(error, self._code_name),
             seconds=at - self._began,

@@ -26,8 +26,8 @@ from unittest.mock import patch
 
 from IPython import get_ipython
 
-from jaxnb.cells import process_children, process_flood
-from jaxnb.cells.process_tracebacks import python_lines
+from jaxnb.cells import process_output, process_shell
+from jaxnb.cells.process_shell import python_lines
 from jaxnb.lockstep import process_interrupts
 from jaxnb.lockstep.process_origins import ORIGINS
 from jaxnb.model.scripts import OF_TERMINALS, Script, begin_script
@@ -65,7 +65,7 @@ def run(
     linecache.cache[script.path] = (len(script.source), None, lines, script.path)
     with contextlib.ExitStack() as stack:
         stack.enter_context(process_interrupts.in_file(script.path))
-        stack.enter_context(process_flood.without_limits())
+        stack.enter_context(process_output.without_limits())
         stack.enter_context(_streams(script.input_pid if process_index == 0 else 0))
         handlers = stack.enter_context(_exit_handlers())
         stack.enter_context(_no_event_loop())
@@ -88,8 +88,8 @@ def run(
                 ended(error)
             if sys.excepthook is not hook and not isinstance(error, SystemExit):
                 sys.excepthook(type(error), error, error.__traceback__)
-        if process_children.is_child():
-            process_children.end(raised)
+        if process_shell.is_child():
+            process_shell.end(raised)
         _finish(threads, handlers)
         if raised is not None and not (isinstance(raised, SystemExit) and not raised.code):
             raise raised

@@ -6,31 +6,85 @@ import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Literal
 
-from jaxnb.cells.allowance import Allowance, share_of
+from jaxnb.cells.allowance import Allowance, dropped_texts, flood_text, share_of
 from jaxnb.cells.answers import as_reply, mergers, pieces
-from jaxnb.cells.collected import Collected
-from jaxnb.cells.dropped_output import dropped_texts, flood_text
 from jaxnb.cells.held_output import Ended, HeldOutput, LineEnds
 from jaxnb.cells.merge_output import MergedLine, StreamMerger, merged_again
+from jaxnb.cells.result import timing_of
 from jaxnb.cells.sinks import NoSink, OutputSink
 from jaxnb.labels import Outputs, processes_label
 from jaxnb.model.cells import (
     NO_ANSWER,
     CellReply,
     CellRequest,
+    CellTiming,
     ProcessError,
     RichOutput,
     StreamChunk,
     StreamName,
 )
-from jaxnb.model.dispatches import Cause
+from jaxnb.model.dispatches import Cause, Trail
 from jaxnb.model.group import Waits
+from jaxnb.model.insight import Pitfall
 from jaxnb.model.scripts import the_cell
-from jaxnb.wire.messages import ClearOutput, Display, Dropped, Event, Exchange, Question, Reply
+from jaxnb.pitfalls.already_told import merged
+from jaxnb.wire.messages import (
+    ClearOutput,
+    Display,
+    Dropped,
+    Event,
+    Exchange,
+    Question,
+    Reply,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """All that the processes of a cell have sent.
+
+    Attributes:
+        request: The cell.
+        replies: What each has answered; of one that has not, that it did not end the cell.
+        silent: Who has not answered itself: the dead, too.
+        displays: What each has displayed.
+        texts: Name of a stream to what each has written.
+        merged: Name of a stream to all that, merged and labelled.
+        seconds: How long it took, as seen from the notebook.
+    """
+
+    request: CellRequest
+    replies: Mapping[int, CellReply]
+    silent: frozenset[int]
+    displays: Mapping[int, tuple[RichOutput, ...]]
+    texts: Mapping[str, Mapping[int, str]]
+    merged: Mapping[str, str]
+    seconds: float
+
+    @property
+    def errors(self) -> dict[int, ProcessError]:
+        """What processes have raised, or were interrupted by, or that they did not end the cell."""
+        return {i: each.error for i, each in self.replies.items() if each.error is not None}
+
+    @property
+    def timing(self) -> CellTiming:
+        """How long its calls took on each process, if it is timed."""
+        return timing_of({i: reply.calls for i, reply in self.replies.items()})
+
+    @property
+    def trails(self) -> dict[int, tuple[Trail, ...]]:
+        """What each process dispatched to several, in short."""
+        return {i: reply.trails for i, reply in self.replies.items()}
+
+    @property
+    def pitfalls(self) -> tuple[Pitfall, ...]:
+        """What the processes saw of pitfalls, each cause once."""
+        return merged({i: reply.pitfalls for i, reply in self.replies.items()})
+
 
 TICK_SECONDS = 0.05
 """How often output that waits for its twins is looked at again."""

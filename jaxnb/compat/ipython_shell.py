@@ -211,4 +211,4 @@ USES = (
         lambda: absent("IPython.core.page", "as_hook", "display_page"),
     ),
 )  # fmt: skip
-"""What is used here, and in ``cells/process_commands``."""
+"""What is used here, and in ``cells/process_shell``."""

@@ -16,7 +16,7 @@ from jax.sharding import NamedSharding
 
 from jaxnb.arrays.process_layouts import mesh_and_spec
 from jaxnb.arrays.process_trees import require_tree
-from jaxnb.cells.process_aside import keep_lines
+from jaxnb.cells.process_repeating import keep_lines
 from jaxnb.compat import jax_hlo
 from jaxnb.compat.xla_program import Program
 from jaxnb.compiled import collectives_table

@@ -14,7 +14,7 @@ from typing import Any
 
 import jax
 
-from jaxnb.cells.process_aside import keep_lines
+from jaxnb.cells.process_repeating import keep_lines
 from jaxnb.compiled import process_compiled
 from jaxnb.compiled.parse_call import require_call
 from jaxnb.compiled.plain_values import plain_text

@@ -44,7 +44,7 @@ class CardView:
     interrupt_by = BACKGROUND_INTERRUPT
 
     def __init__(self, cell: int, holder: str, outputs: Outputs) -> None:
-        from jaxnb.cells import card_output
+        from jaxnb.cells import card_value
 
         self._cell = cell
         self._outputs = outputs
@@ -52,7 +52,7 @@ class CardView:
         self._holder = holder
         self._notices: list[MergedLine] = []
         self._limiter = LineLimiter(head=0, tail=LINES_SHOWN, holder=holder)
-        self._columns = card_output.DisplayColumns()
+        self._columns = card_value.DisplayColumns()
         self._first = 0
         self._shown_at = time.monotonic()
         self._is_behind = False
@@ -118,14 +118,14 @@ class CardView:
         self._publisher.publish(data, metadata, transient=transient, update=True)
 
     def _card(self, result: CellResult | None = None, trouble: str | None = None) -> Card:
-        from jaxnb.cells import card_live, card_output
+        from jaxnb.cells import card_error, card_value
 
-        displays = card_output.displays_card(
+        displays = card_value.displays_card(
             self._columns, self._first, self._outputs, with_first=True
         )
         shown = stacked([displays, self._waits])
         kept = self._limiter.kept()
-        return card_live.background_card(self._cell, self._since, kept, shown, result, trouble)
+        return card_error.background_card(self._cell, self._since, kept, shown, result, trouble)
 
 
 class TerminalView(Sink):
@@ -141,21 +141,21 @@ class TerminalView(Sink):
     interrupt_by = BACKGROUND_INTERRUPT
 
     def __init__(self, cell: int, ids: DisplayIds, holder: str, outputs: Outputs) -> None:
-        from jaxnb.cells import card_live
+        from jaxnb.cells import card_error
 
         super().__init__(ids, holder)
         self._outputs = outputs
         self._since = time.strftime("%H:%M:%S")
         self._cell = cell
-        self._print(card_live.background_card(cell, self._since, [], NOTHING, None, None))
+        self._print(card_error.background_card(cell, self._since, [], NOTHING, None, None))
 
     def end(self, result: CellResult | None, trouble: str | None) -> None:
         """Shows how the cell ended."""
-        from jaxnb.cells import card_live
+        from jaxnb.cells import card_error
 
         self._write(self._limiter.finish())
         rest = self.rest(self._outputs)
-        self._print(card_live.background_card(self._cell, self._since, [], rest, result, trouble))
+        self._print(card_error.background_card(self._cell, self._since, [], rest, result, trouble))
 
     def _print(self, card: Card) -> None:
         # Standard output, as it is now: while a prompt is open, what writes above it.

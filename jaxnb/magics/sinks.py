@@ -82,11 +82,11 @@ class Sink(SaysWaits):
     shows_cards = True
 
     def __init__(self, ids: DisplayIds | None = None, holder: str = "spmd.last_result") -> None:
-        from jaxnb.cells import card_output
+        from jaxnb.cells import card_value
 
         self._ids = ids or DisplayIds()
         self._holder = holder
-        self._columns = card_output.DisplayColumns()
+        self._columns = card_value.DisplayColumns()
         self._first = 0
         self._limiter = LineLimiter(holder=holder)
 
@@ -125,9 +125,9 @@ class Sink(SaysWaits):
 
     def rest(self, outputs: Outputs = "merged") -> Card:
         """Returns what the processes displayed and was not shown yet."""
-        from jaxnb.cells import card_output
+        from jaxnb.cells import card_value
 
-        return card_output.displays_card(self._columns, self._first, outputs)
+        return card_value.displays_card(self._columns, self._first, outputs)
 
     def notice(self, text: str) -> None:
         """Shows a sentence of jaxnb's own."""
@@ -272,7 +272,7 @@ class NotebookSink(Sink):
 
     def tick(self) -> None:
         """Shows lines that came too soon after others."""
-        from jaxnb.cells import card_live
+        from jaxnb.cells import card_error
 
         now, lines = time.monotonic(), self._live
         if lines is None or (lines and now - self._shown_at < LIVE_SECONDS):
@@ -283,9 +283,9 @@ class NotebookSink(Sink):
             if not lines:
                 return
             self._clear_if_asked()
-            self._handle = display(card_live.live_card(lines), display_id=True)
+            self._handle = display(card_error.live_card(lines), display_id=True)
         else:
-            self._handle.update(card_live.live_card(lines))
+            self._handle.update(card_error.live_card(lines))
 
     def waits(self, waits: Waits) -> None:
         """Shows where processes wait, in a place of its own."""
@@ -300,13 +300,13 @@ class NotebookSink(Sink):
             self._waits = None  # who waits again does so below
 
     def __exit__(self, *details: object) -> None:
-        from jaxnb.cells import card_live
+        from jaxnb.cells import card_error
 
         if self._handle is not None:
-            self._handle.update(card_live.live_card([]))
+            self._handle.update(card_error.live_card([]))
         if self._folds and (lines := self._limiter.finish()):
             title = f"{plural(len(lines), 'line')} of output"
-            display(card_of(Fold(Facts([title]), [card_live.output_block(lines)])))
+            display(card_of(Fold(Facts([title]), [card_error.output_block(lines)])))
         super().__exit__(*details)
 
 

@@ -252,14 +252,14 @@ class SpmdMagics(SessionMagics):
         self._finish(result, asked, sink)
 
     def _finish(self, result: CellResult, asked: argparse.Namespace, sink: Sink) -> None:
-        from jaxnb.cells import card_cell, card_output
+        from jaxnb.cells import card_cell, card_value
 
         if asked.out:
             self.shell.push({asked.out: result})
         rest = sink.rest(asked.outputs)
         if rest.text:
             self._show(rest)
-        native = card_output.native_value(result)
+        native = card_value.native_value(result)
         if native is not None:
             self._show(native)
             self._show(card_cell.below_card(result))

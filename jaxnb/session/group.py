@@ -16,7 +16,7 @@ from jaxnb.cells.outcome import (
     restarted_error,
     restarting_error,
 )
-from jaxnb.cells.sigint import sigint_held
+from jaxnb.cells.run_queue import sigint_held
 from jaxnb.compat.versions import installed, newer_than_tested
 from jaxnb.errors import SessionBrokenError, SessionClosedError, StartError
 from jaxnb.launch.cluster import ProcessGroup

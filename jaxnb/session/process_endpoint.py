@@ -15,11 +15,10 @@ from jaxnb.arrays.process_ambient import AmbientMesh
 from jaxnb.arrays.process_exposures import Exposures
 from jaxnb.arrays.process_pushes import Pushes
 from jaxnb.arrays.process_replicas import Replicas
-from jaxnb.cells import process_children, process_main_thread
-from jaxnb.cells.process_paging import Paging
+from jaxnb.cells import process_main_thread, process_shell
+from jaxnb.cells.process_main_thread import Sampler, sleeps_in, stays_in, work
+from jaxnb.cells.process_output import Paging
 from jaxnb.cells.process_runner import Runner
-from jaxnb.cells.process_sampling import Sampler
-from jaxnb.cells.process_sleeping import sleeps_in, stays_in, work
 from jaxnb.compat import ipykernel_requests
 from jaxnb.debugging.process_debugger import Debugging
 from jaxnb.errors import StartError
@@ -308,7 +307,7 @@ def install(kernel: Any = None) -> None:
     apply_request.is_jaxnb = True  # type: ignore[attr-defined]
     ipykernel_requests.answer_with(kernel, _KIND, apply_request)
     process_interrupts.install()
-    process_children.install()
+    process_shell.install_forks()
     messages.install(kernel)
     ipykernel_requests.leave_signals_alone(kernel, is_ours)
     ipykernel_requests.say_less(kernel, _is_waited_for)

@@ -12,12 +12,10 @@ from jaxnb.arrays import placing, unequal
 from jaxnb.arrays.per_process import Gather
 from jaxnb.arrays.pulling import CellKey, Puller
 from jaxnb.cells.answers import place_of
-from jaxnb.cells.collected import Collected
 from jaxnb.cells.outcome import caught_text, stopped_text
-from jaxnb.cells.result import CellResult, ProcessResult
-from jaxnb.cells.running import RunningCell
+from jaxnb.cells.result import CellResult, ProcessResult, joined
+from jaxnb.cells.running import Collected, RunningCell
 from jaxnb.cells.sinks import OutputSink, ScriptNotices
-from jaxnb.cells.timing import joined
 from jaxnb.launch.deaths import dead_processes
 from jaxnb.lockstep import divergence
 from jaxnb.lockstep.provenance import apart_text, differing_arguments, differing_names, made_in

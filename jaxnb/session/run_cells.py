@@ -11,12 +11,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 
-from jaxnb.cells.collected import Collected
 from jaxnb.cells.outcome import STILL_COMPUTING, cell_error, error_of, still_computing_error
-from jaxnb.cells.result import CellResult
-from jaxnb.cells.running import RunningCell
+from jaxnb.cells.result import CellResult, calls_to_come
+from jaxnb.cells.running import Collected, RunningCell
 from jaxnb.cells.sinks import OutputSink
-from jaxnb.cells.timing import calls_to_come
 from jaxnb.debugging.asking import Asker
 from jaxnb.errors import JaxnbError, RecoveryInterrupted, UsageError
 from jaxnb.labels import Outputs

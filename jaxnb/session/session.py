@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Self
 
-from jaxnb.cells.result import CellResult
+from jaxnb.cells.result import CellResult, first_calls
 from jaxnb.cells.sinks import OutputSink, ScriptNotices
-from jaxnb.cells.timing import first_calls
 from jaxnb.compiled import comparing
 from jaxnb.compiled.comparison import Comparison
 from jaxnb.labels import Outputs

@@ -6,14 +6,12 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
-from jaxnb.cells.conversing import Conversations
-from jaxnb.cells.limit_output import LINES_SHOWN
+from jaxnb.cells.held_output import Strays
+from jaxnb.cells.merge_output import LINES_SHOWN
 from jaxnb.cells.result import CellResult
+from jaxnb.cells.run_queue import WAITS_FOR, Conversations, Turns, sigint_sets
 from jaxnb.cells.running import RunningCell
-from jaxnb.cells.sigint import sigint_sets
 from jaxnb.cells.sinks import OutputSink, StderrNotices
-from jaxnb.cells.strays import Strays
-from jaxnb.cells.turns import WAITS_FOR, Turns
 from jaxnb.errors import JaxnbError
 from jaxnb.model.scripts import cell_label, the_cell
 from jaxnb.wire.messages import Output

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from jaxnb.arrays.process_exposures import Exposures
     from jaxnb.arrays.process_pushes import Pushes
-    from jaxnb.cells.process_sampling import Sampler
+    from jaxnb.cells.process_main_thread import Sampler
     from jaxnb.lockstep.process_recorder import Recorder
     from jaxnb.model.arrays import PackRequest
     from jaxnb.profile.process_stats import Statistics

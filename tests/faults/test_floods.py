@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from jaxnb.cells.allowance import TAIL_CHARS, share_of
-from jaxnb.cells.process_bundles import MAX_TEXT_CHARS
+from jaxnb.cells.process_output import MAX_TEXT_CHARS
 from jaxnb.cells.sinks import NoSink
 from jaxnb.errors import CellError
 from jaxnb.session import Session

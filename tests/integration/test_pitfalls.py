@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from jaxnb.cells.card_pitfalls import pitfalls_card
+from jaxnb.cells.card_cell import pitfalls_card
 from jaxnb.cells.sinks import NoSink
 from jaxnb.errors import CellError, PitfallWarning
 from jaxnb.model.insight import Pitfall

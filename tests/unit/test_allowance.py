@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from jaxnb.cells import allowance, process_bundles
-from jaxnb.cells.allowance import TAIL_CHARS, Allowance, share_of
-from jaxnb.cells.dropped_output import dropped_texts, flood_text
-from jaxnb.cells.strays import MAX_CHARS, MAX_STRAYS, Strays
+from jaxnb.cells import allowance, process_output
+from jaxnb.cells.allowance import TAIL_CHARS, Allowance, dropped_texts, flood_text, share_of
+from jaxnb.cells.held_output import MAX_CHARS, MAX_STRAYS, Strays
 from jaxnb.labels import format_count, plural
 from jaxnb.model.cells import RichOutput, StreamChunk
 from jaxnb.wire.messages import Display, Dropped, Exchange
@@ -96,15 +95,15 @@ def test_few_processes_have_larger_shares_and_many_have_enough():
 
 def test_a_long_repr_is_cut_and_that_is_said():
     text = "r" * 1_000_000
-    kept = process_bundles.bounded({"text/plain": text})["text/plain"]
-    assert len(kept) <= process_bundles.MAX_TEXT_CHARS
+    kept = process_output.bounded({"text/plain": text})["text/plain"]
+    assert len(kept) <= process_output.MAX_TEXT_CHARS
     assert kept.endswith("… 800 200 of 1 000 000 characters not shown")
-    assert process_bundles.shortened(kept) == kept
+    assert process_output.shortened(kept) == kept
 
 
 def test_large_html_is_left_out_and_that_is_said():
-    html = "h" * (process_bundles.MAX_DATA_CHARS + 1)
-    kept = process_bundles.bounded(
+    html = "h" * (process_output.MAX_DATA_CHARS + 1)
+    kept = process_output.bounded(
         {"text/plain": "a table", "text/html": html, "image/png": "iVBOR"}
     )
     assert kept == {
@@ -116,7 +115,7 @@ def test_large_html_is_left_out_and_that_is_said():
 def test_a_widget_is_refused_with_a_sentence():
     view = {"model_id": "1", "version_major": 2, "version_minor": 0}
     bundle = {"text/plain": "IntSlider(value=0)", "application/vnd.jupyter.widget-view+json": view}
-    kept = process_bundles.bounded(bundle)
+    kept = process_output.bounded(bundle)
     assert list(kept) == ["text/plain"]
     assert kept["text/plain"].startswith("IntSlider(value=0)\nWidgets work in the notebook only:")
 
@@ -124,9 +123,9 @@ def test_a_widget_is_refused_with_a_sentence():
 @pytest.mark.parametrize("kind", ["application/json", "application/vnd.plotly.v1+json"])
 def test_nested_data_count_whole(kind: str):
     data: dict[str, Any] = {"rows": [["x" * 1_000_000] * 40]}
-    assert kind not in process_bundles.bounded({kind: data})
+    assert kind not in process_output.bounded({kind: data})
     small = {"rows": [[1, None, "x"]]}
-    assert process_bundles.bounded({kind: small}) == {kind: small}
+    assert process_output.bounded({kind: small}) == {kind: small}
 
 
 # ------------------------------------------------------------------ the notebook's side

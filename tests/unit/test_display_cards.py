@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 import jaxnb
-from jaxnb.cells import card_cell, card_error, card_output, card_value, card_waits
-from jaxnb.cells.card_live import background_card, live_card
+from jaxnb.cells import card_cell, card_error, card_value, card_waits
+from jaxnb.cells.card_error import background_card, live_card
 from jaxnb.cells.merge_output import MergedLine
 from jaxnb.cells.outcome import cell_error
 from jaxnb.cells.result import CellResult, ProcessResult
@@ -264,12 +264,12 @@ def test_nothing_from_a_process_becomes_markup():
         card_cell.cell_card(cell([value(EVIL, b"1")] * 2)),
         card_cell.cell_card(cell([value(EVIL, b"1"), value(EVIL, b"2"), None])),
         card_value.value_card(cell([value(EVIL, image_png=EVIL)])),
-        card_output.displays_card({1: [RichOutput({"text/plain": EVIL})]}, 0),
+        card_value.displays_card({1: [RichOutput({"text/plain": EVIL})]}, 0),
         background_card(
             1,
             "now",
             [],
-            card_output.displays_card({0: [text(EVIL)]}, 0, with_first=True),
+            card_value.displays_card({0: [text(EVIL)]}, 0, with_first=True),
             None,
             EVIL,
         ),
@@ -580,16 +580,16 @@ def test_an_interrupt_of_what_had_parted_is_not_the_cause(interrupted_at, first)
 
 def test_what_the_first_process_displayed_too_is_not_shown_again():
     same = [text("a"), text("b")]
-    assert card_output.displays_card({0: same, 1: same, 2: same[:1]}, 0) == Card("", "")
+    assert card_value.displays_card({0: same, 1: same, 2: same[:1]}, 0) == Card("", "")
     # One output more of either does not bring the others out of step.
-    assert card_output.displays_card({0: [text("x"), *same], 1: same}, 0).text == ""
-    with_more = card_output.displays_card({0: same, 1: [text("x"), *same]}, 0)
+    assert card_value.displays_card({0: [text("x"), *same], 1: same}, 0).text == ""
+    with_more = card_value.displays_card({0: same, 1: [text("x"), *same]}, 0)
     assert with_more.text == (
         "— above: what process 0 displayed; below: what others did and it did not\n[1] x"
     )
     assert "above: what process 0" in with_more.html
-    assert card_output.displays_card({0: same, 1: [text("x")]}, 0, "first").text == ""
-    all_of_them = card_output.displays_card({0: same, 1: same}, 0, "all")
+    assert card_value.displays_card({0: same, 1: [text("x")]}, 0, "first").text == ""
+    all_of_them = card_value.displays_card({0: same, 1: same}, 0, "all")
     assert all_of_them.text == "— above: what process 0 displayed\n[1] a\n[1] b"
 
 
@@ -600,9 +600,9 @@ def test_outputs_that_differ_in_addresses_and_ids_alone_are_one():
         return RichOutput({"text/html": html, "text/plain": f"<A at 0x7f{i:010x}>"})
 
     same = {i: [shown(i, "same")] for i in range(3)}
-    assert card_output.displays_card(same, 0).text == ""
+    assert card_value.displays_card(same, 0).text == ""
     others = {i: [shown(i, str(min(i, 1)))] for i in range(3)}
-    assert "<summary>processes 1-2</summary>" in card_output.displays_card(others, 0).html
+    assert "<summary>processes 1-2</summary>" in card_value.displays_card(others, 0).html
     values = [value(f"<A at 0x7f{i:010x}>") for i in range(3)]
     assert "processes 0-2" in card_value.value_card(cell(values)).html
 
@@ -611,23 +611,23 @@ def test_outputs_that_differ_from_the_firsts_are_a_click_away():
     figures = {
         i: [RichOutput({"image/png": f"data{min(i, 2)}", "text/plain": "fig"})] for i in range(4)
     }
-    card = card_output.displays_card(figures, 0)
+    card = card_value.displays_card(figures, 0)
     assert Tags(card.html).seen.count("img") == 2
     assert Tags(card.html).seen.count("details") == 2
     assert "<summary>processes 2-3</summary>" in card.html
     assert "data0" not in card.html
     assert "<details open>" not in card.html
-    assert Tags(card_output.displays_card(figures, 0, with_first=True).html).seen.count("img") == 3
+    assert Tags(card_value.displays_card(figures, 0, with_first=True).html).seen.count("img") == 3
 
 
 def test_with_nothing_of_the_first_process_the_next_ones_output_is_open():
-    card = card_output.displays_card({1: [text("one")], 2: [text("two")]}, 0)
+    card = card_value.displays_card({1: [text("one")], 2: [text("two")]}, 0)
     assert card.html.count("<details open>") == 1
     assert card.html.count("<details>") == 1
 
 
 def test_updates_take_the_place_of_what_they_update():
-    columns = card_output.DisplayColumns()
+    columns = card_value.DisplayColumns()
     update = text("2", display_id="a", update=True)
     for output in (text("1", display_id="a"), text("x"), update):
         columns.add(0, output)
@@ -638,7 +638,7 @@ def test_updates_take_the_place_of_what_they_update():
 
 
 def test_what_a_process_cleared_is_gone():
-    columns = card_output.DisplayColumns()
+    columns = card_value.DisplayColumns()
     columns.add(0, text("a"))
     columns.add(1, text("a"))
     columns.drop(0, wait=True)
@@ -674,8 +674,8 @@ def test_bars_of_several_processes_are_one():
 
 def test_native_value():
     latex = ValueInfo("sympy.Expr", b"1", None, "", {"text/latex": "$x$", "text/plain": "x"})
-    assert card_output.native_value(cell([latex] * 2)) == RichOutput(latex.mimebundle)
-    assert card_output.native_value(cell([value("42", b"1")] * 2)) is None
+    assert card_value.native_value(cell([latex] * 2)) == RichOutput(latex.mimebundle)
+    assert card_value.native_value(cell([value("42", b"1")] * 2)) is None
 
 
 def test_importing_the_cards_loads_no_front_end():

@@ -7,10 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from jaxnb.cells.card_cell import cell_card
-from jaxnb.cells.card_timing import timing_card
-from jaxnb.cells.result import CellResult, ProcessResult
-from jaxnb.cells.timing import timing_of
+from jaxnb.cells.card_cell import cell_card, timing_card
+from jaxnb.cells.result import CellResult, ProcessResult, timing_of
 from jaxnb.display.card import Card
 from jaxnb.display.html import AMBER
 from jaxnb.labels import format_precisely

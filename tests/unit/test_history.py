@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from jaxnb.cells.outcome import outcome_of
-from jaxnb.cells.result import CellResult, ProcessResult
-from jaxnb.cells.timing import (
+from jaxnb.cells.result import (
     LEAST_REPEATS,
     MOST_REPEATS,
+    CellResult,
+    ProcessResult,
     calls_to_come,
     first_calls,
     joined,

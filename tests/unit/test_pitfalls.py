@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxnb.cells import card_cell, card_pitfalls
+from jaxnb.cells import card_cell
 from jaxnb.cells.result import CellResult, ProcessResult
 from jaxnb.display.card import Card
 from jaxnb.model.insight import Pitfall
@@ -66,18 +66,18 @@ def test_the_card_has_line_advice_and_page() -> None:
         "<code>%spmd_help fetch</code>",
     ):
         assert text in card.html
-    assert card_pitfalls.pitfalls_card(result()) == Card("", "")
+    assert card_cell.pitfalls_card(result()) == Card("", "")
 
 
 def test_the_card_is_at_most_80_columns_wide_and_inert() -> None:
     long = pitfall(message="It happens. " * 30, source="f(" + "a" * 300 + EVIL + ")", advice=EVIL)
-    card = card_pitfalls.pitfalls_card(result(long))
+    card = card_cell.pitfalls_card(result(long))
     assert max(map(len, card.text.splitlines())) <= 80
     assert "<script>" not in card.html
 
 
 def test_a_pitfall_outside_the_cell_has_no_line() -> None:
-    card = card_pitfalls.pitfalls_card(
+    card = card_cell.pitfalls_card(
         result(*merged({0: [pitfall(line=None, source="")]}), processes=1)
     )
     assert card.text.startswith("⚠ It happens.")

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from jaxnb.cells.collected import Collected
-from jaxnb.cells.running import RunningCell
+from jaxnb.cells.running import Collected, RunningCell
 from jaxnb.cells.sinks import NoSink
 from jaxnb.errors import SessionBrokenError
 from jaxnb.model.cells import CellReply, CellRequest, ProcessError, StreamChunk

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from jaxnb.cells.merged_line import MergedLine
+from jaxnb.cells.merge_output import MergedLine
 from jaxnb.display.card import Card
 from jaxnb.magics import sinks
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from jaxnb.cells.card_memory import memory_text
+from jaxnb.cells.card_cell import memory_text
 from jaxnb.display.card import Card
 from jaxnb.model.cells import CellMemory
 from jaxnb.model.group import DeviceInfo
